@@ -1,0 +1,97 @@
+"""The access file: where a daemon listens, what its certificate is, and the token that opens it.
+
+It is checked at every read, for whoever can write it can have a client send the token, and commands, elsewhere.
+Standard library only: the command line reads it at each start.
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcdl.wire.private import NotPrivate, atomic_write, make_private_folder, open_private_folder, read_private
+
+NAME = "access.json"
+VERSION = 1
+LIMIT = 64 * 1024  # bytes; a certificate has under 1 KiB
+_START = "start a daemon with: hpcdl daemon start"
+_AGAIN = "run: hpcdl daemon stop, then hpcdl daemon start"
+
+
+class AccessError(Exception):
+    """No access: the message is one line that says why and names the next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFile:
+    """What a client needs to speak to the daemon of one HPCDL_HOME. Raises ValueError where a field cannot be right."""
+
+    instance: str  # names this HPCDL_HOME's daemon across its restarts
+    host: str
+    port: int
+    certificate: str = field(repr=False)  # PEM
+    token: str = field(repr=False)
+    pid: int
+    fence: int
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        for name in ("instance", "host", "token"):
+            text: object = getattr(self, name)
+            if not isinstance(text, str) or not text.isascii() or not text.isprintable() or not text or " " in text:
+                raise ValueError(f"{name} must be visible ASCII characters")
+        for name, most in (("port", 65535), ("pid", 2**31), ("fence", 2**63), ("version", 2**31)):
+            number: object = getattr(self, name)
+            if type(number) is not int or not 1 <= number <= most:
+                raise ValueError(f"{name} must be a whole number from 1 to {most}, not {number!r:.40}")
+        if len(self.token) < 32:
+            raise ValueError(f"token must have 32 characters or more, not {len(self.token)}")
+        certificate: object = self.certificate
+        if not isinstance(certificate, str) or "-----BEGIN CERTIFICATE-----" not in certificate:
+            raise ValueError("certificate must be PEM")
+
+
+def write_access(home: Path, access: AccessFile) -> None:
+    """Put the access file in place, durably and at once. Raises NotPrivate for an open folder, OSError from writing."""
+    make_private_folder(home)
+    body = {name: getattr(access, name) for name in AccessFile.__dataclass_fields__}
+    atomic_write(home / NAME, json.dumps(body, indent=1).encode() + b"\n")
+
+
+def read_access(home: Path) -> AccessFile:
+    """The access file of the daemon of `home`, all checks made. Raises AccessError, whatever is wrong."""
+    path = home / NAME
+    try:
+        folder = open_private_folder(home)
+        try:
+            content = read_private(path, LIMIT, dir_fd=folder)
+        finally:
+            os.close(folder)
+    except FileNotFoundError:
+        raise AccessError(f"no daemon has been started on {home}: {_START}") from None
+    except NotPrivate as error:
+        raise AccessError(str(error)) from None
+    except OSError as error:
+        raise AccessError(f"cannot read {path}: {error.strerror}") from None
+    return _parse(content, path)
+
+
+def _parse(content: bytes, path: Path) -> AccessFile:
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        raise AccessError(f"{path} is damaged (not JSON): {_AGAIN}") from None
+    if not isinstance(body, dict):
+        raise AccessError(f"{path} is damaged (not a JSON object): {_AGAIN}")
+    if body.get("version") != VERSION:
+        raise AccessError(
+            f"{path} has version {body.get('version')!r:.20}, this hpcdl reads {VERSION}: use the hpcdl of its daemon"
+        )
+    known = {name: body[name] for name in AccessFile.__dataclass_fields__ if name in body}
+    try:
+        return AccessFile(**known)
+    except TypeError:
+        missing = ", ".join(name for name in AccessFile.__dataclass_fields__ if name not in body)
+        raise AccessError(f"{path} is damaged (it has no {missing}): {_AGAIN}") from None
+    except ValueError as error:
+        raise AccessError(f"{path} is damaged ({error}): {_AGAIN}") from None

@@ -1,0 +1,94 @@
+"""TLS between hpcdl's own programs: one self-signed certificate a daemon, trusted because the access file holds it.
+
+The client's side needs the standard library only; making a certificate imports `cryptography`, at that moment.
+"""
+
+import ipaddress
+import os
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+
+from hpcdl.wire.private import open_private
+
+_DAY_S = 86400.0
+VALID_S = 3650 * _DAY_S
+SKEW_S = _DAY_S  # a certificate is valid from this long before it was made: nodes' clocks differ
+
+
+def make_certificate(hosts: Iterable[str], *, now: float) -> tuple[bytes, bytes]:
+    """A new P-256 key and its self-signed certificate, as (certificate PEM, key PEM).
+
+    `hosts`: the names and addresses of the daemon, besides localhost, 127.0.0.1 and ::1. `now`: seconds since 1970;
+    it is valid from a day before to ten years after.
+    """
+    import datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    names: list[x509.GeneralName] = []
+    for host in dict.fromkeys(("localhost", "127.0.0.1", "::1", *hosts)):
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hpcdl daemon")])
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=False,  # with ca=False: trusting this certificate trusts no other
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.datetime.fromtimestamp(now - SKEW_S, datetime.UTC))
+        .not_valid_after(datetime.datetime.fromtimestamp(now + VALID_S, datetime.UTC))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), key_pem
+
+
+def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """TLS 1.3 for the daemon's listener, from two PEM files that must be private (NotPrivate is raised otherwise)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    certificate_fd = open_private(certificate)
+    try:
+        key_fd = open_private(key)
+        try:
+            # By descriptor, so that what is loaded is what was checked.
+            context.load_cert_chain(f"/proc/self/fd/{certificate_fd}", f"/proc/self/fd/{key_fd}")
+        finally:
+            os.close(key_fd)
+    finally:
+        os.close(certificate_fd)
+    return context
+
+
+def client_context(certificate: str) -> ssl.SSLContext:
+    """TLS 1.3 that trusts this one certificate (PEM) and nothing else; the host dialled must be one of its names."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies, and checks the host name
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=certificate)
+    return context
