@@ -1,0 +1,87 @@
+"""Scaling profiles from files, and where the project's own configuration lies."""
+
+import sysconfig
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hpcdl.core.profile import Profile, ProfileError
+
+MAX_FILE_BYTES = 1 << 20
+
+
+def conf_folder() -> Path:
+    """The project's `conf/`: beside the package in a checkout, else below the data folder of the environment.
+
+    FileNotFoundError says where it was looked for.
+    """
+    root = Path(__file__).resolve().parent.parent
+    places = [root / "conf"] if (root / "setup.cfg").is_file() else []
+    schemes = dict.fromkeys((sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")))
+    places += [Path(sysconfig.get_path("data", scheme)) / "share" / "hpcdl" / "conf" for scheme in schemes]
+    for place in places:
+        if (place / "profiles").is_dir():
+            return place
+    raise FileNotFoundError(f"hpcdl's conf folder is not in {' nor in '.join(map(str, places))}: is hpcdl installed?")
+
+
+def load_profiles(folders: Iterable[Path]) -> dict[str, Profile]:
+    """Every profile in the *.yaml files of the folders, by name in lower case; look one up with `find_profile`.
+
+    A file holds `profiles:` (name -> see `Profile.from_mapping`) and may hold a `source:` for those that have none. A
+    profile in a later folder replaces one of the same name in an earlier folder; twice in one folder is an error. A
+    folder that does not exist holds none. ProfileError names file, profile and key; OSError passes through.
+    """
+    profiles: dict[str, Profile] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        names: dict[str, Path] = {}
+        for path in sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml") and path.is_file()):
+            for profile in _read(path):
+                for name in dict.fromkeys(known.casefold() for known in (profile.name, *profile.aliases)):
+                    if name in names:
+                        first = names[name]
+                        raise ProfileError(f"{path}: profile {profile.name}: {name!r} is already used in {first}")
+                    names[name] = path
+                # Taken out first, so that the order of the dict is the order of precedence.
+                profiles.pop(profile.name.casefold(), None)
+                profiles[profile.name.casefold()] = profile
+    return profiles
+
+
+def find_profile(profiles: Mapping[str, Profile], name: str) -> Profile | None:
+    """The profile of that name, else the one loaded last with that alias; upper and lower case are the same."""
+    wanted = name.strip().casefold()
+    if wanted in profiles:
+        return profiles[wanted]
+    for profile in reversed(list(profiles.values())):
+        if wanted in (alias.casefold() for alias in profile.aliases):
+            return profile
+    return None
+
+
+def _read(path: Path) -> list[Profile]:
+    import yaml  # here, so that a command that needs no profile starts fast
+
+    with path.open("rb") as file:
+        text = file.read(MAX_FILE_BYTES + 1)
+    if len(text) > MAX_FILE_BYTES:
+        raise ProfileError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
+    try:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ProfileError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    listed = data.get("profiles") if isinstance(data, dict) else None
+    if not isinstance(listed, dict):
+        raise ProfileError(f"{path}: profiles: expected names and their profiles, got {type(listed).__name__}")
+    profiles = []
+    for name, mapping in listed.items():
+        if not isinstance(name, str):
+            raise ProfileError(f"{path}: profiles: a name must be text, got {name!r}: put it in quotes")
+        if isinstance(mapping, dict):
+            mapping = {"source": data.get("source", "")} | mapping
+        try:
+            profiles.append(Profile.from_mapping(name, mapping))
+        except ProfileError as error:
+            raise ProfileError(f"{path}: {error}") from error
+    return profiles
