@@ -1,0 +1,127 @@
+"""Dataclasses to plain JSON values and back, by their type hints. Unknown keys are ignored: old code reads new data."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Hashable
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar
+
+Json = Any
+T = TypeVar("T")
+_Decoder = Callable[[Json], Any]
+
+
+class CodecError(ValueError):
+    """The data does not have the shape of the type; the message names the field."""
+
+
+def to_json(value: Any) -> Json:
+    """A dataclass, tuple, dict, enum or scalar as values that `json.dumps` takes."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): to_json(item) for key, item in value.items()}
+    return {name: to_json(getattr(value, name)) for name in _names(typing.cast(Hashable, kind))}
+
+
+def from_json(kind: type[T], data: Json) -> T:
+    """The dataclass `kind` from plain values. Raises CodecError that names the field."""
+    try:
+        decoded: T = _decoder(typing.cast(Hashable, kind))(data)
+    except CodecError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        raise CodecError(f"{kind.__name__}: {error}") from error
+    return decoded
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+@cache
+def _names(kind: Hashable) -> tuple[str, ...]:
+    if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
+        raise CodecError(f"cannot write a {kind!r}")
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+@cache
+def _decoder(kind: Hashable) -> _Decoder:
+    if isinstance(kind, types.GenericAlias) or typing.get_origin(kind) is not None:
+        return _composite(kind)
+    if kind is Any:
+        return lambda data: data
+    if isinstance(kind, type) and kind in _SCALARS:
+        return _scalar(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _record(kind)
+    raise CodecError(f"cannot read a {kind!r}")
+
+
+def _scalar(kind: type) -> _Decoder:
+    allowed: tuple[type, ...] = (int, float) if kind is float else (kind,)
+
+    def decode(data: Json) -> Any:
+        if type(data) not in allowed:
+            raise CodecError(f"expected {kind.__name__}, got {type(data).__name__}")
+        return float(data) if kind is float else data
+
+    return decode
+
+
+def _composite(kind: Any) -> _Decoder:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType or origin is typing.Union:
+        rest = [_decoder(argument) for argument in arguments if argument is not type(None)]
+        if len(rest) != 1 or len(arguments) != 2:
+            raise CodecError(f"cannot read the union {kind}")
+        only = rest[0]
+        return lambda data: None if data is None else only(data)
+    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        item = _decoder(arguments[0])
+        return lambda data: tuple([item(entry) for entry in _listed(data)])
+    if origin is tuple:
+        items = [_decoder(argument) for argument in arguments]
+        return lambda data: tuple(item(entry) for item, entry in zip(items, _listed(data), strict=True))
+    if origin is dict:
+        value = _decoder(arguments[1])
+        return lambda data: {key: value(entry) for key, entry in data.items()}
+    raise CodecError(f"cannot read a {kind}")
+
+
+def _listed(data: Json) -> Any:
+    if not isinstance(data, list | tuple):
+        raise CodecError(f"expected a list, got {type(data).__name__}")
+    return data
+
+
+def _record(kind: type) -> _Decoder:
+    hints = typing.get_type_hints(kind)
+    names = _names(typing.cast(Hashable, kind))
+    decoders = {name: _decoder(hints[name]) for name in names}
+
+    def decode(data: Json) -> Any:
+        if type(data) is not dict:
+            raise CodecError(f"{kind.__name__}: expected an object, got {type(data).__name__}")
+        values = {}
+        for key, value in data.items():
+            decoder = decoders.get(key)
+            if decoder is not None:
+                try:
+                    values[key] = decoder(value)
+                except CodecError as error:
+                    raise CodecError(f"{kind.__name__}.{key}: {error}") from error
+                except ValueError as error:
+                    raise CodecError(f"{kind.__name__}.{key}: {error}") from error
+        return kind(**values)
+
+    return decode

@@ -1,0 +1,165 @@
+"""What users, agents and ticks ask of the Controller, and what they get back. Values only."""
+
+from dataclasses import dataclass
+
+from hpcdl.core.events import Event
+from hpcdl.core.journal import Request
+from hpcdl.core.model import GpuInfo, JobSpec
+
+
+class Refused(ValueError):
+    """The command cannot be carried out; one clear line with the next step. Nothing changed. `code`: for machines."""
+
+    def __init__(self, message: str, code: str = "refused") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Answered with the ids, after the commit. The same `request_id` again gives the same ids."""
+
+    specs: tuple[JobSpec, ...]
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """`hpcdl suspend`."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """`hpcdl resume`."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """`hpcdl cancel`."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChoosePolicy:
+    """`hpcdl config policy NAME`."""
+
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChooseObjective:
+    """`hpcdl config objective NAME`."""
+
+    objective: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """`hpcdl daemon stop`: suspend everything; with `now` end it where it stands."""
+
+    now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """An agent called. Answered with Welcome."""
+
+    node: str
+    log_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What the agent has, after it learnt what the daemon expects. Answered with the node's pending requests."""
+
+    node: str
+    gpus: tuple[GpuInfo, ...]
+    cpus: int
+    memory_mib: int
+    agent_pid: int
+    boot_id: str
+    log_id: str
+    emulated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReport:
+    """Number `number` of the agent's log. Answered (None) once it is recorded or dropped as stale."""
+
+    node: str
+    log_id: str
+    number: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The agent has durably taken a request."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentGone:
+    """The connection to an agent ended."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """Proof that a node or its allocation is gone."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something of ours failed and was survived: users should see it."""
+
+    where: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The monitoring interval: leases are looked at, and the policy is asked again."""
+
+
+Command = (
+    Submit | Hold | Release | Cancel | ChoosePolicy | ChooseObjective | Stop | Hello | Inventory | AgentReport | Taken
+    | AgentGone | NodeGone | Trouble | Tick
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An incarnation that the daemon believes to live on the agent's node. `taken`: the agent has its start."""
+
+    job: int
+    incarnation: int
+    membership: int
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The answer to Hello. Whatever of ours the agent has that is not `expected`, it ends."""
+
+    fence: int
+    reports_seen: int
+    expected: tuple[Expected, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The answer to Inventory."""
+
+    pending: tuple[Request, ...]

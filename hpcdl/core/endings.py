@@ -1,0 +1,126 @@
+"""What follows from facts: why an incarnation ended, what becomes of its job. Adapters report; only this concludes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hpcdl.core.events import Event, IncarnationEnded, JobEnded
+from hpcdl.core.lifecycle import FAILURES
+from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, JobState, World
+
+OUTSIDE_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU"})
+"""Signals that somebody sends; the others (SIGSEGV, SIGABRT, ...) are a program's own doing."""
+
+STALE_EXIT = 75
+"""A trainer that saw a newer claim in its checkpoint folder exits with this code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How failures are treated. `poison_limit`: the same failure at the same step this often stops the job."""
+
+    poison_limit: int = 3
+    poison_limit_infrastructure: int = 10
+    pause_s: float = 1.0
+    pause_max_s: float = 60.0
+
+
+def conclusions(world: World, jobs: Iterable[int], now: float, rules: Rules) -> list[Event]:
+    """The endings that follow for these jobs: to be recorded with the events that caused them.
+
+    One round: what an ending causes in turn (a dependent job) is found by calling again after folding.
+    """
+    found: list[Event] = []
+    for number in jobs:
+        job = world.jobs.get(number)
+        if job is None or job.finished:
+            continue
+        if job.live:
+            ended = [inc for inc in job.live if inc.state is IncarnationState.EXITED]
+            found.extend(_incarnation_ended(job, incarnation, now, rules) for incarnation in ended)
+        else:
+            found.extend(_job_ended(world, job))
+    return found
+
+
+def _job_ended(world: World, job: Job) -> list[Event]:
+    if job.final is not None:
+        return [JobEnded(job.id, job.final, job.final_detail)]
+    if job.cancelling:
+        return [JobEnded(job.id, JobState.CANCELLED, "cancelled by its user")]
+    for number in job.spec.after:
+        before = world.jobs.get(number)
+        if before is not None and before.outcome in (JobState.FAILED, JobState.CANCELLED):
+            return [JobEnded(job.id, JobState.CANCELLED, f"job {number}, which it waited for, is {before.outcome}")]
+    return []
+
+
+def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
+    """Why an incarnation that is EXITED ended, and the detail for people."""
+    parts = incarnation.parts
+    codes = {part.code for part in parts if not part.lost}
+    clean = codes <= {0} and not any(part.signal for part in parts)
+    lost = next((part for part in parts if part.lost), None)
+    if incarnation.ending is Cause.CANCELLED:
+        return Cause.CANCELLED, "cancelled by its user"
+    if incarnation.saved_final and (clean or lost is not None or incarnation.ending is None):
+        return Cause.SUSPENDED, f"saved at step {incarnation.saved_step}"
+    if lost is not None:
+        return Cause.NODE_LOST, f"node {lost.node}: {lost.detail}"
+    asked = {part.ended_by for part in parts} - {None}
+    if clean and (incarnation.attached or not asked):
+        return Cause.DONE, ""
+    if clean and asked <= {"suspend", "absence"}:
+        return Cause.SUSPENDED, "exited at the suspend signal"
+    if incarnation.ending is not None:
+        return incarnation.ending, incarnation.ending_detail
+    worst = next((part for part in parts if part.code or part.signal), parts[0])
+    ended = f"exit code {worst.code}" if worst.signal is None else f"ended by {worst.signal}"
+    detail = f"{ended}{': ' if worst.detail else ''}{worst.detail}"
+    if worst.hint is not None:
+        return worst.hint, detail
+    if asked:
+        return Cause.PREEMPTED, f"no checkpoint within the grace, {detail}"
+    if worst.signal in OUTSIDE_SIGNALS:
+        return Cause.INFRASTRUCTURE, f"killed from outside, {detail}"
+    if worst.code == STALE_EXIT and worst.signal is None and incarnation.attached:
+        return Cause.INFRASTRUCTURE, "a newer incarnation had claimed its checkpoint folder"
+    return Cause.USER_ERROR, detail
+
+
+def _incarnation_ended(job: Job, incarnation: Incarnation, now: float, rules: Rules) -> IncarnationEnded:
+    cause, detail = cause_of(job, incarnation)
+    codes = [part.code for part in incarnation.parts if part.code]
+    event = IncarnationEnded(
+        job.id,
+        incarnation.number,
+        cause,
+        reached=job.step,
+        step=job.step if cause is Cause.DONE else job.saved_step,
+        code=codes[0] if codes else 0 if all(part.code == 0 for part in incarnation.parts) else None,
+        detail=detail,
+    )
+    if incarnation.placement is None:
+        return event
+    again = job.repeats + 1 if job.last_failure == event.signature else 1
+    if cause in FAILURES and again > 1:
+        event = replace(event, retry_at=now + min(rules.pause_max_s, rules.pause_s * 2.0 ** min(again - 2, 16)))
+    final, why = _final(job, event, again, rules)
+    return replace(event, final=final, final_detail=why)
+
+
+def _final(job: Job, ended: IncarnationEnded, again: int, rules: Rules) -> tuple[JobState | None, str]:
+    """What the job becomes after this end, or None where it goes on. `again`: how often it ended in this way."""
+    if ended.cause is Cause.DONE:
+        return JobState.DONE, ended.detail
+    if job.cancelling or ended.cause is Cause.CANCELLED:
+        return JobState.CANCELLED, "cancelled by its user"
+    if ended.cause is Cause.USER_ERROR and job.retries_used >= job.spec.retries:
+        spent = f" ({job.retries_used} of {job.spec.retries} retries spent)" if job.spec.retries else ""
+        return JobState.FAILED, f"{ended.detail}{spent}"
+    if ended.cause not in FAILURES:
+        return None, ""
+    own = ended.cause in (Cause.USER_ERROR, Cause.OUT_OF_MEMORY)
+    if again >= (rules.poison_limit if own else rules.poison_limit_infrastructure):
+        where = "" if ended.reached is None else f" at step {ended.reached}"
+        return JobState.FAILED, f"poison guard: {again} times the same{where}: {ended.detail}"
+    return None, ""

@@ -1,0 +1,377 @@
+"""The events: facts and decisions, in the past tense. `fold` is the only way in which they change the world.
+
+Each names its job, incarnation, membership and node where it has them. `kind` is the class's name. Times are the
+daemon's, in seconds since the epoch, and belong to the record, not the event.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hpcdl.core.codec import CodecError, from_json, to_json
+from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Target
+
+KINDS: dict[str, type["Event"]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events."""
+
+    stream_of: ClassVar[str] = "daemon"
+
+    def __init_subclass__(cls, **extra: Any) -> None:
+        # slots=True makes each class twice; the second, with slots, is the one that stays.
+        KINDS[cls.__name__] = cls
+
+    @property
+    def kind(self) -> str:
+        """The event's name in the ledger and in `hpcdl events`."""
+        return type(self).__name__
+
+    @property
+    def stream(self) -> str:
+        """`job/7`, `node/n1` or `daemon`: what the event's version counts within."""
+        if self.stream_of == "job":
+            return f"job/{self.job}"  # type: ignore[attr-defined]
+        if self.stream_of == "node":
+            return f"node/{self.node}"  # type: ignore[attr-defined]
+        return "daemon"
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent(Event):
+    """Base of the events of one job."""
+
+    stream_of: ClassVar[str] = "job"
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class IncarnationEvent(JobEvent):
+    """Base of the events of one incarnation."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent(Event):
+    """Base of the events of one node."""
+
+    stream_of: ClassVar[str] = "node"
+    node: str
+
+
+# --- jobs: what users ask -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted(JobEvent):
+    """Acknowledges a submit; the same `request_id` again is the same job."""
+
+    spec: JobSpec
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobHeld(JobEvent):
+    """Its user suspended it: no policy may lift that."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased(JobEvent):
+    """Its user lifted the hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested(JobEvent):
+    """Its user cancelled it; CANCELLED once nothing of it is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded(JobEvent):
+    """DONE, FAILED or CANCELLED, and why."""
+
+    state: JobState
+    detail: str = ""
+
+
+# --- incarnations: what we ask -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequested(IncarnationEvent):
+    """A start with its GPUs (`placement`), or a warm start on `nodes` that waits at the gate (`placement` None)."""
+
+    nodes: tuple[str, ...]
+    placement: Placement | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequested(IncarnationEvent):
+    """The gate is to open onto these GPUs, which were seen free."""
+
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendRequested(IncarnationEvent):
+    """The handshake begins."""
+
+    purpose: Purpose
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndRequested(IncarnationEvent):
+    """To be ended without a checkpoint; `cause` is what its end will be called."""
+
+    cause: Cause
+    grace_s: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged(IncarnationEvent):
+    """Same GPUs, other role: nothing is asked of the trainer."""
+
+    role: Role
+
+
+# --- incarnations: what agents report ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Report(IncarnationEvent):
+    """Base of what an agent reports of its node's part; `age_s`: how long ago it happened when it was sent."""
+
+    membership: int
+    node: str
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Report):
+    """The trainer's first process runs."""
+
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AtGate(Report):
+    """Warmed up and waiting, without a GPU."""
+
+    warm_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attached(Report):
+    """The trainer speaks our protocol."""
+
+    pid: int = 0
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerReady(Report):
+    """The training loop begins at `step` (what was resumed, or 0)."""
+
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed(Report):
+    """`step` of `total` done; at most one each interval, so it may be late by that much."""
+
+    step: int = 0
+    total: int | None = None
+    samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved(Report):
+    """A checkpoint is durable; `final`: the trainer exits because it was asked to suspend."""
+
+    step: int = 0
+    path: str = ""
+    seconds: float = 0.0
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exited(Report):
+    """Every process of this part is gone. `hint`: the cause, where the agent knows more than the code."""
+
+    code: int | None = None
+    signal: str | None = None
+    attached: bool = False
+    ended_by: str | None = None
+    hint: Cause | None = None
+    step: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpusFreed(Report):
+    """The agent saw that no process of this part holds its GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted(Report):
+    """Something worth telling that changes nothing (a stopped process continued, output dropped)."""
+
+    text: str = ""
+
+
+for _base in (JobEvent, IncarnationEvent, NodeEvent, Report):
+    KINDS.pop(_base.__name__, None)
+
+REPORTS = (Started, AtGate, Attached, TrainerReady, Progressed, Saved, Exited, GpusFreed, Noted)
+
+
+# --- incarnations: what lifecycle concludes ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IncarnationEnded(IncarnationEvent):
+    """Nothing of it is left. `reached`: the last step seen; `step`: where the next one resumes; `retry_at`: not before;
+    `final`: what the job becomes once nothing of it is left, or None: it goes on.
+    """
+
+    cause: Cause
+    reached: int | None = None
+    step: int | None = None
+    code: int | None = None
+    detail: str = ""
+    retry_at: float = 0.0
+    final: JobState | None = None
+    final_detail: str = ""
+
+    @property
+    def signature(self) -> str:
+        """Equal for the same failure at the same step: what the poison guard counts."""
+        return f"{self.cause}/{self.code}/{self.reached}"
+
+
+# --- nodes ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined(NodeEvent):
+    """Its agent connected, for the first time or again. `log_id` names the agent's report log."""
+
+    gpus: tuple[GpuInfo, ...]
+    cpus: int = 0
+    memory_mib: int = 0
+    agent_pid: int = 0
+    boot_id: str = ""
+    log_id: str = ""
+    emulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilent(NodeEvent):
+    """The connection to its agent is gone. Concludes nothing."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost(NodeEvent):
+    """Concluded: the batch system says so, or the agent's lease has run out."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChanged(NodeEvent):
+    """A GPU became ok, lost or dirty."""
+
+    index: int
+    state: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsSeen(NodeEvent):
+    """Reports up to `number` of the agent's log were taken in (or dropped as stale); it may forget them."""
+
+    number: int
+
+
+# --- the daemon ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStarted(Event):
+    """A daemon got the lease, with this fence. Agents must call again."""
+
+    fence: int
+    version: str
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStopping(Event):
+    """No start from here on; everything is suspended, or with `now` ended where it stands."""
+
+    now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChosen(Event):
+    """`hpcdl config policy NAME`."""
+
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveChosen(Event):
+    """`hpcdl config objective NAME`."""
+
+    objective: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAdopted(Event):
+    """The plan that is now being made true: a target with its reason for every job that is not finished."""
+
+    policy: str
+    targets: tuple[Target, ...]
+    warm: tuple[int, ...] = ()
+    optimal: bool = False
+    bound: float | None = None
+    gap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleSeen(Event):
+    """Something of ours failed and was survived: a tick, a policy, a refused request."""
+
+    where: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An event in the journal. `version` counts within its stream; `cause`: seq of the event that led to it."""
+
+    seq: int
+    at: float
+    version: int
+    event: Event
+    cause: int | None = None
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """The event's body as plain JSON values, without its kind."""
+    body: dict[str, Any] = to_json(event)
+    return body
+
+
+def decode(kind: str, body: dict[str, Any]) -> Event:
+    """The event from its kind and body. Raises CodecError."""
+    found = KINDS.get(kind)
+    if found is None:
+        raise CodecError(f"unknown event {kind!r}")
+    return from_json(found, body)

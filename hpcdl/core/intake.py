@@ -1,0 +1,277 @@
+"""From what users, agents and ticks ask to events: each command is checked against the world as the batch leaves it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from typing import Any
+
+from hpcdl.core import commands as cmd
+from hpcdl.core import events as ev
+from hpcdl.core.commands import Refused
+from hpcdl.core.endings import Rules, conclusions
+from hpcdl.core.journal import Request
+from hpcdl.core.lifecycle import Draft, IllegalEvent, accepts
+from hpcdl.core.model import Job, JobState, World
+from hpcdl.core.plan import Profiles
+from hpcdl.core.policy import Policies, UnknownPolicy
+from hpcdl.core.units import seconds_text
+
+OBJECTIVES = ("jct", "makespan", "throughput", "deadline", "fair")
+"""What a policy may be asked to aim for; each policy says which of them it heeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`agent_lease_s`: an agent without a daemon for longer ends its trainers; past `lease_margin_s` more, it is lost."""
+
+    agent_lease_s: float = 600.0
+    lease_margin_s: float = 60.0
+    rules: Rules = field(default_factory=Rules)
+    max_jobs_a_submit: int = 10_000
+
+
+Late = Callable[[World, Mapping[int, Request]], Any]
+"""An answer that is made after the commit, from the world and the pending requests as they then are."""
+
+
+class Intake:
+    """One batch of commands on one draft."""
+
+    def __init__(
+        self,
+        draft: Draft,
+        now: float,
+        *,
+        policies: Policies,
+        profiles: Profiles,
+        settings: Settings,
+        pending: Mapping[int, Request],
+    ) -> None:
+        """`pending`: requests that are not taken yet, by id."""
+        self.draft = draft
+        self.now = now
+        self.settled: list[int] = []
+        self._policies = policies
+        self._profiles = profiles
+        self._settings = settings
+        self._pending = pending
+        self._touched: dict[int, None] = {}
+        self._seen: dict[str, int] = {}
+
+    def take(self, command: cmd.Command) -> Any:
+        """Adds the command's events. Returns its answer, or a `Late` one. Raises Refused."""
+        return self._take(command)
+
+    def finish(self) -> None:
+        """Adds what follows from the batch, until nothing more does: an ending may end jobs that waited for it."""
+        for node, number in self._seen.items():
+            self._add(ev.ReportsSeen(node, number))
+        touched = self._touched
+        while touched:
+            events = conclusions(self.draft.world, touched, self.now, self._settings.rules)
+            touched = {}
+            for event in events:
+                self._add(event)
+                if isinstance(event, ev.JobEvent):
+                    touched[event.job] = None
+                if isinstance(event, ev.JobEnded):
+                    jobs = self.draft.world.jobs
+                    touched |= {n: None for n in self.draft.world.active if event.job in jobs[n].spec.after}
+
+    def _add(self, event: ev.Event, at: float | None = None) -> None:
+        self.draft.add(event, self.now if at is None else at)
+
+    @singledispatchmethod
+    def _take(self, command: Any) -> Any:
+        raise TypeError(f"no such command: {command!r}")
+
+    # --- users -----------------------------------------------------------------------------------------------------
+
+    @_take.register
+    def _(self, command: cmd.Submit) -> tuple[int, ...]:
+        world = self.draft.world
+        known = world.request_ids.get(command.request_id)
+        if known is not None:
+            return known
+        most = self._settings.max_jobs_a_submit
+        if not 1 <= len(command.specs) <= most:
+            raise Refused(f"a submit takes 1 to {most} jobs, got {len(command.specs)}")
+        if world.stopping:
+            raise Refused("the daemon is stopping: submit again once it has been started", "stopping")
+        for spec in command.specs:
+            missing = [number for number in spec.after if number not in world.jobs]
+            if missing:
+                raise Refused(f"there is no job {missing[0]} to wait for: hpcdl ls --all lists them", "unknown-job")
+            if spec.profile is not None and spec.profile.lower() not in self._profiles.by_name:
+                names = ", ".join(sorted({profile.name for profile in self._profiles.by_name.values()})) or "none"
+                raise Refused(f"there is no profile {spec.profile!r}; there are {names}", "unknown-profile")
+        ids = []
+        for spec in command.specs:
+            number = self.draft.world.next_job
+            self._add(ev.JobSubmitted(number, spec, command.request_id))
+            self._touched[number] = None
+            ids.append(number)
+        return tuple(ids)
+
+    @_take.register
+    def _(self, command: cmd.Hold) -> None:
+        if not self._unfinished(command.job).held:
+            self._add(ev.JobHeld(command.job))
+
+    @_take.register
+    def _(self, command: cmd.Release) -> None:
+        if self._unfinished(command.job).held:
+            self._add(ev.JobReleased(command.job))
+
+    @_take.register
+    def _(self, command: cmd.Cancel) -> None:
+        job = self.draft.world.jobs.get(command.job)
+        if job is not None and (job.outcome is JobState.CANCELLED or job.cancelling):
+            return
+        self._unfinished(command.job)
+        self._add(ev.CancelRequested(command.job))
+        self._touched[command.job] = None
+
+    def _unfinished(self, number: int) -> Job:
+        job = self.draft.world.jobs.get(number)
+        if job is None:
+            raise Refused(f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
+        if job.finished:
+            raise Refused(f"job {number} is {job.outcome} already: hpcdl show {number}", "finished")
+        return job
+
+    @_take.register
+    def _(self, command: cmd.ChoosePolicy) -> None:
+        try:
+            self._policies.make(command.policy)
+        except UnknownPolicy as error:
+            raise Refused(str(error), "unknown-policy") from error
+        if self.draft.world.policy != command.policy:
+            self._add(ev.PolicyChosen(command.policy))
+
+    @_take.register
+    def _(self, command: cmd.ChooseObjective) -> None:
+        if command.objective not in OBJECTIVES:
+            raise Refused(f"no objective {command.objective!r}; there are {', '.join(OBJECTIVES)}", "unknown-objective")
+        if self.draft.world.objective != command.objective:
+            self._add(ev.ObjectiveChosen(command.objective))
+
+    @_take.register
+    def _(self, command: cmd.Stop) -> None:
+        world = self.draft.world
+        if not world.stopping or (command.now and not world.stopping_now):
+            self._add(ev.DaemonStopping(command.now))
+
+    # --- agents ----------------------------------------------------------------------------------------------------
+
+    @_take.register
+    def _(self, command: cmd.Hello) -> Late:
+        def welcome(world: World, pending: Mapping[int, Request]) -> cmd.Welcome:
+            node = world.nodes.get(command.node)
+            seen = node.reports_seen if node is not None and node.log_id == command.log_id else 0
+            waiting = {
+                (request.job, request.incarnation)
+                for request in pending.values()
+                if request.kind == "start" and request.node == command.node
+            }
+            return cmd.Welcome(world.fence, seen, tuple(_expected(world, command.node, waiting)))
+
+        return welcome
+
+    @_take.register
+    def _(self, command: cmd.Inventory) -> Late:
+        joined = ev.NodeJoined(
+            command.node,
+            command.gpus,
+            command.cpus,
+            command.memory_mib,
+            command.agent_pid,
+            command.boot_id,
+            command.log_id,
+            command.emulated,
+        )
+        self._add(joined)
+
+        def answer(world: World, pending: Mapping[int, Request]) -> cmd.Joined:
+            return cmd.Joined(tuple(request for request in pending.values() if request.node == command.node))
+
+        return answer
+
+    @_take.register
+    def _(self, command: cmd.AgentReport) -> None:
+        node = self.draft.world.nodes.get(command.node)
+        if node is None or node.log_id != command.log_id:
+            raise Refused("a report came before the inventory", "protocol")
+        if command.number <= self._seen.get(command.node, node.reports_seen):
+            return
+        self._seen[command.node] = command.number
+        event = command.event
+        try:
+            if isinstance(event, ev.Report):
+                if event.node == command.node and accepts(self.draft.world, event):
+                    self._add(event, self.now - max(0.0, event.age_s))
+                    self._touched[event.job] = None
+            elif isinstance(event, ev.TroubleSeen) or (isinstance(event, ev.GpuChanged) and event.node == command.node):
+                self._add(event)
+        except IllegalEvent as error:
+            self._add(ev.TroubleSeen(f"report {command.number} of {command.node}", str(error)))
+
+    @_take.register
+    def _(self, command: cmd.Taken) -> None:
+        if command.request in self._pending:
+            self.settled.append(command.request)
+
+    @_take.register
+    def _(self, command: cmd.AgentGone) -> None:
+        node = self.draft.world.nodes.get(command.node)
+        if node is not None and node.connected:
+            self._add(ev.NodeSilent(command.node, command.reason))
+
+    @_take.register
+    def _(self, command: cmd.NodeGone) -> None:
+        self._lose(command.node, command.reason)
+
+    def _lose(self, node: str, reason: str) -> None:
+        known = self.draft.world.nodes.get(node)
+        if known is None or known.lost:
+            return
+        self._touched |= dict.fromkeys(_jobs_on(self.draft.world, node))
+        self._add(ev.NodeLost(node, reason))
+
+    # --- ourselves -------------------------------------------------------------------------------------------------
+
+    @_take.register
+    def _(self, command: cmd.Trouble) -> None:
+        self._add(ev.TroubleSeen(command.where, command.detail))
+
+    @_take.register
+    def _(self, command: cmd.Tick) -> None:
+        world = self.draft.world
+        for node in list(world.nodes.values()):
+            if node.connected or node.lost:
+                continue
+            # Past its lease the agent suspends its trainers, and each of them has its own grace to do so.
+            graces = [world.jobs[number].spec.grace_s for number in _jobs_on(world, node.name)]
+            limit = self._settings.agent_lease_s + self._settings.lease_margin_s + max(graces, default=0.0)
+            silent = self.now - node.since
+            if silent > limit:
+                self._lose(node.name, f"its agent was silent for {seconds_text(silent)}, and its lease has run out")
+
+
+def _jobs_on(world: World, node: str) -> list[int]:
+    return [
+        number
+        for number in world.active
+        if any((part := inc.part(node)) is not None and not part.gone for inc in world.jobs[number].live)
+    ]
+
+
+def _expected(world: World, node: str, waiting: set[tuple[int, int]]) -> list[cmd.Expected]:
+    found = []
+    for number in world.active:
+        for incarnation in world.jobs[number].live:
+            part = incarnation.part(node)
+            if part is not None and not part.gone:
+                taken = (number, incarnation.number) not in waiting
+                found.append(cmd.Expected(number, incarnation.number, incarnation.membership, taken))
+    return found

@@ -1,0 +1,107 @@
+"""The journal that the Controller writes to: SQLite in the daemon, memory in the simulator and in tests."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from hpcdl.core.events import Event, Recorded
+from hpcdl.core.lifecycle import fold
+from hpcdl.core.model import Placement, World
+
+Stamped = tuple[float, Event]
+"""An event and when it happened, in the daemon's seconds since the epoch."""
+
+
+class JournalError(Exception):
+    """Nothing of the batch was recorded; the message says why (disk full, lease lost)."""
+
+
+class LeaseLost(JournalError):
+    """Another daemon holds the lease: this one must write nothing more and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of an agent. `kind`: start, open, suspend, end. `id` is given by the journal (0 before).
+
+    Agents are idempotent by (job, incarnation, kind); requests with a fence below the highest seen are refused.
+    """
+
+    kind: str
+    node: str
+    job: int
+    incarnation: int
+    membership: int = 1
+    placement: Placement | None = None
+    grace_s: float = 0.0
+    id: int = 0
+
+
+class Journal(Protocol):
+    """Durable memory: record, then act, then record the outcome."""
+
+    def append(
+        self, events: Sequence[Stamped], requests: Sequence[Request] = (), settled: Sequence[int] = ()
+    ) -> tuple[list[Recorded], list[Request]]:
+        """One commit: records (at, event) pairs, adds requests to the outbox, removes settled ones. Then it is durable.
+
+        Raises JournalError, and then nothing was recorded.
+        """
+        ...
+
+    def load(self) -> World:
+        """The world: the last snapshot and the events since."""
+        ...
+
+    def pending(self) -> list[Request]:
+        """Requests not yet taken by their agent, oldest first."""
+        ...
+
+    def read(self, after: int = 0, limit: int = 1000, job: int | None = None) -> list[Recorded]:
+        """Events with seq > after, oldest first; of one job where given."""
+        ...
+
+
+class MemoryJournal:
+    """A journal that lasts as long as its process. Contract: see `Journal`."""
+
+    def __init__(self) -> None:
+        self.records: list[Recorded] = []
+        self._versions: dict[str, int] = {}
+        self._outbox: dict[int, Request] = {}
+        self._last_request = 0
+
+    def append(
+        self, events: Sequence[Stamped], requests: Sequence[Request] = (), settled: Sequence[int] = ()
+    ) -> tuple[list[Recorded], list[Request]]:
+        """See `Journal.append`."""
+        added = []
+        for at, event in events:
+            version = self._versions.get(event.stream, 0) + 1
+            self._versions[event.stream] = version
+            record = Recorded(len(self.records) + 1, at, version, event)
+            self.records.append(record)
+            added.append(record)
+        numbered = []
+        for request in requests:
+            self._last_request += 1
+            numbered.append(replace(request, id=self._last_request))
+            self._outbox[self._last_request] = numbered[-1]
+        for number in settled:
+            self._outbox.pop(number, None)
+        return added, numbered
+
+    def load(self) -> World:
+        """See `Journal.load`."""
+        return fold(World(), self.records)
+
+    def pending(self) -> list[Request]:
+        """See `Journal.pending`."""
+        return list(self._outbox.values())
+
+    def read(self, after: int = 0, limit: int = 1000, job: int | None = None) -> list[Recorded]:
+        """See `Journal.read`."""
+        chosen: Iterable[Recorded] = self.records[after:]
+        if job is not None:
+            chosen = (record for record in chosen if getattr(record.event, "job", None) == job)
+        return [record for record, _ in zip(chosen, range(limit), strict=False)]

@@ -1,0 +1,340 @@
+"""What hpcdl talks about: jobs, placements, incarnations, nodes. Values only; `lifecycle` says how they change."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hpcdl.core.units import GpuRef
+
+
+class JobState(StrEnum):
+    """What a user sees of a job; derived from its incarnations (`lifecycle.state_of`)."""
+
+    QUEUED = "QUEUED"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    RESCALING = "RESCALING"
+    SUSPENDING = "SUSPENDING"
+    SUSPENDED = "SUSPENDED"
+    DONE = "DONE"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
+
+
+class IncarnationState(StrEnum):
+    """GATED: warm, holds no GPU. RUNNING: GPUs granted. SAVING: asked to suspend. EXITED: gone, its GPUs free."""
+
+    GATED = "GATED"
+    RUNNING = "RUNNING"
+    SAVING = "SAVING"
+    EXITED = "EXITED"
+
+
+class Cause(StrEnum):
+    """Why an incarnation ended. Only USER_ERROR spends the job's retries."""
+
+    DONE = "done"
+    SUSPENDED = "suspended"
+    PREEMPTED = "preempted"
+    WALLTIME = "walltime"
+    NODE_LOST = "node lost"
+    INFRASTRUCTURE = "infrastructure"
+    OUT_OF_MEMORY = "out of memory"
+    USER_ERROR = "user error"
+    CANCELLED = "cancelled"
+
+
+class Purpose(StrEnum):
+    """Why a suspend was asked for."""
+
+    RESCALE = "rescale"
+    PREEMPT = "preempt"
+    HOLD = "hold"
+    STOP = "stop"
+
+
+class Role(StrEnum):
+    """PRIMARY: its best number of GPUs; SECONDARY: what was left (MARBLE); BACKGROUND: shares GPUs (DeepPool)."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+    BACKGROUND = "background"
+
+
+SIGNAL_PRESETS: dict[str, str | None] = {
+    "hpcdl": "SIGTSTP",
+    "lightning": "SIGUSR1",
+    "submitit": "SIGUSR2",
+    "hf": "SIGTERM",
+    "none": None,
+}
+"""How a trainer is asked to checkpoint and exit; None: it cannot be asked, only ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The GPUs of one node in a placement, by index, ascending."""
+
+    node: str
+    gpus: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.gpus or list(self.gpus) != sorted(set(self.gpus)) or self.gpus[0] < 0:
+            raise ValueError(
+                f"share of node {self.node!r}: GPU indices must be ascending and distinct, got {self.gpus}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """GPUs by node, a role, and a layout that only the policy and the trainer read."""
+
+    shares: tuple[Share, ...]
+    role: Role = Role.PRIMARY
+    layout: str | None = None
+
+    def __post_init__(self) -> None:
+        names = [share.node for share in self.shares]
+        if not names or names != sorted(set(names)):
+            raise ValueError(f"placement: nodes must be sorted and distinct, and at least one, got {names}")
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Node names, sorted; the first one is the writer's."""
+        return tuple(share.node for share in self.shares)
+
+    @property
+    def gpus(self) -> tuple[GpuRef, ...]:
+        """Every GPU of the placement."""
+        return tuple(GpuRef(share.node, index) for share in self.shares for index in share.gpus)
+
+    @property
+    def per_node(self) -> int:
+        """GPUs on the node that has the fewest."""
+        return min(len(share.gpus) for share in self.shares)
+
+    def same_gpus(self, other: "Placement") -> bool:
+        """Whether both name exactly the same GPUs (role and layout aside)."""
+        return self.shares == other.shares
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a user submitted. GPU numbers are per node; `gpus_max` None means as many as a node has."""
+
+    command: tuple[str, ...]
+    name: str
+    user: str = ""
+    cwd: str = "/"
+    gpus_min: int = 1
+    gpus_max: int | None = 1
+    nodes: int = 1
+    profile: str | None = None
+    steps: int | None = None
+    after: tuple[int, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    retries: int = 0
+    checkpoint_dir: str | None = None
+    grace_s: float = 60.0
+    signal: str = "hpcdl"
+    progress_regex: str | None = None
+    gate: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.command or not self.command[0]:
+            raise ValueError("a job needs a command")
+        if not self.name or len(self.name) > 200 or not self.name.isprintable():
+            raise ValueError("a job's name must have 1 to 200 printable characters")
+        if self.gpus_min < 1 or (self.gpus_max is not None and self.gpus_max < self.gpus_min):
+            raise ValueError(f"gpus {self.gpus_min}:{self.gpus_max}: needs 1 <= MIN <= MAX")
+        if not 1 <= self.nodes <= 100_000:
+            raise ValueError(f"nodes must be from 1 to 100000, got {self.nodes}")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if self.retries < 0:
+            raise ValueError(f"retries must not be negative, got {self.retries}")
+        if not 0 < self.grace_s <= 86_400:
+            raise ValueError(f"grace must be from 0 to 86400 seconds, got {self.grace_s}")
+        if self.signal not in SIGNAL_PRESETS:
+            raise ValueError(f"signal must be one of {', '.join(SIGNAL_PRESETS)}, got {self.signal!r}")
+        if any("\0" in text for text in (*self.command, self.cwd, *(part for pair in self.env for part in pair))):
+            raise ValueError("command, folder and environment must not hold NUL characters")
+        if any(not key or "=" in key for key, _ in self.env):
+            raise ValueError("an environment variable's name must not be empty or hold '='")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One node's share of an incarnation, as its agent reported it."""
+
+    node: str
+    started: bool = False
+    at_gate: bool = False
+    exited: bool = False
+    code: int | None = None
+    signal: str | None = None
+    ended_by: str | None = None
+    hint: Cause | None = None
+    detail: str = ""
+    exited_at: float | None = None
+    freed: bool = False
+    lost: bool = False
+
+    @property
+    def gone(self) -> bool:
+        """No process of it is left and its GPUs are free, or its node is gone."""
+        return self.lost or (self.exited and self.freed)
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One start of a job's processes. `placement` is None at the gate; `ending` is what was asked of it."""
+
+    number: int
+    state: IncarnationState
+    parts: tuple[Part, ...]
+    placement: Placement | None
+    membership: int = 1
+    warm: bool = False
+    requested_at: float = 0.0
+    granted_at: float | None = None
+    started_at: float | None = None
+    ready_at: float | None = None
+    asked_at: float | None = None
+    purpose: Purpose | None = None
+    ending: Cause | None = None
+    attached: bool = False
+    saved_step: int | None = None
+    saved_final: bool = False
+    ending_detail: str = ""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that have a part of it."""
+        return tuple(part.node for part in self.parts)
+
+    def part(self, node: str) -> Part | None:
+        """This incarnation's part on a node, or None."""
+        return next((part for part in self.parts if part.node == node), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job and where it stands. `live` holds at most two incarnations: one with GPUs, one at the gate."""
+
+    id: int
+    spec: JobSpec
+    submitted_at: float
+    outcome: JobState | None = None
+    live: tuple[Incarnation, ...] = ()
+    last_incarnation: int = 0
+    held: bool = False
+    cancelling: bool = False
+    step: int | None = None
+    total: int | None = None
+    saved_step: int | None = None
+    first_start_at: float | None = None
+    finished_at: float | None = None
+    suspended: bool = False
+    can_suspend: bool = False
+    suspends: int = 0
+    failures: int = 0
+    retries_used: int = 0
+    repeats: int = 0
+    last_failure: str = ""
+    retry_at: float = 0.0
+    last_cause: Cause | None = None
+    last_detail: str = ""
+    last_save_s: float | None = None
+    exit_code: int | None = None
+    warm_failed: bool = False
+    final: JobState | None = None
+    final_detail: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """DONE, FAILED or CANCELLED."""
+        return self.outcome is not None
+
+    @property
+    def running(self) -> Incarnation | None:
+        """The incarnation that holds GPUs (also while it saves or ends), or None."""
+        return next((inc for inc in self.live if inc.placement is not None), None)
+
+    @property
+    def gated(self) -> Incarnation | None:
+        """The warm start that waits at the gate, or None."""
+        return next((inc for inc in self.live if inc.placement is None), None)
+
+    def incarnation(self, number: int) -> Incarnation | None:
+        """A live incarnation by its number, or None."""
+        return next((inc for inc in self.live if inc.number == number), None)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """A GPU of a node. `state`: ok, lost (fell off the bus), dirty (held by something that is not ours)."""
+
+    index: int
+    uuid: str
+    name: str = ""
+    memory_mib: int = 0
+    state: str = "ok"
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node with an agent. `connected` is only what the daemon sees now; `lost` is a conclusion."""
+
+    name: str
+    gpus: tuple[GpuInfo, ...] = ()
+    cpus: int = 0
+    memory_mib: int = 0
+    agent_pid: int = 0
+    boot_id: str = ""
+    emulated: bool = False
+    connected: bool = False
+    lost: bool = False
+    reason: str = ""
+    since: float = 0.0
+    log_id: str = ""
+    reports_seen: int = 0
+
+    def usable(self) -> tuple[int, ...]:
+        """Indices of GPUs that may be granted; none while the node is away."""
+        if self.lost or not self.connected:
+            return ()
+        return tuple(gpu.index for gpu in self.gpus if gpu.state == "ok")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a plan wants for one job: a placement, or none (`placement` None), and why in words."""
+
+    job: int
+    placement: Placement | None
+    reason: str
+
+
+@dataclass(slots=True)
+class World:
+    """Everything the daemon knows, made by folding events. Treat as read-only outside `lifecycle`."""
+
+    seq: int = 0
+    at: float = 0.0
+    jobs: dict[int, Job] = field(default_factory=dict)
+    active: dict[int, None] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    holders: dict[GpuRef, tuple[int, int]] = field(default_factory=dict)
+    request_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    targets: dict[int, Target] = field(default_factory=dict)
+    warm: tuple[int, ...] = ()
+    policy: str = "marble"
+    objective: str = "makespan"
+    fence: int = 0
+    stopping: bool = False
+    stopping_now: bool = False
+    next_job: int = 1

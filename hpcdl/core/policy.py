@@ -1,0 +1,47 @@
+"""The policy protocol and the registry. A policy has no hidden state and changes nothing: same view, same plan."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from hpcdl.core.plan import Plan, View
+
+
+class Policy(Protocol):
+    """Decides which job gets which GPUs."""
+
+    @property
+    def name(self) -> str:
+        """The name that `hpcdl config policy NAME` takes."""
+        ...
+
+    def decide(self, view: View) -> Plan:
+        """The plan for a view. Pure; warm starts of solvers come from the jobs' last targets."""
+        ...
+
+
+class UnknownPolicy(ValueError):
+    """No policy has that name; the message lists those that there are."""
+
+
+class Policies:
+    """Policies by name, made when first asked for."""
+
+    def __init__(self) -> None:
+        self._makers: dict[str, Callable[[], Policy]] = {}
+
+    def register(self, name: str, maker: Callable[[], Policy]) -> None:
+        """Adds a policy; a second one of the same name is a programming error."""
+        if name in self._makers:
+            raise ValueError(f"policy {name!r} is registered twice")
+        self._makers[name] = maker
+
+    def names(self) -> tuple[str, ...]:
+        """All names, sorted."""
+        return tuple(sorted(self._makers))
+
+    def make(self, name: str) -> Policy:
+        """The policy of that name. Raises UnknownPolicy."""
+        maker = self._makers.get(name)
+        if maker is None:
+            raise UnknownPolicy(f"no policy {name!r}; there are {', '.join(self.names())}")
+        return maker()

@@ -1,0 +1,165 @@
+"""From what is wanted to what must be asked: the difference between a plan and the world, in a safe order.
+
+Releases come before grants. A GPU is granted only when nothing holds it, and an agent has said so. The means is
+suspend and resume. Whatever a plan says, no GPU can be given twice: `holders` decides, not the plan.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hpcdl.core.events import EndRequested, Event, OpenRequested, RoleChanged, StartRequested, SuspendRequested
+from hpcdl.core.journal import Request
+from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, Placement, Purpose, World
+from hpcdl.core.units import GpuRef
+
+END_GRACE_S = 30.0
+"""Seconds between SIGTERM and SIGKILL for what is ended without a checkpoint, at most."""
+
+STRAGGLER_S = 60.0
+"""When one node's part of a job ended well, the others may take this long to follow before they are ended."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """Events to record and, with them, requests to send."""
+
+    events: list[Event] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+
+    def suspend(self, job: Job, incarnation: Incarnation, purpose: Purpose) -> None:
+        """Asks for the handshake on every node of the incarnation."""
+        self.events.append(SuspendRequested(job.id, incarnation.number, purpose, job.spec.grace_s))
+        self._ask("suspend", job, incarnation, job.spec.grace_s)
+
+    def end(self, job: Job, incarnation: Incarnation, cause: Cause, grace_s: float, detail: str = "") -> None:
+        """Asks for the end without a checkpoint."""
+        self.events.append(EndRequested(job.id, incarnation.number, cause, grace_s, detail))
+        self._ask("end", job, incarnation, grace_s)
+
+    def start(self, job: Job, nodes: tuple[str, ...], placement: Placement | None) -> None:
+        """Asks for the next incarnation, at the gate where `placement` is None."""
+        number = job.last_incarnation + 1
+        self.events.append(StartRequested(job.id, number, nodes, placement))
+        self.requests += [Request("start", node, job.id, number, placement=placement) for node in nodes]
+
+    def open(self, job: Job, incarnation: Incarnation, placement: Placement) -> None:
+        """Opens the gate."""
+        self.events.append(OpenRequested(job.id, incarnation.number, placement))
+        for node in incarnation.nodes:
+            self.requests.append(
+                Request("open", node, job.id, incarnation.number, incarnation.membership, placement=placement)
+            )
+
+    def _ask(self, kind: str, job: Job, incarnation: Incarnation, grace_s: float) -> None:
+        for part in incarnation.parts:
+            if not part.gone:
+                self.requests.append(
+                    Request(kind, part.node, job.id, incarnation.number, incarnation.membership, grace_s=grace_s)
+                )
+
+
+def reconcile(world: World, now: float) -> Steps:
+    """The steps from the world towards the targets that it adopted. Again after folding: nothing new."""
+    steps = Steps()
+    grants: list[tuple[Job, Placement]] = []
+    warm: list[tuple[Job, Placement]] = []
+    for number in world.active:
+        job = world.jobs[number]
+        target = world.targets.get(number)
+        placement = None if target is None else target.placement
+        _release(world, job, placement, steps, now)
+        if placement is None or job.held or job.cancelling or job.final is not None or world.stopping:
+            continue
+        if job.running is None:
+            grants.append((job, placement))
+        elif number in world.warm and job.gated is None and not placement.same_gpus(job.running.placement or placement):
+            warm.append((job, placement))
+    taken: set[GpuRef] = set()
+    for job, placement in grants:
+        if not _grant(world, job, placement, taken, steps) and job.id in world.warm and job.gated is None:
+            warm.append((job, placement))
+    for job, placement in warm:
+        if job.spec.gate and not job.warm_failed and _connected(world, placement.nodes):
+            steps.start(job, placement.nodes, None)
+    return steps
+
+
+def _release(world: World, job: Job, target: Placement | None, steps: Steps, now: float) -> None:
+    """Asks incarnations to go that the world or the plan has no place for."""
+    unwanted = job.held or job.cancelling or job.final is not None or world.stopping
+    gated, running = job.gated, job.running
+    if gated is not None and gated.ending is None:
+        elsewhere = target is not None and target.nodes != gated.nodes
+        if unwanted or target is None or elsewhere:
+            steps.end(job, gated, Cause.CANCELLED, 5.0, "its warm start is not needed")
+    if running is None or running.ending is not None:
+        return
+    if job.cancelling:
+        steps.end(job, running, Cause.CANCELLED, min(job.spec.grace_s, END_GRACE_S), "cancelled by its user")
+        return
+    broken = _gang_broken(running, now)
+    if world.stopping_now:
+        steps.end(job, running, Cause.PREEMPTED, 0.0, "the daemon was stopped at once")
+    elif broken is not None:
+        steps.end(job, running, Cause.INFRASTRUCTURE, END_GRACE_S, broken)
+    elif running.state is IncarnationState.RUNNING:
+        _suspend_or_keep(world, job, running, target, steps)
+
+
+def _suspend_or_keep(world: World, job: Job, running: Incarnation, target: Placement | None, steps: Steps) -> None:
+    held = running.placement
+    if job.held:
+        steps.suspend(job, running, Purpose.HOLD)
+    elif world.stopping:
+        steps.suspend(job, running, Purpose.STOP)
+    elif job.id not in world.targets:
+        return  # no plan has spoken about it yet
+    elif target is None:
+        steps.suspend(job, running, Purpose.PREEMPT)
+    elif held is not None and not target.same_gpus(held):
+        steps.suspend(job, running, Purpose.RESCALE)
+    elif held is not None and target.role is not held.role:
+        steps.events.append(RoleChanged(job.id, running.number, target.role))
+
+
+def _gang_broken(incarnation: Incarnation, now: float) -> str | None:
+    """Why the rest of a job on several nodes has to end: one part is gone, or long done while others are not."""
+    gone = [part for part in incarnation.parts if part.exited or part.lost]
+    if not gone or len(gone) == len(incarnation.parts):
+        return None
+    bad = next((part for part in gone if part.lost or part.code or part.signal), None)
+    if bad is not None:
+        return f"its part on {bad.node} ended"
+    if incarnation.state is IncarnationState.SAVING:
+        return None  # the agents' own grace bounds it
+    since = min(part.exited_at for part in gone if part.exited_at is not None)
+    return f"its part on {gone[0].node} ended {STRAGGLER_S:.0f} s ago" if now - since > STRAGGLER_S else None
+
+
+def _grant(world: World, job: Job, placement: Placement, taken: set[GpuRef], steps: Steps) -> bool:
+    """Starts the job, or opens its gate, if every GPU is free now."""
+    if not _free(world, placement.gpus, taken):
+        return False
+    gated = job.gated
+    if gated is not None:
+        if gated.ending is not None or gated.nodes != placement.nodes:
+            return True  # it goes first; the start follows
+        if not all(part.at_gate and not part.exited for part in gated.parts):
+            return True  # nearly there: a cold start would not be sooner
+        steps.open(job, gated, placement)
+    else:
+        steps.start(job, placement.nodes, placement)
+    taken.update(placement.gpus)
+    return True
+
+
+def _free(world: World, gpus: Iterable[GpuRef], taken: set[GpuRef]) -> bool:
+    for gpu in gpus:
+        node = world.nodes.get(gpu.node)
+        if gpu in world.holders or gpu in taken or node is None or gpu.number not in node.usable():
+            return False
+    return True
+
+
+def _connected(world: World, names: Iterable[str]) -> bool:
+    return all((node := world.nodes.get(name)) is not None and node.connected for name in names)

@@ -1,0 +1,80 @@
+"""Small types and their text forms: node names, GPU references, durations, ranges."""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class GpuRef(NamedTuple):
+    """A GPU by node and its index in that node's inventory; prints as `n3:0`."""
+
+    node: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.number}"
+
+
+def parse_range(text: str) -> tuple[int, int | None]:
+    """`"2"` -> (2, 2), `"1:3"` -> (1, 3), `"1:"` -> (1, None); ValueError says what is wrong.
+
+    None as the upper end means "as many as a node has".
+    """
+    match = re.fullmatch(r"(\d+)(:(\d*))?", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a number or MIN:MAX")
+    low = int(match[1])
+    high = low if match[2] is None else int(match[3]) if match[3] else None
+    if low < 1:
+        raise ValueError(f"{text!r}: at least 1 is needed")
+    if high is not None and high < low:
+        raise ValueError(f"{text!r}: the maximum {high} is below the minimum {low}")
+    return low, high
+
+
+def fold_nodes(names: Iterable[str]) -> str:
+    """Node names as people write them: `n1 n2 n3 n7` -> `n[1-3,7]`; zero padding is kept."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    plain: list[str] = []
+    for name in sorted(set(names)):
+        match = re.fullmatch(r"(.*?)(\d+)", name)
+        if match is None:
+            plain.append(name)
+        else:
+            padded = len(match[2]) if match[2].startswith("0") else 0
+            groups.setdefault((match[1], padded), []).append(int(match[2]))
+    parts = list(plain)
+    for (prefix, width), numbers in groups.items():
+        runs = _runs(sorted(numbers))
+        texts = [f"{a:0{width}d}" if a == b else f"{a:0{width}d}-{b:0{width}d}" for a, b in runs]
+        parts.append(
+            f"{prefix}{texts[0]}" if len(runs) == 1 and "-" not in texts[0] else f"{prefix}[{','.join(texts)}]"
+        )
+    return ",".join(parts)
+
+
+def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] + 1 == number:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration for people: `12 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 GPU`, `2 GPUs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,190 @@
+"""Messages between daemon and agent over the WebSocket: one JSON object a frame, with `v` and `type`.
+
+The agent calls. hello -> welcome -> inventory -> requests; reports carry the number that they have in the agent's
+log and are acknowledged by `recorded` once they are in the ledger; a request is acknowledged by `taken` once it is in
+the agent's log. Both may be repeated without harm.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdl.core.codec import CodecError, from_json, to_json
+from hpcdl.core.commands import Expected
+from hpcdl.core.journal import Request
+from hpcdl.core.model import GpuInfo, JobSpec
+
+VERSION = 1
+MAX_MESSAGE = 1 << 20
+"""Bytes; a longer frame closes the connection."""
+
+
+class BadMessage(ValueError):
+    """The frame is not a message of this version; one line says why. It changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class HelloMessage:
+    """Agent: who it is. `fence`: the highest it has seen, so that a daemon that was replaced learns it."""
+
+    node: str
+    log_id: str
+    instance: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class WelcomeMessage:
+    """Daemon: what it expects on that node. The agent forgets reports up to `reports_seen`."""
+
+    instance: str
+    fence: int
+    reports_seen: int
+    expected: tuple[Expected, ...]
+    lease_s: float
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryMessage:
+    """Agent: what it has. GPUs that something stale still holds are `dirty`."""
+
+    gpus: tuple[GpuInfo, ...]
+    cpus: int
+    memory_mib: int
+    pid: int
+    boot_id: str
+    emulated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMessage:
+    """Daemon: do this. `spec`, `log` and `checkpoint_dir` come with a start. Refused below the highest fence seen."""
+
+    fence: int
+    request: Request
+    spec: JobSpec | None = None
+    log: str = ""
+    checkpoint_dir: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenMessage:
+    """Agent: request `id` is in its log and will be carried out, whatever happens to the agent."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportMessage:
+    """Agent: entry `number` of its log: an event by kind and body. `age_s` is in the body where it matters."""
+
+    number: int
+    kind: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMessage:
+    """Daemon: reports up to `number` are in the ledger."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetMessage:
+    """Daemon: this incarnation has ended and is recorded; its run folder may go."""
+
+    job: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerLine:
+    """A trainer process for `hpcdl daemon status`."""
+
+    pid: int
+    job: int
+    incarnation: int
+    supervisor: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLine:
+    """One GPU's sample: utilisation in %, memory in MiB, power in W; None where the GPU does not tell."""
+
+    index: int
+    util: int | None
+    memory_mib: int | None
+    power_w: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatMessage:
+    """Agent, every interval: samples and the trainers that it sees. Nothing depends on one of them arriving."""
+
+    gpus: tuple[GpuLine, ...]
+    trainers: tuple[TrainerLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ByeMessage:
+    """Daemon: it stops. `end`: the agent is to end too once it has nothing left to report."""
+
+    end: bool
+    why: str
+
+
+Message = (
+    HelloMessage
+    | WelcomeMessage
+    | InventoryMessage
+    | RequestMessage
+    | TakenMessage
+    | ReportMessage
+    | RecordedMessage
+    | ForgetMessage
+    | HeartbeatMessage
+    | ByeMessage
+)
+
+_TYPES: dict[str, type[Any]] = {
+    "hello": HelloMessage,
+    "welcome": WelcomeMessage,
+    "inventory": InventoryMessage,
+    "request": RequestMessage,
+    "taken": TakenMessage,
+    "report": ReportMessage,
+    "recorded": RecordedMessage,
+    "forget": ForgetMessage,
+    "heartbeat": HeartbeatMessage,
+    "bye": ByeMessage,
+}
+_NAMES = {kind: name for name, kind in _TYPES.items()}
+
+
+def encode_message(message: Message) -> str:
+    """The frame's text."""
+    return json.dumps({"v": VERSION, "type": _NAMES[type(message)], **to_json(message)}, separators=(",", ":"))
+
+
+def decode_message(text: str | bytes) -> Message:
+    """The message of a frame. Raises BadMessage for anything else: too long, malformed, another version."""
+    if len(text) > MAX_MESSAGE:
+        raise BadMessage(f"a frame of {len(text)} bytes is over the limit of {MAX_MESSAGE}")
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadMessage("a frame is not JSON") from error
+    if not isinstance(data, dict):
+        raise BadMessage("a frame is not a JSON object")
+    if data.get("v") != VERSION:
+        raise BadMessage(f"version {data.get('v')!r} is spoken there, {VERSION} here: use the same hpcdl on both sides")
+    kind = _TYPES.get(data.get("type")) if isinstance(data.get("type"), str) else None
+    if kind is None:
+        raise BadMessage(f"unknown message type {str(data.get('type'))[:40]!r}")
+    try:
+        message: Message = from_json(kind, data)
+    except CodecError as error:
+        raise BadMessage(str(error)[:300]) from error
+    return message
