@@ -22,7 +22,7 @@ OBJECTIVES = ("jct", "makespan", "throughput", "deadline", "fair")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`agent_lease_s`: an agent without a daemon for longer ends its trainers; past `lease_margin_s` more, it is lost."""
+    """`agent_lease_s`: an agent without a daemon for longer ends its trainers; `lease_margin_s` later it is lost."""
 
     agent_lease_s: float = 600.0
     lease_margin_s: float = 60.0

@@ -180,7 +180,7 @@ def decode_message(text: str | bytes) -> Message:
         raise BadMessage("a frame is not a JSON object")
     if data.get("v") != VERSION:
         raise BadMessage(f"version {data.get('v')!r} is spoken there, {VERSION} here: use the same hpcdl on both sides")
-    kind = _TYPES.get(data.get("type")) if isinstance(data.get("type"), str) else None
+    kind = _TYPES.get(str(data.get("type")))
     if kind is None:
         raise BadMessage(f"unknown message type {str(data.get('type'))[:40]!r}")
     try:
