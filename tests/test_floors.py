@@ -1,0 +1,291 @@
+"""The architecture, enforced: who may import whom, what is pure, where the time is read, and which words are used."""
+
+import ast
+import io
+import keyword
+import re
+import shutil
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "hpcdl"
+
+# Every package and module directly under hpcdl/, by floor. One imports from itself and from the floors below; never
+# from another one of its floor.
+FLOORS = {
+    0: ["core"],
+    1: ["counts", "report", "wire"],
+    2: ["adaptive", "deeppool", "elastic", "genie", "marble", "milp"],
+    3: ["batch", "config", "controller", "gpu", "harvest", "ledger", "profiles"],
+    4: ["agent", "local", "lsf", "sim", "slurm"],
+    5: ["client", "daemon"],
+    6: ["__main__", "cli", "demo"],
+}
+# `python -m hpcdl` is the command, and the command `hpcdl demo` is the demo.
+SAME_FLOOR = {("__main__", "cli"), ("cli", "demo")}
+# Beside the floors: a training script imports it, so it needs nothing. Programs from floor 4 on read what it writes.
+BESIDE = "trainer"
+BESIDE_IS_SEEN_FROM = 4
+
+# No clock, file, socket, process or thread; the same values in give the same values out.
+PURE = {"core", "counts", "report", "adaptive", "deeppool", "elastic", "genie", "marble"}
+IMPURE = {
+    "a clock": {"sched", "time"},
+    "chance": {"random", "secrets", "uuid"},
+    "files": {"fcntl", "fileinput", "glob", "io", "mmap", "os", "pathlib", "shelve", "shutil", "sqlite3", "tempfile"},
+    "the network": {"ftplib", "http", "select", "selectors", "smtplib", "socket", "socketserver", "ssl", "urllib"},
+    "processes": {"_posixsubprocess", "multiprocessing", "pty", "resource", "signal", "subprocess"},
+    "threads": {"_thread", "asyncio", "concurrent", "queue", "threading"},
+    "this machine": {"ctypes", "getpass", "locale", "logging", "platform", "pwd", "sysconfig"},
+}
+IMPURE_CALLS = {"open", "print", "input", "breakpoint", "exec", "eval", "__import__"}
+STDLIB_ONLY = {
+    "core",
+    "report",
+    "trainer",
+    "wire",
+}  # at their import; wire/ makes a certificate with cryptography, later
+
+NEVER = {"task", "worker", "slot", "executor", "manager", "util", "helper", "common"}
+IMPOSED = {
+    "slots": "dataclass(slots=True)",
+    "__slots__": "Python's own",
+    "util": "GPU utilisation in a sample, as NVML and nvidia-smi call it; and importlib.util",
+    "AbstractContextManager": "contextlib",
+    "AbstractAsyncContextManager": "contextlib",
+    "COMMON_NAME": "X.509",
+    "create_task": "asyncio",
+    "Task": "asyncio.Task",
+    "TaskGroup": "asyncio",
+    "current_task": "asyncio",
+    "all_tasks": "asyncio",
+    "run_in_executor": "asyncio",
+    "ThreadPoolExecutor": "concurrent.futures, and the name of APScheduler's pool",
+    "executors": "APScheduler's parameter",
+    "max_workers": "concurrent.futures",
+    "num_workers": "torch.utils.data.DataLoader",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    file: Path
+    line: int
+    name: str  # a.b.c, as far as it is a module's
+    lazy: bool  # inside a function, or for the type checker only
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line} imports {self.name}"
+
+
+def files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def home_of(file: Path) -> str:
+    """The package or module directly under hpcdl/ that a file belongs to."""
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(file: Path) -> Iterator[Import]:
+    yield from _imports(file, ast.parse(file.read_text()), lazy=False)
+
+
+def _imports(file: Path, node: ast.AST, *, lazy: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(file, child.lineno, alias.name, lazy)
+        elif isinstance(child, ast.ImportFrom):
+            module = "." * child.level + (child.module or "")
+            if module == "hpcdl":
+                for alias in child.names:
+                    yield Import(file, child.lineno, f"hpcdl.{alias.name}", lazy)
+            else:
+                yield Import(file, child.lineno, module, lazy)
+        else:
+            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            typing = isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+            yield from _imports(file, child, lazy=lazy or function or typing)
+
+
+def floor_of(name: str) -> int:
+    for floor, names in FLOORS.items():
+        if name in names:
+            return floor
+    raise AssertionError(
+        f"hpcdl/{name} is on no floor: put it into FLOORS in {Path(__file__).name}, and say so in docs/"
+    )
+
+
+def wrong(item: Import) -> str | None:
+    """Why an import breaks the floors, or None."""
+    here = home_of(item.file)
+    if item.name.startswith("."):
+        return f"{item}: write it from hpcdl on, so that its floor can be read"
+    parts = item.name.split(".")
+    if parts[0] != "hpcdl" or here == "__init__":
+        return None
+    there = parts[1] if len(parts) > 1 else "__init__"
+    if there in (here, "__init__", "__version__"):
+        return None
+    if here == BESIDE:
+        return f"{item}: {BESIDE}/ stands beside the floors and imports nothing of hpcdl but itself"
+    if there == BESIDE:
+        if floor_of(here) >= BESIDE_IS_SEEN_FROM:
+            return None
+        return f"{item}: {BESIDE}/ is only seen from floor {BESIDE_IS_SEEN_FROM} on, {here} is on {floor_of(here)}"
+    mine, its = floor_of(here), floor_of(there)
+    if its > mine:
+        return f"{item}: {here} is on floor {mine}, {there} above it on floor {its}; imports go down only"
+    if its == mine and (here, there) not in SAME_FLOOR:
+        return f"{item}: {here} and {there} are both on floor {mine}; packages of one floor never import each other"
+    return None
+
+
+def report(errors: list[str]) -> str:
+    return "\n" + "\n".join(errors)
+
+
+def test_imports_go_down_the_floors_only() -> None:
+    errors = [error for file in files() for item in imports(file) if (error := wrong(item)) is not None]
+    assert not errors, report(errors)
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "why"),
+    [
+        ("core/x.py", "hpcdl.ledger.lease", "core is on floor 0, ledger above it on floor 3; imports go down only"),
+        ("marble/x.py", "hpcdl.milp", "both on floor 2; packages of one floor never import each other"),
+        ("trainer/x.py", "hpcdl.core.model", "imports nothing of hpcdl but itself"),
+        ("ledger/x.py", "hpcdl.trainer.folder", "only seen from floor 4 on"),
+        ("agent/x.py", ".supervisor", "write it from hpcdl on"),
+        ("daemon/x.py", "hpcdl.core.model", None),
+        ("agent/x.py", "hpcdl.trainer.folder", None),
+        ("cli/__init__.py", "hpcdl.demo", None),
+        ("client.py", "hpcdl.wire.access", None),
+    ],
+)
+def test_the_rule_itself(file: str, name: str, why: str | None) -> None:
+    error = wrong(Import(PACKAGE / file, 1, name, False))
+    assert (error is None) if why is None else (error is not None and why in error), error
+
+
+def test_every_package_is_on_a_floor_and_found_by_an_ordinary_install() -> None:
+    for file in files():
+        if home_of(file) not in ("__init__", BESIDE):
+            assert floor_of(home_of(file)) >= 0
+    bare = {str(file.parent.relative_to(ROOT)) for file in files() if not (file.parent / "__init__.py").exists()}
+    assert not bare, f"without an __init__.py, which setup.cfg's find: needs: {sorted(bare)}"
+
+
+def test_packages_that_need_the_standard_library_only_import_nothing_else() -> None:
+    errors = [
+        f"{item}: hpcdl/{home_of(file)} is imported where nothing is installed; import it in a function"
+        for file in files()
+        if home_of(file) in STDLIB_ONLY
+        for item in imports(file)
+        if item.name.split(".")[0] not in sys.stdlib_module_names | {"hpcdl"}
+        and (not item.lazy or home_of(file) == "core")
+    ]
+    assert not errors, report(errors)
+
+
+def test_the_pure_packages_touch_nothing() -> None:
+    impure = {name: what for what, names in IMPURE.items() for name in names}
+    errors = []
+    for file in files():
+        if home_of(file) not in PURE:
+            continue
+        for item in imports(file):
+            if (what := impure.get(item.name.split(".")[0])) is not None:
+                errors.append(f"{item}: that is {what}, and hpcdl/{home_of(file)} is pure: values in, values out")
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
+                where = f"{file.relative_to(ROOT)}:{node.lineno}"
+                errors.append(
+                    f"{where} calls {node.func.id}(), and hpcdl/{home_of(file)} is pure: values in, values out"
+                )
+    assert not errors, report(errors)
+
+
+def reads_the_time(file: Path) -> list[int]:
+    """Lines that read the time of day; monotonic clocks, which measure, are not meant."""
+    lines = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Attribute) and (
+            ast.unparse(node) in ("time.time", "time.time_ns")
+            or (
+                node.attr in ("now", "utcnow", "today")
+                and ast.unparse(node.value).split(".")[-1] in ("datetime", "date")
+            )
+        ):
+            lines.append(node.lineno)
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            lines.extend(node.lineno for alias in node.names if alias.name in ("time", "time_ns"))
+    return lines
+
+
+def test_the_time_of_day_is_read_in_one_file() -> None:
+    readers = {str(file.relative_to(ROOT)): lines for file in files() if (lines := reads_the_time(file))}
+    assert len(readers) <= 1, f"time is an argument; one file reads the clock, not {readers} (file: lines)"
+
+
+def words(identifier: str) -> set[str]:
+    """The words of snake_case or CamelCase, in lower case and the singular."""
+    found = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier)
+    return {word.lower() for word in found} | {word.lower().removesuffix("s") for word in found}
+
+
+def test_words() -> None:
+    assert words("TaskGroup") >= {"task", "group"}
+    assert words("max_workers") >= {"max", "worker"}
+    assert not words("contextmanager") & NEVER
+    assert words("HTTPSHelpers") >= {"helper"}
+
+
+def test_names_are_of_the_vocabulary() -> None:
+    errors: list[str] = []
+    for file in files():
+        never = NEVER - {"slot"} if home_of(file) == "lsf" else NEVER
+        for part in file.relative_to(PACKAGE).with_suffix("").parts:
+            errors.extend(f"{file.relative_to(ROOT)}: no file is called {bad}" for bad in words(part) & never)
+        for token in tokenize.generate_tokens(io.StringIO(file.read_text()).readline):
+            if token.type != tokenize.NAME or keyword.iskeyword(token.string) or token.string in IMPOSED:
+                continue
+            for bad in sorted(words(token.string) & never):
+                errors.append(
+                    f"{file.relative_to(ROOT)}:{token.start[0]} {token.string}: {bad} is not in the vocabulary"
+                )
+    assert not errors, report(errors)
+
+
+def tracked() -> list[Path]:
+    """The files of the project: git's where this is a checkout, else all but what tools leave."""
+    if shutil.which("git") and (ROOT / ".git").exists():
+        done = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, timeout=60)
+        if done.returncode == 0:
+            return [path for name in done.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
+    left = {".venv", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "__pycache__", "build"}
+    return [path for path in ROOT.rglob("*") if path.is_file() and not left & set(path.relative_to(ROOT).parts)]
+
+
+def test_no_file_names_a_path_of_a_developers_machine() -> None:
+    machine = [f"/{name}/" for name in ("work", "farm", "root")] + ["../" + "shared"]
+    machine += [f"{path}/" for path in (Path.home(), ROOT) if len(path.parts) > 2]
+    assert len(tracked()) > 10
+    errors = [
+        f"{path.relative_to(ROOT)}:{number}: {found}"
+        for path in tracked()
+        for number, line in enumerate(path.read_bytes().decode(errors="replace").splitlines(), 1)
+        for found in machine
+        if found in line
+    ]
+    assert not errors, report(errors)
