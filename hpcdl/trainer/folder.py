@@ -1,0 +1,174 @@
+"""The checkpoint folder: complete checkpoints are found by marker and sizes, new ones appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MARKER = "COMPLETE"
+CLAIM = "claim.json"
+KEPT = 2
+_NAME = re.compile(r"step-(\d{12,})\.i(\d+)")
+_TEMPORARY = re.compile(r"\.tmp-step-\d{12,}\.i(\d+)-.*")
+
+
+class StaleIncarnation(SystemExit):
+    """The job was started again elsewhere: this incarnation must write nothing more. Uncaught, it exits with 75."""
+
+    def __init__(self, mine: int, newest: int) -> None:
+        super().__init__(os.EX_TEMPFAIL)
+        self.mine = mine
+        self.newest = newest
+
+    def __str__(self) -> str:
+        return f"incarnation {self.mine} is stale: incarnation {self.newest} has claimed the checkpoint folder"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A durable checkpoint: `step` steps are done in it."""
+
+    step: int
+    incarnation: int
+    path: Path
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return (self.incarnation, self.step)
+
+
+def at(directory: Path, step: int, incarnation: int) -> Checkpoint:
+    """The checkpoint of that step and incarnation, whether it exists or not."""
+    if step < 0 or incarnation < 0:
+        raise ValueError(f"step {step} and incarnation {incarnation} must not be negative")
+    return Checkpoint(step, incarnation, directory / f"step-{step:012d}.i{incarnation}")
+
+
+def complete(directory: Path) -> list[Checkpoint]:
+    """Those that count, best first: the highest incarnation, then the highest step."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    matches = [match for name in names if (match := _NAME.fullmatch(name))]
+    found = [Checkpoint(int(match[1]), int(match[2]), directory / match[0]) for match in matches]
+    return sorted((each for each in found if is_complete(each)), key=lambda each: each.order, reverse=True)
+
+
+def is_complete(checkpoint: Checkpoint) -> bool:
+    """The marker is there, is for this step and incarnation, and every file has the size that it names."""
+    try:
+        marker: Any = json.loads((checkpoint.path / MARKER).read_bytes())
+        if (marker["v"], marker["step"], marker["incarnation"]) != (1, checkpoint.step, checkpoint.incarnation):
+            return False
+        return all((checkpoint.path / name).stat().st_size == size for name, size in marker["files"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def check_claim(directory: Path, incarnation: int) -> None:
+    """Raises StaleIncarnation if a newer incarnation has claimed the folder, OSError if that cannot be known."""
+    try:
+        newest = json.loads((directory / CLAIM).read_bytes())["incarnation"]
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError) as error:
+        raise OSError(errno.EINVAL, "the claim cannot be read", str(directory / CLAIM)) from error
+    if newest > incarnation:
+        raise StaleIncarnation(incarnation, newest)
+
+
+@contextmanager
+def write(directory: Path, step: int, incarnation: int) -> Iterator[Path]:
+    """Yields a temporary folder. When the block ends well, what is in it becomes the checkpoint of `step`; when it
+    raises, or the disk is full, the folder is removed and the checkpoints that were there stay as they were.
+
+    One incarnation writes a step once: if that checkpoint is complete already, it is kept and the new files dropped.
+    """
+    target = at(directory, step, incarnation)
+    directory.mkdir(parents=True, exist_ok=True)
+    temporary = directory / f".tmp-{target.path.name}-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        if os.path.lexists(temporary / MARKER):
+            raise ValueError(f"a checkpoint may not hold a file called {MARKER}")
+        sizes = _sync(temporary)
+        check_claim(directory, incarnation)
+        if not is_complete(target):
+            _discard(target.path)
+            os.rename(temporary, target.path)
+            sync_folder(directory)
+            _mark(target, sizes)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    check_claim(directory, incarnation)
+    prune(directory, target)
+
+
+def prune(directory: Path, newest: Checkpoint) -> None:
+    """Keep `newest` and the best other one; remove the rest, torn ones and what earlier saves left half written."""
+    others = [each for each in complete(directory) if each.path != newest.path]
+    kept = {newest.path.name, *(each.path.name for each in others[: KEPT - 1])}
+    for name in os.listdir(directory):
+        temporary = _TEMPORARY.fullmatch(name)
+        if temporary and int(temporary[1]) <= newest.incarnation:
+            shutil.rmtree(directory / name, ignore_errors=True)
+        elif _NAME.fullmatch(name) and name not in kept:
+            _discard(directory / name)
+
+
+def _discard(path: Path) -> None:
+    # Out of sight in one move first: a folder that is half removed must never look like a checkpoint.
+    away = path.with_name(f".tmp-{path.name}-old-{os.getpid()}")
+    try:
+        os.rename(path, away)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(away, ignore_errors=True)
+
+
+def _mark(target: Checkpoint, sizes: dict[str, int]) -> None:
+    marker = {"v": 1, "step": target.step, "incarnation": target.incarnation, "files": sizes}
+    temporary = target.path / f".{MARKER}"
+    with open(temporary, "wb") as file:
+        file.write(json.dumps(marker, separators=(",", ":")).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, target.path / MARKER)
+    sync_folder(target.path)
+
+
+def _sync(root: Path) -> dict[str, int]:
+    """fsync every file and folder below root, and root; the sizes of the files by their names relative to it."""
+    sizes: dict[str, int] = {}
+    for folder, _, names in os.walk(root, topdown=False):
+        for name in names:
+            path = Path(folder, name)
+            if path.is_symlink() or not path.is_file():
+                continue
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+                sizes[path.relative_to(root).as_posix()] = os.fstat(descriptor).st_size
+            finally:
+                os.close(descriptor)
+        sync_folder(Path(folder))
+    return sizes
+
+
+def sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

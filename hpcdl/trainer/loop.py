@@ -1,0 +1,125 @@
+"""The training loop written once: resume, progress, checkpoints, suspend."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from hpcdl.trainer.folder import Checkpoint
+from hpcdl.trainer.session import Session, attach
+
+log = logging.getLogger("hpcdl.trainer")
+
+
+class Ranks(Protocol):
+    """How the ranks of one trainer agree; every rank calls the same methods in the same order."""
+
+    def any(self, flag: bool) -> bool:
+        """True on every rank if the flag is true on one."""
+
+    def agree(self, flag: bool) -> bool:
+        """As `any`, but may answer False at most steps, on every rank alike, to spare the exchange."""
+
+    def choose(self, found: Checkpoint | None) -> Checkpoint | None:
+        """What rank 0 found, on every rank."""
+
+    def barrier(self) -> None:
+        """Returns once every rank has come here."""
+
+
+class Alone:
+    """A trainer of one rank, or of ranks that need no agreement."""
+
+    def any(self, flag: bool) -> bool:
+        return flag
+
+    def agree(self, flag: bool) -> bool:
+        return flag
+
+    def choose(self, found: Checkpoint | None) -> Checkpoint | None:
+        return found
+
+    def barrier(self) -> None:
+        return None
+
+
+def steps(
+    total: int,
+    *,
+    save: Callable[[Path], object],
+    load: Callable[[Path], object],
+    every: int | None = None,
+    ranks: Ranks | None = None,
+) -> Iterator[int]:
+    """Yields the steps still to do, from 0 or from what was resumed, up to total - 1.
+
+    `save(folder)` writes the whole training state into an empty folder, `load(folder)` reads it back. A checkpoint is
+    written every `every` steps, when a suspend was asked for (then the trainer exits), and at the end. A periodic save
+    that fails for want of disk is logged and training goes on from there; the others raise.
+    """
+    if total < 0 or (every is not None and every <= 0):
+        raise ValueError(f"total {total} must not be negative and every {every} must be positive")
+    session, ranks = attach(), Alone() if ranks is None else ranks
+    resumed = resume(session, load, ranks)
+    start = 0 if resumed is None else resumed.step
+    saved = None if resumed is None else start
+    session.ready(start)
+    for step in range(start, total + 1):
+        if step > start:
+            session.progress(step, total)
+        if step < total and ranks.agree(session.should_suspend()):
+            suspend(session, step, save, ranks, needed=saved != step)
+        if step == total:
+            if saved != step:
+                save_now(session, step, save)
+            break
+        if every is not None and step % every == 0 and step > start:
+            try:
+                saved = save_now(session, step, save)
+            except OSError as error:
+                log.warning("the checkpoint of step %d failed, training goes on: %s", step, error)
+        yield step
+    ranks.barrier()
+    session.done(max(start, total))
+    if session.writer:
+        session.progress(max(start, total), total)
+
+
+def save_now(session: Session, step: int, save: Callable[[Path], object]) -> int | None:
+    """Write a checkpoint of `step`; its step, or None where there is no folder to write to."""
+    if session.checkpoint_dir is None:
+        return None
+    with session.checkpoint(step) as folder:
+        save(folder)
+    return step
+
+
+def suspend(session: Session, step: int, save: Callable[[Path], object], ranks: Ranks, needed: bool = True) -> None:
+    """Checkpoint `step` if that is still needed, and exit; no rank leaves before the writer's save is durable."""
+    if needed:
+        save_now(session, step, save)
+    ranks.barrier()
+    session.exit_suspended()
+
+
+def resume(session: Session, load: Callable[[Path], object], ranks: Ranks) -> Checkpoint | None:
+    """Load the best checkpoint that every rank can load, falling back to the one before. If there are some and none
+    loads, the last error is raised: to begin again at step 0 must be the user's wish."""
+    found = session.resume() if session.writer else None
+    while True:
+        chosen = ranks.choose(found)
+        if chosen is None:
+            return None
+        failure: Exception | None = None
+        try:
+            load(chosen.path)
+        except Exception as error:
+            failure = error
+        if not ranks.any(failure is not None):
+            return chosen
+        log.warning("the checkpoint %s does not load: %s", chosen.path.name, failure or "another rank failed")
+        found = session.resume(before=chosen) if session.writer else None
+        if ranks.choose(found) is None:
+            raise failure or RuntimeError(f"another rank could not load {chosen.path.name}")

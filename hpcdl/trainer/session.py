@@ -1,0 +1,275 @@
+"""One rank's part in the handshake: attach, resume, progress, suspend, checkpoint, exit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from hpcdl.trainer import folder
+from hpcdl.trainer.channel import Channel, Refused
+from hpcdl.trainer.folder import Checkpoint, StaleIncarnation
+
+PRESETS: Mapping[str, signal.Signals | None] = {
+    "hpcdl": signal.SIGTSTP,
+    "lightning": signal.SIGUSR1,
+    "submitit": signal.SIGUSR2,
+    "hf": signal.SIGTERM,
+    "none": None,
+}
+# Launchers tell a rank its number in one of these; a script without a launcher is one rank a node.
+RANK_VARIABLES = ("RANK", "HPCDL_RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HPCDL_NODE_RANK")
+ESSENTIAL_WAIT_S = 3.0
+ANSWER_WAIT_S = 5.0
+PROGRESS_INTERVAL_S = 0.2
+POLL_INTERVAL_S = 0.01
+ENDED_UNSAVED = 128 + signal.SIGTERM  # asked to suspend with nothing saved: as if it had been ended by SIGTERM
+
+
+@dataclass(frozen=True, slots=True)
+class _Durable:
+    step: int
+    path: Path
+    seconds: float
+
+
+class Session:
+    """What a training script holds of hpcdl. Outside hpcdl every method does nothing, save that checkpoints still
+    work on a folder that was given. Steps count those done: after the first step, `step` is 1."""
+
+    def __init__(self, environ: Mapping[str, str], rank: int | None, checkpoint_dir: str | Path | None) -> None:
+        self.rank = rank if rank is not None else _rank(environ)
+        self.inside = bool(environ.get("HPCDL_SOCKET"))
+        self.job = environ.get("HPCDL_JOB", "")
+        self.incarnation = int(environ.get("HPCDL_INCARNATION") or 0)
+        self.membership = int(environ.get("HPCDL_MEMBERSHIP") or 0)
+        self.total = int(environ["HPCDL_STEPS"]) if environ.get("HPCDL_STEPS") else None
+        chosen = environ.get("HPCDL_CHECKPOINT_DIR") or checkpoint_dir
+        self.checkpoint_dir = Path(chosen) if chosen else None
+        self._socket = environ.get("HPCDL_SOCKET", "")
+        self._signal = PRESETS.get(environ.get("HPCDL_SIGNAL") or "hpcdl") if self.inside else None
+        self._before: Any = None
+        self._handles = False
+        self._asked = False
+        self._channel: Channel | None = None
+        self._durable: _Durable | None = None
+        self._next_progress = 0.0
+        self._next_poll = 0.0
+
+    @property
+    def writer(self) -> bool:
+        """Only rank 0 writes checkpoints."""
+        return self.rank == 0
+
+    # attaching
+
+    def connect(self) -> None:
+        """Install the handler, connect and say who we are. A supervisor that is gone already counts as a request to
+        suspend; raises Refused if it does not take us."""
+        if not self.inside:
+            return
+        self._install()
+        try:
+            self._channel = Channel(self._socket)
+        except OSError:
+            self._asked = True
+            return
+        body = {"pid": os.getpid(), "rank": self.rank, "incarnation": self.incarnation}
+        self.send("attach", **body, membership=self.membership, handler=self._handles)
+        until = time.monotonic() + ANSWER_WAIT_S
+        while (left := until - time.monotonic()) > 0:
+            message = self.receive(left)
+            if message is None or message["type"] == "attached":
+                return
+
+    def _install(self) -> None:
+        # The handler stays while saving, too: it only sets a flag, and a signal that was ignored for that time would
+        # look, in /proc, as if nobody handled it.
+        if self._signal is None or threading.current_thread() is not threading.main_thread():
+            return
+        self._before = signal.signal(self._signal, self._on_signal)
+        self._handles = True
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+
+    def disown(self) -> None:
+        """In a forked child: it is not this rank, so it neither holds the channel nor catches the signal."""
+        if self._channel is not None:
+            self._channel.close(shared=True)
+            self._channel = None
+        if self._signal is not None and self._handles:
+            signal.signal(self._signal, signal.SIG_DFL if self._before is None else self._before)
+            self._handles = False
+        self.inside = False
+
+    # the channel
+
+    def send(self, kind: str, **body: object) -> bool:
+        """Send an essential packet, waiting some seconds for a channel that is full; then training goes on."""
+        return self._channel is not None and self._channel.send(kind, body, ESSENTIAL_WAIT_S)
+
+    def receive(self, wait_s: float) -> dict[str, Any] | None:
+        """The next packet, or None; a request to suspend in it is remembered. Raises Refused."""
+        if self._channel is None:
+            return None
+        message = self._channel.receive(wait_s)
+        if message is not None and message["type"] == "suspend":
+            self._asked = True
+        elif message is not None and message["type"] == "refused":
+            raise Refused(f"the supervisor refused rank {self.rank}: {message.get('why', 'no reason given')}")
+        if self._channel.gone:
+            self._asked = True
+        return message
+
+    def should_suspend(self) -> bool:
+        """True once a suspend was asked for, by signal or on the channel, or once the supervisor is gone."""
+        if self._asked or self._channel is None:
+            return self._asked
+        now = time.monotonic()
+        if now >= self._next_poll:
+            self._next_poll = now + POLL_INTERVAL_S
+            while self.receive(0.0) is not None:
+                pass
+        return self._asked
+
+    def ready(self, step: int) -> None:
+        """The training loop begins with `step` steps done."""
+        self.send("ready", step=int(step))
+
+    def progress(self, step: int, total: int | None = None, samples: int | None = None) -> None:
+        """Tell how far training is; cheap enough for every step, and dropped when the channel is full."""
+        now = time.monotonic()
+        if now < self._next_progress or self._channel is None:
+            return
+        self._next_progress = now + PROGRESS_INTERVAL_S
+        whole = self.total if total is None else int(total)
+        body = {"step": int(step), "total": whole, "samples": None if samples is None else int(samples)}
+        self._channel.send("progress", body)
+
+    def done(self, step: int) -> None:
+        """Training is complete after `step` steps."""
+        self.send("done", step=int(step))
+
+    # checkpoints
+
+    def resume(self, before: Checkpoint | None = None) -> Checkpoint | None:
+        """The best checkpoint that is whole, or None to begin at step 0. If it turns out not to load, pass it as
+        `before` and get the one before it. Raises StaleIncarnation."""
+        if self.checkpoint_dir is None:
+            return None
+        if self.inside:
+            folder.check_claim(self.checkpoint_dir, self.incarnation)
+        for found in folder.complete(self.checkpoint_dir):
+            if before is None or found.order < before.order:
+                self._durable = _Durable(found.step, found.path, 0.0)
+                return found
+        self._durable = None
+        return None
+
+    @contextmanager
+    def checkpoint(self, step: int) -> Iterator[Path]:
+        """Yields an empty folder to write a checkpoint of `step` into; see `folder.write`. On ranks that are not the
+        writer what is put into it is thrown away. Raises StaleIncarnation, OSError, and what the block raises."""
+        if not self.writer:
+            scratch = Path(tempfile.mkdtemp(prefix="hpcdl-scratch-"))
+            try:
+                yield scratch
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+            return
+        if self.checkpoint_dir is None:
+            raise ValueError("no checkpoint folder: submit with --checkpoint-dir, or give attach() a checkpoint_dir")
+        step = int(step)
+        self.send("saving", step=step)
+        began = time.monotonic()
+        try:
+            with folder.write(self.checkpoint_dir, step, self.incarnation) as temporary:
+                yield temporary
+        except BaseException as error:
+            number = errno.ESTALE if isinstance(error, StaleIncarnation) else getattr(error, "errno", None)
+            why = f"{type(error).__name__}: {error}"[:1000]
+            self.send("save_failed", step=step, errno=number if isinstance(number, int) else None, why=why)
+            raise
+        path = folder.at(self.checkpoint_dir, step, self.incarnation).path
+        self._durable = _Durable(step, path, time.monotonic() - began)
+        self._say_saved(self._durable, final=False)
+
+    def _say_saved(self, durable: _Durable, final: bool) -> None:
+        body = {"incarnation": self.incarnation, "membership": self.membership, "step": durable.step}
+        self.send("saved", **body, path=str(durable.path), seconds=round(durable.seconds, 6), final=final)
+
+    def exit_suspended(self, hard: bool = False) -> NoReturn:
+        """Name the last durable checkpoint as the final one, wake the supervisor, and exit with 0; with 143 if there
+        is no checkpoint, since an exit of 0 would say that training is complete.
+
+        The exit is the interpreter's own (SystemExit), which ends data loaders' processes; `hard` leaves by os._exit
+        instead, for programs whose threads do not end, and such processes then linger until they notice.
+        """
+        code = 0
+        if self.inside and self.writer:
+            if self._durable is None:
+                code = ENDED_UNSAVED
+            else:
+                self._say_saved(self._durable, final=True)
+            if self._channel is not None:
+                self._channel.notify()
+        self.close()
+        if hard:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        raise SystemExit(code)
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+
+
+def _rank(environ: Mapping[str, str]) -> int:
+    for name in RANK_VARIABLES:
+        value = environ.get(name, "")
+        if value.isdigit():
+            return int(value)
+    return 0
+
+
+_lock = threading.Lock()
+_session: Session | None = None
+
+
+def attach(rank: int | None = None, checkpoint_dir: str | Path | None = None) -> Session:
+    """This process's session, made at the first call; later calls return the same one. Call it first of all, before
+    heavy imports: from then on a suspend is noticed. `rank` overrules what launchers say in the environment,
+    HPCDL_CHECKPOINT_DIR overrules `checkpoint_dir`. Raises Refused."""
+    global _session
+    with _lock:
+        if _session is None:
+            session = Session(os.environ, rank, checkpoint_dir)
+            session.connect()
+            _session = session
+        elif _session.checkpoint_dir is None and checkpoint_dir is not None:
+            _session.checkpoint_dir = Path(checkpoint_dir)
+        return _session
+
+
+def _after_fork() -> None:
+    global _session, _lock
+    _lock = threading.Lock()
+    if _session is not None:
+        _session.disown()
+        _session = None
+
+
+os.register_at_fork(after_in_child=_after_fork)

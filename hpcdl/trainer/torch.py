@@ -1,0 +1,130 @@
+"""PyTorch loops: ranks that agree on the step to suspend at, and the training state in a checkpoint folder.
+
+PyTorch is imported at the first use, so that a script can attach first. What is saved is read back with
+`weights_only=True`; random states are JSON, one for each rank, so ranks with dropout or data of their own resume
+exactly. Every rank calls `save`; only the writer's rank writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hpcdl.trainer import loop, rng
+from hpcdl.trainer.folder import Checkpoint, at
+from hpcdl.trainer.session import attach
+
+RANDOM = "random.json"
+
+
+class Ranks:
+    """`loop.Ranks` by torch.distributed (gloo, NCCL); one rank alone if no process group was made.
+
+    With `every` = k the ranks ask each other only at each k-th step: a suspend then comes up to k steps later.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        if every < 1:
+            raise ValueError(f"every {every} must be 1 or more")
+        import torch.distributed as dist
+
+        self._dist = dist if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else None
+        self._every = every
+        self._calls = 0
+
+    def _tensor(self, values: list[int]) -> Any:
+        import torch
+
+        # NCCL takes only tensors on the rank's own GPU.
+        gpu = self._dist is not None and self._dist.get_backend() == "nccl"
+        return torch.tensor(values, dtype=torch.int64, device="cuda" if gpu else "cpu")
+
+    def any(self, flag: bool) -> bool:
+        if self._dist is None:
+            return flag
+        tensor = self._tensor([int(flag)])
+        self._dist.all_reduce(tensor, op=self._dist.ReduceOp.MAX)
+        return bool(tensor.item())
+
+    def agree(self, flag: bool) -> bool:
+        self._calls += 1
+        return self._calls % self._every == 0 and self.any(flag)
+
+    def choose(self, found: Checkpoint | None) -> Checkpoint | None:
+        if self._dist is None:
+            return found
+        tensor = self._tensor([-1, -1] if found is None else [found.step, found.incarnation])
+        self._dist.broadcast(tensor, src=0)
+        step, incarnation = tensor.tolist()
+        directory = attach().checkpoint_dir
+        return None if step < 0 or directory is None else at(directory, step, incarnation)
+
+    def barrier(self) -> None:
+        if self._dist is not None:
+            self._dist.barrier()
+
+    def gather(self, text: str) -> list[str]:
+        """Every rank's text, in the order of the ranks."""
+        if self._dist is None:
+            return [text]
+        import torch
+
+        mine = self._tensor(list(text.encode()))
+        lengths = [self._tensor([0]) for _ in range(self._dist.get_world_size())]
+        self._dist.all_gather(lengths, self._tensor([len(mine)]))
+        longest = max(int(each.item()) for each in lengths)
+        parts = [self._tensor([0] * longest) for _ in lengths]
+        self._dist.all_gather(parts, torch.nn.functional.pad(mine, (0, longest - len(mine))))
+        both = zip(parts, lengths, strict=True)
+        return [bytes(part[: int(length.item())].tolist()).decode() for part, length in both]
+
+
+def save(folder: Path, **parts: Any) -> None:
+    """Write each part (model, optimizer, scheduler, scaler, anything with `state_dict`) and the random states of all
+    ranks into the folder. Collective: every rank calls it at the same step."""
+    import torch
+
+    states = Ranks().gather(json.dumps(rng.capture()))
+    if not attach().writer:
+        return
+    for name, part in parts.items():
+        if part is not None:
+            torch.save(_bare(part).state_dict(), folder / f"{name}.pt")
+    (folder / RANDOM).write_text(json.dumps([json.loads(state) for state in states]))
+
+
+def load(folder: Path, **parts: Any) -> None:
+    """Read back what `save` wrote into the same parts. The random state comes last, and is the rank's own; a rank
+    that did not exist then keeps the one it has."""
+    import torch
+
+    for name, part in parts.items():
+        if part is not None:
+            state = torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True)
+            _bare(part).load_state_dict(state)
+    states = json.loads((folder / RANDOM).read_text())
+    rank = attach().rank
+    if rank < len(states):
+        rng.restore(states[rank])
+
+
+def _bare(part: Any) -> Any:
+    # The names in a wrapped model begin with "module."; without them it resumes with any number of ranks.
+    import torch
+
+    return part.module if isinstance(part, torch.nn.parallel.DistributedDataParallel) else part
+
+
+def steps(total: int, *, every: int | None = None, agree_every: int = 1, **parts: Any) -> Iterator[int]:
+    """`loop.steps` for PyTorch: `for step in steps(1000, model=model, optimizer=optimizer, scheduler=scheduler)`.
+    Call it on every rank, after the process group was made."""
+
+    def write(folder: Path) -> None:
+        save(folder, **parts)
+
+    def read(folder: Path) -> None:
+        load(folder, **parts)
+
+    return loop.steps(total, save=write, load=read, every=every, ranks=Ranks(agree_every))

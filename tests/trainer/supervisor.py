@@ -1,0 +1,160 @@
+"""A small supervisor for tests: a listening side channel and the real child processes that attach to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "jobscripts" / "trainers"
+DEADLINE_S = 90.0
+
+
+def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """Polls the condition until it is true; its value."""
+    end = time.monotonic() + deadline_s
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.01)
+    return value
+
+
+class Supervisor:
+    """Speaks the supervisor's half; `reads` false: never answers and never reads."""
+
+    def __init__(self, run: Path, checkpoints: Path | None, reads: bool = True) -> None:
+        run.mkdir(parents=True, exist_ok=True)
+        self.run, self.checkpoints, self.reads = run, checkpoints, reads
+        self.packets: list[dict[str, Any]] = []
+        self.connections: list[socket.socket] = []
+        self.children: list[subprocess.Popen[str]] = []
+        self.signals: list[int] = []
+        self.answer: dict[str, Any] = {"type": "attached"}
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        where = os.open(run, os.O_PATH)
+        self.listener.bind(f"/proc/self/fd/{where}/s")
+        os.close(where)
+        self.listener.listen(16)
+
+    def start(self, argv: Sequence[str | Path], incarnation: int = 1, **env: str) -> subprocess.Popen[str]:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
+        environ |= {"PYTHONPATH": str(ROOT), "HPCDL_SOCKET": str(self.run / "s"), "HPCDL_JOB": "7"}
+        environ |= {"HPCDL_INCARNATION": str(incarnation), "HPCDL_MEMBERSHIP": "1", "HPCDL_SIGNAL": "hpcdl"}
+        environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KERAS_BACKEND": "torch"}
+        if self.checkpoints is not None:
+            environ["HPCDL_CHECKPOINT_DIR"] = str(self.checkpoints)
+        child = subprocess.Popen(
+            [sys.executable, *map(str, argv)],
+            env=environ | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.children.append(child)
+        return child
+
+    def poll(self) -> None:
+        """Read all that has come."""
+        while self.reads and (ready := select.select([self.listener, *self.connections], [], [], 0)[0]):
+            self._read(ready)
+
+    def _read(self, ready: list[socket.socket]) -> None:
+        for each in ready:
+            if each is self.listener:
+                self.connections.append(each.accept()[0])
+                continue
+            try:
+                raw = each.recv(65536)
+            except OSError:
+                raw = b""
+            if not raw:
+                self.connections.remove(each)
+                each.close()
+                continue
+            packet = json.loads(raw)
+            peer = struct.unpack("3i", each.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            self.packets.append({**packet, "peer": peer})
+            if packet["type"] == "attach":
+                each.send(json.dumps({"v": 1, **self.answer}).encode())
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        self.poll()
+        return [packet for packet in self.packets if packet["type"] == kind]
+
+    def kinds(self) -> list[str]:
+        """The types that came, without repetitions of progress."""
+        self.poll()
+        return [packet["type"] for packet in self.packets if packet["type"] != "progress"]
+
+    def wait(self, kind: str, count: int = 1, **keys: Any) -> dict[str, Any]:
+        """The packet of that kind and keys that came as number `count`."""
+
+        def found() -> list[dict[str, Any]]:
+            same = [each for each in self.of(kind) if all(each[key] == value for key, value in keys.items())]
+            return same[count - 1 : count]
+
+        def dead() -> str:
+            outputs = [child.stdout.read() for child in self.children if child.poll() is not None and child.stdout]
+            return f"{kind} {keys}, came: {self.packets}\n" + "\n".join(outputs)
+
+        end = time.monotonic() + DEADLINE_S
+        while not (value := found()):
+            alive = any(child.poll() is None for child in self.children)
+            assert time.monotonic() < end and (alive or found()), dead()
+            time.sleep(0.01)
+        return value[0]
+
+    def send(self, kind: str, **body: Any) -> None:
+        for each in self.connections:
+            each.send(json.dumps({"v": 1, "type": kind, **body}).encode())
+
+    def end(self, child: subprocess.Popen[str]) -> int:
+        """Waits for the child, reading all the time; its exit code."""
+
+        def gone() -> bool:
+            self.poll()
+            return child.poll() is not None
+
+        until(gone, f"the end of {child.args}, came: {self.packets}")
+        self.poll()
+        return child.returncode
+
+    def hang_up(self) -> None:
+        self.listener.close()
+        for each in self.connections:
+            each.close()
+        self.connections = []
+        self.reads = False
+
+    def close(self) -> None:
+        self.hang_up()
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
+
+
+@contextmanager
+def supervisor(run: Path, checkpoints: Path | None, reads: bool = True) -> Iterator[Supervisor]:
+    """Catches SIGUSR1 meanwhile, as a supervisor does, into `signals`."""
+    it = Supervisor(run, checkpoints, reads)
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: it.signals.append(number))
+    try:
+        yield it
+    finally:
+        it.close()
+        signal.signal(signal.SIGUSR1, before)

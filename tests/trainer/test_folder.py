@@ -1,0 +1,122 @@
+"""The checkpoint folder alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcdl.trainer import folder
+from hpcdl.trainer.folder import StaleIncarnation
+
+
+def put(directory: Path, step: int, incarnation: int, text: str = "weights") -> folder.Checkpoint:
+    with folder.write(directory, step, incarnation) as temporary:
+        (temporary / "deep" / "er").mkdir(parents=True)
+        (temporary / "deep" / "er" / "w").write_text(text)
+    return folder.at(directory, step, incarnation)
+
+
+def steps(directory: Path) -> list[tuple[int, int]]:
+    return [each.order for each in folder.complete(directory)]
+
+
+def test_two_are_kept_and_ordered_by_incarnation_first(tmp_path: Path) -> None:
+    assert folder.complete(tmp_path / "none") == []
+    for step, incarnation in [(10, 1), (20, 1), (30, 1), (12, 2)]:
+        put(tmp_path, step, incarnation)
+    assert steps(tmp_path) == [(2, 12), (1, 30)]
+    marker = json.loads((tmp_path / "step-000000000012.i2" / "COMPLETE").read_text())
+    assert marker == {"v": 1, "step": 12, "incarnation": 2, "files": {"deep/er/w": 7}}
+
+
+@pytest.mark.parametrize("damage", ["truncate", "unlink file", "unlink marker", "garbage marker", "other step"])
+def test_torn_does_not_count(tmp_path: Path, damage: str) -> None:
+    put(tmp_path, 1, 1)
+    torn = put(tmp_path, 2, 1).path
+    marker = torn / "COMPLETE"
+    match damage:
+        case "truncate":
+            os.truncate(torn / "deep/er/w", 3)
+        case "unlink file":
+            (torn / "deep/er/w").unlink()
+        case "unlink marker":
+            marker.unlink()
+        case "garbage marker":
+            marker.write_text('{"v":1')
+        case "other step":
+            marker.write_text(marker.read_text().replace('"step":2', '"step":3'))
+    assert steps(tmp_path) == [(1, 1)]
+    put(tmp_path, 2, 1)  # and is replaced when its step comes again
+    assert steps(tmp_path) == [(1, 2), (1, 1)]
+
+
+@pytest.mark.parametrize("call", range(6))
+def test_a_disk_full_at_any_fsync_leaves_the_previous(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    put(tmp_path, 1, 1)
+    calls = 0
+
+    def full(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > call:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folder.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        put(tmp_path, 2, 1)
+    monkeypatch.undo()
+    # With the last fsync, of the marker's folder, the checkpoint is there already: it may count, the first must.
+    assert (1, 1) in steps(tmp_path)
+    assert not list(tmp_path.glob(".tmp-*"))
+    put(tmp_path, 3, 1)
+    assert steps(tmp_path)[0] == (1, 3)
+
+
+def test_failing_block_leaves_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), folder.write(tmp_path, 1, 1):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="COMPLETE"), folder.write(tmp_path, 1, 1) as temporary:
+        (temporary / "COMPLETE").write_text("")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_left_overs_of_killed_saves_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-step-000000000004.i1-123").mkdir()
+    (tmp_path / ".tmp-step-000000000004.i3-123").mkdir()
+    (tmp_path / "mine").mkdir()
+    put(tmp_path, 5, 2)
+    assert sorted(os.listdir(tmp_path)) == [".tmp-step-000000000004.i3-123", "mine", "step-000000000005.i2"]
+
+
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_newer_claim(tmp_path: Path, when: str) -> None:
+    put(tmp_path, 1, 1)
+
+    def claim(incarnation: int) -> None:
+        (tmp_path / "claim.json").write_text(json.dumps({"v": 1, "job": 1, "incarnation": incarnation, "tag": ""}))
+
+    claim(2 if when == "before" else 1)
+    with pytest.raises(StaleIncarnation) as caught, folder.write(tmp_path, 2, 1):
+        claim(2)
+    assert caught.value.code == 75
+    assert steps(tmp_path) == [(1, 1)]
+    assert sorted(os.listdir(tmp_path)) == ["claim.json", "step-000000000001.i1"]
+
+
+def test_unreadable_claim_is_no_licence(tmp_path: Path) -> None:
+    (tmp_path / "claim.json").write_text("{")
+    with pytest.raises(OSError, match="claim"):
+        put(tmp_path, 1, 1)
+    assert os.listdir(tmp_path) == ["claim.json"]
+
+
+def test_same_step_again_keeps_the_first(tmp_path: Path) -> None:
+    put(tmp_path, 1, 1, "first")
+    path = put(tmp_path, 1, 1, "second").path
+    assert (path / "deep/er/w").read_text() == "first"

@@ -1,0 +1,139 @@
+"""Real PyTorch and Keras trainers, suspended and resumed: the final weights are the same bit for bit."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from hpcdl.trainer import rng
+from tests.trainer.supervisor import EXAMPLES, Supervisor, supervisor
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+DDP = str(EXAMPLES / "pytorch_ddp.py")
+KERAS = str(EXAMPLES / "keras_mnist_like.py")
+
+
+def free_port() -> str:
+    with socket.socket() as it:
+        it.bind(("127.0.0.1", 0))
+        return str(it.getsockname()[1])
+
+
+def ddp(it: Supervisor, ranks: int, incarnation: int, argv: list[str]) -> list:
+    group = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    return [it.start([DDP, *argv], incarnation, RANK=str(rank), **group) for rank in range(ranks)]
+
+
+def same(one: Path, other: Path) -> bool:
+    first, second = torch.load(one, weights_only=True), torch.load(other, weights_only=True)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_pytorch_bit_for_bit(tmp_path: Path, ranks: int) -> None:
+    argv = ["--steps", "60", "--every", "25", "--out"]
+    with supervisor(tmp_path / "run0", tmp_path / "ckpt0") as it:
+        for child in ddp(it, ranks, 1, [*argv, str(tmp_path / "whole.pt")]):
+            assert it.end(child) == 0
+        assert len(it.of("done")) == ranks
+    with supervisor(tmp_path / "run1", tmp_path / "ckpt") as it:
+        children = ddp(it, ranks, 1, [*argv, str(tmp_path / "parts.pt"), "--pace", "0.03", "--agree-every", "2"])
+        it.wait("progress", count=ranks)
+        children[-1].send_signal(signal.SIGTSTP)  # one rank alone: the others must agree to its step
+        for child in children:
+            assert it.end(child) == 0
+        final = [each for each in it.of("saved") if each["final"]]
+        assert len(final) == 1
+        assert final[0]["peer"] == children[0].pid
+        assert 0 < final[0]["step"] < 60
+        assert {each["rank"] for each in it.of("attach")} == set(range(ranks))
+    names = {path.name for path in Path(final[0]["path"]).iterdir()}
+    assert names == {"model.pt", "optimizer.pt", "scheduler.pt", "random.json", "COMPLETE"}
+    assert len(json.loads((Path(final[0]["path"]) / "random.json").read_text())) == ranks
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
+        for child in ddp(it, ranks, 2, [*argv, str(tmp_path / "parts.pt")]):
+            assert it.end(child) == 0
+        assert {each["step"] for each in it.of("ready")} == {final[0]["step"]}
+    assert same(tmp_path / "whole.pt", tmp_path / "parts.pt")
+
+
+def test_two_ranks_fall_back_together(tmp_path: Path) -> None:
+    argv = ["--steps", "20", "--every", "10", "--out"]
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        for child in ddp(it, 2, 1, [*argv, str(tmp_path / "whole.pt")]):
+            assert it.end(child) == 0
+    bad = tmp_path / "ckpt" / "step-000000000020.i1" / "model.pt"
+    bad.write_bytes(bytes(bad.stat().st_size))
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
+        for child in ddp(it, 2, 2, [*argv, str(tmp_path / "again.pt")]):
+            assert it.end(child) == 0
+        assert [each["step"] for each in it.of("ready")] == [10, 10]
+    assert same(tmp_path / "whole.pt", tmp_path / "again.pt")
+
+
+# 8 batches an epoch: in the middle of the first, in the middle of a later one, at the end of one
+@pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed")
+@pytest.mark.parametrize("after", [3, 12, 16])
+def test_keras_bit_for_bit(tmp_path: Path, after: int) -> None:
+    argv = [KERAS, "--epochs", "3", "--samples", "256", "--out"]
+    whole = tmp_path / "whole.npz"
+    with supervisor(tmp_path / "run0", tmp_path / "ckpt0") as it:
+        assert it.end(it.start([*argv, whole])) == 0
+        assert [each["step"] for each in it.of("saved")] == [8, 16, 24]
+    parts = tmp_path / "parts.npz"
+    wrapper = tmp_path / "suspends_itself.py"  # at exactly this batch, by the real signal
+    wrapper.write_text(
+        "import os, runpy, signal, sys\n"
+        "import hpcdl.trainer.session as session\n"
+        "progress = session.Session.progress\n"
+        "def at(self, step, *rest):\n"
+        f"    if step == {after}: os.kill(os.getpid(), signal.SIGTSTP)\n"
+        "    progress(self, step, *rest)\n"
+        "session.Session.progress = at\n"
+        f"sys.argv = sys.argv[1:]\nrunpy.run_path({KERAS!r}, run_name='__main__')\n"
+    )
+    with supervisor(tmp_path / "run1", tmp_path / "ckpt") as it:
+        child = it.start([wrapper, *argv, parts])
+        assert it.end(child) == 0
+        final = it.of("saved")[-1]
+        assert (final["final"], final["step"]) == (True, after)
+    assert not parts.exists()
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
+        assert it.end(it.start([*argv, parts], incarnation=2)) == 0
+        assert it.of("ready")[0]["step"] == after
+        assert it.of("done")[0]["step"] == 24
+    with np.load(whole) as one, np.load(parts) as other:
+        assert one.files == other.files
+        assert all(np.array_equal(one[name], other[name]) for name in one.files)
+
+
+def test_random_states() -> None:
+    import random
+
+    saved = json.loads(json.dumps(rng.capture()))
+    drawn = random.random(), np.random.normal(), torch.randn(3).tolist()
+    assert drawn != (random.random(), np.random.normal(), torch.randn(3).tolist())
+    rng.restore(saved)
+    assert drawn == (random.random(), np.random.normal(), torch.randn(3).tolist())
+
+
+def test_attaching_imports_no_framework(tmp_path: Path) -> None:
+    script = tmp_path / "lean.py"
+    script.write_text(
+        "import sys, hpcdl.trainer, hpcdl.trainer.torch, hpcdl.trainer.keras, hpcdl.trainer.gate\n"
+        "hpcdl.trainer.attach()\n"
+        "others = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'__main__'}\n"
+        "inside = {name.split('.')[1] for name in sys.modules if name.startswith('hpcdl.')}\n"
+        "print(sorted(others - {'hpcdl'}), inside)\n"
+    )
+    with supervisor(tmp_path / "run", None) as it:
+        child = it.start(["-S", script])
+        assert it.end(child) == 0
+        assert child.stdout is not None
+        assert child.stdout.read().strip() == "[] {'trainer'}"

@@ -1,0 +1,276 @@
+"""The handshake, with real processes on the trainer's side."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcdl.trainer import channel, folder
+from hpcdl.trainer.channel import Refused
+from tests.trainer.supervisor import EXAMPLES, ROOT, supervisor, until
+
+PLAIN = EXAMPLES / "plain_python.py"
+
+
+def plain(tmp_path: Path, *more: str) -> list[str]:
+    return [str(PLAIN), "--steps", "60", "--every", "20", "--out", str(tmp_path / "out.json"), *more]
+
+
+def reference(tmp_path: Path) -> str:
+    """The result of the same training without hpcdl and without a stop."""
+    out = tmp_path / "reference.json"
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
+    argv = [sys.executable, str(PLAIN), "--steps", "60", "--out", str(out)]
+    subprocess.run(argv, check=True, env=environ | {"PYTHONPATH": str(ROOT)}, timeout=60, capture_output=True)
+    return out.read_text()
+
+
+def test_uninterrupted(tmp_path: Path) -> None:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        child = it.start(plain(tmp_path))
+        assert it.end(child) == 0
+        attach = it.of("attach")[0]
+        assert attach["pid"] == attach["peer"] == child.pid
+        assert (attach["rank"], attach["incarnation"], attach["membership"], attach["handler"]) == (0, 1, 1, True)
+        assert it.kinds() == ["attach", "ready", *["saving", "saved"] * 3, "done"]
+        assert [each["step"] for each in it.of("saved")] == [20, 40, 60]
+        assert not any(each["final"] for each in it.of("saved"))
+        assert it.signals == []
+        names = sorted(path.name for path in (tmp_path / "ckpt").iterdir())
+        assert names == ["step-000000000040.i1", "step-000000000060.i1"]
+    assert (tmp_path / "out.json").read_text() == reference(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["signal", "double signal", "packet", "both"])
+def test_suspend_and_resume(tmp_path: Path, how: str) -> None:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        child = it.start(plain(tmp_path, "--pace", "0.03"))
+        it.wait("progress")
+        if how != "signal":
+            it.send("suspend", grace_s=30)
+        if how != "packet":  # "packet" is also what happens when a launcher swallowed the signal
+            child.send_signal(signal.SIGTSTP)
+            if how == "double signal":
+                child.send_signal(signal.SIGTSTP)
+        assert it.end(child) == 0
+        final = it.of("saved")[-1]
+        assert final["final"] is True
+        assert it.kinds()[-1] == "saved"
+        assert 0 < final["step"] < 60
+        assert folder.is_complete(folder.at(tmp_path / "ckpt", final["step"], 1))
+        assert final["path"] == str(tmp_path / "ckpt" / f"step-{final['step']:012d}.i1")
+        assert final["seconds"] > 0
+        until(lambda: it.signals, "SIGUSR1")
+    assert not (tmp_path / "out.json").exists()
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
+        assert it.end(it.start(plain(tmp_path), incarnation=2)) == 0
+        assert it.of("ready")[0]["step"] == final["step"]
+    assert (tmp_path / "out.json").read_text() == reference(tmp_path)
+
+
+def test_suspend_again_before_the_first_step_names_the_resumed_checkpoint(tmp_path: Path) -> None:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        child = it.start(plain(tmp_path, "--pace", "0.05"))
+        it.wait("ready")
+        child.send_signal(signal.SIGTSTP)
+        assert it.end(child) == 0
+        first = it.of("saved")[-1]
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
+        it.answer = {"type": "suspend", "grace_s": 30}
+        assert it.end(it.start(plain(tmp_path), incarnation=2)) == 0
+        assert it.kinds() == ["attach", "ready", "saved"]
+        assert it.of("saved")[0]["final"] is True
+        assert it.of("saved")[0]["path"] == first["path"]
+        assert it.of("saved")[0]["incarnation"] == 2
+
+
+def test_nothing_saved_is_not_done(tmp_path: Path) -> None:
+    with supervisor(tmp_path / "run", None) as it:
+        child = it.start(plain(tmp_path, "--pace", "0.05"))
+        it.wait("ready")
+        child.send_signal(signal.SIGTSTP)
+        assert it.end(child) == 143
+        assert it.of("saved") == []
+
+
+def test_channel_full(tmp_path: Path) -> None:
+    script = tmp_path / "chatty.py"
+    script.write_text(
+        "import time, hpcdl.trainer as hpcdl\n"
+        "from hpcdl.trainer import session\n"
+        "session.ANSWER_WAIT_S = session.ESSENTIAL_WAIT_S = 0.2\n"
+        "session.PROGRESS_INTERVAL_S = 0.0\n"
+        "it = hpcdl.attach()\n"
+        "while it._channel.send('progress', {'step': 0}): pass\n"
+        "for step in range(2000): hpcdl.progress(step)\n"
+        "began = time.monotonic()\n"
+        "with hpcdl.checkpoint(5) as folder: (folder / 'w').write_text('w')\n"
+        "print(time.monotonic() - began, flush=True)\n"
+        "assert not hpcdl.should_suspend()\n"
+        "hpcdl.exit_suspended()\n"
+    )
+    with supervisor(tmp_path / "run", tmp_path / "ckpt", reads=False) as it:
+        child = it.start([script])
+        assert it.end(child) == 0
+        assert child.stdout is not None
+        assert 0.2 <= float(child.stdout.read()) < 60
+        assert [each.step for each in folder.complete(tmp_path / "ckpt")] == [5]
+        until(lambda: it.signals, "SIGUSR1")
+
+
+def test_supervisor_gone(tmp_path: Path) -> None:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        child = it.start(plain(tmp_path, "--pace", "0.03"))
+        it.wait("progress")
+        it.hang_up()
+        assert it.end(child) == 0
+        assert len(folder.complete(tmp_path / "ckpt")) >= 1
+        assert not (tmp_path / "out.json").exists()
+
+
+def test_supervisor_gone_before_attach(tmp_path: Path) -> None:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        it.hang_up()
+        child = it.start(plain(tmp_path))
+        assert it.end(child) == 0
+        assert [each.step for each in folder.complete(tmp_path / "ckpt")] == [0]
+
+
+def test_refused(tmp_path: Path) -> None:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        it.answer = {"type": "refused", "why": "membership 1 is over"}
+        child = it.start(plain(tmp_path))
+        assert it.end(child) == 1
+        assert child.stdout is not None
+        assert "membership 1 is over" in child.stdout.read()
+
+
+def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with supervisor(tmp_path / "run", None) as it:
+        monkeypatch.setattr(channel.os, "geteuid", lambda: os.getuid() + 1)
+        with pytest.raises(Refused, match=f"uid {os.getuid()}"):
+            channel.Channel(str(it.run / "s"))
+
+
+def test_long_path_to_the_socket(tmp_path: Path) -> None:
+    run = tmp_path / ("d" * 100) / ("e" * 100)
+    with supervisor(run, None) as it:
+        line = channel.Channel(str(it.run / "s"))
+        assert line.peer == os.getpid()
+        line.close()
+
+
+def test_stale_claim_overwrites_nothing(tmp_path: Path) -> None:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        child = it.start(plain(tmp_path, "--pace", "0.03", "--steps", "100"))
+        it.wait("saved")
+        before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "ckpt").iterdir()}
+        (tmp_path / "claim").write_text(json.dumps({"v": 1, "job": 7, "incarnation": 2, "tag": "x:7:2"}))
+        os.rename(tmp_path / "claim", tmp_path / "ckpt" / "claim.json")
+        assert it.end(child) == os.EX_TEMPFAIL
+        assert "incarnation 1 is stale" in it.of("save_failed")[0]["why"]
+        assert len(it.of("save_failed")) == 1
+        after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "ckpt").iterdir()}
+        assert {name: when for name, when in after.items() if name != "claim.json"} == before
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
+        assert it.end(it.start(plain(tmp_path))) == os.EX_TEMPFAIL
+        assert it.kinds() == ["attach"]
+
+
+def test_disk_full_leaves_the_previous(tmp_path: Path) -> None:
+    script = tmp_path / "full.py"
+    script.write_text(
+        "import resource, hpcdl.trainer as hpcdl\n"
+        "def save(step, size):\n"
+        "    with hpcdl.checkpoint(step) as folder: (folder / 'w').write_bytes(bytes(size))\n"
+        "save(1, 10)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try: save(2, 10000)\n"
+        "except OSError as error: print(error.errno, flush=True)\n"
+        "save(3, 10)\n"
+        "hpcdl.exit_suspended()\n"
+    )
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        child = it.start([script])
+        assert it.end(child) == 0
+        assert it.kinds() == ["attach", "saving", "saved", "saving", "save_failed", "saving", "saved", "saved"]
+        failed = it.of("save_failed")[0]
+        assert (failed["step"], failed["errno"]) == (2, 27)
+        names = sorted(path.name for path in (tmp_path / "ckpt").iterdir())
+        assert names == ["step-000000000001.i1", "step-000000000003.i1"]
+
+
+def test_torn_checkpoints_fall_back(tmp_path: Path) -> None:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        assert it.end(it.start(plain(tmp_path))) == 0
+    os.truncate(tmp_path / "ckpt" / "step-000000000060.i1" / "model.json", 5)
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
+        assert it.end(it.start(plain(tmp_path), incarnation=2)) == 0
+        assert it.of("ready")[0]["step"] == 40
+    assert (tmp_path / "out.json").read_text() == reference(tmp_path)
+    # The right size and the wrong content: the script's own load says so, and the one before is tried.
+    whole = tmp_path / "ckpt" / "step-000000000060.i2" / "model.json"
+    whole.write_bytes(bytes(whole.stat().st_size))
+    with supervisor(tmp_path / "run3", tmp_path / "ckpt") as it:
+        child = it.start(plain(tmp_path), incarnation=3)
+        assert it.end(child) == 0
+        assert it.of("ready")[0]["step"] == 40
+        assert child.stdout is not None
+        assert "step-000000000060.i2 does not load" in child.stdout.read()
+
+
+def test_forked_child_is_not_the_rank(tmp_path: Path) -> None:
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import os, signal, hpcdl.trainer as hpcdl\n"
+        "hpcdl.attach()\n"
+        "if (pid := os.fork()) == 0:\n"
+        "    ok = signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL\n"
+        "    it = hpcdl.attach(rank=1)\n"
+        "    it.ready(1)\n"
+        "    os._exit(0 if ok and signal.getsignal(signal.SIGTSTP) == it._on_signal else 1)\n"
+        "code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])\n"
+        "hpcdl.done(code)\n"
+    )
+    with supervisor(tmp_path / "run", None) as it:
+        child = it.start([script])
+        assert it.end(child) == 0
+        first, second = it.of("attach")
+        assert (first["rank"], first["peer"]) == (0, child.pid)
+        assert (second["rank"], second["pid"]) == (1, second["peer"])
+        assert second["peer"] != child.pid
+        assert it.of("ready")[0]["peer"] == second["peer"]
+        assert it.of("done")[0]["step"] == 0
+
+
+def test_preset_and_rank(tmp_path: Path) -> None:
+    script = tmp_path / "presets.py"
+    script.write_text("import hpcdl.trainer as h, time\nh.ready(0)\nwhile not h.should_suspend(): time.sleep(0.01)\n")
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        child = it.start([script], HPCDL_SIGNAL="submitit", RANK="3")
+        it.wait("ready")
+        child.send_signal(signal.SIGUSR2)
+        assert it.end(child) == 0
+        assert (it.of("attach")[0]["rank"], it.of("attach")[0]["handler"]) == (3, True)
+        child = it.start([script], HPCDL_SIGNAL="none", HPCDL_NODE_RANK="1")
+        attach = it.wait("attach", peer=child.pid)
+        assert (attach["rank"], attach["handler"]) == (1, False)
+        it.wait("ready", peer=child.pid)
+        it.send("suspend", grace_s=1)
+        assert it.end(child) == 0
+
+
+def test_other_ranks_write_nothing(tmp_path: Path) -> None:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        child = it.start(plain(tmp_path, "--pace", "0.03"), RANK="1")
+        it.wait("progress")
+        child.send_signal(signal.SIGTSTP)
+        assert it.end(child) == 0
+        assert it.kinds() == ["attach", "ready"]
+        assert not (tmp_path / "ckpt").exists()
