@@ -118,8 +118,10 @@ def _gone(holder: Holder, me: Holder, has_ended: Callable[[str], bool]) -> bool:
     """True where the holder is provably gone; it then stays gone. `me` stands for this machine."""
     if holder.boot == me.boot and holder.pid_namespace == me.pid_namespace:
         return _start_of(holder.pid) != holder.start
-    if holder.boot != me.boot and (holder.host, holder.machine) == (me.host, me.machine):
-        return True  # this machine has booted since: none of its processes is left
+    if holder.boot != me.boot and me.machine and (holder.host, holder.machine) == (me.host, me.machine):
+        # This machine has booted since: none of its processes is left. Neither name alone says which machine it is:
+        # two clusters may each have a login1, and nodes that start from one image may share their machine id.
+        return True
     return holder.batch_job is not None and has_ended(holder.batch_job)
 
 
@@ -334,7 +336,11 @@ def _link(home: Path, folder: int, fence: int, content: bytes) -> bool:
                 ) from None
             if not linked:
                 return False
-        os.fsync(folder)
+        try:
+            os.fsync(folder)
+        except BaseException:
+            _unlink(name, folder)
+            raise
         return True
     finally:
         _unlink(temporary, folder)

@@ -15,6 +15,7 @@ from hpcdl.ledger.lease import Holder, Lease, LeaseError, LeaseHeld, _myself
 from hpcdl.wire.private import NotPrivate, atomic_write
 
 ROOT = Path(__file__).parents[2]
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 NOW = 1_700_000_000.0
 RACER = """
 import sys
@@ -163,10 +164,17 @@ def test_a_pid_that_was_given_to_another_process_is_gone(home: Path) -> None:
     assert Lease.acquire(home, now=NOW).fence == 6
 
 
-def test_an_earlier_boot_of_this_machine_is_gone(home: Path) -> None:
-    me = _myself(None, NOW)
-    put(home, 5, replace(me, boot="before"))
-    assert Lease.acquire(home, now=NOW).fence == 6
+@pytest.mark.parametrize("machine", ["4f2c", ""])
+def test_an_earlier_boot_of_this_machine_is_gone_where_it_can_be_told(
+    home: Path, machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdl.ledger.lease._text", {"/etc/machine-id": machine, BOOT_ID: "now"}.__getitem__)
+    put(home, 5, replace(_myself(None, NOW), boot="before"))
+    if machine:
+        assert Lease.acquire(home, now=NOW).fence == 6
+    else:
+        with pytest.raises(LeaseHeld, match="if you know that it is gone"):
+            Lease.acquire(home, now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +263,30 @@ def test_a_disk_that_fails_leaves_nothing_in_the_way(home: Path, call: str, monk
             Lease.acquire(home, now=NOW)
     assert os.listdir(home) == []
     assert Lease.acquire(home, now=NOW).fence == 1
+
+
+def test_a_disk_that_fails_at_any_write_leaves_nothing_in_the_way(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+    for good in range(10):
+        left = good
+
+        def failing(fd: int) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(5, "Input/output error")
+            real(fd)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", failing)
+            try:
+                lease = Lease.acquire(home, now=NOW)
+            except OSError:
+                assert set(os.listdir(home)) <= {"fence"}
+            else:
+                break
+    assert good == 5  # file, folder, fence and its folder, cleared folder: each failed once
+    assert lease.holds()
 
 
 def test_a_link_that_succeeded_but_was_said_to_fail_counts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
