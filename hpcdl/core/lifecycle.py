@@ -311,7 +311,7 @@ def _attached(world: World, event: ev.Attached, at: float) -> None:
 def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
     job, incarnation = _step(world, event)
     _part(world, event, incarnation)
-    ready = incarnation if incarnation.ready_at is not None else replace(incarnation, ready_at=at)
+    ready = incarnation if incarnation.ready_at is not None else replace(incarnation, ready_at=at, ready_step=event.step)
     _put(world, job, ready, step=event.step)
 
 

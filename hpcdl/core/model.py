@@ -202,6 +202,7 @@ class Incarnation:
     granted_at: float | None = None
     started_at: float | None = None
     ready_at: float | None = None
+    ready_step: int = 0
     asked_at: float | None = None
     purpose: Purpose | None = None
     ending: Cause | None = None

@@ -1,0 +1,45 @@
+"""`python -m hpcdl.daemon --home DIR`: the daemon process. People use `hpcdl daemon start`."""
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+
+from hpcdl.config import ConfigError, load_config
+from hpcdl.core.journal import JournalError
+from hpcdl.core.profile import ProfileError
+from hpcdl.daemon.serve import Daemon, Ready
+from hpcdl.ledger import LeaseError
+from hpcdl.wire.private import NotPrivate
+
+
+def main() -> int:
+    """Runs until it is stopped. What keeps it from starting is told in one line."""
+    parser = argparse.ArgumentParser(prog="hpcdl.daemon")
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--emulate-gpus", type=int)
+    parser.add_argument("--node")
+    parser.add_argument("--no-agent", action="store_true")
+    parser.add_argument("--ready-fd", type=int)
+    options = parser.parse_args()
+    os.umask(0o077)
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    logging.getLogger("apscheduler").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    ready = Ready(options.ready_fd)
+    try:
+        config = load_config(options.home, {} if options.node is None else {"node_name": options.node})
+        daemon = Daemon(options.home, config, options.emulate_gpus, local_agent=not options.no_agent)
+        return asyncio.run(daemon.run(ready))
+    except (ConfigError, ProfileError, JournalError, LeaseError, NotPrivate, OSError) as error:
+        logging.getLogger("hpcdl.daemon").error("%s", error)
+        ready.tell({"error": str(error)})
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""The daemon's clock: the only place that reads the time of day."""
+
+import time
+
+
+class Clock:
+    """Seconds since the epoch that never run backwards, whatever happens to the machine's clock.
+
+    The time of day is read once, at the start; from there on the monotonic clock counts. A time of day that lies
+    before what the ledger has seen (the clock was stepped back) continues from the ledger's.
+    """
+
+    def __init__(self, not_before: float) -> None:
+        """`not_before`: the time of the newest event in the ledger."""
+        self._base = max(time.time(), not_before) - time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the epoch, monotonic within and across daemons of one ledger."""
+        return self._base + time.monotonic()

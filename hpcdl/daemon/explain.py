@@ -1,0 +1,96 @@
+"""Why a job stands where it stands, in words and numbers, and when it may be done."""
+
+from dataclasses import dataclass
+
+from hpcdl.core.lifecycle import state_of
+from hpcdl.core.model import IncarnationState, Job, JobState, Placement, World
+from hpcdl.core.plan import Profiles
+from hpcdl.core.units import count, seconds_text
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`reason`: one line. `details`: more lines. `eta_s`: seconds to its end, where it can be told."""
+
+    reason: str
+    details: tuple[str, ...]
+    eta_s: float | None
+
+
+def explain(world: World, job: Job, profiles: Profiles, now: float) -> Answer:
+    """The answer of `hpcdl why`."""
+    eta = eta_s(job, profiles, now)
+    return Answer(reason(world, job), tuple(_details(world, job, eta, now)), eta)
+
+
+def reason(world: World, job: Job) -> str:
+    """Why the job is in its state, in one line."""
+    state = state_of(job)
+    if job.outcome is not None:
+        return job.last_detail or {JobState.DONE: "finished"}.get(job.outcome, str(job.outcome).lower())
+    if job.cancelling:
+        return "cancelled by its user; its processes are ending"
+    target = world.targets.get(job.id)
+    planned = target.reason if target is not None else ""
+    running = job.running
+    if running is not None and running.state is IncarnationState.SAVING:
+        then = "its user holds it" if job.held else "the daemon is stopping" if world.stopping else planned
+        return f"saves its checkpoint (asked to, {running.purpose}){'; then: ' if then else ''}{then}"
+    if state is JobState.STARTING and running is not None:
+        waits = [part.node for part in running.parts if not part.started]
+        return f"its processes are starting on {', '.join(waits)}" + (f"; {planned}" if planned else "")
+    if running is None and target is not None and target.placement is not None:
+        return _waits_for_gpus(world, target.placement) or planned
+    if job.held:
+        return f"held by its user: hpcdl resume {job.id}"
+    if not world.nodes:
+        return "no node has an agent: hpcdl daemon status"
+    return planned or "the policy has not been asked yet"
+
+
+def _waits_for_gpus(world: World, placement: Placement) -> str:
+    held = [(gpu, holder) for gpu in placement.gpus if (holder := world.holders.get(gpu)) is not None]
+    if held:
+        by = ", ".join(sorted({f"job {holder[0]}" for _, holder in held}))
+        return f"gets {count(len(placement.gpus), 'GPU')} as soon as {by} has freed {count(len(held), 'GPU')} of them"
+    away = [gpu for gpu in placement.gpus if gpu.number not in world.nodes[gpu.node].usable()]
+    return f"waits for {', '.join(map(str, away))} to come back" if away else ""
+
+
+def _details(world: World, job: Job, eta: float | None, now: float) -> list[str]:
+    lines = []
+    running = job.running
+    if running is not None and running.placement is not None:
+        where = ", ".join(f"{share.node}: GPUs {','.join(map(str, share.gpus))}" for share in running.placement.shares)
+        lines.append(f"incarnation {running.number} holds {where} as {running.placement.role}")
+    if job.step is not None:
+        lines.append(f"step {job.step}" + (f" of {job.total}" if job.total else ""))
+    if job.saved_step is not None:
+        lines.append(f"last durable checkpoint: step {job.saved_step}")
+    if job.suspends:
+        lines.append(f"suspended {count(job.suspends, 'time')}")
+    if job.last_cause is not None and not job.finished:
+        lines.append(f"incarnation {job.last_incarnation - len(job.live)} ended: {job.last_cause}, {job.last_detail}")
+    if job.failures:
+        lines.append(f"{count(job.failures, 'failure')}; {job.retries_used} of {job.spec.retries} retries used")
+    if eta is not None:
+        lines.append(f"about {seconds_text(eta)} to go at this rate")
+    elif not job.finished and job.running is None:
+        lines.append(f"has waited {seconds_text(max(0.0, now - job.submitted_at))} since its submission")
+    return lines
+
+
+def eta_s(job: Job, profiles: Profiles, now: float) -> float | None:
+    """Seconds until it is done if nothing changes: by its profile, else by its own measured rate; None if unknown."""
+    running = job.running
+    if job.finished or running is None or running.placement is None or not job.total:
+        return None
+    step, placement = job.step or 0, running.placement
+    profile = profiles.of(job)
+    if running.ready_at is not None:
+        trained, elapsed = step - running.ready_step, now - running.ready_at
+        if trained > 0 and elapsed > 0:
+            return max(0.0, (job.total - step) * elapsed / trained)
+    if profile is not None:
+        return profile.seconds_to_finish(step, job.total, placement.per_node, len(placement.shares), cold=True)
+    return None

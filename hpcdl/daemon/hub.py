@@ -1,0 +1,241 @@
+"""The agents' side of the daemon: one WebSocket per node, requests out, reports in. Runs in the asyncio thread."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from hpcdl.core import commands as cmd
+from hpcdl.core.codec import CodecError
+from hpcdl.core.events import Event, Exited, GpusFreed, decode
+from hpcdl.core.journal import JournalError, Request
+from hpcdl.daemon.loop import Loop
+from hpcdl.wire import messages as msg
+
+log = logging.getLogger("hpcdl.daemon")
+
+HELLO_S = 15.0
+"""A connection that has not said who it is by then is closed."""
+
+SEND_S = 20.0
+"""A frame that does not go out in this time means that the agent is away."""
+
+CLOSE_REPLACED, CLOSE_BAD, CLOSE_AGAIN = 4000, 4001, 4002
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    node: str
+    socket: WebSocket
+    log_id: str
+    ready: bool = False
+    outgoing: "asyncio.Queue[msg.Message | None]" = field(default_factory=asyncio.Queue)
+    early: list[Request] = field(default_factory=list)
+    heartbeat: msg.HeartbeatMessage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HubSettings:
+    """What agents are told, and where jobs' files go."""
+
+    instance: str
+    home: Path
+    lease_s: float
+    interval_s: float
+
+
+class Hub:
+    """Knows which agent is connected; everything durable is the Controller's."""
+
+    def __init__(self, loop: Loop, settings: HubSettings) -> None:
+        """`loop`: where commands go."""
+        self._loop = loop
+        self._settings = settings
+        self._connections: dict[str, _Connection] = {}
+        self.arrived = asyncio.Event()
+
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes whose agents are connected and have given their inventory."""
+        return tuple(name for name, connection in self._connections.items() if connection.ready)
+
+    def heartbeats(self) -> dict[str, msg.HeartbeatMessage]:
+        """The newest heartbeat of each connected node."""
+        return {name: c.heartbeat for name, c in self._connections.items() if c.heartbeat is not None}
+
+    def dispatch(self, requests: Iterable[Request]) -> None:
+        """Sends requests to the agents that are there; the others get theirs when they come."""
+        for request in requests:
+            connection = self._connections.get(request.node)
+            if connection is None:
+                continue
+            if connection.ready:
+                connection.outgoing.put_nowait(self._message(request))
+            else:
+                connection.early.append(request)
+
+    def bye(self, why: str) -> None:
+        """Tells every agent to end once it has nothing left to report."""
+        for connection in self._connections.values():
+            connection.outgoing.put_nowait(msg.ByeMessage(end=True, why=why))
+
+    async def serve(self, socket: WebSocket) -> None:
+        """One agent's connection, from hello to its end."""
+        await socket.accept()
+        connection: _Connection | None = None
+        why = "the connection ended"
+        try:
+            connection = await self._greet(socket)
+            await self._run(connection)
+        except WebSocketDisconnect as gone:
+            why = f"the connection ended ({gone.code}{' ' if gone.reason else ''}{gone.reason or ''})"
+        except (msg.BadMessage, cmd.Refused, TimeoutError) as error:
+            why = str(error) or "it did not answer in time"
+            log.warning("agent %s: %s", connection.node if connection else "?", why)
+            await _close(socket, CLOSE_BAD, why)
+        except JournalError as error:
+            why = str(error)
+            await _close(socket, CLOSE_AGAIN, "not recorded, call again")
+        finally:
+            # A connection that was replaced says nothing about the node.
+            if connection is not None and self._connections.get(connection.node) is connection:
+                del self._connections[connection.node]
+                self._loop.send(cmd.AgentGone(connection.node, why))
+
+    async def _greet(self, socket: WebSocket) -> _Connection:
+        hello = msg.decode_message(await asyncio.wait_for(socket.receive_text(), HELLO_S))
+        if not isinstance(hello, msg.HelloMessage):
+            raise msg.BadMessage("the first message must be a hello")
+        if hello.instance != self._settings.instance:
+            raise msg.BadMessage(f"the agent belongs to {hello.instance[:40]!r}, this is {self._settings.instance!r}")
+        if not hello.node or len(hello.node) > 255 or not hello.node.isprintable() or "/" in hello.node:
+            raise msg.BadMessage("a node's name must have 1 to 255 printable characters and no slash")
+        welcome = await _answer(self._loop.send(cmd.Hello(hello.node, hello.log_id)))
+        if hello.fence > welcome.fence:
+            raise msg.BadMessage(f"fence {welcome.fence} was replaced: the agent has seen {hello.fence}")
+        message = msg.WelcomeMessage(
+            self._settings.instance,
+            welcome.fence,
+            welcome.reports_seen,
+            welcome.expected,
+            self._settings.lease_s,
+            self._settings.interval_s,
+        )
+        await socket.send_text(msg.encode_message(message))
+        inventory = msg.decode_message(await asyncio.wait_for(socket.receive_text(), HELLO_S * 4))
+        if not isinstance(inventory, msg.InventoryMessage):
+            raise msg.BadMessage("the second message must be an inventory")
+        connection = _Connection(hello.node, socket, hello.log_id)
+        replaced = self._connections.get(hello.node)
+        # From here on requests for the node are kept for this connection, before and after the inventory is recorded.
+        self._connections[hello.node] = connection
+        if replaced is not None:
+            await _close(replaced.socket, CLOSE_REPLACED, "the agent called again")
+        await self._join(connection, inventory)
+        return connection
+
+    async def _join(self, connection: _Connection, inventory: msg.InventoryMessage) -> None:
+        joined = await _answer(
+            self._loop.send(
+                cmd.Inventory(
+                    connection.node,
+                    inventory.gpus,
+                    inventory.cpus,
+                    inventory.memory_mib,
+                    inventory.pid,
+                    inventory.boot_id,
+                    connection.log_id,
+                    inventory.emulated,
+                )
+            )
+        )
+        known = {request.id for request in joined.pending}
+        late = [request for request in connection.early if request.id not in known]
+        for request in (*joined.pending, *late):
+            connection.outgoing.put_nowait(self._message(request))
+        connection.ready = True
+        self.arrived.set()
+
+    def _message(self, request: Request) -> msg.RequestMessage:
+        world = self._loop.world
+        job = world.jobs[request.job]
+        if request.kind != "start":
+            return msg.RequestMessage(world.fence, request)
+        home = self._settings.home
+        folder = job.spec.checkpoint_dir or str(home / "checkpoints" / str(job.id))
+        path = home / "logs" / str(job.id) / f"{request.incarnation}.{request.node}.log"
+        return msg.RequestMessage(world.fence, request, job.spec, str(path), folder)
+
+    async def _run(self, connection: _Connection) -> None:
+        """Sends and receives until one of the two ends; the first error ends both."""
+        reports: asyncio.Queue[tuple[int, Event | None, Future[Any]]] = asyncio.Queue()
+        parts = [
+            asyncio.create_task(self._send(connection)),
+            asyncio.create_task(self._receive(connection, reports)),
+            asyncio.create_task(self._acknowledge(connection, reports)),
+        ]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _send(self, connection: _Connection) -> None:
+        while (message := await connection.outgoing.get()) is not None:
+            await asyncio.wait_for(connection.socket.send_text(msg.encode_message(message)), SEND_S)
+
+    async def _receive(
+        self, connection: _Connection, reports: "asyncio.Queue[tuple[int, Event | None, Future[Any]]]"
+    ) -> None:
+        while True:
+            message = msg.decode_message(await connection.socket.receive_text())
+            if isinstance(message, msg.ReportMessage):
+                event = _event(message)
+                command: cmd.Command = (
+                    cmd.AgentReport(connection.node, connection.log_id, message.number, event)
+                    if event is not None
+                    else cmd.Trouble(f"agent {connection.node}", f"its report is not understood: {message.kind[:60]}")
+                )
+                reports.put_nowait((message.number, event, self._loop.send(command)))
+            elif isinstance(message, msg.TakenMessage):
+                self._loop.send(cmd.Taken(message.id))
+            elif isinstance(message, msg.HeartbeatMessage):
+                connection.heartbeat = message
+
+    async def _acknowledge(
+        self, connection: _Connection, reports: "asyncio.Queue[tuple[int, Event | None, Future[Any]]]"
+    ) -> None:
+        """Tells the agent what is in the ledger, in order; what fails there is sent again after a reconnect."""
+        while True:
+            number, event, answer = await reports.get()
+            await _answer(answer)
+            if reports.empty() or isinstance(event, GpusFreed | Exited):
+                connection.outgoing.put_nowait(msg.RecordedMessage(number))
+            if isinstance(event, GpusFreed):
+                connection.outgoing.put_nowait(msg.ForgetMessage(event.job, event.incarnation))
+
+
+def _event(message: msg.ReportMessage) -> Event | None:
+    try:
+        return decode(message.kind, message.body)
+    except CodecError as error:
+        log.warning("report %d not understood: %s", message.number, error)
+        return None
+
+
+async def _answer(future: "Future[Any]") -> Any:
+    return await asyncio.wrap_future(future)
+
+
+async def _close(socket: WebSocket, code: int, why: str) -> None:
+    try:
+        await socket.close(code, why[:120])
+    except (RuntimeError, OSError, WebSocketDisconnect):
+        log.debug("closing a connection that is gone")

@@ -1,0 +1,46 @@
+"""What an instance keeps for its life: its name, token, certificate and key, below `$HPCDL_HOME/tls` (0700)."""
+
+import secrets
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcdl.wire.private import atomic_write, make_private_folder, read_private
+from hpcdl.wire.tls import make_certificate
+
+LIMIT = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """`instance` names this HPCDL_HOME to agents and in the tags of processes; it is no secret, `token` is."""
+
+    instance: str
+    token: str = field(repr=False)
+    certificate: str = field(repr=False)
+    certificate_path: Path
+    key_path: Path
+
+
+def load_identity(home: Path, now: float) -> Identity:
+    """The identity of a home, made at the first start. Raises NotPrivate where others could write it, and OSError."""
+    folder = home / "tls"
+    make_private_folder(folder)
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    if not certificate.exists() or not key.exists():
+        made_certificate, made_key = make_certificate((socket.gethostname(), socket.getfqdn()), now=now)
+        atomic_write(key, made_key)
+        atomic_write(certificate, made_certificate)
+    return Identity(
+        instance=_kept(folder / "instance", 6),
+        token=_kept(folder / "token", 32),
+        certificate=read_private(certificate, LIMIT).decode(),
+        certificate_path=certificate,
+        key_path=key,
+    )
+
+
+def _kept(path: Path, size: int) -> str:
+    if not path.exists():
+        atomic_write(path, secrets.token_hex(size).encode())
+    return read_private(path, LIMIT).decode().strip()

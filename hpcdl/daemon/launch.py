@@ -1,0 +1,116 @@
+"""Starting and stopping a daemon from the command line."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hpcdl.client import Client, DaemonAway
+from hpcdl.wire.private import NotPrivate, make_private_folder, open_private
+
+START_S = 60.0
+"""A daemon that is not ready by then has failed to start."""
+
+STOP_S = 300.0
+
+
+class LaunchError(Exception):
+    """The daemon did not start or stop; one line with the next step."""
+
+
+def start(
+    home: Path, emulate_gpus: int | None = None, node_name: str | None = None, foreground: bool = False
+) -> dict[str, Any]:
+    """Starts a daemon on `home`, with an agent on this machine, and waits until both are ready.
+
+    Returns {"pid", "home", "nodes", "fence"}. In the foreground it returns when the daemon has ended, with
+    {"exit_code"}. Raises LaunchError.
+    """
+    argv = [sys.executable, "-m", "hpcdl.daemon", "--home", str(home)]
+    if emulate_gpus is not None:
+        argv += ["--emulate-gpus", str(emulate_gpus)]
+    if node_name is not None:
+        argv += ["--node", node_name]
+    try:
+        make_private_folder(home)
+        out = open_private(home / "daemon.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except (NotPrivate, OSError) as error:
+        raise LaunchError(f"cannot use {home}: {error}") from error
+    if foreground:
+        os.close(out)
+        return {"exit_code": _foreground(argv)}
+    ready, told = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [*argv, "--ready-fd", str(told)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd="/",
+            start_new_session=True,
+            pass_fds=(told,),
+        )
+    finally:
+        os.close(out)
+        os.close(told)
+    try:
+        return _await_ready(ready, process, home)
+    finally:
+        os.close(ready)
+
+
+def _foreground(argv: list[str]) -> int:
+    """Ctrl-C reaches the daemon too, which suspends everything; so it is waited for."""
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue
+
+
+def _await_ready(ready: int, process: "subprocess.Popen[bytes]", home: Path) -> dict[str, Any]:
+    end = time.monotonic() + START_S
+    text = b""
+    while not text.endswith(b"\n"):
+        readable, _, _ = select.select([ready], [], [], max(0.0, end - time.monotonic()))
+        if not readable:
+            process.send_signal(signal.SIGTERM)
+            raise LaunchError(f"the daemon is not ready after {START_S:.0f} s: see {home / 'daemon.log'}")
+        piece = os.read(ready, 65536)
+        if not piece:
+            raise LaunchError(f"the daemon ended while starting: see {home / 'daemon.log'}")
+        text += piece
+    answer: dict[str, Any] = json.loads(text)
+    if "error" in answer:
+        raise LaunchError(str(answer["error"]))
+    return answer
+
+
+def stop(home: Path, now: bool = False) -> dict[str, Any]:
+    """Stops the daemon of `home` and waits until it is gone: suspends everything, or with `now` leaves the last checkpoints.
+
+    Returns {"pid", "stopped": True}. Raises DaemonAway without a daemon, LaunchError if it does not end.
+    """
+    client = Client(home)
+    pid = int(client.request("GET", "/v1/status")["daemon"]["pid"])
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return {"pid": pid, "stopped": True}
+    try:
+        try:
+            client.request("POST", "/v1/stop", {"now": now})
+        except DaemonAway:
+            pass  # it ended before it could answer, which is what was wanted
+        ended, _, _ = select.select([descriptor], [], [], STOP_S)
+    finally:
+        os.close(descriptor)
+    if not ended:
+        raise LaunchError(f"the daemon (pid {pid}) has not ended after {STOP_S:.0f} s: see {home / 'daemon.log'}")
+    return {"pid": pid, "stopped": True}

@@ -1,0 +1,208 @@
+"""The one thread that calls the Controller: an inbox, batches, and decisions apart from the answers."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hpcdl.controller import Controller
+from hpcdl.core.commands import Command
+from hpcdl.core.journal import JournalError, LeaseLost, Request
+from hpcdl.core.model import World
+from hpcdl.daemon.clock import Clock
+
+log = logging.getLogger("hpcdl.daemon")
+T = TypeVar("T")
+
+MAX_BATCH = 2000
+RETRY_S = 1.0
+"""After a commit that failed (a full disk), decisions are tried again this much later."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    command: Command
+    answer: "Future[Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    function: Callable[[Controller], Any]
+    answer: "Future[Any]"
+
+
+class Loop:
+    """Commands that arrive together are recorded together and decided together.
+
+    `on_change(world)` and `on_requests(requests)` are called in this thread after each commit; `on_lease_lost(why)`
+    once, and the thread ends: somebody else owns the ledger.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        clock: Clock,
+        debounce_s: float,
+        on_change: Callable[[World], None],
+        on_requests: Callable[[list[Request]], None],
+        on_lease_lost: Callable[[str], None],
+    ) -> None:
+        """`debounce_s`: how long after a change the policy is asked; events that come together are seen together."""
+        self._controller = controller
+        self._clock = clock
+        self._debounce_s = debounce_s
+        self._on_change = on_change
+        self._on_requests = on_requests
+        self._on_lease_lost = on_lease_lost
+        self._inbox: queue.SimpleQueue[_Item | _Call | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
+        self._decide_at: float | None = None
+        self._decide_took = 0.0
+        self._ended = False
+
+    @property
+    def world(self) -> World:
+        """The world as last committed; never changed in place, so any thread may read it."""
+        return self._controller.world
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after what is in the inbox."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def send(self, command: Command) -> "Future[Any]":
+        """Puts a command in the inbox. The future has its answer after the commit, or Refused, or JournalError."""
+        return self._put(_Item(command, Future()))
+
+    def call(self, function: Callable[[Controller], T]) -> "Future[T]":
+        """Runs a function in the controller's thread (what reads the journal must)."""
+        return self._put(_Call(function, Future()))
+
+    def _put(self, item: _Item | _Call) -> "Future[Any]":
+        if self._ended:
+            item.answer.set_exception(JournalError("the daemon is ending: try again in a moment"))
+        else:
+            self._inbox.put(item)
+        return item.answer
+
+    def _run(self) -> None:
+        try:
+            while True:
+                batch, more = self._collect()
+                self._handle(batch)
+                if not more:
+                    return
+                self._maybe_decide()
+        except LeaseLost as error:
+            log.error("lease lost: %s", error)
+            self._on_lease_lost(str(error))
+        finally:
+            self._ended = True
+            self._refuse_rest()
+
+    def _collect(self) -> tuple[list[_Item | _Call], bool]:
+        """What is in the inbox, waiting for something until it is time to decide."""
+        try:
+            first = self._inbox.get(timeout=self._patience())
+        except queue.Empty:
+            return [], True
+        batch: list[_Item | _Call] = []
+        while first is not None and len(batch) < MAX_BATCH:
+            batch.append(first)
+            try:
+                first = self._inbox.get_nowait()
+            except queue.Empty:
+                return batch, True
+        if first is None:
+            return batch, False
+        batch.append(first)
+        return batch, True
+
+    def _patience(self) -> float | None:
+        now = self._clock.now()
+        times = [at for at in (self._decide_at, self._controller.wake_at) if at is not None]
+        return max(0.0, min(times) - now) if times else None
+
+    def _handle(self, batch: list[_Item | _Call]) -> None:
+        items = [item for item in batch if isinstance(item, _Item)]
+        if items:
+            self._step(items)
+        for call in batch:
+            if isinstance(call, _Call):
+                try:
+                    call.answer.set_result(call.function(self._controller))
+                except Exception as error:  # handed to whoever asked
+                    call.answer.set_exception(error)
+
+    def _step(self, items: list[_Item]) -> None:
+        try:
+            answers = self._controller.step([item.command for item in items], self._clock.now())
+        except LeaseLost as error:
+            self._fail(items, error)
+            raise
+        except JournalError as error:
+            log.warning("not recorded: %s", error)
+            self._fail(items, error)
+            return
+        except Exception as error:
+            if len(items) > 1:  # find the one at fault, and do the others
+                for item in items:
+                    self._step([item])
+                return
+            log.exception("%s failed", type(items[0].command).__name__)
+            self._fail(items, error)
+            return
+        if self._controller.undecided and self._decide_at is None:
+            # A slow policy must not starve the inbox: it gets at most a fifth of the thread.
+            self._decide_at = self._clock.now() + max(self._debounce_s, 4 * self._decide_took)
+        self._on_change(self._controller.world)
+        for item, answer in zip(items, answers, strict=True):
+            if isinstance(answer, Exception):
+                item.answer.set_exception(answer)
+            else:
+                item.answer.set_result(answer)
+
+    @staticmethod
+    def _fail(items: list[_Item], error: Exception) -> None:
+        for item in items:
+            item.answer.set_exception(error)
+
+    def _maybe_decide(self) -> None:
+        now = self._clock.now()
+        wake = self._controller.wake_at
+        if not ((self._decide_at is not None and now >= self._decide_at) or (wake is not None and now >= wake)):
+            return
+        self._decide_at = None
+        try:
+            requests = self._controller.decide(now)
+        except LeaseLost:
+            raise
+        except JournalError as error:
+            log.warning("no decision recorded: %s", error)
+            self._decide_at = self._clock.now() + RETRY_S
+            return
+        except Exception:
+            log.exception("a decision failed")
+            self._controller.wake_at = None
+            self._decide_at = self._clock.now() + RETRY_S
+            return
+        self._decide_took = self._clock.now() - now
+        self._on_change(self._controller.world)
+        if requests:
+            self._on_requests(requests)
+
+    def _refuse_rest(self) -> None:
+        while True:
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            if item is not None:
+                item.answer.set_exception(JournalError("the daemon is ending: try again in a moment"))

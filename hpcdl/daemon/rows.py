@@ -1,0 +1,124 @@
+"""What the API answers, as plain JSON values (docs/api.md)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdl.core.codec import to_json
+from hpcdl.core.events import Recorded, encode
+from hpcdl.core.lifecycle import state_of
+from hpcdl.core.model import Incarnation, Job, World
+from hpcdl.core.plan import Profiles
+from hpcdl.core.units import GpuRef
+from hpcdl.daemon.explain import eta_s, reason
+from hpcdl.wire.messages import GpuLine
+
+Json = dict[str, Any]
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Makes rows from one world at one time."""
+
+    world: World
+    profiles: Profiles
+    now: float
+
+    def job(self, job: Job) -> Json:
+        """A job's row."""
+        spec, running = job.spec, job.running
+        placement = running.placement if running is not None else None
+        return {
+            "id": job.id,
+            "name": spec.name,
+            "user": spec.user,
+            "state": state_of(job).value,
+            "reason": reason(self.world, job),
+            "gpus_min": spec.gpus_min,
+            "gpus_max": spec.gpus_max,
+            "nodes": spec.nodes,
+            "placement": {s.node: list(s.gpus) for s in placement.shares} if placement else None,
+            "gpus": len(placement.gpus) if placement else 0,
+            "role": placement.role.value if placement else None,
+            "profile": spec.profile,
+            "incarnation": job.last_incarnation,
+            "step": job.step,
+            "total": job.total,
+            "submitted_at": job.submitted_at,
+            "started_at": job.first_start_at,
+            "finished_at": job.finished_at,
+            "wait_s": None if job.first_start_at is None else job.first_start_at - job.submitted_at,
+            "jct_s": None if job.finished_at is None else job.finished_at - job.submitted_at,
+            "suspends": job.suspends,
+            "failures": job.failures,
+            "retries_used": job.retries_used,
+            "held": job.held,
+            "cause": None if job.last_cause is None else job.last_cause.value,
+            "detail": job.last_detail,
+            "exit_code": job.exit_code,
+            "eta_s": eta_s(job, self.profiles, self.now),
+            "saved_step": job.saved_step,
+        }
+
+    def detail(self, job: Job) -> Json:
+        """A job's row with its spec and what lives of it. Values of the environment stay in the ledger."""
+        spec = to_json(job.spec)
+        spec["env"] = [name for name, _ in job.spec.env]
+        return {**self.job(job), "spec": spec, "incarnations": [self._incarnation(inc) for inc in job.live]}
+
+    @staticmethod
+    def _incarnation(incarnation: Incarnation) -> Json:
+        return {
+            "number": incarnation.number,
+            "state": incarnation.state.value,
+            "nodes": list(incarnation.nodes),
+            "warm": incarnation.warm,
+            "attached": incarnation.attached,
+            "started_at": incarnation.started_at,
+            "ready_at": incarnation.ready_at,
+            "purpose": None if incarnation.purpose is None else incarnation.purpose.value,
+        }
+
+    def node(self, name: str, samples: dict[int, GpuLine]) -> Json:
+        """A node's row; `samples`: the newest one by GPU index."""
+        node = self.world.nodes[name]
+        gpus = []
+        for gpu in node.gpus:
+            holder = self.world.holders.get(GpuRef(name, gpu.index))
+            sample = samples.get(gpu.index)
+            gpus.append(
+                {
+                    **to_json(gpu),
+                    "holder": {"job": holder[0], "incarnation": holder[1]} if holder else None,
+                    "util": sample.util if sample else None,
+                    "used_mib": sample.memory_mib if sample else None,
+                    "power_w": sample.power_w if sample else None,
+                }
+            )
+        return {
+            "name": name,
+            "connected": node.connected,
+            "lost": node.lost,
+            "reason": node.reason,
+            "cpus": node.cpus,
+            "memory_mib": node.memory_mib,
+            "emulated": node.emulated,
+            "agent_pid": node.agent_pid,
+            "gpus": gpus,
+        }
+
+
+def event_row(record: Recorded) -> Json:
+    """An event; of a submitted job's environment only the names."""
+    body = encode(record.event)
+    spec = body.get("spec")
+    if isinstance(spec, dict) and isinstance(spec.get("env"), list):
+        spec["env"] = [pair[0] for pair in spec["env"]]
+    return {
+        "seq": record.seq,
+        "at": record.at,
+        "stream": record.event.stream,
+        "version": record.version,
+        "kind": record.event.kind,
+        "body": body,
+    }

@@ -1,0 +1,293 @@
+"""The daemon process: puts the parts together, says when it is ready, and takes them apart in order."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+import time
+from pathlib import Path
+
+import uvicorn
+
+from hpcdl import __version__
+from hpcdl.config import Config
+from hpcdl.controller import Controller
+from hpcdl.core import commands as cmd
+from hpcdl.core.endings import Rules
+from hpcdl.core.events import DaemonStarted
+from hpcdl.core.intake import Settings
+from hpcdl.core.journal import JournalError, Request
+from hpcdl.core.model import World
+from hpcdl.core.plan import Profiles
+from hpcdl.core.policy import Policies
+from hpcdl.daemon.api import About, Api, Changes
+from hpcdl.daemon.clock import Clock
+from hpcdl.daemon.hub import Hub, HubSettings
+from hpcdl.daemon.identity import load_identity
+from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.ticks import Ticks
+from hpcdl.ledger import Lease, SqliteJournal
+from hpcdl.local.launcher import LocalAgent
+from hpcdl.marble import register
+from hpcdl.profiles import conf_folder, load_profiles
+from hpcdl.wire.access import AccessFile, write_access
+from hpcdl.wire.messages import MAX_MESSAGE
+
+log = logging.getLogger("hpcdl.daemon")
+
+AGENTS_S = 20.0
+"""How long a start waits for the local agent, and a stop for agents to end."""
+
+LEASE_LOST_EXIT = 4
+
+
+class Daemon:
+    """One daemon on one home, from the lease to its release."""
+
+    def __init__(self, home: Path, config: Config, emulate_gpus: int | None, local_agent: bool = True) -> None:
+        """Takes the lease and loads the world. Raises LeaseHeld, JournalError, OSError with a line for the user."""
+        self.home = home
+        self.config = config
+        self.lease = Lease.acquire(home, now=Clock(0.0).now())
+        try:
+            self._open(emulate_gpus, local_agent)
+        except BaseException:
+            self.lease.release()
+            raise
+
+    def _open(self, emulate_gpus: int | None, local_agent: bool) -> None:
+        home, config = self.home, self.config
+        journal = SqliteJournal(home / "ledger.sqlite", lease_check=lambda: self.lease.holds())
+        self.journal = journal
+        self.profiles = Profiles(load_profiles([conf_folder() / "profiles", home / "profiles"]))
+        self.policies = Policies()
+        register(self.policies)
+        rules = Rules(
+            config.poison_limit, config.poison_limit_infrastructure, config.retry_pause_s, config.retry_pause_max_s
+        )
+        settings = Settings(config.agent_lease_s, config.lease_margin_s, rules)
+        self.controller = Controller(journal, self.policies, self.profiles, settings)
+        world = self.controller.world
+        if self.lease.fence <= world.fence:  # the fence file was lost; the ledger remembers
+            self.lease.release()
+            self.lease = Lease.acquire(home, now=world.at, fence_hint=world.fence)
+        self.clock = Clock(world.at)
+        fresh = world.seq == 0
+        self.identity = load_identity(home, self.clock.now())
+        self.started_at = self.clock.now()
+        started = DaemonStarted(self.lease.fence, __version__, os.getpid(), socket.gethostname())
+        self.controller.begin(started, self.clock.now())
+        if fresh:
+            defaults: list[cmd.Command] = [cmd.ChoosePolicy(config.policy), cmd.ChooseObjective(config.objective)]
+            for answer in self.controller.step(defaults, self.clock.now()):
+                if isinstance(answer, Exception):
+                    raise answer
+        self.emulate_gpus = emulate_gpus
+        self.local_agent = local_agent
+        self.exit_code = 0
+
+    async def run(self, on_ready: "Ready") -> int:
+        """Serves until it is stopped; returns the exit code."""
+        running = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        changes = Changes(running)
+
+        def dispatch(requests: list[Request]) -> None:
+            running.call_soon_threadsafe(self.hub.dispatch, requests)
+
+        def lost(why: str) -> None:
+            self.exit_code = LEASE_LOST_EXIT
+            running.call_soon_threadsafe(self._end_server)
+
+        self.loop = Loop(self.controller, self.clock, self.config.debounce_s, changes.announce, dispatch, lost)
+        self.hub = Hub(
+            self.loop,
+            HubSettings(self.identity.instance, self.home, self.config.agent_lease_s, self.config.monitor_interval_s),
+        )
+        self._changes = changes
+        listener = socket.create_server((self.config.listen_host, self.config.listen_port), backlog=512)
+        server = self._server(changes)
+        self._server_ = server
+        port = int(listener.getsockname()[1])
+        self.agent = LocalAgent(
+            self.home, self.config.node_name, self.emulate_gpus, lambda: self.config.node_name in self.hub.nodes()
+        )
+        ticks = self._ticks()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            running.add_signal_handler(number, self._on_signal)
+        self.loop.start()
+        identity = self.identity
+        write_access(
+            self.home,
+            AccessFile(
+                identity.instance,
+                self.config.listen_host,
+                port,
+                identity.certificate,
+                identity.token,
+                os.getpid(),
+                self.lease.fence,
+            ),
+        )
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        ticks.start()
+        stopper = asyncio.create_task(self._stop_when_asked())
+        try:
+            await self._become_ready(server, on_ready)
+            await serving
+        finally:
+            stopper.cancel()
+            ticks.stop()
+            await asyncio.to_thread(self._close)
+        return self.exit_code
+
+    def _server(self, changes: Changes) -> uvicorn.Server:
+        about = About(
+            os.getpid(), socket.gethostname(), self.started_at, __version__, str(self.home), self.policies.names()
+        )
+        api = Api(
+            self.loop,
+            self.hub,
+            changes,
+            self.profiles,
+            self.clock,
+            about,
+            self.identity.token,
+            self._on_stop,
+        )
+        config = uvicorn.Config(
+            api.application(),
+            ssl_certfile=str(self.identity.certificate_path),
+            ssl_keyfile=str(self.identity.key_path),
+            ws="websockets-sansio",
+            ws_max_size=MAX_MESSAGE,
+            ws_per_message_deflate=False,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=2,
+            timeout_keep_alive=30,
+        )
+        config.load()
+        if config.ssl is None:
+            raise AssertionError("the server has no TLS context")
+        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
+        server = uvicorn.Server(config)
+        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # ours suspend first
+        return server
+
+    def _ticks(self) -> Ticks:
+        ticks = Ticks(self._on_trouble)
+        ticks.every(self.config.monitor_interval_s, "monitor", lambda: self.loop.send(cmd.Tick()))
+        ticks.every(10.0, "lease", self._renew)
+        ticks.every(60.0, "retention", self._retain)
+        if self.local_agent:
+            ticks.every(1.0, "local agent", lambda: self.agent.look(time.monotonic()))
+        return ticks
+
+    def _on_trouble(self, where: str, detail: str) -> None:
+        self.loop.send(cmd.Trouble(where, detail))
+
+    def _renew(self) -> None:
+        if not self.lease.renew():
+            # The next commit finds it too; without commits somebody has to look.
+            self.loop.send(cmd.Tick())
+
+    def _retain(self) -> None:
+        """Snapshots bound the replay; what is older goes to the archive."""
+        config = self.config
+
+        def keep(controller: Controller) -> None:
+            self.journal.retain(controller.world, config.snapshot_every, config.keep_events)
+
+        self.loop.call(keep).result()
+
+    async def _become_ready(self, server: uvicorn.Server, on_ready: "Ready") -> None:
+        while not server.started:
+            await asyncio.sleep(0.01)
+            if server.should_exit:
+                return
+        if self.local_agent:
+            self.agent.look(time.monotonic())
+            try:
+                await asyncio.wait_for(self.hub.arrived.wait(), AGENTS_S)
+            except TimeoutError:
+                log.warning("no agent has called within %d s", AGENTS_S)
+        on_ready.tell(
+            {"pid": os.getpid(), "home": str(self.home), "nodes": list(self.hub.nodes()), "fence": self.lease.fence}
+        )
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def _on_signal(self) -> None:
+        self.loop.send(cmd.Stop(False))
+        self._on_stop(False)
+
+    def _on_stop(self, now: bool) -> None:
+        self._stopping.set()
+
+    async def _stop_when_asked(self) -> None:
+        """Once a stop is recorded: waits until nothing lives, then lets agents and server end."""
+        await self._stopping.wait()
+        self.agent.end()
+        end = time.monotonic() + self.config.stop_grace_s
+        while time.monotonic() < end and _lives(self.loop.world):
+            await self._changes.wait(1.0)
+        if _lives(self.loop.world):
+            log.warning("stopping with trainers that have not ended; their agents end them when their lease runs out")
+        self.hub.bye("hpcdl daemon stop")
+        end = time.monotonic() + AGENTS_S
+        while time.monotonic() < end and self.hub.nodes():
+            await self._changes.wait(0.5)  # an agent that goes is recorded, and wakes us
+        self._end_server()
+
+    def _end_server(self) -> None:
+        self._server_.should_exit = True
+
+    def _close(self) -> None:
+        self.loop.stop()
+        try:
+            self.journal.close()
+            if self.exit_code == 0:
+                self.lease.release()
+        except (JournalError, OSError) as error:
+            log.error("closing: %s", error)
+
+
+def _lives(world: World) -> bool:
+    """Whether any incarnation is left on a node that can still answer."""
+    return any(
+        not part.gone and world.nodes[part.node].connected
+        for number in world.active
+        for incarnation in world.jobs[number].live
+        for part in incarnation.parts
+        if part.node in world.nodes
+    )
+
+
+class Ready:
+    """Tells whoever started the daemon that it is ready, or why not: one JSON line on an inherited descriptor."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        """None: nobody waits; what is told goes to standard output."""
+        self._descriptor = descriptor
+
+    def tell(self, body: dict[str, object]) -> None:
+        """Once."""
+        line = json.dumps(body) + "\n"
+        if self._descriptor is None:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            return
+        try:
+            os.write(self._descriptor, line.encode())
+            os.close(self._descriptor)
+        except OSError:
+            log.info("nobody waits for the start any more")
+        self._descriptor = None

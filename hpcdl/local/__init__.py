@@ -1,0 +1,1 @@
+"""One machine without a batch system: the daemon starts its own agent."""

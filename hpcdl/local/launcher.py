@@ -1,0 +1,66 @@
+"""Keeps an agent running on the daemon's own machine. The agent outlives the daemon; the next daemon finds it there."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+log = logging.getLogger("hpcdl.daemon")
+
+ANOTHER_RUNS = 3
+"""Exit code of an agent that found another one of its node."""
+
+PAUSE_S, PAUSE_MAX_S = 0.5, 30.0
+
+
+class LocalAgent:
+    """Starts this node's agent when there is none, and again when it died. `look` is called about once a second."""
+
+    def __init__(self, home: Path, node: str, emulate_gpus: int | None, is_connected: Callable[[], bool]) -> None:
+        """`is_connected`: whether the node's agent is talking to this daemon."""
+        self._home = home
+        self._node = node
+        self._emulate_gpus = emulate_gpus
+        self._is_connected = is_connected
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pause_s = PAUSE_S
+        self._not_before = 0.0
+        self._ending = False
+
+    def look(self, monotonic: float) -> None:
+        """Starts an agent if none is here. `monotonic`: seconds of any clock that does not go back."""
+        if self._process is not None and self._process.poll() is not None:
+            code, self._process = self._process.returncode, None
+            if code != ANOTHER_RUNS and not self._ending:
+                log.warning("the agent of %s ended with code %s", self._node, code)
+            self._not_before = monotonic + self._pause_s
+            self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2)
+        if self._is_connected():
+            self._pause_s = PAUSE_S
+        elif self._process is None and not self._ending and monotonic >= self._not_before:
+            self._start()
+
+    def end(self) -> None:
+        """From here on no agent is started again."""
+        self._ending = True
+
+    @property
+    def alive(self) -> bool:
+        """Whether the agent that this daemon started still runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def _start(self) -> None:
+        argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(self._home), "--node", self._node]
+        if self._emulate_gpus is not None:
+            argv += ["--emulate-gpus", str(self._emulate_gpus)]
+        out = os.open(self._home / "agent.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        try:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/", start_new_session=True
+            )
+        except OSError as error:
+            log.error("cannot start the agent of %s: %s", self._node, error)
+        finally:
+            os.close(out)
