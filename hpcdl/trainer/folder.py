@@ -29,7 +29,7 @@ class StaleIncarnation(SystemExit):
         self.newest = newest
 
     def __str__(self) -> str:
-        return f"incarnation {self.mine} is stale: incarnation {self.newest} has claimed the checkpoint folder"
+        return f"incarnation {self.mine} is stale: incarnation {self.newest} of the job has claimed the folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def is_complete(checkpoint: Checkpoint) -> bool:
 def check_claim(directory: Path, incarnation: int) -> None:
     """Raises StaleIncarnation if a newer incarnation has claimed the folder, OSError if that cannot be known."""
     try:
-        newest = json.loads((directory / CLAIM).read_bytes())["incarnation"]
+        newest = int(json.loads((directory / CLAIM).read_bytes())["incarnation"])
     except FileNotFoundError:
         return
     except (ValueError, KeyError, TypeError) as error:
@@ -87,11 +87,12 @@ def check_claim(directory: Path, incarnation: int) -> None:
 
 
 @contextmanager
-def write(directory: Path, step: int, incarnation: int) -> Iterator[Path]:
+def write(directory: Path, step: int, incarnation: int, replace: bool = False) -> Iterator[Path]:
     """Yields a temporary folder. When the block ends well, what is in it becomes the checkpoint of `step`; when it
     raises, or the disk is full, the folder is removed and the checkpoints that were there stay as they were.
 
-    One incarnation writes a step once: if that checkpoint is complete already, it is kept and the new files dropped.
+    One incarnation writes a step once: if that checkpoint is complete already, it is kept and the new files dropped,
+    unless `replace` is set, for runs that are not numbered.
     """
     target = at(directory, step, incarnation)
     directory.mkdir(parents=True, exist_ok=True)
@@ -104,7 +105,7 @@ def write(directory: Path, step: int, incarnation: int) -> Iterator[Path]:
             raise ValueError(f"a checkpoint may not hold a file called {MARKER}")
         sizes = _sync(temporary)
         check_claim(directory, incarnation)
-        if not is_complete(target):
+        if replace or not is_complete(target):
             _discard(target.path)
             os.rename(temporary, target.path)
             sync_folder(directory)
@@ -170,5 +171,8 @@ def sync_folder(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot sync a folder say so thus
+            raise
     finally:
         os.close(descriptor)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.session import attach
+from hpcdl.trainer.session import attach, log
 
 ARRAYS = "variables.npz"
 POSITION = "position.json"
@@ -44,6 +44,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: loop.Ranks | Non
             self._step = self._epoch = self._batch = 0
             self._skip = 0
             self._saved: int | None = None
+            self._next = 0 if every is None else every
             self._epoch_random: dict[str, Any] = {}
             self._position: dict[str, Any] | None = None
             self._folder: Path | None = None
@@ -52,6 +53,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: loop.Ranks | Non
             if found is not None:
                 self._folder, self._saved, self._step = found.path, found.step, found.step
                 self.initial_epoch = self._read_position(found.path)
+                self._next += found.step
 
         def _read_position(self, folder: Path) -> int:
             import numpy
@@ -105,7 +107,8 @@ def suspendable(model: Any, *, every: int | None = None, ranks: loop.Ranks | Non
             asked = self._ranks.agree(self._session.should_suspend())
             if asked:
                 loop.suspend(self._session, self._step, self._write, self._ranks, needed=self._saved != self._step)
-            if every is not None and self._step // every > (self._saved or 0) // every:
+            if every is not None and self._step >= self._next:
+                self._next += every
                 self._periodic()
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -121,7 +124,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: loop.Ranks | Non
             try:
                 self._saved = loop.save_now(self._session, self._step, self._write)
             except OSError as error:
-                loop.log.warning("the checkpoint of step %d failed, training goes on: %s", self._step, error)
+                log.warning("the checkpoint of step %d failed, training goes on: %s", self._step, error)
 
         def _write(self, folder: Path) -> None:
             if not self._session.writer:

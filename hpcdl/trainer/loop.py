@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 from hpcdl.trainer.folder import Checkpoint
-from hpcdl.trainer.session import Session, attach
-
-log = logging.getLogger("hpcdl.trainer")
+from hpcdl.trainer.session import Session, attach, log
 
 
 class Ranks(Protocol):
@@ -83,8 +80,6 @@ def steps(
         yield step
     ranks.barrier()
     session.done(max(start, total))
-    if session.writer:
-        session.progress(max(start, total), total)
 
 
 def save_now(session: Session, step: int, save: Callable[[Path], object]) -> int | None:

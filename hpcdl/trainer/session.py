@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 import signal
@@ -20,6 +21,8 @@ from typing import Any, NoReturn
 from hpcdl.trainer import folder
 from hpcdl.trainer.channel import Channel, Refused
 from hpcdl.trainer.folder import Checkpoint, StaleIncarnation
+
+log = logging.getLogger("hpcdl.trainer")
 
 PRESETS: Mapping[str, signal.Signals | None] = {
     "hpcdl": signal.SIGTSTP,
@@ -195,12 +198,14 @@ class Session:
         self.send("saving", step=step)
         began = time.monotonic()
         try:
-            with folder.write(self.checkpoint_dir, step, self.incarnation) as temporary:
+            with folder.write(self.checkpoint_dir, step, self.incarnation, replace=not self.inside) as temporary:
                 yield temporary
         except BaseException as error:
             number = errno.ESTALE if isinstance(error, StaleIncarnation) else getattr(error, "errno", None)
             why = f"{type(error).__name__}: {error}"[:1000]
             self.send("save_failed", step=step, errno=number if isinstance(number, int) else None, why=why)
+            if isinstance(error, StaleIncarnation):
+                log.error("%s", error)  # an exit says nothing by itself
             raise
         path = folder.at(self.checkpoint_dir, step, self.incarnation).path
         self._durable = _Durable(step, path, time.monotonic() - began)

@@ -84,15 +84,28 @@ class Ranks:
 def save(folder: Path, **parts: Any) -> None:
     """Write each part (model, optimizer, scheduler, scaler, anything with `state_dict`) and the random states of all
     ranks into the folder. Collective: every rank calls it at the same step."""
-    import torch
-
-    states = Ranks().gather(json.dumps(rng.capture()))
+    ranks = Ranks()  # imports PyTorch, so that its random state is captured in any case
+    states = ranks.gather(json.dumps(rng.capture()))
     if not attach().writer:
         return
     for name, part in parts.items():
         if part is not None:
-            torch.save(_bare(part).state_dict(), folder / f"{name}.pt")
+            _write(_bare(part).state_dict(), folder / f"{name}.pt")
     (folder / RANDOM).write_text(json.dumps([json.loads(state) for state in states]))
+
+
+def _write(state: Any, path: Path) -> None:
+    import torch
+
+    with open(path, "wb") as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:
+            # PyTorch's own words for a full disk are "unexpected pos"; what the file said is more use.
+            cause = error.__context__
+            if isinstance(cause, OSError):
+                raise OSError(cause.errno, cause.strerror, str(path)) from error
+            raise
 
 
 def load(folder: Path, **parts: Any) -> None:

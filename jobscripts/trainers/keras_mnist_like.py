@@ -1,3 +1,4 @@
+# ruff: noqa: E402 (attaching comes before the heavy imports)
 """A suspendable Keras 3 fit, on the PyTorch or TensorFlow backend, with synthetic images of the size of MNIST's.
 
 hpcdl submit --checkpoint-dir ckpt --env KERAS_BACKEND=torch -- python keras_mnist_like.py

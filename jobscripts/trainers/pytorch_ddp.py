@@ -1,3 +1,4 @@
+# ruff: noqa: E402 (attaching comes before the heavy imports)
 """A suspendable PyTorch loop, on one rank or on several with DistributedDataParallel (gloo on CPUs, NCCL on GPUs).
 
 hpcdl submit --steps 500 --checkpoint-dir ckpt -- torchrun --standalone --nproc-per-node gpu pytorch_ddp.py

@@ -40,14 +40,14 @@ class Supervisor:
         self.connections: list[socket.socket] = []
         self.children: list[subprocess.Popen[str]] = []
         self.signals: list[int] = []
-        self.answer: dict[str, Any] = {"type": "attached"}
+        self.answers: list[dict[str, Any]] = [{"type": "attached"}]
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         where = os.open(run, os.O_PATH)
         self.listener.bind(f"/proc/self/fd/{where}/s")
         os.close(where)
         self.listener.listen(16)
 
-    def start(self, argv: Sequence[str | Path], incarnation: int = 1, **env: str) -> subprocess.Popen[str]:
+    def start(self, argv: Sequence[str | Path], incarnation: int = 1, /, **env: str) -> subprocess.Popen[str]:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
         environ |= {"PYTHONPATH": str(ROOT), "HPCDL_SOCKET": str(self.run / "s"), "HPCDL_JOB": "7"}
         environ |= {"HPCDL_INCARNATION": str(incarnation), "HPCDL_MEMBERSHIP": "1", "HPCDL_SIGNAL": "hpcdl"}
@@ -87,7 +87,8 @@ class Supervisor:
             peer = struct.unpack("3i", each.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
             self.packets.append({**packet, "peer": peer})
             if packet["type"] == "attach":
-                each.send(json.dumps({"v": 1, **self.answer}).encode())
+                for answer in self.answers:
+                    each.send(json.dumps({"v": 1, **answer}).encode())
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         self.poll()
@@ -112,7 +113,8 @@ class Supervisor:
         end = time.monotonic() + DEADLINE_S
         while not (value := found()):
             alive = any(child.poll() is None for child in self.children)
-            assert time.monotonic() < end and (alive or found()), dead()
+            waiting = (alive or found()) and time.monotonic() < end
+            assert waiting, dead()
             time.sleep(0.01)
         return value[0]
 
@@ -127,7 +129,7 @@ class Supervisor:
             self.poll()
             return child.poll() is not None
 
-        until(gone, f"the end of {child.args}, came: {self.packets}")
+        until(gone, f"the end of {child.args!r}, came: {self.packets}")
         self.poll()
         return child.returncode
 

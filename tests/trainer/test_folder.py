@@ -66,7 +66,7 @@ def test_a_disk_full_at_any_fsync_leaves_the_previous(
         if calls > call:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folder.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         put(tmp_path, 2, 1)
     monkeypatch.undo()

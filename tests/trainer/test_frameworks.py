@@ -30,6 +30,19 @@ def ddp(it: Supervisor, ranks: int, incarnation: int, argv: list[str]) -> list:
     return [it.start([DDP, *argv], incarnation, RANK=str(rank), **group) for rank in range(ranks)]
 
 
+def in_session(leader: int) -> list[int]:
+    """The processes of this session that live."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
 def same(one: Path, other: Path) -> bool:
     first, second = torch.load(one, weights_only=True), torch.load(other, weights_only=True)
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
@@ -77,6 +90,42 @@ def test_two_ranks_fall_back_together(tmp_path: Path) -> None:
     assert same(tmp_path / "whole.pt", tmp_path / "again.pt")
 
 
+def test_suspend_leaves_no_loader_behind(tmp_path: Path) -> None:
+    script = tmp_path / "loads.py"
+    script.write_text(
+        "import hpcdl.trainer as hpcdl\n"
+        "hpcdl.attach()\n"
+        "import torch, torch.utils.data as data, hpcdl.trainer.torch as suspendable\n"
+        "loader = data.DataLoader(list(range(10000)), num_workers=2, persistent_workers=True)\n"
+        "batches = iter(loader)\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "for step in suspendable.steps(10000, model=model):\n"
+        "    next(batches)\n"
+    )
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        child = it.start([script])
+        it.wait("progress")
+        assert len(in_session(child.pid)) >= 3
+        child.send_signal(signal.SIGTSTP)
+        assert it.end(child) == 0
+        assert it.of("saved")[-1]["final"] is True
+        assert in_session(child.pid) == []
+
+
+def test_a_full_disk_is_an_oserror(tmp_path: Path) -> None:
+    script = tmp_path / "full.py"
+    script.write_text(
+        "import resource, torch, hpcdl.trainer as hpcdl, hpcdl.trainer.torch as suspendable\n"
+        "model = torch.nn.Linear(1000, 100)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000))\n"
+        "with hpcdl.checkpoint(1) as folder: suspendable.save(folder, model=model)\n"
+    )
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        assert it.end(it.start([script])) == 1
+        assert it.of("save_failed")[0]["errno"] == 27
+        assert list((tmp_path / "ckpt").iterdir()) == []
+
+
 # 8 batches an epoch: in the middle of the first, in the middle of a later one, at the end of one
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed")
 @pytest.mark.parametrize("after", [3, 12, 16])
@@ -105,7 +154,7 @@ def test_keras_bit_for_bit(tmp_path: Path, after: int) -> None:
         assert (final["final"], final["step"]) == (True, after)
     assert not parts.exists()
     with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
-        assert it.end(it.start([*argv, parts], incarnation=2)) == 0
+        assert it.end(it.start([*argv, parts], 2)) == 0
         assert it.of("ready")[0]["step"] == after
         assert it.of("done")[0]["step"] == 24
     with np.load(whole) as one, np.load(parts) as other:

@@ -69,7 +69,7 @@ def test_suspend_and_resume(tmp_path: Path, how: str) -> None:
         until(lambda: it.signals, "SIGUSR1")
     assert not (tmp_path / "out.json").exists()
     with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
-        assert it.end(it.start(plain(tmp_path), incarnation=2)) == 0
+        assert it.end(it.start(plain(tmp_path), 2)) == 0
         assert it.of("ready")[0]["step"] == final["step"]
     assert (tmp_path / "out.json").read_text() == reference(tmp_path)
 
@@ -82,8 +82,8 @@ def test_suspend_again_before_the_first_step_names_the_resumed_checkpoint(tmp_pa
         assert it.end(child) == 0
         first = it.of("saved")[-1]
     with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
-        it.answer = {"type": "suspend", "grace_s": 30}
-        assert it.end(it.start(plain(tmp_path), incarnation=2)) == 0
+        it.answers.append({"type": "suspend", "grace_s": 30})
+        assert it.end(it.start(plain(tmp_path), 2)) == 0
         assert it.kinds() == ["attach", "ready", "saved"]
         assert it.of("saved")[0]["final"] is True
         assert it.of("saved")[0]["path"] == first["path"]
@@ -144,7 +144,7 @@ def test_supervisor_gone_before_attach(tmp_path: Path) -> None:
 
 def test_refused(tmp_path: Path) -> None:
     with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        it.answer = {"type": "refused", "why": "membership 1 is over"}
+        it.answers = [{"type": "refused", "why": "membership 1 is over"}]
         child = it.start(plain(tmp_path))
         assert it.end(child) == 1
         assert child.stdout is not None
@@ -153,7 +153,7 @@ def test_refused(tmp_path: Path) -> None:
 
 def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with supervisor(tmp_path / "run", None) as it:
-        monkeypatch.setattr(channel.os, "geteuid", lambda: os.getuid() + 1)
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
         with pytest.raises(Refused, match=f"uid {os.getuid()}"):
             channel.Channel(str(it.run / "s"))
 
@@ -175,6 +175,8 @@ def test_stale_claim_overwrites_nothing(tmp_path: Path) -> None:
         os.rename(tmp_path / "claim", tmp_path / "ckpt" / "claim.json")
         assert it.end(child) == os.EX_TEMPFAIL
         assert "incarnation 1 is stale" in it.of("save_failed")[0]["why"]
+        assert child.stdout is not None
+        assert "incarnation 1 is stale" in child.stdout.read()
         assert len(it.of("save_failed")) == 1
         after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "ckpt").iterdir()}
         assert {name: when for name, when in after.items() if name != "claim.json"} == before
@@ -211,18 +213,57 @@ def test_torn_checkpoints_fall_back(tmp_path: Path) -> None:
         assert it.end(it.start(plain(tmp_path))) == 0
     os.truncate(tmp_path / "ckpt" / "step-000000000060.i1" / "model.json", 5)
     with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
-        assert it.end(it.start(plain(tmp_path), incarnation=2)) == 0
+        assert it.end(it.start(plain(tmp_path), 2)) == 0
         assert it.of("ready")[0]["step"] == 40
     assert (tmp_path / "out.json").read_text() == reference(tmp_path)
     # The right size and the wrong content: the script's own load says so, and the one before is tried.
     whole = tmp_path / "ckpt" / "step-000000000060.i2" / "model.json"
     whole.write_bytes(bytes(whole.stat().st_size))
     with supervisor(tmp_path / "run3", tmp_path / "ckpt") as it:
-        child = it.start(plain(tmp_path), incarnation=3)
+        child = it.start(plain(tmp_path), 3)
         assert it.end(child) == 0
         assert it.of("ready")[0]["step"] == 40
         assert child.stdout is not None
         assert "step-000000000060.i2 does not load" in child.stdout.read()
+
+
+def test_killed_at_any_moment(tmp_path: Path) -> None:
+    argv = plain(tmp_path, "--every", "1")
+    reached = 0
+    for incarnation in range(1, 13):
+        with supervisor(tmp_path / f"run{incarnation}", tmp_path / "ckpt") as it:
+            child = it.start([*argv, "--pace", "0.005"], incarnation)
+            begun = it.wait("ready")["step"]
+            assert begun >= reached  # what was called saved is still there
+            it.wait("saving", count=1 + incarnation % 4)
+            child.kill()
+            assert it.end(child) == -signal.SIGKILL
+            reached = max([begun, *(each["step"] for each in it.of("saved"))])
+    with supervisor(tmp_path / "last", tmp_path / "ckpt") as it:
+        assert it.end(it.start(argv, 99)) == 0
+    assert (tmp_path / "out.json").read_text() == reference(tmp_path)
+    assert len(os.listdir(tmp_path / "ckpt")) == folder.KEPT
+
+
+def test_periodic_save_without_disk_lets_training_go_on(tmp_path: Path) -> None:
+    wrapper = tmp_path / "small_disk.py"
+    wrapper.write_text(
+        "import resource, runpy, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))\n"
+        "import hpcdl.trainer.session as session\n"
+        "progress = session.Session.progress\n"
+        "def at(self, step, *rest):\n"
+        "    if step == 30: resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
+        "    progress(self, step, *rest)\n"
+        "session.Session.progress = at\n"
+        f"sys.argv = sys.argv[1:]\nrunpy.run_path({str(PLAIN)!r}, run_name='__main__')\n"
+    )
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        child = it.start([str(wrapper), *plain(tmp_path)])
+        assert it.end(child) == 0
+        assert [each["step"] for each in it.of("save_failed")] == [20]
+        assert [each["step"] for each in it.of("saved")] == [40, 60]
+    assert (tmp_path / "out.json").read_text() == reference(tmp_path)
 
 
 def test_forked_child_is_not_the_rank(tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""Without hpcdl: nothing is done, save that checkpoints work on a folder that was given."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcdl.trainer import Session, StaleIncarnation, folder
+from tests.trainer.supervisor import EXAMPLES, ROOT
+
+
+def outside(rank: int | None = None, checkpoint_dir: Path | None = None, **env: str) -> Session:
+    it = Session(env, rank, checkpoint_dir)
+    before = signal.getsignal(signal.SIGTSTP)
+    it.connect()
+    assert signal.getsignal(signal.SIGTSTP) == before
+    return it
+
+
+def test_no_op() -> None:
+    it = outside()
+    it.ready(0)
+    it.progress(1, 2, 3)
+    it.done(1)
+    assert it.should_suspend() is False
+    assert it.resume() is None
+    with pytest.raises(ValueError, match="--checkpoint-dir"), it.checkpoint(1):
+        pass
+    with pytest.raises(SystemExit) as caught:
+        it.exit_suspended()
+    assert caught.value.code == 0
+
+
+def test_checkpoints_on_a_folder(tmp_path: Path) -> None:
+    it = outside(checkpoint_dir=tmp_path)
+    for step, text in [(1, "a"), (2, "b"), (3, "c"), (3, "again")]:
+        with it.checkpoint(step) as temporary:
+            (temporary / "w").write_text(text)
+    best = it.resume()
+    assert best is not None
+    assert (best.step, (best.path / "w").read_text()) == (3, "again")
+    second = it.resume(before=best)
+    assert second is not None
+    assert second.step == 2
+    assert it.resume(before=second) is None
+
+
+def test_the_folder_of_a_job_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "claim.json").write_text(json.dumps({"v": 1, "job": 1, "incarnation": 1, "tag": "x:1:1"}))
+    with pytest.raises(StaleIncarnation), outside(checkpoint_dir=tmp_path).checkpoint(1):
+        pass
+    assert os.listdir(tmp_path) == ["claim.json"]
+
+
+def test_ranks(tmp_path: Path) -> None:
+    assert outside().writer
+    assert outside(RANK="2", HPCDL_NODE_RANK="1").rank == 2
+    assert outside(RANK="", HPCDL_NODE_RANK="1").rank == 1
+    assert outside(rank=0, RANK="2").rank == 0
+    with outside(rank=1, checkpoint_dir=tmp_path).checkpoint(1) as scratch:
+        (scratch / "w").write_text("w")
+    assert not scratch.exists()
+    assert folder.complete(tmp_path) == []
+
+
+def test_example_resumes_by_itself(tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
+    environ["PYTHONPATH"] = str(ROOT)
+    argv = [sys.executable, str(EXAMPLES / "plain_python.py"), "--checkpoint-dir", str(tmp_path / "ckpt")]
+
+    def train(*more: str) -> str:
+        out = tmp_path / "out"
+        subprocess.run([*argv, "--out", str(out), *more], env=environ, check=True, timeout=60, capture_output=True)
+        return out.read_text()
+
+    half = train("--steps", "30")
+    whole = train("--steps", "60")
+    assert half != whole
+    assert train("--steps", "60", "--checkpoint-dir", str(tmp_path / "other")) == whole
