@@ -1,0 +1,107 @@
+"""MARBLE's scheduling policy, Algorithm 1 of the paper (section V.C)."""
+
+from hpcdl.core.model import JobState, Placement, Role, Share
+from hpcdl.core.plan import JobView, Plan, View
+from hpcdl.marble.pool import Pool, best_on, impossible, most_free, move_reason, pool_of, role_reason, waiting
+
+
+class Marble:
+    """Algorithm 1, line by line:
+
+    ```
+     2  run_multiple_jobs()                     every decision ends with it (`_run_multiple_jobs`)
+     3  forall job in jobSet
+     4    monitor running jobs                  the daemon does: each event and each interval leads to a decision
+     5    if job is finished                    then the view has GPUs that nobody holds
+     6      if available GPUs >= GPU_optimal and a secondary job is still running      `_promote`: its own GPUs count
+     7        suspend a running secondary       its target is more GPUs than it holds: the reconciler suspends it
+     8        resume it as primary              and starts it on that target, whose role is primary
+    10      run_multiple_jobs()
+    14  function run_multiple_jobs()
+    15    while available GPUs > 0              `_run_multiple_jobs`: jobs in FIFO order
+    16      if available GPUs >= GPU_optimal    `_choose`
+    17        run next job as primary
+    19      else run next job as secondary      on what is left, at least its minimum
+    ```
+    Line 6: "promote it by assigning more GPUs freed by completed jobs until the job reaches the optimal number"
+    (section V.C) and figure 5 (3 free + 3 own >= 4) say that a secondary's own GPUs count. Where the paper is silent: a
+    job that cannot start makes the later ones wait (strict FIFO), except jobs that are not "marked as independent"
+    (held, or waiting for others) or larger than all there is; a job with nodes=N takes as many GPUs on each of N nodes;
+    of several nodes, it takes those on which it is primary with the fewest GPUs left over, else those with most free.
+
+    No state: what is kept of the last plan is in the view.
+    """
+
+    name = "marble"
+
+    def decide(self, view: View) -> Plan:
+        """See `Policy.decide`."""
+        return self._pool(view).plan()
+
+    def _pool(self, view: View) -> Pool:
+        pool = pool_of(view)
+        _promote(pool)
+        _run_multiple_jobs(pool)
+        return pool
+
+
+def _promote(pool: Pool) -> None:
+    """Lines 5 to 9: running secondaries, in FIFO order, for which enough GPUs are free."""
+    for job in pool.view.jobs:
+        held = job.placement
+        if held is None or held.role is not Role.SECONDARY or job.blocked or job.leaving:
+            continue
+        if any(share.node not in pool.nodes for share in held.shares):
+            continue
+        best = best_on(pool, job, held.nodes)
+        if held.per_node >= best:  # it is as fast as on these nodes it can be
+            role = Placement(held.shares, Role.PRIMARY, held.layout)
+            pool.give(job, role, role_reason(job, role, pool, best))
+        elif job.state is JobState.RUNNING and job.can_suspend:
+            target = _larger(pool, held, best)
+            if target is not None:
+                pool.give(job, target, move_reason(job, target))
+
+
+def _larger(pool: Pool, held: Placement, best: int) -> Placement | None:
+    """The placement's own GPUs and the lowest free ones of its nodes, `best` on each; None where they are too few."""
+    shares = []
+    for share in held.shares:
+        usable = [gpu for gpu in share.gpus if gpu in pool.nodes[share.node].gpus]
+        gpus = (usable + pool.free[share.node])[:best]
+        if len(gpus) < best:
+            return None
+        shares.append(Share(share.node, tuple(sorted(gpus))))
+    return Placement(tuple(shares), Role.PRIMARY)
+
+
+def _run_multiple_jobs(pool: Pool) -> None:
+    """Lines 14 to 22."""
+    first: JobView | None = None
+    for job in pool.queue():
+        never = impossible(pool, job)
+        if never:
+            pool.refuse(job, never)
+            continue
+        chosen = _choose(pool, job) if first is None else None
+        if chosen is not None:
+            pool.give(job, chosen, role_reason(job, chosen, pool, best_on(pool, job, chosen.nodes)))
+            continue
+        pool.refuse(job, waiting(pool, job, first, most_free(pool)))
+        first = first or job
+
+
+def _choose(pool: Pool, job: JobView) -> Placement | None:
+    """Lines 16 to 20 for one job: as primary, else as secondary, else None."""
+    sizes = sorted((len(node.gpus) for node in pool.nodes.values()), reverse=True)
+    best = job.best_gpus(sizes[job.nodes - 1])
+    by_left_over = sorted((len(free), name) for name, free in pool.free.items() if len(free) >= best)
+    if len(by_left_over) >= job.nodes:
+        return pool.lowest([name for _, name in by_left_over[: job.nodes]], best, Role.PRIMARY)
+    by_free = sorted((-len(free), name) for name, free in pool.free.items())
+    names = [name for _, name in by_free[: job.nodes]]
+    best = best_on(pool, job, names)
+    left = min(best, *(len(pool.free[name]) for name in names))
+    if left < job.gpus_min:
+        return None
+    return pool.lowest(names, left, Role.PRIMARY if left == best else Role.SECONDARY)

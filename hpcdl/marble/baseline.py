@@ -1,0 +1,57 @@
+"""What MARBLE is measured against: a batch scheduler that gives a whole node to one job after another."""
+
+from hpcdl.core.model import Placement, Role
+from hpcdl.core.plan import JobView, Plan, View
+from hpcdl.core.units import count, fold_nodes
+from hpcdl.marble.pool import Pool, impossible, pool_of, waiting
+
+
+class FifoExclusive:
+    """LSF's way in the paper (section VII): each job has all GPUs of its node(s), strictly in order of submission.
+
+    A job whose maximum is below the node's size still has the node to itself. Nothing is ever suspended.
+    """
+
+    name = "fifo-exclusive"
+
+    def decide(self, view: View) -> Plan:
+        """See `Policy.decide`."""
+        pool = pool_of(view)
+        for job in view.jobs:
+            kept = pool.placements.get(job.id)
+            if kept is not None:
+                pool.reasons[job.id] = _exclusive(kept)
+        first: JobView | None = None
+        for job in pool.queue():
+            never = impossible(pool, job)
+            if never:
+                pool.refuse(job, never)
+                continue
+            empty = [name for name, node in pool.nodes.items() if len(pool.free[name]) == len(node.gpus)]
+            fitting = sorted(
+                (name for name in empty if len(pool.free[name]) >= job.gpus_min),
+                key=lambda name: (-min(job.gpus_max, len(pool.free[name])), len(pool.free[name]), name),
+            )
+            if first is not None or len(fitting) < job.nodes:
+                text = f"{len(empty)} of {count(len(pool.nodes), 'node')} empty"
+                pool.refuse(job, f"gets {_whole(job)}; " + waiting(pool, job, first, text))
+                first = first or job
+                continue
+            _place(pool, job, fitting[: job.nodes])
+        return pool.plan()
+
+
+def _place(pool: Pool, job: JobView, names: list[str]) -> None:
+    each = min(job.gpus_max, *(len(pool.free[name]) for name in names))
+    placement = pool.lowest(names, each, Role.PRIMARY)
+    pool.give(job, placement, _exclusive(placement))
+    for name in names:
+        pool.free[name] = []  # whatever it leaves of the node stays empty
+
+
+def _exclusive(placement: Placement) -> str:
+    return f"has {fold_nodes(placement.nodes)} to itself, on {count(len(placement.gpus), 'GPU')}"
+
+
+def _whole(job: JobView) -> str:
+    return "a whole node" if job.nodes == 1 else f"{job.nodes} whole nodes"

@@ -1,0 +1,148 @@
+"""What the policies of this package share: which GPUs are free once every job keeps what it has, and in which words."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hpcdl.core.model import Placement, Role, Share, Target
+from hpcdl.core.plan import JobView, NodeView, Plan, View
+from hpcdl.core.units import GpuRef, count, fold_nodes
+
+
+@dataclass(slots=True)
+class Pool:
+    """A plan in the making. `free`: by node, the GPUs that nobody holds and nobody has been given, ascending."""
+
+    view: View
+    nodes: dict[str, NodeView]
+    free: dict[str, list[int]]
+    placements: dict[int, Placement | None] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def give(self, job: JobView, placement: Placement, reason: str) -> None:
+        """Targets the job at these GPUs; they are not free any more."""
+        for share in placement.shares:
+            if share.node in self.free:
+                self.free[share.node] = [gpu for gpu in self.free[share.node] if gpu not in share.gpus]
+        self.placements[job.id], self.reasons[job.id] = placement, reason
+
+    def refuse(self, job: JobView, reason: str) -> None:
+        """The job gets no GPUs."""
+        self.placements[job.id], self.reasons[job.id] = None, reason
+
+    def lowest(self, names: Iterable[str], number: int, role: Role) -> Placement:
+        """The `number` free GPUs with the lowest indices on each of these nodes."""
+        return Placement(tuple(Share(name, tuple(self.free[name][:number])) for name in sorted(names)), role)
+
+    def queue(self) -> list[JobView]:
+        """Jobs that nothing was said about yet, in FIFO order."""
+        return [job for job in self.view.jobs if job.id not in self.reasons]
+
+    def plan(self, warm: tuple[int, ...] = ()) -> Plan:
+        """The plan; every job of the view must have been given or refused GPUs."""
+        return Plan(
+            tuple(Target(job.id, self.placements[job.id], self.reasons[job.id]) for job in self.view.jobs), warm
+        )
+
+
+def pool_of(view: View) -> Pool:
+    """The pool in which all jobs that hold or are about to hold GPUs keep them, and blocked jobs have been refused.
+
+    A job that runs keeps its placement, also on a node that is away. One whose suspend for a move is under way, or
+    that waits for the GPUs that the last plan gave it, keeps that target, unless its GPUs cannot be granted any more
+    or are another job's.
+    """
+    nodes = {node.name: node for node in view.nodes}
+    held = {gpu for job in view.jobs if job.placement is not None for gpu in job.placement.gpus}
+    free = {name: [gpu for gpu in node.gpus if GpuRef(name, gpu) not in held] for name, node in nodes.items()}
+    pool = Pool(view, nodes, free)
+    for job in view.jobs:
+        if job.blocked:
+            pool.refuse(job, job.blocked)
+        elif job.placement is not None and not job.leaving:
+            pool.give(job, job.placement, _kept(pool, job, job.placement))
+        elif job.target is not None and _grantable(pool, job, job.target):
+            before = job.placement
+            moves = before is not None and not job.target.same_gpus(before)
+            pool.give(job, job.target, move_reason(job, job.target) if moves else _kept(pool, job, job.target))
+        elif job.placement is not None:
+            pool.refuse(job, f"its last processes on {fold_nodes(job.placement.nodes)} are ending; then it is its turn")
+    return pool
+
+
+def _grantable(pool: Pool, job: JobView, target: Placement) -> bool:
+    own = set(job.placement.gpus) if job.placement is not None else set()
+    if len(target.shares) != job.nodes:
+        return False
+    for share in target.shares:
+        node = pool.nodes.get(share.node)
+        if node is None or not job.gpus_min <= len(share.gpus) <= job.gpus_max:
+            return False
+        free = set(pool.free[share.node])
+        for gpu in share.gpus:
+            if gpu not in node.gpus or (gpu not in free and GpuRef(share.node, gpu) not in own):
+                return False
+    return True
+
+
+def best_on(pool: Pool, job: JobView, names: Iterable[str]) -> int:
+    """The job's fastest number of GPUs a node where the smallest of these nodes limits it."""
+    return job.best_gpus(min(len(pool.nodes[name].gpus) for name in names))
+
+
+def _kept(pool: Pool, job: JobView, placement: Placement) -> str:
+    if any(name not in pool.nodes for name in placement.nodes):
+        return f"keeps its {count(len(placement.gpus), 'GPU')} of {fold_nodes(placement.nodes)}, whose agent is away"
+    return role_reason(job, placement, pool, best_on(pool, job, placement.nodes))
+
+
+def role_reason(job: JobView, placement: Placement, pool: Pool, best: int) -> str:
+    """Why these GPUs and this role, in words and numbers."""
+    size = min(len(pool.nodes[name].gpus) for name in placement.nodes)
+    each = "" if len(placement.shares) == 1 else " each"
+    where = f"{placement.per_node} of {count(size, 'GPU')}{each} of {fold_nodes(placement.nodes)}"
+    if placement.role is Role.PRIMARY:
+        fastest = "its fastest number" if job.profile is not None else "as many as it takes; it has no profile"
+        return f"primary on {where}: {fastest}"
+    return f"secondary on {where}: what is left; fastest on {best}"
+
+
+def move_reason(job: JobView, target: Placement) -> str:
+    """Why a running job is to be suspended and resumed elsewhere."""
+    before = job.placement.per_node if job.placement is not None else 0
+    each = "" if len(target.shares) == 1 else " each"
+    return (
+        f"runs on {count(before, 'GPU')}{each} of {fold_nodes(target.nodes)} as secondary; "
+        f"will move to {count(target.per_node, 'GPU')}{each}: its fastest number, and they are free"
+    )
+
+
+def impossible(pool: Pool, job: JobView) -> str:
+    """Why the job could not start even if every node of the pool were empty, or ""."""
+    fitting = [node for node in pool.nodes.values() if len(node.gpus) >= job.gpus_min]
+    if not pool.nodes:
+        return f"needs {_wanted(job)}; no node is connected"
+    if not fitting:
+        return f"needs {_wanted(job)}; the largest node has {pool.view.largest_node}"
+    if len(fitting) < job.nodes:
+        return f"needs {_wanted(job)}; {len(fitting)} of {count(len(pool.nodes), 'connected node')} could hold it"
+    return ""
+
+
+def waiting(pool: Pool, job: JobView, first: JobView | None, first_text: str) -> str:
+    """Why a job waits: what it needs, and what is there. `first`: the job before it that waits too, or None."""
+    if first is None:
+        return f"needs {_wanted(job)}, {first_text}"
+    return f"needs {_wanted(job)}, {first_text}; job {first.id} is before it"
+
+
+def most_free(pool: Pool) -> str:
+    """`1 GPU is free on n1`: the node that has most."""
+    name = min(pool.free, key=lambda name: (-len(pool.free[name]), name))
+    free = len(pool.free[name])
+    total = sum(len(node.gpus) for node in pool.nodes.values())
+    return f"{free} free on {name}" if free else f"0 of {count(total, 'GPU')} free"
+
+
+def _wanted(job: JobView) -> str:
+    gpus = count(job.gpus_min, "GPU")
+    return gpus if job.nodes == 1 else f"{gpus} on each of {job.nodes} nodes"

@@ -1,0 +1,501 @@
+"""A modelled cluster for the Controller: virtual time, agents with numbered logs, trainers paced by their profiles.
+
+Everything that happens is an entry of a heap; what happens at the same time reaches the Controller in one batch. The
+cluster itself sees to it that no GPU is ever used by two trainers, whatever the Controller believes.
+"""
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hpcdl.controller import Controller
+from hpcdl.core import commands as cmd
+from hpcdl.core import events as ev
+from hpcdl.core.intake import Settings
+from hpcdl.core.journal import JournalError, MemoryJournal, Request
+from hpcdl.core.lifecycle import fold, validate
+from hpcdl.core.model import GpuInfo, JobSpec, JobState, Placement, World
+from hpcdl.core.plan import Profiles
+from hpcdl.core.policy import Policies
+from hpcdl.core.profile import Profile
+from hpcdl.core.units import GpuRef
+from hpcdl.marble import register
+
+PLAIN = Profile("plain", ((1, 1, 1.0), (1, 2, 2.0)), startup_s=3.0, save_s=2.0, resume_s=4.0)
+
+
+class FlakyJournal(MemoryJournal):
+    """A journal whose next `failing` commits fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing = 0
+
+    def append(self, events: Any, requests: Any = (), settled: Any = ()) -> Any:
+        if self.failing:
+            self.failing -= 1
+            raise JournalError("no space left on device")
+        return super().append(events, requests, settled)
+
+    def copy(self) -> "FlakyJournal":
+        """A journal with the same content, as another process would read it."""
+        other = FlakyJournal()
+        for name, value in vars(self).items():
+            setattr(other, name, value.copy() if isinstance(value, list | dict) else value)
+        return other
+
+
+@dataclass(slots=True)
+class Conduct:
+    """How a job's trainer behaves. `fails`: exit codes of its first runs, 5 steps in."""
+
+    fails: list[int] = field(default_factory=list)
+    saves_slowly: bool = False
+    never_answers: bool = False
+    gate_fails: bool = False
+
+
+@dataclass(slots=True)
+class Trainer:
+    """One incarnation on all its nodes; `parts`: whether each is still there."""
+
+    job: int
+    number: int
+    parts: dict[str, bool]
+    placement: Placement | None = None
+    arrived: set[str] = field(default_factory=set)
+    step: float = 0.0
+    since: float | None = None
+    stopping: bool = False
+    turn: int = 0
+
+
+@dataclass(slots=True)
+class Agent:
+    """A node's agent: its report log, what it took, and whether the daemon hears it."""
+
+    node: str
+    gpus: list[GpuInfo]
+    boot: int = 1
+    connected: bool = False
+    log: list[ev.Event] = field(default_factory=list)
+    sent: int = 0
+    taken: set[tuple[int, int, str]] = field(default_factory=set)
+
+
+class Cluster:
+    """The Controller and what it thinks it controls."""
+
+    def __init__(
+        self,
+        nodes: dict[str, int],
+        *,
+        policy: str = "marble",
+        profiles: dict[str, Profile] | None = None,
+        seed: int = 0,
+        delay_s: float = 0.0,
+        settings: Settings | None = None,
+    ) -> None:
+        """`delay_s`: the longest time that a request or a report takes."""
+        self.now = 1_000.0
+        self.journal = FlakyJournal()
+        self.policies = Policies()
+        register(self.policies)
+        self.profiles = Profiles({"plain": PLAIN, **(profiles or {})})
+        self.settings = settings or Settings(agent_lease_s=300.0)
+        self.random = random.Random(seed)
+        self.delay_s = delay_s
+        self.conduct: dict[int, Conduct] = {}
+        self.trainers: dict[tuple[int, int], Trainer] = {}
+        self.durable: dict[int, float] = {}
+        self.users: dict[GpuRef, tuple[int, int]] = {}
+        self.agents = {name: Agent(name, [GpuInfo(i, f"{name}-{i}") for i in range(n)]) for name, n in nodes.items()}
+        self._heap: list[tuple[float, int, Callable[[], Sequence[cmd.Command]]]] = []
+        self._count = 0
+        self.controller = self._new_controller()
+        self.start_daemon()
+        self.send(cmd.ChoosePolicy(policy))
+
+    # --- the daemon ------------------------------------------------------------------------------------------------
+
+    def _new_controller(self) -> Controller:
+        return Controller(self.journal, self.policies, self.profiles, self.settings)
+
+    @property
+    def world(self) -> World:
+        return self.controller.world
+
+    def start_daemon(self) -> None:
+        """A daemon starts (again): a new Controller on the same journal, and the agents call."""
+        self.controller = self._new_controller()
+        fence = self.world.fence + 1
+        self.controller.begin(ev.DaemonStarted(fence, "0", 1, "host"), self.now)
+        for agent in self.agents.values():
+            agent.connected = False
+            self.connect(agent.node)
+
+    def restart_daemon(self) -> None:
+        """The daemon dies and starts again: from its journal it knows what it knew."""
+        before, pending = self.world, {r.id: r for node in self.agents for r in self.controller.pending(node)}
+        again = self._new_controller()
+        assert again.world == before
+        assert list(again.world.active) == list(before.active)
+        assert {r.id: r for node in self.agents for r in again.pending(node)} == pending
+        twin = Controller(self.journal.copy(), self.policies, self.profiles, self.settings)
+        copy = Controller(self.journal.copy(), self.policies, self.profiles, self.settings)
+        copy.world = before
+        assert twin.decide(self.now) == copy.decide(self.now)
+        assert twin.world == copy.world
+        self.start_daemon()
+
+    def send(self, *commands: cmd.Command) -> list[Any]:
+        """Has the Controller take these in one step and decide; a commit that fails is tried again, as clients would."""
+        while True:
+            before = (self.world, replace(self.world), list(self.world.active))
+            try:
+                answers = self.controller.step(commands, self.now)
+                if self.controller.undecided:
+                    self.controller.decide(self.now)
+                break
+            except JournalError:
+                if self.world is before[0]:
+                    assert (self.world, list(self.world.active)) == before[1:]
+        wake = self.controller.wake_at
+        if wake is not None:
+            self.at(wake, lambda: [cmd.Tick()])
+        validate(self.world)
+        self._deliver()
+        return answers
+
+    def submit(self, *specs: JobSpec) -> tuple[int, ...]:
+        """Submits jobs; their ids."""
+        (ids,) = self.send(cmd.Submit(specs, f"r{self.world.seq}"))
+        assert isinstance(ids, tuple), ids
+        return ids
+
+    def job(self, number: int) -> Any:
+        return self.world.jobs[number]
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    def at(self, when: float, what: Callable[[], Sequence[cmd.Command]]) -> None:
+        """Has something happen; what it returns goes to the Controller."""
+        self._count += 1
+        heapq.heappush(self._heap, (max(when, self.now), self._count, what))
+
+    def run(self, seconds: float) -> None:
+        """Lets time pass."""
+        self._run_until(self.now + seconds, lambda: False)
+
+    def run_until(self, condition: Callable[[], bool], within_s: float = 1e6) -> None:
+        """Lets time pass until the condition holds; AssertionError where it does not within that time."""
+        self._run_until(self.now + within_s, condition)
+        assert condition(), {n: (str(j.outcome), j.last_detail, j.live) for n, j in self.world.jobs.items()}
+
+    def run_to_end(self) -> float:
+        """Until every job is finished; the time."""
+        self.run_until(lambda: not self.world.active)
+        return self.now
+
+    def _run_until(self, end: float, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if not self._heap or self._heap[0][0] > end:
+                self.now = end
+                return
+            self.now = self._heap[0][0]
+            commands: list[cmd.Command] = []
+            while self._heap and self._heap[0][0] <= self.now:
+                commands += heapq.heappop(self._heap)[2]()
+            if commands:
+                self.send(*commands)
+
+    def tick_every(self, seconds: float) -> None:
+        """Has the monitoring interval pass, again and again."""
+
+        def tick() -> list[cmd.Command]:
+            self.at(self.now + seconds, tick)
+            return [cmd.Tick()]
+
+        self.at(self.now + seconds, tick)
+
+    def _soon(self) -> float:
+        return self.now + self.random.random() * self.delay_s
+
+    # --- agents ----------------------------------------------------------------------------------------------------
+
+    def connect(self, node: str) -> None:
+        """The agent calls; it ends what the daemon does not expect, and says what of the expected it does not have."""
+        self.at(self._soon(), lambda: self._call(node))
+
+    def _call(self, node: str) -> list[cmd.Command]:
+        agent = self.agents[node]
+        if agent.connected:
+            return []
+        log_id = f"{node}/{agent.boot}"
+        (welcome,) = self.send(cmd.Hello(node, log_id))
+        agent.sent = welcome.reports_seen
+        expected = {(entry.job, entry.incarnation): entry.taken for entry in welcome.expected}
+        for key, trainer in self.trainers.items():
+            if trainer.parts.get(node) and key not in expected:
+                self._vanish(trainer, node)
+        self.send(cmd.Inventory(node, tuple(agent.gpus), 8, 1000, 1, f"boot{agent.boot}", log_id, True))
+        agent.connected = True
+        for (job, number), taken in expected.items():
+            known = self.trainers.get((job, number))
+            if taken and (known is None or not known.parts.get(node)) and not self._exit_logged(agent, job, number):
+                self._report(agent, ev.Exited(job, number, 1, node, detail="the node was started again"))
+                self._report(agent, ev.GpusFreed(job, number, 1, node))
+        self._deliver()
+        return self._reports(agent)
+
+    @staticmethod
+    def _exit_logged(agent: Agent, job: int, number: int) -> bool:
+        return any(isinstance(e, ev.Exited) and (e.job, e.incarnation) == (job, number) for e in agent.log)
+
+    def disconnect(self, node: str) -> None:
+        """The daemon does not hear the agent any more; its trainers go on."""
+        if self.agents[node].connected:
+            self.agents[node].connected = False
+            self.send(cmd.AgentGone(node, "connection reset"))
+
+    def crash_node(self, node: str) -> None:
+        """Everything on the node is gone, its agent's log too."""
+        agent = self.agents[node]
+        self.disconnect(node)
+        for trainer in self.trainers.values():
+            if trainer.parts.get(node):
+                self._vanish(trainer, node)
+        agent.boot += 1
+        agent.log, agent.sent, agent.taken = [], 0, set()
+
+    def set_gpu(self, node: str, index: int, state: str) -> None:
+        """A GPU becomes ok, lost or dirty."""
+        agent = self.agents[node]
+        agent.gpus[index] = replace(agent.gpus[index], state=state)
+        self._report(agent, ev.GpuChanged(node, index, state))
+
+    def _vanish(self, trainer: Trainer, node: str) -> None:
+        trainer.parts[node] = False
+        self._settle(trainer)
+        trainer.turn += 1
+        self._free(trainer, node)
+
+    def _report(self, agent: Agent, event: ev.Event) -> None:
+        agent.log.append(event)
+        self.at(self._soon(), lambda: self._reports(agent))
+
+    def _reports(self, agent: Agent) -> list[cmd.Command]:
+        if not agent.connected:
+            return []
+        log_id = f"{agent.node}/{agent.boot}"
+        first = agent.sent
+        if self.delay_s and first and self.random.random() < 0.2:
+            first -= 1  # sent twice
+        agent.sent = len(agent.log)
+        return [
+            cmd.AgentReport(agent.node, log_id, number, agent.log[number - 1])
+            for number in range(first + 1, len(agent.log) + 1)
+        ]
+
+    def _deliver(self) -> None:
+        for name, agent in self.agents.items():
+            if agent.connected:
+                for request in self.controller.pending(name):
+                    key = (request.job, request.incarnation, request.kind)
+                    if key not in agent.taken:
+                        agent.taken.add(key)
+                        self.at(self._soon(), lambda request=request: self._take(request))  # type: ignore[misc]
+                    else:
+                        self.at(self._soon(), lambda request=request: [cmd.Taken(request.id)])  # type: ignore[misc]
+
+    def _take(self, request: Request) -> list[cmd.Command]:
+        agent = self.agents[request.node]
+        key = (request.job, request.incarnation)
+        if (*key, request.kind) not in agent.taken:
+            return []  # the node crashed before
+        if request.kind == "start":
+            self._start(agent, request)
+        else:
+            trainer = self.trainers.get(key)
+            if trainer is not None and trainer.parts.get(request.node):
+                {"open": self._open, "suspend": self._suspend, "end": self._end}[request.kind](trainer, request)
+        return [cmd.Taken(request.id)]
+
+    # --- trainers --------------------------------------------------------------------------------------------------
+
+    def _spec(self, trainer: Trainer) -> JobSpec:
+        spec: JobSpec = self.world.jobs[trainer.job].spec
+        return spec
+
+    def _profile(self, trainer: Trainer) -> Profile:
+        return self.profiles.by_name[self._spec(trainer).profile or "plain"]
+
+    def _conduct(self, trainer: Trainer) -> Conduct:
+        return self.conduct.setdefault(trainer.job, Conduct())
+
+    def _use(self, trainer: Trainer, node: str) -> None:
+        for gpu in trainer.placement.gpus if trainer.placement else ():
+            if gpu.node == node:
+                user = self.users.setdefault(gpu, (trainer.job, trainer.number))
+                assert user == (trainer.job, trainer.number), f"{gpu} is used by {user}, given to {trainer}"
+
+    def _free(self, trainer: Trainer, node: str) -> None:
+        for gpu in [g for g, user in self.users.items() if user == (trainer.job, trainer.number) and g.node == node]:
+            del self.users[gpu]
+
+    def _says(self, trainer: Trainer, node: str, kind: type[ev.Report], **more: Any) -> None:
+        self._report(self.agents[node], kind(trainer.job, trainer.number, 1, node, **more))
+
+    def _start(self, agent: Agent, request: Request) -> None:
+        key = (request.job, request.incarnation)
+        trainer = self.trainers.get(key)
+        if trainer is None:
+            nodes = self.world.jobs[request.job].incarnation(request.incarnation)
+            names = nodes.nodes if nodes is not None else (agent.node,)
+            trainer = self.trainers[key] = Trainer(*key, dict.fromkeys(names, False), request.placement)
+        trainer.parts[agent.node] = True
+        self._use(trainer, agent.node)
+        self._says(trainer, agent.node, ev.Started, pid=1)
+        trainer.arrived.add(agent.node)
+        if len(trainer.arrived) < len(trainer.parts):
+            return
+        profile = self._profile(trainer)
+        if trainer.placement is None:
+            self._later(trainer, profile.startup_s, self._reach_gate)
+        else:
+            self._begin(trainer, cold=True)
+
+    def _later(self, trainer: Trainer, seconds: float, what: Callable[[Trainer], None]) -> None:
+        turn = trainer.turn
+
+        def happen() -> list[cmd.Command]:
+            if trainer.turn == turn and all(trainer.parts.values()):
+                what(trainer)
+            return []
+
+        self.at(self.now + seconds, happen)
+
+    def _reach_gate(self, trainer: Trainer) -> None:
+        if self._conduct(trainer).gate_fails:
+            for node in trainer.parts:
+                self._exit(trainer, node, code=1)
+            return
+        for node in trainer.parts:
+            self._says(trainer, node, ev.AtGate)
+        trainer.arrived.clear()
+
+    def _open(self, trainer: Trainer, request: Request) -> None:
+        trainer.placement = request.placement
+        self._use(trainer, request.node)
+        trainer.arrived.add(request.node)
+        if len(trainer.arrived) == len(trainer.parts):
+            self._begin(trainer, cold=False)
+
+    def _begin(self, trainer: Trainer, cold: bool) -> None:
+        profile = self._profile(trainer)
+        trainer.step = self.durable.get(trainer.job, 0.0)
+        wait = profile.resume_s if trainer.job in self.durable else profile.startup_s
+        self._later(trainer, wait if cold else max(0.0, wait - profile.startup_s), self._train)
+
+    def _rate(self, trainer: Trainer) -> float:
+        assert trainer.placement is not None
+        return self._profile(trainer).rate(trainer.placement.per_node, len(trainer.parts))
+
+    def _train(self, trainer: Trainer) -> None:
+        writer = min(trainer.parts)
+        for node in trainer.parts:
+            self._says(trainer, node, ev.Attached)
+        self._says(trainer, writer, ev.TrainerReady, step=int(trainer.step))
+        trainer.since = self.now
+        conduct = self._conduct(trainer)
+        left = (self._spec(trainer).steps or 100) - trainer.step
+        if conduct.fails and left > 5:
+            self._later(trainer, 5 / self._rate(trainer), self._fail)
+        else:
+            self._later(trainer, left / self._rate(trainer), self._finish)
+
+    def _settle(self, trainer: Trainer) -> None:
+        if trainer.since is not None:
+            trainer.step += (self.now - trainer.since) * self._rate(trainer)
+            trainer.since = None
+
+    def _fail(self, trainer: Trainer) -> None:
+        self._settle(trainer)
+        code = self._conduct(trainer).fails.pop(0)
+        self._exit(trainer, self.random.choice(sorted(trainer.parts)), code=code, step=int(trainer.step), attached=True)
+
+    def _finish(self, trainer: Trainer) -> None:
+        trainer.step, trainer.since = float(self._spec(trainer).steps or 100), None
+        for node in trainer.parts:
+            self._says(trainer, node, ev.Progressed, step=int(trainer.step))
+            self._exit(trainer, node, code=0, step=int(trainer.step), attached=True)
+
+    def _exit(self, trainer: Trainer, node: str, **how: Any) -> None:
+        if not trainer.parts.get(node):
+            return
+        trainer.parts[node] = False
+        trainer.turn += 1
+        self._says(trainer, node, ev.Exited, **how)
+
+        def freed() -> list[cmd.Command]:
+            self._free(trainer, node)
+            self._says(trainer, node, ev.GpusFreed)
+            return []
+
+        boot = self.agents[node].boot
+        self.at(self._soon(), lambda: freed() if self.agents[node].boot == boot else [])
+
+    def _suspend(self, trainer: Trainer, request: Request) -> None:
+        """Each part is asked by itself; the checkpoint is written when all of them were asked."""
+        conduct, node = self._conduct(trainer), request.node
+        end = self.now + request.grace_s
+        killed = {"signal": "SIGKILL", "ended_by": "suspend", "attached": True}
+        self.at(end, lambda: self._exit(trainer, node, **killed) or [])
+        if trainer.since is None and not trainer.stopping:
+            self._exit(trainer, node, code=143, ended_by="suspend")
+            return
+        if conduct.never_answers:
+            return
+        if not trainer.stopping:
+            self._settle(trainer)
+            trainer.turn += 1
+            trainer.stopping = True
+            trainer.arrived.clear()
+        trainer.arrived.add(node)
+        if trainer.arrived >= set(trainer.parts):
+            seconds = self._profile(trainer).save_s * (3 if conduct.saves_slowly else 1)
+            self._later(trainer, seconds, self._save)
+
+    def _save(self, trainer: Trainer) -> None:
+        self.durable[trainer.job] = trainer.step
+        self._says(trainer, min(trainer.parts), ev.Saved, step=int(trainer.step), seconds=1.0, final=True)
+        for node in trainer.parts:
+            self._exit(trainer, node, code=0, ended_by="suspend", attached=True)
+
+    def _end(self, trainer: Trainer, request: Request) -> None:
+        self._exit(trainer, request.node, signal="SIGTERM", ended_by="end", attached=trainer.since is not None)
+
+    def kill(self, job: int, signal: str = "SIGKILL") -> None:
+        """Somebody kills the job's trainer on one of its nodes."""
+        for trainer in self.trainers.values():
+            alive = sorted(node for node, there in trainer.parts.items() if there)
+            if trainer.job == job and alive:
+                self._settle(trainer)
+                self._exit(trainer, self.random.choice(alive), signal=signal, step=int(trainer.step))
+                return
+
+    # --- what must hold --------------------------------------------------------------------------------------------
+
+    def check_replay(self, cuts: Sequence[float] = (0.0, 0.3, 0.8)) -> None:
+        """The journal gives this world, from any prefix."""
+        records = self.journal.records
+        for cut in cuts:
+            middle = int(len(records) * cut)
+            whole = fold(fold(World(), records[:middle]), records[middle:])
+            assert whole == self.world
+            assert list(whole.active) == list(self.world.active)
+
+    def states(self) -> dict[int, JobState | None]:
+        return {number: job.outcome for number, job in self.world.jobs.items()}
