@@ -290,6 +290,23 @@ def test_forked_child_is_not_the_rank(tmp_path: Path) -> None:
         assert it.of("done")[0]["step"] == 0
 
 
+def test_hard_exit_does_not_wait_for_threads(tmp_path: Path) -> None:
+    script = tmp_path / "threads.py"
+    script.write_text(
+        "import threading, hpcdl.trainer as hpcdl\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "with hpcdl.checkpoint(3) as folder: (folder / 'w').write_text('w')\n"
+        "print('said', end='')\n"
+        "hpcdl.exit_suspended(hard=True)\n"
+    )
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+        child = it.start([script])
+        assert it.end(child) == 0
+        assert child.stdout is not None
+        assert child.stdout.read() == "said"
+        assert [each["final"] for each in it.of("saved")] == [False, True]
+
+
 def test_preset_and_rank(tmp_path: Path) -> None:
     script = tmp_path / "presets.py"
     script.write_text("import hpcdl.trainer as h, time\nh.ready(0)\nwhile not h.should_suspend(): time.sleep(0.01)\n")
