@@ -58,6 +58,8 @@ def _decoder(kind: Hashable) -> _Decoder:
         return _composite(kind)
     if kind is Any:
         return lambda data: data
+    if kind is None:  # as `dict[int, None]` has it
+        kind = type(None)
     if isinstance(kind, type) and kind in _SCALARS:
         return _scalar(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -93,9 +95,24 @@ def _composite(kind: Any) -> _Decoder:
         items = [_decoder(argument) for argument in arguments]
         return lambda data: tuple(item(entry) for item, entry in zip(items, _listed(data), strict=True))
     if origin is dict:
-        value = _decoder(arguments[1])
-        return lambda data: {key: value(entry) for key, entry in data.items()}
+        key, value = _key_decoder(arguments[0]), _decoder(arguments[1])
+        return lambda data: {key(name): value(entry) for name, entry in _object(data).items()}
     raise CodecError(f"cannot read a {kind}")
+
+
+def _key_decoder(kind: Any) -> Callable[[str], Any]:
+    """How a key is read back from the text that JSON makes of it: `str` of the key."""
+    if kind in (str, int):
+        return typing.cast(Callable[[str], Any], kind)
+    if isinstance(kind, type) and hasattr(kind, "parse"):
+        return typing.cast(Callable[[str], Any], kind.parse)
+    raise CodecError(f"cannot read keys of {kind!r}")
+
+
+def _object(data: Json) -> dict[str, Any]:
+    if type(data) is not dict:
+        raise CodecError(f"expected an object, got {type(data).__name__}")
+    return data
 
 
 def _listed(data: Json) -> Any:
@@ -110,7 +127,7 @@ def _record(kind: type) -> _Decoder:
     decoders = {name: _decoder(hints[name]) for name in names}
 
     def decode(data: Json) -> Any:
-        if type(data) is not dict:
+        if type(data) is not dict:  # not _object: this is the path of every event, and names its kind
             raise CodecError(f"{kind.__name__}: expected an object, got {type(data).__name__}")
         values = {}
         for key, value in data.items():

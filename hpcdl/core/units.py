@@ -14,6 +14,14 @@ class GpuRef(NamedTuple):
     def __str__(self) -> str:
         return f"{self.node}:{self.number}"
 
+    @classmethod
+    def parse(cls, text: str) -> "GpuRef":
+        """`"n3:0"` -> n3:0; ValueError where it is no such text."""
+        node, colon, number = text.rpartition(":")
+        if not (node and colon and number.isascii() and number.isdigit()):
+            raise ValueError(f"{text!r} is not NODE:NUMBER")
+        return cls(node, int(number))
+
 
 def parse_range(text: str) -> tuple[int, int | None]:
     """`"2"` -> (2, 2), `"1:3"` -> (1, 3), `"1:"` -> (1, None); ValueError says what is wrong.

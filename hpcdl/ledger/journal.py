@@ -1,0 +1,368 @@
+"""`Journal` in SQLite: what was appended is on the disk when `append` returns, or nothing of it ever is."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, select
+from sqlalchemy.exc import DBAPIError
+
+from hpcdl.core.codec import CodecError, from_json, to_json
+from hpcdl.core.events import Recorded
+from hpcdl.core.journal import JournalError, LeaseLost, Request, Stamped
+from hpcdl.core.lifecycle import Draft, IllegalEvent, fold, validate
+from hpcdl.core.model import World
+from hpcdl.ledger import projections, schema, snapshots
+from hpcdl.ledger.database import close_database, journal_error, open_database
+from hpcdl.ledger.records import (
+    EventRow,
+    dumps,
+    forget_unnamed,
+    loads,
+    pieces,
+    read_archive,
+    records_of,
+    row_of,
+    write_archive,
+)
+from hpcdl.ledger.samples import Ring, Sample
+
+SAMPLES = 100_000
+_PAGE = 2_000
+_ARCHIVED_AT_ONCE = 20_000
+
+_ALL_COLUMNS = select(schema.event)
+
+
+@dataclass(slots=True)
+class _Tip:
+    """Where the journal stands, so that an append reads nothing. Thrown away when a commit fails, and read again."""
+
+    draft: Draft
+    versions: dict[str, int]
+    last_request: int
+    snapshot_seq: int
+
+
+class SqliteJournal:
+    """See `hpcdl.core.journal.Journal`. Any thread may call; calls wait for each other.
+
+    The events must be legal one after the other (IllegalEvent, and nothing is recorded): a ledger that cannot be
+    folded would never start again.
+    """
+
+    def __init__(self, path: Path, *, lease_check: Callable[[], bool] | None = None, samples: int = SAMPLES) -> None:
+        """Open the ledger, or make it. `lease_check` is asked right before each commit; `samples`: the ring's size.
+
+        Raises JournalError: another process has it open, it is damaged, not private, or from a newer hpcdl.
+        """
+        self.path = path
+        self._lease_check = lease_check
+        self._lock = threading.RLock()
+        self._ring = Ring(samples)
+        self._tip: _Tip | None = None
+        self._archived = lru_cache(maxsize=1)(self._read_archive)
+        self._connection, migrated = open_database(path)
+        try:
+            with self._reading() as connection:
+                self._ring.load(connection)
+                self._known()
+            if migrated:
+                self.rebuild()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "SqliteJournal":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, with the samples that still wait. A closed journal must not be used."""
+        with self._lock:
+            if self._connection.closed:
+                return
+            try:
+                self.flush()
+            except JournalError:
+                pass  # samples only
+            close_database(self._connection)
+
+    # --- the protocol ----------------------------------------------------------------------------------------------
+
+    def append(
+        self, events: Sequence[Stamped], requests: Sequence[Request] = (), settled: Sequence[int] = ()
+    ) -> tuple[list[Recorded], list[Request]]:
+        """See `Journal.append`. LeaseLost: write nothing more; after any other JournalError it may be called again."""
+        if not events and not requests and not settled:
+            return [], []
+        with self._lock:
+            tip = self._known()
+            self._tip = None
+            draft, touched = tip.draft, projections.Touched()
+            added: list[Recorded] = []
+            event_rows: list[EventRow] = []
+            for at, event in events:
+                touched.add(draft.world, event, at)
+                draft.add(event, at)
+                stream = projections.plain(event.stream)
+                version = tip.versions[stream] = tip.versions.get(stream, 0) + 1
+                record = Recorded(draft.world.seq, at, version, event)
+                added.append(record)
+                event_rows.append(row_of(record, stream))
+            draft.events.clear()
+            numbered = [replace(request, id=tip.last_request + n) for n, request in enumerate(requests, 1)]
+            tip.last_request += len(numbered)
+            seq = draft.world.seq
+            with self._transaction() as connection:
+                if event_rows:
+                    connection.exec_driver_sql(schema.ADD_EVENT, event_rows)
+                    projections.write(connection, touched.rows(draft.world))
+                if numbered:
+                    rows = [(each.id, seq, each.kind, dumps(to_json(each)), "pending") for each in numbered]
+                    connection.exec_driver_sql(schema.ADD_REQUEST, rows)
+                if settled:
+                    connection.exec_driver_sql(schema.SETTLE, [(number,) for number in settled])
+            self._tip = tip
+            return added, numbered
+
+    def load(self) -> World:
+        """See `Journal.load`."""
+        with self._lock:
+            return Draft(self._known().draft.world).world
+
+    def pending(self) -> list[Request]:
+        """See `Journal.pending`."""
+        table = schema.outbox
+        with self._reading() as connection:
+            query = select(table.c.id, table.c.body).where(table.c.state == "pending").order_by(table.c.id)
+            rows = connection.execute(query).all()
+        try:
+            return [replace(from_json(Request, loads(body)), id=number) for number, body in rows]
+        except (CodecError, ValueError) as error:
+            raise JournalError(f"{self.path}: a request cannot be read ({error}): restore a copy of it") from error
+
+    def read(self, after: int = 0, limit: int = 1000, job: int | None = None) -> list[Recorded]:
+        """See `Journal.read`. Reaches into the archive files."""
+        stream = None if job is None else f"job/{job}"
+        rows: list[EventRow] = []
+        for piece in self._rows(max(after, 0), limit, stream):
+            rows.extend(piece[: limit - len(rows)])
+            if len(rows) >= limit:
+                break
+        return records_of(rows)
+
+    # --- retention, telemetry, repair ------------------------------------------------------------------------------
+
+    @property
+    def last_seq(self) -> int:
+        """The seq of the newest event, 0 without events."""
+        with self._lock:
+            return self._known().draft.world.seq
+
+    @property
+    def snapshot_seq(self) -> int:
+        """The seq of the newest snapshot, 0 without one."""
+        with self._lock:
+            return self._known().snapshot_seq
+
+    def snapshot(self, world: World) -> None:
+        """Record the whole world as of its seq, so that a restart replays only later events. Raises JournalError."""
+        with self._lock:
+            tip = self._known()
+            if world.seq > tip.draft.world.seq:
+                raise ValueError(f"a world at seq {world.seq}, and the ledger ends at {tip.draft.world.seq}")
+            with self._transaction() as connection:
+                snapshots.put(connection, world)
+            tip.snapshot_seq = max(tip.snapshot_seq, world.seq)
+
+    def archive(self, before_seq: int) -> int:
+        """Move events with a lower seq, as far as a snapshot covers them, to archive files; returns how many.
+
+        Settled requests as old as they are dropped. Raises JournalError; what was moved until then, stays moved.
+        """
+        with self._lock:
+            until = min(before_seq, self._known().snapshot_seq + 1)
+            table = schema.event
+            with self._reading() as connection:
+                rows = connection.execute(_ALL_COLUMNS.where(table.c.seq < until).order_by(table.c.seq)).all()
+                named = connection.execute(select(schema.archive.c.name)).scalars().all()
+            if not rows:
+                return 0
+            try:
+                forget_unnamed(self.path.parent, named, rows[0][0])
+                for piece in pieces(rows, _ARCHIVED_AT_ONCE):
+                    self._archive(piece)
+            except OSError as error:
+                raise journal_error(self.path.parent, error) from error
+            return len(rows)
+
+    def add_samples(self, samples: Sequence[Sample]) -> None:
+        """Keep samples in the ring; they are written with the next commit, and lost with a crash before it."""
+        with self._lock:
+            self._ring.waiting.extend(samples)
+
+    def samples(self, since: float = 0.0, node: str | None = None, limit: int = 1000) -> list[Sample]:
+        """Samples later than `since`, of one node where given, oldest first; the newest `limit` of them."""
+        with self._reading() as connection:
+            return self._ring.read(connection, since, node, limit)
+
+    def flush(self) -> None:
+        """Write the samples that wait. Raises JournalError."""
+        with self._lock:
+            if self._ring.waiting:
+                with self._transaction():
+                    pass
+
+    def verify(self) -> int:
+        """Check the file, fold all events, archived ones too, and compare with world and projections.
+
+        Returns the number of events. Raises JournalError that names the first difference.
+        """
+        with self._lock:
+            kept = self._known().draft.world
+            with self._reading() as connection:
+                damage = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
+            if damage != "ok":
+                raise JournalError(f"{self.path} is damaged ({damage}): restore a copy of it")
+            world, rows = self._built()
+            try:
+                validate(world)
+            except ValueError as error:
+                raise JournalError(f"{self.path}: the events contradict themselves: {error}") from error
+            if world != kept:
+                raise JournalError(f"{self.path}: the snapshot at seq {self.snapshot_seq} differs from the events")
+            with self._reading() as connection:
+                found = projections.difference(connection, rows)
+            if found:
+                raise JournalError(f"{self.path}: {found}: rebuild the projections")
+            return world.seq
+
+    def rebuild(self) -> None:
+        """Make the projections anew from all events. Raises JournalError."""
+        with self._lock:
+            _, rows = self._built()
+            with self._transaction() as connection:
+                projections.replace_all(connection, rows)
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with self._lock:
+            try:
+                yield self._connection
+            except DBAPIError as error:
+                raise journal_error(self.path, error) from error
+            finally:
+                self._rollback()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """What is done inside is committed at its end, together with the samples that wait, or not at all."""
+        try:
+            self._connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield self._connection
+            samples = self._ring.write(self._connection)
+            if self._lease_check is not None and not self._lease_check():
+                raise LeaseLost(f"the lease on {self.path.parent} is lost: another daemon took over, this one must end")
+            self._connection.commit()
+        except BaseException as error:
+            self._rollback()
+            if isinstance(error, DBAPIError | OSError):
+                raise journal_error(self.path, error) from error
+            raise
+        self._ring.written(samples)
+
+    def _rollback(self) -> None:
+        """End a transaction, also one whose COMMIT failed, which SQLAlchemy takes for ended and SQLite does not."""
+        self._connection.rollback()
+        driver: Any = self._connection.connection.driver_connection
+        if driver.in_transaction:
+            driver.rollback()
+
+    def _known(self) -> _Tip:
+        if self._tip is None:
+            self._tip = self._find_tip()
+        return self._tip
+
+    def _find_tip(self) -> _Tip:
+        table, archive = schema.event, schema.archive
+        with self._reading() as connection:
+            count, first, last = connection.execute(
+                select(func.count(), func.min(table.c.seq), func.max(table.c.seq)).select_from(table)
+            ).one()
+            archived = connection.execute(select(func.max(archive.c.last))).scalar() or 0
+            if count and (first != archived + 1 or last - first + 1 != count):
+                raise JournalError(f"{self.path}: events are missing after seq {archived}: restore a copy of it")
+            versions: dict[str, int] = dict(connection.execute(select(schema.stream)).tuples().all())
+            newest = select(table.c.stream, func.max(table.c.version)).group_by(table.c.stream)
+            versions.update(connection.execute(newest).tuples().all())
+            used = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'outbox'").scalar()
+            world = snapshots.newest(connection)
+        tip = _Tip(Draft(World()), versions, used or 0, world.seq)
+        with self._folding():
+            tip.draft = Draft(fold(world, self._records(world.seq)))
+        if tip.draft.world.seq != (last or archived):
+            raise JournalError(f"{self.path}: a snapshot is ahead of the events: restore a copy of it")
+        return tip
+
+    @contextmanager
+    def _folding(self) -> Iterator[None]:
+        try:
+            yield
+        except IllegalEvent as error:
+            raise JournalError(f"{self.path}: the events do not follow from each other: {error}") from error
+
+    def _built(self) -> tuple[World, dict[str, list[projections.Row]]]:
+        with self._folding():
+            return projections.built(self._records(0))
+
+    def _records(self, after: int) -> Iterator[Recorded]:
+        for piece in self._rows(after, _PAGE, None):
+            yield from records_of(piece)
+
+    def _rows(self, after: int, page: int, stream: str | None) -> Iterator[Sequence[EventRow]]:
+        """The rows with seq > after, of one stream where given, in pieces, from archive files and table."""
+        archive, table = schema.archive, schema.event
+        with self._reading() as connection:
+            query = select(archive).where(archive.c.last > after).order_by(archive.c.first)
+            files = connection.execute(query).tuples().all()
+        for first, last, name in files:
+            rows = self._archived(name, first, last)
+            yield [row for row in rows if row[0] > after and stream in (None, row[2])]
+            after = last
+        chosen = _ALL_COLUMNS if stream is None else _ALL_COLUMNS.where(table.c.stream == stream)
+        page = max(1, min(page, _PAGE))
+        while True:
+            with self._reading() as connection:
+                query = chosen.where(table.c.seq > after).order_by(table.c.seq).limit(page)
+                found = connection.execute(query).all()
+            if found:
+                yield found
+            if len(found) < page:
+                return
+            after = found[-1][0]
+
+    def _read_archive(self, name: str, first: int, last: int) -> list[EventRow]:
+        return read_archive(self.path.with_name(name), first, last)
+
+    def _archive(self, rows: Sequence[EventRow]) -> None:
+        first, last = rows[0][0], rows[-1][0]
+        name = write_archive(self.path.parent, rows)
+        versions = {row[2]: row[3] for row in rows}
+        with self._transaction() as connection:
+            connection.exec_driver_sql(schema.ADD_ARCHIVE, (first, last, name))
+            connection.exec_driver_sql(schema.PUT_STREAM, list(versions.items()))
+            connection.execute(delete(schema.event).where(schema.event.c.seq <= last))
+            outbox = schema.outbox
+            connection.execute(delete(outbox).where(outbox.c.state == "settled", outbox.c.seq <= last))

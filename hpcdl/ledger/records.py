@@ -1,0 +1,131 @@
+"""Events as rows, and as lines of the archive files that older ones move to.
+
+An archive file, `ledger-archive-<first>-<last>.jsonl.gz`, holds every event from seq `first` to `last`, a JSON list a
+line in the order of the event table's columns. It is whole and durable before the ledger names it and drops the rows;
+one that the ledger does not name is what a crash in between left, and counts for nothing.
+"""
+
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcdl.core.codec import CodecError
+from hpcdl.core.events import Event, Recorded, decode, encode
+from hpcdl.core.journal import JournalError
+
+EVENT_SCHEMA = 1
+"""Of the bodies that this program writes, and the highest that it reads."""
+
+EventRow = Sequence[Any]
+"""(seq, at, stream, version, kind, schema, body, cause): the event table's columns."""
+
+dumps = json.JSONEncoder(separators=(",", ":")).encode  # ASCII, so that any text can be stored
+loads = json.loads
+
+
+def row_of(record: Recorded, stream: str) -> EventRow:
+    """The row of a record; `stream` is the event's, as it is stored."""
+    event = record.event
+    body = dumps(encode(event))
+    return (record.seq, record.at, stream, record.version, event.kind, EVENT_SCHEMA, body, record.cause)
+
+
+def records_of(rows: Sequence[EventRow]) -> list[Recorded]:
+    """The records of rows. Raises JournalError that names the seq of what cannot be read."""
+    try:
+        bodies = json.loads(f"[{','.join([row[6] for row in rows])}]")
+        if len(bodies) != len(rows):
+            raise ValueError("a body is not one value")
+    except (ValueError, TypeError, RecursionError):
+        return [_record(row, _loads(row)) for row in rows]
+    return [_record(row, body) for row, body in zip(rows, bodies, strict=True)]
+
+
+def _loads(row: EventRow) -> Any:
+    try:
+        return json.loads(row[6])
+    except (ValueError, TypeError, RecursionError) as error:
+        raise JournalError(f"the ledger is damaged at event {row[0]} ({error}): restore a copy of it") from error
+
+
+def _record(row: EventRow, body: Any) -> Recorded:
+    seq, at, _, version, kind, schema, _, cause = row
+    if schema > EVENT_SCHEMA:
+        raise JournalError(f"event {seq} ({kind}) was written by a newer hpcdl: update hpcdl")
+    try:
+        event: Event = decode(kind, body)
+    except CodecError as error:
+        raise JournalError(f"the ledger's event {seq} ({kind}) cannot be read: {error}: restore a copy of it") from None
+    return Recorded(seq, at, version, event, cause)
+
+
+def archive_name(first: int, last: int) -> str:
+    """The name of the file of these events."""
+    return f"ledger-archive-{first:012d}-{last:012d}.jsonl.gz"
+
+
+def write_archive(folder: Path, rows: Sequence[EventRow]) -> str:
+    """Write the rows to an archive file (0600), durably, and return its name. Raises OSError; nothing is then left."""
+    name = archive_name(rows[0][0], rows[-1][0])
+    content = gzip.compress("".join(f"{dumps(list(row))}\n" for row in rows).encode("ascii"), 6, mtime=0)
+    temporary = folder / f".{name}.tmp"
+    temporary.unlink(missing_ok=True)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            left = memoryview(content)
+            while left:
+                left = left[os.write(fd, left) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, folder / name)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return name
+
+
+def read_archive(path: Path, first: int, last: int) -> list[EventRow]:
+    """The rows of an archive file. Raises JournalError where it is missing, damaged or of other events."""
+    try:
+        with gzip.open(path, "rt", encoding="ascii") as file:
+            rows: list[EventRow] = [json.loads(line) for line in file]
+        if [row[0] for row in rows] != list(range(first, last + 1)):
+            raise ValueError(f"its events are not {first} to {last}")
+    except FileNotFoundError:
+        raise JournalError(f"{path} is missing, with events {first} to {last}: put it back") from None
+    except (OSError, EOFError, ValueError, TypeError, LookupError, zlib.error) as error:
+        raise JournalError(f"{path} is damaged ({error}): restore a copy of it") from error
+    return rows
+
+
+def forget_unnamed(folder: Path, named: Iterable[str], first_kept: int) -> None:
+    """Remove what a crash left: archive files that the ledger does not name, of events that it still has itself."""
+    known = set(named)
+    for path in folder.glob("*ledger-archive-*"):
+        match = re.fullmatch(r"\.?(ledger-archive-(\d{12,})-\d{12,}\.jsonl\.gz)(\.tmp)?", path.name)
+        if match and (match[3] or (match[1] not in known and int(match[2]) >= first_kept)):
+            path.unlink(missing_ok=True)
+
+
+def pieces(rows: Iterable[EventRow], size: int) -> Iterator[list[EventRow]]:
+    """The rows in lists of at most `size`."""
+    piece: list[EventRow] = []
+    for row in rows:
+        piece.append(row)
+        if len(piece) == size:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
