@@ -114,7 +114,7 @@ def test_rate_stays_between_its_neighbours_and_below_the_best_point(profile: Pro
             lower, upper = sorted((at_low, at_high))
             assert lower * (1 - 1e-9) <= profile.rate(gpus, nodes) <= upper * (1 + 1e-9)
     for count, rate in on_one:
-        assert profile.rate(count, nodes) == rate
+        assert profile.rate(count, nodes) == pytest.approx(rate, rel=1e-12)
 
 
 @given(profiles())
