@@ -1,0 +1,27 @@
+"""The GPUs of this node: which there are, what they do, and which processes hold them.
+
+Three sources give the same answers: NVML, `nvidia-smi` where NVML cannot be loaded, and emulated GPUs for machines
+that have none. A source is asked from one thread at a time, and an answer may take seconds when a driver is ill.
+"""
+
+from hpcdl.gpu.device import Gpu, GpuSample, GpuSource, GpuSourceError, GpuState, NoGpus
+from hpcdl.gpu.discovery import discover
+from hpcdl.gpu.emulated import EmulatedSource
+from hpcdl.gpu.mask import cuda_visible_devices, visible
+from hpcdl.gpu.nvml import NvmlSource
+from hpcdl.gpu.smi import SmiSource
+
+__all__ = [
+    "EmulatedSource",
+    "Gpu",
+    "GpuSample",
+    "GpuSource",
+    "GpuSourceError",
+    "GpuState",
+    "NoGpus",
+    "NvmlSource",
+    "SmiSource",
+    "cuda_visible_devices",
+    "discover",
+    "visible",
+]

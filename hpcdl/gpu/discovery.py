@@ -1,0 +1,28 @@
+"""Which source a node uses."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from hpcdl.gpu.device import GpuSource, GpuSourceError, NoGpus
+from hpcdl.gpu.emulated import EmulatedSource
+from hpcdl.gpu.nvml import NvmlSource
+from hpcdl.gpu.smi import SmiSource
+
+
+def discover(emulate: int | None, emulated_folder: Path) -> GpuSource:
+    """Emulated GPUs if a number of them is asked for; else NVML; else nvidia-smi on PATH; else none, with why."""
+    if emulate is not None:
+        return EmulatedSource(emulated_folder, emulate)
+    try:
+        return NvmlSource()
+    except GpuSourceError as error:
+        why = str(error)
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return NoGpus(f"{why}; nvidia-smi is not on PATH")
+    try:
+        return SmiSource(program)
+    except GpuSourceError as error:
+        return NoGpus(f"{why}; {error}")

@@ -1,0 +1,100 @@
+"""Emulated GPUs for machines that have none: the memory of one is the record lock on a file.
+
+A trainer holds the lock (hpcdl/trainer/emulated.py) and has a JSON note in the file: {"pid", "util", "memory_mib"}.
+The kernel frees the lock when the process is gone, however it went, as a driver frees a GPU's memory; and it tells who
+holds it without the asker taking it, so that a sample is never in a trainer's way. A deleted file is a lost GPU.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import struct
+from pathlib import Path
+
+from hpcdl.gpu.device import Gpu, GpuSample
+
+FLOCK = "@hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, pid
+NOTE_LIMIT = 4096
+
+
+class EmulatedSource:
+    """`count` emulated GPUs, with their files in `folder` (made if need be, 0700).
+
+    Their UUIDs come from the folder's path: the same after a restart, and others in another folder. Not to be asked
+    from a process that holds one of them: POSIX drops a process's record locks when it closes the file anywhere.
+    """
+
+    name = "emulated"
+
+    def __init__(self, folder: Path, count: int, name: str = "Emulated V100", memory_mib: int = 16384) -> None:
+        """OSError if the folder cannot be made."""
+        if count < 0:
+            raise ValueError(f"the number of emulated GPUs is 0 or more, not {count}")
+        self.folder = folder.resolve()
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        prefix = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:8]
+        self._gpus = tuple(Gpu(index, f"EMU-{prefix}-{index}", name, memory_mib) for index in range(count))
+        for gpu in self._gpus:
+            os.close(os.open(self._path(gpu), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+
+    @property
+    def detail(self) -> str:
+        return f"{len(self._gpus)} emulated GPUs in {self.folder}"
+
+    def list(self) -> tuple[Gpu, ...]:
+        return self._gpus
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        return tuple(self._sample(gpu) for gpu in self._gpus)
+
+    def close(self) -> None:
+        return None
+
+    def _path(self, gpu: Gpu) -> Path:
+        return self.folder / f"{gpu.uuid}.lock"
+
+    def _sample(self, gpu: Gpu) -> GpuSample:
+        try:
+            descriptor = os.open(self._path(gpu), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return GpuSample(gpu.uuid, state="lost", detail=f"{self._path(gpu)} was deleted")
+        except OSError as error:
+            return GpuSample(gpu.uuid, state="unknown", detail=str(error))
+        try:
+            pid = _holder(descriptor)
+            note = os.pread(descriptor, NOTE_LIMIT, 0) if pid is not None else b""
+        except OSError as error:
+            return GpuSample(gpu.uuid, state="unknown", detail=str(error))
+        finally:
+            os.close(descriptor)
+        if pid is None:
+            return GpuSample(gpu.uuid, 0, 0, gpu.memory_mib, pids=())
+        if pid <= 0:
+            return GpuSample(
+                gpu.uuid, memory_total_mib=gpu.memory_mib, detail="held by a process that this one cannot see"
+            )
+        util, memory = _noted(note, pid)
+        return GpuSample(gpu.uuid, util, memory, gpu.memory_mib, pids=(pid,))
+
+
+def _holder(descriptor: int) -> int | None:
+    """The pid that holds a lock on the file, 0 or less if it is in another pid namespace, None if nobody does."""
+    asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    # The question of an open file description, so that a lock of this very process is answered too.
+    kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _noted(note: bytes, pid: int) -> tuple[int | None, int | None]:
+    """util and memory_mib; None while the holder is still writing, or if what is there is another holder's."""
+    try:
+        said = json.loads(note)
+    except (ValueError, RecursionError):
+        return None, None
+    if not isinstance(said, dict) or said.get("pid") != pid:
+        return None, None
+    util, memory = said.get("util"), said.get("memory_mib")
+    return util if type(util) is int else None, memory if type(memory) is int else None

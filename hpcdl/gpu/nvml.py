@@ -1,0 +1,209 @@
+"""GPUs through NVML (module `pynvml` of nvidia-ml-py), which loads the driver's libnvidia-ml.so.1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from hpcdl.gpu.device import MIG_INDEX_STEP, Gpu, GpuSample, GpuSourceError
+
+T = TypeVar("T")
+
+# NVML's numbers, so that a fault can be judged without the library.
+NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND, NO_DATA = 3, 4, 6, 7, 13, 21
+GPU_IS_LOST, RESET_REQUIRED = 15, 16
+SILENT = {NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND, NO_DATA}
+LOST = {GPU_IS_LOST, RESET_REQUIRED}
+
+
+class _Fault(Exception):
+    """An error of NVML, by its number and in words."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look over all devices: handles by UUID, and what went wrong at an index of NVML's."""
+
+    handles: dict[str, Any] = field(default_factory=dict)
+    faults: dict[int, _Fault] = field(default_factory=dict)
+
+
+class NvmlSource:
+    """The GPUs that NVML sees, by UUID; where MIG is on, the MIG devices instead of their GPU.
+
+    A GPU that cannot be read says so, and the others are still read. When NVML itself dies (driver reloaded, unknown
+    error) it is initialised again, once a sample; a GPU that stays broken is not worth another start of NVML.
+    """
+
+    name = "nvml"
+
+    def __init__(self) -> None:
+        """GpuSourceError if there is no NVML here."""
+        try:
+            import pynvml
+        except ImportError as error:
+            raise GpuSourceError(f"NVML: module pynvml (nvidia-ml-py) cannot be imported: {error}") from error
+        self._nvml: Any = pynvml
+        self._up = False
+        self._known: dict[str, Gpu] = {}
+        self._at: dict[str, int] = {}  # index of NVML's at which a GPU was last seen; a driver may renumber
+        self._broken: set[str] = set()
+        self._unnamed: dict[int, str] = {}
+        try:
+            self._start()
+            self._look()
+        except _Fault as fault:
+            self.close()
+            raise GpuSourceError(f"NVML: {fault}") from fault
+
+    @property
+    def detail(self) -> str:
+        parts = [f"GPU {index} has no name that is known: {why}" for index, why in sorted(self._unnamed.items())]
+        return "; ".join(parts) or ("" if self._known else "NVML sees no GPU")
+
+    def list(self) -> tuple[Gpu, ...]:
+        return tuple(sorted(self._known.values(), key=lambda gpu: gpu.index))
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        try:
+            samples = self._read() if self._up else None
+            why = "NVML is not initialised"
+        except _Fault as fault:
+            samples, why = None, str(fault)
+        if samples is None or {each.uuid for each in samples if each.state == "unknown"} - self._broken:
+            try:
+                self._stop()
+                self._start()
+                samples = self._read()
+            except _Fault as fault:
+                why = str(fault)
+                self._stop()
+                samples = None
+        if samples is None:
+            return tuple(GpuSample(gpu.uuid, state="unknown", detail=f"NVML: {why}") for gpu in self.list())
+        self._broken = {each.uuid for each in samples if each.state == "unknown"}
+        return samples
+
+    def close(self) -> None:
+        self._stop()
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._nvml, function)(*arguments)
+        except self._nvml.NVMLError as error:
+            raise _Fault(int(error.value), str(error)) from error
+        except UnicodeDecodeError as error:
+            raise _Fault(NOT_SUPPORTED, f"{function} gave no text") from error
+
+    def _field(self, read: Callable[[], T]) -> T | None:
+        """None where this GPU, driver or user cannot have it; a _Fault is about the GPU itself."""
+        try:
+            return read()
+        except _Fault as fault:
+            if fault.code in SILENT:
+                return None
+            raise
+
+    def _start(self) -> None:
+        self._call("nvmlInit")
+        self._up = True
+
+    def _stop(self) -> None:
+        if self._up:
+            self._up = False
+            try:
+                self._call("nvmlShutdown")
+            except _Fault:
+                pass  # a dead NVML has nothing to give back
+
+    def _look(self) -> _Look:
+        look = _Look()
+        for index in range(int(self._call("nvmlDeviceGetCount"))):
+            try:
+                handle = self._call("nvmlDeviceGetHandleByIndex", index)
+                for number, device in self._devices(index, handle):
+                    uuid = str(self._call("nvmlDeviceGetUUID", device))
+                    self._at[uuid] = index
+                    look.handles[uuid] = device
+                    self._remember(uuid, number, device)
+            except _Fault as fault:
+                look.faults[index] = fault
+        named = set(self._at.values())
+        self._unnamed = {index: str(fault) for index, fault in look.faults.items() if index not in named}
+        return look
+
+    def _devices(self, index: int, handle: Any) -> Iterator[tuple[int, Any]]:
+        """The GPU itself, or its MIG devices, each with its number on the node."""
+        mode = self._field(lambda: self._call("nvmlDeviceGetMigMode", handle))
+        if mode is None or mode[0] == 0:
+            yield index, handle
+            return
+        for part in range(int(self._field(lambda: self._call("nvmlDeviceGetMaxMigDeviceCount", handle)) or 0)):
+            device = self._field(lambda part=part: self._call("nvmlDeviceGetMigDeviceHandleByIndex", handle, part))  # type: ignore[misc]
+            if device is not None:
+                yield MIG_INDEX_STEP * (index + 1) + part, device
+
+    def _remember(self, uuid: str, number: int, device: Any) -> None:
+        known = self._known.get(uuid)
+        if known is None:
+            taken = {gpu.index for gpu in self._known.values()}
+            known = Gpu(number if number not in taken else max(taken) + 1, uuid, "", 0)
+        self._known[uuid] = known
+        if not known.name or not known.memory_mib:
+            name = self._field(lambda: self._call("nvmlDeviceGetName", device))
+            memory = self._field(lambda: self._call("nvmlDeviceGetMemoryInfo", device))
+            total = 0 if memory is None else int(memory.total) >> 20
+            self._known[uuid] = replace(known, name=str(name or known.name), memory_mib=total or known.memory_mib)
+
+    def _read(self) -> tuple[GpuSample, ...]:
+        look = self._look()
+        return tuple(self._sample(gpu, look) for gpu in self.list())
+
+    def _sample(self, gpu: Gpu, look: _Look) -> GpuSample:
+        handle = look.handles.get(gpu.uuid)
+        fault = None if handle is not None else look.faults.get(self._at[gpu.uuid])
+        if handle is None and fault is None:
+            return GpuSample(gpu.uuid, state="lost", detail="NVML no longer lists it")
+        try:
+            if fault is not None:
+                raise fault
+            return self._measure(gpu, handle)
+        except _Fault as error:
+            return GpuSample(gpu.uuid, state="lost" if error.code in LOST else "unknown", detail=f"NVML: {error}")
+
+    def _measure(self, gpu: Gpu, handle: Any) -> GpuSample:
+        def ask(function: str, *arguments: Any) -> Any:
+            return self._field(lambda: self._call(function, handle, *arguments))
+
+        rates = ask("nvmlDeviceGetUtilizationRates")
+        memory = ask("nvmlDeviceGetMemoryInfo")
+        power = ask("nvmlDeviceGetPowerUsage")
+        return GpuSample(
+            gpu.uuid,
+            util=None if rates is None else int(rates.gpu),
+            memory_used_mib=None if memory is None else int(memory.used) >> 20,
+            memory_total_mib=None if memory is None else int(memory.total) >> 20,
+            power_w=None if power is None else power / 1000,
+            temperature_c=ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
+            pids=self._pids(ask),
+        )
+
+    @staticmethod
+    def _pids(ask: Callable[[str], Any]) -> tuple[int, ...] | None:
+        """Compute processes; drivers older than 510 have only the second version of the call.
+
+        Clients of MPS, and processes that also draw, may be on a list of their own.
+        """
+        compute = ask("nvmlDeviceGetComputeRunningProcesses_v3")
+        if compute is None:
+            compute = ask("nvmlDeviceGetComputeRunningProcesses_v2")
+        if compute is None:
+            return None
+        mps = ask("nvmlDeviceGetMPSComputeRunningProcesses_v3") or []
+        graphics = ask("nvmlDeviceGetGraphicsRunningProcesses_v3") or []
+        return tuple(sorted({int(process.pid) for process in [*compute, *mps, *graphics]}))
