@@ -1,0 +1,17 @@
+"""Drawings and measures of what happened, from the events alone: values in, one HTML page out."""
+
+from hpcdl.report.measures import JobMeasures, RunMeasures, measure
+from hpcdl.report.page import Run, Table, render, timeline_page
+from hpcdl.report.spans import History, read_history
+
+__all__ = [
+    "History",
+    "JobMeasures",
+    "Run",
+    "RunMeasures",
+    "Table",
+    "measure",
+    "read_history",
+    "render",
+    "timeline_page",
+]

@@ -1,0 +1,119 @@
+"""What a run came to, in numbers. Times are seconds; those of jobs count from the run's first submit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpcdl.core.model import Cause, JobState, Placement
+from hpcdl.core.profile import Profile
+from hpcdl.report.spans import History, JobHistory, Phase, Stay
+
+
+@dataclass(frozen=True, slots=True)
+class JobMeasures:
+    """One job. `start_s`, `end_s`: first grant of GPUs and end, None if not (yet). `wait_s` and `jct_s` count from its
+    own submit. `gpus`: (time, number of GPUs held from then on), ending with 0 once it is finished.
+
+    `lost_s`: from each request to suspend until its next incarnation trains, the wait for GPUs between included.
+    """
+
+    id: int
+    name: str
+    state: JobState | None
+    start_s: float | None
+    end_s: float | None
+    wait_s: float | None
+    jct_s: float | None
+    gpus: tuple[tuple[float, int], ...]
+    suspends: int
+    resumes: int
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeasures:
+    """A whole run.
+
+    `utilisation` is work done over work possible: while a job trains on n GPUs, each of them counts with the share
+    rate(n) / (n * rate(1)) of its profile, so GPUs that a job holds without getting faster by them count as idle; a GPU
+    of a job without a profile counts in full while that job trains. `held` is the plain share of GPU time held by
+    jobs. Both are of all GPUs from the first submit to the end; None where that is no time or no GPU.
+    """
+
+    makespan_s: float
+    utilisation: float | None
+    held: float | None
+    suspends: int
+    lost_s: float
+    jobs: tuple[JobMeasures, ...]
+
+
+def measure(history: History, profiles: Mapping[str, Profile] | None = None) -> RunMeasures:
+    """The measures of a history. `profiles` are by name in lower case; aliases count too."""
+    makespan_s = history.end - history.begin
+    possible = makespan_s * len(history.gpus)
+    jobs = {job.id: job for job in history.jobs}
+    held = sum(span.end_at - span.start_at for span in history.spans)
+    worked = 0.0
+    for span in history.spans:
+        job = jobs[span.job]
+        stay = next(stay for stay in job.stays if stay.number == span.incarnation)
+        share = _share(_profile(profiles or {}, job.profile), stay.placement)
+        worked += share * sum(piece.end - piece.begin for piece in span.pieces if piece.phase is Phase.TRAINING)
+    measured = tuple(_measure_job(job, history.begin) for job in history.jobs)
+    return RunMeasures(
+        makespan_s=makespan_s,
+        utilisation=worked / possible if possible > 0 else None,
+        held=held / possible if possible > 0 else None,
+        suspends=sum(job.suspends for job in measured),
+        lost_s=sum(job.lost_s for job in measured),
+        jobs=measured,
+    )
+
+
+def _profile(profiles: Mapping[str, Profile], name: str | None) -> Profile | None:
+    wanted = "" if name is None else name.casefold()
+    if wanted in profiles:
+        return profiles[wanted]
+    return next((p for p in profiles.values() if wanted in (alias.casefold() for alias in p.aliases)), None)
+
+
+def _share(profile: Profile | None, placement: Placement) -> float:
+    """How much of each of its GPUs a job on this placement uses."""
+    if profile is None:
+        return 1.0
+    nodes = len(placement.shares)
+    return profile.rate(placement.per_node, nodes) / (len(placement.gpus) * profile.rate(1))
+
+
+def _measure_job(job: JobHistory, begin: float) -> JobMeasures:
+    start = job.stays[0].start_at if job.stays else None
+    end = job.finished_at
+    suspends = sum(1 for stay in job.stays if stay.cause is Cause.SUSPENDED)
+    pairs = [(stay, after) for stay, after in zip(job.stays, job.stays[1:], strict=False) if _suspended(stay)]
+    return JobMeasures(
+        id=job.id,
+        name=job.name,
+        state=job.state,
+        start_s=None if start is None else start - begin,
+        end_s=None if end is None else end - begin,
+        wait_s=None if start is None else start - job.submitted_at,
+        jct_s=None if end is None else end - job.submitted_at,
+        gpus=_gpus_over_time(job, begin),
+        suspends=suspends,
+        resumes=len(pairs),
+        lost_s=sum(after.ready_at - stay.asked_at for stay, after in pairs if stay.asked_at and after.ready_at),
+    )
+
+
+def _suspended(stay: Stay) -> bool:
+    return stay.cause is Cause.SUSPENDED and stay.asked_at is not None
+
+
+def _gpus_over_time(job: JobHistory, begin: float) -> tuple[tuple[float, int], ...]:
+    """Numbers of GPUs held; a gap between two incarnations is a 0 only where the job waited for GPUs."""
+    steps: list[tuple[float, int]] = []
+    for stay, after in zip(job.stays, (*job.stays[1:], None), strict=True):
+        steps.append((stay.start_at - begin, len(stay.placement.gpus)))
+        if stay.end_at is not None and (after is None or after.start_at > stay.end_at):
+            steps.append((stay.end_at - begin, 0))
+    return tuple(steps)

@@ -1,0 +1,141 @@
+"""One self-contained HTML page: drawings of runs below each other on one time scale, and tables. No script, nothing to load."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from hpcdl.core.profile import Profile
+from hpcdl.core.units import count, seconds_text
+from hpcdl.report.measures import JobMeasures, RunMeasures, measure
+from hpcdl.report.spans import History, read_history
+from hpcdl.report.style import CSS
+from hpcdl.report.timeline import DEFS, Scale, draw, legend
+
+UTILISATION = (
+    "Utilisation is work done over work possible: while a job trains on n GPUs, each of them counts with the share "
+    "rate(n) / (n × rate(1)) of the job's profile, so GPUs that it holds without getting faster by them count as idle; "
+    "GPUs of a job without a profile count in full while it trains. Held is the plain share of GPU time that jobs held. "
+    "Lost is the time from a request to suspend until the job trains again."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of texts; numbers are aligned to the right where `right` names their columns."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A history under a name. `factor`: how many seconds are shown for one of its events' (time-scaled runs)."""
+
+    name: str
+    history: History
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    factor: float = 1.0
+
+
+def timeline_page(
+    event_rows: Iterable[Mapping[str, Any]], title: str, profiles: Mapping[str, Profile] | None = None
+) -> str:
+    """The page of one run from event rows as `GET /v1/events` answers them, oldest first. See `render`."""
+    return render([Run("", read_history(event_rows), profiles or {})], title)
+
+
+def render(runs: Sequence[Run], title: str, notes: Sequence[str] = (), tables: Sequence[Table] = ()) -> str:
+    """The page: title, notes, tables, then every run with its drawing and measures. The same input, the same page."""
+    longest = max(((run.history.end - run.history.begin) * run.factor for run in runs), default=0.0)
+    parts = [f"<h1>{escape(title)}</h1>", *(f'<p class="note">{escape(note)}</p>' for note in notes)]
+    parts += [_table(table) for table in tables]
+    for run in runs:
+        history, factor = run.history, run.factor
+        measures = measure(history, run.profiles)
+        parts.append("<section>")
+        if run.name:
+            parts.append(f"<h2>{escape(run.name)}</h2>")
+        if history.jobs:
+            parts.append(f'<p class="figures">{escape(_figures(measures, factor))}</p>')
+            parts += [draw(history, Scale(history.begin, longest or 1.0, factor)), legend(history)]
+            parts.append(_table(job_table(measures, factor)))
+        else:
+            parts.append('<p class="note">No job was submitted yet.</p>')
+        parts.append("</section>")
+    parts.append(f'<p class="note">{escape(UTILISATION)}</p>')
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>{DEFS}<main>\n"
+        + "\n".join(parts)
+        + "\n</main></body></html>\n"
+    )
+
+
+def _figures(measures: RunMeasures, factor: float) -> str:
+    texts = [f"makespan {long_text(measures.makespan_s * factor)}"]
+    if measures.utilisation is not None:
+        texts.append(f"GPU utilisation {percent(measures.utilisation)}")
+    if measures.held is not None:
+        texts.append(f"held {percent(measures.held)}")
+    texts.append(f"{count(measures.suspends, 'suspend')}, {measures.lost_s * factor:.0f} s lost by suspending")
+    return " · ".join(texts)
+
+
+def long_text(seconds: float) -> str:
+    """`471 s`, and from 20 minutes on as people say it."""
+    return f"{seconds:.0f} s" if seconds < 1200 else seconds_text(seconds)
+
+
+def percent(share: float) -> str:
+    """`37.2 %`."""
+    return f"{100 * share:.1f} %"
+
+
+def gpus_text(job: JobMeasures) -> str:
+    """`3 → 4`: how many GPUs, in order."""
+    return " → ".join(str(number) for _, number in job.gpus if number)
+
+
+def job_table(measures: RunMeasures, factor: float) -> Table:
+    """A row per job; times are multiplied by `factor`."""
+
+    def text(seconds: float | None) -> str:
+        return "–" if seconds is None else f"{seconds * factor:.0f}"
+
+    rows = tuple(
+        (
+            str(job.id),
+            job.name,
+            job.state.value if job.state is not None else "not finished",
+            text(job.start_s),
+            text(job.end_s),
+            text(job.wait_s),
+            text(job.jct_s),
+            gpus_text(job) or "–",
+            str(job.suspends),
+            text(job.lost_s),
+        )
+        for job in measures.jobs
+    )
+    header = ("Id", "Job", "State", "Start, s", "End, s", "Wait, s", "JCT, s", "GPUs", "Suspends", "Lost, s")
+    return Table("", header, rows, frozenset({0, 3, 4, 5, 6, 8, 9}))
+
+
+def _table(table: Table) -> str:
+    def cells(row: Sequence[str], tag: str) -> str:
+        attributes = [' class="right"' if column in table.right else "" for column in range(len(row))]
+        return "".join(
+            f"<{tag}{attribute}>{escape(text)}</{tag}>" for attribute, text in zip(attributes, row, strict=True)
+        )
+
+    caption = f"<caption>{escape(table.title)}</caption>" if table.title else ""
+    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows)
+    return (
+        f'<div class="table"><table>{caption}<thead><tr>{cells(table.header, "th")}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )

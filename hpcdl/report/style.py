@@ -1,0 +1,51 @@
+"""The look of the pages, in light and dark."""
+
+CSS = """
+:root{--page:#fff;--ink:#1b1f24;--soft:#5b6470;--line:#d9dee4;--lane:#f3f5f7;--stripe:rgba(255,255,255,.55);
+--dark-stripe:rgba(0,0,0,.42);--grey:#b4bcc6;--c0:#8ec1f0;--c1:#f6bd7a;--c2:#96d6a4;--c3:#e9a3c6;--c4:#c7b2ee;--c5:#f2d769;
+--c6:#8fd8d6;--c7:#f0a69a;--c8:#c5d67c;--c9:#b9c3d8}
+@media (prefers-color-scheme:dark){:root{--page:#14171b;--ink:#eceff3;--soft:#a2acb8;--line:#343b44;--lane:#1d2228;
+--stripe:rgba(20,23,27,.45);--dark-stripe:rgba(255,255,255,.5);--grey:#5a636e;--c0:#2866a3;--c1:#99601a;--c2:#2c7a40;
+--c3:#94426d;--c4:#6749a6;--c5:#7d6810;--c6:#1c7775;--c7:#9a4435;--c8:#5f7018;--c9:#4f5d7a}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--ink);font:15px/1.45 system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
+main{max-width:1400px;margin:0 auto;padding:20px clamp(12px,3vw,32px) 40px}
+h1{font-size:22px;line-height:1.25;margin:4px 0 10px}
+h2{font-size:18px;margin:34px 0 2px}
+.note,.figures{color:var(--soft);max-width:110ch;margin:4px 0 10px}
+.figures{color:var(--ink)}
+.defs{position:absolute}
+.drawing{display:flex;margin:10px 0 2px}
+.labels{flex:none}
+.plot{flex:1;min-width:0}
+.plot svg{display:block}
+.plot svg svg{overflow:hidden}
+.node{font-size:11px;font-weight:600;fill:var(--ink)}
+.row{font-size:11px;fill:var(--soft);text-anchor:end}
+.tick{font-size:11px;fill:var(--soft)}
+.lane{fill:var(--lane)}
+.grid{stroke:var(--line)}
+.between{stroke:var(--page);stroke-opacity:.5}
+.stripe{fill:var(--stripe)}
+.dark-stripe{fill:var(--dark-stripe)}
+.bar{color:var(--grey)}
+.c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}.c4{color:var(--c4)}
+.c5{color:var(--c5)}.c6{color:var(--c6)}.c7{color:var(--c7)}.c8{color:var(--c8)}.c9{color:var(--c9)}
+.fill{fill:currentColor}
+.secondary{fill-opacity:.5}
+.background{fill-opacity:.25}
+.frame{fill:none;stroke:currentColor;stroke-width:2}
+.gate{fill:currentColor;fill-opacity:.2;stroke:currentColor;stroke-width:2;stroke-dasharray:4 3}
+.name{font-size:13px;font-weight:600;fill:var(--ink);stroke:var(--page);stroke-width:2.5px;stroke-opacity:.45;paint-order:stroke}
+.count{font-weight:400}
+.small{font-size:10px}
+.legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 18px;padding:0;margin:6px 0 12px;font-size:13px;color:var(--soft)}
+.legend li{display:flex;align-items:center;gap:7px}
+.table{overflow-x:auto;margin:8px 0 14px}
+table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
+caption{text-align:left;font-weight:600;padding:4px 0}
+th,td{padding:4px 12px 4px 0;text-align:left;border-bottom:1px solid var(--line);white-space:nowrap}
+th{color:var(--soft);font-weight:500}
+.right{text-align:right}
+@media (max-width:700px){.odd{display:none}h1{font-size:19px}.name{font-size:11.5px}}
+""".strip()

@@ -1,0 +1,242 @@
+"""The drawing of one run: GPUs by node down, time across, as inline SVG.
+
+Horizontal places are percentages, so the drawing follows the width of the window while its text keeps its size; each
+label lies in an <svg> of its block's size, which cuts it off where it does not fit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+
+from hpcdl.core.model import Role
+from hpcdl.core.units import GpuRef, count, seconds_text
+from hpcdl.report.spans import History, Phase, Piece, Span, WarmStart
+
+ROW = 26
+GAP = 12
+AXIS = 24
+COLOURS = 10
+SECONDS_UP_TO = 1500.0
+"""Longer times are told in minutes or hours on the axis."""
+_SECONDS = (1, 2, 5, 10, 20, 50, 100, 200)
+_LONGER = (300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
+DEFS = (
+    '<svg class="defs" width="0" height="0" aria-hidden="true"><defs>'
+    '<pattern id="starting" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect width="3" height="7" class="stripe"/></pattern>'
+    '<pattern id="saving" width="4" height="4" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)">'
+    '<rect width="2" height="4" class="dark-stripe"/></pattern>'
+    "</defs></svg>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Times to places: `length` seconds, as shown, over the whole width; a second of the events counts `factor`."""
+
+    begin: float
+    length: float
+    factor: float = 1.0
+
+    def shown(self, at: float) -> float:
+        """Seconds since the begin, as shown."""
+        return (at - self.begin) * self.factor
+
+    def place(self, at: float) -> float:
+        """Percent of the width."""
+        return 100.0 * self.shown(at) / self.length
+
+
+def colours(history: History) -> dict[int, int]:
+    """A colour number for each job, in the order of their ids."""
+    return {job.id: place % COLOURS for place, job in enumerate(history.jobs)}
+
+
+def draw(history: History, scale: Scale) -> str:
+    """Labels and plot of one run as an HTML fragment; empty where the history has no GPU."""
+    rows = _rows(history)
+    if not rows:
+        return '<p class="note">No GPU has joined yet.</p>'
+    height = max(y for y in rows.values()) + ROW + 4
+    labels = [_node_labels(rows), *(_row_label(row, y) for row, y in rows.items())]
+    lanes = [
+        f'<rect x="0" y="{y}" width="100%" height="{ROW - 2}" class="lane"/>'
+        for row, y in rows.items()
+        if isinstance(row, GpuRef)
+    ]
+    paint = colours(history)
+    bars = [_block(spans, rows, scale, paint) for spans in _blocks(history.spans)]
+    waits = [_wait(wait, rows, scale, paint) for wait in history.warm]
+    total = height + AXIS
+    return (
+        f'<div class="drawing"><svg class="labels" width="64" height="{total}" aria-hidden="true">{"".join(labels)}</svg>'
+        f'<div class="plot"><svg width="100%" height="{total}" role="img" aria-label="GPUs by job over time">'
+        f"{_axis(scale, height)}{''.join(lanes)}{''.join(bars)}{''.join(waits)}</svg></div></div>"
+    )
+
+
+def _rows(history: History) -> dict[GpuRef | str, int]:
+    """The y of every GPU, and of a lane for the gate (under the node's name) on nodes where something waited at one."""
+    rows: dict[GpuRef | str, int] = {}
+    gates = {wait.node for wait in history.warm}
+    y = 18
+    nodes = sorted({gpu.node for gpu in history.gpus} | gates)
+    for node in nodes:
+        for gpu in (gpu for gpu in history.gpus if gpu.node == node):
+            rows[gpu] = y
+            y += ROW
+        if node in gates:
+            rows[node] = y
+            y += ROW
+        y += GAP + 8
+    return rows
+
+
+def _node_labels(rows: dict[GpuRef | str, int]) -> str:
+    parts = []
+    for node, group in groupby(rows.items(), key=lambda item: item[0] if isinstance(item[0], str) else item[0].node):
+        first = next(iter(group))[1]
+        short = node if len(node) <= 9 else node[:8] + "…"
+        parts.append(f'<text x="0" y="{first - 5}" class="node">{escape(short)}<title>{escape(node)}</title></text>')
+    return "".join(parts)
+
+
+def _row_label(row: GpuRef | str, y: int) -> str:
+    text = "gate" if isinstance(row, str) else f"GPU {row.number}"
+    return f'<text x="58" y="{y + ROW // 2 + 3}" class="row">{text}</text>'
+
+
+def ticks(length: float, most: int = 8) -> list[float]:
+    """Readable times from 0 to `length` seconds, about `most` of them at most."""
+    if length < 1:
+        return [0.0, length] if length > 0 else [0.0]
+    choice = _SECONDS if length <= SECONDS_UP_TO else _LONGER
+    step = next((step for step in choice if length / step <= most), choice[-1])
+    while length / step > most:
+        step *= 2
+    return [float(number * step) for number in range(int(length / step) + 1)]
+
+
+def _tick_text(seconds: float, length: float) -> str:
+    if length <= SECONDS_UP_TO:
+        return f"{seconds:.3g} s" if length < 1 else f"{seconds:g} s"
+    if length <= 10 * 3600:
+        return f"{seconds / 60:g} min"
+    return f"{seconds / 3600:g} h"
+
+
+def _axis(scale: Scale, height: int) -> str:
+    times = ticks(scale.length)
+    # Even an SVG narrow enough for a telephone has room for every second label.
+    parts = []
+    for number, seconds in enumerate(times):
+        x = 100.0 * seconds / scale.length if scale.length else 0.0
+        anchor = "start" if number == 0 else "end" if x > 96 else "middle"
+        odd = ' class="odd"' if number % 2 else ""
+        parts.append(
+            f'<line x1="{x:.3f}%" x2="{x:.3f}%" y1="14" y2="{height + 2}" class="grid"/>'
+            f'<g{odd}><text x="{x:.3f}%" y="{height + 17}" text-anchor="{anchor}" class="tick">'
+            f"{_tick_text(seconds, scale.length)}</text></g>"
+        )
+    return "".join(parts)
+
+
+def _blocks(spans: Sequence[Span]) -> list[list[Span]]:
+    """Spans of one incarnation on neighbouring GPUs of a node, to be drawn as one bar."""
+    blocks: list[list[Span]] = []
+    for span in sorted(spans, key=lambda s: (s.job, s.incarnation, s.node, s.gpu)):
+        last = blocks[-1][-1] if blocks else None
+        if last is not None and (last.job, last.incarnation, last.node, last.gpu + 1) == (
+            span.job,
+            span.incarnation,
+            span.node,
+            span.gpu,
+        ):
+            blocks[-1].append(span)
+        else:
+            blocks.append([span])
+    return blocks
+
+
+def _block(spans: list[Span], rows: dict[GpuRef | str, int], scale: Scale, paint: dict[int, int]) -> str:
+    first = spans[0]
+    y = rows[GpuRef(first.node, first.gpu)]
+    height = ROW * len(spans) - 2
+    x, width = scale.place(first.start_at), scale.place(first.end_at) - scale.place(first.start_at)
+    whole = max(width, 0.05)
+    inner = "".join(_piece(piece, first, whole, scale) for piece in first.pieces)
+    lines = "".join(
+        f'<line x1="0" x2="100%" y1="{number * ROW - 1}" y2="{number * ROW - 1}" class="between"/>'
+        for number in range(1, len(spans))
+    )
+    middle = (len(spans) - 1) // 2 * ROW + (ROW - 2) / 2  # of a row, so that no line runs through the name
+    label = (
+        f'<text x="6" y="{middle + 4:g}" class="name">{escape(first.name)}'
+        f'<tspan class="count"> · {count(first.gpus, "GPU")}</tspan></text>'
+    )
+    return (
+        f'<svg x="{x:.3f}%" y="{y}" width="{whole:.3f}%" height="{height}" class="bar c{paint[first.job]}">'
+        f"<title>{escape(_tooltip(first, scale))}</title>{inner}{lines}"
+        f'<rect width="100%" height="100%" class="frame"/>{label}</svg>'
+    )
+
+
+def _piece(piece: Piece, span: Span, width: float, scale: Scale) -> str:
+    x = 100.0 * (scale.place(piece.begin) - scale.place(span.start_at)) / width
+    wide = 100.0 * (scale.place(piece.end) - scale.place(piece.begin)) / width
+    where = f'x="{x:.3f}%" width="{max(wide, 0.01):.3f}%" height="100%"'
+    fill = f'<rect {where} class="fill {piece.role.value}"/>'
+    if piece.phase is Phase.STARTING:
+        return fill + f'<rect {where} fill="url(#starting)"/>'
+    if piece.phase in (Phase.SAVING, Phase.ENDING):
+        return fill + f'<rect {where} fill="url(#saving)"/>'
+    return fill
+
+
+def _tooltip(span: Span, scale: Scale) -> str:
+    lines = [
+        f"{span.name}: job {span.job}, incarnation {span.incarnation}, {count(span.gpus, 'GPU')}",
+        f"{scale.shown(span.start_at):.1f} s to {scale.shown(span.end_at):.1f} s",
+    ]
+    for piece in span.pieces:
+        lasted = (piece.end - piece.begin) * scale.factor
+        lines.append(f"{piece.phase.value} as {piece.role.value}: {seconds_text(lasted)}")
+    if span.cause is not None:
+        lines.append(f"ended: {span.cause.value}")
+    return "\n".join(lines)
+
+
+def _wait(wait: WarmStart, rows: dict[GpuRef | str, int], scale: Scale, paint: dict[int, int]) -> str:
+    x, width = scale.place(wait.start_at), scale.place(wait.end_at) - scale.place(wait.start_at)
+    end = "opened" if wait.opened else "not used"
+    title = f"{wait.name}: job {wait.job}, incarnation {wait.incarnation}, at the gate, {end}"
+    return (
+        f'<svg x="{x:.3f}%" y="{rows[wait.node] + 5}" width="{max(width, 0.05):.3f}%" height="{ROW - 12}" '
+        f'class="bar c{paint[wait.job]}"><title>{escape(title)}</title>'
+        f'<rect width="100%" height="100%" class="gate"/><text x="6" y="11" class="name small">{escape(wait.name)}'
+        "</text></svg>"
+    )
+
+
+def legend(history: History) -> str:
+    """What the colours, shades and hatches mean; roles and the gate only where they occur."""
+    paint = colours(history)
+    items = [
+        _entry(f"c{paint[job.id]}", '<rect width="100%" height="100%" class="fill"/>', job.name) for job in history.jobs
+    ]
+    seen = {piece.role for span in history.spans for piece in span.pieces}
+    for role, text in ((Role.SECONDARY, "secondary: paler"), (Role.BACKGROUND, "background: palest")):
+        if role in seen:
+            items.append(_entry("grey", f'<rect width="100%" height="100%" class="fill {role.value}"/>', text))
+    grey = '<rect width="100%" height="100%" class="fill"/>'
+    items.append(_entry("grey", grey + '<rect width="100%" height="100%" fill="url(#starting)"/>', "starting"))
+    items.append(_entry("grey", grey + '<rect width="100%" height="100%" fill="url(#saving)"/>', "saving, ending"))
+    if history.warm:
+        items.append(_entry("grey", '<rect width="100%" height="100%" class="gate"/>', "at the gate, no GPU held"))
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _entry(kind: str, inside: str, text: str) -> str:
+    return f'<li><svg width="26" height="14" class="bar {kind}" aria-hidden="true">{inside}</svg>{escape(text)}</li>'
