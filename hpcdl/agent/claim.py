@@ -1,0 +1,89 @@
+"""The claim in a checkpoint folder: it says which incarnation may write there; lower ones must not."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+
+NAME = "claim.json"
+LIMIT = 65536  # bytes
+LOCK_WAIT_S = 2.0
+LOCK_POLL_S = 0.02
+
+
+class Stale(Exception):
+    """A newer incarnation has claimed the folder; the message names it."""
+
+
+def write_claim(directory: str, job: int, incarnation: int, tag: str) -> None:
+    """Claim the folder, made if it is missing, durably. Raises Stale if a higher incarnation has, and OSError."""
+    os.makedirs(directory, exist_ok=True)
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with _locked(folder):
+            newest, owner = _read(folder)
+            if newest > incarnation:
+                raise Stale(
+                    f"incarnation {newest} ({owner}) has claimed {directory}; this is incarnation {incarnation}"
+                )
+            content = json.dumps({"v": 1, "job": job, "incarnation": incarnation, "tag": tag}).encode()
+            _replace(folder, content)
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: int) -> Iterator[None]:
+    # Two supervisors on two nodes may claim at once; the lock keeps the lower from replacing the higher. Where the
+    # file system has no such locks, or the holder hangs, we go on without: the trainer reads the claim again itself.
+    until = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                break
+            time.sleep(LOCK_POLL_S)
+        except OSError:
+            break
+    yield
+
+
+def _read(folder: int) -> tuple[int, str]:
+    """The incarnation in the claim and its tag; (-1, "") where there is no claim that can be understood."""
+    try:
+        file = os.open(NAME, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return -1, ""
+    try:
+        content = os.read(file, LIMIT)
+    finally:
+        os.close(file)
+    try:
+        claim = json.loads(content)
+        return int(claim["incarnation"]), str(claim.get("tag", ""))[:200]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return -1, ""
+
+
+def _replace(folder: int, content: bytes) -> None:
+    temporary = f".tmp-{NAME}-{os.uname().nodename}-{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(temporary, flags, 0o600, dir_fd=folder)
+    try:
+        try:
+            os.write(file, content)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        os.replace(temporary, NAME, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+    os.fsync(folder)

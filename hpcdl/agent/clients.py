@@ -1,0 +1,256 @@
+"""Everybody who is connected to the supervisor: ranks, the agent, and those who have not said yet what they are."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable
+from typing import Protocol
+
+from hpcdl.agent import packets
+from hpcdl.agent.agentlink import AgentLink
+from hpcdl.agent.clock import Clock
+from hpcdl.agent.packets import Attach, FromAgent, FromRank, Hello, Malformed, Progress, WrongVersion
+from hpcdl.agent.ranks import Rank
+from hpcdl.agent.sidechannel import Closed, Connection, Listener
+
+HELLO_S = 10.0  # a client says within this time what it is
+CONNECTIONS_LIMIT = 256
+PACKETS_AT_ONCE = 64  # of one client, then the others get their turn
+PACKETS_AT_END = 10_000
+PROGRESS_INTERVAL_S = 0.2
+RETRY_S = 1.0
+
+
+class Refusal(Exception):
+    """This client is not taken; the message tells it why."""
+
+
+class Hearer(Protocol):
+    """Who acts on what clients say."""
+
+    def on_attach(self, packet: Attach, connection: Connection) -> Rank:
+        """A rank says who it is. Raises Refusal."""
+
+    def on_attached(self, rank: Rank) -> None:
+        """It has been told that it is attached."""
+
+    def on_rank(self, rank: Rank, packet: FromRank) -> None:
+        """A rank reports."""
+
+    def on_agent(self, packet: FromAgent) -> None:
+        """The agent commands."""
+
+
+class Clients:
+    """Connections in the selector; `records` is the growing list that the agent gets."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        listener: Listener,
+        clock: Clock,
+        records: list[bytes],
+        hearer: Hearer,
+        note: Callable[[str], None],
+    ) -> None:
+        self._selector = selector
+        self._listener = listener
+        self._clock = clock
+        self._records = records
+        self._hearer = hearer
+        self._note = note
+        self._since: dict[Connection, float] = {}
+        self._ranks: dict[Connection, Rank] = {}
+        self._agent: AgentLink | None = None
+        self._progress: Progress | None = None
+        self._progress_due: float | None = None
+        self._progress_sent = self._clock.now() - PROGRESS_INTERVAL_S
+        self._listen_again: float | None = None
+        self.absent_since: float | None = clock.now()
+        self.malformed = 0
+        selector.register(listener, selectors.EVENT_READ, self.accept)
+
+    @property
+    def delivered(self) -> bool:
+        """The agent has every record, or there is none to take them."""
+        return self._agent is None or not self._agent.waiting
+
+    @property
+    def next_due(self) -> float | None:
+        """When `look_after` should be called at the latest, for progress to flow."""
+        return self._progress_due
+
+    # out
+
+    def send(self, rank: Rank, kind: str, **body: object) -> None:
+        """A packet to a rank, if it is connected."""
+        if rank.connection is not None:
+            self._send(rank.connection, kind, **body)
+
+    def push(self) -> None:
+        """Records, and progress if it is set, to the agent, as far as it takes them."""
+        if self._agent is None:
+            return
+        connection = self._agent.connection
+        try:
+            self._agent.push(self._clock.now())
+        except Closed:
+            self._drop(connection)
+        else:
+            self._interest(connection, self._agent.waiting)
+
+    def progress(self, progress: Progress) -> None:
+        """To the agent, soon; only the newest counts."""
+        self._progress = progress
+        if self._agent is not None and self._progress_due is None:
+            self._progress_due = self._progress_sent + PROGRESS_INTERVAL_S
+
+    def _send(self, connection: Connection, kind: str, **body: object) -> None:
+        try:
+            connection.send(packets.encode(kind, **body))
+        except Closed:
+            self._drop(connection)
+        else:
+            self._interest(connection, connection.waiting)
+
+    def _refuse(self, connection: Connection, why: str) -> None:
+        self._send(connection, "refused", why=why)
+        self._drop(connection)
+
+    def _interest(self, connection: Connection, writing: bool) -> None:
+        if connection not in self._since:
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0)
+        key = self._selector.get_key(connection)
+        if key.events != events:
+            self._selector.modify(connection, events, key.data)
+
+    # in
+
+    def accept(self) -> None:
+        """Take those who wait at the socket."""
+        try:
+            while (connection := self._listener.accept()) is not None:
+                if len(self._since) >= CONNECTIONS_LIMIT:
+                    connection.close()
+                    continue
+                self._since[connection] = self._clock.now()
+                self._selector.register(connection, selectors.EVENT_READ, self._reader(connection))
+        except OSError as error:
+            # No descriptors: the socket would stay readable and keep us turning, so look at it again later.
+            if self._listen_again is None:
+                self._selector.unregister(self._listener)
+                self._note(f"no connection can be accepted: {error.strerror}")
+            self._listen_again = self._clock.now() + RETRY_S
+
+    def _reader(self, connection: Connection) -> Callable[[], None]:
+        return lambda: self._read(connection, PACKETS_AT_ONCE)
+
+    def drain(self) -> None:
+        """Hear what those said who are gone by now: their packets wait in the sockets."""
+        self.accept()
+        for connection in list(self._since):
+            self._read(connection, PACKETS_AT_END)
+
+    def look_after(self) -> None:
+        """Once a turn: progress to the agent, clients that never say what they are, an agent that does not read."""
+        now = self._clock.now()
+        if self._listen_again is not None and now >= self._listen_again:
+            self._listen_again = None
+            self._selector.register(self._listener, selectors.EVENT_READ, self.accept)
+        for connection, since in list(self._since.items()):
+            if now - since > HELLO_S and connection not in self._ranks and not self._is_agent(connection):
+                self._drop(connection)
+        if self._progress_due is not None and now >= self._progress_due:
+            self._progress_due = None
+            self._progress_sent = now
+            if self._agent is not None and self._progress is not None:
+                told = self._progress
+                body = {"step": told.step, "total": told.total, "samples": told.samples}
+                self._agent.progress = packets.encode("progress", **body)
+        if self._agent is not None and self._agent.waiting:
+            self.push()
+
+    def _is_agent(self, connection: Connection) -> bool:
+        return self._agent is not None and self._agent.connection is connection
+
+    def _read(self, connection: Connection, most: int) -> None:
+        if self._is_agent(connection):
+            self.push()
+        try:
+            connection.flush()
+            while most and connection in self._since and (raw := connection.receive()) is not None:
+                most -= 1
+                self._on_packet(connection, raw)
+        except Closed:
+            self._drop(connection)
+        except Exception:
+            self._drop(connection)  # what failed once would fail again at once, and for ever
+            raise
+        if connection in self._ranks:
+            self._interest(connection, connection.waiting)
+
+    def _on_packet(self, connection: Connection, raw: bytes) -> None:
+        try:
+            packet = packets.parse(raw)
+        except Malformed:
+            self.malformed += 1
+            return
+        except WrongVersion as error:
+            self._refuse(connection, str(error))
+            return
+        rank = self._ranks.get(connection)
+        if isinstance(packet, Attach):
+            self._attach(connection, packet)
+        elif isinstance(packet, Hello):
+            self._hello(connection, packet)
+        elif isinstance(packet, FromAgent):
+            if self._is_agent(connection):
+                self._hearer.on_agent(packet)
+        elif packet is not None and rank is not None:
+            self._hearer.on_rank(rank, packet)
+
+    def _attach(self, connection: Connection, packet: Attach) -> None:
+        if self._is_agent(connection) or connection in self._ranks:
+            self.malformed += 1
+            return
+        if packet.pid != connection.pid:
+            self._refuse(connection, f"pid {packet.pid} attached through a socket of pid {connection.pid}")
+            return
+        before = [each for each, rank in self._ranks.items() if rank.pid == packet.pid]
+        try:
+            rank = self._hearer.on_attach(packet, connection)
+        except Refusal as refusal:
+            self._refuse(connection, str(refusal))
+            return
+        for each in before:
+            self._drop(each)
+        self._ranks[connection] = rank
+        self._send(connection, "attached")
+        self._hearer.on_attached(rank)
+
+    def _hello(self, connection: Connection, packet: Hello) -> None:
+        if connection in self._ranks:
+            self.malformed += 1
+            return
+        before, self._agent = self._agent, AgentLink(connection, self._records, packet.after)
+        self.absent_since = None
+        if before is not None and before.connection is not connection:
+            self._refuse(before.connection, "another agent has connected")
+        if self._progress is not None:
+            self.progress(self._progress)
+        self.push()
+
+    def _drop(self, connection: Connection) -> None:
+        if self._since.pop(connection, None) is None:
+            return
+        self._selector.unregister(connection)
+        rank = self._ranks.pop(connection, None)
+        if rank is not None and rank.connection is connection:
+            rank.connection = None
+            rank.saving = False
+        if self._is_agent(connection):
+            self._agent = None
+            self._progress_due = None
+            self.absent_since = self._clock.now()
+        connection.close()

@@ -1,0 +1,207 @@
+"""Ending a trainer: a request, its escalation on the real processes, and what is left behind by the main process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Protocol
+
+from hpcdl.agent import processes
+from hpcdl.agent.endings import END, KILL_INTERVAL_S, Action, Ending, Seen
+from hpcdl.agent.processes import Process
+from hpcdl.agent.ranks import Rank, Trainer, send_all
+from hpcdl.agent.startfile import Start
+
+YOUNG_S = 5.0  # a trainer younger than this may still be about to attach
+LEFTOVER_PATIENCE_S = 0.5  # after the main process ended, for the others to end by themselves
+LEFTOVER_KILL_S = 5.0  # after their SIGTERM
+STUCK_NOTE_S = 30.0
+CONTINUE_INTERVAL_S = 0.5
+LOOK_INTERVAL_S = 0.1
+STOPPED_LOOK_S = 2.0
+
+
+class Recorder(Protocol):
+    def __call__(self, kind: str, **body: object) -> None: ...
+
+
+class Send(Protocol):
+    def __call__(self, rank: Rank, kind: str, **body: object) -> None: ...
+
+
+class Closing:
+    """What is under way to end this trainer, if anything is. Times are the supervisor's clock's."""
+
+    def __init__(self, start: Start, trainer: Trainer, record: Recorder, send: Send, began: float) -> None:
+        self._start = start
+        self._trainer = trainer
+        self._record = record
+        self._send = send
+        self._began = began
+        self._signal = start.suspend_signal
+        self._ending: Ending | None = None
+        self._young = False
+        self._stopped_since: dict[tuple[int, int], float] = {}
+        self._next_stopped_look = began
+        self._next_look = began
+        self._killed: set[tuple[int, int]] = set()
+        self._left_since: float | None = None
+        self._left_terminated = False
+        self._next_left_kill = 0.0
+        self._stuck_noted = False
+        self.heard = False  # a save was begun or ended since the trainer was asked
+        self.final = False  # the final checkpoint is durable
+
+    @property
+    def ended_by(self) -> str | None:
+        """What `exit` says, if the trainer ended now."""
+        return None if self._ending is None else self._ending.ended_by
+
+    @property
+    def killed(self) -> bool:
+        """SIGKILL was sent by us."""
+        return bool(self._killed)
+
+    def request(self, ended_by: str, by: str, grace_s: float, now: float) -> None:
+        """Suspend or end. Repeated, the grace may only get shorter; an end replaces a suspend, never the reverse."""
+        before = self._ending
+        if before is not None and before.ended_by == END and ended_by != END:
+            return
+        if before is None or (ended_by == END and before.ended_by != END):
+            grace_s = grace_s if before is None else min(grace_s, before.left(now))
+            self._ending = Ending(ended_by, now, grace_s, self._signal is not None)
+            self._young = not self._trainer.attached and now - self._began < YOUNG_S
+            self.heard = False
+        elif not before.hasten(now, grace_s):
+            return
+        if ended_by != END:
+            self._record("suspending", by=by, grace_s=grace_s)
+        self._next_look = now
+        self._next_stopped_look = now
+        self.escalate(now)
+
+    def greet(self, rank: Rank, now: float) -> None:
+        """A rank attached while the trainer is being suspended: it has not been asked."""
+        if self._ending is None or self._ending.ended_by == END:
+            return
+        self._next_look = now
+        if not self._ending.asked and not self._ending.terminated:
+            return  # escalate sees that somebody answers now, and asks
+        self._send(rank, "suspend", grace_s=round(self._ending.left(now), 3))
+        if self._ending.asked and self._signal is not None and rank.catches(self._signal):
+            found = processes.look(rank.pid)
+            self._signalled(self._signal, [found] if found is not None else [])
+
+    def escalate(self, now: float) -> None:
+        """Once a turn while the main process runs, and after it as long as ranks live: what is due now."""
+        ending = self._ending
+        if ending is None or now < self._next_look or not ending.wants_look(now):
+            return
+        self._next_look = now + LOOK_INTERVAL_S
+        action = ending.next(now, self._seen(ending))
+        if action is Action.ASK:
+            self._ask(ending, now)
+        elif action is Action.TERMINATE:
+            self._terminate()
+        elif action is Action.KILL:
+            self._kill()
+
+    def _seen(self, ending: Ending) -> Seen:
+        answers = not ending.asked and self._signal is not None and self._trainer.answers(self._signal)
+        expected = self._young and not self._trainer.attached and self._start.signal == "hpcdl"
+        return Seen(answers, expected, self._trainer.saving or self.final, self.heard)
+
+    def _ask(self, ending: Ending, now: float) -> None:
+        self._continue([each for each in self._trainer.processes() if each.stopped])
+        for rank in self._trainer.living_ranks:
+            self._send(rank, "suspend", grace_s=round(ending.left(now), 3))
+        if self._signal is not None:
+            self._signalled(self._signal, self._trainer.askable(self._signal))
+
+    def _terminate(self) -> None:
+        found = self._trainer.processes()
+        self._signalled(signal.SIGTERM, found)
+        self._continue([each for each in found if each.stopped])  # SIGTERM waits until then
+
+    def _kill(self) -> None:
+        found = self._trainer.processes()
+        new = [each for each in found if (each.pid, each.start_ticks) not in self._killed]
+        send_all([each for each in found if each not in new], signal.SIGKILL)
+        self._killed.update((each.pid, each.start_ticks) for each in new)
+        if new:
+            self._signalled(signal.SIGKILL, new)
+
+    def _signalled(self, number: signal.Signals, targets: list[Process]) -> None:
+        handled = {each.pid for each in targets if processes.catches(each.pid, number)}
+        sent = send_all(targets, number)
+        if sent:
+            self._record("signalled", signal=number.name, pids=sent, handled=[pid for pid in sent if pid in handled])
+
+    def _continue(self, stopped: list[Process]) -> None:
+        if stopped:
+            self._signalled(signal.SIGCONT, stopped)
+
+    # processes that are stopped
+
+    def watch_stopped(self, now: float) -> None:
+        """Once a turn: continue processes that have been stopped for too long, or at all while the trainer is to end.
+
+        A batch system that suspends its job stops this process, too, and the clock does not count that time.
+        """
+        limit = 0.0 if self._ending is not None else self._start.stopped_s
+        if limit is None or now < self._next_stopped_look:
+            return
+        self._next_stopped_look = now + (CONTINUE_INTERVAL_S if limit == 0 else min(STOPPED_LOOK_S, limit / 4))
+        stopped = {(each.pid, each.start_ticks): each for each in self._trainer.below() if each.stopped}
+        self._stopped_since = {key: self._stopped_since.get(key, now) for key in stopped}
+        overdue = [each for key, each in stopped.items() if now - self._stopped_since[key] >= limit]
+        if overdue:
+            self._continue(overdue)
+            self._stopped_since.clear()
+            if self._ending is None:
+                names = ", ".join(str(each.pid) for each in overdue)
+                self._record("note", text=f"stopped for {limit:g} s, continued: process {names}")
+
+    # after the main process
+
+    def emptied(self, now: float) -> bool:
+        """Once a turn after the main process ended: true when no process of the incarnation is left. Until then the
+        others get some time, SIGTERM, and SIGKILL; ranks that are still being suspended get the rest of the grace."""
+        if self._left_since is None:
+            self._left_since = now
+        if not self._trainer.below() and not self._trainer.processes():
+            return True
+        self._press(now, self._left_since)
+        return False
+
+    def _press(self, now: float, since: float) -> None:
+        ending = self._ending
+        if ending is not None and now >= ending.deadline:
+            self.escalate(now)
+        elif ending is not None and ending.asked and not ending.terminated and self._trainer.living_ranks:
+            self._left_since = now
+            self.escalate(now)
+            self.watch_stopped(now)
+        elif not self._left_terminated:
+            if now - since >= LEFTOVER_PATIENCE_S:
+                self._left_terminated = True
+                self._next_left_kill = now + LEFTOVER_KILL_S
+                self._terminate()
+        elif now >= self._next_left_kill:
+            self._next_left_kill = now + KILL_INTERVAL_S
+            self._kill()
+        if now - since >= STUCK_NOTE_S and not self._stuck_noted:
+            self._stuck_noted = True
+            states = ", ".join(f"{each.pid} ({each.state})" for each in self._trainer.processes())
+            self._record("note", text=f"processes that do not end although they were killed: {states}")
+
+
+def describe(status: int) -> tuple[int | None, str | None]:
+    """Exit code and signal name of a wait status; one of them is None."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return None, signal.Signals(number).name
+        except ValueError:
+            return None, f"SIG{number}"
+    return os.WEXITSTATUS(status), None

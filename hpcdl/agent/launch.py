@@ -1,0 +1,86 @@
+"""Starting the trainer's first process: in a session of its own, and never outliving its supervisor."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+
+from hpcdl.agent.startfile import Start
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+NOT_FOUND = 127  # exit codes as a shell gives them
+NOT_EXECUTABLE = 126
+IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP, signal.SIGPIPE)
+"""Signals that the supervisor ignores, and the trainer must not."""
+
+# Loaded now: between fork and exec nothing may be imported or looked up.
+_libc = ctypes.CDLL(None, use_errno=True)
+_prctl = _libc.prctl
+
+
+class NotStarted(Exception):
+    """The command could not be started; `code` is what a shell would exit with, the message is for the user."""
+
+    def __init__(self, code: int, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children, so none of them is lost. Raises OSError."""
+    if _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def launch(start: Start, environment: dict[str, str], output: int, umask: int) -> int:
+    """Start the command with stdout and stderr on the descriptor `output`; its pid. The caller reaps it.
+
+    Raises NotStarted.
+    """
+    try:
+        child = subprocess.Popen(
+            start.argv,
+            cwd=start.cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            umask=umask,
+            preexec_fn=_between_fork_and_exec(os.getpid()),
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise _not_started(start, error) from None
+    # The loop reaps with waitpid(-1), so Popen must neither wait for the child nor warn that nobody did.
+    child.returncode = 0
+    return child.pid
+
+
+def _between_fork_and_exec(parent: int) -> Callable[[], None]:
+    def prepare() -> None:
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before the line above
+            os.kill(os.getpid(), signal.SIGKILL)
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_DFL)
+
+    return prepare
+
+
+def _not_started(start: Start, error: Exception) -> NotStarted:
+    if not isinstance(error, OSError):
+        return NotStarted(NOT_EXECUTABLE, f"cannot start {start.argv[0]}: {error}")
+    code = NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
+    if error.filename == start.cwd and not os.access(start.cwd, os.X_OK | os.R_OK):
+        return NotStarted(code, f"cannot enter the working directory {start.cwd}: {error.strerror}")
+    if error.errno == errno.ENOENT:
+        return NotStarted(code, f"command not found: {start.argv[0]}")
+    if error.errno == errno.ENOEXEC:
+        return NotStarted(code, f"cannot start {start.argv[0]}: it is no program, nor a script that begins with #!")
+    return NotStarted(code, f"cannot start {start.argv[0]}: {error.strerror}")

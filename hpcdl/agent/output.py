@@ -1,0 +1,244 @@
+"""The trainer's output: from a pipe into the log, with progress read from its lines on the way.
+
+Whatever happens to the log (disk full, too long, not a file), the pipe is read on, so the trainer never waits for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import stat
+from collections.abc import Callable
+from types import FrameType
+
+from hpcdl.agent.packets import NUMBER_LIMIT, Progress
+
+PIPE_BYTES = 1 << 20
+READ_BYTES = 1 << 18
+READS_AT_ONCE = 8  # then the others get their turn
+DRAIN_BYTES = 8 << 20  # at the end; more can only come from a process that is not ours
+LINE_BYTES = 4096
+TAIL_BYTES = 1 << 14
+DETAIL_LENGTH = 300
+REGEX_BUDGET_S = 1.0
+_F_SETPIPE_SZ = 1031
+_LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]")
+
+Note = Callable[[str], None]
+
+
+class Log:
+    """The log of one incarnation, at most `limit` bytes of it. What cannot be written is dropped, with one note."""
+
+    def __init__(self, path: str, limit: int, note: Note) -> None:
+        self._note = note
+        self._left = limit
+        self._limit = limit
+        self._dropped = 0
+        self._noted = False
+        self._file = -1
+        try:
+            self._file = os.open(path, _LOG_FLAGS, 0o600)
+            if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                self.close()
+                raise OSError(0, "it is not a regular file")
+        except OSError as error:
+            note(f"the log {path} cannot be written, the output is dropped: {error.strerror}")
+
+    def write(self, data: bytes) -> None:
+        if self._file < 0:
+            return
+        if self._dropped:
+            marker = f"\n[hpcdl: {self._dropped} bytes of output were dropped]\n".encode()
+            if self._unwritten(marker):
+                self._dropped += len(data)
+                return
+            self._dropped = 0
+        kept = data[: self._left]
+        self._dropped = self._unwritten(kept)
+        self._left -= len(kept) - self._dropped
+        if self._left <= 0:
+            self._note(f"the log has reached its limit of {self._limit} bytes, the rest of the output is dropped")
+            self._unwritten(f"\n[hpcdl: the log ends here, at its limit of {self._limit} bytes]\n".encode())
+            self.close()
+
+    def _unwritten(self, data: bytes) -> int:
+        """Write the data; how many bytes of it could not be written."""
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError as error:
+            if not self._noted:
+                self._noted = True
+                self._note(f"output is dropped, the log cannot be written: {error.strerror}")
+        return len(left)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class ProgressReader:
+    """Finds the last step in a stream of output. Lines end with LF or CR and are cut at LINE_BYTES.
+
+    The first group of the expression is the step; groups named step, total and samples say so themselves.
+    """
+
+    def __init__(self, expression: str | None, total: int | None, note: Note) -> None:
+        self._note = note
+        self._total = total
+        self._rest = b""
+        self._regex: re.Pattern[str] | None = None
+        if expression:
+            try:
+                self._regex = re.compile(expression)
+                if not self._regex.groups:
+                    raise re.error("it has no group for the step")
+            except (re.error, RecursionError, OverflowError) as error:
+                self._regex = None
+                note(f"the progress expression is not used: {error}")
+
+    def feed(self, data: bytes) -> Progress | None:
+        """What the last line with a step in it says, if any is complete now."""
+        if self._regex is None:
+            return None
+        head, end, rest = (self._rest + data.replace(b"\r", b"\n")).rpartition(b"\n")
+        self._rest = rest[:LINE_BYTES]
+        if not end:
+            return None
+        return self._limited(self._regex, head.split(b"\n"))
+
+    def finish(self) -> Progress | None:
+        """As feed, for a last line without an end."""
+        return self.feed(b"\n")
+
+    def _limited(self, regex: re.Pattern[str], lines: list[bytes]) -> Progress | None:
+        # An expression like (a+)+b may take years for a single line. The engine looks for signals now and then, so a
+        # timer ends it.
+        before = signal.signal(signal.SIGALRM, _too_slow)
+        signal.setitimer(signal.ITIMER_REAL, REGEX_BUDGET_S)
+        try:
+            for line in reversed(lines):
+                if (match := regex.search(line[:LINE_BYTES].decode("utf-8", "replace"))) is not None:
+                    if (progress := self._progress(match)) is not None:
+                        return progress
+            return None
+        except _TooSlowError:
+            self._regex = None
+            self._note(f"the progress expression is not used any more: it took more than {REGEX_BUDGET_S:g} s")
+            return None
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _progress(self, match: re.Match[str]) -> Progress | None:
+        names = match.re.groupindex
+        step = _number(match["step"] if "step" in names else match[1])
+        if step is None:
+            return None
+        total = _number(match["total"]) if "total" in names else None
+        samples = _number(match["samples"]) if "samples" in names else None
+        return Progress(step, self._total if total is None else total, samples)
+
+
+class Output:
+    """The reading end of the trainer's pipe."""
+
+    def __init__(self, log: Log, reader: ProgressReader, on_progress: Callable[[Progress], None]) -> None:
+        self._log = log
+        self._reader = reader
+        self._on_progress = on_progress
+        self.tail = b""
+        self._read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._read_end, False)
+        try:
+            fcntl.fcntl(self._read_end, _F_SETPIPE_SZ, PIPE_BYTES)
+        except OSError:
+            pass  # the system's limit for pipes is smaller
+
+    def fileno(self) -> int:
+        return self._read_end
+
+    def started(self) -> None:
+        """The trainer has its end now; ours is closed, so that the end of the output is seen."""
+        os.close(self.write_end)
+        self.write_end = -1
+
+    def read(self) -> bool:
+        """Copy what is there; False once the output has ended."""
+        for _ in range(READS_AT_ONCE):
+            try:
+                data = os.read(self._read_end, READ_BYTES)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if not data:
+                return False
+            self._take(data)
+        return True
+
+    def finish(self) -> None:
+        """Every process of the incarnation is gone: copy what is left and close."""
+        for _ in range(DRAIN_BYTES // READ_BYTES):
+            try:
+                data = os.read(self._read_end, READ_BYTES)
+            except OSError:
+                break
+            if not data:
+                break
+            self._take(data)
+        self._say(self._reader.finish())
+        self.close()
+
+    def close(self) -> None:
+        self._log.close()
+        os.close(self._read_end)
+        if self.write_end >= 0:
+            os.close(self.write_end)
+
+    def _take(self, data: bytes) -> None:
+        self._log.write(data)
+        self.tail = (self.tail + data)[-TAIL_BYTES:]
+        self._say(self._reader.feed(data))
+
+    def _say(self, progress: Progress | None) -> None:
+        if progress is not None:
+            self._on_progress(progress)
+
+
+class _TooSlowError(Exception):
+    pass
+
+
+def _too_slow(number: int, frame: FrameType | None) -> None:
+    raise _TooSlowError
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        value = int(float((text or "").replace(",", "")))
+    except (ValueError, OverflowError):
+        return None
+    return value if 0 <= value <= NUMBER_LIMIT else None
+
+
+def last_line(tail: bytes, containing: tuple[bytes, ...] = ()) -> str:
+    """The last line that is not blank (and has one of these in it), without control characters, cut for people."""
+    for line in reversed(tail.replace(b"\r", b"\n").split(b"\n")):
+        if containing and not any(each in line for each in containing):
+            continue
+        if text := printable(line.decode("utf-8", "replace")):
+            return text
+    return ""
+
+
+def printable(text: str) -> str:
+    """Without escape sequences and control characters, at most DETAIL_LENGTH characters."""
+    plain = _ESCAPES.sub("", text).replace("\t", " ")
+    return "".join(each for each in plain if each.isprintable()).strip()[:DETAIL_LENGTH]

@@ -1,0 +1,219 @@
+"""What may come to a supervisor over the side channel, checked once, at the border."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+VERSION = 1
+LIMIT = 65536  # bytes in a packet
+TEXT_LIMIT = 4096
+NUMBER_LIMIT = 1 << 53
+GPUS_LIMIT = 64
+SUSPENDERS = ("daemon", "agent")
+
+
+class Malformed(ValueError):
+    """Not a packet of ours; it is counted and ignored."""
+
+
+class WrongVersion(ValueError):
+    """The peer speaks another version; it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    pid: int
+    rank: int
+    incarnation: int
+    membership: int
+    handler: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    warm_s: float
+    cuda: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    gpus: tuple[str, ...] | None
+    ok: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    step: int
+    total: int | None
+    samples: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    incarnation: int
+    membership: int
+    step: int
+    path: str
+    seconds: float
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    step: int
+    errno: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The agent's first packet: it has the records up to number `after`."""
+
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    gpu_env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    grace_s: float | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    grace_s: float | None
+
+
+FromRank = Gate | Opened | Ready | Progress | Saving | Saved | SaveFailed | Done
+FromAgent = Open | Suspend | End
+Packet = Attach | Hello | FromRank | FromAgent
+
+
+def parse(raw: bytes) -> Packet | None:
+    """The packet, or None where its type is not known. Raises Malformed and WrongVersion."""
+    if len(raw) > LIMIT:
+        raise Malformed(f"more than {LIMIT} bytes")
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise Malformed("not JSON") from None
+    if not isinstance(body, dict):
+        raise Malformed("not an object")
+    if body.get("v") != VERSION:
+        raise WrongVersion(f"version {str(body.get('v'))[:20]} is not spoken here, {VERSION} is")
+    kind = body.get("type")
+    if not isinstance(kind, str):
+        raise Malformed("no type")
+    read = _KINDS.get(kind)
+    return None if read is None else read(body)
+
+
+def encode(kind: str, **body: object) -> bytes:
+    return json.dumps({"v": VERSION, "type": kind, **body}, separators=(",", ":")).encode()
+
+
+def _whole(body: Mapping[str, Any], name: str) -> int:
+    value = body.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= NUMBER_LIMIT:
+        raise Malformed(f"{name} must be a whole number from 0 on")
+    return value
+
+
+def _whole_or_none(body: Mapping[str, Any], name: str) -> int | None:
+    return None if body.get(name) is None else _whole(body, name)
+
+
+def _seconds(body: Mapping[str, Any], name: str) -> float:
+    value = body.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= NUMBER_LIMIT:
+        raise Malformed(f"{name} must be seconds from 0 on")  # NaN fails the comparison, too
+    return float(value)
+
+
+def _seconds_or_none(body: Mapping[str, Any], name: str) -> float | None:
+    return None if body.get(name) is None else _seconds(body, name)
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    if not isinstance(value, bool):
+        raise Malformed(f"{name} must be true or false")
+    return value
+
+
+def _text(body: Mapping[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str) or len(value) > TEXT_LIMIT:
+        raise Malformed(f"{name} must be a text of at most {TEXT_LIMIT} characters")
+    return value
+
+
+def _texts_or_none(body: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) > GPUS_LIMIT:
+        raise Malformed(f"{name} must be a list of at most {GPUS_LIMIT}")
+    return tuple(_text({name: each}, name) for each in value)
+
+
+def _variables(body: Mapping[str, Any], name: str) -> Mapping[str, str]:
+    value = body.get(name)
+    if not isinstance(value, dict):
+        raise Malformed(f"{name} must map names to texts")
+    return {variable: _text(value, variable) for variable in value}
+
+
+def _suspender(body: Mapping[str, Any]) -> str:
+    by = body.get("by", SUSPENDERS[0])
+    if by not in SUSPENDERS:
+        raise Malformed(f"by must be one of {', '.join(SUSPENDERS)}")
+    return str(by)
+
+
+_KINDS: Mapping[str, Callable[[Mapping[str, Any]], Packet]] = {
+    "attach": lambda body: Attach(
+        *(_whole(body, name) for name in ("pid", "rank", "incarnation", "membership")), _flag(body, "handler")
+    ),
+    "gate": lambda body: Gate(_seconds_or_none(body, "warm_s") or 0.0, _flag(body, "cuda")),
+    "opened": lambda body: Opened(_texts_or_none(body, "gpus"), None if body.get("ok") is None else _flag(body, "ok")),
+    "ready": lambda body: Ready(_whole(body, "step")),
+    "progress": lambda body: Progress(
+        _whole(body, "step"), _whole_or_none(body, "total"), _whole_or_none(body, "samples")
+    ),
+    "saving": lambda body: Saving(_whole(body, "step")),
+    "saved": lambda body: Saved(
+        *(_whole(body, name) for name in ("incarnation", "membership", "step")),
+        _text(body, "path"),
+        _seconds(body, "seconds"),
+        _flag(body, "final"),
+    ),
+    "save_failed": lambda body: SaveFailed(_whole(body, "step"), _whole_or_none(body, "errno"), _text(body, "why")),
+    "done": lambda body: Done(_whole_or_none(body, "step")),
+    "agent": lambda body: Hello(_whole_or_none(body, "after") or 0),
+    "open": lambda body: Open(_variables(body, "gpu_env")),
+    "suspend": lambda body: Suspend(_seconds_or_none(body, "grace_s"), _suspender(body)),
+    "end": lambda body: End(_seconds_or_none(body, "grace_s")),
+}

@@ -1,0 +1,239 @@
+"""Processes of ours as /proc shows them, found by their tag or by their parents, and signalled without ever hitting a
+reused pid.
+
+A process may vanish at any line here; then it is simply not in the answer. A zombie counts as gone: it holds no GPU.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+TAG_VARIABLE = "HPCDL_TAG"
+ENVIRONMENT_LIMIT = 8 << 20  # bytes of an environment that are looked at
+GONE_STATES = "ZXx"
+STOPPED = "T"  # by a signal; "t" is a debugger's and left alone
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """`start_ticks`: clock ticks after boot; with the pid it names one process. `tag`: "" where none can be seen."""
+
+    pid: int
+    start_ticks: int
+    tag: str
+    state: str
+
+    @property
+    def stopped(self) -> bool:
+        return self.state == STOPPED
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    state: str
+    parent: int
+    threads: int
+    start_ticks: int
+
+    @property
+    def gone(self) -> bool:
+        # A leader that ended before its threads is shown as a zombie, too, and may well hold a GPU.
+        return self.state in GONE_STATES and self.threads <= 1
+
+
+def boot_id() -> str:
+    """Changes with every boot of this machine; start times compare only within one."""
+    return _read("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started; None if there is none, or it is a zombie."""
+    stat = _stat(pid)
+    return None if stat is None or stat.gone else stat.start_ticks
+
+
+def start_ticks_of_child(pid: int) -> int:
+    """As start_ticks, for a child that is not reaped yet: a zombie still shows it. Raises ProcessLookupError."""
+    stat = _stat(pid)
+    if stat is None:
+        raise ProcessLookupError(f"no process {pid}")
+    return stat.start_ticks
+
+
+def is_stopped(pid: int) -> bool:
+    """True while SIGSTOP or the like holds it."""
+    stat = _stat(pid)
+    return stat is not None and stat.state == STOPPED
+
+
+def is_alive(process: Process) -> bool:
+    """True while this very process runs, whatever its state; false for a zombie and for another one of its pid."""
+    return start_ticks(process.pid) == process.start_ticks
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """True if the process has a handler for the signal (ignoring it is not one)."""
+    mask = _status(pid).get("SigCgt")
+    return mask is not None and bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def look(pid: int) -> Process | None:
+    """The process as it is now, or None when it is gone."""
+    stat = _stat(pid)
+    if stat is None or stat.gone:
+        return None
+    return Process(pid, stat.start_ticks, _tag(pid, stat), stat.state)
+
+
+def tagged(wanted: str) -> list[Process]:
+    """Processes of our uid whose environment has this HPCDL_TAG, or one that begins with it and a colon: so an
+    instance, `instance:job` and a full tag can be asked for. The caller itself is left out."""
+    if not wanted:
+        raise ValueError("an empty tag would match every process")
+    found = []
+    for pid in _pids():
+        if _owner(pid) != os.geteuid():
+            continue
+        process = look(pid)
+        if process is not None and process.tag and matches(process.tag, wanted):
+            found.append(process)
+    return found
+
+
+def matches(tag: str, wanted: str) -> bool:
+    """`i:7` matches `i:7` and `i:7:2`, not `i:71`."""
+    return tag == wanted or tag.startswith(wanted if wanted.endswith(":") else f"{wanted}:")
+
+
+def descendants(root: int) -> list[Process]:
+    """All processes below root, without it, whatever their environment. Below a subreaper that is everything that was
+    ever started there and still lives."""
+    found: list[Process] = []
+    seen = {root}
+    front = [root]
+    while front:
+        below = [pid for parent in front for pid in _children(parent) if pid not in seen]
+        seen.update(below)
+        found += [process for pid in below if (process := look(pid)) is not None]
+        front = below
+    return found
+
+
+def incarnation(tag: str, root: int) -> list[Process]:
+    """The processes of an incarnation as its supervisor, `root`, sees them: tagged ones, and all below it, since a
+    program may change its environment or overwrite it (setproctitle)."""
+    found = {process.pid: process for process in [*tagged(tag), *descendants(root)]}
+    return [process for pid, process in sorted(found.items()) if pid != root]
+
+
+def signal_process(process: Process, number: signal.Signals) -> bool:
+    """Send the signal to this very process; False if it is gone, is not ours, or lost its tag meanwhile."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError as error:
+        # Kernels before 5.3: what is left is the check just before the signal.
+        if error.errno != errno.ENOSYS or not _same(process):
+            return False
+        return _send(lambda: os.kill(process.pid, number))
+    try:
+        # The descriptor pins the process, so what is checked now is what is signalled then.
+        return _same(process) and _send(lambda: signal.pidfd_send_signal(descriptor, number))
+    finally:
+        os.close(descriptor)
+
+
+def _send(send: Callable[[], None]) -> bool:
+    try:
+        send()
+    except OSError:
+        return False
+    return True
+
+
+def _same(process: Process) -> bool:
+    now = look(process.pid)
+    if now is None or now.start_ticks != process.start_ticks or (process.tag and now.tag != process.tag):
+        return False
+    return _status(process.pid).get("Uid", "").split()[:1] == [str(os.geteuid())]
+
+
+def _read(path: str, limit: int = ENVIRONMENT_LIMIT) -> bytes:
+    """b"" if it cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            pieces = []
+            while limit > 0 and (piece := file.read(limit)):
+                pieces.append(piece)
+                limit -= len(piece)
+            return b"".join(pieces)
+    except OSError:
+        return b""
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
+def _stat(pid: int) -> _Stat | None:
+    # The name of the program is in brackets and may hold brackets and blanks itself.
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if len(fields) < 20:
+        return None
+    return _Stat(fields[0].decode(), int(fields[1]), int(fields[17]), int(fields[19]))
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = _read(f"/proc/{pid}/status").decode("utf-8", "replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _tag(pid: int, stat: _Stat) -> str:
+    # A leader that has ended shows no environment; its threads do.
+    places = [f"/proc/{pid}/environ"] if stat.state not in GONE_STATES else _thread_environments(pid)
+    name = f"{TAG_VARIABLE}=".encode()
+    for place in places:
+        for variable in _read(place).split(b"\0"):
+            if variable.startswith(name):
+                return variable[len(name) :].decode("utf-8", "replace")
+    return ""
+
+
+def _thread_environments(pid: int) -> list[str]:
+    try:
+        return [f"/proc/{pid}/task/{thread}/environ" for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def _children(pid: int) -> Iterable[int]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    found: list[int] = []
+    for thread in threads:
+        path = f"/proc/{pid}/task/{thread}/children"
+        text = _read(path)
+        if not text and not _KERNEL_LISTS_CHILDREN:
+            return _children_by_scan(pid)
+        found += map(int, text.split())
+    return found
+
+
+def _children_by_scan(pid: int) -> list[int]:
+    stats = [(each, _stat(each)) for each in _pids()]
+    return [each for each, stat in stats if stat is not None and stat.parent == pid]
+
+
+_KERNEL_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")

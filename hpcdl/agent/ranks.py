@@ -1,0 +1,105 @@
+"""The trainer as its supervisor holds it: the first process, the ranks that attached, and whatever they started."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+
+from hpcdl.agent import processes
+from hpcdl.agent.packets import Attach
+from hpcdl.agent.processes import Process
+from hpcdl.agent.sidechannel import Connection
+
+
+class Rank:
+    """A process that attached. It keeps its pid over an exec, and then attaches again."""
+
+    def __init__(self, attach: Attach, connection: Connection) -> None:
+        self.pid = attach.pid
+        self.number = attach.rank
+        self.membership = attach.membership
+        self.connection: Connection | None = connection
+        self.gated = False
+        self.saving = False
+        self._start_ticks = processes.start_ticks(attach.pid)  # None: it is gone already, what it said still counts
+
+    @property
+    def alive(self) -> bool:
+        return self._start_ticks is not None and processes.start_ticks(self.pid) == self._start_ticks
+
+    def catches(self, number: signal.Signals) -> bool:
+        return self.alive and processes.catches(self.pid, number)
+
+
+class Trainer:
+    """The processes of one incarnation, below this supervisor or tagged."""
+
+    def __init__(self, tag: str) -> None:
+        self._tag = tag
+        self.main: int | None = None
+        self.status: int | None = None  # as waitpid gives it, once the main process has ended
+        self.ranks: dict[int, Rank] = {}
+        self.attached = False  # a rank ever did
+
+    def reap(self) -> None:
+        """Take the exit of every child that has ended, orphans that came to us included."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.main:
+                self.status = status
+
+    def attach(self, packet: Attach, connection: Connection) -> Rank:
+        """The rank, in the place of the one that this pid was before an exec."""
+        rank = self.ranks[packet.pid] = Rank(packet, connection)
+        self.attached = True
+        return rank
+
+    @property
+    def lead(self) -> Rank | None:
+        """The lowest rank that is connected: its progress stands for all."""
+        connected = [rank for rank in self.ranks.values() if rank.connection is not None]
+        return min(connected, key=lambda rank: rank.number, default=None)
+
+    @property
+    def living_ranks(self) -> list[Rank]:
+        return [rank for rank in self.ranks.values() if rank.alive]
+
+    @property
+    def saving(self) -> bool:
+        return any(rank.saving for rank in self.ranks.values())
+
+    def processes(self) -> list[Process]:
+        """All of them. Costs a look at every process of the machine."""
+        return processes.incarnation(self._tag, os.getpid())
+
+    def below(self) -> list[Process]:
+        """Those below this supervisor, which are all unless one left; cheap."""
+        return processes.descendants(os.getpid())
+
+    def answers(self, number: signal.Signals) -> bool:
+        """Somebody would notice a suspend: an attached rank, or where none is, a process with a handler."""
+        living = self.living_ranks
+        if living:
+            return any(rank.connection is not None or rank.catches(number) for rank in living)
+        return any(processes.catches(each.pid, number) for each in self.below())
+
+    def askable(self, number: signal.Signals) -> list[Process]:
+        """Whom to send the suspend signal: living ranks that catch it; where there are none, every process that does.
+
+        Nobody else: without a handler it is lost, or stops the process, or kills it.
+        """
+        living = {rank.pid for rank in self.living_ranks}
+        all_of_them = self.processes()
+        chosen = [each for each in all_of_them if each.pid in living] if living else all_of_them
+        return [each for each in chosen if processes.catches(each.pid, number)]
+
+
+def send_all(targets: Iterable[Process], number: signal.Signals) -> list[int]:
+    """Signal them; the pids that were still there."""
+    return [each.pid for each in targets if processes.signal_process(each, number)]

@@ -1,0 +1,101 @@
+"""record.jsonl: the durable facts of one incarnation.
+
+A record that cannot be written (disk full, I/O error) stays in memory, is delivered to the agent all the same, and is
+written as soon as that works: the job does not end because a disk is full.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+NAME = "record.jsonl"
+TEMPORARY = ".record.jsonl.tmp"
+_CREATE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class AlreadyStarted(Exception):
+    """This run folder has a record: its incarnation was started before, and must not be again."""
+
+
+class Records:
+    """All records of this supervisor; `packets[n - 1]` is record n as it goes over the side channel."""
+
+    def __init__(self, folder: int) -> None:
+        """`folder`: a descriptor of the run folder. Raises AlreadyStarted."""
+        self._folder = folder
+        self._began = time.monotonic()
+        self._file = -1
+        self._whole = True  # what the file holds is what was written to it
+        self.packets: list[bytes] = []
+        self.written = 0
+        self.error: OSError | None = None
+        try:
+            self._file = os.open(NAME, _CREATE | os.O_EXCL, 0o600, dir_fd=folder)
+            os.fsync(folder)
+        except FileExistsError:
+            raise AlreadyStarted(f"{NAME} is there already") from None
+        except OSError as error:
+            self.error = error
+
+    @property
+    def durable(self) -> bool:
+        return self.written == len(self.packets)
+
+    def append(self, kind: str, **body: object) -> None:
+        """Add a record, and write it with fsync if that can be done; never raises OSError."""
+        head = {"v": 1, "n": len(self.packets) + 1, "type": kind, "t": round(time.monotonic() - self._began, 6)}
+        boot = round(time.clock_gettime(time.CLOCK_BOOTTIME), 6)
+        self.packets.append(json.dumps({**head, "boot": boot, **body}, separators=(",", ":")).encode())
+        self.flush()
+
+    def flush(self) -> bool:
+        """Try to write what is not written yet; True if all is durable now."""
+        if self.durable:
+            return True
+        try:
+            if self._file >= 0 and self._whole:
+                self._append()
+            else:
+                self._rewrite()
+        except OSError as error:
+            # Half a line may have been written, or pages lost after a failed fsync: only a new file is sure.
+            self._whole = False
+            self.error = error
+            return False
+        self.written = len(self.packets)
+        self.error = None
+        return True
+
+    def _append(self) -> None:
+        _write(self._file, b"".join(packet + b"\n" for packet in self.packets[self.written :]))
+
+    def _rewrite(self) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(TEMPORARY, flags, 0o600, dir_fd=self._folder)
+        try:
+            _write(file, b"".join(packet + b"\n" for packet in self.packets))
+            os.replace(TEMPORARY, NAME, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.fsync(self._folder)
+        except BaseException:
+            os.close(file)
+            raise
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = file
+        self._whole = True
+
+    def abandoned(self) -> bool:
+        """True once the run folder was removed: nobody will read what is written there."""
+        try:
+            return os.fstat(self._folder).st_nlink == 0
+        except OSError:
+            return False
+
+
+def _write(file: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(file, left) :]
+    os.fsync(file)

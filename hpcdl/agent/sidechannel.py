@@ -1,0 +1,128 @@
+"""The supervisor's end of the side channel: sockets that never block and never grow without bound."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+from collections import deque
+
+from hpcdl.agent.packets import LIMIT
+
+NAME = "s"
+BACKLOG = 64
+QUEUE_LIMIT = 256  # packets to a peer that does not read
+_PEER = struct.Struct("3i")  # pid, uid, gid
+
+
+class Closed(Exception):
+    """The peer is gone."""
+
+
+class Connection:
+    """One client: a rank of the trainer, or the agent."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        peer.setblocking(False)
+        self._socket = peer
+        self._queue: deque[bytes] = deque()
+        self.pid, self.uid, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def receive(self) -> bytes | None:
+        """The next packet (one that is too large comes longer than the limit), or None. Raises Closed."""
+        try:
+            try:
+                raw = self._socket.recv(LIMIT + 1)
+            except ConnectionResetError:
+                # The peer ended with packets of ours unread. That is told once; what it had sent comes after it.
+                raw = self._socket.recv(LIMIT + 1)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise Closed(str(error)) from None
+        if not raw and self._hung_up():
+            raise Closed("the peer closed the connection")
+        return raw
+
+    def _hung_up(self) -> bool:
+        # An empty packet reads like the end of the connection.
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return any(events & (select.POLLHUP | select.POLLRDHUP | select.POLLERR) for _, events in poll.poll(0))
+
+    def send(self, packet: bytes) -> None:
+        """Send now, or queue behind what is queued. Raises Closed, also when the peer has not read for too long."""
+        if len(self._queue) >= QUEUE_LIMIT:
+            raise Closed("the peer does not read")
+        self._queue.append(packet)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is queued as far as the peer takes it. Raises Closed."""
+        while self._queue and self.offer(self._queue[0]):
+            self._queue.popleft()
+
+    def offer(self, packet: bytes) -> bool:
+        """Send this packet now; False if the peer does not take it. Raises Closed."""
+        try:
+            self._socket.send(packet, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise Closed(str(error)) from None
+        return True
+
+    @property
+    def waiting(self) -> bool:
+        """True while something is queued."""
+        return bool(self._queue)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Listener:
+    """The socket `s` in the run folder."""
+
+    def __init__(self, folder: int) -> None:
+        """`folder`: a descriptor of the run folder, whose lock the caller holds. Raises OSError."""
+        try:
+            os.unlink(NAME, dir_fd=folder)
+        except FileNotFoundError:
+            pass
+        self._folder = folder
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Names of sockets end at 107 bytes; this one is short whatever the folder is.
+        self._socket.bind(f"/proc/self/fd/{folder}/{NAME}")
+        self._socket.listen(BACKLOG)
+        self._socket.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def accept(self) -> Connection | None:
+        """A client that waits, if there is one; one of another uid is dropped. Raises OSError (no descriptors left)."""
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except (BlockingIOError, ConnectionError):
+                return None
+            connection = Connection(peer)
+            if is_ours(connection.uid):
+                return connection
+            connection.close()
+
+    def close(self) -> None:
+        self._socket.close()
+        try:
+            os.unlink(NAME, dir_fd=self._folder)
+        except OSError:
+            pass
+
+
+def is_ours(uid: int) -> bool:
+    return uid == os.geteuid()

@@ -1,0 +1,358 @@
+"""The supervisor of one incarnation: `python -m hpcdl.agent.supervisor RUNFOLDER [--lock-fd N]`.
+
+It starts the trainer, holds the side channel, carries out suspends and ends, and writes what happened. It outlives the
+agent; the trainer never outlives it. One thread, standard library only; docs/protocols.md says what it speaks.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import sys
+from collections.abc import Callable, Mapping
+
+from hpcdl.agent import launch, outofmemory, packets, processes, runfolder
+from hpcdl.agent.claim import Stale, write_claim
+from hpcdl.agent.clients import RETRY_S, Clients, Refusal
+from hpcdl.agent.clock import Clock
+from hpcdl.agent.closing import Closing, describe
+from hpcdl.agent.endings import ABSENCE, END, SUSPEND
+from hpcdl.agent.output import Log, Output, ProgressReader, last_line, printable
+from hpcdl.agent.packets import Attach, Progress
+from hpcdl.agent.ranks import Rank, Trainer
+from hpcdl.agent.records import AlreadyStarted, Records
+from hpcdl.agent.sidechannel import Connection, Listener
+from hpcdl.agent.startfile import BadStart, Start, decode
+from hpcdl.agent.wakeup import Wakeup
+
+TICK_S = 1.0
+FAST_TICK_S = 0.05  # while something is about to end
+CLAIMLESS_GRACE_S = 5.0  # for a trainer at the gate whose claim failed
+LINGER_S = 2.0  # for the agent to take the last records
+ERROR_NOTES = 10
+STALE = os.EX_TEMPFAIL
+CLAIM_FAILED = os.EX_CANTCREAT
+REFUSED = os.EX_USAGE  # exit codes of the supervisor itself: nothing was started, no record was written
+USAGE = "usage: python -m hpcdl.agent.supervisor RUNFOLDER [--lock-fd N]"
+
+
+class Supervisor:
+    """One incarnation, from its start to its `exit` record."""
+
+    def __init__(self, start: Start, path: str, records: Records, listener: Listener, umask: int) -> None:
+        self._start = start
+        self._path = path
+        self._umask = umask
+        self._records = records
+        self._listener = listener
+        self._clock = Clock()
+        self._selector = selectors.DefaultSelector()
+        self._wakeup = Wakeup(launch.IGNORED)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._wakeup.clear)
+        self._clients = Clients(self._selector, listener, self._clock, records.packets, self, self._note)
+        self._trainer = Trainer(start.tag)
+        self._closing = Closing(start, self._trainer, self._record, self._clients.send, self._clock.now())
+        me = os.getpid()
+        self._record("supervisor", pid=me, start=processes.start_ticks(me))
+        log = Log(start.log, start.log_limit_bytes, self._note)
+        self._output = Output(log, ProgressReader(start.progress_regex, start.steps, self._note), self._on_progress)
+        self._output_read = False
+        self._gpu_env: Mapping[str, str] | None = None
+        self._failure: tuple[int, bool, str] | None = None  # exit code, stale, detail: it could not be started
+        self._ended_by: str | None = None
+        self._exited_at: float | None = None  # when `exit` was recorded
+        self._step: int | None = None
+        self._done = False
+        self._save_failed = False
+        self._errors = 0
+        self._retry_at = 0.0
+        self._oom_kills = outofmemory.kills(start.cgroup)
+
+    # the loop
+
+    def run(self) -> None:
+        """Returns when the incarnation has ended, and its records are durable or nobody is left to want them."""
+        self._begin()
+        while not self._may_leave():
+            timeout = self._timeout()
+            events = self._selector.select(timeout)
+            lost_s = self._clock.turn(timeout)
+            if lost_s:
+                self._note(f"the supervisor, or the machine, was stopped for {lost_s:.0f} s")
+            for key, _ in events:
+                self._guarded(key.data)
+            self._guarded(self._turn)
+        self._listener.close()
+
+    def _timeout(self) -> float:
+        if self._closing.ended_by or self._trainer.status is not None or self._exited_at is not None:
+            return FAST_TICK_S
+        due = self._clients.next_due
+        return TICK_S if due is None else min(TICK_S, max(0.0, due - self._clock.now()))
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        # An error of ours in one packet or one look must not cost the job its trainer.
+        try:
+            act()
+        except Exception as error:
+            self._errors += 1
+            if self._errors <= ERROR_NOTES:
+                self._note(f"error in the supervisor: {type(error).__name__}: {error}"[:500])
+
+    def _turn(self) -> None:
+        now = self._clock.now()
+        if self._exited_at is None:
+            self._supervise(now)
+        if not self._records.durable and now >= self._retry_at:
+            self._retry_at = now + RETRY_S
+            self._records.flush()
+        self._clients.look_after()
+
+    def _supervise(self, now: float) -> None:
+        running = self._trainer.status is None
+        self._trainer.reap()
+        if running and self._trainer.status is not None:
+            self._ended_by = self._closing.ended_by
+        if self._trainer.status is not None:
+            if self._closing.emptied(now):
+                self._finish()
+            return
+        if self._wakeup.take_terminate():
+            self._closing.request(SUSPEND, "agent", self._start.grace_s, now)
+        absent, limit = self._clients.absent_since, self._start.agent_absence_s
+        if absent is not None and limit is not None and now - absent >= limit and self._closing.ended_by is None:
+            self._closing.request(ABSENCE, "absence", self._start.grace_s, now)
+        self._closing.escalate(now)
+        self._closing.watch_stopped(now)
+
+    def _may_leave(self) -> bool:
+        if self._exited_at is None:
+            return False
+        if not self._records.durable:
+            # They are all that is left of the incarnation: until they are durable, we are what answers for them.
+            return self._wakeup.take_terminate() or self._records.abandoned()
+        return self._clients.delivered or self._clock.now() - self._exited_at > LINGER_S
+
+    def _record(self, kind: str, **body: object) -> None:
+        self._records.append(kind, **body)
+        self._clients.push()
+
+    def _note(self, text: str) -> None:
+        self._record("note", text=text)
+
+    # start and gate
+
+    def _begin(self) -> None:
+        if not self._start.gate and not self._claim():
+            self._finish()
+            return
+        environment = self._start.environment(os.path.join(self._path, "s"))
+        try:
+            pid = launch.launch(self._start, environment, self._output.write_end, self._umask)
+        except launch.NotStarted as error:
+            self._failure = (error.code, False, str(error))
+            self._finish()
+            return
+        self._output.started()
+        self._trainer.main = pid
+        self._selector.register(self._output, selectors.EVENT_READ, self._on_output)
+        self._output_read = True
+        self._record("started", pid=pid, start=processes.start_ticks_of_child(pid))
+
+    def _claim(self) -> bool:
+        """Write the claim, if there is a checkpoint folder; False, and why in `_failure`, if we must not go on."""
+        directory = self._start.checkpoint_dir
+        if directory is None:
+            return True
+        try:
+            write_claim(directory, self._start.job, self._start.incarnation, self._start.tag)
+        except Stale as error:
+            self._failure = (STALE, True, str(error))
+            return False
+        except OSError as error:
+            self._failure = (CLAIM_FAILED, False, f"cannot write the claim in {directory}: {error.strerror}")
+            return False
+        self._record("claimed", incarnation=self._start.incarnation)
+        return True
+
+    def _open(self, gpu_env: Mapping[str, str]) -> None:
+        if not self._start.gate or self._gpu_env is not None or self._closing.ended_by or self._failure:
+            return
+        if not self._claim():
+            self._closing.request(END, "", CLAIMLESS_GRACE_S, self._clock.now())
+            return
+        self._gpu_env = gpu_env
+        for rank in self._trainer.ranks.values():
+            if rank.gated:
+                self._clients.send(rank, "open", env=dict(gpu_env))
+
+    # what comes
+
+    def _on_output(self) -> None:
+        if not self._output.read():
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if self._output_read:
+            self._output_read = False
+            self._selector.unregister(self._output)
+
+    def _on_progress(self, progress: Progress) -> None:
+        self._reached(progress.step)
+        self._clients.progress(progress)
+
+    def _reached(self, step: int | None) -> None:
+        if step is not None:
+            self._step = step if self._step is None else max(self._step, step)
+
+    def on_agent(self, packet: packets.FromAgent) -> None:
+        """The agent commands; after the trainer has ended there is nothing left to command."""
+        if isinstance(packet, packets.Open):
+            self._open(packet.gpu_env)
+            return
+        if self._trainer.status is not None:
+            return
+        grace_s = self._start.grace_s if packet.grace_s is None else packet.grace_s
+        if isinstance(packet, packets.Suspend):
+            self._closing.request(SUSPEND, packet.by, grace_s, self._clock.now())
+        else:
+            self._closing.request(END, "", grace_s, self._clock.now())
+
+    def on_attach(self, packet: Attach, connection: Connection) -> Rank:
+        """A rank says who it is. Raises Refusal for one of another incarnation or of a membership before ours."""
+        if packet.incarnation != self._start.incarnation:
+            raise Refusal(f"incarnation {packet.incarnation} attached to incarnation {self._start.incarnation}")
+        if packet.membership < self._start.membership:
+            raise Refusal(f"membership {packet.membership} is stale: this is {self._start.membership}")
+        if self._exited_at is not None:
+            raise Refusal("the incarnation has ended")
+        rank = self._trainer.attach(packet, connection)
+        self._record("attached", pid=packet.pid, rank=packet.rank, handler=packet.handler)
+        return rank
+
+    def on_attached(self, rank: Rank) -> None:
+        """A suspend that came before it is passed on."""
+        self._closing.greet(rank, self._clock.now())
+
+    def on_rank(self, rank: Rank, packet: packets.FromRank) -> None:
+        """A rank reports."""
+        match packet:
+            case packets.Gate():
+                rank.gated = True
+                self._record("gate", warm_s=packet.warm_s, cuda=packet.cuda)
+                if self._gpu_env is not None:
+                    self._clients.send(rank, "open", env=dict(self._gpu_env))
+            case packets.Opened():
+                rank.gated = False
+                self._record("opened", gpus=packet.gpus, ok=packet.ok)
+            case packets.Ready():
+                if rank is self._trainer.lead:
+                    self._record("ready", step=packet.step)
+                self._reached(packet.step)
+            case packets.Progress():
+                if rank is self._trainer.lead:
+                    self._on_progress(packet)
+            case packets.Saving():
+                rank.saving = True
+                self._closing.heard = True
+            case packets.Saved():
+                self._on_saved(rank, packet)
+            case packets.SaveFailed():
+                rank.saving = False
+                self._save_failed = True
+                self._record("save_failed", step=packet.step, errno=packet.errno, why=packet.why)
+            case packets.Done():
+                self._done = True
+                self._reached(packet.step)
+
+    def _on_saved(self, rank: Rank, packet: packets.Saved) -> None:
+        rank.saving = False
+        if (packet.incarnation, packet.membership) != (self._start.incarnation, rank.membership):
+            self._note(f"ignored: a save of incarnation {packet.incarnation}, membership {packet.membership}")
+            return
+        self._closing.heard = True
+        if rank.number != 0:
+            return  # only rank 0 writes
+        self._save_failed = False
+        self._closing.final = self._closing.final or packet.final
+        self._reached(packet.step)
+        body = {name: getattr(packet, name) for name in packet.__slots__}
+        self._record("saved", **body)
+
+    # the end
+
+    def _finish(self) -> None:
+        """Nothing of the incarnation runs any more: hear what is still on its way, and say how it ended."""
+        self._guarded(self._clients.drain)
+        self._stop_reading()
+        self._guarded(self._output.finish)
+        if self._clients.malformed:
+            self._note(f"{self._clients.malformed} malformed packets were ignored")
+        status = self._trainer.status
+        code, name = (None, None) if status is None else describe(status)
+        stale, detail, oom = code == STALE and self._trainer.attached, "", False
+        if self._failure is not None:
+            (code, stale, detail), name, self._ended_by = self._failure, None, None
+        elif code != 0:
+            oom, detail = self._memory(self._output.tail)
+            detail = detail or last_line(self._output.tail)
+        self._record(
+            "exit",
+            code=code,
+            signal=name,
+            attached=self._trainer.attached,
+            ended_by=self._ended_by,
+            oom=oom,
+            stale=stale,
+            save_failed=self._save_failed,
+            done=self._done,
+            detail=printable(detail),
+            step=self._step,
+        )
+        self._exited_at = self._clock.now()
+
+    def _memory(self, tail: bytes) -> tuple[bool, str]:
+        """Whether it ran out of memory, and the line of output that says so, if one does."""
+        if outofmemory.in_output(tail):
+            return True, last_line(tail, outofmemory.TEXTS)
+        if self._closing.killed:
+            return False, ""  # the kernel's counter may speak of a neighbour; that it was us is certain
+        now, before = outofmemory.kills(self._start.cgroup), self._oom_kills
+        return now is not None and before is not None and now > before, ""
+
+
+def main(argv: list[str]) -> int:
+    """Exit code 0 after an `exit` record; REFUSED, and a line on stderr, if this run folder is not ours to start."""
+    try:
+        path, lock = runfolder.arguments(argv)
+    except ValueError as error:
+        return _refuse(f"{error}\n{USAGE}")
+    umask = os.umask(0o077)
+    try:
+        folder = runfolder.open_folder(path)
+        held = runfolder.hold_lock(folder, lock)
+        records = Records(folder)
+    except (OSError, runfolder.NotOurs, AlreadyStarted) as error:
+        return _refuse(f"{path}: {error}")
+    if os.getsid(0) != os.getpid() and os.getpgrp() != os.getpid():
+        os.setsid()
+    os.chdir("/")
+    launch.become_subreaper()
+    try:
+        start = decode(runfolder.read_start(folder))
+        listener = Listener(folder)
+    except (BadStart, OSError) as error:
+        runfolder.record_unstarted(records, str(error))
+        return 0
+    Supervisor(start, path, records, listener, umask).run()
+    os.close(held)
+    return 0
+
+
+def _refuse(why: str) -> int:
+    sys.stderr.write(f"supervisor: {why}\n")
+    return REFUSED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
