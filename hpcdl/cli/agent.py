@@ -1,0 +1,43 @@
+"""`hpcdl agent` and `hpcdl demo`: long-running programs of their own."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--home", type=click.Path(path_type=Path), hidden=True)
+@click.option("--node", metavar="NAME", help="This node's name.  [default: the host's]")
+@click.option("--emulate-gpus", type=click.IntRange(1, 1024), metavar="N", help="Report N emulated GPUs.")
+@click.pass_context
+def agent(ctx: click.Context, home: Path | None, node: str | None, emulate_gpus: int | None) -> None:
+    """Run the agent of this node in the foreground; it dials the daemon that --home or HPCDL_HOME names.
+
+    `hpcdl daemon start` runs one by itself. On other nodes that see the same folder, run this.
+    """
+    folder: Path = home.absolute() if home else ctx.find_root().obj
+    argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(folder)]
+    if node is not None:
+        argv += ["--node", node]
+    if emulate_gpus is not None:
+        argv += ["--emulate-gpus", str(emulate_gpus)]
+    # In this process's place: the agent lives long, and needs nothing of the command line.
+    os.execv(sys.executable, argv)
+
+
+@click.command()
+@click.option("--set", "set_number", type=click.IntRange(1, 3), default=3, show_default=True, help="The paper's set.")
+@click.option("--scale", type=float, metavar="F", help="How much faster than the paper's machine.")
+@click.option("--report", "report_dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
+@click.pass_context
+def demo(ctx: click.Context, set_number: int, scale: float | None, report_dir: Path | None) -> None:
+    """Run MARBLE's job set on emulated GPUs under `marble`, then `fifo-exclusive`, and compare them.
+
+    It starts a daemon of its own, with 6 emulated GPUs and real trainers, shows the progress live, writes a timeline of
+    each run, and stops everything that it started. Exit 0 only if every job is DONE and verified.
+    """
+    from hpcdl.demo import run
+
+    ctx.exit(run.main(set_number, scale, report_dir))

@@ -1,0 +1,108 @@
+"""`hpcdl daemon start | stop | status`."""
+
+from pathlib import Path
+
+import click
+
+from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_fields, print_ids, print_json, print_table, say
+from hpcdl.cli.rows import connect, duration_text
+from hpcdl.client import DaemonAway
+
+
+@click.group()
+def daemon() -> None:
+    """Start, stop or look at the daemon of HPCDL_HOME."""
+
+
+@daemon.command()
+@click.option("--foreground", is_flag=True, help="Stay attached to this terminal; Ctrl-C stops it.")
+@click.option("--emulate-gpus", type=click.IntRange(1, 1024), metavar="N", help="Give this node N emulated GPUs.")
+@click.option("--node", metavar="NAME", help="This node's name.  [default: the host's]")
+@outputs
+@click.pass_context
+def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: str | None, output: Output) -> None:
+    """Start the daemon and the agent of this node, in the background."""
+    from hpcdl.daemon import launch
+
+    home: Path = ctx.find_root().obj
+    answer = launch.start(home, emulate_gpus, node, foreground)
+    if foreground:
+        ctx.exit(answer["exit_code"])
+    _print_daemon(answer, output, f"started on {home}")
+
+
+@daemon.command()
+@click.option("--now", is_flag=True, help="End trainers at once; they resume from their last checkpoints.")
+@outputs
+@click.pass_context
+def stop(ctx: click.Context, now: bool, output: Output) -> None:
+    """Suspend every job within its grace, then stop the daemon and the agent of this node.
+
+    Suspended jobs resume at the next start.
+    """
+    from hpcdl.daemon import launch
+
+    home: Path = ctx.find_root().obj
+    _print_daemon(launch.stop(home, now), output, "stopped")
+
+
+def _print_daemon(row: Row, output: Output, done: str) -> None:
+    if output is Output.JSON:
+        print_json({"daemon": row})
+    elif output is Output.QUIET:
+        print_ids([row["pid"]])
+    else:
+        print(escape(f"daemon (pid {row['pid']}) {done}"))
+
+
+@daemon.command()
+@outputs
+@click.pass_context
+def status(ctx: click.Context, output: Output) -> None:
+    """Show the daemon, its agents and the trainers that run; exit 1 if there is no daemon."""
+    try:
+        answer = connect(ctx).get("/v1/status")
+    except DaemonAway as error:
+        if output is Output.JSON:
+            print_json({"daemon": None, "agents": [], "trainers": [], "jobs": {}, "events": None})
+        say(str(error))
+        ctx.exit(1)
+    row: Row = answer["daemon"]
+    if output is Output.JSON:
+        print_json(answer)
+    elif output is Output.QUIET:
+        print_ids([row["pid"]])
+    else:
+        jobs = ", ".join(f"{number} {state}" for state, number in sorted(answer["jobs"].items()))
+        print_fields(
+            [
+                ("daemon", f"pid {row['pid']} on {row['host']}, hpcdl {row['version']}, fence {row['fence']}"),
+                ("up", duration_text(row["since_s"]) + (", stopping" if row.get("stopping") else "")),
+                ("home", str(row["home"])),
+                ("policy", str(row["policy"])),
+                ("objective", str(row["objective"])),
+                ("jobs", jobs or "none"),
+                ("events", str(answer["events"])),
+            ]
+        )
+        _print_listed(_AGENTS, answer["agents"])
+        _print_listed(_TRAINERS, answer["trainers"])
+
+
+def _print_listed(columns: tuple[Column, ...], rows: list[Row]) -> None:
+    if rows:
+        print()
+        print_table(columns, rows)
+
+
+_AGENTS = (
+    Column("AGENT", lambda row: str(row["pid"]), right=True),
+    Column("NODE", lambda row: str(row["node"])),
+    Column("CONNECTED", lambda row: "yes" if row.get("connected") else "no"),
+)
+_TRAINERS = (
+    Column("TRAINER", lambda row: str(row["pid"]), right=True),
+    Column("JOB", lambda row: f"{row['job']}.{row.get('incarnation', '?')}", right=True),
+    Column("NODE", lambda row: str(row.get("node", ""))),
+    Column("SUPERVISOR", lambda row: str(row.get("supervisor", "")), right=True),
+)

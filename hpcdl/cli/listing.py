@@ -1,0 +1,172 @@
+"""`hpcdl ls`, `show`, `why` and `nodes`: what the daemon knows, as it is now."""
+
+import shlex
+from pathlib import Path
+
+import click
+
+from hpcdl.cli.logs import log_files
+from hpcdl.cli.output import Column, Output, Row, outputs, print_fields, print_ids, print_json, print_table, say
+from hpcdl.cli.rows import (
+    JOB_COLUMNS,
+    asked_text,
+    connect,
+    duration_text,
+    moment_text,
+    placement_text,
+    step_text,
+)
+from hpcdl.client import path_with
+from hpcdl.core.units import fold_nodes
+
+JOB = click.IntRange(min=1)
+
+
+@click.command()
+@click.option("-a", "--all", "every", is_flag=True, help="Finished jobs too.")
+@outputs
+@click.pass_context
+def ls(ctx: click.Context, every: bool, output: Output) -> None:
+    """List the jobs that are not finished, oldest first.
+
+    GPUS is what a job holds now, over what it asked for (2x4: 4 on each of 2 nodes).
+    """
+    answer = connect(ctx).get(path_with("/v1/jobs", all=1 if every else None))
+    rows = answer["jobs"]
+    if output is Output.JSON:
+        print_json(answer)
+    elif output is Output.QUIET:
+        print_ids([row["id"] for row in rows])
+    elif rows:
+        print_table(JOB_COLUMNS, rows)
+    else:
+        say("no jobs: hpcdl submit -- COMMAND" if every else "no jobs (finished ones: hpcdl ls --all)")
+
+
+@click.command()
+@click.argument("job", type=JOB)
+@outputs
+@click.pass_context
+def show(ctx: click.Context, job: int, output: Output) -> None:
+    """Show one job: what was asked, where it stands, its incarnations and its log files."""
+    answer = connect(ctx).get(f"/v1/jobs/{job}")
+    row = answer["job"]
+    if output is Output.JSON:
+        print_json(answer)
+    elif output is Output.QUIET:
+        print_ids([row["id"]])
+    else:
+        home: Path = ctx.find_root().obj
+        _print_job(row, row.get("log_files") or [str(file.path) for file in log_files(home, job)])
+
+
+def _print_job(row: Row, logs: list[str]) -> None:
+    spec: Row = row.get("spec") or {}
+    ending = ", ".join(str(row[key]) for key in ("cause", "detail") if row.get(key))
+    print_fields(
+        [
+            ("job", str(row["id"])),
+            ("name", str(row.get("name", ""))),
+            ("user", str(row.get("user") or "")),
+            ("state", str(row.get("state", "")) + (" (held: hpcdl resume lifts it)" if row.get("held") else "")),
+            ("reason", str(row.get("reason") or "")),
+            ("command", shlex.join(map(str, spec.get("command", ())))),
+            ("cwd", str(spec.get("cwd") or "")),
+            ("asked", f"{asked_text(row)} GPUs, grace {spec.get('grace_s', '?')} s, signal {spec.get('signal', '?')}"),
+            ("after", " ".join(map(str, spec.get("after") or ()))),
+            ("profile", str(row.get("profile") or "")),
+            ("placement", f"{placement_text(row.get('placement'))} {row.get('role') or ''}".strip()),
+            ("step", step_text(row)),
+            ("saved step", "" if row.get("saved_step") is None else str(row["saved_step"])),
+            ("checkpoints", str(spec.get("checkpoint_dir") or "")),
+            ("ETA", "" if row.get("eta_s") is None else duration_text(row["eta_s"])),
+            ("submitted", moment_text(row.get("submitted_at"))),
+            ("started", moment_text(row.get("started_at"))),
+            ("finished", moment_text(row.get("finished_at"))),
+            ("waited", "" if row.get("wait_s") is None else duration_text(row["wait_s"])),
+            ("JCT", "" if row.get("jct_s") is None else duration_text(row["jct_s"])),
+            ("suspends", str(row.get("suspends") or "")),
+            ("failures", str(row.get("failures") or "")),
+            ("retries", f"{row.get('retries_used', 0)} of {spec['retries']}" if spec.get("retries") else ""),
+            ("ended by", ending),
+            ("exit code", "" if row.get("exit_code") is None else str(row["exit_code"])),
+        ]
+    )
+    incarnations = [each for each in row.get("incarnations") or () if isinstance(each, dict)]
+    if incarnations:
+        print()
+        print_table(
+            (
+                Column("INCARNATION", lambda each: str(each.get("number", "")), right=True),
+                Column("STATE", lambda each: str(each.get("state", "")), coloured=True),
+                Column("NODES", lambda each: fold_nodes(each.get("nodes") or ()) or "-", shrinks=True),
+                Column("STARTED", lambda each: moment_text(each.get("started_at")) or "-"),
+                Column("TRAINS SINCE", lambda each: moment_text(each.get("ready_at")) or "-"),
+                Column("ASKED TO SUSPEND FOR", lambda each: _known(each.get("purpose"))),
+            ),
+            incarnations,
+        )
+    if logs:
+        print()
+        print_fields([("log", path) for path in logs])
+
+
+def _known(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+@click.command()
+@click.argument("job", type=JOB)
+@outputs
+@click.pass_context
+def why(ctx: click.Context, job: int, output: Output) -> None:
+    """Say in words and numbers why a job is where it is."""
+    answer = connect(ctx).get(f"/v1/jobs/{job}/why")
+    if output is Output.JSON:
+        print_json(answer)
+    elif output is Output.QUIET:
+        print_ids([answer["job"]])
+    else:
+        reason = f": {answer['reason']}" if answer.get("reason") else ""
+        print_fields([(f"job {answer['job']}", f"{answer['state']}{reason}")])
+        print_fields([(" ", str(detail)) for detail in answer.get("details") or ()])
+        if answer.get("eta_s") is not None:
+            print_fields([(" ", f"estimated to be finished in {duration_text(answer['eta_s'])}")])
+
+
+@click.command()
+@outputs
+@click.pass_context
+def nodes(ctx: click.Context, output: Output) -> None:
+    """List the nodes, a line for each GPU: its state and the job that holds it."""
+    answer = connect(ctx).get("/v1/nodes")
+    if output is Output.JSON:
+        print_json(answer)
+    elif output is Output.QUIET:
+        print_ids([node["name"] for node in answer["nodes"]])
+    elif answer["nodes"]:
+        lines = [{"of": node, "gpu": gpu} for node in answer["nodes"] for gpu in node.get("gpus") or [{}]]
+        print_table(_GPU_COLUMNS, lines)
+    else:
+        say("no nodes: an agent registers its node when it starts (hpcdl agent)")
+
+
+def _holder(line: Row) -> str:
+    holder = line["gpu"].get("holder")
+    return f"{holder['job']}.{holder['incarnation']}" if holder else "-"
+
+
+def _node_state(line: Row) -> str:
+    node = line["of"]
+    return "lost" if node.get("lost") else "connected" if node.get("connected") else "away"
+
+
+_GPU_COLUMNS = (
+    Column("NODE", lambda line: str(line["of"]["name"])),
+    Column("AGENT", _node_state),
+    Column("GPU", lambda line: _known(line["gpu"].get("index")), right=True),
+    Column("STATE", lambda line: str(line["gpu"].get("state", "-"))),
+    Column("JOB", _holder, right=True),
+    Column("NAME", lambda line: str(line["gpu"].get("name", "")), shrinks=True),
+    Column("DETAIL", lambda line: str(line["gpu"].get("detail") or line["of"].get("reason") or ""), shrinks=True),
+)

@@ -1,0 +1,137 @@
+"""`hpcdl logs`: a job's output, all its incarnations in order, read from the files in the daemon's folder."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from hpcdl.cli.output import Output, outputs, print_ids, print_json, say
+from hpcdl.cli.rows import connect
+from hpcdl.client import FOLLOW_S, ClientError
+
+_POLL_S = 0.2
+_ASK_S = 1.0  # between two questions whether the job is finished
+_PIECE = 1 << 20
+_FINISHED = ("DONE", "FAILED", "CANCELLED")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogFile:
+    """The output of one incarnation on one node; ordered as it is printed."""
+
+    incarnation: int
+    node: str
+    path: Path
+
+
+def log_files(home: Path, job: int, incarnation: int | None = None, node: str | None = None) -> list[LogFile]:
+    """The log files of a job that are there, in order of incarnations; only those of `incarnation` and `node`."""
+    found = []
+    try:
+        names = os.listdir(home / "logs" / str(job))
+    except FileNotFoundError:
+        names = []
+    for name in names:
+        match = re.fullmatch(r"(\d+)\.(.+)\.log", name)
+        if match and incarnation in (None, int(match[1])) and node in (None, match[2]):
+            found.append(LogFile(int(match[1]), match[2], home / "logs" / str(job) / name))
+    return sorted(found)
+
+
+@click.command()
+@click.argument("job", type=click.IntRange(min=1))
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job is finished.")
+@click.option("--incarnation", type=click.IntRange(min=1), metavar="N", help="Only this start of the job.")
+@click.option("--node", metavar="NAME", help="Only what was printed on this node.")
+@outputs
+@click.pass_context
+def logs(ctx: click.Context, job: int, follow: bool, incarnation: int | None, node: str | None, output: Output) -> None:
+    """Print a job's output, incarnation after incarnation; where there are several, a line names each.
+
+    The output is printed as it is, byte for byte. --quiet prints the files' names instead.
+    """
+    home: Path = ctx.find_root().obj
+    if follow and output is not Output.TABLE:
+        raise click.UsageError("--follow goes on, so it has no --json and no --quiet", ctx)
+    if follow:
+        _follow(ctx, home, job, incarnation, node)
+        return
+    files = log_files(home, job, incarnation, node)
+    if not files:
+        _explain(ctx, job, chosen=incarnation is not None or node is not None)
+    if output is Output.JSON:
+        print_json({"job": job, "logs": [_content(file) for file in files]})
+    elif output is Output.QUIET:
+        print_ids([file.path for file in files])
+    else:
+        shown = _Printer()
+        for file in files:
+            for piece in _pieces(file, 0):
+                shown.write(file, piece, headed=len(files) > 1)
+
+
+def _explain(ctx: click.Context, job: int, chosen: bool) -> None:
+    """Say why there is nothing to print; an unknown job is an error."""
+    try:
+        row = connect(ctx).get(f"/v1/jobs/{job}")["job"]
+    except ClientError as error:
+        if type(error) is ClientError or hasattr(error, "code"):
+            raise
+        raise ClientError(f"job {job} has no log here, and {error}") from None
+    where = " there: hpcdl show lists its incarnations" if chosen else f": hpcdl why {job} says why"
+    say(f"job {job} is {row['state']} and has printed nothing{where}")
+
+
+def _content(file: LogFile) -> dict[str, object]:
+    text = file.path.read_bytes().decode("utf-8", "backslashreplace")
+    return {"incarnation": file.incarnation, "node": file.node, "path": str(file.path), "text": text}
+
+
+def _pieces(file: LogFile, offset: int) -> Iterator[bytes]:
+    with open(file.path, "rb") as content:
+        content.seek(offset)
+        while piece := content.read(_PIECE):
+            yield piece
+
+
+def _follow(ctx: click.Context, home: Path, job: int, incarnation: int | None, node: str | None) -> None:
+    client = connect(ctx, FOLLOW_S)
+    offsets: dict[Path, int] = {}
+    shown = _Printer()
+    asked_at = 0.0
+    finished = False
+    while True:
+        if time.monotonic() - asked_at >= _ASK_S:
+            finished = client.get(f"/v1/jobs/{job}")["job"]["state"] in _FINISHED
+            asked_at = time.monotonic()
+        files = log_files(home, job, incarnation, node)
+        for file in files:
+            for piece in _pieces(file, offsets.get(file.path, 0)):
+                offsets[file.path] = offsets.get(file.path, 0) + len(piece)
+                shown.write(file, piece, headed=len(files) > 1)
+        sys.stdout.buffer.flush()
+        if finished:  # the question came before the reading: nothing is missing
+            return
+        time.sleep(_POLL_S)
+
+
+class _Printer:
+    """Writes bytes to stdout, with a line that names the file whenever it is another one than before."""
+
+    def __init__(self) -> None:
+        self._last: LogFile | None = None
+        self._ended = True  # with a newline
+
+    def write(self, file: LogFile, piece: bytes, *, headed: bool) -> None:
+        out = sys.stdout.buffer
+        if headed and file != self._last:
+            head = f"==> incarnation {file.incarnation} on {file.node} <==\n"
+            out.write((b"" if self._ended else b"\n") + os.fsencode(head))
+        self._last = file
+        out.write(piece)
+        self._ended = piece.endswith(b"\n")

@@ -1,0 +1,168 @@
+"""Three outputs from one list of rows: a table for people, one JSON value for programs, ids for shells.
+
+Rows are the plain JSON objects that the API answers with; what is printed of them is the columns' business.
+"""
+
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar
+
+import click
+
+Row: TypeAlias = Mapping[str, Any]
+F = TypeVar("F", bound=Callable[..., Any])
+
+_LEAST = 8  # columns: a cell that may shrink keeps this many
+_GAP = "  "
+_COLOURS = {
+    "RUNNING": "32",
+    "DONE": "32",
+    "FAILED": "31",
+    "CANCELLED": "33",
+    "SUSPENDED": "33",
+    "SUSPENDING": "33",
+    "QUEUED": "36",
+}
+
+
+class Output(Enum):
+    """How a command prints its result."""
+
+    TABLE = "table"
+    JSON = "json"
+    QUIET = "quiet"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its title and the text of a row's cell. `shrinks`: may be cut to the terminal's width."""
+
+    title: str
+    cell: Callable[[Row], str]
+    right: bool = False
+    shrinks: bool = False
+    coloured: bool = False
+
+
+def outputs(command: F) -> F:
+    """Give a command `--json` and `--quiet`; it is called with `output=Output.…` instead."""
+
+    @click.option("--json", "as_json", is_flag=True, help='Exactly one JSON value, with "schema": 1.')
+    @click.option("-q", "--quiet", is_flag=True, help="Ids only, one a line.")
+    @functools.wraps(command)
+    def with_output(*args: Any, as_json: bool, quiet: bool, **kwargs: Any) -> Any:
+        if as_json and quiet:
+            raise click.UsageError("--json and --quiet exclude each other", click.get_current_context())
+        output = Output.JSON if as_json else Output.QUIET if quiet else Output.TABLE
+        return command(*args, output=output, **kwargs)
+
+    return with_output  # type: ignore[return-value]
+
+
+def say(text: str) -> None:
+    """One line for the user on stderr, whatever the text holds."""
+    try:
+        print(f"hpcdl: {escape(' '.join(text.split()))}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # nobody listens, or stderr's disk is full: there is no other place to say it
+
+
+def stop_writing() -> None:
+    """Drop what stdout still holds: the reader is gone, and the interpreter must not complain about it at its end."""
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    except (OSError, ValueError):
+        pass
+
+
+def escape(text: str) -> str:
+    """Text that is safe on a terminal: whatever is not printable is written as an escape, like `\\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON value and nothing else; `schema` comes first."""
+    import json
+
+    from hpcdl.client import SCHEMA
+
+    content = {"schema": SCHEMA, **value}
+    print(json.dumps(content, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_ids(ids: Sequence[object]) -> None:
+    """One id a line."""
+    for each in ids:
+        print(escape(str(each)))
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Row], *, titles: bool = True) -> None:
+    """Titles and rows, aligned; cut to the terminal's width on a terminal, whole in a pipe."""
+    cells = [[escape(column.cell(row)) for column in columns] for row in rows]
+    widths = [max([_width(c.title), *(_width(line[i]) for line in cells)]) for i, c in enumerate(columns)]
+    terminal = sys.stdout.isatty()
+    if terminal:
+        _shrink(columns, widths, shutil.get_terminal_size().columns)
+    colour = terminal and use_colour()
+    if titles:
+        print(_line(columns, widths, [column.title for column in columns], colour=False))
+    for line in cells:
+        print(_line(columns, widths, line, colour=colour))
+
+
+def print_fields(fields: Sequence[tuple[str, str]]) -> None:
+    """Names and values, a line each; fields without a value are left out."""
+    width = max((len(name) for name, value in fields if value), default=0)
+    for name, value in fields:
+        if value:
+            print(f"{name:<{width}}{_GAP}{escape(value)}")
+
+
+def use_colour() -> bool:
+    """Colour is only for a terminal that can, and for users who did not set NO_COLOR."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _shrink(columns: Sequence[Column], widths: list[int], room: int) -> None:
+    over = sum(widths) + len(_GAP) * (len(widths) - 1) - room
+    for index in reversed(range(len(columns))):
+        if over > 0 and columns[index].shrinks:
+            cut = min(over, max(0, widths[index] - max(_LEAST, len(columns[index].title))))
+            widths[index] -= cut
+            over -= cut
+
+
+def _line(columns: Sequence[Column], widths: Sequence[int], texts: Sequence[str], *, colour: bool) -> str:
+    parts = []
+    for column, width, text in zip(columns, widths, texts, strict=True):
+        shown = _cut(text, width)
+        space = " " * (width - _width(shown))
+        code = _COLOURS.get(text) if colour and column.coloured else None
+        painted = f"\x1b[{code}m{shown}\x1b[0m" if code else shown
+        parts.append(space + painted if column.right else painted + space)
+    return _GAP.join(parts).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    if _width(text) <= width:
+        return text
+    while text and _width(text) > width - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -1,0 +1,130 @@
+"""The command `hpcdl` itself: its commands, loaded only when they are run, and how every error reaches the user."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcdl import __version__
+from hpcdl.cli.output import say, stop_writing
+
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "submit": ("hpcdl.cli.submit", "submit", "Queue a training job."),
+    "ls": ("hpcdl.cli.listing", "ls", "List the jobs."),
+    "show": ("hpcdl.cli.listing", "show", "Show everything about one job."),
+    "why": ("hpcdl.cli.listing", "why", "Say why a job is where it is."),
+    "nodes": ("hpcdl.cli.listing", "nodes", "List the nodes and who holds their GPUs."),
+    "logs": ("hpcdl.cli.logs", "logs", "Print a job's output."),
+    "cancel": ("hpcdl.cli.verbs", "cancel", "End jobs for good."),
+    "suspend": ("hpcdl.cli.verbs", "suspend", "Checkpoint jobs, free their GPUs and hold them."),
+    "resume": ("hpcdl.cli.verbs", "resume", "Let held jobs run again."),
+    "wait": ("hpcdl.cli.verbs", "wait", "Wait until jobs are finished."),
+    "events": ("hpcdl.cli.timeline", "events", "List what happened."),
+    "timeline": ("hpcdl.cli.timeline", "timeline", "Draw the GPUs by job over time."),
+    "config": ("hpcdl.cli.config", "config", "Show or set the running daemon's policy and objective."),
+    "daemon": ("hpcdl.cli.daemon", "daemon", "Start, stop or look at the daemon."),
+    "agent": ("hpcdl.cli.agent", "agent", "Run the agent of this node in the foreground."),
+    "demo": ("hpcdl.cli.agent", "demo", "Run a paper's job set under two policies and compare them."),
+}
+"""Command -> module, name in it, one line of help. The line stands here so that `--help` imports nothing."""
+
+USAGE = 2
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+PIPE_CLOSED = 141  # 128 + SIGPIPE
+
+
+class LazyGroup(click.Group):
+    """A group that imports the module of a command when that command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            stop_writing()
+            raise click.exceptions.Exit(PIPE_CLOSED) from None
+        return result
+
+
+def _home(ctx: click.Context, param: click.Parameter, value: str | None) -> Path:
+    if value:
+        return Path(value).expanduser().absolute()
+    try:
+        return Path.home() / ".hpcdl"
+    except RuntimeError:
+        raise click.UsageError("your home folder is not known: set HPCDL_HOME", ctx) from None
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="HPCDL_HOME names the folder of a daemon, as --home does.",
+)
+@click.option(
+    "--home", envvar="HPCDL_HOME", metavar="DIR", callback=_home, help="The daemon's folder.  [default: ~/.hpcdl]"
+)
+@click.version_option(__version__, "-V", "--version", prog_name="hpcdl", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context, home: Path) -> None:
+    """Share the GPUs of an HPC allocation well among deep-learning jobs.
+
+    Start with `hpcdl daemon start`, then `hpcdl submit -- COMMAND`.
+    """
+    ctx.obj = home
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code: 0, 1 for an error, 2 for wrong usage, or what the command says (`wait`)."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # names that are not UTF-8 must not end us
+    try:
+        code = cli.main(args=None if argv is None else list(argv), prog_name="hpcdl", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return USAGE
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "hpcdl"
+        say(f"{error.format_message().rstrip('.')} (see {path} --help)")
+        return USAGE
+    except click.ClickException as error:
+        say(error.format_message())
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        stop_writing()
+        return PIPE_CLOSED
+    except OSError as error:
+        if os.environ.get("HPCDL_DEBUG"):
+            raise
+        stop_writing()
+        name = f"{error.filename}: " if error.filename else ""
+        say(f"{name}{error.strerror or error}: free it up or correct it, then run the command again")
+        return 1
+    except Exception as error:
+        if os.environ.get("HPCDL_DEBUG"):
+            raise
+        ours = type(error).__module__.startswith("hpcdl.")  # their messages are lines for the user
+        say(str(error) if ours else f"unexpected {type(error).__name__}: {error} (HPCDL_DEBUG=1 shows where)")
+        return 1
+    return code if isinstance(code, int) else 0

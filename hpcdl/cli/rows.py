@@ -1,0 +1,74 @@
+"""The parts of a job's row as people read them."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcdl.cli.output import Column, Row, say
+from hpcdl.client import PATIENCE_S, Client
+from hpcdl.core.units import fold_nodes, seconds_text
+
+
+def connect(ctx: click.Context, patience_s: float = PATIENCE_S) -> Client:
+    """A client of the daemon that `--home` names, closed when the command ends."""
+    home: Path = ctx.find_root().obj
+    return ctx.with_resource(Client(home, patience_s=patience_s, note=say))
+
+
+def asked_text(row: Row) -> str:
+    """GPUs as they were asked for: `1`, `1:3`, `2:`, and `2x4` for 4 on each of 2 nodes."""
+    low, high, nodes = row.get("gpus_min", 1), row.get("gpus_max"), row.get("nodes", 1)
+    gpus = f"{low}:" if high is None else str(low) if low == high else f"{low}:{high}"
+    return gpus if nodes == 1 else f"{nodes}x{gpus}"
+
+
+def nodes_text(row: Row) -> str:
+    """The nodes of its placement, folded: `n[1-4]`; `-` where it has none."""
+    return fold_nodes(row.get("placement") or ()) or "-"
+
+
+def placement_text(placement: Any) -> str:
+    """`n1:0,1 n2:0,1`; empty where there is none."""
+    if not isinstance(placement, dict):
+        return ""
+    return " ".join(f"{node}:{','.join(map(str, gpus))}" for node, gpus in placement.items())
+
+
+def step_text(row: Row) -> str:
+    """`120/900`, `120`, or `-`."""
+    step, total = row.get("step"), row.get("total")
+    if step is None:
+        return "-" if total is None else f"0/{total}"
+    return str(step) if total is None else f"{step}/{total}"
+
+
+def duration_text(seconds: float | None) -> str:
+    """`3 min 20 s`, or `-`."""
+    return "-" if seconds is None else seconds_text(seconds)
+
+
+def moment_text(at: float | None) -> str:
+    """Seconds since the epoch as local time, `2024-05-01 13:02:11`; empty where there is none."""
+    return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+JOB_COLUMNS = (
+    Column("ID", lambda row: str(row["id"]), right=True),
+    Column("NAME", lambda row: str(row.get("name", "")), shrinks=True),
+    Column("STATE", lambda row: str(row.get("state", "")), coloured=True),
+    Column("GPUS", lambda row: f"{row.get('gpus') or 0}/{asked_text(row)}", right=True),
+    Column("NODES", nodes_text, shrinks=True),
+    Column("STEP", step_text, right=True),
+    Column("ETA", lambda row: duration_text(row.get("eta_s")), right=True),
+    Column("REASON", lambda row: str(row.get("reason") or ""), shrinks=True),
+)
+
+
+def end_text(row: Row) -> str:
+    """How a job stands, in a line: `job 7 FAILED (exit code 3): train.py: user error`."""
+    code = row.get("exit_code")
+    shown = f" (exit code {code})" if row.get("state") == "FAILED" and code is not None else ""
+    tail = f": {row['detail']}" if row.get("state") == "FAILED" and row.get("detail") else ""
+    return f"job {row['id']} {row['state']}{shown}: {row.get('name', '')}{tail}"

@@ -1,0 +1,197 @@
+"""`hpcdl submit`: from a command line to a job."""
+
+import os
+import pwd
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import click
+
+from hpcdl.cli.output import Output, outputs, print_ids, print_json, say
+from hpcdl.cli.rows import connect
+from hpcdl.core.codec import to_json
+from hpcdl.core.model import SIGNAL_PRESETS, JobSpec
+from hpcdl.core.units import parse_range
+
+KEPT = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
+)  # fmt: skip
+KEPT_PREFIXES = ("LC_", "CONDA_", "PYTHON", "OMP_", "NCCL_", "TORCH_")
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|AUTH", re.IGNORECASE)
+"""Names that are never taken along by themselves, whatever their prefix: what they hold goes into the ledger."""
+
+
+def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int | None] | None:
+    try:
+        return None if value is None else parse_range(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
+    """`--after 3,5 --after 7`: 3, 5, 7."""
+    found: list[int] = []
+    for value in values:
+        for part in value.split(","):
+            text = part.strip()
+            if not (text.isascii() and text.isdigit() and int(text) > 0):
+                raise click.BadParameter(f"{value!r} is not a job id, or several with commas between", ctx, param)
+            found.append(int(text))
+    return tuple(dict.fromkeys(found))
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-n", "--name", metavar="NAME", help="[default: the script's or program's name]")
+@click.option(
+    "-g", "--gpus", callback=_gpus, metavar="N|MIN:MAX|MIN:",
+    help="GPUs on each node; MIN: is as many as a node has.  [default: 1; with --profile 1:]",
+)  # fmt: skip
+@click.option("-N", "--nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, metavar="N")
+@click.option("--profile", metavar="NAME", help="The scaling profile that tells how fast it is on how many GPUs.")
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Training steps in all, for estimated times.")
+@click.option("--after", callback=_job_ids, multiple=True, metavar="ID,..", help="Start once these jobs are DONE.")
+@click.option(
+    "--env", multiple=True, metavar="K[=V]",
+    help="Set K for the job; without =V, K as it is here (which keeps a secret out of the process list).",
+)  # fmt: skip
+@click.option("--cwd", type=click.Path(), metavar="DIR", help="Where it runs.  [default: here]")
+@click.option("--retries", type=click.IntRange(min=0), default=0, show_default=True, metavar="N")
+@click.option("--checkpoint-dir", type=click.Path(), metavar="DIR", help="[default: one in the daemon's folder]")
+@click.option(
+    "--grace", type=float, default=60.0, show_default=True, metavar="SECONDS", help="To checkpoint in on a suspend."
+)
+@click.option(
+    "--signal", type=click.Choice(list(SIGNAL_PRESETS)), default="hpcdl", show_default=True,
+    help="How it is asked to checkpoint and exit.",
+)  # fmt: skip
+@click.option("--progress-regex", metavar="REGEX", help="Finds the step in its output, for trainers without hpcdl.")
+@click.option("--request-id", metavar="ID", help="A submit repeated with the same id is the same job.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@outputs
+@click.pass_context
+def submit(
+    ctx: click.Context,
+    output: Output,
+    command: tuple[str, ...],
+    name: str | None,
+    gpus: tuple[int, int | None] | None,
+    nodes: int,
+    profile: str | None,
+    steps: int | None,
+    after: tuple[int, ...],
+    env: tuple[str, ...],
+    cwd: str | None,
+    retries: int,
+    checkpoint_dir: str | None,
+    grace: float,
+    signal: str,
+    progress_regex: str | None,
+    request_id: str | None,
+) -> None:
+    """Queue COMMAND as a job: hpcdl submit --gpus 1:3 -- python train.py --lr 0.1
+
+    Of the environment it gets PATH, HOME, USER, LOGNAME, SHELL, TMPDIR, TZ, LANG, LANGUAGE, LD_LIBRARY_PATH,
+    VIRTUAL_ENV, and what begins with LC_, CONDA_, PYTHON, OMP_, NCCL_ or TORCH_, except names that look like secrets;
+    the rest with --env.
+    """
+    folder = Path(cwd).absolute() if cwd else _here()
+    if progress_regex is not None:
+        _check_regex(progress_regex)
+    low, high = gpus if gpus is not None else (1, None if profile else 1)
+    try:
+        spec = JobSpec(
+            command=command,
+            name=default_name(command) if name is None else name,
+            user=_user(),
+            cwd=str(folder),
+            gpus_min=low,
+            gpus_max=high,
+            nodes=nodes,
+            profile=profile,
+            steps=steps,
+            after=after,
+            env=tuple(environment(env, os.environ).items()),
+            retries=retries,
+            checkpoint_dir=str(Path(checkpoint_dir).absolute()) if checkpoint_dir else None,
+            grace_s=grace,
+            signal=signal,
+            progress_regex=progress_regex,
+            gate=runs_gate(command),
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error), ctx) from None
+    if not folder.is_dir():
+        say(f"{folder} is not a folder on this machine; the job needs it where it runs")
+    body = {"request_id": request_id or os.urandom(16).hex(), "jobs": [to_json(spec)]}
+    answer = connect(ctx).request("POST", "/v1/jobs", body)
+    rows = answer["jobs"]
+    if output is Output.JSON:
+        print_json(answer)
+    elif output is Output.QUIET:
+        print_ids([row["id"] for row in rows])
+    else:
+        for row in rows:
+            click.echo(f"job {row['id']} {row['state'].lower()}: {row['name']}")
+
+
+def default_name(command: Sequence[str]) -> str:
+    """The basename of the script that is run, else of the module (`-m`), else of the program."""
+    after_module = False
+    module = ""
+    chosen = ""
+    for part in command:
+        if part.endswith((".py", ".sh")):
+            chosen = os.path.basename(part)
+            break
+        if after_module and not module:
+            module = part
+        after_module = part == "-m"
+    text = chosen or module or os.path.basename(command[0]) or command[0]
+    return "".join(c if c.isprintable() else "?" for c in text)[:200]
+
+
+def runs_gate(command: Sequence[str]) -> bool:
+    """Whether the command is a script behind `python -m hpcdl.trainer.gate`, so that it may be started ahead."""
+    return any(pair == ("-m", "hpcdl.trainer.gate") for pair in pairwise(command))
+
+
+def environment(given: Sequence[str], around: Mapping[str, str]) -> dict[str, str]:
+    """The job's own variables: the kept ones of `around`, then `K=V` and `K` as given. Raises click.UsageError."""
+    kept = {
+        name: value
+        for name, value in around.items()
+        if (name in KEPT or name.startswith(KEPT_PREFIXES)) and not SECRET.search(name)
+    }
+    for entry in given:
+        name, equals, value = entry.partition("=")
+        if not name:
+            raise click.BadParameter(f"{entry!r} has no name: write K=V or K", param_hint="'--env'")
+        if not equals:
+            if name not in around:
+                raise click.BadParameter(f"{name} is not set here: write {name}=VALUE", param_hint="'--env'")
+            value = around[name]
+        kept[name] = value
+    return kept
+
+
+def _check_regex(text: str) -> None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise click.BadParameter(f"{text!r}: {error}", param_hint="'--progress-regex'") from None
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise click.UsageError("this folder no longer exists: cd to another one, or give --cwd") from None
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

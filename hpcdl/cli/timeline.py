@@ -1,0 +1,128 @@
+"""`hpcdl events` and `timeline`: what happened."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.rows import connect, moment_text
+from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
+
+_PAGE = 1000  # events in one question
+_WAIT_S = 30.0  # so long the daemon holds back an answer without events
+
+COLUMNS = (
+    Column("SEQ", lambda row: f"{row['seq']:>6}", right=True),
+    Column("AT", lambda row: f"{moment_text(row['at']):<19}"),
+    Column("STREAM", lambda row: f"{row['stream']:<10}"),
+    Column("KIND", lambda row: f"{row['kind']:<16}"),
+    Column("BODY", lambda row: json.dumps(row.get("body")), shrinks=True),
+)
+JOB = click.option("--job", type=click.IntRange(min=1), metavar="ID", help="Only this job's events.")
+
+
+def pages(client: Client, after: int, job: int | None, limit: int | None) -> Iterator[list[dict[str, Any]]]:
+    """The events after the sequence number `after`, in lists of at most 1000, up to `limit` in all."""
+    left = limit
+    while left is None or left > 0:
+        size = _PAGE if left is None else min(_PAGE, left)
+        answer = client.get(path_with("/v1/events", after=after, limit=size, job=job))
+        found: list[dict[str, Any]] = answer["events"]
+        if not found:
+            return
+        yield found
+        after = found[-1]["seq"]
+        left = None if left is None else left - len(found)
+        if after >= answer["last"]:
+            return
+
+
+@click.command()
+@JOB
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only those after this number.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on, until Ctrl-C.")
+@outputs
+@click.pass_context
+def events(ctx: click.Context, job: int | None, after: int, limit: int | None, follow: bool, output: Output) -> None:
+    """List what the daemon recorded, in order. An event's number is what --after takes to go on from there."""
+    if follow and output is Output.JSON:
+        raise click.UsageError("--follow goes on, so it cannot be one JSON value", ctx)
+    client = connect(ctx, FOLLOW_S)
+    if output is Output.JSON:
+        found = [event for page in pages(client, after, job, limit) for event in page]
+        print_json({"events": found, "last": found[-1]["seq"] if found else after})
+        return
+    titled = False
+    for page in _followed(client, after, job, limit) if follow else pages(client, after, job, limit):
+        if output is Output.QUIET:
+            print_ids([event["seq"] for event in page])
+        else:
+            print_table(COLUMNS, page, titles=not titled)
+        titled = True
+        if follow:
+            sys.stdout.flush()
+    if not titled and output is Output.TABLE:
+        say(f"no events after {after}")
+
+
+def _followed(client: Client, after: int, job: int | None, limit: int | None) -> Iterator[list[dict[str, Any]]]:
+    left = limit
+    certain = after  # what was recorded before the question was asked, so that its answer cannot have missed it
+    while left is None or left > 0:
+        size = _PAGE if left is None else min(_PAGE, left)
+        path = path_with("/v1/events", after=after, limit=size, job=job, wait=_WAIT_S)
+        answer = client.get(path, wait_s=_WAIT_S)
+        found = answer["events"]
+        if found:
+            yield found
+            after = found[-1]["seq"]
+            left = None if left is None else left - len(found)
+        if len(found) < size:
+            after = max(after, certain)  # the events of other jobs are behind us
+        certain = answer["last"]
+
+
+@click.command()
+@click.option(
+    "-o", "--output", "target", required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="The HTML file to write.",
+)  # fmt: skip
+@JOB
+@outputs
+@click.pass_context
+def timeline(ctx: click.Context, target: Path, job: int | None, output: Output) -> None:
+    """Draw which job held which GPU when, as one self-contained HTML file."""
+    from hpcdl.report import timeline_page
+
+    found = [event for page in pages(connect(ctx, FOLLOW_S), 0, None, None) for event in page]
+    if job is not None:
+        found = [event for event in found if event["body"].get("job", job) == job]
+        if not any(event["body"].get("job") == job for event in found):
+            raise ClientError(f"there is no job {job}: hpcdl ls --all lists them")
+    home: Path = ctx.find_root().obj
+    _replace(target, timeline_page(found, f"hpcdl on {home}" if job is None else f"hpcdl on {home}: job {job}"))
+    if output is Output.JSON:
+        print_json({"file": str(target.absolute()), "events": len(found)})
+    elif output is Output.QUIET:
+        print_ids([target])
+    else:
+        print(f"wrote {escape(str(target))}")
+
+
+def _replace(target: Path, text: str) -> None:
+    """Write the file whole or not at all; it may be read in a browser meanwhile. Raises OSError."""
+    if target.exists() and not target.is_file():  # /dev/stdout, a pipe
+        target.write_text(text, encoding="utf-8")
+        return
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,224 @@
+"""The daemon's API from Python: HTTPS to exactly the daemon of one HPCDL_HOME, riding out its restarts.
+
+Every request of the API may be repeated: a submit carries its request id, the others say what is wanted rather than
+what to do. So a connection that breaks, with the request perhaps carried out and perhaps not, is answered by asking
+again, within the caller's patience. Standard library only, and few modules of it: each `hpcdl` command imports this.
+"""
+
+import errno
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlencode
+
+from hpcdl.wire.access import NAME, AccessError, AccessFile, read_access
+from hpcdl.wire.tls import client_context
+
+Answer: TypeAlias = dict[str, Any]
+
+SCHEMA = 1
+ANSWER_S = 30.0  # until the daemon must have answered, besides the seconds that a request asks it to wait
+PATIENCE_S = 15.0  # for a daemon that went away in the middle of a request
+FOLLOW_S = 60.0  # the same for commands that stay: wait, logs -f, events --follow
+_PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # then one second
+_QUIET_S = 1.0  # an absence shorter than this is not worth a note
+_START = "start one with: hpcdl daemon start"
+
+
+class ClientError(Exception):
+    """The request could not be carried out; the message is one line that names the next step."""
+
+
+class DaemonAway(ClientError):
+    """No daemon answers for this HPCDL_HOME. Whether an earlier attempt was carried out is not known."""
+
+
+class ApiError(ClientError):
+    """The daemon refused. `code` is for programs (`unknown-job`), `status` is HTTP's."""
+
+    def __init__(self, message: str, code: str, status: int) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+
+
+class _Absent(Exception):
+    """Nobody is there: no access file, connection refused, or somebody else's certificate. Nothing was sent."""
+
+
+class _Broken(Exception):
+    """There was a connection, and it broke before the whole answer was read."""
+
+
+def path_with(path: str, **query: object) -> str:
+    """`path` with a query; parameters that are None are left out."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+class Client:
+    """One connection at a time to the daemon of `home`, kept between requests; not for several threads.
+
+    The access file is read at each new connection, so a daemon that was restarted elsewhere is found. A daemon that
+    nobody ever reached through this object is away at once (DaemonAway); one that was reached is waited for up to
+    `patience_s` seconds, and `note` is told, once when it is missed and once when it is back.
+    """
+
+    def __init__(
+        self, home: Path, *, patience_s: float = PATIENCE_S, note: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.home = home
+        self.patience_s = patience_s
+        self._note = note
+        self._connection: http.client.HTTPSConnection | None = None
+        self._access: AccessFile | None = None
+        self._reached = False
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection, if there is one. The next request makes a new one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def get(self, path: str, *, wait_s: float = 0.0) -> Answer:
+        """`request` with GET."""
+        return self.request("GET", path, wait_s=wait_s)
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_s: float = 0.0) -> Answer:
+        """The answer's JSON object. `wait_s`: how long the request itself asks the daemon to hold the answer back.
+
+        Raises ApiError (refused), DaemonAway (nobody there, or not any more) and ClientError (an answer that is not
+        the daemon's). Repeated while the daemon is restarted, for as long as the client is patient.
+        """
+        missed_at: float | None = None
+        noted = False
+        attempt = 0
+        while True:
+            try:
+                answer = self._once(method, path, body, wait_s)
+            except (_Absent, _Broken) as error:
+                self.close()
+                if isinstance(error, _Broken):
+                    self._reached = True
+                if not self._reached:
+                    raise DaemonAway(str(error)) from None
+                now = time.monotonic()
+                missed_at = now if missed_at is None else missed_at
+                away_s = now - missed_at
+                if away_s >= self.patience_s:
+                    raise DaemonAway(f"{error} (waited {self.patience_s:g} s)") from None
+                if not noted and away_s >= _QUIET_S:
+                    noted = True
+                    self._note(f"the daemon is away; waiting up to {self.patience_s:g} s for it to come back")
+                pause = _PAUSES_S[attempt] if attempt < len(_PAUSES_S) else 1.0
+                time.sleep(min(pause, self.patience_s - away_s))
+                attempt += 1
+            else:
+                if noted:
+                    self._note("the daemon is back")
+                return answer
+
+    def _once(self, method: str, path: str, body: Mapping[str, Any] | None, wait_s: float) -> Answer:
+        limit_s = ANSWER_S + wait_s
+        connection = self._connection or self._connect()
+        if connection.sock is not None:
+            connection.sock.settimeout(limit_s)
+        headers = {"Authorization": f"Bearer {self._access.token if self._access else ''}"}
+        content = None
+        if body is not None:
+            content = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        try:
+            try:
+                connection.request(method, path, content, headers)
+            except OSError:
+                # The daemon may have answered (413, 401) and closed before it read everything: see what it said.
+                response = connection.getresponse()
+            else:
+                response = connection.getresponse()
+            status = response.status
+            raw = response.read()
+        except TimeoutError:
+            self.close()
+            raise self._silent(limit_s) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {_START}") from None
+        self._reached = True
+        if response.will_close:
+            self.close()
+        return self._read(status, raw)
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        try:
+            access = read_access(self.home)
+        except AccessError as error:
+            if (self.home / NAME).exists():  # damaged or open to others: waiting does not help
+                raise ClientError(str(error)) from None
+            raise _Absent(f"no daemon is running for {self.home}: {_START}") from None
+        if self._access is not None and access.instance != self._access.instance:
+            raise ClientError(f"another daemon took over {self.home}: run the command again")
+        where = f"{access.host}:{access.port}"
+        try:
+            context = client_context(access.certificate)
+        except ssl.SSLError:
+            raise ClientError(f"the certificate in {self.home / NAME} is damaged: restart the daemon") from None
+        connection = http.client.HTTPSConnection(access.host, access.port, timeout=ANSWER_S, context=context)
+        try:
+            connection.connect()
+        except TimeoutError:
+            self._access = access
+            raise self._silent(ANSWER_S) from None
+        except (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
+            raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {_START}") from None
+        except ssl.SSLError:
+            raise _Absent(
+                f"no daemon is running for {self.home} (what listens on {where} is something else): {_START}"
+            ) from None
+        except ConnectionRefusedError:
+            raise _Absent(f"no daemon is running for {self.home} (nothing listens on {where}): {_START}") from None
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise ClientError(f"cannot connect to {where}: {_words(error)}: close some files") from None
+            raise _Absent(f"no daemon can be reached for {self.home} on {where} ({_words(error)}): {_START}") from None
+        self._access = access
+        self._connection = connection
+        return connection
+
+    def _silent(self, limit_s: float) -> Exception:
+        pid = self._access.pid if self._access else 0
+        text = f"the daemon of {self.home} (pid {pid}) has not answered for {limit_s:g} s: see {self.home}/daemon.log"
+        return _Broken(text) if self.patience_s > limit_s else DaemonAway(text)
+
+    def _read(self, status: int, raw: bytes) -> Answer:
+        try:
+            answer = json.loads(raw)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise ClientError(f"the daemon's answer (status {status}) is not JSON: see {self.home}/daemon.log")
+        if answer.get("schema") != SCHEMA:
+            raise ClientError(
+                f"the daemon speaks schema {answer.get('schema')!r:.20}, this hpcdl {SCHEMA}: use the daemon's hpcdl"
+            )
+        if status >= 400:
+            text = str(answer.get("error") or f"the daemon refused with status {status}")
+            raise ApiError(" ".join(text.split()), str(answer.get("code") or "unknown"), status)
+        return answer
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, ssl.SSLError):
+        return error.strerror
+    if isinstance(error, http.client.RemoteDisconnected | ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return "the connection was closed"
+    return str(error) or type(error).__name__

@@ -1,0 +1,57 @@
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdl.cli import main
+from tests.cli.fake import FakeDaemon
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def value(self) -> Any:
+        """The one JSON value on stdout."""
+        value = json.loads(self.out)
+        assert value["schema"] == 1
+        return value
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def fake(home: Path) -> Iterator[FakeDaemon]:
+    home.mkdir(mode=0o700)
+    daemon = FakeDaemon(home).start()
+    yield daemon
+    daemon.close()
+
+
+@pytest.fixture
+def hpcdl(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process, as the console script does, down to the file descriptors."""
+    monkeypatch.setenv("HPCDL_HOME", str(home))
+    monkeypatch.delenv("HPCDL_DEBUG", raising=False)
+
+    def run(*argv: object) -> Outcome:
+        code = main([str(part) for part in argv])
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err
+        return Outcome(code, out, err)
+
+    return run

@@ -1,0 +1,402 @@
+"""Every command: its three outputs, its errors, its exit code."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcdl.cli import main
+from hpcdl.cli.root import COMMANDS
+from tests.cli.conftest import Run
+from tests.cli.fake import FakeDaemon, row
+
+AWAY = ["ls", "show 1", "why 1", "nodes", "cancel 1", "suspend 1", "resume 1", "wait 1", "events", "config",
+        "submit -- true", "daemon status", "logs 1", "logs -f 1"]  # fmt: skip
+
+
+@pytest.fixture
+def jobs(fake: FakeDaemon) -> FakeDaemon:
+    fake.world.jobs = {
+        1: row(1, name="resnet", state="RUNNING", gpus=4, gpus_max=6, placement={"n1": [0, 1], "n2": [0, 1]}, nodes=2,
+               step=120, total=900, eta_s=200.0, reason="primary"),
+        2: row(2, name="vgg\x1b[31m\nx", gpus_max=None),
+        3: row(3, state="DONE", exit_code=0),
+    }  # fmt: skip
+    return fake
+
+
+@pytest.mark.parametrize("line", AWAY)
+def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: str) -> None:
+    begun = time.monotonic()
+    done = hpcdl(*line.split())
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.startswith("hpcdl: ")
+    assert done.err.count("\n") == 1
+    assert "hpcdl daemon start" in done.err
+    assert time.monotonic() - begun < 5
+
+
+def test_submit(fake: FakeDaemon, hpcdl: Run) -> None:
+    assert hpcdl("submit", "--name", "a", "--", "true").out == "job 1 queued: a\n"
+    value = hpcdl(
+        "submit", "--json", "--gpus", "1:3", "--steps", 100, "--", "python", "dir/train.py", "--lr", "3"
+    ).value
+    assert [(job["id"], job["state"], job["name"]) for job in value["jobs"]] == [(2, "QUEUED", "train.py")]
+    assert hpcdl("submit", "--quiet", "true").out == "3\n"
+    assert (hpcdl("submit", "--request-id", "r", "true").out, hpcdl("submit", "--request-id", "r", "true").out) == (
+        "job 4 queued: true\n",
+        "job 4 queued: true\n",
+    )
+
+
+def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_KEY", "s3")
+    monkeypatch.setenv("CONDA_TOKEN", "s3")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("EDITOR", "vi")
+    options = (
+        "--gpus 2: --nodes 3 --profile p --steps 9 --after 1,2 --after 3 --env A=b=c --env WANDB_KEY --retries 4 "
+        "--checkpoint-dir ck --grace 7.5 --signal hf --progress-regex step=(\\d+)"
+    )
+    assert hpcdl("submit", *options.split(), "--", "python", "-m", "hpcdl.trainer.gate", "x.py").code == 0
+    spec = dict(fake.requests[-1][2]["jobs"][0])
+    env = dict(spec.pop("env"))
+    assert (env["A"], env["WANDB_KEY"], env["OMP_NUM_THREADS"], env["PATH"]) == ("b=c", "s3", "3", os.environ["PATH"])
+    assert not env.keys() & {"CONDA_TOKEN", "EDITOR", "HPCDL_HOME"}
+    assert spec.pop("user")
+    assert spec == {
+        "command": ["python", "-m", "hpcdl.trainer.gate", "x.py"], "name": "x.py", "cwd": str(tmp_path),
+        "gpus_min": 2, "gpus_max": None, "nodes": 3, "profile": "p", "steps": 9, "after": [1, 2, 3], "retries": 4,
+        "checkpoint_dir": str(tmp_path / "ck"), "grace_s": 7.5, "signal": "hf", "progress_regex": "step=(\\d+)",
+        "gate": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options, gpus", [("", (1, 1)), ("--profile p", (1, None)), ("--profile p --gpus 2", (2, 2)), ("-g 1:3", (1, 3))]
+)
+def test_default_gpus(fake: FakeDaemon, hpcdl: Run, options: str, gpus: tuple[int, int | None]) -> None:
+    hpcdl("submit", *options.split(), "true")
+    spec = fake.requests[-1][2]["jobs"][0]
+    assert (spec["gpus_min"], spec["gpus_max"]) == gpus
+
+
+def test_a_command_that_is_not_utf8_arrives(fake: FakeDaemon, hpcdl: Run) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    assert hpcdl("submit", "--", name).out == "job 1 queued: caf?\n"
+    assert os.fsencode(fake.requests[-1][2]["jobs"][0]["command"][0]) == b"caf\xe9"
+
+
+def test_a_folder_that_is_not_here_is_told(fake: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("submit", "--cwd", "/no/such", "true")
+    assert (done.code, done.out) == (0, "job 1 queued: true\n")
+    assert done.err == "hpcdl: /no/such is not a folder on this machine; the job needs it where it runs\n"
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("submit", "Missing argument"),
+        ("submit --gpus 3:1 -- true", "the maximum 1 is below the minimum 3"),
+        ("submit --gpus 0 -- true", "at least 1"),
+        ("submit --gpus many -- true", "not a number or MIN:MAX"),
+        ("submit --nodes 0 -- true", "--nodes"),
+        ("submit --grace 0 -- true", "grace must be"),
+        ("submit --grace nan -- true", "grace must be"),
+        ("submit --signal SIGFOO -- true", "--signal"),
+        ("submit --progress-regex ( -- true", "--progress-regex"),
+        ("submit --after 1,x -- true", "not a job id"),
+        ("submit --env NOT_SET_ANYWHERE -- true", "write NOT_SET_ANYWHERE=VALUE"),
+        ("submit --env =x -- true", "has no name"),
+        ("submit --json --quiet -- true", "exclude each other"),
+        ("submit --name \x1b -- true", "printable"),
+        ("submit --cpus 3 -- true", "--cpus"),
+        ("ls --json --quiet", "exclude each other"),
+        ("ls --al", "--al"),
+        ("lss", "lss"),
+        ("show", "JOB"),
+        ("show x", "x"),
+        ("show 0", "0"),
+        ("wait", "JOB"),
+        ("wait 1 --timeout -3", "--timeout"),
+        ("logs 1 -f --json", "--follow"),
+        ("events -f --json", "--follow"),
+        ("timeline", "--output"),
+        ("config policy", "NAME"),
+        ("daemon start --emulate-gpus 0", "--emulate-gpus"),
+        ("demo --set 4", "--set"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(fake: FakeDaemon, hpcdl: Run, line: str, message: str) -> None:
+    done = hpcdl(*line.split())
+    assert done.code == 2
+    assert message in done.err
+    assert done.err.count("\n") == 1
+    assert done.err.startswith("hpcdl: ")
+    assert "--help)" in done.err
+    assert done.out == ""
+    assert fake.requests == []
+
+
+def test_ls(jobs: FakeDaemon, hpcdl: Run) -> None:
+    lines = hpcdl("ls").out.splitlines()
+    assert lines[0].split() == ["ID", "NAME", "STATE", "GPUS", "NODES", "STEP", "ETA", "REASON"]
+    assert lines[1:] == [
+        " 1  resnet          RUNNING  4/2x1:6  n[1-2]  120/900  3 min 20 s  primary",
+        " 2  vgg\\x1b[31m\\nx  QUEUED      0/1:  -             -           -  needs 1 GPU, 0 free",
+    ]
+    assert [job["id"] for job in hpcdl("ls", "--json").value["jobs"]] == [1, 2]
+    assert [job["id"] for job in hpcdl("ls", "--all", "--json").value["jobs"]] == [1, 2, 3]
+    assert hpcdl("ls", "-aq").out == "1\n2\n3\n"
+
+
+def test_ls_of_nothing(fake: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("ls")
+    assert (done.code, done.out, done.err) == (0, "", "hpcdl: no jobs (finished ones: hpcdl ls --all)\n")
+    assert hpcdl("ls", "--json").out == '{"schema": 1, "jobs": []}\n'
+    assert hpcdl("ls", "--quiet").out == ""
+
+
+def test_show(jobs: FakeDaemon, hpcdl: Run) -> None:
+    logs = jobs.home / "logs" / "1"
+    logs.mkdir(parents=True)
+    (logs / "1.n1.log").write_text("x")
+    shown = hpcdl("show", 1).out
+    for text in ("resnet", "RUNNING", "n1:0,1 n2:0,1", "120/900", "3 min 20 s", "INCARNATION", str(logs / "1.n1.log")):
+        assert text in shown
+    assert hpcdl("show", 1, "--json").value["job"]["id"] == 1
+    assert hpcdl("show", 1, "--quiet").out == "1\n"
+    done = hpcdl("show", 9)
+    assert (done.code, done.out, done.err) == (1, "", "hpcdl: there is no job 9: hpcdl ls --all lists them\n")
+
+
+def test_why(jobs: FakeDaemon, hpcdl: Run) -> None:
+    assert hpcdl("why", 2).out.splitlines() == [
+        "job 2  QUEUED: needs 1 GPU, 0 free",
+        "   job 1 holds n1:0",
+        "   estimated to be finished in 1 min 15 s",
+    ]
+    assert hpcdl("why", 2, "--json").value["details"] == ["job 1 holds n1:0"]
+    assert hpcdl("why", 2, "--quiet").out == "2\n"
+
+
+def test_nodes(fake: FakeDaemon, hpcdl: Run) -> None:
+    assert hpcdl("nodes").out.splitlines() == [
+        "NODE  AGENT      GPU  STATE  JOB  NAME  DETAIL",
+        "n1    connected    0  ok     1.2  V100",
+        "n1    connected    1  lost     -  V100  Xid 79",
+    ]
+    assert hpcdl("nodes", "--json").value["nodes"][0]["gpus"][1]["state"] == "lost"
+    assert hpcdl("nodes", "--quiet").out == "n1\n"
+
+
+@pytest.mark.parametrize("verb, state", [("cancel", "CANCELLED"), ("suspend", "SUSPENDED"), ("resume", "QUEUED")])
+def test_verbs(jobs: FakeDaemon, hpcdl: Run, verb: str, state: str) -> None:
+    assert hpcdl(verb, 1, 1).out == f"job 1 {state}: resnet\n"
+    assert [job["state"] for job in hpcdl(verb, "--json", 1, 2).value["jobs"]] == [state, state]
+    assert hpcdl(verb, "--quiet", 2, 1).out == "2\n1\n"
+
+
+def test_a_verb_does_what_it_can_and_tells_the_rest(jobs: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("cancel", "--json", 9, 1)
+    assert done.code == 1
+    assert done.err == "hpcdl: there is no job 9: hpcdl ls --all lists them\n"
+    assert [job["id"] for job in done.value["jobs"]] == [1]
+    assert [(each["job"], each["code"]) for each in done.value["errors"]] == [(9, "unknown-job")]
+
+
+@pytest.mark.parametrize(
+    "changes, code, line",
+    [
+        ({"state": "DONE", "exit_code": 0}, 0, "job 5 DONE: job5"),
+        (
+            {"state": "FAILED", "exit_code": 3, "detail": "user error"},
+            3,
+            "job 5 FAILED (exit code 3): job5: user error",
+        ),
+        ({"state": "FAILED", "exit_code": None}, 1, "job 5 FAILED: job5"),
+        ({"state": "FAILED", "exit_code": 0}, 1, "job 5 FAILED (exit code 0): job5"),
+        ({"state": "CANCELLED"}, 130, "job 5 CANCELLED: job5"),
+    ],
+)
+def test_wait_exits_with_the_jobs_code(
+    fake: FakeDaemon, hpcdl: Run, changes: dict[str, object], code: int, line: str
+) -> None:
+    fake.world.jobs[5] = row(5, **changes)
+    done = hpcdl("wait", 5)
+    assert (done.code, done.out) == (code, f"{line}\n")
+    assert hpcdl("wait", "--json", 5).value["done"] is True
+    done = hpcdl("wait", "--quiet", 5)
+    assert (done.code, done.out) == (code, "5\n")
+
+
+def test_wait_for_several_gives_the_first_that_is_not_zero(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.jobs = {
+        1: row(1, state="DONE"), 2: row(2, state="FAILED", exit_code=7), 3: row(3, state="CANCELLED")
+    }  # fmt: skip
+    assert hpcdl("wait", 1, 2, 3).code == 7
+    assert hpcdl("wait", 3, 2, 1).code == 130
+    assert hpcdl("wait", 1, 9).code == 1
+
+
+def test_wait_times_out(jobs: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("wait", 1, "--timeout", 0.2)
+    assert (done.code, done.out) == (124, "job 1 RUNNING: resnet\n")
+    assert done.err == "hpcdl: not finished after 0.2 s: hpcdl why says what is missing\n"
+    done = hpcdl("wait", 1, "--timeout", 0, "--json")
+    assert (done.code, done.value["done"]) == (124, False)
+
+
+def test_events(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.events = [
+        {"seq": n, "at": 1000.0 + n, "stream": f"job/{n % 2}", "version": 1, "kind": "Ticked", "body": {"n": n}}
+        for n in range(1, 2501)
+    ]
+    assert [event["seq"] for event in hpcdl("events", "--json").value["events"]] == list(range(1, 2501))
+    assert hpcdl("events", "--quiet", "--after", 2498).out == "2499\n2500\n"
+    assert hpcdl("events", "--quiet", "--limit", 2, "--job", 1).out == "1\n3\n"
+    assert len(hpcdl("events", "--quiet", "--limit", 1200).out.split()) == 1200
+    lines = hpcdl("events", "--limit", 1).out.splitlines()
+    assert lines[0].split() == ["SEQ", "AT", "STREAM", "KIND", "BODY"]
+    assert lines[1].endswith('{"n": 1}')
+    assert hpcdl("events", "--follow", "--limit", 2, "--quiet", "--after", 7).out == "8\n9\n"
+    assert hpcdl("events", "--after", 2500, "--json").value == {"schema": 1, "events": [], "last": 2500}
+    done = hpcdl("events", "--after", 2500)
+    assert (done.code, done.out, done.err) == (0, "", "hpcdl: no events after 2500\n")
+
+
+def test_config(fake: FakeDaemon, hpcdl: Run) -> None:
+    shown = hpcdl("config").out
+    assert shown.splitlines() == [
+        "policy     marble  (of marble, fifo-exclusive)",
+        "objective  makespan  (of makespan)",
+    ]
+    assert hpcdl("config", "show").out == shown
+    assert hpcdl("config", "policy", "fifo-exclusive", "--json").value["config"]["policy"] == "fifo-exclusive"
+    assert hpcdl("config", "objective", "makespan", "--quiet").out == "fifo-exclusive\nmakespan\n"
+    done = hpcdl("config", "policy", "nope")
+    assert (done.code, done.out, done.err) == (1, "", "hpcdl: no policy nope: one of marble\n")
+
+
+def test_daemon_status(fake: FakeDaemon, hpcdl: Run) -> None:
+    shown = hpcdl("daemon", "status").out
+    for text in ("pid 4711 on h", "fence 2", "1 min 01 s", "marble", "1 RUNNING", "TRAINER", "AGENT"):
+        assert text in shown
+    value = hpcdl("daemon", "status", "--json").value
+    assert (value["daemon"]["pid"], value["agents"][0]["node"], value["trainers"][0]["job"]) == (4711, "n1", 1)
+    assert hpcdl("daemon", "status", "--quiet").out == "4711\n"
+
+
+def test_daemon_status_without_a_daemon_is_json_and_exit_1(hpcdl: Run) -> None:
+    done = hpcdl("daemon", "status", "--json")
+    assert done.code == 1
+    assert done.value["daemon"] is None
+    assert done.value["agents"] == done.value["trainers"] == []
+
+
+def test_logs(fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    monkeypatch.setenv("HPCDL_HOME", str(fake.home))
+    folder = fake.home / "logs" / "1"
+    folder.mkdir(parents=True)
+    fake.world.jobs[1] = row(1)
+    (folder / "10.n1.log").write_bytes(b"ten\n")
+    (folder / "2.n1.log").write_bytes(b"two caf\xe9")
+    (folder / "2.n2.x.log").write_bytes(b"other\n")
+    (folder / "notes.txt").write_bytes(b"no log")
+    assert main(["logs", "1"]) == 0
+    assert capfdbinary.readouterr().out == (
+        b"==> incarnation 2 on n1 <==\ntwo caf\xe9\n==> incarnation 2 on n2.x <==\nother\n"
+        b"==> incarnation 10 on n1 <==\nten\n"
+    )
+    assert main(["logs", "1", "--incarnation", "2", "--node", "n1"]) == 0
+    assert capfdbinary.readouterr().out == b"two caf\xe9"
+    assert main(["logs", "1", "--json"]) == 0
+    logs = json.loads(capfdbinary.readouterr().out)["logs"]
+    assert [(each["incarnation"], each["node"], each["text"]) for each in logs] == [
+        (2, "n1", "two caf\\xe9"), (2, "n2.x", "other\n"), (10, "n1", "ten\n")
+    ]  # fmt: skip
+    assert main(["logs", "1", "--quiet", "--node", "n2.x"]) == 0
+    assert capfdbinary.readouterr().out == os.fsencode(folder / "2.n2.x.log") + b"\n"
+    assert fake.requests == []  # the files are enough, with or without a daemon
+
+
+def test_logs_of_a_job_without_any(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.jobs[1] = row(1)
+    done = hpcdl("logs", 1)
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "hpcdl: job 1 is QUEUED and has printed nothing: hpcdl why 1 says why\n"
+    done = hpcdl("logs", 9)
+    assert (done.code, done.err) == (1, "hpcdl: there is no job 9: hpcdl ls --all lists them\n")
+    assert hpcdl("logs", "-f", 9).code == 1
+
+
+def test_help_lists_every_command_with_the_line_of_its_own_help(hpcdl: Run) -> None:
+    shown = hpcdl("--help").out
+    for name, (_, _, line) in COMMANDS.items():
+        assert f"  {name} " in shown
+        assert line in shown
+        assert hpcdl(name, "--help").out.startswith(f"Usage: hpcdl {name}")
+
+
+def test_no_command_is_help_and_exit_2(hpcdl: Run) -> None:
+    done = hpcdl()
+    assert done.code == 2
+    assert "Commands:" in done.err
+
+
+def test_a_bug_is_one_line_too(fake: FakeDaemon, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.answers["/v1/jobs"] = (200, b'{"schema":1}')
+    done = hpcdl("ls")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "hpcdl: unexpected KeyError: 'jobs' (HPCDL_DEBUG=1 shows where)\n"
+    monkeypatch.setenv("HPCDL_DEBUG", "1")
+    with pytest.raises(KeyError):
+        hpcdl("ls")
+
+
+def test_home_comes_from_option_then_environment_then_default(
+    fake: FakeDaemon, hpcdl: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert str(tmp_path / "x") in hpcdl("--home", tmp_path / "x", "ls").err
+    assert hpcdl("ls").code == 0
+    monkeypatch.setenv("HPCDL_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert str(tmp_path / "me" / ".hpcdl") in hpcdl("ls").err
+
+
+def test_timeline(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) -> None:
+    gpus = [{"index": n, "uuid": f"GPU-{n}"} for n in range(2)]
+    spec = {"command": ["x"], "name": "<resnet>", "env": ["PATH"]}
+    bodies = [
+        (
+            "node/n1",
+            "NodeJoined",
+            {"node": "n1", "gpus": gpus, "cpus": 1, "memory_mib": 1, "agent_pid": 1, "boot_id": "b"},
+        ),
+        ("job/1", "JobSubmitted", {"job": 1, "spec": spec, "request_id": "r"}),
+        ("job/2", "JobSubmitted", {"job": 2, "spec": {**spec, "name": "other"}, "request_id": "s"}),
+    ]
+    fake.world.events = [
+        {"seq": n, "at": 1000.0 + n, "stream": stream, "version": 1, "kind": kind, "body": body}
+        for n, (stream, kind, body) in enumerate(bodies, 1)
+    ]
+    target = tmp_path / "t.html"
+    done = hpcdl("timeline", "-o", target)
+    assert (done.code, done.out, done.err) == (0, f"wrote {target}\n", "")
+    page = target.read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "&lt;resnet&gt;" in page
+    assert "other" in page
+    assert hpcdl("timeline", "-o", target, "--job", 1, "--json").value["events"] == 2
+    assert "other" not in target.read_text()
+    assert hpcdl("timeline", "-o", target, "--quiet").out == f"{target}\n"
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["t.html"]
+    done = hpcdl("timeline", "-o", target, "--job", 9)
+    assert (done.code, done.err) == (1, "hpcdl: there is no job 9: hpcdl ls --all lists them\n")
+    done = hpcdl("timeline", "-o", tmp_path / "no" / "t.html")
+    assert done.code == 1
+    assert "No such file or directory" in done.err
