@@ -24,7 +24,8 @@ class GpuBusy(Exception):
     """An emulated GPU is held by process `pid` already (0: by one that this process cannot see)."""
 
     def __init__(self, uuid: str, pid: int) -> None:
-        super().__init__(f"emulated GPU {uuid} is held by process {pid}; nobody may be given a GPU before it is free")
+        who = f"process {pid}" if pid else "a process that cannot be seen from here"
+        super().__init__(f"emulated GPU {uuid} is held by {who}; nobody may be given a GPU before it is free")
         self.uuid = uuid
         self.pid = pid
 
