@@ -1,0 +1,198 @@
+"""A daemon, agents and trainers of one test: real processes, ended by pid, checked when the test is over."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcdl.client import ApiError, Client, DaemonAway
+from hpcdl.core.lifecycle import validate
+from hpcdl.ledger import SqliteJournal
+from tests.system.trainer import final
+
+TRAINER = Path(__file__).with_name("trainer.py")
+PATIENCE_S = 60.0
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, and wait until it is gone."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        select.select([descriptor], [], [], PATIENCE_S)
+    finally:
+        os.close(descriptor)
+
+
+class Cluster:
+    """One HPCDL_HOME. `agents`: more nodes than the daemon's own, each with so many emulated GPUs."""
+
+    def __init__(self, home: Path, gpus: int = 4, **settings: Any) -> None:
+        self.home = home
+        self.gpus = gpus
+        self.client = Client(home, retry_s=20.0)
+        self.daemon_pid = 0
+        self.agents: list[subprocess.Popen[bytes]] = []
+        self._instance = ""
+        home.mkdir(mode=0o700, exist_ok=True)
+        values = {"monitor_interval_s": 1, "stop_grace_s": 20, "node_name": "n1", **settings}
+        (home / "config.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items()))
+        (home / "config.yaml").chmod(0o600)
+
+    # --- starting and killing
+
+    def start(self) -> "Cluster":
+        answer = self.cli("daemon", "start", "--emulate-gpus", str(self.gpus), "--json")
+        self.daemon_pid = self.status()["daemon"]["pid"]
+        self._instance = (self.home / "tls" / "instance").read_text()
+        assert answer is not None
+        return self
+
+    def add_agent(self, node: str, gpus: int) -> "subprocess.Popen[bytes]":
+        argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(self.home), "--node", node]
+        with (self.home / f"agent-{node}.out").open("ab") as out:
+            process = subprocess.Popen([*argv, "--emulate-gpus", str(gpus)], stdout=out, stderr=out)
+        self.agents.append(process)
+        self.until(lambda: any(agent["node"] == node and agent["connected"] for agent in self.status()["agents"]))
+        return process
+
+    def kill_daemon(self) -> None:
+        kill(self.daemon_pid)
+
+    def agent_pid(self, node: str = "n1") -> int:
+        return next(agent["pid"] for agent in self.status()["agents"] if agent["node"] == node)
+
+    def trainer_pid(self, job: int) -> int:
+        def find() -> int:
+            return next((t["pid"] for t in self.status()["trainers"] if t["job"] == job), 0)
+
+        self.until(lambda: find() > 0)
+        return find()
+
+    # --- asking
+
+    def cli(self, *args: str, code: int = 0) -> Any:
+        """Runs the command line; its JSON value where it printed one."""
+        environment = {**os.environ, "HPCDL_HOME": str(self.home)}
+        argv = [sys.executable, "-m", "hpcdl", *args]
+        done = subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=PATIENCE_S * 3)
+        assert done.returncode == code, f"{args}: {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.logs()}"
+        assert "Traceback" not in done.stderr
+        return json.loads(done.stdout) if "--json" in args else done.stdout
+
+    def status(self) -> dict[str, Any]:
+        return self.client.request("GET", "/v1/status")
+
+    def submit(self, *trainer: object, gpus: str = "1", options: tuple[str, ...] = (), steps: int = 100) -> int:
+        """Submits the test trainer; returns the job's id."""
+        argv = [sys.executable, str(TRAINER), str(steps), *map(str, trainer)]
+        answer = self.cli("submit", "--json", "--gpus", gpus, "--steps", str(steps), *options, "--", *argv)
+        return int(answer["jobs"][0]["id"])
+
+    def job(self, job: int) -> dict[str, Any]:
+        row: dict[str, Any] = self.client.request("GET", f"/v1/jobs/{job}")["job"]
+        return row
+
+    def events(self, job: int | None = None) -> list[dict[str, Any]]:
+        where = "" if job is None else f"&job={job}"
+        rows: list[dict[str, Any]] = self.client.request("GET", f"/v1/events?limit=10000{where}")["events"]
+        return rows
+
+    def kinds(self, job: int) -> list[str]:
+        return [event["kind"] for event in self.events(job)]
+
+    def until(self, condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+        end = time.monotonic() + seconds
+        while True:
+            with contextlib.suppress(DaemonAway, ApiError):
+                if condition():
+                    return
+            assert time.monotonic() < end, f"it did not come true in {seconds:.0f} s\n{self.story()}"
+            time.sleep(0.05)
+
+    def until_state(self, job: int, *states: str, seconds: float = PATIENCE_S) -> None:
+        self.until(lambda: self.job(job)["state"] in states, seconds)
+
+    def until_step(self, job: int, step: int) -> None:
+        self.until(lambda: (self.job(job)["step"] or 0) >= step)
+
+    def until_done(self, *jobs: int, seconds: float = 120.0) -> None:
+        ended = {"DONE", "FAILED", "CANCELLED"}
+        self.until(lambda: all(self.job(job)["state"] in ended for job in jobs), seconds)
+        for job in jobs:
+            assert self.job(job)["state"] == "DONE", self.story()
+
+    def check_weights(self, job: int, steps: int) -> None:
+        """The final weights are those of a run that nothing ever happened to."""
+        folder = self.job(job)["spec"]["checkpoint_dir"] or self.home / "checkpoints" / str(job)
+        assert (Path(folder) / "final").read_text() == final(steps)
+
+    def logs(self) -> str:
+        paths = [self.home / "daemon.log", *sorted(self.home.glob("run/*/agent.log")), *self.home.glob("agent*.out")]
+        return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in paths if path.exists())
+
+    def story(self) -> str:
+        with contextlib.suppress(Exception):
+            lines = [json.dumps(event) for event in self.events() if event["kind"] != "PlanAdopted"]
+            return "\n".join(lines[-60:]) + self.logs()
+        return self.logs()
+
+    # --- the end
+
+    def tagged(self) -> list[int]:
+        """Processes of this instance's trainers."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if f"HPCDL_TAG={self._instance}:".encode() in (entry / "environ").read_bytes():
+                        found.append(int(entry.name))
+        return found
+
+    def ours(self) -> list[int]:
+        """Daemon, agents and supervisors: processes that name this home in their command line."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                    if b"-m" in words and any(word.startswith(str(self.home).encode()) for word in words):
+                        found.append(int(entry.name))
+        return found
+
+    def stop(self) -> None:
+        """Ends everything; nothing of it may be left, and the ledger must not contradict itself."""
+        with contextlib.suppress(DaemonAway, ApiError):
+            self.client.request("GET", "/v1/status")
+            self.cli("daemon", "stop", "--now")
+        for agent in self.agents:
+            if agent.poll() is None:
+                agent.terminate()
+                agent.wait(PATIENCE_S)
+        end = time.monotonic() + 15
+        while (left := self.tagged() + self.ours()) and time.monotonic() < end:
+            time.sleep(0.05)
+        for pid in left:
+            kill(pid)
+        assert not left, f"processes were left: {left}\n{self.logs()}"
+        journal = SqliteJournal(self.home / "ledger.sqlite", lease_check=None)
+        try:
+            world = journal.load()
+            validate(world)
+            twice = [record for record in journal.read(0, 100_000) if "GPU HELD TWICE" in str(record.event)]
+            assert not twice
+            logs = list(self.home.glob("logs/*/*.log"))
+            assert not [log for log in logs if "GPU HELD TWICE" in log.read_text(errors="replace")]
+        finally:
+            journal.close()

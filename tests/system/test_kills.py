@@ -1,0 +1,344 @@
+"""SIGKILL of whatever there is, at the worst instants: nothing is lost, nothing runs twice, nothing is left.
+
+The cluster fixture checks at the end of each test that no GPU was held twice (a trainer that finds its GPU held says
+so in its log), that no process is left, and that the ledger does not contradict itself.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.system.cluster import Cluster, kill
+from tests.system.proxy import Proxy
+
+MakeCluster = Callable[..., Cluster]
+
+
+def test_daemon_killed_while_training(cluster: Cluster) -> None:
+    jobs = [cluster.submit(steps=400), cluster.submit(steps=400)]
+    for job in jobs:
+        cluster.until_step(job, 10)
+    pids = {job: cluster.trainer_pid(job) for job in jobs}
+    cluster.kill_daemon()
+    assert all(Path(f"/proc/{pid}").exists() for pid in pids.values())
+    cluster.start()
+    cluster.until_done(*jobs)
+    for job in jobs:
+        cluster.check_weights(job, 400)
+        assert cluster.job(job)["incarnation"] == 1  # it was never started again
+
+
+def test_daemon_killed_while_a_job_saves(cluster: Cluster) -> None:
+    job = cluster.submit("--save-s", 0.6, "--save-every", 10000, steps=200)
+    cluster.until_step(job, 10)
+    cluster.cli("suspend", str(job))
+    cluster.until_state(job, "SUSPENDING")
+    cluster.kill_daemon()
+    cluster.start()
+    cluster.until_state(job, "SUSPENDED")
+    cluster.cli("resume", str(job))
+    cluster.until_done(job)
+    cluster.check_weights(job, 200)
+    assert cluster.job(job)["suspends"] == 1
+
+
+def test_daemon_killed_between_record_and_act(make_cluster: MakeCluster) -> None:
+    """The start is in the ledger and was never sent: HPCDL_TEST has no say in the daemon, so the agent is away."""
+    cluster = make_cluster(gpus=2).start()
+    agent = cluster.agent_pid()
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        job = cluster.submit(steps=50)
+        cluster.until(lambda: "StartRequested" in cluster.kinds(job))
+        cluster.kill_daemon()
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    cluster.start()
+    cluster.until_done(job)
+    cluster.check_weights(job, 50)
+    assert cluster.job(job)["incarnation"] == 1
+
+
+def test_daemon_killed_during_500_submits(make_cluster: MakeCluster) -> None:
+    """Every acknowledged job is there after the restart, and none twice."""
+    cluster = make_cluster(gpus=1).start()
+    acknowledged: dict[str, list[int]] = {}
+    failed: list[str] = []
+
+    def submit(first: int) -> None:
+        for number in range(first, first + 125):
+            body = {"request_id": f"r{number}", "jobs": [{"command": ["true"], "name": f"j{number}"}]}
+            try:
+                answer = cluster.client.request("POST", "/v1/jobs", body)
+            except Exception as error:  # looked at below
+                failed.append(repr(error))
+                continue
+            acknowledged[f"r{number}"] = [row["id"] for row in answer["jobs"]]
+
+    cluster.submit(steps=100_000)  # keeps the GPU, so that the others wait
+    threads = [threading.Thread(target=submit, args=(first,)) for first in range(0, 500, 125)]
+    for thread in threads:
+        thread.start()
+    for _ in range(2):
+        while len(acknowledged) < 60 and any(thread.is_alive() for thread in threads):
+            time.sleep(0.002)
+        cluster.kill_daemon()
+        cluster.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len(acknowledged) == 500
+    rows = {row["id"]: row["name"] for row in cluster.cli("ls", "--all", "--json")["jobs"]}
+    assert {f"j{name[1:]}" for name in acknowledged} <= set(rows.values())
+    assert sorted(rows) == list(range(1, 502))
+    for request, ids in acknowledged.items():
+        assert [rows[number] for number in ids] == [f"j{request[1:]}"]
+
+
+def test_agent_killed_while_training(cluster: Cluster) -> None:
+    job = cluster.submit(steps=400)
+    cluster.until_step(job, 10)
+    trainer = cluster.trainer_pid(job)
+    kill(cluster.agent_pid())
+    assert Path(f"/proc/{trainer}").exists()
+    cluster.until_done(job)
+    cluster.check_weights(job, 400)
+    assert cluster.job(job)["incarnation"] == 1
+
+
+def test_agent_killed_while_a_job_saves(cluster: Cluster) -> None:
+    job = cluster.submit("--save-s", 0.6, "--save-every", 10000, steps=200)
+    cluster.until_step(job, 10)
+    agent = cluster.agent_pid()
+    cluster.cli("suspend", str(job))
+    cluster.until_state(job, "SUSPENDING")
+    kill(agent)
+    cluster.until_state(job, "SUSPENDED")
+    cluster.cli("resume", str(job))
+    cluster.until_done(job)
+    cluster.check_weights(job, 200)
+
+
+def test_trainer_killed_while_training(cluster: Cluster) -> None:
+    job = cluster.submit("--save-every", 20, steps=200)
+    cluster.until(lambda: (cluster.job(job)["saved_step"] or 0) >= 40)
+    kill(cluster.trainer_pid(job))
+    cluster.until_done(job)
+    cluster.check_weights(job, 200)
+    row = cluster.job(job)
+    assert (row["incarnation"], row["retries_used"]) == (2, 0)
+    resumed = [e["body"]["step"] for e in cluster.events(job) if e["kind"] == "TrainerReady"][1]
+    ended = next(event["body"] for event in cluster.events(job) if event["kind"] == "IncarnationEnded")
+    assert ended["reached"] - resumed <= 20
+
+
+def test_trainer_killed_in_the_middle_of_a_save(cluster: Cluster) -> None:
+    job = cluster.submit("--save-s", 0.5, "--save-every", 50, steps=120)
+    folder = cluster.home / "checkpoints" / str(job)
+    cluster.until(lambda: any(folder.glob(".tmp-*")))
+    kill(cluster.trainer_pid(job))
+    cluster.until_done(job)
+    cluster.check_weights(job, 120)
+    assert not list(folder.glob(".tmp-*"))
+
+
+def test_trainer_killed_at_the_gate(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(gpus=4).start()
+    cluster.cli("config", "policy", "marble-warm")
+    first = cluster.submit("--step-s", 0.02, steps=100, gpus="1:3")
+    script = [sys.executable, "-m", "hpcdl.trainer.gate", str(Path(__file__).with_name("trainer.py"))]
+    options = ["400", "--step-s", "0.02", "--save-s", "3"]
+    answer = cluster.cli("submit", "--json", "--gpus", "1:3", "--steps", "400", "--", *script, *options)
+    second = answer["jobs"][0]["id"]
+    cluster.until(lambda: "AtGate" in cluster.kinds(second))
+    gated = next(line["pid"] for line in cluster.status()["trainers"] if line["incarnation"] == 2)
+    kill(gated)
+    cluster.until_done(first, second)
+    cluster.check_weights(second, 400)
+    assert cluster.job(second)["retries_used"] == 0
+
+
+def test_a_stopped_trainer_goes_on(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(stopped_s=1).start()
+    job = cluster.submit(steps=200)
+    cluster.until_step(job, 10)
+    os.kill(cluster.trainer_pid(job), signal.SIGSTOP)
+    cluster.until_done(job)
+    cluster.check_weights(job, 200)
+
+
+def test_a_stopped_trainer_is_suspended(cluster: Cluster) -> None:
+    job = cluster.submit(steps=200)
+    cluster.until_step(job, 10)
+    os.kill(cluster.trainer_pid(job), signal.SIGSTOP)
+    cluster.cli("suspend", str(job))
+    cluster.until_state(job, "SUSPENDED")
+    assert cluster.job(job)["suspends"] == 1
+    cluster.cli("resume", str(job))
+    cluster.until_done(job)
+    cluster.check_weights(job, 200)
+
+
+def test_a_supervisor_killed_takes_its_trainer_along(cluster: Cluster) -> None:
+    job = cluster.submit("--save-every", 20, steps=200)
+    cluster.until(lambda: (cluster.job(job)["saved_step"] or 0) >= 20)
+    trainer = cluster.trainer_pid(job)
+    kill(next(line["supervisor"] for line in cluster.status()["trainers"] if line["job"] == job))
+    cluster.until(lambda: not Path(f"/proc/{trainer}").exists())
+    cluster.until_done(job)
+    cluster.check_weights(job, 200)
+    assert cluster.job(job)["retries_used"] == 0
+
+
+def test_daemon_and_agent_killed_together(cluster: Cluster) -> None:
+    job = cluster.submit(steps=400)
+    cluster.until_step(job, 10)
+    agent = cluster.agent_pid()
+    cluster.kill_daemon()
+    kill(agent)
+    cluster.start()
+    cluster.until_done(job)
+    cluster.check_weights(job, 400)
+    assert cluster.job(job)["incarnation"] == 1
+
+
+def test_daemon_and_agent_gone_for_long(make_cluster: MakeCluster) -> None:
+    """Supervisors that no agent adopts have their trainers checkpoint and end."""
+    cluster = make_cluster(agent_absence_s=2).start()
+    job = cluster.submit("--save-every", 10000, steps=600)
+    cluster.until_step(job, 10)
+    agent = cluster.agent_pid()
+    cluster.kill_daemon()
+    kill(agent)
+    cluster.until(lambda: cluster.tagged() == [])
+    cluster.start()
+    cluster.until_done(job)
+    cluster.check_weights(job, 600)
+    assert cluster.job(job)["suspends"] == 1
+
+
+def test_one_of_two_nodes_loses_its_agent_in_the_middle_of_a_save(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(gpus=2).start()
+    agent = cluster.add_agent("n2", 2)
+    job = cluster.submit("--save-s", 0.8, "--save-every", 10000, steps=200, gpus="2", options=("--nodes", "2"))
+    cluster.until_step(job, 10)
+    cluster.cli("suspend", str(job))
+    cluster.until_state(job, "SUSPENDING")
+    kill(agent.pid)
+    agent.wait()
+    cluster.add_agent("n2", 2)
+    cluster.until_state(job, "SUSPENDED")
+    cluster.cli("resume", str(job))
+    cluster.until_done(job)
+    cluster.check_weights(job, 200)
+
+
+def test_a_partition_longer_than_the_lease(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """The agent ends its trainers past its lease; the daemon starts the job elsewhere, and takes the node back."""
+    cluster = make_cluster(gpus=1, agent_lease_s=2, lease_margin_s=1).start()
+    proxy = Proxy(cluster.client.access().port)
+    try:
+        far = _home_through(cluster, proxy, tmp_path)
+        holder = cluster.submit(steps=100_000)  # keeps n1 busy
+        cluster.until_state(holder, "RUNNING")
+        agent = _agent(far, "n2")
+        cluster.agents.append(agent)
+        job = cluster.submit("--save-every", 10000, steps=500, options=("--grace", "5"))
+        cluster.until(lambda: list(cluster.job(job)["placement"] or {}) == ["n2"])
+        cluster.until_step(job, 5)
+        proxy.cut()
+        cluster.until(lambda: "IncarnationEnded" in cluster.kinds(job), 40)
+        assert cluster.job(job)["cause"] == "node lost"
+        cluster.cli("cancel", str(holder))
+        cluster.until_state(job, "RUNNING", "DONE")
+        proxy.heal()
+        cluster.until(lambda: any(a["node"] == "n2" and a["connected"] for a in cluster.status()["agents"]))
+        cluster.until_done(job)
+        cluster.check_weights(job, 500)
+    finally:
+        proxy.close()
+
+
+def test_a_partitioned_trainer_that_runs_on_overwrites_nothing(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """The agent is stopped, so nobody ends the old trainer: it finds the newer claim, and ends by itself."""
+    cluster = make_cluster(gpus=1, agent_lease_s=2, lease_margin_s=1).start()
+    proxy = Proxy(cluster.client.access().port)
+    try:
+        far = _home_through(cluster, proxy, tmp_path)
+        holder = cluster.submit(steps=100_000)
+        cluster.until_state(holder, "RUNNING")
+        agent = _agent(far, "n2")
+        cluster.agents.append(agent)
+        job = cluster.submit("--save-every", 25, steps=1500, options=("--grace", "2"))
+        cluster.until(lambda: list(cluster.job(job)["placement"] or {}) == ["n2"])
+        old = cluster.trainer_pid(job)
+        cluster.until_step(job, 5)
+        os.kill(agent.pid, signal.SIGSTOP)
+        proxy.cut()
+        try:
+            cluster.cli("cancel", str(holder))
+            cluster.until(lambda: list(cluster.job(job)["placement"] or {}) == ["n1"], 40)
+            cluster.until(lambda: not Path(f"/proc/{old}").exists() or _is_zombie(old))
+            log = (cluster.home / "logs" / str(job) / "1.n2.log").read_text()
+            assert "newer" in log or "stale" in log
+        finally:
+            os.kill(agent.pid, signal.SIGCONT)
+        proxy.heal()
+        cluster.until_done(job)
+        cluster.check_weights(job, 1500)
+    finally:
+        proxy.close()
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def _home_through(cluster: Cluster, proxy: Proxy, tmp_path: Path) -> Path:
+    """A home whose access file leads through the proxy: what an agent on another node sees."""
+    far = tmp_path / "far"
+    far.mkdir(mode=0o700)
+    access = json.loads((cluster.home / "access.json").read_text())
+    access["port"] = proxy.port
+    (far / "access.json").write_text(json.dumps(access))
+    (far / "access.json").chmod(0o600)
+    (far / "config.yaml").write_text((cluster.home / "config.yaml").read_text())
+    (far / "config.yaml").chmod(0o600)
+    return far
+
+
+def _agent(home: Path, node: str) -> "subprocess.Popen[bytes]":
+    argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(home), "--node", node, "--emulate-gpus", "1"]
+    with (home / "agent.out").open("ab") as out:
+        return subprocess.Popen(argv, stdout=out, stderr=out)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_kills_over_a_queue(make_cluster: MakeCluster, seed: int) -> None:
+    """A few of what benchmarks/torture.py does in the hundreds."""
+    import random
+
+    rng = random.Random(seed)
+    cluster = make_cluster(gpus=4).start()
+    jobs = [cluster.submit("--save-every", 15, steps=150, gpus=rng.choice(["1", "1:2", "2:4"])) for _ in range(6)]
+    for _ in range(6):
+        time.sleep(rng.uniform(0.1, 1.0))
+        status = cluster.status()
+        victims = [("daemon", status["daemon"]["pid"])]
+        victims += [("agent", agent["pid"]) for agent in status["agents"]]
+        victims += [("trainer", trainer["pid"]) for trainer in status["trainers"]]
+        kind, pid = rng.choice(victims)
+        kill(pid)
+        if kind == "daemon":
+            cluster.start()
+    cluster.until_done(*jobs, seconds=120)
+    for job in jobs:
+        cluster.check_weights(job, 150)

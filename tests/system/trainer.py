@@ -1,0 +1,88 @@
+"""A trainer whose "weights" are a chain of hashes: a lost or repeated step changes the end, wherever it resumes.
+
+    python trainer.py STEPS [--step-s 0.01] [--save-every 20] [--start-s 0] [--save-s 0] [--fail-at N] [--gate-s 0]
+
+It holds its emulated GPUs as a real one holds GPU memory: a second process on one of them ends with code 86.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import hpcdl.trainer as hpcdl
+from hpcdl.trainer.emulated import GpuBusy, hold
+
+GPU_BUSY_EXIT = 86
+
+
+def chain(step: int, weights: str) -> str:
+    return hashlib.sha256(f"{weights}:{step}".encode()).hexdigest()
+
+
+def final(steps: int) -> str:
+    """What the weights must be in the end."""
+    weights = "seed"
+    for step in range(steps):
+        weights = chain(step, weights)
+    return weights
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("steps", type=int)
+    parser.add_argument("--step-s", type=float, default=0.01)
+    parser.add_argument("--save-every", type=int, default=20)
+    parser.add_argument("--start-s", type=float, default=0.0)
+    parser.add_argument("--save-s", type=float, default=0.0)
+    parser.add_argument("--fail-at", type=int)
+    parser.add_argument("--fail-code", type=int, default=3)
+    options = parser.parse_args()
+
+    session = hpcdl.attach()
+    try:
+        hold(os.environ["HPCDL_EMULATED"], os.environ["HPCDL_GPUS"].split(","), util=50, memory_mib=1000)
+    except GpuBusy as busy:
+        print(f"GPU HELD TWICE: {busy}", flush=True)
+        sys.exit(GPU_BUSY_EXIT)
+    time.sleep(options.start_s)
+    step, weights = 0, "seed"
+    found = hpcdl.resume()
+    if found is not None:
+        state = json.loads((found.path / "state.json").read_text())
+        step, weights = state["step"], state["weights"]
+        assert step == found.step
+    print(f"resumed at {step} on {os.environ['HPCDL_GPU_COUNT']} GPUs", flush=True)
+    hpcdl.ready(step)
+
+    def save() -> None:
+        with hpcdl.checkpoint(step) as folder:
+            (folder / "state.json").write_text(json.dumps({"step": step, "weights": weights}))
+            time.sleep(options.save_s)
+
+    while step < options.steps:
+        if step == options.fail_at:
+            print("failing as told", flush=True)
+            sys.exit(options.fail_code)
+        time.sleep(options.step_s)
+        weights = chain(step, weights)
+        step += 1
+        hpcdl.progress(step, options.steps)
+        if hpcdl.should_suspend():
+            save()
+            hpcdl.exit_suspended()
+        if step % options.save_every == 0:
+            save()
+    if session.writer:
+        folder = Path(os.environ["HPCDL_CHECKPOINT_DIR"])
+        temporary = folder / ".final.tmp"
+        temporary.write_text(weights)
+        temporary.replace(folder / "final")
+    hpcdl.done(step)
+
+
+if __name__ == "__main__":
+    main()
