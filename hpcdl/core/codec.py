@@ -59,7 +59,7 @@ def _decoder(kind: Hashable) -> _Decoder:
     if kind is Any:
         return lambda data: data
     if kind is None:  # as `dict[int, None]` has it
-        kind = type(None)
+        return _scalar(type(None))
     if isinstance(kind, type) and kind in _SCALARS:
         return _scalar(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):

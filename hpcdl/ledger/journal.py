@@ -304,9 +304,9 @@ class SqliteJournal:
             archived = connection.execute(select(func.max(archive.c.last))).scalar() or 0
             if count and (first != archived + 1 or last - first + 1 != count):
                 raise JournalError(f"{self.path}: events are missing after seq {archived}: restore a copy of it")
-            versions: dict[str, int] = dict(connection.execute(select(schema.stream)).tuples().all())
-            newest = select(table.c.stream, func.max(table.c.version)).group_by(table.c.stream)
-            versions.update(connection.execute(newest).tuples().all())
+            versions = {row.name: int(row.version) for row in connection.execute(select(schema.stream))}
+            newest = select(table.c.stream, func.max(table.c.version).label("version")).group_by(table.c.stream)
+            versions.update((row.stream, row.version) for row in connection.execute(newest))
             used = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'outbox'").scalar()
             world = snapshots.newest(connection)
         tip = _Tip(Draft(World()), versions, used or 0, world.seq)
@@ -336,7 +336,7 @@ class SqliteJournal:
         archive, table = schema.archive, schema.event
         with self._reading() as connection:
             query = select(archive).where(archive.c.last > after).order_by(archive.c.first)
-            files = connection.execute(query).tuples().all()
+            files = connection.execute(query).all()
         for first, last, name in files:
             rows = self._archived(name, first, last)
             yield [row for row in rows if row[0] > after and stream in (None, row[2])]

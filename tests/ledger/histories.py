@@ -1,0 +1,85 @@
+"""Legal histories of every kind of event, made from a list of numbers."""
+
+from collections.abc import Iterator, Sequence
+
+from hpcdl.core import events as ev
+from hpcdl.core.journal import Stamped
+from hpcdl.core.lifecycle import Draft, validate
+from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Share, Target, World
+
+NOW = 1_700_000_000.0
+NODES = ("n1", "n2")
+SPEC = JobSpec(("python", "train.py", "caf\u00e9", "\udcff"), "train", "jo", nodes=1, steps=100, env=(("A", "b\n"),))
+
+
+def candidates(world: World) -> Iterator[ev.Event]:
+    """Events that may or may not follow; of every kind there is."""
+    yield ev.DaemonStarted(world.fence + 1, "1", 1, "h")
+    yield ev.DaemonStopping(now=False)
+    yield ev.PolicyChosen("fifo-exclusive")
+    yield ev.ObjectiveChosen("jct")
+    yield ev.TroubleSeen("policy marble", "failed")
+    yield ev.JobSubmitted(world.next_job, SPEC, f"r{world.next_job % 4}")
+    one = Placement((Share("n1", (0, 1)),))
+    two = Placement((Share("n1", (2,)), Share("n2", (0,))), Role.SECONDARY, "a layout")
+    yield ev.PlanAdopted("marble", tuple(Target(job, one, "why") for job in world.active), tuple(world.active)[:1])
+    for name in NODES:
+        yield ev.NodeJoined(name, tuple(GpuInfo(n, f"GPU-{name}-{n}") for n in range(4)), 8, 1 << 14, log_id="a")
+        yield ev.NodeSilent(name, "connection closed")
+        yield ev.NodeLost(name, "its lease ran out")
+        yield ev.GpuChanged(name, 3, "lost", "fell off the bus")
+        yield ev.ReportsSeen(name, 10**20)
+    for job in world.active:
+        yield ev.JobHeld(job)
+        yield ev.JobReleased(job)
+        yield ev.CancelRequested(job)
+        yield ev.JobEnded(job, JobState.FAILED, "exit code 1")
+        number = world.jobs[job].last_incarnation
+        for placement in (one, two):
+            yield ev.StartRequested(job, number + 1, placement.nodes, placement)
+        yield ev.StartRequested(job, number + 1, ("n2",), None)
+        for incarnation in world.jobs[job].live:
+            n = incarnation.number
+            yield ev.OpenRequested(job, n, Placement(tuple(Share(node, (3,)) for node in incarnation.nodes)))
+            yield ev.SuspendRequested(job, n, Purpose.RESCALE, 5.0)
+            yield ev.EndRequested(job, n, Cause.PREEMPTED, 5.0, "for another")
+            yield ev.RoleChanged(job, n, Role.SECONDARY)
+            yield ev.IncarnationEnded(job, n, Cause.SUSPENDED, 7, 5, 0, "suspended")
+            yield ev.IncarnationEnded(job, n, Cause.USER_ERROR, 7, None, 1, final=JobState.FAILED)
+            for node in incarnation.nodes:
+                yield ev.Started(job, n, 1, node, 0.1, 4711)
+                yield ev.AtGate(job, n, 1, node, 0.1, 2.5)
+                yield ev.Attached(job, n, 1, node, 0.1, 4711)
+                yield ev.TrainerReady(job, n, 1, node, 0.1, 3)
+                yield ev.Progressed(job, n, 1, node, 0.1, 10**30, 10**31)
+                yield ev.Saved(job, n, 1, node, 0.1, 9, "/c/9", 1.5, True)
+                yield ev.Noted(job, n, 1, node, 0.1, "continued")
+                yield ev.Exited(job, n, 1, node, 0.0, 1, None, hint=Cause.OUT_OF_MEMORY, detail="x")
+                yield ev.GpusFreed(job, n, 1, node)
+
+
+def history(choices: Sequence[int]) -> list[Stamped]:
+    """One legal event for each number that leads to one."""
+    draft = Draft(World())
+    at = NOW
+    for choice in choices:
+        # Which events are possible is found by trying, on a copy.
+        possible = [event for event in candidates(draft.world) if _legal(draft.world, event)]
+        at += choice % 7 - 1  # also backwards, as a clock may be stepped
+        draft.add(possible[choice % len(possible)], at)
+    return draft.events
+
+
+def _legal(world: World, event: ev.Event) -> bool:
+    draft = Draft(world)
+    try:
+        draft.add(event, NOW)
+        validate(draft.world)
+    except ValueError:
+        return False
+    return True
+
+
+def submissions(count: int, first: int = 1) -> list[Stamped]:
+    """Submits of that many jobs."""
+    return [(NOW + job, ev.JobSubmitted(job, SPEC, f"r{job}")) for job in range(first, first + count)]
