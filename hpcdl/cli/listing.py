@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.logs import log_files
 from hpcdl.cli.output import Column, Output, Row, outputs, print_fields, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import (
     JOB_COLUMNS,
@@ -56,6 +55,8 @@ def show(ctx: click.Context, job: int, output: Output) -> None:
     elif output is Output.QUIET:
         print_ids([row["id"]])
     else:
+        from hpcdl.cli.logs import log_files
+
         home: Path = ctx.find_root().obj
         _print_job(row, row.get("log_files") or [str(file.path) for file in log_files(home, job)])
 

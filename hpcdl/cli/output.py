@@ -5,7 +5,6 @@ Rows are the plain JSON objects that the API answers with; what is printed of th
 
 import functools
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,6 +110,8 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row], *, titles: bool 
     widths = [max([_width(c.title), *(_width(line[i]) for line in cells)]) for i, c in enumerate(columns)]
     terminal = sys.stdout.isatty()
     if terminal:
+        import shutil
+
         _shrink(columns, widths, shutil.get_terminal_size().columns)
     colour = terminal and use_colour()
     if titles:

@@ -208,6 +208,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet: the second of two would wait for a delayed acknowledgement
     server: _Server
 
     def log_message(self, format: str, *args: Any) -> None:
