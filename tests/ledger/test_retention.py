@@ -178,7 +178,7 @@ def test_a_sample_that_cannot_be_written_is_refused_at_once(wrong: dict) -> None
         Sample(**({"at": NOW, "node": "n1", "gpu": 0} | wrong))
 
 
-# --- migrations --------------------------------------------------------------------------------------------------------
+# --- migrations ------------------------------------------------------------------------------------------------------
 
 
 def structure(connection: Connection) -> dict[str, list[tuple]]:
