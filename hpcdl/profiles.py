@@ -37,7 +37,7 @@ def load_profiles(folders: Iterable[Path]) -> dict[str, Profile]:
             continue
         names: dict[str, Path] = {}
         for path in sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml") and path.is_file()):
-            for profile in _read(path):
+            for profile in read_profiles(path):
                 for name in dict.fromkeys(known.casefold() for known in (profile.name, *profile.aliases)):
                     if name in names:
                         first = names[name]
@@ -60,7 +60,8 @@ def find_profile(profiles: Mapping[str, Profile], name: str) -> Profile | None:
     return None
 
 
-def _read(path: Path) -> list[Profile]:
+def read_profiles(path: Path) -> list[Profile]:
+    """The profiles of one file, in its order. Raises as `load_profiles` does."""
     import yaml  # here, so that a command that needs no profile starts fast
 
     with path.open("rb") as file:

@@ -112,7 +112,7 @@ def _suspended(stay: Stay) -> bool:
 def _gpus_over_time(job: JobHistory, begin: float) -> tuple[tuple[float, int], ...]:
     """Numbers of GPUs held; a gap between two incarnations is a 0 only where the job waited for GPUs."""
     steps: list[tuple[float, int]] = []
-    for stay, after in zip(job.stays, (*job.stays[1:], None), strict=True):
+    for stay, after in zip(job.stays, (*job.stays[1:], None), strict=False):  # a job may have no stay yet
         steps.append((stay.start_at - begin, len(stay.placement.gpus)))
         if stay.end_at is not None and (after is None or after.start_at > stay.end_at):
             steps.append((stay.end_at - begin, 0))

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: drawings of runs below each other on one time scale, and tables. No script, nothing to load."""
+"""One self-contained HTML page: runs below each other on one time scale, and tables. No script, nothing to load."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ from hpcdl.report.timeline import DEFS, Scale, draw, legend
 UTILISATION = (
     "Utilisation is work done over work possible: while a job trains on n GPUs, each of them counts with the share "
     "rate(n) / (n × rate(1)) of the job's profile, so GPUs that it holds without getting faster by them count as idle; "
-    "GPUs of a job without a profile count in full while it trains. Held is the plain share of GPU time that jobs held. "
-    "Lost is the time from a request to suspend until the job trains again."
+    "GPUs of a job without a profile count in full while it trains. Held is the plain share of GPU time that jobs "
+    "held. Lost is the time from a request to suspend until the job trains again."
 )
 
 

@@ -104,7 +104,7 @@ class JobHistory:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What happened from `begin` (the first submit) to `end` (the last end of a job, or the last event if some go on)."""
+    """What happened from `begin`, the first submit, to `end`: the last job's end, or the last event if some go on."""
 
     begin: float
     end: float

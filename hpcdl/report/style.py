@@ -8,7 +8,8 @@ CSS = """
 --stripe:rgba(20,23,27,.45);--dark-stripe:rgba(255,255,255,.5);--grey:#5a636e;--c0:#2866a3;--c1:#99601a;--c2:#2c7a40;
 --c3:#94426d;--c4:#6749a6;--c5:#7d6810;--c6:#1c7775;--c7:#9a4435;--c8:#5f7018;--c9:#4f5d7a}}
 *{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:15px/1.45 system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
+body{margin:0;background:var(--page);color:var(--ink);
+font:15px/1.45 system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 main{max-width:1400px;margin:0 auto;padding:20px clamp(12px,3vw,32px) 40px}
 h1{font-size:22px;line-height:1.25;margin:4px 0 10px}
 h2{font-size:18px;margin:34px 0 2px}
@@ -39,7 +40,8 @@ h2{font-size:18px;margin:34px 0 2px}
 .name{font-size:13px;font-weight:600;fill:var(--ink);stroke:var(--page);stroke-width:2.5px;stroke-opacity:.45;paint-order:stroke}
 .count{font-weight:400}
 .small{font-size:10px}
-.legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 18px;padding:0;margin:6px 0 12px;font-size:13px;color:var(--soft)}
+.legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 18px;padding:0;margin:6px 0 12px;
+font-size:13px;color:var(--soft)}
 .legend li{display:flex;align-items:center;gap:7px}
 .table{overflow-x:auto;margin:8px 0 14px}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}

@@ -71,7 +71,8 @@ def draw(history: History, scale: Scale) -> str:
     waits = [_wait(wait, rows, scale, paint) for wait in history.warm]
     total = height + AXIS
     return (
-        f'<div class="drawing"><svg class="labels" width="64" height="{total}" aria-hidden="true">{"".join(labels)}</svg>'
+        f'<div class="drawing"><svg class="labels" width="64" height="{total}" aria-hidden="true">'
+        f"{''.join(labels)}</svg>"
         f'<div class="plot"><svg width="100%" height="{total}" role="img" aria-label="GPUs by job over time">'
         f"{_axis(scale, height)}{''.join(lanes)}{''.join(bars)}{''.join(waits)}</svg></div></div>"
     )

@@ -1,0 +1,130 @@
+"""Two runs of one job set side by side, and beside what the paper prints: as text, HTML pages and summary.json."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcdl.core.profile import Profile
+from hpcdl.demo.episode import Episode
+from hpcdl.demo.jobset import JobSet
+from hpcdl.report import Run, Table, render
+from hpcdl.report.page import gpus_text, percent
+
+SCHEMA = 1
+EMULATED = (
+    "Emulated is only the speed of the GPUs: steps and start-ups are paced by profiles that are a fit to what the paper "
+    "prints, not measurements."
+)
+REAL = (
+    "Training, signals, processes and checkpoints are real. A checkpoint of these small networks is quick to write, so "
+    "suspending costs less here than in the paper; what is lost is mostly the start-up."
+)
+
+
+def reduction(marble: Episode, exclusive: Episode) -> float:
+    """1 - MARBLE's makespan / the baseline's."""
+    return 1 - marble.measures.makespan_s / exclusive.measures.makespan_s
+
+
+def summary(marble: Episode, exclusive: Episode) -> dict[str, Any]:
+    """summary.json: times in emulated seconds from the first submit, `wall_s` in seconds of this machine's clock."""
+    return {
+        "schema": SCHEMA,
+        "scale": marble.factor,
+        "runs": [_summary_of(marble), _summary_of(exclusive)],
+        "reduction": round(reduction(marble, exclusive), 4),
+    }
+
+
+def _summary_of(run: Episode) -> dict[str, Any]:
+    def emulated(seconds: float | None) -> float | None:
+        return None if seconds is None else round(seconds * run.factor, 3)
+
+    measures = run.measures
+    return {
+        "policy": run.policy,
+        "makespan_s": emulated(measures.makespan_s),
+        "wall_s": round(measures.makespan_s, 3),
+        "utilisation": None if measures.utilisation is None else round(measures.utilisation, 4),
+        "suspends": measures.suspends,
+        "jobs": [
+            {
+                "id": job.id,
+                "name": job.name,
+                "state": job.state.value if job.state is not None else None,
+                "start_s": emulated(job.start_s),
+                "end_s": emulated(job.end_s),
+                "jct_s": emulated(job.jct_s),
+                "gpus": [[emulated(at), number] for at, number in job.gpus],
+                "suspends": job.suspends,
+                "lost_s": emulated(job.lost_s),
+                "verified": run.verified.get(job.id, False),
+            }
+            for job in measures.jobs
+        ],
+    }
+
+
+def jobs_table(runs: Sequence[Episode]) -> Table:
+    """Every job under every policy; times in emulated seconds."""
+    rows = []
+    for run in runs:
+        for job in run.measures.jobs:
+            times = [job.start_s, job.end_s, job.jct_s]
+            texts = ["–" if each is None else f"{each * run.factor:.0f}" for each in times]
+            verified = "bit-identical" if run.verified.get(job.id) else "NO"
+            state = job.state.value if job.state is not None else "–"
+            lost = f"{job.lost_s * run.factor:.0f}"
+            rows.append((run.policy, job.name, state, *texts, gpus_text(job), str(job.suspends), lost, verified))
+    header = ("Policy", "Job", "State", "Start, s", "End, s", "JCT, s", "GPUs", "Suspends", "Lost, s", "Weights")
+    return Table("Per job", header, tuple(rows), frozenset({3, 4, 5, 7, 8}))
+
+
+def runs_table(jobset: JobSet, marble: Episode, exclusive: Episode) -> Table:
+    """Makespan, utilisation and reduction, beside the paper's."""
+    rows = []
+    for run, printed in ((exclusive, f"LSF: {jobset.lsf_s:g}"), (marble, f"MARBLE: {jobset.marble_s:g}")):
+        share = run.measures.utilisation
+        makespan = f"{run.measures.makespan_s * run.factor:.0f}"
+        rows.append((run.policy, makespan, printed, "–" if share is None else percent(share), "", ""))
+    rows[1] = (*rows[1][:4], percent(reduction(marble, exclusive)), percent(jobset.reduction))
+    header = ("Policy", "Makespan, s", "In the paper, s", "GPU utilisation", "Reduction", "In the paper")
+    return Table("Per run", header, tuple(rows), frozenset({1, 2, 3, 4, 5}))
+
+
+def notes(scale: float) -> list[str]:
+    """What is emulated and what is not."""
+    times = f"Times are emulated seconds: one second of this machine's clock counts {scale:g}."
+    return [f"{times} {EMULATED}", REAL]
+
+
+def text_of(table: Table) -> str:
+    """A table for the terminal."""
+    lines = [table.header, *table.rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.header))]
+    texts = []
+    for line in lines:
+        cells = [
+            cell.rjust(width) if column in table.right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        texts.append("  ".join(cells).rstrip())
+    return "\n".join(texts)
+
+
+def write(
+    folder: Path, jobset: JobSet, marble: Episode, exclusive: Episode, profiles: Mapping[str, Profile]
+) -> list[Path]:
+    """Writes a timeline per run, comparison.html and summary.json into `folder`; their paths. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"MARBLE's job set {jobset.number}"
+    runs = [Run(each.policy, each.history, profiles, each.factor) for each in (marble, exclusive)]
+    told = notes(marble.factor)
+    pages = {f"{each.name}.html": render([each], f"{name} under {each.name}", told) for each in runs}
+    tables = [runs_table(jobset, marble, exclusive), jobs_table([marble, exclusive])]
+    pages["comparison.html"] = render(runs, f"{name}: marble and fifo-exclusive", told, tables)
+    pages["summary.json"] = json.dumps(summary(marble, exclusive), indent=2) + "\n"
+    for file, text in pages.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    return [folder / file for file in pages]

@@ -1,0 +1,99 @@
+"""`hpcdl demo`: a paper's job set under `marble`, then under `fifo-exclusive`, compared and checked."""
+
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from hpcdl.client import ClientError
+from hpcdl.core.profile import ProfileError
+from hpcdl.daemon.launch import LaunchError
+from hpcdl.demo.compare import jobs_table, notes, reduction, runs_table, text_of, write
+from hpcdl.demo.episode import DemoError, Episode, play
+from hpcdl.demo.jobset import load_set
+from hpcdl.profiles import conf_folder, load_profiles
+
+SCALE = 16.0
+"""Twice as fast would double what each second of our own overhead counts; half as fast takes minutes."""
+REPORT = Path("hpcdl-demo-report")
+POLICIES = ("marble", "fifo-exclusive")
+INTERRUPTED = 130
+
+
+def main(set_number: int = 3, scale: float | None = None, report: Path | None = None) -> int:
+    """Runs the demo; 0 only if every job is DONE and verified under both policies. Says what went wrong, and where."""
+    scale = SCALE if scale is None else scale
+    if not 0.1 <= scale <= 1000:
+        return _fail(f"--scale {scale:g}: choose from 0.1 to 1000")
+    try:
+        jobset = load_set(set_number)
+        profiles = load_profiles([conf_folder() / "profiles"])
+        folder = (report or REPORT).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        homes = Path(tempfile.mkdtemp(prefix="hpcdl-demo-"))
+    except (ValueError, ProfileError, OSError) as error:
+        return _fail(str(error))
+    print(f"MARBLE's job set {jobset.number} on one node with {jobset.gpus} emulated GPUs, {scale:g} times as fast.")
+    print("\n".join(notes(scale)))
+    episodes: list[Episode] = []
+    try:
+        with _ended_by_signals():
+            for policy in POLICIES:
+                print(f"\n{policy}: a daemon of its own in {homes / policy}", flush=True)
+                episodes.append(play(homes / policy, policy, jobset, scale, profiles))
+                made = episodes[-1].measures
+                print(f"{policy}: {made.makespan_s * scale:.0f} emulated s; everything is stopped", flush=True)
+            files = write(folder, jobset, episodes[0], episodes[1], profiles)
+    except KeyboardInterrupt:
+        print("hpcdl demo: interrupted; everything that it started is stopped", flush=True)
+        shutil.rmtree(homes, ignore_errors=True)
+        return INTERRUPTED
+    except (DemoError, LaunchError, ClientError, OSError) as error:
+        return _fail(f"{error} (kept: {homes})")
+    marble, exclusive = episodes
+    print(f"\n{text_of(jobs_table(episodes))}\n\n{text_of(runs_table(jobset, marble, exclusive))}\n")
+    _tell_verified(episodes)
+    saved, printed = 100 * reduction(marble, exclusive), 100 * jobset.reduction
+    print(f"marble needs {saved:.1f} % less time than fifo-exclusive; the paper prints {printed:.1f} % for this set.")
+    print("Timelines, comparison and numbers:")
+    for file in files:
+        print(f"  {file}")
+    if not all(episode.good for episode in episodes):
+        return _fail(f"not every job is DONE and verified; logs and checkpoints are kept in {homes}")
+    shutil.rmtree(homes, ignore_errors=True)
+    return 0
+
+
+def _tell_verified(episodes: list[Episode]) -> None:
+    for episode in episodes:
+        for job in episode.measures.jobs:
+            if job.resumes and episode.verified[job.id]:
+                print(
+                    f"{job.name} was suspended and resumed under {episode.policy}: its final weights are bit-identical "
+                    "to those of a training that never was."
+                )
+    checked = sum(sum(episode.verified.values()) for episode in episodes)
+    print(f"{checked} of {sum(len(episode.verified) for episode in episodes)} jobs are DONE with the right weights.")
+
+
+def _fail(text: str) -> int:
+    print(f"hpcdl demo: {text}", flush=True)
+    return 1
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the demo as Ctrl-C does, by way of its own cleaning up."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
