@@ -396,3 +396,32 @@ def test_world_of_any_prefix_and_the_rest(path: Path) -> None:
             world = fold(fold(World(), records[:cut]), records[cut:])
             validate(world)
             assert world == journal.load()
+
+
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from hpcdl.core.journal import JournalError
+from hpcdl.ledger import SqliteJournal
+from tests.ledger.histories import submissions
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with SqliteJournal(Path(sys.argv[1])) as journal:
+    last = 0
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+    try:
+        while last < 10_000:
+            last = journal.append(submissions(50, last + 1))[0][-1].seq
+    except JournalError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert journal.last_seq == last
+    assert journal.append(submissions(50, last + 1))[0][-1].seq == last + 50
+    print(journal.verify() - last)
+"""
+
+
+def test_an_error_of_the_disk_is_survived(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert "check disk and quota\n50\n" in done.stdout, done
