@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdl.core import events as ev
-from hpcdl.core.commands import Command, Refused
+from hpcdl.core.commands import Command, Refused, Tick
 from hpcdl.core.intake import Intake, Settings
 from hpcdl.core.journal import Journal, Request
 from hpcdl.core.lifecycle import Draft
@@ -66,7 +66,9 @@ class Controller:
                 answers.append(refusal)
         intake.finish()
         self._commit(draft, [], intake.settled)
-        if any(not isinstance(event, _DECIDES_NOTHING) for _, event in draft.events):
+        # At every interval too: some steps are due to time alone (stragglers, a gate that is never reached).
+        ticked = any(isinstance(command, Tick) for command in inputs)
+        if ticked or any(not isinstance(event, _DECIDES_NOTHING) for _, event in draft.events):
             self.undecided = True
         return [answer(self.world, self._pending) if callable(answer) else answer for answer in answers]
 

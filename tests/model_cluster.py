@@ -8,6 +8,7 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from hpcdl.controller import Controller
@@ -83,6 +84,9 @@ class Agent:
     log: list[ev.Event] = field(default_factory=list)
     sent: int = 0
     taken: set[tuple[int, int, str]] = field(default_factory=set)
+    under_way: set[int] = field(default_factory=set)
+    last_request_at: float = 0.0
+    calls: int = 0
 
 
 class Cluster:
@@ -99,7 +103,7 @@ class Cluster:
         settings: Settings | None = None,
     ) -> None:
         """`delay_s`: the longest time that a request or a report takes."""
-        self.now = 1_000.0
+        self.now = self.decided_at = 1_000.0
         self.journal = FlakyJournal()
         self.policies = Policies()
         register(self.policies)
@@ -138,6 +142,7 @@ class Cluster:
 
     def restart_daemon(self) -> None:
         """The daemon dies and starts again: from its journal it knows what it knew."""
+        self.journal.failing = 0  # else it would not start
         before, pending = self.world, {r.id: r for node in self.agents for r in self.controller.pending(node)}
         again = self._new_controller()
         assert again.world == before
@@ -151,13 +156,14 @@ class Cluster:
         self.start_daemon()
 
     def send(self, *commands: cmd.Command) -> list[Any]:
-        """Has the Controller take these in one step and decide; a commit that fails is tried again, as clients would."""
+        """One step with these, and a decision; a commit that fails is tried again, as clients would."""
         while True:
             before = (self.world, replace(self.world), list(self.world.active))
             try:
                 answers = self.controller.step(commands, self.now)
                 if self.controller.undecided:
                     self.controller.decide(self.now)
+                    self.decided_at = self.now
                 break
             except JournalError:
                 if self.world is before[0]:
@@ -242,6 +248,8 @@ class Cluster:
                 self._vanish(trainer, node)
         self.send(cmd.Inventory(node, tuple(agent.gpus), 8, 1000, 1, f"boot{agent.boot}", log_id, True))
         agent.connected = True
+        agent.calls += 1
+        agent.under_way.clear()
         for (job, number), taken in expected.items():
             known = self.trainers.get((job, number))
             if taken and (known is None or not known.parts.get(node)) and not self._exit_logged(agent, job, number):
@@ -267,6 +275,7 @@ class Cluster:
         for trainer in self.trainers.values():
             if trainer.parts.get(node):
                 self._vanish(trainer, node)
+        self.users = {gpu: user for gpu, user in self.users.items() if gpu.node != node}
         agent.boot += 1
         agent.log, agent.sent, agent.taken = [], 0, set()
 
@@ -303,24 +312,25 @@ class Cluster:
         for name, agent in self.agents.items():
             if agent.connected:
                 for request in self.controller.pending(name):
-                    key = (request.job, request.incarnation, request.kind)
-                    if key not in agent.taken:
-                        agent.taken.add(key)
-                        self.at(self._soon(), lambda request=request: self._take(request))  # type: ignore[misc]
-                    else:
-                        self.at(self._soon(), lambda request=request: [cmd.Taken(request.id)])  # type: ignore[misc]
+                    if request.id not in agent.under_way:
+                        agent.under_way.add(request.id)
+                        agent.last_request_at = max(self._soon(), agent.last_request_at)  # they keep their order
+                        self.at(agent.last_request_at, partial(self._take, request, agent.calls))
 
-    def _take(self, request: Request) -> list[cmd.Command]:
+    def _take(self, request: Request, call: int) -> list[cmd.Command]:
         agent = self.agents[request.node]
-        key = (request.job, request.incarnation)
-        if (*key, request.kind) not in agent.taken:
-            return []  # the node crashed before
-        if request.kind == "start":
-            self._start(agent, request)
-        else:
-            trainer = self.trainers.get(key)
-            if trainer is not None and trainer.parts.get(request.node):
+        if not agent.connected or agent.calls != call:
+            return []  # lost with the connection
+        if (request.job, request.incarnation, request.kind) not in agent.taken:
+            agent.taken.add((request.job, request.incarnation, request.kind))
+            if request.kind == "start":
+                self._start(agent, request)
+            trainer = self.trainers.get((request.job, request.incarnation))
+            if request.kind != "start" and trainer is not None and trainer.parts.get(request.node):
                 {"open": self._open, "suspend": self._suspend, "end": self._end}[request.kind](trainer, request)
+        if self.delay_s and self.random.random() < 0.1:
+            agent.under_way.discard(request.id)  # the acknowledgement is lost, so it comes again
+            return []
         return [cmd.Taken(request.id)]
 
     # --- trainers --------------------------------------------------------------------------------------------------
@@ -423,7 +433,8 @@ class Cluster:
 
     def _fail(self, trainer: Trainer) -> None:
         self._settle(trainer)
-        code = self._conduct(trainer).fails.pop(0)
+        fails = self._conduct(trainer).fails
+        code = fails.pop(0) if fails else 1
         self._exit(trainer, self.random.choice(sorted(trainer.parts)), code=code, step=int(trainer.step), attached=True)
 
     def _finish(self, trainer: Trainer) -> None:
@@ -452,7 +463,12 @@ class Cluster:
         conduct, node = self._conduct(trainer), request.node
         end = self.now + request.grace_s
         killed = {"signal": "SIGKILL", "ended_by": "suspend", "attached": True}
-        self.at(end, lambda: self._exit(trainer, node, **killed) or [])
+
+        def kill() -> list[cmd.Command]:
+            self._exit(trainer, node, **killed)
+            return []
+
+        self.at(end, kill)
         if trainer.since is None and not trainer.stopping:
             self._exit(trainer, node, code=143, ended_by="suspend")
             return

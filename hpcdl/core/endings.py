@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from hpcdl.core.events import Event, IncarnationEnded, JobEnded
 from hpcdl.core.lifecycle import FAILURES
-from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, JobState, World
+from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, JobState, Part, World
 
 OUTSIDE_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU"})
 """Signals that somebody sends; the others (SIGSEGV, SIGABRT, ...) are a program's own doing."""
@@ -66,18 +66,19 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
         return Cause.SUSPENDED, f"saved at step {incarnation.saved_step}"
     if lost is not None:
         return Cause.NODE_LOST, f"node {lost.node}: {lost.detail}"
+    hinted = next((part for part in parts if part.hint is not None), None)
+    if hinted is not None and hinted.hint is not None and incarnation.ending is None:
+        return hinted.hint, _how(hinted)  # a clean exit at an unopened gate, say, is no DONE
     asked = {part.ended_by for part in parts} - {None}
-    if clean and (incarnation.attached or not asked):
+    # Ended by us, a program may say 0 for having caught SIGTERM; asked to suspend, our trainers only when complete.
+    if clean and (not asked or (incarnation.attached and "end" not in asked)):
         return Cause.DONE, ""
     if clean and asked <= {"suspend", "absence"}:
         return Cause.SUSPENDED, "exited at the suspend signal"
     if incarnation.ending is not None:
         return incarnation.ending, incarnation.ending_detail
     worst = next((part for part in parts if part.code or part.signal), parts[0])
-    ended = f"exit code {worst.code}" if worst.signal is None else f"ended by {worst.signal}"
-    detail = f"{ended}{': ' if worst.detail else ''}{worst.detail}"
-    if worst.hint is not None:
-        return worst.hint, detail
+    detail = _how(worst)
     if asked:
         return Cause.PREEMPTED, f"no checkpoint within the grace, {detail}"
     if worst.signal in OUTSIDE_SIGNALS:
@@ -85,6 +86,11 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if worst.code == STALE_EXIT and worst.signal is None and incarnation.attached:
         return Cause.INFRASTRUCTURE, "a newer incarnation had claimed its checkpoint folder"
     return Cause.USER_ERROR, detail
+
+
+def _how(part: Part) -> str:
+    ended = f"exit code {part.code}" if part.signal is None else f"ended by {part.signal}"
+    return f"{ended}: {part.detail}" if part.detail else ended
 
 
 def _incarnation_ended(job: Job, incarnation: Incarnation, now: float, rules: Rules) -> IncarnationEnded:

@@ -190,6 +190,9 @@ class Intake:
             command.log_id,
             command.emulated,
         )
+        known = self.draft.world.nodes.get(command.node)
+        if known is not None and known.log_id != command.log_id:
+            self._seen.pop(command.node, None)  # numbers of another log
         self._add(joined)
 
         def answer(world: World, pending: Mapping[int, Request]) -> cmd.Joined:

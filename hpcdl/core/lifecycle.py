@@ -266,6 +266,8 @@ def _open_requested(world: World, event: ev.OpenRequested, at: float) -> None:
     job, incarnation = _step(world, event)
     if job.running is not None:
         raise _story(world, event, "an older incarnation still holds GPUs")
+    if any(part.exited or part.lost for part in incarnation.parts):
+        raise _story(world, event, "a part of it is gone")
     _hold(world, event, event.placement)
     opened = replace(incarnation, placement=event.placement, granted_at=at)
     _put(world, job, opened, first_start_at=at if job.first_start_at is None else job.first_start_at)
@@ -311,8 +313,9 @@ def _attached(world: World, event: ev.Attached, at: float) -> None:
 def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
     job, incarnation = _step(world, event)
     _part(world, event, incarnation)
-    ready = incarnation if incarnation.ready_at is not None else replace(incarnation, ready_at=at, ready_step=event.step)
-    _put(world, job, ready, step=event.step)
+    if incarnation.ready_at is None:
+        incarnation = replace(incarnation, ready_at=at, ready_step=event.step)
+    _put(world, job, incarnation, step=event.step)
 
 
 def _progressed(world: World, event: ev.Progressed, at: float) -> None:
@@ -365,7 +368,8 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
     job, incarnation = _step(world, event)
     live = tuple(inc for inc in job.live if inc.number != incarnation.number)
     if incarnation.placement is None:
-        failed = event.cause is not Cause.CANCELLED
+        # It failed by itself, or went through the gate without being let in; then the job is started cold.
+        failed = event.cause in FAILURES or event.cause is Cause.DONE
         world.jobs[job.id] = replace(job, live=live, warm_failed=job.warm_failed or failed)
         return
     signature = event.signature
@@ -429,10 +433,11 @@ def _node_lost(world: World, event: ev.NodeLost, at: float) -> None:
     for number in world.active:
         for incarnation in world.jobs[number].live:
             part = incarnation.part(event.node)
-            if part is not None:
+            if part is not None and not part.gone:
                 _release(world, (number, incarnation.number), event.node)
-                lost = _put_part(incarnation, replace(part, lost=True, detail=event.reason))
-                _put(world, world.jobs[number], lost)
+                # What has exited was not ended by the loss; only its GPUs went with the node.
+                gone = replace(part, freed=True) if part.exited else replace(part, lost=True, detail=event.reason)
+                _put(world, world.jobs[number], _put_part(incarnation, gone))
 
 
 def _gpu_changed(world: World, event: ev.GpuChanged, at: float) -> None:

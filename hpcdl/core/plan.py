@@ -139,7 +139,7 @@ def _blocked(world: World, job: Job, now: float) -> str:
     waits = [number for number in job.spec.after if (before := world.jobs.get(number)) is None or not before.finished]
     if waits:
         return f"waits for {'job' if len(waits) == 1 else 'jobs'} {', '.join(map(str, waits))} to be DONE"
-    if job.retry_at > now:
+    if job.retry_at > now and job.running is None:  # running: the clock was set back
         return f"pauses after {count(job.repeats, 'equal failure')}: {job.last_detail}"
     return ""
 
@@ -185,10 +185,12 @@ def _check_placement(job: JobView, placement: Placement, nodes: dict[str, set[in
         raise BadPlan(f"job {job.id} cannot be suspended, and the plan moves it")
     if len(placement.shares) != job.nodes:
         raise BadPlan(f"job {job.id} needs {count(job.nodes, 'node')}, got {fold_nodes(placement.nodes)}")
+    if keeps:
+        return  # also where its node is away, or has become smaller
     for share in placement.shares:
         if not job.gpus_min <= len(share.gpus) <= job.gpus_max:
             raise BadPlan(
                 f"job {job.id} takes {job.gpus_min} to {job.gpus_max} GPUs, gets {len(share.gpus)} on {share.node}"
             )
-        if not keeps and not set(share.gpus) <= nodes.get(share.node, set()):
+        if not set(share.gpus) <= nodes.get(share.node, set()):
             raise BadPlan(f"job {job.id}: node {share.node} cannot grant GPUs {share.gpus}")

@@ -19,6 +19,10 @@ STRAGGLER_S = 60.0
 """When one node's part of a job ended well, the others may take this long to follow before they are ended."""
 
 
+GATE_PATIENCE_S = 600.0
+"""A warm start that keeps free GPUs waiting for longer is given up for a cold one."""
+
+
 @dataclass(slots=True)
 class Steps:
     """Events to record and, with them, requests to send."""
@@ -76,7 +80,7 @@ def reconcile(world: World, now: float) -> Steps:
             warm.append((job, placement))
     taken: set[GpuRef] = set()
     for job, placement in grants:
-        if not _grant(world, job, placement, taken, steps) and job.id in world.warm and job.gated is None:
+        if not _grant(world, job, placement, taken, steps, now) and job.id in world.warm and job.gated is None:
             warm.append((job, placement))
     for job, placement in warm:
         if job.spec.gate and not job.warm_failed and _connected(world, placement.nodes):
@@ -92,6 +96,8 @@ def _release(world: World, job: Job, target: Placement | None, steps: Steps, now
         elsewhere = target is not None and target.nodes != gated.nodes
         if unwanted or target is None or elsewhere:
             steps.end(job, gated, Cause.CANCELLED, 5.0, "its warm start is not needed")
+        elif _gate_broken(gated):
+            steps.end(job, gated, Cause.INFRASTRUCTURE, 5.0, "a part of its warm start ended")
     if running is None or running.ending is not None:
         return
     if job.cancelling:
@@ -122,29 +128,35 @@ def _suspend_or_keep(world: World, job: Job, running: Incarnation, target: Place
         steps.events.append(RoleChanged(job.id, running.number, target.role))
 
 
+def _gate_broken(gated: Incarnation) -> bool:
+    return any(part.exited or part.lost for part in gated.parts)
+
+
 def _gang_broken(incarnation: Incarnation, now: float) -> str | None:
     """Why the rest of a job on several nodes has to end: one part is gone, or long done while others are not."""
     gone = [part for part in incarnation.parts if part.exited or part.lost]
     if not gone or len(gone) == len(incarnation.parts):
         return None
     bad = next((part for part in gone if part.lost or part.code or part.signal), None)
+    if incarnation.state is IncarnationState.SAVING and bad is not incarnation.parts[0]:
+        return None  # the writer may still save; the agents' own grace bounds it
     if bad is not None:
         return f"its part on {bad.node} ended"
-    if incarnation.state is IncarnationState.SAVING:
-        return None  # the agents' own grace bounds it
     since = min(part.exited_at for part in gone if part.exited_at is not None)
     return f"its part on {gone[0].node} ended {STRAGGLER_S:.0f} s ago" if now - since > STRAGGLER_S else None
 
 
-def _grant(world: World, job: Job, placement: Placement, taken: set[GpuRef], steps: Steps) -> bool:
+def _grant(world: World, job: Job, placement: Placement, taken: set[GpuRef], steps: Steps, now: float) -> bool:
     """Starts the job, or opens its gate, if every GPU is free now."""
     if not _free(world, placement.gpus, taken):
-        return False
+        return False  # also where its node is away: the gate is not to blame
     gated = job.gated
     if gated is not None:
-        if gated.ending is not None or gated.nodes != placement.nodes:
+        if gated.ending is not None or gated.nodes != placement.nodes or _gate_broken(gated):
             return True  # it goes first; the start follows
-        if not all(part.at_gate and not part.exited for part in gated.parts):
+        if not all(part.at_gate for part in gated.parts):
+            if now - gated.requested_at > GATE_PATIENCE_S:
+                steps.end(job, gated, Cause.INFRASTRUCTURE, 5.0, f"not at the gate after {GATE_PATIENCE_S:.0f} s")
             return True  # nearly there: a cold start would not be sooner
         steps.open(job, gated, placement)
     else:

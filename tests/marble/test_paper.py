@@ -81,7 +81,7 @@ def test_figure_5() -> None:
 def test_figure_5_reasons() -> None:
     cluster, _ = run_set(3, "marble")
     plans = [record.event for record in cluster.journal.records if isinstance(record.event, ev.PlanAdopted)]
-    told = {target.job: [] for target in plans[-1].targets} | {1: [], 2: [], 3: []}
+    told: dict[int, list[str]] = {1: [], 2: [], 3: []}
     for plan in plans:
         for target in plan.targets:
             if not told[target.job] or told[target.job][-1] != target.reason:
