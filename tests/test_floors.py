@@ -24,8 +24,8 @@ FLOORS = {
     1: ["counts", "report", "wire"],
     2: ["adaptive", "deeppool", "elastic", "genie", "marble", "milp"],
     3: ["batch", "config", "controller", "gpu", "harvest", "ledger", "profiles"],
-    4: ["agent", "local", "lsf", "sim", "slurm"],
-    5: ["client", "daemon"],
+    4: ["agent", "client", "local", "lsf", "sim", "slurm"],
+    5: ["daemon"],
     6: ["__main__", "cli", "demo"],
 }
 # `python -m hpcdl` is the command, and the command `hpcdl demo` is the demo.

@@ -11,7 +11,7 @@ from hpcdl.config import ConfigError, load_config
 from hpcdl.core.journal import JournalError
 from hpcdl.core.profile import ProfileError
 from hpcdl.daemon.serve import Daemon, Ready
-from hpcdl.ledger import LeaseError
+from hpcdl.ledger.lease import LeaseError
 from hpcdl.wire.private import NotPrivate
 
 

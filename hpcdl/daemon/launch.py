@@ -93,7 +93,7 @@ def _await_ready(ready: int, process: "subprocess.Popen[bytes]", home: Path) -> 
 
 
 def stop(home: Path, now: bool = False) -> dict[str, Any]:
-    """Stops the daemon of `home` and waits until it is gone: suspends everything, or with `now` leaves the last checkpoints.
+    """Stops the daemon of `home` and waits until it is gone: suspends everything; `now`: leaves the last checkpoints.
 
     Returns {"pid", "stopped": True}. Raises DaemonAway without a daemon, LaunchError if it does not end.
     """
@@ -108,6 +108,7 @@ def stop(home: Path, now: bool = False) -> dict[str, Any]:
             client.request("POST", "/v1/stop", {"now": now})
         except DaemonAway:
             pass  # it ended before it could answer, which is what was wanted
+        client.close()  # the server waits for its connections
         ended, _, _ = select.select([descriptor], [], [], STOP_S)
     finally:
         os.close(descriptor)

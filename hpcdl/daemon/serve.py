@@ -61,7 +61,7 @@ class Daemon:
 
     def _open(self, emulate_gpus: int | None, local_agent: bool) -> None:
         home, config = self.home, self.config
-        journal = SqliteJournal(home / "ledger.sqlite", lease_check=lambda: self.lease.holds())
+        journal = SqliteJournal(home / "ledger.sqlite", lease_check=lambda: self.lease.holds(), samples=config.samples)
         self.journal = journal
         self.profiles = Profiles(load_profiles([conf_folder() / "profiles", home / "profiles"]))
         self.policies = Policies()
@@ -69,7 +69,7 @@ class Daemon:
         rules = Rules(
             config.poison_limit, config.poison_limit_infrastructure, config.retry_pause_s, config.retry_pause_max_s
         )
-        settings = Settings(config.agent_lease_s, config.lease_margin_s, rules)
+        settings = Settings(config.agent_lease_s, config.lease_margin_s, rules, config.max_jobs_a_submit)
         self.controller = Controller(journal, self.policies, self.profiles, settings)
         world = self.controller.world
         if self.lease.fence <= world.fence:  # the fence file was lost; the ledger remembers
@@ -111,11 +111,10 @@ class Daemon:
         self._changes = changes
         listener = socket.create_server((self.config.listen_host, self.config.listen_port), backlog=512)
         server = self._server(changes)
-        self._server_ = server
+        self._uvicorn = server
         port = int(listener.getsockname()[1])
-        self.agent = LocalAgent(
-            self.home, self.config.node_name, self.emulate_gpus, lambda: self.config.node_name in self.hub.nodes()
-        )
+        node = self.config.node
+        self.agent = LocalAgent(self.home, node, self.emulate_gpus, lambda: node in self.hub.nodes())
         ticks = self._ticks()
         for number in (signal.SIGTERM, signal.SIGINT):
             running.add_signal_handler(number, self._on_signal)
@@ -171,7 +170,7 @@ class Daemon:
             lifespan="off",
             server_header=False,
             date_header=False,
-            timeout_graceful_shutdown=2,
+            timeout_graceful_shutdown=1,
             timeout_keep_alive=30,
         )
         config.load()
@@ -204,7 +203,10 @@ class Daemon:
         config = self.config
 
         def keep(controller: Controller) -> None:
-            self.journal.retain(controller.world, config.snapshot_every, config.keep_events)
+            seq = controller.world.seq
+            if seq - self.journal.snapshot_seq >= config.snapshot_every:
+                self.journal.snapshot(controller.world)
+                self.journal.archive(seq - config.keep_events)
 
         self.loop.call(keep).result()
 
@@ -248,7 +250,7 @@ class Daemon:
         self._end_server()
 
     def _end_server(self) -> None:
-        self._server_.should_exit = True
+        self._uvicorn.should_exit = True
 
     def _close(self) -> None:
         self.loop.stop()
