@@ -1,0 +1,278 @@
+"""The agent of a node: its parts, its GPUs, its report log and its lease, and what the daemon asks of them."""
+
+import asyncio
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import psutil
+
+from hpcdl.agent import adopt, start
+from hpcdl.agent.connection import Connection, Rejected
+from hpcdl.agent.folder import EMULATED, Heard, still_ours
+from hpcdl.agent.gpus import Gpus
+from hpcdl.agent.incarnations import Part, Site, Stage
+from hpcdl.agent.reports import Key, ReportLog, boottime
+from hpcdl.core.commands import Expected
+from hpcdl.core.events import Exited, GpusFreed
+from hpcdl.core.model import Cause
+from hpcdl.gpu import GpuSource
+from hpcdl.wire.messages import (
+    ByeMessage,
+    ForgetMessage,
+    HeartbeatMessage,
+    HelloMessage,
+    InventoryMessage,
+    RequestMessage,
+    WelcomeMessage,
+)
+
+log = logging.getLogger("hpcdl.agent")
+
+LEASE_S = 600.0
+"""Until a daemon has told another."""
+LAST_WORDS_S = 5.0
+"""After a bye: reports that no daemon takes any more stay in the log for the next agent."""
+LOOK_S = 1.0
+
+
+class Agent:
+    """Answers the daemon (see `Caller`). Everything belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        home: Path,
+        node: str,
+        instance: str,
+        run: Path,
+        lock: int,
+        source: GpuSource,
+        reports: ReportLog,
+        stderr: int,
+    ) -> None:
+        """`run`: the node's folder, whose lock we hold. `stderr`: where supervisors say what no record can tell."""
+        self.instance = instance
+        self.reports = reports
+        self._node = node
+        self._run = run
+        self._lock = lock
+        gpus = Gpus(source, os.environ.get("CUDA_VISIBLE_DEVICES"), node, reports)
+        emulated = run / EMULATED if gpus.emulated else None
+        self._site = Site(node, instance, run, reports, gpus, emulated, stderr, self._freed)
+        self.parts: dict[Key, Part] = {}
+        self._lives: set[asyncio.Task[None]] = set()
+        self._heard = Heard(run)
+        self._lease_s = reports.lease_s or LEASE_S
+        self._lapsed = False
+        self._fresh_start: dict[Key, RequestMessage] = {}
+        self._bye_at: float | None = None
+        self._connection = Connection(home, self)
+        self._over = asyncio.Event()
+
+    @property
+    def interval_s(self) -> float:
+        """Between heartbeats, as the daemon wants it."""
+        return self._site.interval_s
+
+    async def run(self) -> None:
+        """Returns after a bye, once nothing is left to report, or when the folder is no longer ours."""
+        background = [asyncio.create_task(self.reports.run())]
+        try:
+            await self._site.gpus.refresh()
+            await self._adopt()
+            background.append(asyncio.create_task(self._connection.run()))
+            background.append(asyncio.create_task(self._watch()))
+            over = asyncio.create_task(self._over.wait())
+            await asyncio.wait([over, *background], return_when=asyncio.FIRST_COMPLETED)
+            for each in background:
+                if each.done():
+                    each.result()
+        finally:
+            for each in (*background, *self._lives):
+                each.cancel()
+            await asyncio.gather(*background, *self._lives, return_exceptions=True)
+
+    # --- what an earlier agent left --------------------------------------------------------------------------------
+
+    async def _adopt(self) -> None:
+        for found in await asyncio.to_thread(lambda: list(start.find(self._run))):
+            order = self.reports.requests.get(found.key, {}).get("start")
+            marks = self.reports.unreported(found.key)
+            if await asyncio.to_thread(adopt.never_started, found):
+                # Its supervisor has written no record, so there is no trainer: to start it (again) is harmless.
+                shutil.rmtree(found.folder, ignore_errors=True)
+            elif marks.exited and marks.freed:
+                pass  # over and reported; it goes when the daemon says so, or does not expect it
+            else:
+                self._live(Part(self._site, found.key, order, found))
+        for key, kinds in self.reports.requests.items():
+            part, marks = self.parts.get(key), self.reports.unreported(key)
+            if part is not None:
+                for message in sorted(kinds.values(), key=lambda each: each.request.id):
+                    if message.request.kind == "open":
+                        part.adopt_grant(message)
+                    if message.request.kind != "start":
+                        part.obey(message)
+            elif "start" in kinds and not marks.exited:
+                self._fresh_start[key] = kinds["start"]
+        swept = await asyncio.to_thread(adopt.sweep, self.instance, self._node, set(self.parts))
+        if swept:
+            log.warning("%d processes without a run folder were killed", swept)
+
+    def _live(self, part: Part) -> None:
+        self.parts[part.key] = part
+        life = asyncio.create_task(part.run())
+        self._lives.add(life)
+        life.add_done_callback(self._lives.discard)
+
+    def _freed(self, part: Part) -> None:
+        if part.stale or part.forgotten:
+            self._remove(part.key)
+
+    def _remove(self, key: Key) -> None:
+        self.parts.pop(key, None)
+        self.reports.forget(key)
+        shutil.rmtree(start.folder_of(self._run, key), ignore_errors=True)
+
+    # --- the daemon ------------------------------------------------------------------------------------------------
+
+    def hello(self) -> HelloMessage:
+        """See `Caller`."""
+        return HelloMessage(self._node, self.reports.log_id, self.instance, self.reports.fence)
+
+    async def welcomed(self, welcome: WelcomeMessage) -> InventoryMessage:
+        """See `Caller`."""
+        if welcome.instance != self.instance:
+            raise Rejected(f"the daemon is of instance {welcome.instance[:40]!r}")
+        if welcome.fence < self.reports.fence:
+            raise Rejected(f"the daemon (fence {welcome.fence}) was replaced: {self.reports.fence} has been seen")
+        await self.reports.see(welcome.fence, welcome.lease_s)
+        self.heard()
+        self._lapsed = False
+        self._bye_at = None
+        self._lease_s, self._site.interval_s = welcome.lease_s, max(0.05, welcome.interval_s)
+        self.reports.recorded(welcome.reports_seen)
+        self._settle(welcome.expected)
+        await self._site.gpus.refresh()
+        memory = await asyncio.to_thread(psutil.virtual_memory)
+        return InventoryMessage(
+            self._site.gpus.inventory(),
+            len(os.sched_getaffinity(0)),
+            memory.total >> 20,
+            os.getpid(),
+            self.reports.boot,
+            self._site.gpus.emulated,
+        )
+
+    def _settle(self, expected: tuple[Expected, ...]) -> None:
+        """What is not expected ends; what is expected and not here is reported as gone."""
+        wanted = {(each.job, each.incarnation): each for each in expected}
+        for key in list(self.parts):
+            if key not in wanted:
+                part = self.parts[key]
+                if part.stage is Stage.FREED:
+                    self._remove(key)
+                else:
+                    part.end_stale()
+        for key in [key for key in (*self.reports.requests, *self.reports.marks) if key not in wanted]:
+            if key not in self.parts:
+                self._fresh_start.pop(key, None)
+                self._remove(key)
+        for key, each in wanted.items():
+            if key in self._fresh_start:
+                self._begin(self._fresh_start.pop(key))
+            elif key not in self.parts and each.taken:
+                self._report_gone(each)
+
+    def _report_gone(self, expected: Expected) -> None:
+        key = (expected.job, expected.incarnation)
+        marks = self.reports.unreported(key)
+        if not marks.exited:
+            log.warning("job %d.%d is expected here, and there is no trace of it", *key)
+            exited = Exited(
+                *key, expected.membership, self._node, hint=Cause.INFRASTRUCTURE, detail="no trace of it on this node"
+            )
+            self.reports.report(exited, key)
+        if not marks.freed:
+            self.reports.report(GpusFreed(*key, expected.membership, self._node), key)
+
+    def joined(self) -> None:
+        """See `Caller`."""
+        self._site.connected = True
+        for part in self.parts.values():
+            part.tell_progress()
+
+    def parted(self) -> None:
+        """See `Caller`."""
+        self._site.connected = False
+
+    def heard(self) -> None:
+        """See `Caller`."""
+        self._heard.now()
+
+    def carry_out(self, message: RequestMessage) -> None:
+        """See `Caller`."""
+        request = message.request
+        key = (request.job, request.incarnation)
+        part = self.parts.get(key)
+        if request.kind == "start":
+            if part is None and not self.reports.unreported(key).exited:
+                self._begin(message)
+        elif part is not None and part.stage is not Stage.FREED:
+            part.obey(message)
+
+    def _begin(self, message: RequestMessage) -> None:
+        self._live(Part(self._site, (message.request.job, message.request.incarnation), message, None))
+
+    def forget(self, message: ForgetMessage) -> None:
+        """See `Caller`."""
+        key = (message.job, message.incarnation)
+        part = self.parts.get(key)
+        if part is None or part.stage is Stage.FREED:
+            self._remove(key)
+        else:
+            part.forgotten = True
+
+    def bye(self, message: ByeMessage) -> None:
+        """See `Caller`."""
+        log.info("the daemon stops: %s", message.why)
+        if message.end:
+            self._bye_at = boottime()
+
+    async def heartbeat(self) -> HeartbeatMessage:
+        """See `Caller`."""
+        await self._site.gpus.refresh()
+        for part in self.parts.values():
+            part.tell_progress()
+        lines = [line for part in self.parts.values() if (line := part.line) is not None]
+        return HeartbeatMessage(self._site.gpus.lines(), tuple(lines))
+
+    # --- the lease, and the end ------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        while not self._over.is_set():
+            await asyncio.sleep(0.1 if self._bye_at is not None else LOOK_S)
+            if not self._site.connected:
+                self._look_at_lease()
+                if not still_ours(self._run, self._lock):
+                    log.error("%s was removed: this agent ends", self._run)
+                    self._over.set()
+            if self._bye_at is not None and self._said_all():
+                log.info("nothing is left to report: this agent ends")
+                self._over.set()
+
+    def _look_at_lease(self) -> None:
+        if self._lapsed or boottime() - self._heard.at < self._lease_s:
+            return
+        self._lapsed = True
+        living = [part for part in self.parts.values() if part.stage in (Stage.ORDERED, Stage.FOLLOWED)]
+        log.warning("no daemon for %.0f s: %d trainers are suspended", self._lease_s, len(living))
+        for part in living:
+            part.suspend()
+
+    def _said_all(self) -> bool:
+        if self._bye_at is None or any(part.stage is not Stage.FREED for part in self.parts.values()):
+            return False
+        late = not self._site.connected and boottime() - self._bye_at > LAST_WORDS_S
+        return self.reports.settled or late

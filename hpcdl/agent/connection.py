@@ -1,0 +1,233 @@
+"""The agent's call to the daemon: dialled again and again, one session a connection."""
+
+import asyncio
+import logging
+import random
+from pathlib import Path
+from typing import Protocol
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+from hpcdl.agent.reports import ReportLog
+from hpcdl.wire.access import AccessError, AccessFile, read_access
+from hpcdl.wire.messages import (
+    MAX_MESSAGE,
+    BadMessage,
+    ByeMessage,
+    ForgetMessage,
+    HeartbeatMessage,
+    HelloMessage,
+    InventoryMessage,
+    Message,
+    RecordedMessage,
+    RequestMessage,
+    TakenMessage,
+    WelcomeMessage,
+    decode_message,
+    encode_message,
+)
+from hpcdl.wire.tls import client_context
+
+log = logging.getLogger("hpcdl.agent")
+
+PAUSE_S, PAUSE_MAX_S = 0.2, 5.0
+OPEN_S = 10.0
+ANSWER_S = 30.0
+PING_S, PONG_S = 5.0, 15.0
+"""How often the daemon is asked whether it is there, and how long it has to answer."""
+
+
+class Rejected(Exception):
+    """The daemon that answers is not ours to obey; one line says why."""
+
+
+class Caller(Protocol):
+    """The agent, as a session needs it."""
+
+    instance: str
+    reports: ReportLog
+
+    def hello(self) -> HelloMessage:
+        """The first message."""
+
+    async def welcomed(self, welcome: WelcomeMessage) -> InventoryMessage:
+        """Does what must come before the inventory. Raises Rejected for a daemon that was replaced."""
+
+    def joined(self) -> None:
+        """The inventory was sent: reports and requests may flow."""
+
+    async def heartbeat(self) -> HeartbeatMessage:
+        """What there is to be seen now."""
+
+    def carry_out(self, message: RequestMessage) -> None:
+        """A request that is in the log."""
+
+    def forget(self, message: ForgetMessage) -> None:
+        """An incarnation that the daemon has recorded as ended."""
+
+    def bye(self, message: ByeMessage) -> None:
+        """The daemon stops."""
+
+    def heard(self) -> None:
+        """A sign of life of the daemon."""
+
+    def parted(self) -> None:
+        """The session has ended."""
+
+    @property
+    def interval_s(self) -> float:
+        """Between heartbeats."""
+
+
+class Connection:
+    """Keeps calling. `run` never returns, and survives whatever the network or the daemon does."""
+
+    def __init__(self, home: Path, caller: Caller) -> None:
+        """`home`: where the access file is."""
+        self._home = home
+        self._caller = caller
+        self._said = ""
+
+    async def run(self) -> None:
+        """Calls, serves the session, and after a pause that grows calls again."""
+        pause = PAUSE_S
+        while True:
+            joined = False
+            try:
+                joined = await self._call()
+            except (AccessError, Rejected, BadMessage) as error:
+                self._say(str(error))
+            except (OSError, TimeoutError, WebSocketException, ValueError) as error:
+                self._say(f"no daemon: {type(error).__name__}: {error}")
+            except Exception:
+                log.exception("the session failed")
+            pause = PAUSE_S if joined else min(pause * 2, PAUSE_MAX_S)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # not all nodes at once
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            log.warning("%s", text)
+        self._said = text
+
+    async def _call(self) -> bool:
+        """One connection; whether it came to the inventory."""
+        access = await asyncio.to_thread(read_access, self._home)
+        if access.instance != self._caller.instance:
+            raise Rejected(f"{self._home} belongs to another instance now: end this agent")
+        socket = await self._dial(access)
+        joined = False
+        try:
+            await self._greet(socket)
+            joined = True
+            self._said = ""
+            log.info("joined the daemon at %s:%d", access.host, access.port)
+            self._caller.joined()
+            await self._serve(socket)
+        except ConnectionClosed as closed:
+            self._say(f"the connection ended: {closed}")
+        finally:
+            self._caller.parted()
+            socket.transport.abort()  # whoever still has something to say says it in the next session
+        return joined
+
+    async def _dial(self, access: AccessFile) -> ClientConnection:
+        host = f"[{access.host}]" if ":" in access.host else access.host
+        return await connect(
+            f"wss://{host}:{access.port}/v1/agent",
+            ssl=client_context(access.certificate),
+            additional_headers={"Authorization": f"Bearer {access.token}"},
+            max_size=MAX_MESSAGE,
+            open_timeout=OPEN_S,
+            close_timeout=1.0,
+            ping_interval=None,  # `_ping` below: its answers are what the lease counts from
+            compression=None,
+            proxy=None,
+        )
+
+    async def _greet(self, socket: ClientConnection) -> None:
+        await socket.send(encode_message(self._caller.hello()))
+        welcome = decode_message(await asyncio.wait_for(socket.recv(), ANSWER_S))
+        if not isinstance(welcome, WelcomeMessage):
+            raise Rejected("the daemon's first message is no welcome")
+        inventory = await self._caller.welcomed(welcome)
+        await socket.send(encode_message(inventory))
+
+    async def _serve(self, socket: ClientConnection) -> None:
+        """Until the connection ends; the first part that fails ends the others."""
+        taken: asyncio.Queue[RequestMessage] = asyncio.Queue()
+        parts = [
+            asyncio.create_task(each)
+            for each in (
+                self._receive(socket, taken),
+                self._take(socket, taken),
+                self._report(socket),
+                self._beat(socket),
+                self._ping(socket),
+            )
+        ]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _receive(self, socket: ClientConnection, taken: "asyncio.Queue[RequestMessage]") -> None:
+        caller = self._caller
+        while True:
+            message: Message = decode_message(await socket.recv())
+            caller.heard()
+            match message:
+                case RequestMessage():
+                    taken.put_nowait(message)
+                case RecordedMessage():
+                    caller.reports.recorded(message.number)
+                case ForgetMessage():
+                    caller.forget(message)
+                case ByeMessage():
+                    caller.bye(message)
+                case _:
+                    log.warning("the daemon sent a %s, which is not for agents", type(message).__name__)
+
+    async def _take(self, socket: ClientConnection, taken: "asyncio.Queue[RequestMessage]") -> None:
+        """Acknowledges requests once they are in the log. Carried out even when the acknowledgement fails."""
+        reports = self._caller.reports
+        while True:
+            batch = [await taken.get()]
+            while not taken.empty():
+                batch.append(taken.get_nowait())
+            valid = [message for message in batch if message.fence >= reports.fence]
+            if len(valid) < len(batch):
+                log.warning("%d requests of a daemon that was replaced were ignored", len(batch) - len(valid))
+            await asyncio.gather(*(reports.take(message) for message in valid))
+            for message in valid:
+                self._caller.carry_out(message)
+            for message in valid:
+                await socket.send(encode_message(TakenMessage(message.request.id)))
+
+    async def _report(self, socket: ClientConnection) -> None:
+        reports, sent = self._caller.reports, 0
+        while True:
+            reports.fresh.clear()
+            for message in reports.pending(sent):
+                await socket.send(encode_message(message))
+                sent = message.number
+            await reports.fresh.wait()
+
+    async def _beat(self, socket: ClientConnection) -> None:
+        while True:
+            await socket.send(encode_message(await self._caller.heartbeat()))
+            await asyncio.sleep(self._caller.interval_s)
+
+    async def _ping(self, socket: ClientConnection) -> None:
+        while True:
+            answer = await socket.ping()
+            try:
+                await asyncio.wait_for(asyncio.shield(answer), PONG_S)
+            except TimeoutError:
+                raise Rejected(f"the daemon has not answered for {PONG_S:.0f} s") from None
+            self._caller.heard()
+            await asyncio.sleep(PING_S)

@@ -1,0 +1,177 @@
+"""The agent's folder on its node: where it is, that one agent at a time has it, and what is remembered in it."""
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcdl.agent.processes import boot_id, start_ticks
+from hpcdl.agent.reports import boottime
+from hpcdl.wire.private import NotPrivate, atomic_write, make_private_folder, open_private, read_private
+
+LOCK, ABOUT, HEARD, LOG, REPORTS, EMULATED = (
+    "agent.lock",
+    "agent.json",
+    "heard",
+    "agent.log",
+    "reports.jsonl",
+    "emulated",
+)
+LIMIT = 64 * 1024
+_LOCK_WAIT_S = 2.0  # an agent that was just killed may hold its lock for a moment
+_SHARED = (
+    "nfs",
+    "lustre",
+    "gpfs",
+    "fuse",
+    "cifs",
+    "smb",
+    "beegfs",
+    "ceph",
+    "afs",
+    "panfs",
+    "gluster",
+    "wekafs",
+    "pvfs",
+)
+"""How the names of file systems begin on which other nodes write too, and locks and sockets cannot be relied on."""
+
+
+class AnotherAgent(Exception):
+    """The node has an agent already; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """agent.json: the agent that has the folder, or had it last."""
+
+    pid: int
+    start: int
+    node: str
+    emulate_gpus: int | None
+
+
+def run_folder(home: Path, node: str, instance: str) -> Path:
+    """The node's folder, made (0700) if it is missing. Raises NotPrivate and OSError."""
+    folder = home / "run" / node
+    if not is_local(home):
+        # One of ours by the instance: the same node may serve several homes.
+        below = os.environ.get("XDG_RUNTIME_DIR") or ""
+        base = Path(below) if below and os.access(below, os.W_OK) else Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+        name = hashlib.sha256(f"{instance}:{node}".encode()).hexdigest()[:16]
+        folder = base / f"hpcdl-{os.geteuid()}" / name
+    make_private_folder(folder)
+    return folder
+
+
+def is_local(path: Path, mounts: str | None = None) -> bool:
+    """Whether the file system of `path` belongs to this node alone. `mounts`: content of /proc/self/mountinfo."""
+    if mounts is None:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace")
+    real = os.path.realpath(path)
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split()
+        if len(fields) < 5 or not right:
+            continue
+        point = fields[4].encode().decode("unicode_escape")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):  # of several on one point the last one is seen
+            best, kind = point, right.split()[0]
+    return not kind.startswith(_SHARED)
+
+
+def lock(folder: Path) -> int:
+    """A descriptor that holds the agent's lock for as long as this process lives. Raises AnotherAgent."""
+    fd = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
+    until = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < until:
+                time.sleep(0.05)
+                continue
+            os.close(fd)
+            known = read_about(folder)
+            who = f"process {known.pid}" if known is not None else "another process"
+            raise AnotherAgent(f"this node has an agent already: {who}, in {folder}") from None
+        # The file may have been removed and made anew while we waited.
+        if _same_file(fd, folder / LOCK):
+            return fd
+        os.close(fd)
+        fd = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
+
+
+def still_ours(folder: Path, held: int) -> bool:
+    """Whether the lock that we hold is still the one in the folder: not when the folder was removed."""
+    return _same_file(held, folder / LOCK)
+
+
+def _same_file(fd: int, path: Path) -> bool:
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    mine = os.fstat(fd)
+    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+
+
+def read_about(folder: Path) -> About | None:
+    """What the last agent wrote, or None."""
+    try:
+        body = json.loads(read_private(folder / ABOUT, LIMIT))
+        emulated = body.get("emulate_gpus")
+        return About(
+            int(body["pid"]), int(body["start"]), str(body["node"]), None if emulated is None else int(emulated)
+        )
+    except (OSError, NotPrivate, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_about(folder: Path, node: str, emulate_gpus: int | None) -> About:
+    """Says who has the folder. `emulate_gpus` None: as many as the last agent had."""
+    if emulate_gpus is None and (known := read_about(folder)) is not None:
+        emulate_gpus = known.emulate_gpus
+    pid = os.getpid()
+    about = About(pid, start_ticks(pid) or 0, node, emulate_gpus)
+    body = {"pid": about.pid, "start": about.start, "node": node, "emulate_gpus": emulate_gpus}
+    atomic_write(folder / ABOUT, json.dumps(body).encode() + b"\n")
+    return about
+
+
+class Heard:
+    """When the daemon was last heard of, across the agent's restarts: the lease counts from there."""
+
+    def __init__(self, folder: Path) -> None:
+        """Now, where nothing is known of this boot."""
+        self._path = folder / HEARD
+        self._boot = boot_id()
+        self.at = boottime()
+        self._written = -1.0
+        try:
+            boot, at = read_private(self._path, 200).decode().split()
+            if boot == self._boot:
+                self.at = min(self.at, float(at))
+        except (OSError, NotPrivate, ValueError):
+            pass
+
+    def now(self) -> None:
+        """The daemon was heard just now. Written at most once a second, and not forced to the disk: after a crash of
+        the machine there are no trainers whose lease could matter."""
+        self.at = boottime()
+        if self.at - self._written < 1.0:
+            return
+        self._written = self.at
+        try:
+            fd = open_private(self._path, os.O_WRONLY | os.O_CREAT)
+            try:
+                os.pwrite(fd, f"{self._boot} {self.at:020.3f}\n".encode(), 0)
+            finally:
+                os.close(fd)
+        except (OSError, NotPrivate):
+            pass  # a full disk: at worst the lease counts from the agent's own start

@@ -1,0 +1,430 @@
+"""This node's part of one incarnation, from the request to start it until its GPUs were seen free.
+
+The supervisor knows what happens; this follows it through whatever happens to the supervisor or to the agent.
+"""
+
+import asyncio
+import logging
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from hpcdl.agent import processes, start
+from hpcdl.agent.channel import SupervisorLink
+from hpcdl.agent.environment import gpu_environment, nodes_environment
+from hpcdl.agent.gpus import Gpus
+from hpcdl.agent.orders import Refusal, make_start, nodes_and_gpus
+from hpcdl.agent.reports import Key, ReportLog, boottime
+from hpcdl.agent.translate import Names, Progress, event_of, exit_of
+from hpcdl.core import events as ev
+from hpcdl.core.model import Cause
+from hpcdl.wire.messages import RequestMessage, TrainerLine
+from hpcdl.wire.private import NotPrivate
+
+log = logging.getLogger("hpcdl.agent")
+
+FREE_AT_ONCE_S = 2.0
+"""A GPU that is to be granted may be held for so long by what has just left it."""
+DIRTY_AFTER_S = 30.0
+HUNG_AFTER_S = 60.0
+"""Beyond the grace: a supervisor that has not ended its trainer by then is ended itself."""
+UNOPENED_GRACE_S = 5.0
+STALE_GRACE_S = 10.0
+
+
+class Stage(Enum):
+    """How far a part is. ORDERED: no supervisor yet. EXITED: its GPUs are not seen free yet. FREED: nothing is left."""
+
+    ORDERED = 1
+    FOLLOWED = 2
+    EXITED = 3
+    FREED = 4
+
+
+@dataclass(slots=True)
+class Site:
+    """What all parts of a node share. `connected`: a daemon is there; `interval_s`: between reports of progress."""
+
+    node: str
+    instance: str
+    run: Path
+    reports: ReportLog
+    gpus: Gpus
+    emulated: Path | None
+    stderr: int
+    on_freed: Callable[["Part"], None]
+    interval_s: float = 10.0
+    connected: bool = False
+
+    def tag(self, key: Key) -> str:
+        """What every process of the part has as HPCDL_TAG; the node is in it, for two may share a machine."""
+        return f"{self.instance}:{key[0]}:{key[1]}:{self.node}"
+
+
+class Part:
+    """One run folder. `run` must be running; everything belongs to the event loop's thread."""
+
+    def __init__(self, site: Site, key: Key, order: RequestMessage | None, found: start.Found | None) -> None:
+        """Either an order to start, or a run folder that an earlier agent made (then `order` may be known as well)."""
+        self._site = site
+        self.key = key
+        self.tag = site.tag(key)
+        self.folder = start.folder_of(site.run, key)
+        self._order = order
+        membership = order.request.membership if order is not None else 1
+        self._grace_s = order.spec.grace_s if order is not None and order.spec is not None else 30.0
+        self._same_boot = True
+        self.gpus: tuple[int, ...] = ()
+        self.stage = Stage.ORDERED if found is None else Stage.FOLLOWED
+        if found is not None:
+            self._same_boot = found.boot == site.reports.boot
+            if found.start is not None:
+                membership, self._grace_s = found.start.membership, found.start.grace_s
+                uuids = (found.start.gpu_env or {}).get("HPCDL_GPUS", "")
+                self.gpus = site.gpus.indices(uuids.split(","))
+                site.gpus.claim(key, self.gpus)
+        self.names = Names(key[0], key[1], membership, site.node)
+        self.stale = False
+        self.forgotten = False
+        self._progress = Progress()
+        self._told_at = -1e9
+        self._verdict: tuple[Cause, str] | None = None
+        self._supervisor: dict[str, Any] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._trainer_pid = 0
+        self._suspending = self._gate = self._opened = False
+        self._asked: list[tuple[str, dict[str, object]]] = []
+        self._more = asyncio.Event()
+        self._overdue_at: float | None = None
+        self._requests: asyncio.Queue[RequestMessage] = asyncio.Queue()
+
+    # --- what is asked of it ---------------------------------------------------------------------------------------
+
+    def obey(self, message: RequestMessage) -> None:
+        """Carries out an open, a suspend or an end, once, in the order in which they come."""
+        self._requests.put_nowait(message)
+
+    def adopt_grant(self, message: RequestMessage) -> None:
+        """An open that an earlier agent took: these GPUs are its own, whether the gate was opened yet or not."""
+        self.gpus = nodes_and_gpus(message, self._site.node)[1]
+        self._site.gpus.claim(self.key, self.gpus)
+
+    def suspend(self) -> None:
+        """The agent's own wish: its lease has run out."""
+        if not self._suspending:
+            self._ask("suspend", self._grace_s, by="agent")
+
+    def end_stale(self) -> None:
+        """The daemon does not expect it: it ends, nothing more is reported of it, and its GPUs are dirty meanwhile."""
+        if not self.stale:
+            self.stale = True
+            log.warning("%s is not expected any more, and is ended", self)
+            self._site.gpus.stick(self.key, self.gpus, f"still held by {self}, which is stale")
+            self._ask("end", STALE_GRACE_S)
+
+    @property
+    def line(self) -> TrainerLine | None:
+        """The trainer for the heartbeat, while it lives."""
+        if self.stage is not Stage.FOLLOWED or not self._trainer_pid:
+            return None
+        supervisor = int((self._supervisor or {}).get("pid") or 0)
+        return TrainerLine(self._trainer_pid, self.key[0], self.key[1], supervisor)
+
+    def tell_progress(self) -> None:
+        """Reports new progress if a daemon is there and the last report is an interval ago."""
+        now = boottime()
+        if not self._site.connected or self.stale or now - self._told_at < self._site.interval_s:
+            return
+        event = self._progress.untold(self.names)
+        if event is not None:
+            self._told_at = now
+            self._site.reports.report(event)
+
+    def __str__(self) -> str:
+        return f"job {self.key[0]}.{self.key[1]}"
+
+    def _ask(self, kind: str, grace_s: float | None, **body: object) -> None:
+        if grace_s is not None:
+            body["grace_s"] = grace_s
+            due = boottime() + grace_s + HUNG_AFTER_S
+            self._overdue_at = due if self._overdue_at is None else min(due, self._overdue_at)
+        self._asked.append((kind, body))
+        self._more.set()
+
+    async def _obey_all(self) -> None:
+        while True:
+            message = await self._requests.get()
+            request = message.request
+            try:
+                if request.kind == "open":
+                    await self._open(message)
+                elif request.kind == "suspend" and not self._suspending:
+                    self._ask("suspend", request.grace_s, by="daemon")
+                elif request.kind == "end":
+                    self._ask("end", request.grace_s)
+            except Exception as error:  # a request that cannot be carried out must not stop the ones behind it
+                log.exception("%s of %s failed", request.kind, self)
+                self._give_up(f"{request.kind} failed: {error}")
+
+    async def _open(self, message: RequestMessage) -> None:
+        if self._opened or self.stage is Stage.EXITED or self.stage is Stage.FREED:
+            return
+        try:
+            nodes, self.gpus = nodes_and_gpus(message, self._site.node)
+            await self._take_gpus()
+            self._ask("open", None, gpu_env=self._gpu_env(nodes))
+        except Refusal as refusal:
+            self._give_up(str(refusal))
+
+    def _give_up(self, why: str) -> None:
+        self._verdict = (Cause.INFRASTRUCTURE, why)
+        self._ask("end", UNOPENED_GRACE_S)
+
+    def _gpu_env(self, nodes: tuple[str, ...]) -> dict[str, str]:
+        try:
+            uuids, shown = self._site.gpus.named(self.gpus)
+        except ValueError as error:
+            raise Refusal(str(error)) from None
+        return gpu_environment(uuids, shown) | nodes_environment(nodes, self._site.node)
+
+    async def _take_gpus(self) -> None:
+        """Claims its GPUs, which nothing else may hold. Raises Refusal, and then they are dirty."""
+        gpus, until, pause = self._site.gpus, boottime() + FREE_AT_ONCE_S, 0.02
+        while True:
+            conflict = gpus.claim(self.key, self.gpus)
+            found = await gpus.in_the_way(self.gpus, self.tag)
+            if conflict is None and not found:
+                return
+            if boottime() >= until:
+                gpus.found_held(found)
+                gpus.release(self.key)
+                held = [f"GPU {index}: {why}" for index, why in found.items()]
+                raise Refusal(conflict or "; ".join(held))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.5)
+
+    # --- its life --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Returns once nothing is left of it. An error of ours is logged, and it goes on from where it stood."""
+        obeying = asyncio.create_task(self._obey_all())
+        try:
+            while self.stage is not Stage.FREED:
+                try:
+                    await self._advance()
+                except Exception:
+                    log.exception("%s: following it failed, trying again", self)
+                    await asyncio.sleep(1.0)
+        finally:
+            obeying.cancel()
+        self._site.on_freed(self)
+
+    async def _advance(self) -> None:
+        if self.stage is Stage.ORDERED:
+            await self._begin()
+        elif self.stage is Stage.FOLLOWED:
+            await self._follow()
+        else:
+            await self._until_free()
+
+    async def _begin(self) -> None:
+        if self._order is None:
+            raise ValueError(f"{self} has neither an order nor a run folder")
+        try:
+            if self._order.request.placement is None:
+                gpu_env = None
+            else:
+                nodes, self.gpus = nodes_and_gpus(self._order, self._site.node)
+                await self._take_gpus()
+                gpu_env = self._gpu_env(nodes)
+            what = make_start(self._order, self.tag, self._site.node, gpu_env, self._site.emulated)
+            self._process = await asyncio.to_thread(start.begin, self.folder, what, self._site.stderr)
+        except FileExistsError:
+            log.info("%s was started before", self)
+        except (Refusal, OSError, NotPrivate, subprocess.SubprocessError) as error:
+            log.warning("%s cannot be started: %s", self, error)
+            self._report_exit(ev.Exited(**self.names.fields, hint=Cause.INFRASTRUCTURE, detail=str(error)[:500]))
+            return
+        self.stage = Stage.FOLLOWED
+
+    async def _follow(self) -> None:
+        """Until the exit is known: from the supervisor, from its records, or because it was lost."""
+        for record in await asyncio.to_thread(start.read_records, self.folder):
+            self._absorb(record)
+        pause = 0.01
+        while self.stage is Stage.FOLLOWED:
+            try:
+                link = SupervisorLink(self.folder)
+            except OSError:
+                link = None
+            if link is not None:
+                pause = 0.01
+                await self._converse(link)
+            if self._is_over():
+                break
+            if await asyncio.to_thread(start.is_free, self.folder):
+                await self._without_supervisor()
+                continue
+            await self._end_if_overdue()
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+        self._reap()
+
+    def _is_over(self) -> bool:
+        return self.stage is not Stage.FOLLOWED
+
+    def _reap(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            # It has written its last record, and goes in a moment.
+            asyncio.get_running_loop().call_later(5.0, self._process.poll)
+
+    async def _converse(self, link: SupervisorLink) -> None:
+        sending = asyncio.create_task(self._pass_on(link))
+        try:
+            async for packet in link.packets():
+                self._handle(packet)
+                if self.stage is not Stage.FOLLOWED:
+                    return
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            link.close()
+
+    async def _pass_on(self, link: SupervisorLink) -> None:
+        """Tells the supervisor what it is asked; all of it again on a new connection, which does no harm."""
+        try:
+            await link.send("agent", after=self._site.reports.unreported(self.key).record)
+            sent = 0
+            while True:
+                while sent < len(self._asked):
+                    kind, body = self._asked[sent]
+                    await link.send(kind, **body)
+                    sent += 1
+                self._more.clear()
+                if self._overdue_at is None:
+                    await self._more.wait()
+                    continue
+                try:
+                    await asyncio.wait_for(self._more.wait(), max(0.1, self._overdue_at - boottime()))
+                except TimeoutError:
+                    await self._end_if_overdue()
+        except OSError:
+            pass  # it is gone, as the reading side finds out
+
+    async def _end_if_overdue(self) -> None:
+        if self._overdue_at is None or boottime() < self._overdue_at or self._supervisor is None:
+            return
+        self._overdue_at = boottime() + HUNG_AFTER_S
+        log.error("the supervisor of %s hangs, and is killed", self)
+        self._verdict = (Cause.INFRASTRUCTURE, "its supervisor hung, and was ended")
+        await asyncio.to_thread(start.kill_supervisor, self._supervisor)
+
+    # --- what the supervisor says ----------------------------------------------------------------------------------
+
+    def _handle(self, packet: dict[str, Any]) -> None:
+        try:
+            if packet["type"] == "progress":
+                self._progress.take(packet)
+                self.tell_progress()
+            elif start.is_record(packet):
+                self._absorb(packet)
+                self._record(packet)
+        except ValueError as error:
+            log.warning("%s: its supervisor sent what is not understood: %s", self, error)
+
+    def _absorb(self, record: dict[str, Any]) -> None:
+        """What a record says about how things stand; again and again without harm."""
+        match record["type"]:
+            case "supervisor":
+                self._supervisor = record
+            case "started" if isinstance(record.get("pid"), int):
+                self._trainer_pid = record["pid"]
+            case "gate":
+                self._gate = True
+            case "opened":
+                self._opened = True
+            case "suspending":
+                self._suspending = True
+
+    def _record(self, record: dict[str, Any]) -> None:
+        """Reports a record that was not reported yet."""
+        number, reports = record["n"], self._site.reports
+        if number <= reports.unreported(self.key).record:
+            if record["type"] == "exit":
+                self.stage = Stage.EXITED
+            return
+        at = record.get("boot") if self._same_boot else -1.0
+        at = float(at) if isinstance(at, int | float) else -1.0
+        if record["type"] in ("exit", "saved") and not self.stale:
+            event = self._progress.untold(self.names)
+            if event is not None:
+                reports.report(event, at=at)
+        if record["type"] == "exit":
+            self._report_exit(self._exit(record), number, at)
+            return
+        try:
+            told = event_of(record, self.names)
+        except ValueError as error:
+            log.warning("%s: record %d is not understood: %s", self, number, error)
+            told = None
+        if isinstance(told, ev.Saved | ev.TrainerReady):
+            self._progress.told = told.step
+        if told is None or self.stale:
+            reports.passed(self.key, number)
+        else:
+            reports.report(told, self.key, number, at)
+
+    def _exit(self, record: dict[str, Any]) -> ev.Exited:
+        try:
+            return exit_of(record, self.names, self._verdict, self._gate and not self._opened)
+        except ValueError as error:
+            detail = f"its exit record is damaged: {error}"
+            return ev.Exited(**self.names.fields, hint=Cause.INFRASTRUCTURE, detail=detail)
+
+    def _report_exit(self, event: ev.Exited, record: int = 0, at: float | None = None) -> None:
+        if not self.stale and not self._site.reports.unreported(self.key).exited:
+            self._site.reports.report(event, self.key, record, at)
+        self.stage = Stage.EXITED
+
+    async def _without_supervisor(self) -> None:
+        """Nobody holds the lock: what the records say is all that there is."""
+        for record in await asyncio.to_thread(start.read_records, self.folder):
+            self._absorb(record)
+            self._record(record)
+        if self._is_over():
+            return
+        log.warning("the supervisor of %s was lost", self)
+        pause = 0.02
+        while await asyncio.to_thread(start.kill_tagged, self.tag):
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+        why = "its supervisor was lost" if self._same_boot else "its node was started again"
+        cause, detail = self._verdict or (Cause.INFRASTRUCTURE, why)
+        self._report_exit(ev.Exited(**self.names.fields, hint=cause, detail=detail))
+
+    # --- after it --------------------------------------------------------------------------------------------------
+
+    async def _until_free(self) -> None:
+        gpus, began, pause, stuck = self._site.gpus, boottime(), 0.02, ""
+        while left := await self._left():
+            if boottime() - began > DIRTY_AFTER_S and stuck != left and not self.stale:
+                stuck = left
+                log.warning("%s has ended and its GPUs are not free: %s", self, left)
+                gpus.stick(self.key, self.gpus, f"{self} has ended, but {left}")
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.3, 2.0 if stuck else 0.5)
+        gpus.release(self.key)
+        gpus.unstick(self.key)
+        marks = self._site.reports.unreported(self.key)
+        if not self.stale and not marks.freed:
+            self._site.reports.report(ev.GpusFreed(**self.names.fields), self.key, marks.record)
+        self.stage = Stage.FREED
+
+    async def _left(self) -> str:
+        """What of it is still there, in words, or ""."""
+        found = [f"process {each.pid}" for each in await asyncio.to_thread(processes.tagged, self.tag)]
+        found += await self._site.gpus.held_by(self.gpus, self.tag)
+        return ", ".join(found[:20])

@@ -1,0 +1,66 @@
+"""From a request of the daemon to what a supervisor is to start."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpcdl.agent.environment import trainer_environment
+from hpcdl.agent.startfile import BadStart, Start
+from hpcdl.wire.messages import RequestMessage
+
+
+class Refusal(Exception):
+    """The request cannot be carried out here; one line says why."""
+
+
+def nodes_and_gpus(message: RequestMessage, node: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The nodes of the request's placement, and this node's GPUs in it. Raises Refusal."""
+    placement = message.request.placement
+    if placement is None:
+        raise Refusal("the request names no GPUs")
+    for share in placement.shares:
+        if share.node == node:
+            return placement.nodes, share.gpus
+    raise Refusal(f"the request names no GPU of {node}")
+
+
+def make_start(
+    order: RequestMessage, tag: str, node: str, gpu_env: Mapping[str, str] | None, emulated: Path | None
+) -> Start:
+    """What start.json says. `gpu_env` None: a warm start. `emulated`: the folder of emulated GPUs. Raises Refusal."""
+    request, spec = order.request, order.spec
+    if spec is None:
+        raise Refusal("the request to start says not what")
+    directory = order.checkpoint_dir or spec.checkpoint_dir or None
+    environment = trainer_environment(
+        os.environ,
+        spec,
+        job=request.job,
+        incarnation=request.incarnation,
+        membership=request.membership,
+        node=node,
+        checkpoint_dir=directory,
+    )
+    if emulated is not None:
+        environment["HPCDL_EMULATED"] = str(emulated)
+    try:
+        return Start(
+            tag=tag,
+            job=request.job,
+            incarnation=request.incarnation,
+            membership=request.membership,
+            node=node,
+            argv=spec.command,
+            cwd=spec.cwd,
+            env=environment,
+            log=order.log,
+            gpu_env=gpu_env,
+            gate=gpu_env is None,
+            grace_s=spec.grace_s,
+            signal=spec.signal,
+            progress_regex=spec.progress_regex,
+            steps=spec.steps,
+            checkpoint_dir=directory,
+        )
+    except BadStart as error:
+        raise Refusal(str(error)) from None

@@ -1,0 +1,164 @@
+"""A run folder and the supervisor in it: made, found again, removed."""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hpcdl
+from hpcdl.agent import processes, records, startfile
+from hpcdl.agent.reports import Key
+from hpcdl.agent.startfile import Start
+from hpcdl.wire.private import NotPrivate, make_private_folder, open_private, write_new
+
+LOCK = "lock"
+RECORD_LIMIT = 64 << 20
+_NAME = re.compile(r"([1-9]\d*)\.([1-9]\d*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A run folder of an earlier agent. `start` is None where the file is missing or damaged."""
+
+    key: Key
+    folder: Path
+    start: Start | None
+    boot: str
+
+
+def folder_of(run: Path, key: Key) -> Path:
+    """The incarnation's run folder."""
+    return run / f"{key[0]}.{key[1]}"
+
+
+def begin(folder: Path, start: Start, stderr: int) -> "subprocess.Popen[bytes]":
+    """Makes the run folder and starts the supervisor in it, which inherits the lock.
+
+    Raises FileExistsError where the incarnation was started before, and OSError, NotPrivate where it cannot be started;
+    then the folder is gone again.
+    """
+    os.mkdir(folder, 0o700)
+    try:
+        held = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            body = json.loads(start.encode()) | {"boot_id": processes.boot_id()}
+            write_new(folder / startfile.NAME, json.dumps(body).encode())
+            _make_folders(start)
+            return _spawn(folder, held, stderr)
+        finally:
+            os.close(held)
+    except (OSError, NotPrivate) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, FileExistsError):  # of something below: not the answer that the caller would read in it
+            raise OSError(errno.EIO, str(error)) from error
+        raise
+
+
+def _make_folders(start: Start) -> None:
+    if start.log:
+        make_private_folder(Path(start.log).parent)
+    if start.checkpoint_dir is not None:
+        os.makedirs(start.checkpoint_dir, mode=0o700, exist_ok=True)
+
+
+def _spawn(folder: Path, held: int, stderr: int) -> "subprocess.Popen[bytes]":
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
+    # The supervisor runs in /, where a checkout that is not installed would not be found.
+    paths = [str(Path(hpcdl.__file__).parents[1]), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "hpcdl.agent.supervisor", str(folder), "--lock-fd", str(held)],
+        cwd="/",
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=stderr,
+        stderr=stderr,
+        pass_fds=(held,),
+        start_new_session=True,
+    )
+
+
+def find(run: Path) -> Iterator[Found]:
+    """The run folders that are there."""
+    for name in sorted(os.listdir(run)):
+        match = _NAME.fullmatch(name)
+        if match is None:
+            continue
+        folder = run / name
+        start, boot = None, ""
+        try:
+            content = (folder / startfile.NAME).read_bytes()
+            start = startfile.decode(content)
+            boot = str(json.loads(content).get("boot_id", ""))
+        except (OSError, ValueError):
+            pass  # whoever made it did not come so far
+        yield Found((int(match[1]), int(match[2])), folder, start, boot)
+
+
+def is_free(folder: Path) -> bool:
+    """Whether no supervisor lives in this run folder."""
+    try:
+        fd = open_private(folder / LOCK, os.O_RDWR)
+    except (OSError, NotPrivate):
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """The records that are durable; a torn or damaged line is left out."""
+    found = []
+    try:
+        with open(folder / records.NAME, "rb") as file:
+            content = file.read(RECORD_LIMIT)
+    except OSError:
+        return []
+    for line in content.split(b"\n"):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if is_record(record):
+            found.append(record)
+    return found
+
+
+def is_record(record: object) -> bool:
+    """Whether this is an object with a number and a type."""
+    return (
+        isinstance(record, dict)
+        and isinstance(record.get("n"), int)
+        and not isinstance(record.get("n"), bool)
+        and isinstance(record.get("type"), str)
+    )
+
+
+def kill_tagged(tag: str) -> int:
+    """SIGKILL to every process that carries the tag; how many there were."""
+    found = processes.tagged(tag)
+    for process in found:
+        processes.signal_process(process, signal.SIGKILL)
+    return len(found)
+
+
+def kill_supervisor(record: Mapping[str, Any]) -> bool:
+    """SIGKILL to the supervisor that wrote this `supervisor` record, if it is still that process."""
+    pid, start = record.get("pid"), record.get("start")
+    if not isinstance(pid, int) or not isinstance(start, int):
+        return False
+    return processes.signal_process(processes.Process(pid, start, "", "S"), signal.SIGKILL)
