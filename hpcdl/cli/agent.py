@@ -18,9 +18,10 @@ def agent(ctx: click.Context, home: Path | None, node: str | None, emulate_gpus:
     `hpcdl daemon start` runs one by itself. On other nodes that see the same folder, run this.
     """
     folder: Path = home.absolute() if home else ctx.find_root().obj
-    argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(folder)]
-    if node is not None:
-        argv += ["--node", node]
+    from hpcdl.config import load_config
+
+    name = load_config(folder, {"node_name": node}).node
+    argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(folder), "--node", name]
     if emulate_gpus is not None:
         argv += ["--emulate-gpus", str(emulate_gpus)]
     # In this process's place: the agent lives long, and needs nothing of the command line.
@@ -38,6 +39,6 @@ def demo(ctx: click.Context, set_number: int, scale: float | None, report_dir: P
     It starts a daemon of its own, with 6 emulated GPUs and real trainers, shows the progress live, writes a timeline of
     each run, and stops everything that it started. Exit 0 only if every job is DONE and verified.
     """
-    from hpcdl.demo import run
+    from hpcdl.demo.run import main
 
-    ctx.exit(run.main(set_number, scale, report_dir))
+    ctx.exit(main(set_number, scale, report_dir))

@@ -73,7 +73,10 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("reason", str(row.get("reason") or "")),
             ("command", shlex.join(map(str, spec.get("command", ())))),
             ("cwd", str(spec.get("cwd") or "")),
-            ("asked", f"{asked_text(row)} GPUs, grace {spec.get('grace_s', '?')} s, signal {spec.get('signal', '?')}"),
+            (
+                "asked",
+                f"{asked_text(row)} GPUs, grace {duration_text(spec.get('grace_s'))}, signal {spec.get('signal', '?')}",
+            ),
             ("after", " ".join(map(str, spec.get("after") or ()))),
             ("profile", str(row.get("profile") or "")),
             ("placement", f"{placement_text(row.get('placement'))} {row.get('role') or ''}".strip()),

@@ -29,9 +29,22 @@ def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output) -
         print_ids([row["id"] for row in rows])
     else:
         for row in rows:
-            print(escape(f"job {row['id']} {row['state']}: {row.get('name', '')}"))
+            print(escape(f"job {row['id']} {_promise(verb, row)}: {row.get('name', '')}"))
     if errors:
         ctx.exit(1)
+
+
+def _promise(verb: str, row: Row) -> str:
+    """What was recorded; it has happened where the state says so already."""
+    promised, state = _PROMISES[verb]
+    return state if row["state"] == state else f"{promised} ({row['state']} now)"
+
+
+_PROMISES = {
+    "cancel": ("is being cancelled", "CANCELLED"),
+    "suspend": ("is being suspended", "SUSPENDED"),
+    "resume": ("may run again", "RUNNING"),
+}
 
 
 @click.command()
@@ -61,9 +74,15 @@ def resume(ctx: click.Context, jobs: tuple[int, ...], output: Output) -> None:
     _act(ctx, "resume", jobs, output)
 
 
+def _seconds(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not value >= 0:  # nan too
+        raise click.BadParameter(f"{value} is not a number of seconds", ctx, param)
+    return value
+
+
 @click.command()
 @JOBS
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up after this long (exit 124).")
+@click.option("--timeout", type=float, callback=_seconds, metavar="SECONDS", help="Give up after this long (exit 124).")
 @outputs
 @click.pass_context
 def wait(ctx: click.Context, jobs: tuple[int, ...], timeout: float | None, output: Output) -> None:

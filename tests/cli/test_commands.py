@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from hpcdl.cli import main
 from hpcdl.cli.root import COMMANDS
+from hpcdl.daemon.launch import LaunchError
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 
@@ -123,6 +125,7 @@ def test_a_folder_that_is_not_here_is_told(fake: FakeDaemon, hpcdl: Run) -> None
         ("show 0", "0"),
         ("wait", "JOB"),
         ("wait 1 --timeout -3", "--timeout"),
+        ("wait 1 --timeout nan", "--timeout"),
         ("logs 1 -f --json", "--follow"),
         ("events -f --json", "--follow"),
         ("timeline", "--output"),
@@ -196,7 +199,8 @@ def test_nodes(fake: FakeDaemon, hpcdl: Run) -> None:
 
 @pytest.mark.parametrize("verb, state", [("cancel", "CANCELLED"), ("suspend", "SUSPENDED"), ("resume", "QUEUED")])
 def test_verbs(jobs: FakeDaemon, hpcdl: Run, verb: str, state: str) -> None:
-    assert hpcdl(verb, 1, 1).out == f"job 1 {state}: resnet\n"
+    said = {"resume": "may run again (QUEUED now)"}.get(verb, state)
+    assert hpcdl(verb, 1, 1).out == f"job 1 {said}: resnet\n"
     assert [job["state"] for job in hpcdl(verb, "--json", 1, 2).value["jobs"]] == [state, state]
     assert hpcdl(verb, "--quiet", 2, 1).out == "2\n1\n"
 
@@ -400,3 +404,70 @@ def test_timeline(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) -> None:
     done = hpcdl("timeline", "-o", tmp_path / "no" / "t.html")
     assert done.code == 1
     assert "No such file or directory" in done.err
+
+
+def test_a_verb_that_takes_time_says_so(jobs: FakeDaemon, hpcdl: Run) -> None:
+    still = {"schema": 1, "jobs": [jobs.world.jobs[1]]}
+    for verb in ("suspend", "cancel"):
+        jobs.answers[f"/v1/jobs/1/{verb}"] = (200, json.dumps(still).encode())
+    assert hpcdl("suspend", 1).out == "job 1 is being suspended (RUNNING now): resnet\n"
+    assert hpcdl("cancel", 1).out == "job 1 is being cancelled (RUNNING now): resnet\n"
+
+
+def test_daemon_start_and_stop(home: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def start(*given: object) -> dict[str, object]:
+        asked.append(given)
+        return {"exit_code": 3} if given[-1] else {"pid": 12, "home": str(home), "nodes": ["n1"], "fence": 1}
+
+    def stop(*given: object) -> dict[str, object]:
+        asked.append(given)
+        return {"pid": 12, "stopped": True}
+
+    monkeypatch.setattr("hpcdl.daemon.launch.start", start)
+    monkeypatch.setattr("hpcdl.daemon.launch.stop", stop)
+    assert hpcdl("daemon", "start", "--emulate-gpus", 6, "--node", "n1").out == f"daemon (pid 12) started on {home}\n"
+    assert hpcdl("daemon", "start", "--json").value["daemon"]["nodes"] == ["n1"]
+    assert hpcdl("daemon", "start", "--quiet").out == "12\n"
+    assert hpcdl("daemon", "start", "--foreground").code == 3
+    assert hpcdl("daemon", "stop").out == "daemon (pid 12) stopped\n"
+    assert hpcdl("daemon", "stop", "--now", "--json").value["daemon"] == {"pid": 12, "stopped": True}
+    assert asked == [
+        (home, 6, "n1", False), (home, None, None, False), (home, None, None, False), (home, None, None, True),
+        (home, False), (home, True),
+    ]  # fmt: skip
+
+
+def test_a_daemon_that_does_not_start_is_one_line(hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*given: object) -> None:
+        raise LaunchError("pid 7 on h holds it: hpcdl daemon stop")
+
+    monkeypatch.setattr("hpcdl.daemon.launch.start", start)
+    done = hpcdl("daemon", "start")
+    assert (done.code, done.out, done.err) == (1, "", "hpcdl: pid 7 on h holds it: hpcdl daemon stop\n")
+
+
+def test_the_agent_takes_this_processs_place(home: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda program, argv: started.append(argv))
+    hpcdl("agent", "--node", "n7", "--emulate-gpus", 2)
+    hpcdl("agent", "--home", home / "x")
+    assert [argv[1:7] for argv in started] == [
+        ["-m", "hpcdl.agent", "--home", str(home), "--node", "n7"],
+        ["-m", "hpcdl.agent", "--home", str(home / "x"), "--node", socket.gethostname().split(".")[0]],
+    ]
+    assert started[0][7:] == ["--emulate-gpus", "2"]
+
+
+def test_demo_passes_its_options_on(hpcdl: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def run(*given: object) -> int:
+        asked.append(given)
+        return 1
+
+    monkeypatch.setattr("hpcdl.demo.run.main", run)
+    assert hpcdl("demo").code == 1
+    hpcdl("demo", "--set", 1, "--scale", 20, "--report", tmp_path)
+    assert asked == [(3, None, None), (1, 20.0, tmp_path)]
