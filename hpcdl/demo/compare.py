@@ -13,8 +13,8 @@ from hpcdl.report.page import gpus_text, percent
 
 SCHEMA = 1
 EMULATED = (
-    "Emulated is only the speed of the GPUs: steps and start-ups are paced by profiles that are a fit to what the paper "
-    "prints, not measurements."
+    "Emulated is only the speed of the GPUs: steps and start-ups are paced by profiles that are a fit to what the "
+    "paper prints, not measurements."
 )
 REAL = (
     "Training, signals, processes and checkpoints are real. A checkpoint of these small networks is quick to write, so "

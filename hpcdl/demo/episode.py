@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdl.client import ApiError, Client, ClientError, path_with
+from hpcdl.client import ApiError, Client, ClientError, DaemonAway, path_with
 from hpcdl.core.model import JobState
 from hpcdl.core.profile import Profile
 from hpcdl.daemon import launch
@@ -23,7 +23,7 @@ from hpcdl.report import History, RunMeasures, measure, read_history
 from hpcdl.wire.access import AccessError, read_access
 
 PROFILE_FILE = "summit-v100.yaml"
-CONFIG = "monitor_interval_s: 1.0\n"
+CONFIG = "monitor_interval_s: 1.0\nnode_name: n1\n"
 SEED = 20
 _HOLD_S = 1.0  # how long a question for events may be held back
 _PAGE = 1000
@@ -150,6 +150,8 @@ def _stop(home: Path, instance: str) -> list[sweep.Process]:
     """Stops the daemon and sees that no process of it is left; what had to be killed."""
     try:
         launch.stop(home, now=True)
+    except DaemonAway:
+        pass  # it did not start, or died, which was told already; what it left is looked for below
     except (ClientError, launch.LaunchError) as error:
         _say(f"stopping: {error}")
     left = sweep.await_none(home, instance, 10.0)

@@ -1,5 +1,6 @@
 """`hpcdl demo`: a paper's job set under `marble`, then under `fifo-exclusive`, compared and checked."""
 
+import os
 import shutil
 import signal
 import tempfile
@@ -26,6 +27,8 @@ INTERRUPTED = 130
 def main(set_number: int = 3, scale: float | None = None, report: Path | None = None) -> int:
     """Runs the demo; 0 only if every job is DONE and verified under both policies. Says what went wrong, and where."""
     scale = SCALE if scale is None else scale
+    for name in [name for name in os.environ if name.startswith("HPCDL_")]:
+        del os.environ[name]  # settings of the user's own daemon must not change what is shown
     if not 0.1 <= scale <= 1000:
         return _fail(f"--scale {scale:g}: choose from 0.1 to 1000")
     try:
