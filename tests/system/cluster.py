@@ -41,7 +41,7 @@ class Cluster:
     def __init__(self, home: Path, gpus: int = 4, **settings: Any) -> None:
         self.home = home
         self.gpus = gpus
-        self.client = Client(home, retry_s=20.0)
+        self.client = Client(home, patience_s=20.0)
         self.daemon_pid = 0
         self.agents: list[subprocess.Popen[bytes]] = []
         self._instance = ""
@@ -173,8 +173,10 @@ class Cluster:
 
     def stop(self) -> None:
         """Ends everything; nothing of it may be left, and the ledger must not contradict itself."""
+        self.client.close()
         with contextlib.suppress(DaemonAway, ApiError):
-            self.client.request("GET", "/v1/status")
+            with Client(self.home) as client:  # no waiting for a daemon that the test killed
+                client.get("/v1/status")
             self.cli("daemon", "stop", "--now")
         for agent in self.agents:
             if agent.poll() is None:

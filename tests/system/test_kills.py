@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.client import Client
+from hpcdl.wire.access import read_access
 from tests.system.cluster import Cluster, kill
 from tests.system.proxy import Proxy
 
@@ -74,14 +76,16 @@ def test_daemon_killed_during_500_submits(make_cluster: MakeCluster) -> None:
     failed: list[str] = []
 
     def submit(first: int) -> None:
+        client = Client(cluster.home)
         for number in range(first, first + 125):
             body = {"request_id": f"r{number}", "jobs": [{"command": ["true"], "name": f"j{number}"}]}
             try:
-                answer = cluster.client.request("POST", "/v1/jobs", body)
+                answer = client.request("POST", "/v1/jobs", body)
             except Exception as error:  # looked at below
                 failed.append(repr(error))
                 continue
             acknowledged[f"r{number}"] = [row["id"] for row in answer["jobs"]]
+        client.close()
 
     cluster.submit(steps=100_000)  # keeps the GPU, so that the others wait
     threads = [threading.Thread(target=submit, args=(first,)) for first in range(0, 500, 125)]
@@ -244,7 +248,7 @@ def test_one_of_two_nodes_loses_its_agent_in_the_middle_of_a_save(make_cluster: 
 def test_a_partition_longer_than_the_lease(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """The agent ends its trainers past its lease; the daemon starts the job elsewhere, and takes the node back."""
     cluster = make_cluster(gpus=1, agent_lease_s=2, lease_margin_s=1).start()
-    proxy = Proxy(cluster.client.access().port)
+    proxy = Proxy(read_access(cluster.home).port)
     try:
         far = _home_through(cluster, proxy, tmp_path)
         holder = cluster.submit(steps=100_000)  # keeps n1 busy
@@ -270,7 +274,7 @@ def test_a_partition_longer_than_the_lease(make_cluster: MakeCluster, tmp_path: 
 def test_a_partitioned_trainer_that_runs_on_overwrites_nothing(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """The agent is stopped, so nobody ends the old trainer: it finds the newer claim, and ends by itself."""
     cluster = make_cluster(gpus=1, agent_lease_s=2, lease_margin_s=1).start()
-    proxy = Proxy(cluster.client.access().port)
+    proxy = Proxy(read_access(cluster.home).port)
     try:
         far = _home_through(cluster, proxy, tmp_path)
         holder = cluster.submit(steps=100_000)
