@@ -1,0 +1,152 @@
+"""Why an incarnation ended, and what becomes of its job."""
+
+from dataclasses import replace
+
+import pytest
+
+from hpcdl.core import events as ev
+from hpcdl.core.endings import Rules, cause_of, conclusions
+from hpcdl.core.lifecycle import Draft
+from hpcdl.core.model import (
+    Cause,
+    Incarnation,
+    IncarnationState,
+    Job,
+    JobSpec,
+    JobState,
+    Part,
+    Placement,
+    Share,
+    World,
+)
+
+JOB = Job(1, JobSpec(("train",), "j"), 0.0, step=50, saved_step=40)
+ENDED = Part("n1", started=True, exited=True, freed=True, exited_at=1.0)
+LOST = Part("n2", started=True, lost=True, detail="gone")
+PLACED = Placement((Share("n1", (0,)),))
+
+
+def incarnation(*parts: Part, **more: object) -> Incarnation:
+    known = {"attached": True, "placement": PLACED} | more
+    return Incarnation(1, IncarnationState.EXITED, parts, **known)  # type: ignore[arg-type]
+
+
+def part(**how: object) -> Part:
+    return replace(ENDED, **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("inc", "cause"),
+    [
+        (incarnation(part(code=0)), Cause.DONE),
+        (incarnation(part(code=0), attached=False), Cause.DONE),
+        # Asked to suspend, it was complete before it saw that.
+        (incarnation(part(code=0, ended_by="suspend")), Cause.DONE),
+        (incarnation(part(code=0, ended_by="suspend"), saved_final=True), Cause.SUSPENDED),
+        (incarnation(part(code=0, ended_by="absence"), saved_final=True), Cause.SUSPENDED),
+        # Saved, and then crashed on its way out.
+        (incarnation(part(signal="SIGSEGV", ended_by="suspend"), saved_final=True), Cause.SUSPENDED),
+        (incarnation(part(code=0), LOST, saved_final=True), Cause.SUSPENDED),
+        # One that is not ours exits well at the signal of its preset: it saved what it could.
+        (incarnation(part(code=0, ended_by="suspend"), attached=False), Cause.SUSPENDED),
+        (incarnation(part(code=143, ended_by="suspend")), Cause.PREEMPTED),
+        (incarnation(part(signal="SIGKILL", ended_by="suspend")), Cause.PREEMPTED),
+        (incarnation(part(signal="SIGTERM", ended_by="end"), ending=Cause.PREEMPTED), Cause.PREEMPTED),
+        # A program that catches SIGTERM and exits with 0 is not complete for that.
+        (incarnation(part(code=0, ended_by="end"), ending=Cause.PREEMPTED), Cause.PREEMPTED),
+        (incarnation(part(code=0, ended_by="end"), ending=Cause.CANCELLED), Cause.CANCELLED),
+        (incarnation(part(code=0), ending=Cause.CANCELLED), Cause.CANCELLED),
+        # Complete just before it was ended.
+        (incarnation(part(code=0), ending=Cause.PREEMPTED), Cause.DONE),
+        (incarnation(part(code=1)), Cause.USER_ERROR),
+        (incarnation(part(signal="SIGSEGV")), Cause.USER_ERROR),
+        (incarnation(part(signal="SIGKILL")), Cause.INFRASTRUCTURE),
+        (incarnation(part(signal="SIGKILL", hint=Cause.OUT_OF_MEMORY)), Cause.OUT_OF_MEMORY),
+        (incarnation(part(code=75)), Cause.INFRASTRUCTURE),
+        (incarnation(part(code=75), attached=False), Cause.USER_ERROR),
+        (incarnation(LOST), Cause.NODE_LOST),
+        (incarnation(part(code=0), LOST), Cause.NODE_LOST),
+        (incarnation(part(code=1), LOST, ending=Cause.INFRASTRUCTURE), Cause.NODE_LOST),
+        # One part failed, and we ended the other.
+        (
+            incarnation(
+                part(code=0), replace(ENDED, node="n2", signal="SIGTERM", ended_by="end"), ending=Cause.INFRASTRUCTURE
+            ),
+            Cause.INFRASTRUCTURE,
+        ),
+        (incarnation(part(code=0), replace(ENDED, node="n2", code=3)), Cause.USER_ERROR),
+        (incarnation(part(code=0), replace(ENDED, node="n2", code=0)), Cause.DONE),
+        (incarnation(part(detail="the node was started again")), Cause.USER_ERROR),
+    ],
+)
+def test_causes(inc: Incarnation, cause: Cause) -> None:
+    found, _ = cause_of(JOB, inc)
+    assert found is cause
+
+
+def run_once(draft: Draft, code: int, at: float, step: int | None = None, rules: Rules | None = None) -> Job:
+    """One incarnation of job 1 on n1 that ends with this code; the job after that."""
+    number = draft.world.jobs[1].last_incarnation + 1
+    draft.add(ev.StartRequested(1, number, ("n1",), PLACED), at)
+    draft.add(ev.Exited(1, number, 1, "n1", code=code, step=step), at)
+    draft.add(ev.GpusFreed(1, number, 1, "n1"), at)
+    while events := conclusions(draft.world, [1], at, rules or Rules()):
+        for event in events:
+            draft.add(event, at)
+    return draft.world.jobs[1]
+
+
+def draft_of(retries: int) -> Draft:
+    draft = Draft(World())
+    draft.add(ev.JobSubmitted(1, JobSpec(("train",), "j", retries=retries), "r"), 0.0)
+    return draft
+
+
+def test_user_errors_spend_the_retries() -> None:
+    draft = draft_of(1)
+    assert run_once(draft, 1, 1.0, step=3).outcome is None
+    job = run_once(draft, 1, 2.0, step=4)
+    assert (job.outcome, job.retries_used, job.exit_code) == (JobState.FAILED, 2, 1)
+    assert "retries spent" in job.last_detail
+
+
+def test_poison_guard_and_growing_pauses() -> None:
+    draft = draft_of(99)
+    pauses = []
+    for _ in range(4):
+        job = run_once(draft, 1, 100.0, step=7, rules=Rules(poison_limit=5))
+        pauses.append(job.retry_at - 100.0 if job.retry_at else 0.0)
+    assert pauses == [0.0, 1.0, 2.0, 4.0]
+    job = run_once(draft, 1, 100.0, step=7, rules=Rules(poison_limit=5))
+    assert job.outcome is JobState.FAILED
+    assert job.last_detail == "poison guard: 5 times the same at step 7: exit code 1"
+
+
+def test_another_step_or_code_is_another_failure() -> None:
+    draft = draft_of(99)
+    for step, code in ((7, 1), (7, 2), (8, 2), (7, 2), (7, 1)):
+        job = run_once(draft, code, 1.0, step=step, rules=Rules(poison_limit=2))
+        assert (job.outcome, job.repeats) == (None, 1)
+
+
+def test_stale_claims_do_not_spend_retries() -> None:
+    draft = draft_of(0)
+    number = 1
+    draft.add(ev.StartRequested(1, number, ("n1",), PLACED), 1.0)
+    draft.add(ev.Exited(1, number, 1, "n1", code=75, attached=True), 1.0)
+    draft.add(ev.GpusFreed(1, number, 1, "n1"), 1.0)
+    for event in conclusions(draft.world, [1], 1.0, Rules()):
+        draft.add(event, 1.0)
+    job = draft.world.jobs[1]
+    assert (job.outcome, job.retries_used, job.last_cause) == (None, 0, Cause.INFRASTRUCTURE)
+
+
+def test_a_job_resumes_from_its_last_checkpoint() -> None:
+    draft = draft_of(1)
+    draft.add(ev.StartRequested(1, 1, ("n1",), PLACED), 1.0)
+    draft.add(ev.Saved(1, 1, 1, "n1", step=20), 1.0)
+    draft.add(ev.Exited(1, 1, 1, "n1", code=1, step=33), 1.0)
+    draft.add(ev.GpusFreed(1, 1, 1, "n1"), 1.0)
+    for event in conclusions(draft.world, [1], 1.0, Rules()):
+        draft.add(event, 1.0)
+    assert draft.world.jobs[1].step == 20

@@ -1,0 +1,186 @@
+"""Commands: what is refused and how it is said, what is recorded once, and which reports are dropped."""
+
+from typing import Any
+
+import pytest
+
+from hpcdl.core import commands as cmd
+from hpcdl.core import events as ev
+from hpcdl.core.commands import Refused
+from hpcdl.core.journal import JournalError
+from hpcdl.core.model import GpuInfo, JobSpec, JobState
+from tests.model_cluster import Cluster
+
+SPEC = JobSpec(("train",), "j", gpus_max=2, steps=50, profile="plain")
+
+
+def cluster(**nodes: int) -> Cluster:
+    made = Cluster(nodes or {"n1": 2})
+    made.run(1.0)
+    return made
+
+
+def kinds(made: Cluster, after: int) -> list[str]:
+    return [record.event.kind for record in made.journal.records[after:]]
+
+
+@pytest.mark.parametrize(
+    ("command", "message", "code"),
+    [
+        (cmd.Submit((), "x"), "a submit takes 1 to 10000 jobs, got 0", "refused"),
+        (
+            cmd.Submit((JobSpec(("t",), "j", after=(9,)),), "x"),
+            "there is no job 9 to wait for: hpcdl ls",
+            "unknown-job",
+        ),
+        (cmd.Submit((JobSpec(("t",), "j", profile="no"),), "x"), "no profile 'no'; there are plain", "unknown-profile"),
+        (cmd.Hold(9), "there is no job 9: hpcdl ls --all", "unknown-job"),
+        (cmd.Release(9), "there is no job 9", "unknown-job"),
+        (cmd.Cancel(9), "there is no job 9", "unknown-job"),
+        (cmd.Hold(1), "job 1 is DONE already: hpcdl show 1", "finished"),
+        (cmd.Release(1), "job 1 is DONE already", "finished"),
+        (cmd.Cancel(1), "job 1 is DONE already", "finished"),
+        (cmd.ChoosePolicy("best"), "no policy 'best'; there are fifo-exclusive, marble, marble-warm", "unknown-policy"),
+        (cmd.ChooseObjective("joy"), "no objective 'joy'; there are jct, makespan", "unknown-objective"),
+        (cmd.AgentReport("n9", "x", 1, ev.TroubleSeen("a", "b")), "a report came before the inventory", "protocol"),
+        (cmd.AgentReport("n1", "x", 1, ev.TroubleSeen("a", "b")), "a report came before the inventory", "protocol"),
+    ],
+)
+def test_refusals_say_why_and_change_nothing(command: Any, message: str, code: str) -> None:
+    made = cluster()
+    made.submit(SPEC)
+    made.run_to_end()
+    seq = made.world.seq
+    (answer,) = made.send(command)
+    assert isinstance(answer, Refused)
+    assert message in str(answer)
+    assert "\n" not in str(answer)
+    assert answer.code == code
+    assert made.world.seq == seq
+
+
+def test_a_submit_repeated_is_the_same_jobs() -> None:
+    made = cluster()
+    twice = cmd.Submit((SPEC, SPEC), "r")
+    assert made.send(twice, twice) == [(1, 2), (1, 2)]
+    made.restart_daemon()
+    assert made.send(twice) == [(1, 2)]
+    assert len(made.world.jobs) == 2
+
+
+def test_a_stopping_daemon_takes_no_jobs_but_knows_its_old_ones() -> None:
+    made = cluster()
+    assert made.send(cmd.Submit((SPEC,), "r")) == [(1,)]
+    made.send(cmd.Stop(now=False))
+    again, other = made.send(cmd.Submit((SPEC,), "r"), cmd.Submit((SPEC,), "s"))
+    assert again == (1,)
+    assert isinstance(other, Refused)
+    assert other.code == "stopping"
+
+
+def test_commands_that_change_nothing_are_not_recorded() -> None:
+    made = cluster()
+    made.submit(SPEC)
+    made.send(cmd.Hold(1), cmd.Stop(now=False), cmd.ChooseObjective("jct"))
+    made.run(60.0)
+    seq = made.world.seq
+    made.send(cmd.Hold(1), cmd.Stop(now=False), cmd.ChooseObjective("jct"), cmd.ChoosePolicy("marble"), cmd.Tick())
+    assert kinds(made, seq) == []
+    made.send(cmd.Stop(now=True), cmd.Release(1), cmd.Release(1), cmd.Cancel(1), cmd.Cancel(1))
+    assert kinds(made, seq)[:4] == ["DaemonStopping", "JobReleased", "CancelRequested", "JobEnded"]
+    assert made.send(cmd.Cancel(1)) == [None]  # it is what was wanted
+
+
+def report(made: Cluster, number: int, event: ev.Event, log_id: str = "n1/1") -> list[Any]:
+    return made.send(cmd.AgentReport("n1", log_id, number, event))
+
+
+def test_reports_are_taken_once_and_stale_ones_dropped() -> None:
+    made = cluster()
+    first = cmd.AgentReport("n1", "n1/1", 1, ev.TroubleSeen("disk", "full"))
+    seq = made.world.seq
+    assert made.send(first, first) == [None, None]
+    assert made.send(first) == [None]
+    assert kinds(made, seq) == ["TroubleSeen", "ReportsSeen"]
+    seq = made.world.seq
+    report(made, 2, ev.Started(7, 1, 1, "n1"))  # of a job that never was
+    report(made, 3, ev.GpuChanged("n2", 0, "lost"))  # of another node
+    report(made, 4, ev.JobHeld(1))  # nothing that an agent may say
+    assert kinds(made, seq) == ["ReportsSeen"] * 3
+    assert made.world.nodes["n1"].reports_seen == 4
+
+
+def test_a_new_log_in_the_same_batch_is_counted_from_its_start() -> None:
+    made = cluster()
+    inventory = cmd.Inventory("n1", (GpuInfo(0, "u"),), 1, 1, 1, "b", "n1/2", False)
+    trouble = ev.TroubleSeen("a", "b")
+    made.send(cmd.AgentReport("n1", "n1/1", 5, trouble), inventory, cmd.AgentReport("n1", "n1/2", 1, trouble))
+    assert (made.world.nodes["n1"].log_id, made.world.nodes["n1"].reports_seen) == ("n1/2", 1)
+    made.send(cmd.AgentReport("n1", "n1/2", 2, trouble), cmd.Inventory("n1", (), 1, 1, 1, "b", "n1/3", False))
+    assert made.world.nodes["n1"].reports_seen == 0
+
+
+def test_reports_are_dated_by_their_age() -> None:
+    made = cluster()
+    made.submit(SPEC)
+    made.run(1.0)
+    made.agents["n1"].connected = False
+    number = made.world.nodes["n1"].reports_seen + 1
+    report(made, number, ev.Progressed(1, 1, 1, "n1", age_s=5.0, step=3))
+    assert made.journal.records[-2].at == made.now - 5.0
+    assert made.world.at == made.now
+
+
+def test_welcome_says_what_is_expected() -> None:
+    made = cluster()
+    made.submit(SPEC)
+    (first,) = made.send(cmd.Hello("n1", "n1/1"))
+    assert [(e.job, e.incarnation, e.taken) for e in first.expected] == [(1, 1, False)]
+    made.run(1.0)
+    (then, other) = made.send(cmd.Hello("n1", "n1/1"), cmd.Hello("n1", "n1/2"))
+    assert [(e.job, e.incarnation, e.taken) for e in then.expected] == [(1, 1, True)]
+    assert then.fence == made.world.fence
+    assert (then.reports_seen > 0, other.reports_seen) == (True, 0)
+
+
+def test_silence_concludes_nothing_before_the_lease_and_the_graces() -> None:
+    made = cluster()
+    made.submit(JobSpec(("t",), "j", grace_s=100.0, steps=10_000))
+    made.run(10.0)
+    made.disconnect("n1")
+    made.run(459.0)
+    made.send(cmd.Tick())
+    assert not made.world.nodes["n1"].lost
+    made.run(2.0)
+    made.send(cmd.Tick())
+    assert made.world.nodes["n1"].lost
+    assert made.world.jobs[1].live == ()
+    assert made.world.jobs[1].last_cause == "node lost"
+
+
+def test_a_daemon_that_was_away_waits_for_its_agents_anew() -> None:
+    made = cluster()
+    made.now += 10_000.0
+    made.restart_daemon()
+    made.send(cmd.Tick())
+    assert not made.world.nodes["n1"].lost
+
+
+def test_a_commit_that_fails_acknowledges_nothing() -> None:
+    made = cluster()
+    before = made.world
+    made.journal.failing = 1
+    with pytest.raises(JournalError):
+        made.controller.step([cmd.Submit((SPEC,), "r")], made.now)
+    assert made.world is before
+    made.controller.step([cmd.Submit((SPEC,), "r")], made.now)
+    before = made.world
+    made.journal.failing = 1
+    with pytest.raises(JournalError):
+        made.controller.decide(made.now)
+    assert made.world is before
+    assert made.controller.undecided
+    assert made.controller.pending("n1") == []
+    made.send(cmd.Tick())
+    made.run_to_end()
+    assert made.world.jobs[1].outcome is JobState.DONE
