@@ -201,6 +201,7 @@ class Part:
             if boottime() >= until:
                 gpus.found_held(found)
                 gpus.release(self.key)
+                self.gpus = ()
                 held = [f"GPU {index}: {why}" for index, why in found.items()]
                 raise Refusal(conflict or "; ".join(held))
             await asyncio.sleep(pause)
