@@ -27,6 +27,8 @@ CONFIG = "monitor_interval_s: 1.0\nnode_name: n1\n"
 SEED = 20
 _HOLD_S = 1.0  # how long a question for events may be held back
 _PAGE = 1000
+_PATIENCE_S = 5.0  # nobody starts the demo's daemon again
+_ENDING_S = 10.0
 
 
 class DemoError(Exception):
@@ -57,7 +59,7 @@ def play(home: Path, policy: str, jobset: JobSet, scale: float, profiles: Mappin
     Raises DemoError, and the errors of starting (launch.LaunchError, ClientError).
     """
     watch = Watch(scale, live=sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
-    with _daemon(home, jobset.gpus), Client(home) as client:
+    with _daemon(home, jobset.gpus), Client(home, patience_s=_PATIENCE_S) as client:
         client.request("PUT", "/v1/config", {"policy": policy})
         _submit(client, home, jobset, scale)
         try:
@@ -148,15 +150,16 @@ def _instance(home: Path) -> str:
 
 def _stop(home: Path, instance: str) -> list[sweep.Process]:
     """Stops the daemon and sees that no process of it is left; what had to be killed."""
+    wait_s = _ENDING_S
     try:
         launch.stop(home, now=True)
     except DaemonAway:
-        pass  # it did not start, or died, which was told already; what it left is looked for below
+        wait_s = 0.0  # it did not start, or died, which was told already: what it left has nobody to end it
     except (ClientError, launch.LaunchError) as error:
         _say(f"stopping: {error}")
-    left = sweep.await_none(home, instance, 10.0)
+    left = sweep.await_none(home, instance, wait_s)
     if left:
-        sweep.end(home, instance, _say)
+        sweep.end(home, instance, _say, _ENDING_S)
     return left
 
 

@@ -6,6 +6,7 @@ the optimiser's momentum and the generator of random numbers. Import it only onc
 
 import hashlib
 import json
+import zipfile
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -70,9 +71,12 @@ class Network:
     def load(self, folder: Path) -> None:
         """What `save` wrote. Nothing is changed where it raises (OSError, ValueError, KeyError)."""
         state = json.loads((folder / RANDOM).read_text())
-        with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
-            weights = {name: arrays[name] for name in _NAMES}
-            momentum = {name: arrays[f"momentum_{name}"] for name in _NAMES}
+        try:
+            with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
+                weights = {name: arrays[name] for name in _NAMES}
+                momentum = {name: arrays[f"momentum_{name}"] for name in _NAMES}
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"{folder / ARRAYS} is damaged: {error}") from error
         self._random.bit_generator.state = state
         self.weights, self._momentum = weights, momentum
 

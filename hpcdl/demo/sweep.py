@@ -59,20 +59,30 @@ def await_none(home: Path, instance: str, wait_s: float) -> list[Process]:
     return left
 
 
-def end(home: Path, instance: str, say: Callable[[str], None], wait_s: float = 10.0) -> list[Process]:
-    """Kills what is left, and tells of each; what could not be ended."""
-    for process in find(home, instance):
-        try:
-            descriptor = os.pidfd_open(process.pid)
-        except OSError:
-            continue
-        try:
-            # The descriptor is of whatever has the pid now: only if that is still the process that was found.
-            if _look(process.pid, home, instance) == process:
+def end(home: Path, instance: str, say: Callable[[str], None], wait_s: float) -> list[Process]:
+    """Kills what is left, and what that may have started meanwhile; tells of each. What was not gone in `wait_s`."""
+    until = time.monotonic() + wait_s
+    told: set[Process] = set()
+    while (left := find(home, instance)) and time.monotonic() < until:
+        for process in left:
+            if process not in told:
+                told.add(process)
                 say(f"ending process {process.pid}, which was left: {process.command}")
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        except OSError:
-            continue
-        finally:
-            os.close(descriptor)
-    return await_none(home, instance, wait_s)
+            _kill(process, home, instance)
+        time.sleep(_POLL_S)
+    return left
+
+
+def _kill(process: Process, home: Path, instance: str) -> None:
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return
+    try:
+        # The descriptor is of whatever has the pid now: only if that is still the process that was found.
+        if _look(process.pid, home, instance) == process:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except OSError:
+        pass  # it is gone
+    finally:
+        os.close(descriptor)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdl.core import events as ev
 from hpcdl.core.lifecycle import fold, state_of
-from hpcdl.core.model import Cause, Job, World
+from hpcdl.core.model import Cause, Job, JobState, World
 from hpcdl.core.units import count
 
 _BAR = 24
@@ -119,7 +119,7 @@ class Watch:
 
     def _job_line(self, job: Job) -> str:
         total = job.total or 1
-        step = total if job.outcome is not None and job.final_detail == "" and job.step is None else job.step or 0
+        step = total if job.outcome is JobState.DONE else job.step or 0
         filled = round(_BAR * min(1.0, step / total))
         placement = job.running.placement if job.running is not None else None
         where = f"{count(len(placement.gpus), 'GPU'):6} {placement.role.value}" if placement is not None else ""
