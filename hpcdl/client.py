@@ -8,6 +8,7 @@ again, within the caller's patience. Standard library only, and few modules of i
 import errno
 import http.client
 import json
+import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -52,6 +53,21 @@ class _Absent(Exception):
 
 class _Broken(Exception):
     """There was a connection, and it broke before the whole answer was read."""
+
+
+class _Socket(ssl.SSLSocket):
+    """A TLS socket that fails, closed, when its peer was gone before the handshake.
+
+    Python's own would then come back without TLS, or stay open behind the exception.
+    """
+
+    def getpeername(self) -> Any:
+        """As the socket's; the constructor asks it whether there is a connection."""
+        try:
+            return super().getpeername()
+        except OSError:
+            self.close()
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)) from None
 
 
 def path_with(path: str, **query: object) -> str:
@@ -172,7 +188,9 @@ class Client:
             context = client_context(access.certificate)
         except ssl.SSLError:
             raise ClientError(f"the certificate in {self.home / NAME} is damaged: restart the daemon") from None
+        context.sslsocket_class = _Socket
         connection = http.client.HTTPSConnection(access.host, access.port, timeout=ANSWER_S, context=context)
+        connection.auto_open = 0  # each new connection goes by the access file as it is then
         try:
             connection.connect()
         except TimeoutError:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.client import ApiError, Client, ClientError, DaemonAway, path_with
+from hpcdl.client import ApiError, Client, ClientError, DaemonAway, _Socket, path_with
 from hpcdl.wire.access import read_access
+from hpcdl.wire.tls import client_context
 from tests.cli.fake import FakeDaemon, row
 
 
@@ -153,3 +154,11 @@ def test_paths_with_queries() -> None:
     assert path_with("/v1/jobs") == "/v1/jobs"
     assert path_with("/v1/jobs", all=None) == "/v1/jobs"
     assert path_with("/v1/wait", ids="1,2", timeout=0.5) == "/v1/wait?ids=1%2C2&timeout=0.5"
+
+
+def test_a_tls_socket_without_a_peer_is_refused_and_closed(fake: FakeDaemon) -> None:
+    context = client_context(read_access(fake.home).certificate)
+    context.sslsocket_class = _Socket
+    with socket.socket() as unconnected, pytest.raises(ConnectionResetError):
+        context.wrap_socket(unconnected, server_hostname="localhost")
+    assert unconnected.fileno() == -1
