@@ -113,10 +113,11 @@ class Closing:
 
     def _ask(self, ending: Ending, now: float) -> None:
         self._continue([each for each in self._trainer.processes() if each.stopped])
+        targets = [] if self._signal is None else self._trainer.askable(self._signal)
         for rank in self._trainer.living_ranks:
             self._send(rank, "suspend", grace_s=round(ending.left(now), 3))
         if self._signal is not None:
-            self._signalled(self._signal, self._trainer.askable(self._signal))
+            self._signalled(self._signal, targets)
 
     def _terminate(self) -> None:
         found = self._trainer.processes()

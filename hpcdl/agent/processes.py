@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 TAG_VARIABLE = "HPCDL_TAG"
+PIECE = 1 << 16  # bytes; /proc/sys refuses to be read in large pieces
 ENVIRONMENT_LIMIT = 8 << 20  # bytes of an environment that are looked at
 GONE_STATES = "ZXx"
 STOPPED = "T"  # by a signal; "t" is a debugger's and left alone
@@ -166,7 +167,7 @@ def _read(path: str, limit: int = ENVIRONMENT_LIMIT) -> bytes:
     try:
         with open(path, "rb", buffering=0) as file:
             pieces = []
-            while limit > 0 and (piece := file.read(limit)):
+            while limit > 0 and (piece := file.read(min(limit, PIECE))):
                 pieces.append(piece)
                 limit -= len(piece)
             return b"".join(pieces)

@@ -67,11 +67,17 @@ class Connection:
             self._queue.popleft()
 
     def offer(self, packet: bytes) -> bool:
-        """Send this packet now; False if the peer does not take it. Raises Closed."""
+        """Send this packet now; False if the peer does not take it. Raises Closed.
+
+        To a peer that is gone it is lost in silence: what that one sent before may still be here to be read, a final
+        `saved` perhaps, and reading comes to the end soon enough.
+        """
         try:
             self._socket.send(packet, socket.MSG_NOSIGNAL)
         except BlockingIOError:
             return False
+        except (BrokenPipeError, ConnectionResetError):
+            return True
         except OSError as error:
             raise Closed(str(error)) from None
         return True

@@ -1,0 +1,301 @@
+"""Suspends, ends and absences of real trainers, and their escalation."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from hpcdl.agent import processes
+from tests.agent.conftest import ATTACH, Agent, until
+
+SUSPENDABLE = (
+    ATTACH
+    + """
+say("ready", step=0)
+step = 0
+while not asked:
+    step += 1
+    time.sleep(0.01)
+say("saving", step=step)
+saved(step)
+os.kill(os.getppid(), signal.SIGUSR1)
+"""
+)
+DEAF = ATTACH + "say('ready', step=0)\nsignal.signal(15, lambda n, f: print('TERM'))\nwhile True: time.sleep(0.01)"
+
+
+def signals(agent: Agent) -> list[str]:
+    return [each["signal"] for each in agent.of("signalled")]
+
+
+def test_suspend_is_a_handshake(agent: Agent) -> None:
+    agent.start(SUSPENDABLE)
+    pid = agent.wait("attached")["pid"]
+    agent.wait("ready")
+    agent.connect().send("suspend", grace_s=30.0)
+    record = agent.exit()
+    assert (record["code"], record["signal"], record["ended_by"], record["attached"]) == (0, None, "suspend", True)
+    assert agent.of("suspending", by="daemon", grace_s=30.0)
+    assert agent.of("signalled") == agent.of("signalled", signal="SIGTSTP", pids=[pid], handled=[pid])
+    saved = agent.wait("saved", final=True)
+    assert record["step"] == saved["step"]
+
+
+def test_the_message_alone_is_enough(agent: Agent) -> None:
+    agent.start("channel = connect()\nattach(handler=False)\nprint(hear()['grace_s'])\nsaved(1)")
+    agent.wait("attached", handler=False)
+    agent.connect().send("suspend", grace_s=30.0, by="agent")
+    assert agent.exit()["ended_by"] == "suspend"
+    assert agent.of("suspending", by="agent")
+    assert 0 < float(agent.output()) <= 30
+    assert signals(agent) == []  # without a handler the signal would be lost, or stop it
+
+
+def test_a_suspend_repeated_is_one(agent: Agent) -> None:
+    agent.start(ATTACH + "while True:\n message = hear()\n print(message)\n time.sleep(0.5); saved(3); break")
+    agent.wait("attached")
+    client = agent.connect()
+    for grace in (30.0, 60.0, 40.0):
+        client.send("suspend", grace_s=grace)
+    assert agent.exit()["ended_by"] == "suspend"
+    assert [each["grace_s"] for each in agent.of("suspending")] == [30.0]
+    assert signals(agent) == ["SIGTSTP"]
+
+
+def test_a_shorter_grace_counts_from_then(agent: Agent) -> None:
+    agent.start(DEAF)
+    agent.wait("ready")
+    client = agent.connect()
+    client.send("suspend", grace_s=300.0)
+    agent.wait("suspending", grace_s=300.0)
+    client.send("suspend", grace_s=0.5)
+    record = agent.exit()
+    assert (record["signal"], record["ended_by"]) == ("SIGKILL", "suspend")
+
+
+def test_a_trainer_that_does_not_answer(agent: Agent) -> None:
+    agent.start(DEAF)
+    agent.wait("ready")
+    agent.connect().send("suspend", grace_s=5.0)
+    record = agent.exit()
+    assert (record["code"], record["signal"], record["ended_by"]) == (None, "SIGKILL", "suspend")
+    assert signals(agent) == ["SIGTSTP", "SIGTSTP", "SIGTERM", "SIGKILL"]
+    began = agent.of("suspending")[0]["t"]
+    times = [each["t"] - began for each in agent.of("signalled")]
+    assert times[0] < 1.5
+    assert all(due <= time < due + 3 for due, time in zip((5 / 3, 4, 5), times[1:], strict=True))
+    assert "TERM" in agent.output()
+
+
+def test_a_save_under_way_is_not_disturbed(agent: Agent) -> None:
+    agent.start(
+        ATTACH
+        + """
+signal.signal(15, lambda n, f: print("TERM"))
+hear()
+say("saving", step=4)
+end = time.monotonic() + 3.6
+while time.monotonic() < end: time.sleep(0.01)
+saved(4)
+"""
+    )
+    agent.wait("attached")
+    agent.connect().send("suspend", grace_s=4.0)
+    record = agent.exit()
+    assert (record["code"], record["ended_by"], record["step"]) == (0, "suspend", 4)
+    assert signals(agent) == ["SIGTSTP"]
+    assert agent.output() == ""
+
+
+@pytest.mark.parametrize("preset", ["lightning", "submitit", "hf", "none"])
+def test_without_a_handler_it_is_sigterm_at_once(agent: Agent, preset: str) -> None:
+    agent.start("print('up')\nwhile True: time.sleep(0.01)", signal=preset)
+    agent.printed("up")
+    agent.connect().send("suspend", grace_s=60.0)
+    record = agent.exit()
+    assert (record["signal"], record["ended_by"]) == ("SIGTERM", "suspend")
+    assert signals(agent) == ["SIGTERM"]
+    assert agent.of("signalled")[0]["t"] - agent.of("suspending")[0]["t"] < 3
+
+
+@pytest.mark.parametrize("preset,name", [("lightning", "SIGUSR1"), ("submitit", "SIGUSR2"), ("hf", "SIGTERM")])
+def test_presets_reach_a_handler_in_any_process(agent: Agent, preset: str, name: str) -> None:
+    agent.start(
+        f"""
+import subprocess
+if len(sys.argv) == 1:  # a launcher, which handles nothing
+    sys.exit(subprocess.call([sys.executable, "-u", "-S", __file__, "rank"]))
+signal.signal(signal.{name}, lambda n, f: asked.append(n))
+print("up", os.getpid())
+while not asked: time.sleep(0.01)
+print("asked")
+""",
+        signal=preset,
+    )
+    agent.printed("up ")
+    agent.connect().send("suspend", grace_s=60.0)
+    assert agent.exit()["ended_by"] == "suspend"
+    pid = int(agent.output().split()[1])
+    assert agent.of("signalled") == agent.of("signalled", signal=name, pids=[pid], handled=[pid])
+    assert "asked" in agent.output()
+
+
+def test_a_trainer_that_has_not_attached_yet_is_waited_for(agent: Agent) -> None:
+    agent.start("while not os.path.exists('go'): time.sleep(0.01)\n" + SUSPENDABLE)
+    agent.connect().send("suspend", grace_s=60.0)
+    agent.wait("suspending")
+    (agent.base / "go").touch()
+    record = agent.exit()
+    assert (record["code"], record["ended_by"]) == (0, "suspend")
+    assert agent.of("saved", final=True)
+    assert "SIGTERM" not in signals(agent)
+
+
+def test_a_trainer_that_never_attaches_is_not_waited_for_long(agent: Agent) -> None:
+    agent.start("while True: time.sleep(0.01)")
+    agent.connect().send("suspend", grace_s=3.0)
+    record = agent.exit()
+    assert (record["signal"], record["ended_by"]) == ("SIGTERM", "suspend")
+    assert 0.9 < agent.of("signalled")[0]["t"] - agent.of("suspending")[0]["t"] < 2.9
+
+
+def test_a_stopped_trainer_is_continued_to_be_suspended(agent: Agent) -> None:
+    agent.start(SUSPENDABLE)
+    pid = agent.wait("attached")["pid"]
+    agent.wait("ready")
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: processes.is_stopped(pid), "the stop")
+    agent.connect().send("suspend", grace_s=30.0)
+    record = agent.exit()
+    assert (record["code"], record["ended_by"]) == (0, "suspend")
+    assert signals(agent)[:2] == ["SIGCONT", "SIGTSTP"]
+    assert agent.of("saved", final=True)
+
+
+def test_a_trainer_that_stays_stopped_is_continued_with_a_note(agent: Agent) -> None:
+    agent.start(ATTACH + "while not os.path.exists('go'): time.sleep(0.01)", stopped_s=1.0)
+    pid = agent.wait("attached")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: processes.is_stopped(pid), "the stop")
+    note = agent.wait("note")
+    assert note["text"] == f"stopped for 1 s, continued: process {pid}"
+    (agent.base / "go").touch()
+    assert agent.exit()["code"] == 0
+
+
+def test_several_ranks_and_their_launcher(agent: Agent) -> None:
+    agent.start(
+        """
+import subprocess
+if len(sys.argv) == 1:
+    ranks = [subprocess.Popen([sys.executable, "-u", "-S", __file__, str(n)]) for n in range(2)]
+    sys.exit(max(rank.wait() for rank in ranks))
+rank = int(sys.argv[1])
+signal.signal(signal.SIGTSTP, lambda n, f: asked.append(n))
+channel = connect()
+attach(rank=rank)
+say("ready", step=rank)
+say("progress", step=10 + rank, total=None, samples=None)
+hear()
+while not asked: time.sleep(0.01)
+saved(50 + rank)
+"""
+    )
+    until(lambda: len(agent.of("attached")) == 2, "both ranks")
+    ranks = sorted(each["pid"] for each in agent.of("attached"))
+    agent.connect().send("suspend", grace_s=30.0)
+    record = agent.exit()
+    assert (record["code"], record["ended_by"]) == (0, "suspend")
+    assert [each["step"] for each in agent.of("saved")] == [50]
+    assert sorted(pid for each in agent.of("signalled") for pid in each["pids"]) == ranks
+
+
+def test_a_rank_whose_launcher_is_killed_still_saves(agent: Agent) -> None:
+    agent.start(
+        """
+import subprocess
+if len(sys.argv) == 1:
+    sys.exit(subprocess.call([sys.executable, "-u", "-S", __file__, "rank"]))
+signal.signal(signal.SIGTSTP, lambda n, f: asked.append(n))
+channel = connect()
+attach()
+hear()
+say("saving", step=6)
+print("saving")
+time.sleep(2.5)
+saved(6)
+"""
+    )
+    agent.wait("attached")
+    agent.connect().send("suspend", grace_s=30.0)
+    agent.printed("saving")
+    os.kill(agent.of("started")[0]["pid"], signal.SIGKILL)
+    record = agent.exit()
+    assert (record["signal"], record["ended_by"]) == ("SIGKILL", "suspend")
+    assert agent.of("saved", step=6, final=True)
+
+
+def test_end_is_sigterm_then_sigkill(agent: Agent) -> None:
+    agent.start(DEAF)
+    agent.wait("ready")
+    agent.connect().send("end", grace_s=1.0)
+    record = agent.exit()
+    assert (record["signal"], record["ended_by"], record["step"]) == ("SIGKILL", "end", 0)
+    assert signals(agent) == ["SIGTERM", "SIGKILL"]
+    assert not agent.of("suspending")
+
+
+def test_end_replaces_suspend(agent: Agent) -> None:
+    agent.start(ATTACH + "say('ready', step=0)\nwhile True: time.sleep(0.01)")
+    agent.wait("ready")
+    client = agent.connect()
+    client.send("suspend", grace_s=60.0)
+    client.send("end", grace_s=60.0)
+    client.send("suspend", grace_s=60.0)
+    record = agent.exit()
+    assert (record["signal"], record["ended_by"]) == ("SIGTERM", "end")
+    assert signals(agent) == ["SIGTSTP", "SIGTERM"]
+
+
+def test_without_an_agent_it_is_suspended(agent: Agent) -> None:
+    agent.start(SUSPENDABLE, agent_absence_s=1.5)
+    client = agent.connect()
+    agent.wait("ready")
+    connected = agent.records()[-1]["t"]
+    until(lambda: client.poll(), "a record")
+    client.close()
+    record = agent.exit()
+    assert (record["code"], record["ended_by"]) == (0, "absence")
+    suspending = agent.wait("suspending", by="absence")
+    assert suspending["t"] - connected > 1.0
+    assert agent.of("saved", final=True)
+
+
+def test_sigterm_to_the_supervisor_suspends(agent: Agent) -> None:
+    agent.start(SUSPENDABLE)
+    agent.wait("ready")
+    assert agent.supervisor is not None
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP, signal.SIGUSR1, signal.SIGTERM):
+        agent.supervisor.send_signal(number)
+    assert agent.exit()["ended_by"] == "suspend"
+    assert agent.of("suspending", by="agent")
+    assert agent.of("saved", final=True)
+
+
+def test_a_suspend_at_the_gate(agent: Agent) -> None:
+    agent.start(ATTACH + "say('gate', warm_s=0, cuda=False)\nprint(hear()['type'])", gate=True)
+    agent.wait("gate")
+    client = agent.connect()
+    client.send("suspend", grace_s=30.0)
+    client.send("open", gpu_env={})  # too late
+    assert agent.exit()["ended_by"] == "suspend"
+    assert agent.output() == "suspend\n"
+
+
+def test_what_was_sent_before_the_death_is_heard(agent: Agent) -> None:
+    agent.start(ATTACH + "say('saving', step=8)\nsaved(8)\nos.kill(os.getpid(), signal.SIGKILL)")
+    record = agent.exit()
+    assert (record["signal"], record["step"]) == ("SIGKILL", 8)
+    assert agent.of("saved", step=8)

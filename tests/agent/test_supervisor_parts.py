@@ -1,0 +1,239 @@
+"""The parts of a supervisor by themselves: escalation, clock, claims, start.json, clients that misbehave."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcdl.agent import claim, sidechannel
+from hpcdl.agent.agentlink import STUCK_S, AgentLink
+from hpcdl.agent.claim import Stale, write_claim
+from hpcdl.agent.clock import Clock
+from hpcdl.agent.endings import END, SUSPEND, Action, Ending, Seen
+from hpcdl.agent.packets import Attach, Malformed, Suspend, WrongVersion, encode, parse
+from hpcdl.agent.sidechannel import QUEUE_LIMIT, Closed, Connection, Listener
+from hpcdl.agent.startfile import BadStart, Start, decode
+
+NOBODY = Seen(answerable=False, expected=False, saving=False, heard=False)
+SOMEBODY = Seen(answerable=True, expected=False, saving=False, heard=False)
+SOON = Seen(answerable=False, expected=True, saving=False, heard=False)
+SAVING = Seen(answerable=True, expected=False, saving=True, heard=True)
+SAVED = Seen(answerable=True, expected=False, saving=False, heard=True)
+
+
+def story(ending: Ending, *steps: tuple[float, Seen]) -> list[Action | None]:
+    return [ending.next(now, seen) for now, seen in steps]
+
+
+def test_the_timeline_of_one_that_never_answers() -> None:
+    steps = [(now, SOMEBODY) for now in (0, 9.9, 10, 11, 23.9, 24, 25, 29.9, 30, 30.1, 30.6)]
+    actions = story(Ending(SUSPEND, 0, 30, True), *steps)
+    ask, term, kill = Action.ASK, Action.TERMINATE, Action.KILL
+    assert actions == [ask, None, ask, None, None, term, None, None, kill, None, kill]
+
+
+def test_one_that_was_heard_is_not_asked_again() -> None:
+    actions = story(Ending(SUSPEND, 0, 30, True), (0, SOMEBODY), (10, SAVED), (12, SAVED), (24, SAVED))
+    assert actions == [Action.ASK, None, None, Action.TERMINATE]
+
+
+def test_a_save_has_the_whole_grace() -> None:
+    actions = story(Ending(SUSPEND, 0, 30, True), (0, SOMEBODY), (10, SAVING), (24, SAVING), (29, SAVING), (30, SAVING))
+    assert actions == [Action.ASK, None, None, None, Action.KILL]
+
+
+def test_nobody_to_ask() -> None:
+    assert story(Ending(SUSPEND, 0, 30, True), (0, NOBODY), (24, NOBODY)) == [Action.TERMINATE, None]
+    assert story(Ending(SUSPEND, 0, 30, True), (0, SOON), (5, SOMEBODY)) == [None, Action.ASK]
+    assert story(Ending(SUSPEND, 0, 30, True), (0, SOON), (10, SOON)) == [None, Action.TERMINATE]
+    assert story(Ending(SUSPEND, 0, 30, False), (0, SOMEBODY)) == [Action.TERMINATE]
+    assert story(Ending(END, 0, 30, True), (0, SAVING), (1, SAVING), (30, SAVING)) == [
+        Action.TERMINATE,
+        None,
+        Action.KILL,
+    ]
+
+
+def test_a_grace_of_nothing_kills() -> None:
+    assert story(Ending(SUSPEND, 5, 0, True), (5, SOMEBODY)) == [Action.KILL]
+
+
+def test_looks_are_wanted_when_something_may_be_due() -> None:
+    ending = Ending(SUSPEND, 0, 30, True)
+    assert ending.wants_look(0)
+    ending.next(0, SOMEBODY)
+    assert [ending.wants_look(now) for now in (1, 9, 10)] == [False, False, True]
+    ending.next(10, SOMEBODY)
+    assert [ending.wants_look(now) for now in (11, 24, 30)] == [False, True, True]
+
+
+def test_a_grace_only_gets_shorter() -> None:
+    ending = Ending(SUSPEND, 0, 30, True)
+    assert not ending.hasten(10, 25)
+    assert ending.hasten(10, 5)
+    assert (ending.deadline, ending.left(12), ending.left(20)) == (15, 3, 0)
+
+
+def test_time_in_which_the_supervisor_was_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+    clock = Clock()
+    began = clock.now()
+    seconds[0] += 4
+    assert clock.turn(1.0) == 0
+    seconds[0] += 3601
+    assert clock.turn(1.0) == 3600
+    assert clock.now() - began == 5
+
+
+def test_claims(tmp_path: Path) -> None:
+    folder = str(tmp_path / "a" / "b")
+    write_claim(folder, 7, 2, "i:7:2")
+    write_claim(folder, 7, 2, "i:7:2")  # the other node of the same incarnation
+    write_claim(folder, 7, 3, "i:7:3")
+    with pytest.raises(Stale, match=r"incarnation 3 \(i:7:3\) has claimed"):
+        write_claim(folder, 7, 2, "i:7:2")
+    found = json.loads(Path(folder, "claim.json").read_text())
+    assert found == {"v": 1, "job": 7, "incarnation": 3, "tag": "i:7:3"}
+    assert os.listdir(folder) == ["claim.json"]
+
+
+def test_a_claim_does_not_wait_for_ever_for_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "LOCK_WAIT_S", 0.05)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        write_claim(str(tmp_path), 7, 2, "t")
+    finally:
+        os.close(folder)
+    assert (tmp_path / "claim.json").exists()
+
+
+def order(**changed: object) -> bytes:
+    start = Start("i:7:2", 7, 2, 1, "n1", ("true",), "/", {"A": "b"}, "/log")
+    return json.dumps(json.loads(start.encode()) | changed).encode()
+
+
+def test_a_start_file_round_trip() -> None:
+    start = decode(order(gpu_env={"CUDA_VISIBLE_DEVICES": "GPU-1"}, more="ignored"))
+    assert decode(start.encode()) == start
+    environment = start.environment("/run/s")
+    assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert (environment["A"], environment["HPCDL_TAG"], environment["HPCDL_SOCKET"]) == ("b", "i:7:2", "/run/s")
+    gated = decode(order(gpu_env={"CUDA_VISIBLE_DEVICES": "GPU-1"}, gate=True)).environment("/run/s")
+    assert (gated["CUDA_VISIBLE_DEVICES"], gated["HPCDL_GPU_COUNT"]) == ("", "0")
+
+
+@pytest.mark.parametrize(
+    "changed,why",
+    [
+        ({"v": 2}, "version 1"),
+        ({"argv": []}, "no command"),
+        ({"argv": ["a\0b"]}, "NUL"),
+        ({"signal": "loud"}, "none of hpcdl"),
+        ({"grace_s": -1}, "grace_s"),
+        ({"grace_s": float("nan")}, "grace_s"),
+        ({"env": {"A": 1}}, "env must map"),
+        ({"gate": 1}, "gate must be true or false"),
+        ({"job": True}, "job must be a whole number"),
+        ({"cwd": None}, "cwd must be a text"),
+        ({"tag": ""}, "tag"),
+    ],
+)
+def test_bad_start_files(changed: dict[str, object], why: str) -> None:
+    with pytest.raises(BadStart, match=why):
+        decode(order(**changed))
+
+
+def test_start_files_that_are_no_orders() -> None:
+    for content in (b"", b"[]", b"{", b"[" * 100_000, b'{"v": 1}'):
+        with pytest.raises(BadStart):
+            decode(content)
+
+
+def test_packets_are_parsed_or_refused() -> None:
+    attach = encode("attach", pid=5, rank=0, incarnation=2, membership=1, handler=True, more=[])
+    assert parse(attach) == Attach(5, 0, 2, 1, True)
+    assert parse(encode("suspend")) == Suspend(None, "daemon")
+    assert parse(encode("made up")) is None
+    with pytest.raises(WrongVersion):
+        parse(b'{"v": "1", "type": "done"}')
+    for body in ({"pid": True}, {"rank": -1}, {"handler": 1}, {"incarnation": 2**60}, {"membership": "1"}):
+        with pytest.raises(Malformed):
+            parse(json.dumps(json.loads(attach) | body).encode())
+    for bad in (encode("suspend", by="me"), encode("end", grace_s=-1), encode("open", gpu_env=[]), encode("saved")):
+        with pytest.raises(Malformed):
+            parse(bad)
+
+
+def pair() -> tuple[Connection, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return Connection(ours), theirs
+
+
+def test_a_peer_that_does_not_read_is_given_up() -> None:
+    connection, peer = pair()
+    with peer:
+        with pytest.raises(Closed, match="does not read"):
+            for _ in range(100_000):
+                connection.send(b"x" * 1000)
+        assert len(connection._queue) == QUEUE_LIMIT
+        connection.close()
+
+
+def test_what_a_peer_sent_is_read_although_it_is_gone() -> None:
+    connection, peer = pair()
+    connection.send(b"never read")
+    peer.send(b"final")
+    peer.close()
+    connection.send(b"to nobody")
+    assert connection.receive() == b"final"
+    with pytest.raises(Closed):
+        connection.receive()
+    connection.close()
+
+
+def test_an_empty_packet_is_not_the_end() -> None:
+    connection, peer = pair()
+    with peer:
+        peer.send(b"")
+        peer.send(b"more")
+        assert [connection.receive(), connection.receive(), connection.receive()] == [b"", b"more", None]
+        connection.close()
+
+
+def test_an_agent_that_is_stuck_counts_as_absent() -> None:
+    connection, peer = pair()
+    with peer:
+        records = [b"x" * 1000] * 10_000
+        link = AgentLink(connection, records, 0)
+        link.push(0.0)
+        link.push(STUCK_S - 1)
+        assert link.waiting
+        with pytest.raises(BlockingIOError):
+            while True:
+                peer.recv(2000, socket.MSG_DONTWAIT)
+        link.push(STUCK_S)  # it reads: patience begins anew
+        link.push(STUCK_S + 1)
+        with pytest.raises(Closed):
+            link.push(2 * STUCK_S + 1)
+        connection.close()
+
+
+def test_another_uid_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    listener = Listener(folder)
+    monkeypatch.setattr(sidechannel, "is_ours", lambda uid: uid == os.geteuid() + 1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(f"/proc/self/fd/{folder}/s")
+        assert listener.accept() is None
+        assert client.recv(10) == b""
+    listener.close()
+    assert os.listdir(tmp_path) == []
+    os.close(folder)
