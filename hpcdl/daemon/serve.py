@@ -247,6 +247,7 @@ class Daemon:
         end = time.monotonic() + AGENTS_S
         while time.monotonic() < end and self.hub.nodes():
             await self._changes.wait(0.5)  # an agent that goes is recorded, and wakes us
+        await asyncio.to_thread(self.agent.finish)
         self._end_server()
 
     def _end_server(self) -> None:

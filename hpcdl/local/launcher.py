@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ ANOTHER_RUNS = 3
 """Exit code of an agent that found another one of its node."""
 
 PAUSE_S, PAUSE_MAX_S = 0.5, 30.0
+FINISH_S = 5.0
 
 
 class LocalAgent:
@@ -28,28 +30,43 @@ class LocalAgent:
         self._pause_s = PAUSE_S
         self._not_before = 0.0
         self._ending = False
+        self._lock = threading.Lock()
 
     def look(self, monotonic: float) -> None:
         """Starts an agent if none is here. `monotonic`: seconds of any clock that does not go back."""
-        if self._process is not None and self._process.poll() is not None:
-            code, self._process = self._process.returncode, None
-            if code != ANOTHER_RUNS and not self._ending:
-                log.warning("the agent of %s ended with code %s", self._node, code)
-            self._not_before = monotonic + self._pause_s
-            self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2)
-        if self._is_connected():
-            self._pause_s = PAUSE_S
-        elif self._process is None and not self._ending and monotonic >= self._not_before:
-            self._start()
+        with self._lock:
+            if self._ending:
+                return
+            if self._process is not None and self._process.poll() is not None:
+                code, self._process = self._process.returncode, None
+                if code != ANOTHER_RUNS:
+                    log.warning("the agent of %s ended with code %s", self._node, code)
+                self._not_before = monotonic + self._pause_s
+                self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2)
+            if self._is_connected():
+                self._pause_s = PAUSE_S
+            elif self._process is None and monotonic >= self._not_before:
+                self._start()
 
     def end(self) -> None:
-        """From here on no agent is started again."""
-        self._ending = True
+        """From here on no agent is started."""
+        with self._lock:
+            self._ending = True
 
-    @property
-    def alive(self) -> bool:
-        """Whether the agent that this daemon started still runs."""
-        return self._process is not None and self._process.poll() is None
+    def finish(self) -> None:
+        """Ends the agent that this daemon started, if it still runs: one that only waited for another's place, say.
+
+        Trainers do not depend on it: their supervisors outlive it.
+        """
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(FINISH_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def _start(self) -> None:
         argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(self._home), "--node", self._node]

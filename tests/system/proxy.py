@@ -17,7 +17,8 @@ class Proxy:
         self._cut = False
         self._lock = threading.Lock()
         self._closed = False
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
 
     def _accept(self) -> None:
         while not self._closed:
@@ -35,19 +36,17 @@ class Proxy:
                     client.close()
                     continue
                 self._pairs.append((client, server))
-            threading.Thread(target=self._pump, args=(client, server), daemon=True).start()
+            self._threads.append(threading.Thread(target=self._pump, args=(client, server), daemon=True))
+            self._threads[-1].start()
 
     def _pump(self, client: socket.socket, server: socket.socket) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        with client, server, contextlib.suppress(OSError, ValueError):
             while True:
                 for end in select.select([client, server], [], [], 1.0)[0]:
                     data = end.recv(65536)
                     if not data:
                         return
                     (server if end is client else client).sendall(data)
-        for end in (client, server):
-            with contextlib.suppress(OSError):
-                end.close()
 
     def cut(self) -> None:
         """Ends every connection and refuses new ones."""
@@ -71,3 +70,5 @@ class Proxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        for thread in list(self._threads):
+            thread.join(5)

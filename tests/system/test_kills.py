@@ -163,8 +163,12 @@ def test_trainer_killed_at_the_gate(make_cluster: MakeCluster) -> None:
     answer = cluster.cli("submit", "--json", "--gpus", "1:3", "--steps", "400", "--", *script, *options)
     second = answer["jobs"][0]["id"]
     cluster.until(lambda: "AtGate" in cluster.kinds(second))
-    gated = next(line["pid"] for line in cluster.status()["trainers"] if line["incarnation"] == 2)
-    kill(gated)
+
+    def gated() -> list[int]:
+        return [line["pid"] for line in cluster.status()["trainers"] if line["incarnation"] == 2]
+
+    cluster.until(lambda: gated() != [])
+    kill(gated()[0])
     cluster.until_done(first, second)
     cluster.check_weights(second, 400)
     assert cluster.job(second)["retries_used"] == 0
