@@ -125,9 +125,9 @@ def perform(cluster: Cluster, act: Act) -> None:
             assert act.verb == "wait"
 
 
-@settings(max_examples=300, deadline=None, print_blob=True, phases=PHASES, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, deadline=None, print_blob=True, phases=PHASES, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    script=st.lists(acts(), min_size=1, max_size=25),
+    script=st.lists(acts(), min_size=4, max_size=40),
     seed=st.integers(0, 1000),
     delay_s=st.sampled_from((0.0, 2.0)),
     policy=st.sampled_from(("marble-warm", "marble-warm", "marble", "fifo-exclusive")),
