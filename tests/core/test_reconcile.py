@@ -7,7 +7,8 @@ from hpcdl.core import events as ev
 from hpcdl.core.lifecycle import state_of
 from hpcdl.core.model import Cause, IncarnationState, JobSpec, JobState, Purpose
 from hpcdl.core.reconcile import GATE_PATIENCE_S, STRAGGLER_S, reconcile
-from tests.model_cluster import Cluster, Conduct
+from tests.model_cluster import Cluster
+from tests.model_parts import Conduct
 
 
 def spec(**more: object) -> JobSpec:

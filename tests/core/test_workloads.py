@@ -10,7 +10,8 @@ from hpcdl.core.commands import Refused
 from hpcdl.core.lifecycle import validate
 from hpcdl.core.model import JobSpec, JobState
 from hpcdl.core.reconcile import reconcile
-from tests.model_cluster import Cluster, Conduct
+from tests.model_cluster import Cluster
+from tests.model_parts import Conduct
 
 NODES = {"n1": 4, "n2": 3}
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
