@@ -59,7 +59,8 @@ class Agent:
         self._lock = lock
         gpus = Gpus(source, os.environ.get("CUDA_VISIBLE_DEVICES"), node, reports)
         emulated = run / EMULATED if gpus.emulated else None
-        self._site = Site(node, instance, run, reports, gpus, emulated, stderr, self._freed)
+        self.changed = asyncio.Event()
+        self._site = Site(node, instance, run, reports, gpus, emulated, stderr, self._freed, self.changed)
         self.parts: dict[Key, Part] = {}
         self._lives: set[asyncio.Task[None]] = set()
         self._heard = Heard(run)

@@ -34,6 +34,8 @@ log = logging.getLogger("hpcdl.agent")
 PAUSE_S, PAUSE_MAX_S = 0.2, 5.0
 OPEN_S = 10.0
 ANSWER_S = 30.0
+BEAT_PAUSE_S = 0.2
+"""At least, between heartbeats."""
 PING_S, PONG_S = 5.0, 15.0
 """How often the daemon is asked whether it is there, and how long it has to answer."""
 
@@ -47,6 +49,8 @@ class Caller(Protocol):
 
     instance: str
     reports: ReportLog
+    changed: asyncio.Event
+    """There is something to be told in a heartbeat before the next is due."""
 
     def hello(self) -> HelloMessage:
         """The first message."""
@@ -219,8 +223,13 @@ class Connection:
 
     async def _beat(self, socket: ClientConnection) -> None:
         while True:
+            self._caller.changed.clear()
             await socket.send(encode_message(await self._caller.heartbeat()))
-            await asyncio.sleep(self._caller.interval_s)
+            await asyncio.sleep(min(BEAT_PAUSE_S, self._caller.interval_s))
+            try:
+                await asyncio.wait_for(self._caller.changed.wait(), max(0.0, self._caller.interval_s - BEAT_PAUSE_S))
+            except TimeoutError:
+                pass
 
     async def _ping(self, socket: ClientConnection) -> None:
         while True:

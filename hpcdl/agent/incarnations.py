@@ -46,7 +46,8 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class Site:
-    """What all parts of a node share. `connected`: a daemon is there; `interval_s`: between reports of progress."""
+    """What all parts of a node share. `changed`: a trainer came or went; `connected`: a daemon is there; `interval_s`:
+    between reports of progress."""
 
     node: str
     instance: str
@@ -56,6 +57,7 @@ class Site:
     emulated: Path | None
     stderr: int
     on_freed: Callable[["Part"], None]
+    changed: asyncio.Event
     interval_s: float = 10.0
     connected: bool = False
 
@@ -343,6 +345,7 @@ class Part:
                 self._supervisor = record
             case "started" if isinstance(record.get("pid"), int):
                 self._trainer_pid = record["pid"]
+                self._site.changed.set()
             case "gate":
                 self._gate = True
             case "opened":
@@ -372,7 +375,7 @@ class Part:
             log.warning("%s: record %d is not understood: %s", self, number, error)
             told = None
         if isinstance(told, ev.Saved | ev.TrainerReady):
-            self._progress.told = told.step
+            self._progress.reached(told.step)
         if told is None or self.stale:
             reports.passed(self.key, number)
         else:
@@ -389,6 +392,7 @@ class Part:
         if not self.stale and not self._site.reports.unreported(self.key).exited:
             self._site.reports.report(event, self.key, record, at)
         self.stage = Stage.EXITED
+        self._site.changed.set()
 
     async def _without_supervisor(self) -> None:
         """Nobody holds the lock: what the records say is all that there is."""

@@ -21,6 +21,8 @@ log = logging.getLogger("hpcdl.agent")
 
 FAILED, ANOTHER_RUNS = 1, 3
 ACCESS_WAIT_S = 10.0
+END_S = 2.0
+"""A thread that hangs in a GPU driver must not keep an agent that was asked to end."""
 LOG_BYTES, LOGS_KEPT = 8 << 20, 2
 
 
@@ -57,8 +59,13 @@ async def _run(home: Path, node: str, instance: str, run: Path, lock: int, sourc
     log.info("agent of %s, process %d, in %s; GPUs: %s %s", node, os.getpid(), run, source.name, source.detail)
     own = asyncio.create_task(agent.run())
     loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        own.cancel()
+        loop.call_later(END_S, os._exit, 0)
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, own.cancel)
+        loop.add_signal_handler(number, end)
     try:
         await own
     except asyncio.CancelledError:

@@ -42,6 +42,12 @@ class Progress:
         self.total = _whole_or_none(packet, "total")
         self.samples = _whole_or_none(packet, "samples")
 
+    def reached(self, step: int) -> None:
+        """Another report has told this step: earlier progress is no news any more."""
+        self.told = step
+        if self.step is not None and self.step <= step:
+            self.step = None
+
     def untold(self, names: Names) -> ev.Progressed | None:
         """The report of what is newer than the last report, if anything is."""
         if self.step is None or self.step == self.told:

@@ -210,6 +210,10 @@ class Daemon:
             self.say(message)
         return request.id
 
+    def hang(self, seconds: float) -> None:
+        """Does nothing at all for so long."""
+        self._loop.call_soon_threadsafe(time.sleep, seconds)
+
     def kinds(self, job: int, incarnation: int = 1) -> list[str]:
         """The reports of an incarnation without progress, each number once, in order."""
         seen: dict[int, Event] = dict(self.reports)
@@ -241,11 +245,19 @@ class Agents:
     def run(self) -> Path:
         return self.home / "run" / "n1"
 
-    def start(self, *more: str) -> subprocess.Popen[str]:
+    def start(self, *more: str, patch: str = "") -> subprocess.Popen[str]:
+        """`patch`: Python to run in the agent before it starts."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
+        program = [sys.executable, "-m", "hpcdl.agent"]
+        if patch:
+            program = [
+                sys.executable,
+                "-c",
+                f"{patch}\nfrom hpcdl.agent.__main__ import _main\nraise SystemExit(_main())",
+            ]
         arguments = more or ("--emulate-gpus", str(self.gpus))
         process = subprocess.Popen(
-            [sys.executable, "-m", "hpcdl.agent", "--home", str(self.home), "--node", "n1", *arguments],
+            [*program, "--home", str(self.home), "--node", "n1", *arguments],
             env=environ | {"PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "1"},
             cwd="/",
             stdin=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -148,6 +149,25 @@ def test_an_agent_killed_while_training_is_followed_by_one_that_adopts(daemon: D
     assert daemon.wait("Exited", 1).ended_by == "suspend"
 
 
+def test_agents_killed_again_and_again(daemon: Daemon, agents: Agents) -> None:
+    chance = random.Random(5)
+    agent = agents.start()
+    begin(daemon, job=1, steps=400, gpus=(0,))
+    for job in range(2, 8):
+        begin(daemon, job=job, steps=10, gpus=(1,))
+        pause, began = chance.uniform(0.05, 1.2), time.monotonic()
+        until(lambda: time.monotonic() - began > pause, "a moment")  # noqa: B023
+        agents.kill(agent)
+        agent = agents.start()
+        daemon.wait("GpusFreed", job)
+        kinds = daemon.kinds(job)
+        assert [kinds.count(kind) for kind in ("Started", "Attached", "Exited", "GpusFreed")] == [1] * 4, kinds
+        assert daemon.wait("Exited", job).code == 0
+    daemon.wait("GpusFreed", 1)
+    kinds = daemon.kinds(1)
+    assert kinds == ["Started", "Attached", "TrainerReady", "Saved", "Exited", "GpusFreed"]
+
+
 def test_a_trainer_that_ended_without_an_agent_is_reported_later(daemon: Daemon, agents: Agents) -> None:
     agent = agents.start()
     begin(daemon, steps=40, pause=0.05)
@@ -261,6 +281,49 @@ def test_a_supervisor_that_is_killed(daemon: Daemon, agents: Agents) -> None:
     assert (exited.code, exited.hint) == (None, Cause.INFRASTRUCTURE)
     assert "supervisor was lost" in exited.detail
     assert not processes.tagged(daemon.instance)
+
+
+def test_a_supervisor_that_hangs_is_ended_in_the_end(daemon: Daemon, agents: Agents) -> None:
+    agents.start(patch="import hpcdl.agent.incarnations as i; i.HUNG_AFTER_S = 0.5")
+    begin(daemon, steps=100_000)
+    daemon.wait("TrainerReady", 1)
+    os.kill(supervisor_of(agents, 1)["pid"], signal.SIGSTOP)
+    daemon.ask("suspend", 1, grace_s=0.5)
+    daemon.wait("GpusFreed", 1)
+    exited = daemon.wait("Exited", 1)
+    assert exited.hint is Cause.INFRASTRUCTURE
+    assert "hung" in exited.detail
+    assert not processes.tagged(daemon.instance)
+
+
+def test_a_daemon_that_does_not_answer_is_left(daemon: Daemon, agents: Agents) -> None:
+    agents.start(patch="import hpcdl.agent.connection as c; c.PING_S = 0.1; c.PONG_S = 0.5")
+    until(lambda: daemon.heartbeats, "the call")
+    daemon.hang(2.0)
+    until(lambda: len(daemon.inventories) >= 2, "the next call")
+    log = (agents.run / "agent.log").read_text()
+    assert "has not answered" in log
+
+
+def test_gpus_that_are_not_left_are_dirty(daemon: Daemon, agents: Agents) -> None:
+    agents.start(patch="import hpcdl.agent.incarnations as i; i.DIRTY_AFTER_S = 0.2")
+    begin(daemon, steps=100_000, gpus=(0,))
+    daemon.wait("TrainerReady", 1)
+    # It has the tag and is no descendant of the supervisor, which must not be waited for here: it is in its way.
+    lock = agents.run / "emulated" / f"{daemon.inventories[0].gpus[0].uuid}.lock"
+    script = "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f,fcntl.LOCK_EX)\nsys.stdin.read()"
+    holder = subprocess.Popen([sys.executable, "-c", script, str(lock)], stdin=subprocess.PIPE)
+    try:
+        daemon.ask("end", 1, grace_s=5.0)
+        daemon.wait("Exited", 1)
+        changed = daemon.wait("GpuChanged")
+        assert (changed.index, changed.state) == (0, "dirty")
+        assert str(holder.pid) in changed.detail
+        assert not daemon.of("GpusFreed", 1)
+    finally:
+        holder.communicate()
+    daemon.wait("GpusFreed", 1)
+    assert daemon.of("GpuChanged")[-1].state == "ok"
 
 
 def test_agent_and_supervisor_killed_at_once(daemon: Daemon, agents: Agents) -> None:
