@@ -12,7 +12,7 @@ from hpcdl.core.commands import Command, Refused, Tick
 from hpcdl.core.intake import Intake, Settings
 from hpcdl.core.journal import Journal, Request
 from hpcdl.core.lifecycle import Draft
-from hpcdl.core.model import World
+from hpcdl.core.model import Target, World
 from hpcdl.core.plan import BadPlan, Plan, Profiles, View, build_view, check
 from hpcdl.core.policy import Policies
 from hpcdl.core.reconcile import reconcile
@@ -34,6 +34,8 @@ class Controller:
         self.world: World = journal.load()
         self.wake_at: float | None = None
         self.undecided = True
+        self.reasons: dict[int, str] = {}
+        """Why each unfinished job stands where it stands, in the words of the last plan."""
         self._pending: dict[int, Request] = {request.id: request for request in journal.pending()}
         self._trouble = ""
 
@@ -84,10 +86,11 @@ class Controller:
         if plan is not None:
             if plan.wake_at is not None:
                 wakes.append(plan.wake_at)
-            if plan.by_job() != draft.world.targets or plan.warm != draft.world.warm:
+            self.reasons = {target.job: target.reason for target in plan.targets}
+            changed = _changed(draft.world, plan)
+            if changed or plan.warm != draft.world.warm:
                 name = draft.world.policy
-                adopted = ev.PlanAdopted(name, plan.targets, plan.warm, plan.optimal, plan.bound, plan.gap)
-                draft.add(adopted, now)
+                draft.add(ev.PlanAdopted(name, changed, plan.warm, plan.optimal, plan.bound, plan.gap), now)
         steps = reconcile(draft.world, now)
         for event in steps.events:
             draft.add(event, now)
@@ -127,6 +130,12 @@ class Controller:
             self._pending.pop(number, None)
         self._pending.update((request.id, request) for request in numbered)
         return numbered
+
+
+def _changed(world: World, plan: Plan) -> tuple[Target, ...]:
+    """The targets that give a job another placement than it was to have, or take it away."""
+    before = {number: target.placement for number, target in world.targets.items()}
+    return tuple(target for target in plan.targets if target.placement != before.get(target.job))
 
 
 def _concerns(world: World, request: Request) -> bool:

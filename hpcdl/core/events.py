@@ -334,7 +334,10 @@ class ObjectiveChosen(Event):
 
 @dataclass(frozen=True, slots=True)
 class PlanAdopted(Event):
-    """The plan that is now being made true: a target with its reason for every job that is not finished."""
+    """What a plan changed: each job whose placement is another than before, or none any more, and why.
+
+    Of jobs that it leaves as they are only the reasons can change; those are not recorded (`Controller.reasons`).
+    """
 
     policy: str
     targets: tuple[Target, ...]

@@ -476,7 +476,13 @@ def _objective_chosen(world: World, event: ev.ObjectiveChosen, at: float) -> Non
 
 
 def _plan_adopted(world: World, event: ev.PlanAdopted, at: float) -> None:
-    world.targets = {target.job: target for target in event.targets}
+    targets = dict(world.targets)
+    for target in event.targets:
+        if target.placement is None:
+            targets.pop(target.job, None)
+        else:
+            targets[target.job] = target
+    world.targets = targets
     world.warm = event.warm
 
 

@@ -331,7 +331,7 @@ class World:
     nodes: dict[str, Node] = field(default_factory=dict)
     holders: dict[GpuRef, tuple[int, int]] = field(default_factory=dict)
     request_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    targets: dict[int, Target] = field(default_factory=dict)
+    targets: dict[int, Target] = field(default_factory=dict)  # placements only: a job without one is to hold nothing
     warm: tuple[int, ...] = ()
     policy: str = "marble"
     objective: str = "makespan"

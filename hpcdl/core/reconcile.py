@@ -118,8 +118,6 @@ def _suspend_or_keep(world: World, job: Job, running: Incarnation, target: Place
         steps.suspend(job, running, Purpose.HOLD)
     elif world.stopping:
         steps.suspend(job, running, Purpose.STOP)
-    elif job.id not in world.targets:
-        return  # no plan has spoken about it yet
     elif target is None:
         steps.suspend(job, running, Purpose.PREEMPT)
     elif held is not None and not target.same_gpus(held):

@@ -159,7 +159,7 @@ class Api:
         return await asyncio.wrap_future(self._loop.send(command))
 
     def _rows(self) -> Rows:
-        return Rows(self._loop.world, self._profiles, self._clock.now())
+        return Rows(self._loop.world, self._profiles, self._loop.reasons, self._clock.now())
 
     def _job(self, request: Request) -> Job:
         number = request.path_params["job"]
@@ -200,7 +200,7 @@ class Api:
 
     async def _why(self, request: Request) -> dict[str, Any]:
         job = self._job(request)
-        answer = explain(self._loop.world, job, self._profiles, self._clock.now())
+        answer = explain(self._loop.world, job, self._loop.reasons, self._profiles, self._clock.now())
         return {
             "job": job.id,
             "state": state_of(job).value,
@@ -254,8 +254,9 @@ class Api:
         job = _number(query["job"], "job") if "job" in query else None
         if "wait" in query:
             await self._until(lambda: self._loop.world.seq > after, _seconds(request, "wait", 0.0))
+        last = self._loop.world.seq
         records = await asyncio.wrap_future(self._loop.call(lambda c: c.journal.read(after, limit, job)))
-        return {"events": [event_row(record) for record in records], "last": self._loop.world.seq}
+        return {"events": [event_row(record) for record in records], "last": last}
 
     async def _nodes(self, request: Request) -> dict[str, Any]:
         rows, beats = self._rows(), self._hub.heartbeats()

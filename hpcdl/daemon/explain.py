@@ -1,5 +1,6 @@
 """Why a job stands where it stands, in words and numbers, and when it may be done."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcdl.core.lifecycle import state_of
@@ -17,21 +18,21 @@ class Answer:
     eta_s: float | None
 
 
-def explain(world: World, job: Job, profiles: Profiles, now: float) -> Answer:
-    """The answer of `hpcdl why`."""
+def explain(world: World, job: Job, said: Mapping[int, str], profiles: Profiles, now: float) -> Answer:
+    """The answer of `hpcdl why`. `said`: the last plan's reasons by job."""
     eta = eta_s(job, profiles, now)
-    return Answer(reason(world, job), tuple(_details(world, job, eta, now)), eta)
+    return Answer(reason(world, job, said), tuple(_details(world, job, eta, now)), eta)
 
 
-def reason(world: World, job: Job) -> str:
-    """Why the job is in its state, in one line."""
+def reason(world: World, job: Job, said: Mapping[int, str]) -> str:
+    """Why the job is in its state, in one line. `said`: the last plan's reasons by job."""
     state = state_of(job)
     if job.outcome is not None:
         return job.last_detail or {JobState.DONE: "finished"}.get(job.outcome, str(job.outcome).lower())
     if job.cancelling:
         return "cancelled by its user; its processes are ending"
     target = world.targets.get(job.id)
-    planned = target.reason if target is not None else ""
+    planned = said.get(job.id, target.reason if target is not None else "")
     running = job.running
     if running is not None and running.state is IncarnationState.SAVING:
         then = "its user holds it" if job.held else "the daemon is stopping" if world.stopping else planned

@@ -97,8 +97,8 @@ def stop(home: Path, now: bool = False) -> dict[str, Any]:
 
     Returns {"pid", "stopped": True}. Raises DaemonAway without a daemon, LaunchError if it does not end.
     """
-    client = Client(home)
-    pid = int(client.request("GET", "/v1/status")["daemon"]["pid"])
+    client = Client(home, patience_s=0.0)
+    pid = int(client.get("/v1/status")["daemon"]["pid"])
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

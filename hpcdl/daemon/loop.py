@@ -3,7 +3,7 @@
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -67,6 +67,11 @@ class Loop:
     def world(self) -> World:
         """The world as last committed; never changed in place, so any thread may read it."""
         return self._controller.world
+
+    @property
+    def reasons(self) -> Mapping[int, str]:
+        """Why each unfinished job stands where it stands, as the last plan put it."""
+        return self._controller.reasons
 
     def start(self) -> None:
         """Starts the thread."""

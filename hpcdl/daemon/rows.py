@@ -1,5 +1,6 @@
 """What the API answers, as plain JSON values (docs/api.md)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ class Rows:
 
     world: World
     profiles: Profiles
+    reasons: Mapping[int, str]
     now: float
 
     def job(self, job: Job) -> Json:
@@ -33,7 +35,7 @@ class Rows:
             "name": spec.name,
             "user": spec.user,
             "state": state_of(job).value,
-            "reason": reason(self.world, job),
+            "reason": reason(self.world, job, self.reasons),
             "gpus_min": spec.gpus_min,
             "gpus_max": spec.gpus_max,
             "nodes": spec.nodes,
