@@ -97,8 +97,10 @@ def test_figure_5_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told[2] == [
         "secondary on 3 of 6 GPUs of n1: what is left; fastest on 4",
         "runs on 3 GPUs of n1 as secondary; will move to 4 GPUs: its fastest number, and they are free",
+        "primary on 4 of 6 GPUs of n1: its fastest number",
     ]
-    assert told[3][0] == "secondary on 2 of 6 GPUs of n1: what is left; fastest on 5"
+    assert told[3][0] == "needs 1 GPU, 0 of 6 GPUs free"
+    assert told[3][1] == "secondary on 2 of 6 GPUs of n1: what is left; fastest on 5"
 
 
 def test_nothing_is_suspended_by_the_baseline_and_order_is_kept() -> None:
