@@ -75,7 +75,7 @@ def play(home: Path, policy: str, jobset: JobSet, scale: float, profiles: Mappin
         found = trainer.trained(home / "checkpoints" / str(job.id), entry.model, entry.steps, SEED + number)
         same = found == trainer.reference(entry.model, entry.steps, SEED + number)
         verified[job.id] = same and job.outcome is JobState.DONE
-        if not same:
+        if not same and job.outcome is JobState.DONE:
             _say(f"{job.spec.name}: its weights are NOT those of an uninterrupted training")
     return Episode(policy, scale, tuple(watch.rows), history, measure(history, profiles), verified)
 

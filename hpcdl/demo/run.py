@@ -17,7 +17,7 @@ from hpcdl.demo.episode import DemoError, Episode, play
 from hpcdl.demo.jobset import load_set
 from hpcdl.profiles import conf_folder, load_profiles
 
-SCALE = 16.0
+SCALE = 20.0
 """Twice as fast would double what each second of our own overhead counts; half as fast takes minutes."""
 REPORT = Path("hpcdl-demo-report")
 POLICIES = ("marble", "fifo-exclusive")
