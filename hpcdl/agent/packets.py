@@ -195,7 +195,11 @@ def _suspender(body: Mapping[str, Any]) -> str:
 
 _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Packet]] = {
     "attach": lambda body: Attach(
-        *(_whole(body, name) for name in ("pid", "rank", "incarnation", "membership")), _flag(body, "handler")
+        _whole(body, "pid"),
+        _whole(body, "rank"),
+        _whole(body, "incarnation"),
+        _whole(body, "membership"),
+        _flag(body, "handler"),
     ),
     "gate": lambda body: Gate(_seconds_or_none(body, "warm_s") or 0.0, _flag(body, "cuda")),
     "opened": lambda body: Opened(_texts_or_none(body, "gpus"), None if body.get("ok") is None else _flag(body, "ok")),
@@ -205,7 +209,9 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Packet]] = {
     ),
     "saving": lambda body: Saving(_whole(body, "step")),
     "saved": lambda body: Saved(
-        *(_whole(body, name) for name in ("incarnation", "membership", "step")),
+        _whole(body, "incarnation"),
+        _whole(body, "membership"),
+        _whole(body, "step"),
         _text(body, "path"),
         _seconds(body, "seconds"),
         _flag(body, "final"),

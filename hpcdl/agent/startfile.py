@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from signal import Signals
 from typing import Any
 
 VERSION = 1
@@ -66,7 +67,7 @@ class Start:
             raise BadStart(f"grace_s {self.grace_s} must not be negative")
 
     @property
-    def suspend_signal(self) -> signal.Signals | None:
+    def suspend_signal(self) -> Signals | None:
         return PRESETS[self.signal]
 
     def environment(self, socket_path: str) -> dict[str, str]:
