@@ -98,6 +98,7 @@ def _followed(client: Client, after: int, job: int | None, limit: int | None) ->
 @click.pass_context
 def timeline(ctx: click.Context, target: Path, job: int | None, output: Output) -> None:
     """Draw which job held which GPU when, as one self-contained HTML file."""
+    from hpcdl.profiles import conf_folder, load_profiles
     from hpcdl.report import timeline_page
 
     found = [event for page in pages(connect(ctx, FOLLOW_S), 0, None, None) for event in page]
@@ -106,7 +107,8 @@ def timeline(ctx: click.Context, target: Path, job: int | None, output: Output) 
         if not any(event["body"].get("job") == job for event in found):
             raise ClientError(f"there is no job {job}: hpcdl ls --all lists them")
     home: Path = ctx.find_root().obj
-    _replace(target, timeline_page(found, f"hpcdl on {home}" if job is None else f"hpcdl on {home}: job {job}"))
+    title = f"hpcdl on {home}" if job is None else f"hpcdl on {home}: job {job}"
+    _replace(target, timeline_page(found, title, load_profiles([conf_folder() / "profiles", home / "profiles"])))
     if output is Output.JSON:
         print_json({"file": str(target.absolute()), "events": len(found)})
     elif output is Output.QUIET:
