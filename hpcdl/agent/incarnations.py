@@ -7,7 +7,7 @@ import asyncio
 import logging
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,16 @@ class Part:
         membership = order.request.membership if order is not None else 1
         self._grace_s = order.spec.grace_s if order is not None and order.spec is not None else 30.0
         self._same_boot = True
+        self._leads = True  # of several nodes the first has the writer, and speaks of the job's steps
         self.gpus: tuple[int, ...] = ()
         self.stage = Stage.ORDERED if found is None else Stage.FOLLOWED
         if found is not None:
             self._same_boot = found.boot == site.reports.boot
             if found.start is not None:
                 membership, self._grace_s = found.start.membership, found.start.grace_s
-                uuids = (found.start.gpu_env or {}).get("HPCDL_GPUS", "")
-                self.gpus = site.gpus.indices(uuids.split(","))
+                granted = found.start.gpu_env or {}
+                self.gpus = site.gpus.indices(granted.get("HPCDL_GPUS", "").split(","))
+                self._leads = granted.get("HPCDL_NODE_RANK", "0") == "0"
                 site.gpus.claim(key, self.gpus)
         self.names = Names(key[0], key[1], membership, site.node)
         self.stale = False
@@ -111,7 +113,8 @@ class Part:
 
     def adopt_grant(self, message: RequestMessage) -> None:
         """An open that an earlier agent took: these GPUs are its own, whether the gate was opened yet or not."""
-        self.gpus = nodes_and_gpus(message, self._site.node)[1]
+        nodes, self.gpus = nodes_and_gpus(message, self._site.node)
+        self._leads = nodes[0] == self._site.node
         self._site.gpus.claim(self.key, self.gpus)
 
     def suspend(self) -> None:
@@ -138,7 +141,7 @@ class Part:
     def tell_progress(self) -> None:
         """Reports new progress if a daemon is there and the last report is an interval ago."""
         now = boottime()
-        if not self._site.connected or self.stale or now - self._told_at < self._site.interval_s:
+        if not self._site.connected or self.stale or not self._leads or now - self._told_at < self._site.interval_s:
             return
         event = self._progress.untold(self.names)
         if event is not None:
@@ -176,6 +179,7 @@ class Part:
             return
         try:
             nodes, self.gpus = nodes_and_gpus(message, self._site.node)
+            self._leads = nodes[0] == self._site.node
             await self._take_gpus()
             self._ask("open", None, gpu_env=self._gpu_env(nodes))
         except Refusal as refusal:
@@ -241,6 +245,7 @@ class Part:
                 gpu_env = None
             else:
                 nodes, self.gpus = nodes_and_gpus(self._order, self._site.node)
+                self._leads = nodes[0] == self._site.node
                 await self._take_gpus()
                 gpu_env = self._gpu_env(nodes)
             what = make_start(self._order, self.tag, self._site.node, gpu_env, self._site.emulated)
@@ -362,7 +367,7 @@ class Part:
             return
         at = record.get("boot") if self._same_boot else -1.0
         at = float(at) if isinstance(at, int | float) else -1.0
-        if record["type"] in ("exit", "saved") and not self.stale:
+        if record["type"] in ("exit", "saved") and self._leads and not self.stale:
             event = self._progress.untold(self.names)
             if event is not None:
                 reports.report(event, at=at)
@@ -376,14 +381,15 @@ class Part:
             told = None
         if isinstance(told, ev.Saved | ev.TrainerReady):
             self._progress.reached(told.step)
-        if told is None or self.stale:
+        if told is None or self.stale or (isinstance(told, ev.TrainerReady) and not self._leads):
             reports.passed(self.key, number)
         else:
             reports.report(told, self.key, number, at)
 
     def _exit(self, record: dict[str, Any]) -> ev.Exited:
         try:
-            return exit_of(record, self.names, self._verdict, self._gate and not self._opened)
+            event = exit_of(record, self.names, self._verdict, self._gate and not self._opened)
+            return event if self._leads else replace(event, step=None)
         except ValueError as error:
             detail = f"its exit record is damaged: {error}"
             return ev.Exited(**self.names.fields, hint=Cause.INFRASTRUCTURE, detail=detail)

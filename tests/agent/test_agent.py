@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,24 @@ def agents(home: Path, daemon: Daemon) -> Iterator[Agents]:
 
 def checkpoints(home: Path, job: int) -> str:
     return str(home / "checkpoints" / str(job))
+
+
+@contextmanager
+def held(agents: Agents, uuid_of_gpu: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has the emulated GPU."""
+    script = (
+        "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f,fcntl.LOCK_EX)\n"
+        "print('held',flush=True)\nsys.stdin.read()"
+    )
+    lock = str(agents.run / "emulated" / f"{uuid_of_gpu}.lock")
+    argv = [sys.executable, "-c", script, lock]
+    holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        yield holder
+    finally:
+        holder.communicate()
 
 
 def begin(daemon: Daemon, job: int = 1, incarnation: int = 1, gpus: Any = (0,), **keys: Any) -> int:
@@ -309,19 +328,13 @@ def test_gpus_that_are_not_left_are_dirty(daemon: Daemon, agents: Agents) -> Non
     agents.start(patch="import hpcdl.agent.incarnations as i; i.DIRTY_AFTER_S = 0.2")
     begin(daemon, steps=100_000, gpus=(0,))
     daemon.wait("TrainerReady", 1)
-    # It has the tag and is no descendant of the supervisor, which must not be waited for here: it is in its way.
-    lock = agents.run / "emulated" / f"{daemon.inventories[0].gpus[0].uuid}.lock"
-    script = "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f,fcntl.LOCK_EX)\nsys.stdin.read()"
-    holder = subprocess.Popen([sys.executable, "-c", script, str(lock)], stdin=subprocess.PIPE)
-    try:
+    with held(agents, daemon.inventories[0].gpus[0].uuid) as holder:
         daemon.ask("end", 1, grace_s=5.0)
         daemon.wait("Exited", 1)
         changed = daemon.wait("GpuChanged")
         assert (changed.index, changed.state) == (0, "dirty")
         assert str(holder.pid) in changed.detail
         assert not daemon.of("GpusFreed", 1)
-    finally:
-        holder.communicate()
     daemon.wait("GpusFreed", 1)
     assert daemon.of("GpuChanged")[-1].state == "ok"
 
@@ -353,17 +366,7 @@ def test_no_trace_of_what_is_expected(daemon: Daemon, agents: Agents) -> None:
 def test_a_gpu_that_somebody_holds_is_not_granted(daemon: Daemon, agents: Agents) -> None:
     agents.start()
     until(lambda: daemon.inventories, "the call")
-    lock = agents.run / "emulated" / f"{daemon.inventories[0].gpus[0].uuid}.lock"
-    script = (
-        "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f,fcntl.LOCK_EX)\n"
-        "print('held',flush=True)\nsys.stdin.read()"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", script, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
+    with held(agents, daemon.inventories[0].gpus[0].uuid) as holder:
         begin(daemon, gpus=(0, 1))
         daemon.wait("GpusFreed", 1)
         exited = daemon.wait("Exited", 1)
@@ -372,10 +375,7 @@ def test_a_gpu_that_somebody_holds_is_not_granted(daemon: Daemon, agents: Agents
         changed = daemon.wait("GpuChanged")
         assert (changed.index, changed.state) == (0, "dirty")
         assert str(holder.pid) in changed.detail
-    finally:
-        holder.communicate()
-    again = daemon.wait("GpuChanged", count=2)
-    assert (again.index, again.state) == (0, "ok")
+    until(lambda: daemon.of("GpuChanged")[-1].state == "ok", "the GPU to be free")
     begin(daemon, job=2, gpus=(0, 1))
     daemon.wait("GpusFreed", 2)
     assert daemon.wait("Exited", 2).code == 0
