@@ -13,6 +13,7 @@ from hpcdl.agent.connection import Connection, Rejected
 from hpcdl.agent.folder import EMULATED, Heard, still_ours
 from hpcdl.agent.gpus import Gpus
 from hpcdl.agent.incarnations import Part, Site, Stage
+from hpcdl.agent.orders import Limits
 from hpcdl.agent.reports import Key, ReportLog, boottime
 from hpcdl.core.commands import Expected
 from hpcdl.core.events import Exited, GpusFreed
@@ -46,6 +47,7 @@ class Agent:
         node: str,
         instance: str,
         run: Path,
+        limits: Limits,
         lock: int,
         source: GpuSource,
         reports: ReportLog,
@@ -60,7 +62,7 @@ class Agent:
         gpus = Gpus(source, os.environ.get("CUDA_VISIBLE_DEVICES"), node, reports)
         emulated = run / EMULATED if gpus.emulated else None
         self.changed = asyncio.Event()
-        self._site = Site(node, instance, run, reports, gpus, emulated, stderr, self._freed, self.changed)
+        self._site = Site(node, instance, run, limits, reports, gpus, emulated, stderr, self._freed, self.changed)
         self.parts: dict[Key, Part] = {}
         self._lives: set[asyncio.Task[None]] = set()
         self._heard = Heard(run)

@@ -16,7 +16,7 @@ from hpcdl.agent import processes, start
 from hpcdl.agent.channel import SupervisorLink
 from hpcdl.agent.environment import gpu_environment, nodes_environment
 from hpcdl.agent.gpus import Gpus
-from hpcdl.agent.orders import Refusal, make_start, nodes_and_gpus
+from hpcdl.agent.orders import Limits, Refusal, make_start, nodes_and_gpus
 from hpcdl.agent.reports import Key, ReportLog, boottime
 from hpcdl.agent.translate import Names, Progress, event_of, exit_of
 from hpcdl.core import events as ev
@@ -52,6 +52,7 @@ class Site:
     node: str
     instance: str
     run: Path
+    limits: Limits
     reports: ReportLog
     gpus: Gpus
     emulated: Path | None
@@ -248,7 +249,7 @@ class Part:
                 self._leads = nodes[0] == self._site.node
                 await self._take_gpus()
                 gpu_env = self._gpu_env(nodes)
-            what = make_start(self._order, self.tag, self._site.node, gpu_env, self._site.emulated)
+            what = make_start(self._order, self.tag, self._site.node, self._site.limits, gpu_env, self._site.emulated)
             self._process = await asyncio.to_thread(start.begin, self.folder, what, self._site.stderr)
         except FileExistsError:
             log.info("%s was started before", self)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdl.agent.environment import trainer_environment
@@ -24,8 +25,22 @@ def nodes_and_gpus(message: RequestMessage, node: str) -> tuple[tuple[str, ...],
     raise Refusal(f"the request names no GPU of {node}")
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the settings of the same names give every supervisor (hpcdl/config.py)."""
+
+    agent_absence_s: float
+    stopped_s: float
+    log_limit_bytes: int
+
+
 def make_start(
-    order: RequestMessage, tag: str, node: str, gpu_env: Mapping[str, str] | None, emulated: Path | None
+    order: RequestMessage,
+    tag: str,
+    node: str,
+    limits: Limits,
+    gpu_env: Mapping[str, str] | None,
+    emulated: Path | None,
 ) -> Start:
     """What start.json says. `gpu_env` None: a warm start. `emulated`: the folder of emulated GPUs. Raises Refusal."""
     request, spec = order.request, order.spec
@@ -61,6 +76,9 @@ def make_start(
             progress_regex=spec.progress_regex,
             steps=spec.steps,
             checkpoint_dir=directory,
+            agent_absence_s=limits.agent_absence_s,
+            stopped_s=limits.stopped_s,
+            log_limit_bytes=limits.log_limit_bytes,
         )
     except BadStart as error:
         raise Refusal(str(error)) from None

@@ -12,7 +12,9 @@ from pathlib import Path
 from hpcdl.agent import folder
 from hpcdl.agent.agent import Agent
 from hpcdl.agent.folder import AnotherAgent
+from hpcdl.agent.orders import Limits
 from hpcdl.agent.reports import ReportLog
+from hpcdl.config import load_config
 from hpcdl.gpu import GpuSource, discover
 from hpcdl.wire.access import AccessError, AccessFile, read_access
 from hpcdl.wire.private import NotPrivate, open_private
@@ -36,6 +38,8 @@ def main(home: Path, node: str, emulate_gpus: int | None) -> int:
     try:
         if not node or "/" in node or node in (".", "..") or not node.isprintable():
             raise ValueError(f"{node!r} cannot be a node's name")
+        config = load_config(home)
+        limits = Limits(config.agent_absence_s, config.stopped_s, config.log_limit_bytes)
         access = _access(home)
         run = folder.run_folder(home, node, access.instance)
         lock = folder.lock(run)
@@ -47,15 +51,17 @@ def main(home: Path, node: str, emulate_gpus: int | None) -> int:
         about = folder.write_about(run, node, emulate_gpus)
         stderr = _begin_logging(run / folder.LOG)
         source = discover(about.emulate_gpus, run / folder.EMULATED)
-        return asyncio.run(_run(home, node, access.instance, run, lock, source, stderr))
+        return asyncio.run(_run(home, node, access.instance, run, limits, lock, source, stderr))
     except (NotPrivate, OSError, ValueError) as error:
         log.exception("the agent cannot run")
         return _fail(str(error), FAILED)
 
 
-async def _run(home: Path, node: str, instance: str, run: Path, lock: int, source: GpuSource, stderr: int) -> int:
+async def _run(
+    home: Path, node: str, instance: str, run: Path, limits: Limits, lock: int, source: GpuSource, stderr: int
+) -> int:
     reports = ReportLog(run / folder.REPORTS)
-    agent = Agent(home, node, instance, run, lock, source, reports, stderr)
+    agent = Agent(home, node, instance, run, limits, lock, source, reports, stderr)
     log.info("agent of %s, process %d, in %s; GPUs: %s %s", node, os.getpid(), run, source.name, source.detail)
     own = asyncio.create_task(agent.run())
     loop = asyncio.get_running_loop()

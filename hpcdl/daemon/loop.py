@@ -37,8 +37,8 @@ class _Call:
 class Loop:
     """Commands that arrive together are recorded together and decided together.
 
-    `on_change(world)` and `on_requests(requests)` are called in this thread after each commit; `on_lease_lost(why)`
-    once, and the thread ends: somebody else owns the ledger.
+    `on_change(world)` and `on_requests(requests)` are called in this thread after each commit; `on_lost(why)` once, when
+    the thread ends by itself: somebody else owns the ledger, or it failed.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Loop:
         debounce_s: float,
         on_change: Callable[[World], None],
         on_requests: Callable[[list[Request]], None],
-        on_lease_lost: Callable[[str], None],
+        on_lost: Callable[[str], None],
     ) -> None:
         """`debounce_s`: how long after a change the policy is asked; events that come together are seen together."""
         self._controller = controller
@@ -56,7 +56,7 @@ class Loop:
         self._debounce_s = debounce_s
         self._on_change = on_change
         self._on_requests = on_requests
-        self._on_lease_lost = on_lease_lost
+        self._on_lost = on_lost
         self._inbox: queue.SimpleQueue[_Item | _Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
         self._decide_at: float | None = None
@@ -91,6 +91,8 @@ class Loop:
         return self._put(_Call(function, Future()))
 
     def _put(self, item: _Item | _Call) -> "Future[Any]":
+        # It is under way at once: whoever asked may stop waiting, and cannot cancel it under the controller's hands.
+        item.answer.set_running_or_notify_cancel()
         if self._ended:
             item.answer.set_exception(JournalError("the daemon is ending: try again in a moment"))
         else:
@@ -107,7 +109,11 @@ class Loop:
                 self._maybe_decide()
         except LeaseLost as error:
             log.error("lease lost: %s", error)
-            self._on_lease_lost(str(error))
+            self._on_lost(str(error))
+        except BaseException as error:
+            # A daemon without its controller would only seem to live: the next one starts from the ledger.
+            log.exception("the controller failed")
+            self._on_lost(f"the controller failed: {error}")
         finally:
             self._ended = True
             self._refuse_rest()

@@ -63,7 +63,9 @@ class Daemon:
         home, config = self.home, self.config
         journal = SqliteJournal(home / "ledger.sqlite", lease_check=lambda: self.lease.holds(), samples=config.samples)
         self.journal = journal
-        self.profiles = Profiles(load_profiles([conf_folder() / "profiles", home / "profiles"]))
+        found = load_profiles([conf_folder() / "profiles", home / "profiles"])
+        aliases = {alias.lower(): profile for profile in found.values() for alias in profile.aliases}
+        self.profiles = Profiles(aliases | found)
         self.policies = Policies()
         register(self.policies)
         rules = Rules(
