@@ -37,8 +37,8 @@ class _Call:
 class Loop:
     """Commands that arrive together are recorded together and decided together.
 
-    `on_change(world)` and `on_requests(requests)` are called in this thread after each commit; `on_lost(why)` once, when
-    the thread ends by itself: somebody else owns the ledger, or it failed.
+    `on_change(world)` and `on_requests(requests)` are called in this thread after each commit; `on_lost(why)` once,
+    when the thread ends by itself: somebody else owns the ledger, or it failed.
     """
 
     def __init__(
@@ -93,11 +93,16 @@ class Loop:
     def _put(self, item: _Item | _Call) -> "Future[Any]":
         # It is under way at once: whoever asked may stop waiting, and cannot cancel it under the controller's hands.
         item.answer.set_running_or_notify_cancel()
-        if self._ended:
+        if self._over():
             item.answer.set_exception(JournalError("the daemon is ending: try again in a moment"))
         else:
             self._inbox.put(item)
+            if self._over():  # the thread may have looked for the last time just before
+                self._refuse_rest()
         return item.answer
+
+    def _over(self) -> bool:
+        return self._ended
 
     def _run(self) -> None:
         try:

@@ -1,8 +1,9 @@
 """A trainer whose "weights" are a chain of hashes: a lost or repeated step changes the end, wherever it resumes.
 
-    python trainer.py STEPS [--step-s 0.01] [--save-every 20] [--start-s 0] [--save-s 0] [--fail-at N] [--gate-s 0]
+    python trainer.py STEPS [--step-s 0.01] [--save-every 20] [--start-s 0] [--save-s 0] [--fail-at N] [--record DIR]
 
 It holds its emulated GPUs as a real one holds GPU memory: a second process on one of them ends with code 86.
+With --record it keeps one file a process there: when it had its GPUs, and how far it came, by CLOCK_MONOTONIC.
 """
 
 import argparse
@@ -31,6 +32,27 @@ def final(steps: int) -> str:
     return weights
 
 
+class Record:
+    """What a process did, in one file that each step writes over: it is right whenever the process is killed."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file = -1
+        if folder is None:
+            return
+        job, incarnation, rank = (int(os.environ[f"HPCDL_{name}"]) for name in ("JOB", "INCARNATION", "NODE_RANK"))
+        gpus = os.environ["HPCDL_GPUS"].split(",")
+        self._known = {"job": job, "incarnation": incarnation, "rank": rank, "gpus": gpus, "from": time.monotonic()}
+        name = f"{job}.{incarnation}.{rank}.{os.getpid()}.{time.monotonic_ns()}"
+        self._file = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self.write(None, None)
+
+    def write(self, resumed: int | None, step: int | None, busy: str = "") -> None:
+        """How far it is now."""
+        if self._file >= 0:
+            body = {**self._known, "to": time.monotonic(), "resumed": resumed, "step": step, "busy": busy}
+            os.pwrite(self._file, json.dumps(body).ljust(700).encode(), 0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("steps", type=int)
@@ -40,6 +62,7 @@ def main() -> None:
     parser.add_argument("--save-s", type=float, default=0.0)
     parser.add_argument("--fail-at", type=int)
     parser.add_argument("--fail-code", type=int, default=3)
+    parser.add_argument("--record", type=Path)
     options = parser.parse_args()
 
     session = hpcdl.attach()
@@ -47,7 +70,9 @@ def main() -> None:
         hold(os.environ["HPCDL_EMULATED"], os.environ["HPCDL_GPUS"].split(","), util=50, memory_mib=1000)
     except GpuBusy as busy:
         print(f"GPU HELD TWICE: {busy}", flush=True)
+        Record(options.record).write(None, None, str(busy))
         sys.exit(GPU_BUSY_EXIT)
+    record = Record(options.record)
     time.sleep(options.start_s)
     step, weights = 0, "seed"
     found = hpcdl.resume()
@@ -56,6 +81,8 @@ def main() -> None:
         step, weights = state["step"], state["weights"]
         assert step == found.step
     print(f"resumed at {step} on {os.environ['HPCDL_GPU_COUNT']} GPUs", flush=True)
+    resumed = step
+    record.write(resumed, step)
     hpcdl.ready(step)
 
     def save() -> None:
@@ -70,6 +97,7 @@ def main() -> None:
         time.sleep(options.step_s)
         weights = chain(step, weights)
         step += 1
+        record.write(resumed, step)
         hpcdl.progress(step, options.steps)
         if hpcdl.should_suspend():
             save()
