@@ -159,7 +159,7 @@ def test_trainer_killed_at_the_gate(make_cluster: MakeCluster) -> None:
     cluster.cli("config", "policy", "marble-warm")
     first = cluster.submit("--step-s", 0.02, steps=100, gpus="1:3")
     script = [sys.executable, "-m", "hpcdl.trainer.gate", str(Path(__file__).with_name("trainer.py"))]
-    options = ["400", "--step-s", "0.02", "--save-s", "3"]
+    options = ["400", "--step-s", "0.02", "--save-s", "3", "--save-every", "10000"]
     answer = cluster.cli("submit", "--json", "--gpus", "1:3", "--steps", "400", "--", *script, *options)
     second = answer["jobs"][0]["id"]
     cluster.until(lambda: "AtGate" in cluster.kinds(second))
