@@ -244,6 +244,7 @@ class Part:
         try:
             if self._order.request.placement is None:
                 gpu_env = None
+                self._leads = self._order.request.nodes[:1] in ((), (self._site.node,))
             else:
                 nodes, self.gpus = nodes_and_gpus(self._order, self._site.node)
                 self._leads = nodes[0] == self._site.node

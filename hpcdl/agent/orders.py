@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdl.agent.environment import trainer_environment
+from hpcdl.agent.environment import nodes_environment, trainer_environment
 from hpcdl.agent.startfile import BadStart, Start
 from hpcdl.wire.messages import RequestMessage
 
@@ -56,6 +56,8 @@ def make_start(
         node=node,
         checkpoint_dir=directory,
     )
+    if gpu_env is None and node in request.nodes:  # ranks that attach at the gate must know which they are
+        environment |= nodes_environment(request.nodes, node)
     if emulated is not None:
         environment["HPCDL_EMULATED"] = str(emulated)
     try:

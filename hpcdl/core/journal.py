@@ -22,7 +22,7 @@ class LeaseLost(JournalError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of an agent. `kind`: start, open, suspend, end. `id` is given by the journal (0 before).
+    """What is asked of an agent. `kind`: start (which names all `nodes`), open, suspend, end. `id`: from the journal.
 
     Agents are idempotent by (job, incarnation, kind); requests with a fence below the highest seen are refused.
     """
@@ -32,6 +32,7 @@ class Request:
     job: int
     incarnation: int
     membership: int = 1
+    nodes: tuple[str, ...] = ()
     placement: Placement | None = None
     grace_s: float = 0.0
     id: int = 0

@@ -44,7 +44,7 @@ class Steps:
         """Asks for the next incarnation, at the gate where `placement` is None."""
         number = job.last_incarnation + 1
         self.events.append(StartRequested(job.id, number, nodes, placement))
-        self.requests += [Request("start", node, job.id, number, placement=placement) for node in nodes]
+        self.requests += [Request("start", node, job.id, number, nodes=nodes, placement=placement) for node in nodes]
 
     def open(self, job: Job, incarnation: Incarnation, placement: Placement) -> None:
         """Opens the gate."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,9 +52,12 @@ class HubSettings:
 class Hub:
     """Knows which agent is connected; everything durable is the Controller's."""
 
-    def __init__(self, loop: Loop, settings: HubSettings) -> None:
-        """`loop`: where commands go."""
+    def __init__(
+        self, loop: Loop, settings: HubSettings, on_heartbeat: Callable[[str, msg.HeartbeatMessage], None]
+    ) -> None:
+        """`loop`: where commands go. `on_heartbeat(node, message)`: telemetry, in the asyncio thread; must not wait."""
         self._loop = loop
+        self._on_heartbeat = on_heartbeat
         self._settings = settings
         self._connections: dict[str, _Connection] = {}
         self.arrived = asyncio.Event()
@@ -89,8 +92,10 @@ class Hub:
         connection: _Connection | None = None
         why = "the connection ended"
         try:
-            connection = await self._greet(socket)
+            connection, inventory = await self._greet(socket)
+            await self._join(connection, inventory)
             await self._run(connection)
+            await _close(socket, CLOSE_REPLACED, "the agent called again")
         except WebSocketDisconnect as gone:
             why = f"the connection ended ({gone.code}{' ' if gone.reason else ''}{gone.reason or ''})"
         except (msg.BadMessage, cmd.Refused, TimeoutError) as error:
@@ -101,13 +106,13 @@ class Hub:
             why = str(error)
             await _close(socket, CLOSE_AGAIN, "not recorded, call again")
         finally:
-            # A connection that was replaced says nothing about the node.
+            # A connection that was replaced says nothing about the node; one that failed to join replaced another.
             if connection is not None and self._connections.get(connection.node) is connection:
                 del self._connections[connection.node]
                 self._loop.send(cmd.AgentGone(connection.node, why))
 
-    async def _greet(self, socket: WebSocket) -> _Connection:
-        hello = msg.decode_message(await asyncio.wait_for(socket.receive_text(), HELLO_S))
+    async def _greet(self, socket: WebSocket) -> tuple[_Connection, msg.InventoryMessage]:
+        hello = msg.decode_message(await asyncio.wait_for(_frame(socket), HELLO_S))
         if not isinstance(hello, msg.HelloMessage):
             raise msg.BadMessage("the first message must be a hello")
         if hello.instance != self._settings.instance:
@@ -126,19 +131,17 @@ class Hub:
             self._settings.interval_s,
         )
         await socket.send_text(msg.encode_message(message))
-        inventory = msg.decode_message(await asyncio.wait_for(socket.receive_text(), HELLO_S * 4))
+        inventory = msg.decode_message(await asyncio.wait_for(_frame(socket), HELLO_S * 4))
         if not isinstance(inventory, msg.InventoryMessage):
             raise msg.BadMessage("the second message must be an inventory")
-        connection = _Connection(hello.node, socket, hello.log_id)
-        replaced = self._connections.get(hello.node)
-        # From here on requests for the node are kept for this connection, before and after the inventory is recorded.
-        self._connections[hello.node] = connection
-        if replaced is not None:
-            await _close(replaced.socket, CLOSE_REPLACED, "the agent called again")
-        await self._join(connection, inventory)
-        return connection
+        return _Connection(hello.node, socket, hello.log_id), inventory
 
     async def _join(self, connection: _Connection, inventory: msg.InventoryMessage) -> None:
+        replaced = self._connections.get(connection.node)
+        # From here on requests for the node are kept for this connection, before and after the inventory is recorded.
+        self._connections[connection.node] = connection
+        if replaced is not None:
+            replaced.outgoing.put_nowait(None)  # ends it, when it can: its agent may be stopped, and nobody waits for it
         joined = await _answer(
             self._loop.send(
                 cmd.Inventory(
@@ -195,7 +198,7 @@ class Hub:
         self, connection: _Connection, reports: "asyncio.Queue[tuple[int, Event | None, Future[Any]]]"
     ) -> None:
         while True:
-            message = msg.decode_message(await connection.socket.receive_text())
+            message = msg.decode_message(await _frame(connection.socket))
             if isinstance(message, msg.ReportMessage):
                 event = _event(message)
                 command: cmd.Command = (
@@ -208,6 +211,7 @@ class Hub:
                 self._loop.send(cmd.Taken(message.id))
             elif isinstance(message, msg.HeartbeatMessage):
                 connection.heartbeat = message
+                self._on_heartbeat(connection.node, message)
 
     async def _acknowledge(
         self, connection: _Connection, reports: "asyncio.Queue[tuple[int, Event | None, Future[Any]]]"
@@ -228,6 +232,17 @@ def _event(message: msg.ReportMessage) -> Event | None:
     except CodecError as error:
         log.warning("report %d not understood: %s", message.number, error)
         return None
+
+
+async def _frame(socket: WebSocket) -> str:
+    """The next frame. Raises WebSocketDisconnect, or BadMessage for one of bytes."""
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code") or 1006, message.get("reason") or "")
+    text: str | None = message.get("text")
+    if text is None:
+        raise msg.BadMessage("a frame is not text")
+    return text
 
 
 async def _answer(future: "Future[Any]") -> Any:

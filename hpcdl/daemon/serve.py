@@ -31,11 +31,12 @@ from hpcdl.daemon.identity import load_identity
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.ticks import Ticks
 from hpcdl.ledger import Lease, SqliteJournal
+from hpcdl.ledger.samples import Sample
 from hpcdl.local.launcher import LocalAgent
 from hpcdl.marble import register
 from hpcdl.profiles import conf_folder, load_profiles
 from hpcdl.wire.access import AccessFile, write_access
-from hpcdl.wire.messages import MAX_MESSAGE
+from hpcdl.wire.messages import MAX_MESSAGE, HeartbeatMessage
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -108,7 +109,8 @@ class Daemon:
         self.loop = Loop(self.controller, self.clock, self.config.debounce_s, changes.announce, dispatch, lost)
         self.hub = Hub(
             self.loop,
-            HubSettings(self.identity.instance, self.home, self.config.agent_lease_s, self.config.monitor_interval_s),
+            HubSettings(self.identity.instance, self.home, self.config.agent_lease_s, self.config.heartbeat),
+            self._keep_samples,
         )
         self._changes = changes
         listener = socket.create_server((self.config.listen_host, self.config.listen_port), backlog=512)
@@ -200,11 +202,22 @@ class Daemon:
             # The next commit finds it too; without commits somebody has to look.
             self.loop.send(cmd.Tick())
 
+    def _keep_samples(self, node: str, heartbeat: HeartbeatMessage) -> None:
+        now = self.clock.now()
+        lines = [line for line in heartbeat.gpus if line.util is not None or line.memory_mib is not None]
+        try:
+            samples = [Sample(now, node, line.index, line.util, line.memory_mib, line.power_w) for line in lines]
+        except ValueError as error:
+            log.warning("samples of %s are dropped: %s", node, error)
+            return
+        self.journal.add_samples(samples)
+
     def _retain(self) -> None:
         """Snapshots bound the replay; what is older goes to the archive."""
         config = self.config
 
         def keep(controller: Controller) -> None:
+            self.journal.flush()  # samples that no commit has taken along
             seq = controller.world.seq
             if seq - self.journal.snapshot_seq >= config.snapshot_every:
                 self.journal.snapshot(controller.world)
