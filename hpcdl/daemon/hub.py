@@ -141,7 +141,7 @@ class Hub:
         # From here on requests for the node are kept for this connection, before and after the inventory is recorded.
         self._connections[connection.node] = connection
         if replaced is not None:
-            replaced.outgoing.put_nowait(None)  # ends it, when it can: its agent may be stopped, and nobody waits for it
+            replaced.outgoing.put_nowait(None)  # ends it when it can: its agent may be stopped
         joined = await _answer(
             self._loop.send(
                 cmd.Inventory(

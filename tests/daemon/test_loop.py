@@ -1,71 +1,138 @@
-"""The controller's thread survives whoever asks it, and does not outlive its own failure in silence."""
+"""The controller's thread: answers after the commit, one bad command harms no other, a lost lease ends it."""
 
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
 from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
-from hpcdl.core.journal import JournalError, MemoryJournal
+from hpcdl.core.commands import Refused
+from hpcdl.core.events import Recorded
+from hpcdl.core.journal import JournalError, LeaseLost, MemoryJournal, Request, Stamped
+from hpcdl.core.model import GpuInfo, JobSpec, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.loop import Loop
 from hpcdl.marble import register
 
-PATIENCE_S = 20.0
+SPEC = JobSpec(("true",), "job")
 
 
-@dataclass
+class Journal(MemoryJournal):
+    """Fails when told to."""
+
+    error: JournalError | None = None
+
+    def append(
+        self, events: Sequence[Stamped], requests: Sequence[Request] = (), settled: Sequence[int] = ()
+    ) -> tuple[list[Recorded], list[Request]]:
+        if self.error is not None:
+            raise self.error
+        return super().append(events, requests, settled)
+
+
 class Running:
-    """A loop, and what it told of its own end."""
+    """A loop with what it told."""
 
-    loop: Loop
-    lost: list[str] = field(default_factory=list)
-    ended: threading.Event = field(default_factory=threading.Event)
+    def __init__(self) -> None:
+        self.journal = Journal()
+        policies = Policies()
+        register(policies)
+        self.controller = Controller(self.journal, policies, Profiles({}))
+        self.worlds: list[World] = []
+        self.requests: Future[list[Request]] = Future()
+        self.lost: Future[str] = Future()
+        self.loop = Loop(
+            self.controller, Clock(0.0), 0.005, self.worlds.append, self._on_requests, self.lost.set_result
+        )
+        self.loop.start()
+
+    def _on_requests(self, requests: list[Request]) -> None:
+        if not self.requests.done():
+            self.requests.set_result(requests)
+
+    def ask(self, command: cmd.Command) -> Any:
+        return self.loop.send(command).result(10)
 
 
 @pytest.fixture
 def running() -> Iterator[Running]:
-    policies = Policies()
-    register(policies)
-    controller = Controller(MemoryJournal(), policies, Profiles({}))
-    lost: list[str] = []
-    ended = threading.Event()
-
-    def tell(why: str) -> None:
-        lost.append(why)
-        ended.set()
-
-    loop = Loop(controller, Clock(0.0), 0.0, lambda world: None, lambda requests: None, tell)
-    loop.start()
-    yield Running(loop, lost, ended)
-    loop.stop()
+    made = Running()
+    yield made
+    made.loop.stop()
 
 
-def test_who_stops_waiting_does_not_stop_the_controller(running: Running) -> None:
-    """A connection that ends cancels what it waits for, in the middle of a commit if need be."""
-    busy = threading.Event()
-    running.loop.call(lambda controller: busy.wait(PATIENCE_S))
-    left = [running.loop.send(cmd.Tick()), running.loop.call(lambda controller: 1)]
-    assert [future.cancel() for future in left] == [False, False]
-    busy.set()
-    assert running.loop.call(lambda controller: 7).result(PATIENCE_S) == 7
-    assert left[1].result(PATIENCE_S) == 1
+def inventory(node: str = "n1", gpus: int = 2) -> cmd.Inventory:
+    infos = tuple(GpuInfo(index, f"{node}-{index}") for index in range(gpus))
+    return cmd.Inventory(node, infos, 8, 1000, 1, "boot", "log", True)
 
 
-def test_a_controller_that_fails_says_so_and_answers_nobody_any_more(
-    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail() -> None:
-        raise RuntimeError("broken")
+def test_a_submit_is_answered_after_its_commit_and_decided_after_that(running: Running) -> None:
+    running.ask(inventory())
+    assert running.ask(cmd.Submit((SPEC,), "r")) == (1,)
+    assert running.journal.records[-1].event.kind in {"JobSubmitted", "PlanAdopted", "StartRequested"}
+    requests = running.requests.result(10)
+    assert [(request.kind, request.node, request.job) for request in requests] == [("start", "n1", 1)]
+    assert running.worlds[-1].jobs[1].running is not None
 
-    monkeypatch.setattr(running.loop, "_maybe_decide", fail)
-    running.loop.call(lambda controller: None)
-    assert running.ended.wait(PATIENCE_S)
-    assert running.lost == ["the controller failed: broken"]
-    assert "the controller failed" in caplog.text
-    with pytest.raises(JournalError, match="the daemon is ending"):
-        running.loop.send(cmd.Tick()).result(PATIENCE_S)
+
+def test_a_refused_command_harms_no_other(running: Running) -> None:
+    futures = [running.loop.send(cmd.Cancel(99)), running.loop.send(cmd.Submit((SPEC,), "r"))]
+    with pytest.raises(Refused, match="no job 99"):
+        futures[0].result(10)
+    assert futures[1].result(10) == (1,)
+
+
+def test_a_command_that_breaks_harms_no_other(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def block(controller: Controller) -> None:
+        hold.result(10)
+
+    hold: Future[None] = Future()
+    running.loop.call(block)  # the next three arrive together
+    futures = [
+        running.loop.send(cmd.Submit((SPEC,), "a")),
+        running.loop.send(object()),  # type: ignore[arg-type]
+        running.loop.send(cmd.Submit((SPEC,), "b")),
+    ]
+    hold.set_result(None)
+    with pytest.raises(TypeError, match="no such command"):
+        futures[1].result(10)
+    assert [futures[0].result(10), futures[2].result(10)] == [(1,), (2,)]
+
+
+def test_a_commit_that_fails_acknowledges_nothing_and_the_next_one_works(running: Running) -> None:
+    running.journal.error = JournalError("the disk is full")
+    with pytest.raises(JournalError, match="full"):
+        running.ask(cmd.Submit((SPEC,), "r"))
+    assert running.loop.world.jobs == {}
+    running.journal.error = None
+    assert running.ask(cmd.Submit((SPEC,), "r")) == (1,)
+
+
+def test_a_decision_that_was_not_recorded_is_taken_again(running: Running) -> None:
+    running.ask(inventory())
+    failed: Future[None] = Future()
+    append: Callable[..., Any] = running.journal.append
+
+    def refuse_plans(events: Sequence[Stamped], *rest: Any) -> Any:
+        if any(event.kind == "StartRequested" for _, event in events) and not failed.done():
+            failed.set_result(None)
+            raise JournalError("the disk is full")
+        return append(events, *rest)
+
+    running.journal.append = refuse_plans  # type: ignore[method-assign,assignment]
+    running.ask(cmd.Submit((SPEC,), "r"))
+    failed.result(10)
+    assert running.requests.result(10)[0].kind == "start"
+
+
+def test_a_lost_lease_ends_the_loop(running: Running) -> None:
+    running.journal.error = LeaseLost("another daemon holds the lease")
+    with pytest.raises(LeaseLost):
+        running.ask(cmd.Submit((SPEC,), "r"))
+    assert "another daemon" in running.lost.result(10)
+    with pytest.raises(JournalError):
+        running.ask(cmd.Submit((SPEC,), "r"))
