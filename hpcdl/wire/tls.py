@@ -13,7 +13,7 @@ from hpcdl.wire.private import open_private
 
 _DAY_S = 86400.0
 VALID_S = 3650 * _DAY_S
-SKEW_S = _DAY_S  # a certificate is valid from this long before it was made: nodes' clocks differ
+SKEW_S = VALID_S  # a certificate is valid from this long before it was made: clocks differ, and are stepped back
 
 
 def make_certificate(hosts: Iterable[str], *, now: float) -> tuple[bytes, bytes]:
