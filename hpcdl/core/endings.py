@@ -71,21 +71,34 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
         return hinted.hint, _how(hinted)  # a clean exit at an unopened gate, say, is no DONE
     asked = {part.ended_by for part in parts} - {None}
     # Ended by us, a program may say 0 for having caught SIGTERM; asked to suspend, our trainers only when complete.
-    if clean and (not asked or (incarnation.attached and "end" not in asked)):
+    # With another preset it is the framework that saves and exits with 0, whoever reports the progress.
+    ours = incarnation.attached and job.spec.signal == "hpcdl"
+    if clean and (not asked or (ours and "end" not in asked)):
         return Cause.DONE, ""
     if clean and asked <= {"suspend", "absence"}:
         return Cause.SUSPENDED, "exited at the suspend signal"
-    if incarnation.ending is not None:
+    culprit = _culprit(parts) if asked <= {"end"} else None
+    if incarnation.ending is not None and (culprit is None or incarnation.ending is not Cause.INFRASTRUCTURE):
         return incarnation.ending, incarnation.ending_detail
-    worst = next((part for part in parts if part.code or part.signal), parts[0])
+    if culprit is not None and culprit.hint is not None:
+        return culprit.hint, _how(culprit)
+    worst = culprit or next((part for part in parts if part.code or part.signal), parts[0])
     detail = _how(worst)
-    if asked:
+    if asked and culprit is None:
         return Cause.PREEMPTED, f"no checkpoint within the grace, {detail}"
     if worst.signal in OUTSIDE_SIGNALS:
         return Cause.INFRASTRUCTURE, f"killed from outside, {detail}"
     if worst.code == STALE_EXIT and worst.signal is None and incarnation.attached:
         return Cause.INFRASTRUCTURE, "a newer incarnation had claimed its checkpoint folder"
     return Cause.USER_ERROR, detail
+
+
+def _culprit(parts: Iterable[Part]) -> Part | None:
+    """Of the parts that failed unasked the one that took the others along: they are ended for it, or die of errors."""
+    failed = [part for part in parts if part.ended_by is None and (part.hint or part.code or part.signal)]
+    return min(
+        failed, key=lambda p: (p.hint is None, p.signal not in OUTSIDE_SIGNALS, p.exited_at or 0.0), default=None
+    )
 
 
 def _how(part: Part) -> str:

@@ -16,7 +16,7 @@ END_GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL for what is ended without a checkpoint, at most."""
 
 STRAGGLER_S = 60.0
-"""When one node's part of a job ended well, the others may take this long to follow before they are ended."""
+"""When the writer's part of a job ended well, the others may take this long to follow before they are ended."""
 
 
 GATE_PATIENCE_S = 600.0
@@ -131,17 +131,19 @@ def _gate_broken(gated: Incarnation) -> bool:
 
 
 def _gang_broken(incarnation: Incarnation, now: float) -> str | None:
-    """Why the rest of a job on several nodes has to end: one part is gone, or long done while others are not."""
+    """Why the rest of a job on several nodes has to end: one part is gone, or the writer's long done."""
     gone = [part for part in incarnation.parts if part.exited or part.lost]
     if not gone or len(gone) == len(incarnation.parts):
         return None
-    bad = next((part for part in gone if part.lost or part.code or part.signal), None)
+    bad = next((part for part in gone if part.lost or part.code != 0), None)  # None: killed, or never started
     if incarnation.state is IncarnationState.SAVING and bad is not incarnation.parts[0]:
         return None  # the writer may still save; the agents' own grace bounds it
     if bad is not None:
         return f"its part on {bad.node} ended"
-    since = min(part.exited_at for part in gone if part.exited_at is not None)
-    return f"its part on {gone[0].node} ended {STRAGGLER_S:.0f} s ago" if now - since > STRAGGLER_S else None
+    # While the writer goes on the job does: it may evaluate or export long after the others are through.
+    since = incarnation.parts[0].exited_at
+    late = since is not None and now - since > STRAGGLER_S
+    return f"its part on {gone[0].node} ended {STRAGGLER_S:.0f} s ago" if late else None
 
 
 def _grant(world: World, job: Job, placement: Placement, taken: set[GpuRef], steps: Steps, now: float) -> bool:

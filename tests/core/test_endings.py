@@ -74,6 +74,24 @@ def part(**how: object) -> Part:
             ),
             Cause.INFRASTRUCTURE,
         ),
+        # The one that failed unasked says why, not those that were ended for it.
+        (
+            incarnation(
+                part(signal="SIGTERM", ended_by="end"), replace(ENDED, node="n2", code=3), ending=Cause.INFRASTRUCTURE
+            ),
+            Cause.USER_ERROR,
+        ),
+        (
+            incarnation(
+                part(signal="SIGTERM", ended_by="end"),
+                replace(ENDED, node="n2", code=1, hint=Cause.OUT_OF_MEMORY),
+                ending=Cause.INFRASTRUCTURE,
+            ),
+            Cause.OUT_OF_MEMORY,
+        ),
+        # A rank was killed, and its peers died of the broken connection.
+        (incarnation(part(code=1), replace(ENDED, node="n2", signal="SIGKILL")), Cause.INFRASTRUCTURE),
+        (incarnation(part(code=1), replace(ENDED, node="n2", signal="SIGTERM", ended_by="suspend")), Cause.PREEMPTED),
         (incarnation(part(code=0), replace(ENDED, node="n2", code=3)), Cause.USER_ERROR),
         (incarnation(part(code=0), replace(ENDED, node="n2", code=0)), Cause.DONE),
         (incarnation(part(detail="the node was started again")), Cause.USER_ERROR),
@@ -82,6 +100,13 @@ def part(**how: object) -> Part:
 def test_causes(inc: Incarnation, cause: Cause) -> None:
     found, _ = cause_of(JOB, inc)
     assert found is cause
+
+
+@pytest.mark.parametrize("preset", ["lightning", "hf", "submitit", "none"])
+def test_a_framework_that_exits_well_when_asked_is_not_complete_for_that(preset: str) -> None:
+    job = replace(JOB, spec=replace(JOB.spec, signal=preset))
+    assert cause_of(job, incarnation(part(code=0, ended_by="suspend")))[0] is Cause.SUSPENDED
+    assert cause_of(job, incarnation(part(code=0)))[0] is Cause.DONE
 
 
 def run_once(draft: Draft, code: int, at: float, step: int | None = None, rules: Rules | None = None) -> Job:

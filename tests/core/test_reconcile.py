@@ -143,6 +143,31 @@ def test_stragglers_are_ended() -> None:
     assert ended.cause is Cause.INFRASTRUCTURE
 
 
+def test_the_writer_may_go_on_when_the_others_are_through() -> None:
+    made = cluster(n1=2, n2=2)
+    made.submit(spec(nodes=2))
+    made.run(20.0)
+    made.tick_every(10.0)
+    made._exit(made.trainers[1, 1], "n2", code=0, attached=True)
+    made.run(2 * STRAGGLER_S)
+    assert told(made, ev.EndRequested) == []
+    made._exit(made.trainers[1, 1], "n1", code=0, attached=True)
+    finish(made)
+    assert (made.job(1).outcome, made.job(1).last_incarnation) == (JobState.DONE, 1)
+
+
+def test_a_part_that_cannot_be_started_ends_the_others_at_once() -> None:
+    made = cluster(n1=2, n2=2)
+    made.submit(spec(nodes=2))
+    made.run(20.0)
+    made._exit(made.trainers[1, 1], "n2", hint=Cause.INFRASTRUCTURE, detail="GPU 0: held by process 1")
+    made.run(5.0)
+    ended = next(r.event for r in made.journal.records if isinstance(r.event, ev.EndRequested))
+    assert ended.detail == "its part on n2 ended"
+    finish(made)
+    assert (made.job(1).outcome, made.job(1).failures) == (JobState.DONE, 1)
+
+
 def test_a_lost_node_and_its_late_reports() -> None:
     made = cluster(n1=2, n2=2)
     made.submit(spec())
