@@ -199,8 +199,8 @@ class Daemon:
 
     def _renew(self) -> None:
         if not self.lease.renew():
-            # The next commit finds it too; without commits somebody has to look.
-            self.loop.send(cmd.Tick())
+            # A commit finds it, and ends us; so there has to be one.
+            self.loop.send(cmd.Trouble("lease", "this daemon does not hold it any more"))
 
     def _keep_samples(self, node: str, heartbeat: HeartbeatMessage) -> None:
         now = self.clock.now()
@@ -252,12 +252,14 @@ class Daemon:
     async def _stop_when_asked(self) -> None:
         """Once a stop is recorded: waits until nothing lives, then lets agents and server end."""
         await self._stopping.wait()
-        self.agent.end()
+        # Our own agent may have died just now: it is started again, for its trainers are to be suspended too.
+        ours = self.config.node if self.local_agent else None
         end = time.monotonic() + self.config.stop_grace_s
-        while time.monotonic() < end and _lives(self.loop.world):
+        while time.monotonic() < end and _lives(self.loop.world, ours):
             await self._changes.wait(1.0)
-        if _lives(self.loop.world):
+        if _lives(self.loop.world, ours):
             log.warning("stopping with trainers that have not ended; their agents end them when their lease runs out")
+        self.agent.end()
         self.hub.bye("hpcdl daemon stop")
         end = time.monotonic() + AGENTS_S
         while time.monotonic() < end and self.hub.nodes():
@@ -278,10 +280,10 @@ class Daemon:
             log.error("closing: %s", error)
 
 
-def _lives(world: World) -> bool:
-    """Whether any incarnation is left on a node that can still answer."""
+def _lives(world: World, ours: str | None) -> bool:
+    """Whether any incarnation is left on a node that can still answer, or on `ours`, which will again."""
     return any(
-        not part.gone and world.nodes[part.node].connected
+        not part.gone and (world.nodes[part.node].connected or part.node == ours)
         for number in world.active
         for incarnation in world.jobs[number].live
         for part in incarnation.parts

@@ -1,0 +1,39 @@
+"""A daemon that ends: told to while its agent is dead, and when its lease is gone."""
+
+import os
+import select
+from pathlib import Path
+
+from tests.system.cluster import Cluster, kill
+
+
+def test_a_stop_suspends_what_an_agent_left_that_just_died(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "home", gpus=1).start()
+    try:
+        job = cluster.submit(steps=100_000)
+        cluster.until_step(job, 5)
+        kill(cluster.agent_pid())
+        cluster.cli("daemon", "stop")
+        assert cluster.tagged() == []
+        assert cluster.ours() == []
+        cluster.start()
+        assert "IncarnationEnded" in cluster.kinds(job)
+        assert cluster.job(job)["cause"] == "suspended"
+    finally:
+        cluster.stop()
+
+
+def test_an_idle_daemon_ends_when_its_lease_is_gone(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "home", gpus=1).start()
+    try:
+        for lease in cluster.home.glob("lease.*"):
+            lease.unlink()
+        descriptor = os.pidfd_open(cluster.daemon_pid)
+        try:
+            assert select.select([descriptor], [], [], 40)[0], "it goes on without a lease"
+        finally:
+            os.close(descriptor)
+        assert "lease lost" in (cluster.home / "daemon.log").read_text()
+        cluster.start()
+    finally:
+        cluster.stop()
