@@ -121,3 +121,9 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     key.chmod(0o640)
     with pytest.raises(NotPrivate, match="run chmod 600"):
         server_context(certificate, key)
+
+
+def test_a_clock_that_was_stepped_back_shuts_nobody_out(tmp_path: Path) -> None:
+    pair = make_certificate([], now=time.time() + 400 * 86_400)
+    with server(*keep(tmp_path, pair)) as port:
+        assert dial(port, client_context(pair[0].decode()), "localhost") == b"hello"
