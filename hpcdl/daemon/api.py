@@ -61,6 +61,7 @@ class Changes:
         """`loop`: where the waiters are."""
         self._loop = loop
         self._event = asyncio.Event()
+        self.closed = False
 
     def announce(self, world: World) -> None:
         """Something was committed."""
@@ -68,6 +69,11 @@ class Changes:
             self._loop.call_soon_threadsafe(self._swap)
         except RuntimeError:
             log.debug("a commit after the end of the event loop")
+
+    def close(self) -> None:
+        """The daemon ends: nobody is to wait any more. In the event loop's thread."""
+        self.closed = True
+        self._swap()
 
     def _swap(self) -> None:
         event, self._event = self._event, asyncio.Event()
@@ -173,8 +179,8 @@ class Api:
     async def _submit(self, request: Request) -> dict[str, Any]:
         body = await _body(request)
         request_id, jobs = body.get("request_id"), body.get("jobs")
-        if not isinstance(request_id, str) or not 1 <= len(request_id) <= 100:
-            raise _Problem(400, "request_id must be a string of 1 to 100 characters")
+        if not isinstance(request_id, str) or not 1 <= len(request_id) <= 100 or not request_id.isprintable():
+            raise _Problem(400, "request_id must be a string of 1 to 100 printable characters")
         if not isinstance(jobs, list):
             raise _Problem(400, "jobs must be a list of specs")
         try:
@@ -241,7 +247,7 @@ class Api:
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
         clock = asyncio.get_running_loop()
         end = clock.time() + seconds
-        while not condition():
+        while not condition() and not self._changes.closed:
             if not await self._changes.wait(end - clock.time()) and clock.time() >= end:
                 return
 

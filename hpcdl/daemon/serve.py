@@ -120,7 +120,7 @@ class Daemon:
         node = self.config.node
         self.agent = LocalAgent(self.home, node, self.emulate_gpus, lambda: node in self.hub.nodes())
         ticks = self._ticks()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # HUP: its terminal was closed
             running.add_signal_handler(number, self._on_signal)
         self.loop.start()
         identity = self.identity
@@ -269,6 +269,7 @@ class Daemon:
 
     def _end_server(self) -> None:
         self._uvicorn.should_exit = True
+        self._changes.close()  # who waits for an answer gets it now, not a connection that breaks
 
     def _close(self) -> None:
         self.loop.stop()
