@@ -8,6 +8,9 @@ from hpcdl.core.model import IncarnationState, Job, JobState, Placement, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.units import count, seconds_text
 
+MEASURED_AFTER_S = 30.0
+"""Steps are reported every few seconds, so a rate that was measured for less than this may be far off."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -72,13 +75,26 @@ def _details(world: World, job: Job, eta: float | None, now: float) -> list[str]
         lines.append(f"suspended {count(job.suspends, 'time')}")
     if job.last_cause is not None and not job.finished:
         lines.append(f"incarnation {job.last_incarnation - len(job.live)} ended: {job.last_cause}, {job.last_detail}")
+    if not job.finished and job.last_cause is not None and job.saved_step is None:
+        lines.append("no checkpoint yet: it started from the beginning" if running else "no checkpoint: it starts over")
     if job.failures:
-        lines.append(f"{count(job.failures, 'failure')}; {job.retries_used} of {job.spec.retries} retries used")
+        used = f"; {retries_used(job)} of {job.spec.retries} retries used" if job.spec.retries else ""
+        lines.append(count(job.failures, "failure") + used)
     if eta is not None:
         lines.append(f"about {seconds_text(eta)} to go at this rate")
-    elif not job.finished and job.running is None:
+    elif not job.finished and job.first_start_at is None and running is None:
         lines.append(f"has waited {seconds_text(max(0.0, now - job.submitted_at))} since its submission")
     return lines
+
+
+def retries_used(job: Job) -> int:
+    """Starts that user errors have cost so far; the last error, for which none was left, costs none."""
+    return min(job.retries_used, job.spec.retries)
+
+
+def can_suspend(job: Job) -> bool:
+    """Whether it has shown, by attaching or by its signal's preset, that it checkpoints when it is asked to."""
+    return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")
 
 
 def eta_s(job: Job, profiles: Profiles, now: float) -> float | None:
@@ -90,7 +106,7 @@ def eta_s(job: Job, profiles: Profiles, now: float) -> float | None:
     profile = profiles.of(job)
     if running.ready_at is not None:
         trained, elapsed = step - running.ready_step, now - running.ready_at
-        if trained > 0 and elapsed > 0:
+        if trained > 0 and elapsed >= MEASURED_AFTER_S:
             return max(0.0, (job.total - step) * elapsed / trained)
     if profile is not None:
         return profile.seconds_to_finish(step, job.total, placement.per_node, len(placement.shares), cold=True)

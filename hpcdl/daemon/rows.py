@@ -10,7 +10,7 @@ from hpcdl.core.lifecycle import state_of
 from hpcdl.core.model import Incarnation, Job, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.units import GpuRef
-from hpcdl.daemon.explain import eta_s, reason
+from hpcdl.daemon.explain import can_suspend, eta_s, reason, retries_used
 from hpcdl.wire.messages import GpuLine
 
 Json = dict[str, Any]
@@ -53,7 +53,8 @@ class Rows:
             "jct_s": None if job.finished_at is None else job.finished_at - job.submitted_at,
             "suspends": job.suspends,
             "failures": job.failures,
-            "retries_used": job.retries_used,
+            "retries_used": retries_used(job),
+            "can_suspend": can_suspend(job),
             "held": job.held,
             "cause": None if job.last_cause is None else job.last_cause.value,
             "detail": job.last_detail,
