@@ -86,6 +86,8 @@ class Stay:
     exited_at: float | None = None
     end_at: float | None = None
     cause: Cause | None = None
+    started_at: float | None = None
+    attached: bool = False
     roles: tuple[tuple[float, Role], ...] = ()
 
 
@@ -166,7 +168,11 @@ class _Growing:
 
     def _changed(self, key: tuple[int, int], stay: Stay, event: ev.IncarnationEvent, at: float) -> Stay:
         match event:
-            case ev.TrainerReady() if stay.ready_at is None:
+            case ev.Started() if stay.started_at is None:
+                return replace(stay, started_at=at)
+            case ev.Attached():
+                return replace(stay, attached=True)
+            case ev.TrainerReady() | ev.Progressed() if stay.ready_at is None:
                 return replace(stay, ready_at=at)
             case ev.RoleChanged():
                 return replace(stay, roles=(*stay.roles, (at, event.role)))
@@ -198,6 +204,8 @@ class _Growing:
             self._leave_gate(key, self.last_at, opened=False)
         grouped: dict[int, list[Stay]] = {}
         for (number, _), stay in sorted(self.stays.items(), key=lambda item: item[0]):
+            if stay.ready_at is None and not stay.attached:  # a program that tells nothing: it trains once it runs
+                stay = replace(stay, ready_at=stay.started_at)
             grouped.setdefault(number, []).append(stay)
         jobs = tuple(replace(job, stays=tuple(grouped.get(job.id, ()))) for _, job in sorted(self.jobs.items()))
         begin = min((job.submitted_at for job in jobs), default=self.last_at)

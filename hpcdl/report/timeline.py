@@ -224,9 +224,13 @@ def _wait(wait: WarmStart, rows: dict[GpuRef | str, int], scale: Scale, paint: d
 def legend(history: History) -> str:
     """What the colours, shades and hatches mean; roles and the gate only where they occur."""
     paint = colours(history)
-    items = [
-        _entry(f"c{paint[job.id]}", '<rect width="100%" height="100%" class="fill"/>', job.name) for job in history.jobs
-    ]
+    drawn = {span.job for span in history.spans} | {wait.job for wait in history.warm}
+    full = '<rect width="100%" height="100%" class="fill"/>'
+    items = [_entry(f"c{paint[job.id]}", full, job.name) for job in history.jobs if job.id in drawn]
+    if len(items) > COLOURS:
+        items = [
+            f"<li>{count(len(drawn), 'job')} in {COLOURS} colours: each bar tells its job where the mouse rests</li>"
+        ]
     seen = {piece.role for span in history.spans for piece in span.pieces}
     for role, text in ((Role.SECONDARY, "secondary: paler"), (Role.BACKGROUND, "background: palest")):
         if role in seen:

@@ -147,3 +147,22 @@ def test_a_suspend_that_was_not_resumed_is_not_counted_as_lost() -> None:
 
 def _both(role: Role) -> Placement:
     return Placement((Share("n1", (0, 1)), Share("n2", (0, 1))), role)
+
+
+def test_a_program_that_tells_nothing_trains_once_it_runs() -> None:
+    told: list[tuple[float, ev.Event]] = [
+        (0, node("n1", 2)),
+        (0, submitted(1, "quiet")),
+        (0, submitted(2, "attached")),
+        (0, ev.StartRequested(1, 1, ("n1",), placed([0]))),
+        (0, ev.StartRequested(2, 1, ("n1",), placed([1]))),
+        (2, ev.Started(1, 1, 1, "n1")),
+        (2, ev.Started(2, 1, 1, "n1")),
+        (3, ev.Attached(2, 1, 1, "n1")),
+        (10, ev.NodeSilent("n1")),
+    ]
+    history = read_history(rows(told))
+    phases = {span.job: [(piece.phase, piece.begin, piece.end) for piece in span.pieces] for span in history.spans}
+    assert phases == {1: [(Phase.STARTING, 0, 2), (Phase.TRAINING, 2, 10)], 2: [(Phase.STARTING, 0, 10)]}
+    measured = measure(history)
+    assert measured.utilisation == pytest.approx(0.4)

@@ -115,3 +115,17 @@ def test_ticks_are_few_and_inside(length: float) -> None:
     assert times[0] == 0
     assert 1 <= len(times) <= 10
     assert all(0 <= each <= length for each in times)
+
+
+def test_the_legend_names_the_jobs_that_were_drawn_as_long_as_colours_tell_them_apart() -> None:
+    def page(jobs: int) -> str:
+        told: list[tuple[float, ev.Event]] = [(0, node("n1", jobs)), (0, submitted(99, "waits"))]
+        told += [(0, submitted(job, f"job-{job}-x")) for job in range(1, jobs + 1)]
+        told += [(1, ev.StartRequested(job, 1, ("n1",), placed([job - 1]))) for job in range(1, jobs + 1)]
+        told += [(9, ev.NodeSilent("n1"))]
+        return timeline_page(rows(told), "x").partition('<ul class="legend">')[2].partition("</ul>")[0]
+
+    assert page(10).count("-x") == 10
+    assert "waits" not in page(10)
+    assert page(11).count("-x") == 0
+    assert "11 jobs in 10 colours" in page(11)
