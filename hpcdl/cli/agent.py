@@ -29,9 +29,17 @@ def agent(ctx: click.Context, home: Path | None, node: str | None, emulate_gpus:
 
 
 @click.command()
-@click.option("--set", "set_number", type=click.IntRange(1, 3), default=3, show_default=True, help="The paper's set.")
+@click.option(
+    "--set", "set_number", type=click.IntRange(1, 3), default=3, show_default=True, help="Which job set of the paper."
+)
 @click.option("--scale", type=float, metavar="F", help="How much faster than the paper's machine.")
-@click.option("--report", "report_dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
+@click.option(
+    "--report",
+    "report_dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where the pages and numbers go.  [default: hpcdl-demo-report]",
+)
 @click.pass_context
 def demo(ctx: click.Context, set_number: int, scale: float | None, report_dir: Path | None) -> None:
     """Run MARBLE's job set on emulated GPUs under `marble`, then `fifo-exclusive`, and compare them.

@@ -8,18 +8,24 @@ from hpcdl.client import Answer
 
 
 @click.group(invoke_without_command=True)
+@outputs
 @click.pass_context
-def config(ctx: click.Context) -> None:
-    """Show or set what the running daemon uses; it is kept over a restart."""
+def config(ctx: click.Context, output: Output) -> None:
+    """Show or set what the running daemon uses; it is kept over a restart.
+
+    Everything else is set in files and read at the start: see docs/settings.md.
+    """
     if ctx.invoked_subcommand is None:
-        ctx.invoke(show)
+        _print(connect(ctx).get("/v1/config"), output)
+    elif output is not Output.TABLE:
+        raise click.UsageError(f"write --{output.value} after {ctx.invoked_subcommand}", ctx)
 
 
 @config.command()
 @outputs
 @click.pass_context
 def show(ctx: click.Context, output: Output) -> None:
-    """Show the settings and what they may be."""
+    """Show policy and objective, and what they may be."""
     _print(connect(ctx).get("/v1/config"), output)
 
 
@@ -37,7 +43,10 @@ def policy(ctx: click.Context, name: str, output: Output) -> None:
 @outputs
 @click.pass_context
 def objective(ctx: click.Context, name: str, output: Output) -> None:
-    """Let the daemon aim at the objective NAME from now on."""
+    """Let the daemon aim at the objective NAME from now on.
+
+    It is for policies that weigh one; marble, marble-warm and fifo-exclusive decide the same whatever it is.
+    """
     _print(connect(ctx).request("PUT", "/v1/config", {"objective": name}), output)
 
 

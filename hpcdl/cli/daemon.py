@@ -14,14 +14,26 @@ def daemon() -> None:
     """Start, stop or look at the daemon of HPCDL_HOME."""
 
 
-@daemon.command()
+def _node_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    from hpcdl.config import SETTINGS
+
+    form = SETTINGS["node_name"].form
+    if value is not None and form is not None and not form.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is not a node's name: letters, digits, . _ - only", ctx, param)
+    return value
+
+
+@daemon.command(short_help="Start the daemon and the agent of this node.")
 @click.option("--foreground", is_flag=True, help="Stay attached to this terminal; Ctrl-C stops it.")
 @click.option("--emulate-gpus", type=click.IntRange(1, 1024), metavar="N", help="Give this node N emulated GPUs.")
-@click.option("--node", metavar="NAME", help="This node's name.  [default: the host's]")
+@click.option("--node", metavar="NAME", callback=_node_name, help="This node's name.  [default: the host's]")
 @outputs
 @click.pass_context
 def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: str | None, output: Output) -> None:
-    """Start the daemon and the agent of this node, in the background."""
+    """Start the daemon and the agent of this node, in the background.
+
+    It returns when both are ready. Jobs of an earlier daemon of the same folder go on.
+    """
     from hpcdl.daemon import launch
 
     home: Path = ctx.find_root().obj
@@ -31,7 +43,7 @@ def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: 
     _print_daemon(answer, output, f"started on {home}")
 
 
-@daemon.command()
+@daemon.command(short_help="Suspend every job, then stop daemon and agent.")
 @click.option("--now", is_flag=True, help="End trainers at once; they resume from their last checkpoints.")
 @outputs
 @click.pass_context
@@ -55,7 +67,7 @@ def _print_daemon(row: Row, output: Output, done: str) -> None:
         print(escape(f"daemon (pid {row['pid']}) {done}"))
 
 
-@daemon.command()
+@daemon.command(short_help="Show the daemon, its agents and trainers.")
 @outputs
 @click.pass_context
 def status(ctx: click.Context, output: Output) -> None:

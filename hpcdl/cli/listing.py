@@ -8,6 +8,7 @@ import click
 from hpcdl.cli.output import Column, Output, Row, outputs, print_fields, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import (
     JOB_COLUMNS,
+    JOB_ID,
     asked_text,
     connect,
     duration_text,
@@ -18,8 +19,6 @@ from hpcdl.cli.rows import (
 from hpcdl.client import path_with
 from hpcdl.core.units import fold_nodes
 
-JOB = click.IntRange(min=1)
-
 
 @click.command()
 @click.option("-a", "--all", "every", is_flag=True, help="Finished jobs too.")
@@ -28,7 +27,9 @@ JOB = click.IntRange(min=1)
 def ls(ctx: click.Context, every: bool, output: Output) -> None:
     """List the jobs that are not finished, oldest first.
 
-    GPUS is what a job holds now, over what it asked for (2x4: 4 on each of 2 nodes).
+    GPUS is what a job holds now, over what it asked for (1:4, at least 1 and at most 4; 4:, at least 4; 2x4, 4 on each
+    of 2 nodes). STEP is the last one that was reported, so it is late by up to half a monitor interval. ETA is
+    measured, so it needs half a minute of training, except for jobs with a profile.
     """
     answer = connect(ctx).get(path_with("/v1/jobs", all=1 if every else None))
     rows = answer["jobs"]
@@ -43,7 +44,7 @@ def ls(ctx: click.Context, every: bool, output: Output) -> None:
 
 
 @click.command()
-@click.argument("job", type=JOB)
+@click.argument("job", type=JOB_ID)
 @outputs
 @click.pass_context
 def show(ctx: click.Context, job: int, output: Output) -> None:
@@ -64,6 +65,12 @@ def show(ctx: click.Context, job: int, output: Output) -> None:
 def _print_job(row: Row, logs: list[str]) -> None:
     spec: Row = row.get("spec") or {}
     ending = ", ".join(str(row[key]) for key in ("cause", "detail") if row.get(key))
+    finished = row.get("finished_at") is not None
+    gpus = asked_text(row)
+    asked = (
+        f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}, grace {duration_text(spec.get('grace_s'))}, "
+        f"signal {spec.get('signal', '?')}"
+    )
     print_fields(
         [
             ("job", str(row["id"])),
@@ -73,10 +80,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("reason", str(row.get("reason") or "")),
             ("command", shlex.join(map(str, spec.get("command", ())))),
             ("cwd", str(spec.get("cwd") or "")),
-            (
-                "asked",
-                f"{asked_text(row)} GPUs, grace {duration_text(spec.get('grace_s'))}, signal {spec.get('signal', '?')}",
-            ),
+            ("asked", asked),
             ("after", " ".join(map(str, spec.get("after") or ()))),
             ("profile", str(row.get("profile") or "")),
             ("placement", f"{placement_text(row.get('placement'))} {row.get('role') or ''}".strip()),
@@ -92,8 +96,8 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("suspends", str(row.get("suspends") or "")),
             ("failures", str(row.get("failures") or "")),
             ("retries", f"{row.get('retries_used', 0)} of {spec['retries']}" if spec.get("retries") else ""),
-            ("ended by", ending),
-            ("exit code", "" if row.get("exit_code") is None else str(row["exit_code"])),
+            ("ended by" if finished else "last ended by", ending),
+            ("exit code", str(row["exit_code"]) if finished and row.get("exit_code") is not None else ""),
         ]
     )
     incarnations = [each for each in row.get("incarnations") or () if isinstance(each, dict)]
@@ -120,7 +124,7 @@ def _known(value: object) -> str:
 
 
 @click.command()
-@click.argument("job", type=JOB)
+@click.argument("job", type=JOB_ID)
 @outputs
 @click.pass_context
 def why(ctx: click.Context, job: int, output: Output) -> None:
@@ -134,8 +138,6 @@ def why(ctx: click.Context, job: int, output: Output) -> None:
         reason = f": {answer['reason']}" if answer.get("reason") else ""
         print_fields([(f"job {answer['job']}", f"{answer['state']}{reason}")])
         print_fields([(" ", str(detail)) for detail in answer.get("details") or ()])
-        if answer.get("eta_s") is not None:
-            print_fields([(" ", f"estimated to be finished in {duration_text(answer['eta_s'])}")])
 
 
 @click.command()

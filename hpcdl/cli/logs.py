@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from hpcdl.cli.output import Output, outputs, print_ids, print_json, say
-from hpcdl.cli.rows import connect
+from hpcdl.cli.rows import JOB_ID, connect
 from hpcdl.client import FOLLOW_S, ClientError
 
 _POLL_S = 0.2
@@ -44,7 +44,7 @@ def log_files(home: Path, job: int, incarnation: int | None = None, node: str | 
 
 
 @click.command()
-@click.argument("job", type=click.IntRange(min=1))
+@click.argument("job", type=JOB_ID)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job is finished.")
 @click.option("--incarnation", type=click.IntRange(min=1), metavar="N", help="Only this start of the job.")
 @click.option("--node", metavar="NAME", help="Only what was printed on this node.")

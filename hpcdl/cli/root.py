@@ -32,6 +32,22 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 """Command -> module, name in it, one line of help. The line stands here so that `--help` imports nothing."""
 
+_MEANT = {
+    "start": "daemon start",
+    "stop": "daemon stop",
+    "status": "daemon status",
+    "policy": "config policy",
+    "objective": "config objective",
+    "run": "submit",
+    "list": "ls",
+    "jobs": "ls",
+    "ps": "ls",
+    "queue": "ls",
+    "kill": "cancel",
+    "tail": "logs -f",
+}
+"""What people try first, and what it is called here."""
+
 USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PIPE_CLOSED = 141  # 128 + SIGPIPE
@@ -50,6 +66,18 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            near = [_MEANT[name]] if name in _MEANT else get_close_matches(name, COMMANDS)
+            hint = f": did you mean {' or '.join(f'hpcdl {each}' for each in near)}?" if near else ""
+            raise click.UsageError(f"No such command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
@@ -65,12 +93,12 @@ class LazyGroup(click.Group):
 
 
 def _home(ctx: click.Context, param: click.Parameter, value: str | None) -> Path:
-    if value:
-        return Path(value).expanduser().absolute()
     try:
-        return Path.home() / ".hpcdl"
+        folder = Path(value).expanduser().absolute() if value else Path.home() / ".hpcdl"
     except RuntimeError:
         raise click.UsageError("your home folder is not known: set HPCDL_HOME", ctx) from None
+    # A home that is a link, to scratch say, is its user's own wish; whose the folder behind it is, is checked as ever.
+    return folder.resolve() if os.path.islink(folder) else folder
 
 
 @click.group(

@@ -11,6 +11,20 @@ from hpcdl.client import PATIENCE_S, Client
 from hpcdl.core.units import fold_nodes, seconds_text
 
 
+class JobId(click.IntRange):
+    """A job's number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Fails with the next step."""
+        text = str(value)
+        if not (text.isascii() and text.isdigit() and len(text) <= 15 and int(text) > 0):
+            self.fail(f"{text[:40]!r} is not a job's number: hpcdl ls --all lists them", param, ctx)
+        return int(text)
+
+
+JOB_ID = JobId(min=1)
+
+
 def connect(ctx: click.Context, patience_s: float = PATIENCE_S) -> Client:
     """A client of the daemon that `--home` names, closed when the command ends."""
     home: Path = ctx.find_root().obj
@@ -37,10 +51,10 @@ def placement_text(placement: Any) -> str:
 
 
 def step_text(row: Row) -> str:
-    """`120/900`, `120`, or `-`."""
+    """`120/900`, `120`, or `-` where no step was reported."""
     step, total = row.get("step"), row.get("total")
     if step is None:
-        return "-" if total is None else f"0/{total}"
+        return "-"
     return str(step) if total is None else f"{step}/{total}"
 
 

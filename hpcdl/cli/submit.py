@@ -43,12 +43,14 @@ def _job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-n", "--name", metavar="NAME", help="[default: the script's or program's name]")
+@click.option("-n", "--name", metavar="NAME", help="Its name in tables.  [default: the script's or program's]")
 @click.option(
     "-g", "--gpus", callback=_gpus, metavar="N|MIN:MAX|MIN:",
     help="GPUs on each node; MIN: is as many as a node has.  [default: 1; with --profile 1:]",
 )  # fmt: skip
-@click.option("-N", "--nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, metavar="N")
+@click.option(
+    "-N", "--nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, metavar="N", help="Nodes."
+)
 @click.option("--profile", metavar="NAME", help="The scaling profile that tells how fast it is on how many GPUs.")
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Training steps in all, for estimated times.")
 @click.option("--after", callback=_job_ids, multiple=True, metavar="ID,..", help="Start once these jobs are DONE.")
@@ -57,8 +59,20 @@ def _job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     help="Set K for the job; without =V, K as it is here (which keeps a secret out of the process list).",
 )  # fmt: skip
 @click.option("--cwd", type=click.Path(), metavar="DIR", help="Where it runs.  [default: here]")
-@click.option("--retries", type=click.IntRange(min=0), default=0, show_default=True, metavar="N")
-@click.option("--checkpoint-dir", type=click.Path(), metavar="DIR", help="[default: one in the daemon's folder]")
+@click.option(
+    "--retries",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Starts after a user error.",
+)
+@click.option(
+    "--checkpoint-dir",
+    type=click.Path(),
+    metavar="DIR",
+    help="Where its checkpoints are.  [default: in the daemon's folder]",
+)
 @click.option(
     "--grace", type=float, default=60.0, show_default=True, metavar="SECONDS", help="To checkpoint in on a suspend."
 )

@@ -1,6 +1,5 @@
 """`hpcdl events` and `timeline`: what happened."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -9,8 +8,9 @@ from typing import Any
 
 import click
 
+from hpcdl.cli.bodies import body_text
 from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
-from hpcdl.cli.rows import connect, moment_text
+from hpcdl.cli.rows import JOB_ID, connect, moment_text
 from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
 
 _PAGE = 1000  # events in one question
@@ -21,9 +21,9 @@ COLUMNS = (
     Column("AT", lambda row: f"{moment_text(row['at']):<19}"),
     Column("STREAM", lambda row: f"{row['stream']:<10}"),
     Column("KIND", lambda row: f"{row['kind']:<16}"),
-    Column("BODY", lambda row: json.dumps(row.get("body")), shrinks=True),
+    Column("BODY", body_text, shrinks=True),
 )
-JOB = click.option("--job", type=click.IntRange(min=1), metavar="ID", help="Only this job's events.")
+JOB = click.option("--job", type=JOB_ID, metavar="ID", help="Only this job's events.")
 
 
 def pages(client: Client, after: int, job: int | None, limit: int | None) -> Iterator[list[dict[str, Any]]]:
@@ -50,7 +50,10 @@ def pages(client: Client, after: int, job: int | None, limit: int | None) -> Ite
 @outputs
 @click.pass_context
 def events(ctx: click.Context, job: int | None, after: int, limit: int | None, follow: bool, output: Output) -> None:
-    """List what the daemon recorded, in order. An event's number is what --after takes to go on from there."""
+    """List what the daemon recorded, in order. An event's number is what --after takes to go on from there.
+
+    BODY is the gist of an event, cut to the width of a terminal; --json has everything.
+    """
     if follow and output is Output.JSON:
         raise click.UsageError("--follow goes on, so it cannot be one JSON value", ctx)
     client = connect(ctx, FOLLOW_S)
@@ -68,7 +71,12 @@ def events(ctx: click.Context, job: int | None, after: int, limit: int | None, f
         if follow:
             sys.stdout.flush()
     if not titled and output is Output.TABLE:
-        say(f"no events after {after}")
+        of = "" if job is None else f" of job {job}"
+        say(
+            f"no events{of} after {after}"
+            if after
+            else f"no events{of}" + (": hpcdl ls --all lists the jobs" if job else "")
+        )
 
 
 def _followed(client: Client, after: int, job: int | None, limit: int | None) -> Iterator[list[dict[str, Any]]]:

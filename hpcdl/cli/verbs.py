@@ -5,10 +5,11 @@ import time
 import click
 
 from hpcdl.cli.output import Output, Row, escape, outputs, print_ids, print_json, say
-from hpcdl.cli.rows import connect, end_text
+from hpcdl.cli.rows import JOB_ID, connect, end_text
 from hpcdl.client import FOLLOW_S, ApiError, path_with
 
-JOBS = click.argument("jobs", nargs=-1, required=True, type=click.IntRange(min=1), metavar="JOB...")
+JOBS = click.argument("jobs", nargs=-1, required=True, type=JOB_ID, metavar="JOB...")
+FINISHED = ("DONE", "FAILED", "CANCELLED")
 TIMED_OUT = 124  # as timeout(1) says it
 _ROUND_S = 30.0  # one question; the daemon holds the answer back for as long
 
@@ -19,10 +20,14 @@ def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output) -
     errors: list[Row] = []
     for job in dict.fromkeys(jobs):
         try:
-            rows += client.request("POST", f"/v1/jobs/{job}/{verb}", {})["jobs"]
+            changed = client.request("POST", f"/v1/jobs/{job}/{verb}", {})["jobs"]
         except ApiError as error:
             errors.append({"job": job, "error": str(error), "code": error.code})
             say(str(error))
+        else:
+            rows += changed
+            for row in changed if verb == "suspend" else ():
+                _warn(row)
     if output is Output.JSON:
         print_json({"jobs": rows, "errors": errors})
     elif output is Output.QUIET:
@@ -32,6 +37,15 @@ def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output) -
             print(escape(f"job {row['id']} {_promise(verb, row)}: {row.get('name', '')}"))
     if errors:
         ctx.exit(1)
+
+
+def _warn(row: Row) -> None:
+    """Say so where a suspend loses what a running job has done."""
+    if row.get("gpus") and row.get("can_suspend") is False and row.get("saved_step") is None:
+        say(
+            f"job {row['id']} has shown no way to checkpoint (neither hpcdl.attach() nor --signal): it is ended within "
+            "its grace, and starts over when it is resumed"
+        )
 
 
 def _promise(verb: str, row: Row) -> str:
@@ -61,7 +75,10 @@ def cancel(ctx: click.Context, jobs: tuple[int, ...], output: Output) -> None:
 @outputs
 @click.pass_context
 def suspend(ctx: click.Context, jobs: tuple[int, ...], output: Output) -> None:
-    """Checkpoint jobs, free their GPUs, and hold them until `hpcdl resume`."""
+    """Checkpoint jobs, free their GPUs, and hold them until `hpcdl resume`.
+
+    A job that has no checkpoint and cannot make one is ended within its grace, and starts over when it is resumed.
+    """
     _act(ctx, "suspend", jobs, output)
 
 
@@ -112,7 +129,8 @@ def wait(ctx: click.Context, jobs: tuple[int, ...], timeout: float | None, outpu
         for row in rows:
             print(escape(end_text(row)))
     if not answer["done"]:
-        say(f"not finished after {timeout:g} s: hpcdl why says what is missing")
+        first = next((row["id"] for row in rows if row.get("state") not in FINISHED), ids[0])
+        say(f"not finished after {timeout:g} s: hpcdl why {first} says what is missing")
         ctx.exit(TIMED_OUT)
     ctx.exit(next((code for code in map(exit_code, rows) if code), 0))
 

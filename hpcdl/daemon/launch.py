@@ -39,8 +39,11 @@ def start(
     try:
         make_private_folder(home)
         out = open_private(home / "daemon.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    except (NotPrivate, OSError) as error:
-        raise LaunchError(f"cannot use {home}: {error}") from error
+    except NotPrivate as error:
+        raise LaunchError(f"cannot use this folder: {error}") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise LaunchError(f"cannot use {home}: {reason}: name another folder with --home or HPCDL_HOME") from error
     if foreground:
         os.close(out)
         return {"exit_code": _foreground(argv)}

@@ -120,6 +120,14 @@ def test_a_folder_that_is_not_here_is_told(fake: FakeDaemon, hpcdl: Run) -> None
         ("ls --json --quiet", "exclude each other"),
         ("ls --al", "--al"),
         ("lss", "lss"),
+        ("sbumit -- true", "did you mean hpcdl submit?"),
+        ("status", "did you mean hpcdl daemon status?"),
+        ("nothing-like-it", "No such command 'nothing-like-it' (see"),
+        ("why abc", "'abc' is not a job's number: hpcdl ls --all lists them"),
+        ("cancel 1 0", "'0' is not a job's number"),
+        ("events --job 999999999999999999999", "is not a job's number"),
+        ("daemon start --node a/b", "'a/b' is not a node's name"),
+        ("config --json policy marble", "write --json after policy"),
         ("show", "JOB"),
         ("show x", "x"),
         ("show 0", "0"),
@@ -181,7 +189,6 @@ def test_why(jobs: FakeDaemon, hpcdl: Run) -> None:
     assert hpcdl("why", 2).out.splitlines() == [
         "job 2  QUEUED: needs 1 GPU, 0 free",
         "   job 1 holds n1:0",
-        "   estimated to be finished in 1 min 15 s",
     ]
     assert hpcdl("why", 2, "--json").value["details"] == ["job 1 holds n1:0"]
     assert hpcdl("why", 2, "--quiet").out == "2\n"
@@ -250,7 +257,7 @@ def test_wait_for_several_gives_the_first_that_is_not_zero(fake: FakeDaemon, hpc
 def test_wait_times_out(jobs: FakeDaemon, hpcdl: Run) -> None:
     done = hpcdl("wait", 1, "--timeout", 0.2)
     assert (done.code, done.out) == (124, "job 1 RUNNING: resnet\n")
-    assert done.err == "hpcdl: not finished after 0.2 s: hpcdl why says what is missing\n"
+    assert done.err == "hpcdl: not finished after 0.2 s: hpcdl why 1 says what is missing\n"
     done = hpcdl("wait", 1, "--timeout", 0, "--json")
     assert (done.code, done.value["done"]) == (124, False)
 
@@ -266,11 +273,12 @@ def test_events(fake: FakeDaemon, hpcdl: Run) -> None:
     assert len(hpcdl("events", "--quiet", "--limit", 1200).out.split()) == 1200
     lines = hpcdl("events", "--limit", 1).out.splitlines()
     assert lines[0].split() == ["SEQ", "AT", "STREAM", "KIND", "BODY"]
-    assert lines[1].endswith('{"n": 1}')
+    assert lines[1].split()[-2:] == ["Ticked", "n=1"]
     assert hpcdl("events", "--follow", "--limit", 2, "--quiet", "--after", 7).out == "8\n9\n"
     assert hpcdl("events", "--after", 2500, "--json").value == {"schema": 1, "events": [], "last": 2500}
     done = hpcdl("events", "--after", 2500)
     assert (done.code, done.out, done.err) == (0, "", "hpcdl: no events after 2500\n")
+    assert hpcdl("events", "--job", 9).err == "hpcdl: no events of job 9: hpcdl ls --all lists the jobs\n"
 
 
 def test_config(fake: FakeDaemon, hpcdl: Run) -> None:
@@ -280,6 +288,8 @@ def test_config(fake: FakeDaemon, hpcdl: Run) -> None:
         "objective  makespan  (of makespan)",
     ]
     assert hpcdl("config", "show").out == shown
+    assert hpcdl("config", "--json").value == hpcdl("config", "show", "--json").value
+    assert hpcdl("config", "--quiet").out == "marble\nmakespan\n"
     assert hpcdl("config", "policy", "fifo-exclusive", "--json").value["config"]["policy"] == "fifo-exclusive"
     assert hpcdl("config", "objective", "makespan", "--quiet").out == "fifo-exclusive\nmakespan\n"
     done = hpcdl("config", "policy", "nope")
@@ -471,3 +481,83 @@ def test_demo_passes_its_options_on(hpcdl: Run, monkeypatch: pytest.MonkeyPatch,
     assert hpcdl("demo").code == 1
     hpcdl("demo", "--set", 1, "--scale", 20, "--report", tmp_path)
     assert asked == [(3, None, None), (1, 20.0, tmp_path)]
+
+
+def test_a_step_is_shown_only_where_one_was_reported(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.jobs = {1: row(1, total=100), 2: row(2, step=0, total=100), 3: row(3, step=7)}
+    assert [line.split()[5] for line in hpcdl("ls").out.splitlines()[1:]] == ["-", "0/100", "7"]
+
+
+def test_show_tells_the_last_ending_from_the_end(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.jobs = {
+        1: row(1, state="RUNNING", cause="suspended", detail="saved at step 4", exit_code=0),
+        2: row(2, state="FAILED", cause="user error", detail="exit code 3", exit_code=3, finished_at=9.0),
+    }
+    running, failed = hpcdl("show", 1).out, hpcdl("show", 2).out
+    assert "last ended by  suspended, saved at step 4" in running
+    assert "exit code" not in running
+    assert "ended by   user error, exit code 3" in failed
+    assert "last ended by" not in failed
+    assert "1 GPU, grace" in running
+
+
+def test_a_suspend_that_loses_work_is_told(fake: FakeDaemon, hpcdl: Run) -> None:
+    told = {"state": "RUNNING", "gpus": 1}
+    fake.world.jobs = {
+        1: row(1, **told, can_suspend=False),
+        2: row(2, **told, can_suspend=True),
+        3: row(3, **told, can_suspend=False, saved_step=4),
+        4: row(4, can_suspend=False),
+    }
+    done = hpcdl("suspend", 1, 2, 3, 4)
+    assert done.code == 0
+    assert done.err.count("\n") == 1
+    assert "job 1 has shown no way to checkpoint" in done.err
+    assert "starts over" in done.err
+    assert hpcdl("cancel", 1).err == ""
+
+
+def test_a_home_may_be_a_link(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(fake.home)
+    fake.world.jobs[1] = row(1)
+    assert hpcdl("--home", link, "ls", "--quiet").out == "1\n"
+
+
+def test_a_folder_that_cannot_be_a_home_is_told_in_words(hpcdl: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    done = hpcdl("--home", tmp_path / "file", "daemon", "start")
+    assert (done.code, done.out) == (1, "")
+    assert "is not a folder" in done.err
+    done = hpcdl("--home", tmp_path / ("n" * 300), "daemon", "start")
+    assert done.code == 1
+    assert "File name too long: name another folder" in done.err
+    assert "Errno" not in done.err
+
+
+def test_the_gist_of_events(fake: FakeDaemon, hpcdl: Run) -> None:
+    placement = {"shares": [{"node": "n1", "gpus": [0, 1]}], "role": "primary", "layout": None}
+    told: list[tuple[str, str, dict[str, object]]] = [
+        ("job/1", "JobSubmitted", {"job": 1, "spec": {"command": ["python", "a b.py"]}, "request_id": "r"}),
+        ("job/1", "StartRequested", {"job": 1, "incarnation": 1, "nodes": ["n1", "n2"], "placement": placement}),
+        ("job/1", "Progressed", {"job": 1, "incarnation": 1, "node": "n1", "step": 0, "total": None, "age_s": 0.00123}),
+        ("node/n1", "NodeJoined", {"node": "n1", "gpus": [{"index": 0}, {"index": 1}], "emulated": False, "cpus": 2}),
+        ("daemon", "PlanAdopted", {
+            "policy": "marble", "bound": 0.1234567891, "targets": [
+                {"job": 1, "placement": placement, "reason": "primary"}, {"job": 2, "placement": None, "reason": "held"}
+            ],
+        }),
+        ("daemon", "TroubleSeen", {"where": "tick", "detail": "it\x1b[31m \"failed\""}),
+    ]  # fmt: skip
+    fake.world.events = [
+        {"seq": number, "at": 1000.0, "stream": stream, "version": 1, "kind": kind, "body": body}
+        for number, (stream, kind, body) in enumerate(told, 1)
+    ]
+    assert [line.split(maxsplit=5)[-1] for line in hpcdl("events").out.splitlines()[1:]] == [
+        "spec=\"python 'a b.py'\"",
+        "incarnation=1 nodes=n1,n2 placement=n1:0,1 (primary)",
+        "incarnation=1 node=n1 step=0",
+        "gpus=2 emulated=false cpus=2",
+        "policy=marble bound=0.123457 targets=job 1 n1:0,1 (primary): primary; job 2 no GPUs: held",
+        'where=tick detail="it\\u001b[31m \\"failed\\""',
+    ]
