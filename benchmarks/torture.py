@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -142,6 +143,7 @@ class Torture:
         self.records.mkdir()
         self.users = Users(self.cluster.home, self.records, seed)
         self.by_kind: Counter[str] = Counter()
+        self.stalls: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.far: subprocess.Popen[bytes] | None = None
 
@@ -170,6 +172,7 @@ class Torture:
             "seed": self.seed,
             "kills": sum(self.by_kind.values()),
             "by_kind": dict(self.by_kind),
+            "stalls": dict(self.stalls),
             "verbs": dict(self.users.verbs),
             "jobs": len(self.users.orders),
             "lost": lost,
@@ -194,6 +197,9 @@ class Torture:
         victims["supervisor"] = [trainer["supervisor"] for trainer in status["trainers"]]
         weights = {"daemon": 3, "agent": 3, "trainer": 5, "supervisor": 2}
         kinds = [kind for kind in weights if any(victims[kind])]
+        if self.rng.random() < 0.15:
+            kind = self.rng.choice(kinds)
+            self._stall(kind, self.rng.choice([pid for pid in victims[kind] if pid]))
         chosen = self.rng.choices(kinds, [weights[kind] for kind in kinds])
         if self.rng.random() < 0.15:
             chosen.append(self.rng.choice(kinds))
@@ -212,6 +218,22 @@ class Torture:
         total = sum(self.by_kind.values())
         if total % 20 == 0:
             say(f"{total} kills, {len(self.users.orders)} jobs")
+
+    def _stall(self, kind: str, pid: int) -> None:
+        """SIGSTOP for a while: a machine that swaps, a file system that hangs."""
+        try:
+            descriptor = os.pidfd_open(pid)
+            signal.pidfd_send_signal(descriptor, signal.SIGSTOP)
+        except OSError:
+            return
+        self.stalls[kind] += 1
+
+        def go_on() -> None:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+            os.close(descriptor)
+
+        threading.Timer(self.rng.uniform(0.1, 2.5), go_on).start()
 
     def _kill_while_it_starts(self) -> None:
         starting = self._begin_daemon()

@@ -64,6 +64,7 @@ class Supervisor:
         self._step: int | None = None
         self._done = False
         self._save_failed = False
+        self._save_errno: int | None = None
         self._errors = 0
         self._retry_at = 0.0
         self._oom_kills = outofmemory.kills(start.cgroup)
@@ -170,6 +171,7 @@ class Supervisor:
             self._failure = (STALE, True, str(error))
             return False
         except OSError as error:
+            self._save_errno = error.errno
             self._failure = (CLAIM_FAILED, False, f"cannot write the claim in {directory}: {error.strerror}")
             return False
         self._record("claimed", incarnation=self._start.incarnation)
@@ -259,7 +261,7 @@ class Supervisor:
                 self._on_saved(rank, packet)
             case packets.SaveFailed():
                 rank.saving = False
-                self._save_failed = True
+                self._save_failed, self._save_errno = True, packet.errno
                 self._record("save_failed", step=packet.step, errno=packet.errno, why=packet.why)
             case packets.Done():
                 self._done = True
@@ -273,7 +275,7 @@ class Supervisor:
         self._closing.heard = True
         if rank.number != 0:
             return  # only rank 0 writes
-        self._save_failed = False
+        self._save_failed, self._save_errno = False, None
         self._closing.final = self._closing.final or packet.final
         self._reached(packet.step)
         body = {name: getattr(packet, name) for name in packet.__slots__}
@@ -305,6 +307,7 @@ class Supervisor:
             oom=oom,
             stale=stale,
             save_failed=self._save_failed,
+            save_errno=self._save_errno,
             done=self._done,
             detail=printable(detail),
             step=self._step,

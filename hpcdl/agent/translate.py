@@ -1,5 +1,7 @@
 """From a supervisor's records to events. Pure: what a record says of this node's part, in the daemon's words."""
 
+import errno
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +12,8 @@ from hpcdl.core.model import Cause
 Record = Mapping[str, Any]
 OTHER_GPUS_EXIT = 78
 """A trainer that saw other GPUs than it was granted exits with this code (EX_CONFIG)."""
+DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
+"""Why a checkpoint cannot be written that is no fault of its trainer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,9 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
         hint = Cause.INFRASTRUCTURE
     elif code == OTHER_GPUS_EXIT and record.get("attached") is True:
         hint, detail = Cause.INFRASTRUCTURE, detail or "the trainer saw other GPUs than granted"
+    elif code != 0 and record.get("save_errno") in DISK_TROUBLES:
+        why = f"its checkpoint could not be written: {os.strerror(record['save_errno'])}"
+        hint, detail = Cause.INFRASTRUCTURE, why if record.get("save_failed") is True else detail
     elif code == 0 and at_gate and record.get("ended_by") is None:
         hint, detail = Cause.INFRASTRUCTURE, "it left the gate before that was opened"
     if verdict is not None:

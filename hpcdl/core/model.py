@@ -120,6 +120,19 @@ class Placement:
         return self.shares == other.shares
 
 
+LARGEST = 1 << 53
+"""Whole numbers beyond this are no counts of anything: JSON's readers round them, and SQLite refuses them."""
+
+
+def _has_bytes(text: str) -> bool:
+    """Whether it is text, or what Python makes of bytes that are none: not a surrogate of JSON's that stands alone."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """What a user submitted. GPU numbers are per node; `gpus_max` None means as many as a node has."""
@@ -151,16 +164,19 @@ class JobSpec:
             raise ValueError(f"gpus {self.gpus_min}:{self.gpus_max}: needs 1 <= MIN <= MAX")
         if not 1 <= self.nodes <= 100_000:
             raise ValueError(f"nodes must be from 1 to 100000, got {self.nodes}")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
-        if self.retries < 0:
-            raise ValueError(f"retries must not be negative, got {self.retries}")
+        if self.steps is not None and not 1 <= self.steps <= LARGEST:
+            raise ValueError(f"steps must be from 1 to {LARGEST}, got {self.steps}")
+        if not 0 <= self.retries <= LARGEST or max(self.gpus_min, self.gpus_max or 0) > LARGEST:
+            raise ValueError(f"retries and GPUs must be numbers from 0 to {LARGEST}")
         if not 0 < self.grace_s <= 86_400:
             raise ValueError(f"grace must be from 0 to 86400 seconds, got {self.grace_s}")
         if self.signal not in SIGNAL_PRESETS:
             raise ValueError(f"signal must be one of {', '.join(SIGNAL_PRESETS)}, got {self.signal!r}")
-        if any("\0" in text for text in (*self.command, self.cwd, *(part for pair in self.env for part in pair))):
-            raise ValueError("command, folder and environment must not hold NUL characters")
+        texts = (*self.command, self.cwd, self.checkpoint_dir or "", *(part for pair in self.env for part in pair))
+        if any("\0" in text for text in texts):
+            raise ValueError("command, folders and environment must not hold NUL characters")
+        if not all(map(_has_bytes, texts)):
+            raise ValueError("command, folders and environment must be text that can be written as UTF-8")
         if any(not key or "=" in key for key, _ in self.env):
             raise ValueError("an environment variable's name must not be empty or hold '='")
 
