@@ -1,6 +1,6 @@
 """From what users, agents and ticks ask to events: each command is checked against the world as the batch leaves it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any
@@ -11,7 +11,7 @@ from hpcdl.core.commands import Refused
 from hpcdl.core.endings import Rules, conclusions
 from hpcdl.core.journal import Request
 from hpcdl.core.lifecycle import Draft, IllegalEvent, accepts
-from hpcdl.core.model import Job, JobState, World
+from hpcdl.core.model import Job, JobSpec, JobState, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies, UnknownPolicy
 from hpcdl.core.units import seconds_text
@@ -98,6 +98,7 @@ class Intake:
             raise Refused(f"a submit takes 1 to {most} jobs, got {len(command.specs)}")
         if world.stopping:
             raise Refused("the daemon is stopping: submit again once it has been started", "stopping")
+        self._refuse_shared_folders(command.specs)
         for spec in command.specs:
             missing = [number for number in spec.after if number not in world.jobs]
             if missing:
@@ -112,6 +113,26 @@ class Intake:
             self._touched[number] = None
             ids.append(number)
         return tuple(ids)
+
+    def _refuse_shared_folders(self, specs: tuple[JobSpec, ...]) -> None:
+        """Two jobs in one checkpoint folder would resume from each other's checkpoints; one after the other may."""
+        world = self.draft.world
+        users: dict[str, list[int]] = {}
+        for number in world.active:
+            users.setdefault(world.jobs[number].spec.checkpoint_dir or "", []).append(number)
+        taken: set[str] = set()
+        for folder, after in ((spec.checkpoint_dir, spec.after) for spec in specs if spec.checkpoint_dir):
+            before = _all_before(world, after) if folder in users else set()
+            user = next((number for number in users.get(folder, ()) if number not in before), None)
+            if user is not None:
+                raise Refused(
+                    f"job {user} checkpoints into {folder} and is not finished: choose another --checkpoint-dir, "
+                    f"or wait for it with --after {user}",
+                    "checkpoint-dir",
+                )
+            if folder in taken:
+                raise Refused(f"two jobs of one submit cannot both checkpoint into {folder}", "checkpoint-dir")
+            taken.add(folder)
 
     @_take.register
     def _(self, command: cmd.Hold) -> None:
@@ -259,6 +280,17 @@ class Intake:
             silent = self.now - node.since
             if silent > limit:
                 self._lose(node.name, f"its agent was silent for {seconds_text(silent)}, and its lease has run out")
+
+
+def _all_before(world: World, after: Iterable[int]) -> set[int]:
+    """These jobs, and those that they wait for in turn."""
+    found, more = set[int](), list(after)
+    while more:
+        job = world.jobs.get(more.pop())
+        if job is not None and job.id not in found:
+            found.add(job.id)
+            more += job.spec.after
+    return found
 
 
 def _jobs_on(world: World, node: str) -> list[int]:

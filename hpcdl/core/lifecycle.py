@@ -236,8 +236,8 @@ def _job_ended(world: World, event: ev.JobEnded, at: float) -> None:
 
 def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
     job = _unfinished(world, event)
-    if event.incarnation != job.last_incarnation + 1:
-        raise _story(world, event, f"incarnation {event.incarnation} is not the next one")
+    if event.incarnation <= job.last_incarnation:  # further on, where others used the checkpoint folder before
+        raise _story(world, event, f"incarnation {event.incarnation} is not a new one")
     if any((inc.placement is None) == (event.placement is None) for inc in job.live) or (
         job.running is None and job.gated is not None
     ):

@@ -40,9 +40,9 @@ class Steps:
         self.events.append(EndRequested(job.id, incarnation.number, cause, grace_s, detail))
         self._ask("end", job, incarnation, grace_s)
 
-    def start(self, job: Job, nodes: tuple[str, ...], placement: Placement | None) -> None:
+    def start(self, world: World, job: Job, nodes: tuple[str, ...], placement: Placement | None) -> None:
         """Asks for the next incarnation, at the gate where `placement` is None."""
-        number = job.last_incarnation + 1
+        number = _last_number(world, job) + 1
         self.events.append(StartRequested(job.id, number, nodes, placement))
         self.requests += [Request("start", node, job.id, number, nodes=nodes, placement=placement) for node in nodes]
 
@@ -84,7 +84,7 @@ def reconcile(world: World, now: float) -> Steps:
             warm.append((job, placement))
     for job, placement in warm:
         if job.spec.gate and not job.warm_failed and _connected(world, placement.nodes):
-            steps.start(job, placement.nodes, None)
+            steps.start(world, job, placement.nodes, None)
     return steps
 
 
@@ -160,7 +160,7 @@ def _grant(world: World, job: Job, placement: Placement, taken: set[GpuRef], ste
             return True  # nearly there: a cold start would not be sooner
         steps.open(job, gated, placement)
     else:
-        steps.start(job, placement.nodes, placement)
+        steps.start(world, job, placement.nodes, placement)
     taken.update(placement.gpus)
     return True
 
@@ -171,6 +171,15 @@ def _free(world: World, gpus: Iterable[GpuRef], taken: set[GpuRef]) -> bool:
         if gpu in world.holders or gpu in taken or node is None or gpu.number not in node.usable():
             return False
     return True
+
+
+def _last_number(world: World, job: Job) -> int:
+    """The highest incarnation so far that claimed the job's checkpoint folder, where earlier jobs may have used it."""
+    if job.spec.checkpoint_dir is None:
+        return job.last_incarnation
+    return max(
+        each.last_incarnation for each in world.jobs.values() if each.spec.checkpoint_dir == job.spec.checkpoint_dir
+    )
 
 
 def _connected(world: World, names: Iterable[str]) -> bool:

@@ -1,5 +1,6 @@
 """Commands: what is refused and how it is said, what is recorded once, and which reports are dropped."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,3 +185,34 @@ def test_a_commit_that_fails_acknowledges_nothing() -> None:
     made.send(cmd.Tick())
     made.run_to_end()
     assert made.world.jobs[1].outcome is JobState.DONE
+
+
+def test_a_checkpoint_folder_has_one_job_at_a_time() -> None:
+    made = cluster()
+    shared = replace(SPEC, checkpoint_dir="/c")
+    made.submit(shared)
+    for number in (2, 3):
+        (answer,) = made.send(cmd.Submit((shared,), "again"))
+        assert isinstance(answer, Refused)
+        assert answer.code == "checkpoint-dir"
+        assert "job 1 checkpoints into /c and is not finished" in str(answer)
+        assert made.submit(replace(shared, after=(number - 1,))) == (number,)  # also after one that comes after it
+    (answer,) = made.send(cmd.Submit((replace(SPEC, checkpoint_dir="/d"),) * 2, "twice"))
+    assert "two jobs of one submit" in str(answer)
+    assert made.world.next_job == 4
+
+
+def test_a_folder_that_was_used_before_is_claimed_anew() -> None:
+    made = cluster()
+    shared = replace(SPEC, checkpoint_dir="/c")
+    made.submit(shared)
+    made.run(10.0)
+    made.send(cmd.Hold(1))
+    made.run(10.0)
+    made.send(cmd.Release(1))
+    made.run_to_end()
+    assert made.job(1).last_incarnation == 2
+    made.submit(shared, SPEC)
+    made.run_to_end()
+    assert (made.job(2).last_incarnation, made.job(3).last_incarnation) == (3, 1)
+    made.check_replay()
