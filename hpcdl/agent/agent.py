@@ -1,6 +1,7 @@
 """The agent of a node: its parts, its GPUs, its report log and its lease, and what the daemon asks of them."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -35,7 +36,7 @@ LEASE_S = 600.0
 """Until a daemon has told another."""
 LAST_WORDS_S = 5.0
 """After a bye: reports that no daemon takes any more stay in the log for the next agent."""
-LOOK_S = 1.0
+LOOK_S, LAST_LOOK_S = 1.0, 0.02
 
 
 class Agent:
@@ -70,6 +71,7 @@ class Agent:
         self._lapsed = False
         self._fresh_start: dict[Key, RequestMessage] = {}
         self._bye_at: float | None = None
+        self._dismissed = asyncio.Event()
         self._connection = Connection(home, self)
         self._over = asyncio.Event()
 
@@ -154,6 +156,7 @@ class Agent:
         self.heard()
         self._lapsed = False
         self._bye_at = None
+        self._dismissed.clear()
         self._lease_s, self._site.interval_s = welcome.lease_s, max(0.05, welcome.interval_s)
         self.reports.recorded(welcome.reports_seen)
         self._settle(welcome.expected)
@@ -242,6 +245,7 @@ class Agent:
         log.info("the daemon stops: %s", message.why)
         if message.end:
             self._bye_at = boottime()
+            self._dismissed.set()
 
     async def heartbeat(self) -> HeartbeatMessage:
         """See `Caller`."""
@@ -255,7 +259,11 @@ class Agent:
 
     async def _watch(self) -> None:
         while not self._over.is_set():
-            await asyncio.sleep(0.1 if self._bye_at is not None else LOOK_S)
+            if self._dismissed.is_set():
+                await asyncio.sleep(LAST_LOOK_S)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._dismissed.wait(), LOOK_S)
             if not self._site.connected:
                 self._look_at_lease()
                 if not still_ours(self._run, self._lock):

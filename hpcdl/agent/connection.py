@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 import random
+import time
 from pathlib import Path
 from typing import Protocol
 
@@ -10,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from hpcdl.agent.reports import ReportLog
-from hpcdl.wire.access import AccessError, AccessFile, read_access
+from hpcdl.wire.access import NAME, AccessError, AccessFile, read_access
 from hpcdl.wire.messages import (
     MAX_MESSAGE,
     BadMessage,
@@ -32,6 +34,7 @@ from hpcdl.wire.tls import client_context
 log = logging.getLogger("hpcdl.agent")
 
 PAUSE_S, PAUSE_MAX_S = 0.2, 5.0
+LOOK_S = 0.1
 OPEN_S = 10.0
 ANSWER_S = 30.0
 BEAT_PAUSE_S = 0.2
@@ -92,6 +95,7 @@ class Connection:
         self._home = home
         self._caller = caller
         self._said = ""
+        self._called: tuple[int, int] | None = None
 
     async def run(self) -> None:
         """Calls, serves the session, and after a pause that grows calls again."""
@@ -107,7 +111,25 @@ class Connection:
             except Exception:
                 log.exception("the session failed")
             pause = PAUSE_S if joined else min(pause * 2, PAUSE_MAX_S)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # not all nodes at once
+            await self._pause(pause * random.uniform(0.5, 1.0))  # not all nodes at once
+
+    async def _pause(self, seconds: float) -> None:
+        """So long, or until there is a new access file: a daemon has just started, and may be waiting for us."""
+        end = time.monotonic() + seconds
+        while self._written() in (None, self._called):
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            await asyncio.sleep(min(left, LOOK_S))
+        await asyncio.sleep(min(seconds, random.uniform(0.0, PAUSE_S)))
+
+    def _written(self) -> tuple[int, int] | None:
+        """Tells one access file from the next."""
+        try:
+            found = os.stat(self._home / NAME)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
 
     def _say(self, text: str) -> None:
         if text != self._said:
@@ -116,6 +138,7 @@ class Connection:
 
     async def _call(self) -> bool:
         """One connection; whether it came to the inventory."""
+        self._called = self._written()
         access = await asyncio.to_thread(read_access, self._home)
         if access.instance != self._caller.instance:
             raise Rejected(f"{self._home} belongs to another instance now: end this agent")

@@ -12,12 +12,13 @@ from hpcdl.agent.processes import look, matches
 from hpcdl.agent.reports import Key, ReportLog
 from hpcdl.core.events import GpuChanged
 from hpcdl.core.model import GpuInfo
-from hpcdl.gpu import Gpu, GpuSample, GpuSource, cuda_visible_devices, visible
+from hpcdl.gpu import Gpu, GpuSample, GpuSource, GpuState, cuda_visible_devices, visible
 from hpcdl.wire.messages import GpuLine
 
 log = logging.getLogger("hpcdl.agent")
 
 OK, LOST, DIRTY = "ok", "lost", "dirty"
+UNKNOWN: GpuState = "unknown"
 EMULATED = "emulated"
 RESIDENT = frozenset({"Xorg", "Xwayland", "gnome-shell", "nvidia-persiste", "nvidia-cuda-mps"})
 """Programs that hold a GPU for as long as the machine runs, and that others share it with (names cut to 15 bytes)."""
@@ -84,8 +85,8 @@ class Gpus:
                 found[index] = "there is no such GPU"
                 continue
             sample = self._samples.get(gpu.uuid)
-            if sample is not None and sample.state == LOST:
-                found[index] = sample.detail or "lost"
+            if sample is not None and sample.state != OK:
+                found[index] = sample.detail or sample.state
             elif others := self._others(sample, own_tag):
                 found[index] = others
         return found
@@ -99,8 +100,10 @@ class Gpus:
         for index in indices:
             gpu = self._gpus.get(index)
             sample = None if gpu is None else self._samples.get(gpu.uuid)
-            if sample is None or sample.state != OK:
-                continue
+            if sample is None or sample.state == LOST:
+                continue  # of one that is lost nothing is left to be held; of one without samples only the tags tell
+            if sample.state != OK:
+                found.append(f"GPU {index} cannot be seen: {sample.detail}")
             if self.emulated and sample.pids is None:
                 found.append(f"GPU {index}: {sample.detail}")
             for pid in sample.pids or ():
@@ -203,7 +206,10 @@ class Gpus:
                 gpus, samples = await asyncio.to_thread(self._look)
             except Exception:  # a source must not raise, and if it does the agent lives on with what it knew
                 log.exception("the GPU source %s failed", self._source.name)
-                self._samples = {}
+                why = f"the GPU source {self._source.name} failed"
+                self._samples = {
+                    gpu.uuid: GpuSample(gpu.uuid, state=UNKNOWN, detail=why) for gpu in self._gpus.values()
+                }
                 return
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self._samples = {sample.uuid: sample for sample in samples}
