@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hpcdl.core.events import EndRequested, Event, OpenRequested, RoleChanged, StartRequested, SuspendRequested
 from hpcdl.core.journal import Request
-from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, Placement, Purpose, World
+from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, Part, Placement, Purpose, World
 from hpcdl.core.units import GpuRef
 
 END_GRACE_S = 30.0
@@ -135,8 +135,9 @@ def _gang_broken(incarnation: Incarnation, now: float) -> str | None:
     gone = [part for part in incarnation.parts if part.exited or part.lost]
     if not gone or len(gone) == len(incarnation.parts):
         return None
-    bad = next((part for part in gone if part.lost or part.code != 0), None)  # None: killed, or never started
-    if incarnation.state is IncarnationState.SAVING and bad is not incarnation.parts[0]:
+    saving = incarnation.state is IncarnationState.SAVING
+    bad = next((part for part in gone if _broke(part, saving)), None)
+    if saving and bad is not incarnation.parts[0]:
         return None  # the writer may still save; the agents' own grace bounds it
     if bad is not None:
         return f"its part on {bad.node} ended"
@@ -144,6 +145,11 @@ def _gang_broken(incarnation: Incarnation, now: float) -> str | None:
     since = incarnation.parts[0].exited_at
     late = since is not None and now - since > STRAGGLER_S
     return f"its part on {gone[0].node} ended {STRAGGLER_S:.0f} s ago" if late else None
+
+
+def _broke(part: Part, saving: bool) -> bool:
+    """Whether this part is not simply through: lost, failed or never started, or ended without our asking."""
+    return part.lost or part.code != 0 or part.hint is not None or (part.ended_by is not None and not saving)
 
 
 def _grant(world: World, job: Job, placement: Placement, taken: set[GpuRef], steps: Steps, now: float) -> bool:

@@ -1,5 +1,7 @@
 """Stories through the real Controller: gates, jobs on several nodes, lost nodes, holds, cancels, stops."""
 
+from typing import Any
+
 import pytest
 
 from hpcdl.core import commands as cmd
@@ -156,11 +158,19 @@ def test_the_writer_may_go_on_when_the_others_are_through() -> None:
     assert (made.job(1).outcome, made.job(1).last_incarnation) == (JobState.DONE, 1)
 
 
-def test_a_part_that_cannot_be_started_ends_the_others_at_once() -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"hint": Cause.INFRASTRUCTURE, "detail": "GPU 0: held by process 1"},  # never started
+        {"hint": Cause.INFRASTRUCTURE, "code": 0},  # its agent ended it
+        {"ended_by": "absence", "code": 0, "attached": True},
+    ],
+)
+def test_a_part_that_is_not_through_ends_the_others_at_once(how: dict[str, Any]) -> None:
     made = cluster(n1=2, n2=2)
     made.submit(spec(nodes=2))
     made.run(20.0)
-    made._exit(made.trainers[1, 1], "n2", hint=Cause.INFRASTRUCTURE, detail="GPU 0: held by process 1")
+    made._exit(made.trainers[1, 1], "n2", **how)
     made.run(5.0)
     ended = next(r.event for r in made.journal.records if isinstance(r.event, ev.EndRequested))
     assert ended.detail == "its part on n2 ended"
