@@ -1,6 +1,6 @@
 """Kills whatever `hpcdl daemon status --json` names, hundreds of times, and looks whether anything was lost.
 
-    python benchmarks/torture.py --kills 200 --seed 1 [--gpus 4] [--json] [--keep]
+    python benchmarks/torture.py --kills 200 --seed 1 [--gpus 4] [--short-leases] [--json] [--keep]
 
 One JSON value on standard output, progress on standard error; exit code 1 if anything is wrong. Two nodes on this
 machine, emulated GPUs, jobs of every sort, and users who submit, suspend, resume and cancel meanwhile.
@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +39,8 @@ FAR, FAR_GPUS = "n2", 2
 ACTIVE = 6
 DRAIN_S = 240.0
 SETTINGS = {"poison_limit_infrastructure": 1000, "retry_pause_s": 0.2, "retry_pause_max_s": 1.0}
+
+SHORT = {"agent_lease_s": 1.0, "lease_margin_s": 0.5, "agent_absence_s": 1.0}
 
 
 def say(text: str) -> None:
@@ -135,15 +137,18 @@ class Users:
 class Torture:
     """One run."""
 
-    def __init__(self, home: Path, kills: int, seed: int, gpus: int) -> None:
+    def __init__(self, home: Path, kills: int, seed: int, gpus: int, leases: Mapping[str, float]) -> None:
+        """`leases`: settings of leases, where they are to be other than usual."""
         self.home, self.kills, self.seed, self.gpus = home, kills, seed, gpus
         self.rng = random.Random(seed)
-        self.cluster = Cluster(home / "home", gpus, **SETTINGS)
+        self.cluster = Cluster(home / "home", gpus, **SETTINGS, **leases)
+        self.away_s = 3.0 if leases else 1.5
         self.records = home / "records"
         self.records.mkdir()
         self.users = Users(self.cluster.home, self.records, seed)
         self.by_kind: Counter[str] = Counter()
         self.stalls: Counter[str] = Counter()
+        self.stops = 0
         self.wrong: list[str] = []
         self.far: subprocess.Popen[bytes] | None = None
 
@@ -173,6 +178,7 @@ class Torture:
             "kills": sum(self.by_kind.values()),
             "by_kind": dict(self.by_kind),
             "stalls": dict(self.stalls),
+            "stops": self.stops,
             "verbs": dict(self.users.verbs),
             "jobs": len(self.users.orders),
             "lost": lost,
@@ -206,11 +212,36 @@ class Torture:
         for kind in dict.fromkeys(chosen):
             self._kill(kind, self.rng.choice([pid for pid in victims[kind] if pid]))
         if "daemon" in chosen:
-            time.sleep(self.rng.choice([0.0, 0.0, 0.2, 1.5]))
-            self._keep_far()
-            while self.rng.random() < 0.25:
-                self._kill_while_it_starts()
-            self._start_daemon()
+            self._come_back()
+        elif self.rng.random() < 0.1:
+            self._stop_daemon()
+
+    def _come_back(self) -> None:
+        """After the daemon's death."""
+        time.sleep(self.rng.choice([0.0, 0.0, 0.2, self.away_s]))
+        self._keep_far()
+        while self.rng.random() < 0.25:
+            self._kill_while_it_starts()
+        self._start_daemon()
+
+    def _stop_daemon(self) -> None:
+        """As its user may at any time; something may be killed while it stops."""
+        argv = [sys.executable, "-m", "hpcdl", "daemon", "stop", *self.rng.choice([[], ["--now"]])]
+        environment = {**os.environ, "HPCDL_HOME": str(self.cluster.home)}
+        stopping = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.stops += 1
+        time.sleep(self.rng.uniform(0.2, 1.0))
+        if self.rng.random() < 0.5:
+            with contextlib.suppress(ClientError), Client(self.cluster.home) as client:
+                status = client.get("/v1/status")
+                named = [("agent", agent["pid"]) for agent in status["agents"] if agent["connected"]]
+                named += [("trainer", trainer["pid"]) for trainer in status["trainers"]]
+                self._kill(*self.rng.choice([("daemon", status["daemon"]["pid"]), *named]))
+        began = time.monotonic()
+        stopping.communicate()
+        if time.monotonic() - began > 30:
+            self.wrong.append(f"a stop took {time.monotonic() - began:.0f} s")
+        self._come_back()
 
     def _kill(self, kind: str, pid: int) -> None:
         kill(pid)
@@ -364,12 +395,15 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument(
+        "--short-leases", action="store_true", help="1 s without a daemon or an agent is too long"
+    )
     parser.add_argument("--json", action="store_true", help="on one line")
     parser.add_argument("--keep", action="store_true", help="keep the home, whatever the result")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     home = Path(tempfile.mkdtemp(prefix="hpcdl-torture-"))
-    torture = Torture(home, options.kills, options.seed, options.gpus)
+    torture = Torture(home, options.kills, options.seed, options.gpus, SHORT if options.short_leases else {})
     result = torture.run()
     wrong = bool(result["wrong"] or result["lost"] or result["twice"] or result["orphans"])
     if wrong or options.keep:

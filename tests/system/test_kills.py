@@ -159,8 +159,8 @@ def test_trainer_killed_at_the_gate(make_cluster: MakeCluster) -> None:
     cluster.cli("config", "policy", "marble-warm")
     first = cluster.submit("--step-s", 0.02, steps=100, gpus="1:3")
     script = [sys.executable, "-m", "hpcdl.trainer.gate", str(Path(__file__).with_name("trainer.py"))]
-    options = ["400", "--step-s", "0.02", "--save-s", "3", "--save-every", "10000"]
-    answer = cluster.cli("submit", "--json", "--gpus", "1:3", "--steps", "400", "--", *script, *options)
+    options = ["200", "--step-s", "0.02", "--save-s", "3", "--save-every", "10000"]
+    answer = cluster.cli("submit", "--json", "--gpus", "1:3", "--steps", "200", "--", *script, *options)
     second = answer["jobs"][0]["id"]
     cluster.until(lambda: "AtGate" in cluster.kinds(second))
 
@@ -170,7 +170,7 @@ def test_trainer_killed_at_the_gate(make_cluster: MakeCluster) -> None:
     cluster.until(lambda: gated() != [])
     kill(gated()[0])
     cluster.until_done(first, second)
-    cluster.check_weights(second, 400)
+    cluster.check_weights(second, 200)
     assert cluster.job(second)["retries_used"] == 0
 
 
@@ -251,7 +251,7 @@ def test_one_of_two_nodes_loses_its_agent_in_the_middle_of_a_save(make_cluster: 
 
 def test_a_partition_longer_than_the_lease(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """The agent ends its trainers past its lease; the daemon starts the job elsewhere, and takes the node back."""
-    cluster = make_cluster(gpus=1, agent_lease_s=2, lease_margin_s=1).start()
+    cluster = make_cluster(gpus=1, agent_lease_s=1, lease_margin_s=0.5).start()
     proxy = Proxy(read_access(cluster.home).port)
     try:
         far = _home_through(cluster, proxy, tmp_path)
@@ -259,7 +259,7 @@ def test_a_partition_longer_than_the_lease(make_cluster: MakeCluster, tmp_path: 
         cluster.until_state(holder, "RUNNING")
         agent = _agent(far, "n2")
         cluster.agents.append(agent)
-        job = cluster.submit("--save-every", 10000, steps=500, options=("--grace", "5"))
+        job = cluster.submit("--save-every", 10000, steps=400, options=("--grace", "3"))
         cluster.until(lambda: list(cluster.job(job)["placement"] or {}) == ["n2"])
         cluster.until_step(job, 5)
         proxy.cut()
@@ -270,14 +270,14 @@ def test_a_partition_longer_than_the_lease(make_cluster: MakeCluster, tmp_path: 
         proxy.heal()
         cluster.until(lambda: any(a["node"] == "n2" and a["connected"] for a in cluster.status()["agents"]))
         cluster.until_done(job)
-        cluster.check_weights(job, 500)
+        cluster.check_weights(job, 400)
     finally:
         proxy.close()
 
 
 def test_a_partitioned_trainer_that_runs_on_overwrites_nothing(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """The agent is stopped, so nobody ends the old trainer: it finds the newer claim, and ends by itself."""
-    cluster = make_cluster(gpus=1, agent_lease_s=2, lease_margin_s=1).start()
+    cluster = make_cluster(gpus=1, agent_lease_s=1, lease_margin_s=0.5).start()
     proxy = Proxy(read_access(cluster.home).port)
     try:
         far = _home_through(cluster, proxy, tmp_path)
@@ -285,7 +285,7 @@ def test_a_partitioned_trainer_that_runs_on_overwrites_nothing(make_cluster: Mak
         cluster.until_state(holder, "RUNNING")
         agent = _agent(far, "n2")
         cluster.agents.append(agent)
-        job = cluster.submit("--save-every", 25, steps=1500, options=("--grace", "2"))
+        job = cluster.submit("--save-every", 25, steps=900, options=("--grace", "2"))
         cluster.until(lambda: list(cluster.job(job)["placement"] or {}) == ["n2"])
         old = cluster.trainer_pid(job)
         cluster.until_step(job, 5)
@@ -301,7 +301,7 @@ def test_a_partitioned_trainer_that_runs_on_overwrites_nothing(make_cluster: Mak
             os.kill(agent.pid, signal.SIGCONT)
         proxy.heal()
         cluster.until_done(job)
-        cluster.check_weights(job, 1500)
+        cluster.check_weights(job, 900)
     finally:
         proxy.close()
 
