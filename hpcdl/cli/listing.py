@@ -28,7 +28,7 @@ def ls(ctx: click.Context, every: bool, output: Output) -> None:
     """List the jobs that are not finished, oldest first.
 
     GPUS is what a job holds now, over what it asked for (1:4, at least 1 and at most 4; 4:, at least 4; 2x4, 4 on each
-    of 2 nodes). STEP is the last one that was reported, so it is late by up to half a monitor interval. ETA is
+    of 2 nodes). STEP is the last one that was reported, so it may be a monitor interval (10 s) old. ETA is
     measured, so it needs half a minute of training, except for jobs with a profile.
     """
     answer = connect(ctx).get(path_with("/v1/jobs", all=1 if every else None))

@@ -1,0 +1,157 @@
+"""The documents tell of every command, setting, state and event, and their links lead somewhere.
+
+`python -m tests.test_docs` writes the table in docs/settings.md anew.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import click
+import pytest
+
+from hpcdl.cli.root import COMMANDS, cli
+from hpcdl.config import SETTINGS, Config, Limits
+from hpcdl.core.events import KINDS
+from hpcdl.core.model import SIGNAL_PRESETS, Cause, IncarnationState, JobState, Purpose, Role
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+COMMON = {"--json", "--quiet", "--help", "--home", "--version"}
+
+
+def text_of(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def section(text: str, title: str) -> str:
+    """What stands under a heading, up to the next one."""
+    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#+ |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"no section {title!r}"
+    return found[1]
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            for below in command.commands.values():
+                yield f"hpcdl {name} {below.name}", below
+        else:
+            yield f"hpcdl {name}", command
+
+
+@pytest.mark.parametrize("path, command", list(commands()), ids=lambda value: value if isinstance(value, str) else "")
+def test_every_command_and_option_is_documented(path: str, command: click.Command) -> None:
+    told = section(text_of("commands.md"), path)
+    assert path in told, "no example"
+    options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    names = {name for each in options for name in each.opts if name.startswith("--")} - COMMON
+    assert {name for name in names if not re.search(rf"{name}\b", told)} == set()
+    known = names | COMMON
+    assert set(re.findall(r"`(--[a-z-]+)", told)) <= known, "an option that there is not"
+
+
+def test_no_command_is_documented_that_there_is_not() -> None:
+    told = set(re.findall(r"^### (hpcdl .*)$", text_of("commands.md"), re.MULTILINE))
+    assert told == {path for path, _ in commands()}
+    assert all(f"`{name}" in text_of("commands.md") for name in COMMON - {"--help", "--version"})
+
+
+def first_cells(text: str) -> list[str]:
+    return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "title, names",
+    [
+        ("States of a job", JobState),
+        ("States of an incarnation", IncarnationState),
+        ("Causes", Cause),
+        ("Why a suspend was asked for", Purpose),
+        ("Roles", Role),
+        ("Signals", SIGNAL_PRESETS),
+        ("Events", KINDS),
+    ],
+)
+def test_the_vocabulary_is_complete(title: str, names: Iterable[str | StrEnum]) -> None:
+    assert first_cells(section(text_of("vocabulary.md"), title)) == [str(name) for name in names]
+
+
+def number(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) else f"{value:g}"
+
+
+def allowed(limits: Limits) -> str:
+    if limits.kind is str:
+        return limits.said
+    unit = " s" if limits.kind is float else ""
+    return f"{number(limits.low)} to {number(limits.high)}{unit}"
+
+
+def meaning(setting: str) -> str:
+    """The comment above the setting in conf/hpcdl.yaml, without the range that the table has in a column of its own."""
+    lines = (ROOT / "conf" / "hpcdl.yaml").read_text(encoding="utf-8").splitlines()
+    place = next(index for index, line in enumerate(lines) if line.startswith(f"{setting}:"))
+    comment: list[str] = []
+    for line in reversed(lines[:place]):
+        if not line.startswith("#") or line.startswith("# ---"):
+            break
+        comment.insert(0, line.removeprefix("#").strip())
+    text = " ".join(comment)
+    return re.sub(r"; [\d.]+ to [\d.]+\d(?: \(30 days\)| failures)?(?=[.,])", "", text)
+
+
+def settings_table() -> str:
+    defaults = Config().values()
+    rows = ["| setting | default | may be | what it is |", "|---|---|---|---|"]
+    for setting, limits in SETTINGS.items():
+        value = defaults[setting]
+        default = "null" if value is None else number(value) if isinstance(value, int | float) else value
+        rows.append(f"| `{setting}` | {default} | {allowed(limits)} | {meaning(setting)} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_every_setting_is_documented_as_it_is() -> None:
+    assert text_of("settings.md").endswith("\n\n" + settings_table()), "run: python -m tests.test_docs"
+    assert all(meaning(setting) for setting in SETTINGS)
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("document", DOCS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (document.parent / name).resolve() if name else document
+        assert file.exists(), f"{document.name}: {target}"
+        assert file.is_relative_to(ROOT)
+        if anchor:
+            assert anchor in anchors(file.read_text(encoding="utf-8")), f"{document.name}: {target}"
+
+
+def test_every_document_is_reached_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [path.name for path in (ROOT / "docs").iterdir() if f"docs/{path.name}" not in readme] == []
+
+
+def test_the_picture_is_small() -> None:
+    picture = ROOT / "docs" / "demo.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size < 200 << 10
+
+
+if __name__ == "__main__":
+    page = ROOT / "docs" / "settings.md"
+    before, _, _ = page.read_text(encoding="utf-8").partition("| setting |")
+    page.write_text(before.rstrip("\n") + "\n\n" + settings_table(), encoding="utf-8")
