@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcdl.core.lifecycle import state_of
-from hpcdl.core.model import IncarnationState, Job, JobState, Placement, World
+from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Placement, Purpose, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.units import count, seconds_text
 
@@ -38,8 +38,7 @@ def reason(world: World, job: Job, said: Mapping[int, str]) -> str:
     planned = said.get(job.id, target.reason if target is not None else "")
     running = job.running
     if running is not None and running.state is IncarnationState.SAVING:
-        then = "its user holds it" if job.held else "the daemon is stopping" if world.stopping else planned
-        return f"saves its checkpoint (asked to, {running.purpose}){'; then: ' if then else ''}{then}"
+        return f"is to save its checkpoint and free its GPUs: {_wanted_by(world, job, running) or planned}"
     if state is JobState.STARTING and running is not None:
         waits = [part.node for part in running.parts if not part.started]
         return f"its processes are starting on {', '.join(waits)}" + (f"; {planned}" if planned else "")
@@ -50,6 +49,15 @@ def reason(world: World, job: Job, said: Mapping[int, str]) -> str:
     if not world.nodes:
         return "no node has an agent: hpcdl daemon status"
     return planned or "the policy has not been asked yet"
+
+
+def _wanted_by(world: World, job: Job, saving: Incarnation) -> str:
+    """Who wants it suspended, or "" for the policy, whose reason says it better."""
+    if saving.purpose is Purpose.HOLD:
+        return "its user suspended it" if job.held else "its user suspended it, and lifted that since; it resumes then"
+    if saving.purpose is Purpose.STOP or world.stopping:
+        return "the daemon is stopping"
+    return "its user holds it" if job.held else ""
 
 
 def _waits_for_gpus(world: World, placement: Placement) -> str:

@@ -13,6 +13,7 @@ from hpcdl.core.model import (
     JobState,
     Part,
     Placement,
+    Purpose,
     Share,
     World,
 )
@@ -57,6 +58,20 @@ def test_work_that_is_lost_is_told() -> None:
     again = replace(ended, live=(replace(RUNNING, number=2),), last_incarnation=2)
     assert "no checkpoint yet: it started from the beginning" in details(again)
     assert "no checkpoint" not in details(replace(ended, last_detail="", saved_step=3))
+
+
+def test_who_wants_a_suspend_is_told() -> None:
+    def told(purpose: Purpose, held: bool = False, stopping: bool = False) -> str:
+        saving = replace(RUNNING, state=IncarnationState.SAVING, purpose=purpose)
+        said = {1: "will move to 4 GPUs"}
+        return explain(World(stopping=stopping), job(live=(saving,), held=held), said, NONE, 100.0).reason
+
+    begin = "is to save its checkpoint and free its GPUs: "
+    assert told(Purpose.HOLD, held=True) == begin + "its user suspended it"
+    assert told(Purpose.HOLD) == begin + "its user suspended it, and lifted that since; it resumes then"
+    assert told(Purpose.STOP) == told(Purpose.RESCALE, stopping=True) == begin + "the daemon is stopping"
+    assert told(Purpose.RESCALE, held=True) == begin + "its user holds it"
+    assert told(Purpose.RESCALE) == begin + "will move to 4 GPUs"
 
 
 def test_no_more_retries_are_used_than_there_are() -> None:
