@@ -72,7 +72,9 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     asked = {part.ended_by for part in parts} - {None}
     # Ended by us, a program may say 0 for having caught SIGTERM; asked to suspend, our trainers only when complete.
     # With another preset it is the framework that saves and exits with 0, whoever reports the progress.
-    ours = incarnation.attached and job.spec.signal == "hpcdl"
+    # And one that says how far it is, and is not at its end, had only caught the SIGTERM at the end of its grace.
+    short = job.total is not None and job.step is not None and job.step < job.total
+    ours = incarnation.attached and job.spec.signal == "hpcdl" and not short
     if clean and (not asked or (ours and "end" not in asked)):
         return Cause.DONE, ""
     if clean and asked <= {"suspend", "absence"}:

@@ -109,6 +109,13 @@ def test_a_framework_that_exits_well_when_asked_is_not_complete_for_that(preset:
     assert cause_of(job, incarnation(part(code=0)))[0] is Cause.DONE
 
 
+@pytest.mark.parametrize(("total", "cause"), [(50, Cause.DONE), (51, Cause.SUSPENDED)])
+def test_who_is_not_at_its_end_is_not_complete_for_an_exit_with_0(total: int, cause: Cause) -> None:
+    job = replace(JOB, total=total)
+    assert cause_of(job, incarnation(part(code=0, ended_by="suspend")))[0] is cause
+    assert cause_of(job, incarnation(part(code=0)))[0] is Cause.DONE
+
+
 def run_once(draft: Draft, code: int, at: float, step: int | None = None, rules: Rules | None = None) -> Job:
     """One incarnation of job 1 on n1 that ends with this code; the job after that."""
     number = draft.world.jobs[1].last_incarnation + 1
