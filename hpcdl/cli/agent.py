@@ -32,7 +32,9 @@ def agent(ctx: click.Context, home: Path | None, node: str | None, emulate_gpus:
 @click.option(
     "--set", "set_number", type=click.IntRange(1, 3), default=3, show_default=True, help="Which job set of the paper."
 )
-@click.option("--scale", type=float, metavar="F", help="How much faster than the paper's machine.")
+@click.option(
+    "--scale", type=click.FloatRange(0.1, 1000), metavar="F", help="How much faster than the paper's machine."
+)
 @click.option(
     "--report",
     "report_dir",

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,7 +84,7 @@ def _tell_verified(episodes: list[Episode]) -> None:
 
 
 def _fail(text: str) -> int:
-    print(f"hpcdl demo: {text}", flush=True)
+    print(f"hpcdl: {' '.join(text.split())}", file=sys.stderr, flush=True)
     return 1
 
 

@@ -136,7 +136,7 @@ def test_a_daemon_that_dies(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), 1e9])
 def test_a_wrong_scale(scale: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(3, scale, tmp_path) == 1
-    assert "choose from" in capsys.readouterr().out
+    assert "choose from" in capsys.readouterr().err
 
 
 def test_the_sets() -> None:
