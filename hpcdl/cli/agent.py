@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from hpcdl.cli.output import say
+from hpcdl.core.units import seconds_text
+
 
 @click.command()
 @click.option("--home", type=click.Path(path_type=Path), hidden=True)
@@ -24,6 +27,11 @@ def agent(ctx: click.Context, home: Path | None, node: str | None, emulate_gpus:
     argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(folder), "--node", name]
     if emulate_gpus is not None:
         argv += ["--emulate-gpus", str(emulate_gpus)]
+    trainers = f"trainers outlive it by {seconds_text(load_config(folder).agent_absence_s)}"
+    if (folder / "access.json").exists():
+        say(f"agent of {name} for the daemon of {folder}: Ctrl-C ends it, {trainers}")
+    else:
+        say(f"agent of {name} for {folder}, where no daemon was started yet: it waits for one; Ctrl-C ends it")
     # In this process's place: the agent lives long, and needs nothing of the command line.
     os.execv(sys.executable, argv)
 

@@ -7,6 +7,7 @@ import click
 from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_fields, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import connect, duration_text
 from hpcdl.client import DaemonAway
+from hpcdl.core.units import fold_nodes
 
 
 @click.group()
@@ -55,7 +56,13 @@ def stop(ctx: click.Context, now: bool, output: Output) -> None:
     from hpcdl.daemon import launch
 
     home: Path = ctx.find_root().obj
-    _print_daemon(launch.stop(home, now), output, "stopped")
+    answer = launch.stop(home, now)
+    _print_daemon(answer, output, "stopped")
+    if answer.get("left"):
+        say(
+            f"the agents of {fold_nodes(answer['left'])} were away: trainers there checkpoint and end by themselves, "
+            "and go on after the next start"
+        )
 
 
 def _print_daemon(row: Row, output: Output, done: str) -> None:

@@ -153,6 +153,12 @@ def nodes(ctx: click.Context, output: Output) -> None:
     elif answer["nodes"]:
         lines = [{"of": node, "gpu": gpu} for node in answer["nodes"] for gpu in node.get("gpus") or [{}]]
         print_table(_GPU_COLUMNS, lines)
+        away = [str(node["name"]) for node in answer["nodes"] if _node_state({"of": node}) == "away"]
+        if away:
+            say(
+                f"no agent is connected on {fold_nodes(away)}; trainers there go on for a while: hpcdl agent starts "
+                "one (hpcdl daemon start does where the daemon runs)"
+            )
     else:
         say("no nodes: an agent registers its node when it starts (hpcdl agent)")
 

@@ -98,14 +98,20 @@ def _await_ready(ready: int, process: "subprocess.Popen[bytes]", home: Path) -> 
 def stop(home: Path, now: bool = False) -> dict[str, Any]:
     """Stops the daemon of `home` and waits until it is gone: suspends everything; `now`: leaves the last checkpoints.
 
-    Returns {"pid", "stopped": True}. Raises DaemonAway without a daemon, LaunchError if it does not end.
+    Returns {"pid", "stopped": True, "left": [...]}: the nodes with trainers whose agents were away, so that they could
+    not be told; they checkpoint and end by themselves. Raises DaemonAway without a daemon, LaunchError if it does not
+    end.
     """
     client = Client(home, patience_s=0.0)
-    pid = int(client.get("/v1/status")["daemon"]["pid"])
+    status = client.get("/v1/status")
+    pid = int(status["daemon"]["pid"])
+    away = {agent["node"] for agent in status["agents"] if not agent["connected"]}
+    rows = client.get("/v1/jobs")["jobs"] if away else []
+    left = sorted({node for row in rows for node in row.get("placement") or () if node in away})
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
-        return {"pid": pid, "stopped": True}
+        return {"pid": pid, "stopped": True, "left": left}
     try:
         try:
             client.request("POST", "/v1/stop", {"now": now})
@@ -117,4 +123,4 @@ def stop(home: Path, now: bool = False) -> dict[str, Any]:
         os.close(descriptor)
     if not ended:
         raise LaunchError(f"the daemon (pid {pid}) has not ended after {STOP_S:.0f} s: see {home / 'daemon.log'}")
-    return {"pid": pid, "stopped": True}
+    return {"pid": pid, "stopped": True, "left": left}

@@ -202,6 +202,10 @@ def test_nodes(fake: FakeDaemon, hpcdl: Run) -> None:
     ]
     assert hpcdl("nodes", "--json").value["nodes"][0]["gpus"][1]["state"] == "lost"
     assert hpcdl("nodes", "--quiet").out == "n1\n"
+    assert hpcdl("nodes").err == ""
+    away = {"name": "n2", "connected": False, "lost": False, "reason": "the connection ended", "gpus": []}
+    fake.answers["/v1/nodes"] = (200, json.dumps({"schema": 1, "nodes": [away]}).encode())
+    assert hpcdl("nodes").err.startswith("hpcdl: no agent is connected on n2; trainers there go on for a while")
 
 
 @pytest.mark.parametrize("verb, state", [("cancel", "CANCELLED"), ("suspend", "SUSPENDED"), ("resume", "QUEUED")])
@@ -433,8 +437,9 @@ def test_daemon_start_and_stop(home: Path, hpcdl: Run, monkeypatch: pytest.Monke
 
     def stop(*given: object) -> dict[str, object]:
         asked.append(given)
-        return {"pid": 12, "stopped": True}
+        return {"pid": 12, "stopped": True, "left": left}
 
+    left: list[str] = []
     monkeypatch.setattr("hpcdl.daemon.launch.start", start)
     monkeypatch.setattr("hpcdl.daemon.launch.stop", stop)
     assert hpcdl("daemon", "start", "--emulate-gpus", 6, "--node", "n1").out == f"daemon (pid 12) started on {home}\n"
@@ -442,11 +447,15 @@ def test_daemon_start_and_stop(home: Path, hpcdl: Run, monkeypatch: pytest.Monke
     assert hpcdl("daemon", "start", "--quiet").out == "12\n"
     assert hpcdl("daemon", "start", "--foreground").code == 3
     assert hpcdl("daemon", "stop").out == "daemon (pid 12) stopped\n"
-    assert hpcdl("daemon", "stop", "--now", "--json").value["daemon"] == {"pid": 12, "stopped": True}
+    assert hpcdl("daemon", "stop", "--now", "--json").value["daemon"] == {"pid": 12, "stopped": True, "left": []}
     assert asked == [
         (home, 6, "n1", False), (home, None, None, False), (home, None, None, False), (home, None, None, True),
         (home, False), (home, True),
     ]  # fmt: skip
+    left += ["n1", "n2"]
+    done = hpcdl("daemon", "stop")
+    assert done.code == 0
+    assert done.err.startswith("hpcdl: the agents of n[1-2] were away: trainers there checkpoint and end by themselves")
 
 
 def test_a_daemon_that_does_not_start_is_one_line(hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,7 +470,8 @@ def test_a_daemon_that_does_not_start_is_one_line(hpcdl: Run, monkeypatch: pytes
 def test_the_agent_takes_this_processs_place(home: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda program, argv: started.append(argv))
-    hpcdl("agent", "--node", "n7", "--emulate-gpus", 2)
+    said = hpcdl("agent", "--node", "n7", "--emulate-gpus", 2).err
+    assert said.startswith(f"hpcdl: agent of n7 for {home}, where no daemon was started yet")
     hpcdl("agent", "--home", home / "x")
     assert [argv[1:7] for argv in started] == [
         ["-m", "hpcdl.agent", "--home", str(home), "--node", "n7"],
