@@ -126,7 +126,7 @@ def test_what_stands_for_null(home: Path) -> None:
         ("policy: 2020-99-99", ":1: policy: must be|month must be"),
         ("policy: !!python/object/apply:os.system [ls]", ":1: policy: must be"),
         ("policy: !!python/name:os.system ''", "not YAML: could not determine a constructor"),
-        ("retry_pause_s: 100", "retry_pause_s \\(100, .*:1\\) must not be above retry_pause_max_s \\(60, default\\)"),
+        ("retry_pause_s: 100", "retry_pause_s \\(100, .*:1\\) must not be above retry_pause_max_s \\(30, default\\)"),
         ("heartbeat_s: 600\nagent_lease_s: 500", "heartbeat_s .* must not be above agent_lease_s"),
         ("\x00", "not YAML"),
         ("policy: a\n" + "#" * (1 << 20), "larger than"),

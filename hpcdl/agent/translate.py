@@ -138,6 +138,7 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
         code=code,
         signal=None if signal is None else str(signal),
         attached=record.get("attached") is True,
+        done=record.get("done") is True,
         ended_by=None if record.get("ended_by") is None else str(record["ended_by"]),
         hint=hint,
         step=_whole_or_none(record, "step"),

@@ -19,9 +19,9 @@ class Rules:
     """How failures are treated. `poison_limit`: the same failure at the same step this often stops the job."""
 
     poison_limit: int = 3
-    poison_limit_infrastructure: int = 10
+    poison_limit_infrastructure: int = 50
     pause_s: float = 1.0
-    pause_max_s: float = 60.0
+    pause_max_s: float = 30.0
 
 
 def conclusions(world: World, jobs: Iterable[int], now: float, rules: Rules) -> list[Event]:
@@ -70,12 +70,11 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if hinted is not None and hinted.hint is not None and incarnation.ending is None:
         return hinted.hint, _how(hinted)  # a clean exit at an unopened gate, say, is no DONE
     asked = {part.ended_by for part in parts} - {None}
-    # Ended by us, a program may say 0 for having caught SIGTERM; asked to suspend, our trainers only when complete.
-    # With another preset it is the framework that saves and exits with 0, whoever reports the progress.
-    # And one that says how far it is, and is not at its end, had only caught the SIGTERM at the end of its grace.
-    short = job.total is not None and job.step is not None and job.step < job.total
-    ours = incarnation.attached and job.spec.signal == "hpcdl" and not short
-    if clean and (not asked or (ours and "end" not in asked)):
+    # Asked to go, a program may exit with 0 for having caught a signal: then it is done only if it said so, or was at
+    # its last step. If it was and did not say it, it resumes from its last checkpoint, and comes to its end again.
+    at_end = job.total is not None and job.step is not None and job.step >= job.total
+    complete = at_end or any(part.done for part in parts)
+    if clean and (not asked or (complete and "end" not in asked)):
         return Cause.DONE, ""
     if clean and asked <= {"suspend", "absence"}:
         return Cause.SUSPENDED, "exited at the suspend signal"

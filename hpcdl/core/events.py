@@ -199,12 +199,16 @@ class Saved(Report):
 
 @dataclass(frozen=True, slots=True)
 class Exited(Report):
-    """Every process of this part is gone. `hint`: the cause, where the agent knows more than the code."""
+    """Every process of this part is gone. `hint`: the cause, where the agent knows more than the code.
+
+    `done`: the trainer said that its training is complete. `ended_by`: what it was asked to before: suspend, end, absence.
+    """
 
     code: int | None = None
     signal: str | None = None
     attached: bool = False
     ended_by: str | None = None
+    done: bool = False
     hint: Cause | None = None
     step: int | None = None
     detail: str = ""

@@ -340,6 +340,7 @@ def _exited(world: World, event: ev.Exited, at: float) -> None:
         code=event.code,
         signal=event.signal,
         ended_by=event.ended_by,
+        done=event.done,
         hint=event.hint,
         detail=event.detail,
         exited_at=at,

@@ -1,5 +1,6 @@
 """What hpcdl talks about: jobs, placements, incarnations, nodes. Values only; `lifecycle` says how they change."""
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -177,6 +178,14 @@ class JobSpec:
             raise ValueError("command, folders and environment must not hold NUL characters")
         if not all(map(_has_bytes, texts)):
             raise ValueError("command, folders and environment must be text that can be written as UTF-8")
+        for what, path in (("cwd", self.cwd), ("checkpoint folder", self.checkpoint_dir)):
+            if path is not None and not path.startswith("/"):
+                raise ValueError(f"the {what} must be an absolute path, got {path!r}")
+        if self.progress_regex is not None:
+            try:
+                re.compile(self.progress_regex)
+            except re.error as error:
+                raise ValueError(f"the progress expression {self.progress_regex!r} is not one: {error}") from error
         if any(not key or "=" in key for key, _ in self.env):
             raise ValueError("an environment variable's name must not be empty or hold '='")
 
@@ -192,6 +201,7 @@ class Part:
     code: int | None = None
     signal: str | None = None
     ended_by: str | None = None
+    done: bool = False
     hint: Cause | None = None
     detail: str = ""
     exited_at: float | None = None

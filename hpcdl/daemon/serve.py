@@ -45,6 +45,12 @@ AGENTS_S = 20.0
 
 LEASE_LOST_EXIT = 4
 
+PING_S = 10.0
+"""Agents are asked this often whether they are there; one that has not answered for as long is away."""
+
+TROUBLE_AGAIN_S = 600.0
+"""The same trouble is recorded at most this often."""
+
 
 class Daemon:
     """One daemon on one home, from the lease to its release."""
@@ -169,6 +175,8 @@ class Daemon:
             ws="websockets-sansio",
             ws_max_size=MAX_MESSAGE,
             ws_per_message_deflate=False,
+            ws_ping_interval=PING_S,
+            ws_ping_timeout=PING_S,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -210,7 +218,8 @@ class Daemon:
         except ValueError as error:
             log.warning("samples of %s are dropped: %s", node, error)
             return
-        self.journal.add_samples(samples)
+        # In the controller's thread: a commit that waits for the disk must not hold up the API.
+        self.loop.call(lambda _: self.journal.add_samples(samples))
 
     def _retain(self) -> None:
         """Snapshots bound the replay; what is older goes to the archive."""

@@ -41,7 +41,8 @@ def part(**how: object) -> Part:
         (incarnation(part(code=0)), Cause.DONE),
         (incarnation(part(code=0), attached=False), Cause.DONE),
         # Asked to suspend, it was complete before it saw that.
-        (incarnation(part(code=0, ended_by="suspend")), Cause.DONE),
+        (incarnation(part(code=0, ended_by="suspend", done=True)), Cause.DONE),
+        (incarnation(part(code=0, ended_by="suspend")), Cause.SUSPENDED),
         (incarnation(part(code=0, ended_by="suspend"), saved_final=True), Cause.SUSPENDED),
         (incarnation(part(code=0, ended_by="absence"), saved_final=True), Cause.SUSPENDED),
         # Saved, and then crashed on its way out.
