@@ -6,7 +6,7 @@ import click
 
 from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_fields, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import connect, duration_text
-from hpcdl.client import DaemonAway
+from hpcdl.client import ClientError, DaemonAway
 from hpcdl.core.units import fold_nodes
 
 
@@ -41,7 +41,18 @@ def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: 
     answer = launch.start(home, emulate_gpus, node, foreground)
     if foreground:
         ctx.exit(answer["exit_code"])
+    if "note" in answer:
+        click.echo(f"hpcdl: {answer['note']}", err=True)
     _print_daemon(answer, output, f"started on {home}")
+    try:
+        found = connect(ctx).get("/v1/nodes")["nodes"]
+    except ClientError:
+        return  # it is gone again, which the next command tells
+    if not any(each["gpus"] for each in found if each["connected"]):
+        names = fold_nodes([str(each["name"]) for each in found if each["connected"]]) or "this node"
+        away = fold_nodes([str(each["name"]) for each in found if not each["connected"] and not each["lost"]])
+        known = f" (the node known here is {away}: --node {away})" if away else ""
+        say(f"no GPU was found on {names}{known}: daemon stop, then daemon start --emulate-gpus N, emulates N of them")
 
 
 @daemon.command(short_help="Suspend every job, then stop daemon and agent.")

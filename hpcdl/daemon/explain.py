@@ -23,7 +23,7 @@ class Answer:
 
 def explain(world: World, job: Job, said: Mapping[int, str], profiles: Profiles, now: float) -> Answer:
     """The answer of `hpcdl why`. `said`: the last plan's reasons by job."""
-    eta = eta_s(job, profiles, now)
+    eta = eta_s(world, job, profiles, now)
     return Answer(reason(world, job, said), tuple(_details(world, job, eta, now)), eta)
 
 
@@ -55,8 +55,10 @@ def _wanted_by(world: World, job: Job, saving: Incarnation) -> str:
     """Who wants it suspended, or "" for the policy, whose reason says it better."""
     if saving.purpose is Purpose.HOLD:
         return "its user suspended it" if job.held else "its user suspended it, and lifted that since; it resumes then"
-    if saving.purpose is Purpose.STOP or world.stopping:
+    if world.stopping:
         return "the daemon is stopping"
+    if saving.purpose is Purpose.STOP:
+        return "the daemon was stopped; its agent has not told how that ended"
     return "its user holds it" if job.held else ""
 
 
@@ -105,11 +107,15 @@ def can_suspend(job: Job) -> bool:
     return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")
 
 
-def eta_s(job: Job, profiles: Profiles, now: float) -> float | None:
+def eta_s(world: World, job: Job, profiles: Profiles, now: float) -> float | None:
     """Seconds until it is done if nothing changes: by its profile, else by its own measured rate; None if unknown."""
     running = job.running
     if job.finished or running is None or running.placement is None or not job.total:
         return None
+    if running.state is IncarnationState.SAVING:
+        return None
+    if not all(name in world.nodes and world.nodes[name].connected for name in running.placement.nodes):
+        return None  # nobody reports its steps, so the last one is old
     step, placement = job.step or 0, running.placement
     profile = profiles.of(job)
     if running.ready_at is not None:

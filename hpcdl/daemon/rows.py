@@ -59,7 +59,7 @@ class Rows:
             "cause": None if job.last_cause is None else job.last_cause.value,
             "detail": job.last_detail,
             "exit_code": job.exit_code,
-            "eta_s": eta_s(job, self.profiles, self.now),
+            "eta_s": eta_s(self.world, job, self.profiles, self.now),
             "saved_step": job.saved_step,
         }
 

@@ -458,6 +458,22 @@ def test_daemon_start_and_stop(home: Path, hpcdl: Run, monkeypatch: pytest.Monke
     assert done.err.startswith("hpcdl: the agents of n[1-2] were away: trainers there checkpoint and end by themselves")
 
 
+def test_a_start_without_gpus_names_the_next_step(
+    fake: FakeDaemon, hpcdl: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdl.daemon.launch.start", lambda *given: {"pid": 12, "nodes": ["n1"], "fence": 1})
+    assert hpcdl("daemon", "start").err == ""
+    here = {"name": "vm", "connected": True, "lost": False, "gpus": []}
+    away = {"name": "n1", "connected": False, "lost": False, "gpus": [{"index": 0}]}
+    for nodes, known in (([here], ""), ([here, away], " (the node known here is n1: --node n1)")):
+        fake.answers["/v1/nodes"] = (200, json.dumps({"schema": 1, "nodes": nodes}).encode())
+        done = hpcdl("daemon", "start", "--json")
+        assert done.value["daemon"]["pid"] == 12
+        assert done.err.startswith(
+            f"hpcdl: no GPU was found on vm{known}: daemon stop, then daemon start --emulate-gpus N"
+        )
+
+
 def test_a_daemon_that_does_not_start_is_one_line(hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*given: object) -> None:
         raise LaunchError("pid 7 on h holds it: hpcdl daemon stop")

@@ -11,6 +11,7 @@ from hpcdl.core.model import (
     Job,
     JobSpec,
     JobState,
+    Node,
     Part,
     Placement,
     Purpose,
@@ -26,6 +27,7 @@ RUNNING = Incarnation(
     1, IncarnationState.RUNNING, (Part("n1", started=True),), Placement((Share("n1", (0,)),)), ready_at=100.0
 )
 NONE = Profiles({})
+HERE = World(nodes={"n1": Node("n1", connected=True)})
 
 
 def job(**changes: object) -> Job:
@@ -33,15 +35,19 @@ def job(**changes: object) -> Job:
 
 
 def details(found: Job, now: float = 100.0) -> str:
-    return "\n".join(explain(World(), found, {}, NONE, now).details)
+    return "\n".join(explain(HERE, found, {}, NONE, now).details)
 
 
 def test_an_estimate_needs_half_a_minute_of_training() -> None:
     running = job(live=(RUNNING,), first_start_at=95.0, step=60, total=1000)
-    assert eta_s(running, NONE, 102.0) is None
-    assert eta_s(running, NONE, 130.0) == pytest.approx(470.0)
+    assert eta_s(HERE, running, NONE, 102.0) is None
+    assert eta_s(HERE, running, NONE, 130.0) == pytest.approx(470.0)
     assert "about 7 min 50 s to go" in details(running, 130.0)
     assert "to go" not in details(running, 102.0)
+    away = World(nodes={"n1": Node("n1", connected=False)})
+    assert eta_s(away, running, NONE, 130.0) is None
+    saving = replace(running, live=(replace(RUNNING, state=IncarnationState.SAVING),))
+    assert eta_s(HERE, saving, NONE, 130.0) is None
 
 
 def test_the_wait_is_told_only_of_jobs_that_never_ran() -> None:
@@ -69,7 +75,8 @@ def test_who_wants_a_suspend_is_told() -> None:
     begin = "is to save its checkpoint and free its GPUs: "
     assert told(Purpose.HOLD, held=True) == begin + "its user suspended it"
     assert told(Purpose.HOLD) == begin + "its user suspended it, and lifted that since; it resumes then"
-    assert told(Purpose.STOP) == told(Purpose.RESCALE, stopping=True) == begin + "the daemon is stopping"
+    assert told(Purpose.RESCALE, stopping=True) == begin + "the daemon is stopping"
+    assert told(Purpose.STOP) == begin + "the daemon was stopped; its agent has not told how that ended"
     assert told(Purpose.RESCALE, held=True) == begin + "its user holds it"
     assert told(Purpose.RESCALE) == begin + "will move to 4 GPUs"
 
