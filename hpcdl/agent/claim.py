@@ -1,4 +1,4 @@
-"""The claim in a checkpoint folder: it says which incarnation may write there; lower ones must not."""
+"""The claim in a checkpoint folder: it says which incarnation of which job may write there; others must not."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ LOCK_POLL_S = 0.02
 
 
 class Stale(Exception):
-    """A newer incarnation has claimed the folder; the message names it."""
+    """A newer incarnation, or another job, has claimed the folder; the message names it."""
 
 
 def write_claim(directory: str, job: int, incarnation: int, tag: str) -> None:
-    """Claim the folder, made if it is missing, durably. Raises Stale if a higher incarnation has, and OSError."""
+    """Claim the folder, made if it is missing, durably. Raises Stale if a higher incarnation of the job has, or an
+    incarnation of another job (or of another instance's) that is as high or higher; and OSError."""
     os.makedirs(directory, exist_ok=True)
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -30,10 +31,16 @@ def write_claim(directory: str, job: int, incarnation: int, tag: str) -> None:
                 raise Stale(
                     f"incarnation {newest} ({owner}) has claimed {directory}; this is incarnation {incarnation}"
                 )
+            if newest == incarnation and _job_of(owner) != _job_of(tag):
+                raise Stale(f"another job ({owner}) has claimed {directory}; this is {tag}")
             content = json.dumps({"v": 1, "job": job, "incarnation": incarnation, "tag": tag}).encode()
             _replace(folder, content)
     finally:
         os.close(folder)
+
+
+def _job_of(tag: str) -> list[str]:
+    return tag.split(":")[:2]  # instance and job
 
 
 @contextlib.contextmanager

@@ -67,7 +67,8 @@ def main(argv: list[str]) -> int:
         _sleep_until(began + (step + 1 - first) * step_s)
         if step + 1 == given.steps:
             # Before the last checkpoint, whose being durable ends the job.
-            _write_final(session.checkpoint_dir, session.incarnation, given.steps, network.digest())
+            folder.check_claim(session.checkpoint_dir, session.incarnation, session.tag)
+            _write_final(session.checkpoint_dir, given.steps, network.digest())
     _say(f"done: {given.steps} steps, loss {loss:.4f}, weights {network.digest()[:16]}")
     return 0
 
@@ -140,9 +141,8 @@ def _sleep_until(due: float) -> None:
         time.sleep(min(left, _LONGEST_SLEEP_S))
 
 
-def _write_final(directory: Path, incarnation: int, steps: int, digest: str) -> None:
+def _write_final(directory: Path, steps: int, digest: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    folder.check_claim(directory, incarnation)
     temporary = directory / f".tmp-{FINAL}-{os.getpid()}"
     with temporary.open("w") as file:
         json.dump({"steps": steps, "sha256": digest}, file)

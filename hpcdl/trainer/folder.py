@@ -21,15 +21,19 @@ _TEMPORARY = re.compile(r"\.tmp-step-\d{12,}\.i(\d+)-.*")
 
 
 class StaleIncarnation(SystemExit):
-    """The job was started again elsewhere: this incarnation must write nothing more. Uncaught, it exits with 75."""
+    """The job was started again elsewhere, or another job took the folder: this incarnation must write nothing more.
+    Uncaught, it exits with 75."""
 
-    def __init__(self, mine: int, newest: int) -> None:
+    def __init__(self, mine: int, newest: int, owner: str = "") -> None:
+        """`owner`: the tag of another job whose incarnation `newest` is, or of another instance's."""
         super().__init__(os.EX_TEMPFAIL)
         self.mine = mine
         self.newest = newest
+        self.owner = owner
 
     def __str__(self) -> str:
-        return f"incarnation {self.mine} is stale: incarnation {self.newest} of the job has claimed the folder"
+        whose = f"another job ({self.owner})" if self.owner else "the job"
+        return f"incarnation {self.mine} is stale: incarnation {self.newest} of {whose} has claimed the folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +78,30 @@ def is_complete(checkpoint: Checkpoint) -> bool:
         return False
 
 
-def check_claim(directory: Path, incarnation: int) -> None:
-    """Raises StaleIncarnation if a newer incarnation has claimed the folder, OSError if that cannot be known."""
+def check_claim(directory: Path, incarnation: int, tag: str = "") -> None:
+    """Raises StaleIncarnation if another incarnation than that of the tag (instance:job:incarnation:node) has claimed
+    the folder, or without a tag a newer one; OSError if that cannot be known."""
     try:
-        newest = int(json.loads((directory / CLAIM).read_bytes())["incarnation"])
+        claim = json.loads((directory / CLAIM).read_bytes())
+        newest, owner = int(claim["incarnation"]), str(claim.get("tag", ""))
     except FileNotFoundError:
         return
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OSError(errno.EINVAL, "the claim cannot be read", str(directory / CLAIM)) from error
-    if newest > incarnation:
+    ours = not tag or owner.split(":")[:2] == tag.split(":")[:2]  # instance and job
+    if not ours:
+        raise StaleIncarnation(incarnation, newest, owner[:200] or "without a name")
+    if newest > incarnation or (tag and newest != incarnation):
         raise StaleIncarnation(incarnation, newest)
 
 
 @contextmanager
-def write(directory: Path, step: int, incarnation: int, replace: bool = False) -> Iterator[Path]:
+def write(directory: Path, step: int, incarnation: int, replace: bool = False, tag: str = "") -> Iterator[Path]:
     """Yields a temporary folder. When the block ends well, what is in it becomes the checkpoint of `step`; when it
     raises, or the disk is full, the folder is removed and the checkpoints that were there stay as they were.
 
     One incarnation writes a step once: if that checkpoint is complete already, it is kept and the new files dropped,
-    unless `replace` is set, for runs that are not numbered.
+    unless `replace` is set, for runs that are not numbered. `tag`: see `check_claim`.
     """
     target = at(directory, step, incarnation)
     directory.mkdir(parents=True, exist_ok=True)
@@ -104,7 +113,7 @@ def write(directory: Path, step: int, incarnation: int, replace: bool = False) -
         if os.path.lexists(temporary / MARKER):
             raise ValueError(f"a checkpoint may not hold a file called {MARKER}")
         sizes = _sync(temporary)
-        check_claim(directory, incarnation)
+        check_claim(directory, incarnation, tag)
         if replace or not is_complete(target):
             _discard(target.path)
             os.rename(temporary, target.path)
@@ -112,7 +121,7 @@ def write(directory: Path, step: int, incarnation: int, replace: bool = False) -
             _mark(target, sizes)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    check_claim(directory, incarnation)
+    check_claim(directory, incarnation, tag)
     prune(directory, target)
 
 

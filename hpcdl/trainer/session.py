@@ -55,6 +55,7 @@ class Session:
         self.rank = rank if rank is not None else _rank(environ)
         self.inside = bool(environ.get("HPCDL_SOCKET"))
         self.job = environ.get("HPCDL_JOB", "")
+        self.tag = environ.get("HPCDL_TAG", "") if self.inside else ""
         self.incarnation = int(environ.get("HPCDL_INCARNATION") or 0)
         self.membership = int(environ.get("HPCDL_MEMBERSHIP") or 0)
         self.total = int(environ["HPCDL_STEPS"]) if environ.get("HPCDL_STEPS") else None
@@ -173,7 +174,7 @@ class Session:
         if self.checkpoint_dir is None:
             return None
         if self.inside:
-            folder.check_claim(self.checkpoint_dir, self.incarnation)
+            folder.check_claim(self.checkpoint_dir, self.incarnation, self.tag)
         for found in folder.complete(self.checkpoint_dir):
             if before is None or found.order < before.order:
                 self._durable = _Durable(found.step, found.path, 0.0)
@@ -198,7 +199,8 @@ class Session:
         self.send("saving", step=step)
         began = time.monotonic()
         try:
-            with folder.write(self.checkpoint_dir, step, self.incarnation, replace=not self.inside) as temporary:
+            mine = self.incarnation
+            with folder.write(self.checkpoint_dir, step, mine, not self.inside, self.tag) as temporary:
                 yield temporary
         except BaseException as error:
             number = errno.ESTALE if isinstance(error, StaleIncarnation) else getattr(error, "errno", None)

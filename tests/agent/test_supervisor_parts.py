@@ -104,6 +104,19 @@ def test_claims(tmp_path: Path) -> None:
     assert os.listdir(folder) == ["claim.json"]
 
 
+@pytest.mark.parametrize("other", ["i:8:2:n1", "j:7:2:n1", "", "i"])
+def test_claims_of_others(tmp_path: Path, other: str) -> None:
+    folder = str(tmp_path)
+    write_claim(folder, 8, 2, other)
+    with pytest.raises(Stale, match=rf"another job \({other}\) has claimed .*; this is i:7:2:n1"):
+        write_claim(folder, 7, 2, "i:7:2:n1")
+    write_claim(folder, 7, 3, "i:7:3:n1")  # a job that goes on from the folder of one that is over
+    write_claim(folder, 7, 3, "i:7:3:n2")
+    with pytest.raises(Stale, match=r"incarnation 3 \(i:7:3:n2\)"):
+        write_claim(folder, 8, 2, other)
+    assert json.loads((tmp_path / "claim.json").read_text())["tag"] == "i:7:3:n2"
+
+
 def test_a_claim_does_not_wait_for_ever_for_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim, "LOCK_WAIT_S", 0.05)
     folder = os.open(tmp_path, os.O_RDONLY)

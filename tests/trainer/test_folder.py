@@ -109,6 +109,35 @@ def test_newer_claim(tmp_path: Path, when: str) -> None:
     assert sorted(os.listdir(tmp_path)) == ["claim.json", "step-000000000001.i1"]
 
 
+@pytest.mark.parametrize(
+    ("found", "stale"),
+    [
+        (("i", 7, 2), False),
+        (("i", 7, 3), True),
+        (("i", 7, 1), True),
+        (("i", 8, 2), True),
+        (("j", 7, 2), True),
+        (("j", 7, 1), True),
+        (("i", 8, 9), True),
+    ],
+)
+def test_only_its_own_claim_lets_a_trainer_write(tmp_path: Path, found: tuple[str, int, int], stale: bool) -> None:
+    instance, job, incarnation = found
+    claim = {"v": 1, "job": job, "incarnation": incarnation, "tag": f"{instance}:{job}:{incarnation}:n2"}
+    (tmp_path / "claim.json").write_text(json.dumps(claim))
+    if not stale:
+        with folder.write(tmp_path, 5, 2, tag="i:7:2:n1"):
+            pass
+        assert steps(tmp_path) == [(2, 5)]
+        return
+    with pytest.raises(StaleIncarnation, match=f"incarnation 2 is stale: incarnation {incarnation} of") as caught:
+        folder.check_claim(tmp_path, 2, "i:7:2:n1")
+    assert (claim["tag"] in str(caught.value)) is ((instance, job) != ("i", 7))
+    with pytest.raises(StaleIncarnation), folder.write(tmp_path, 5, 2, tag="i:7:2:n1"):
+        pass
+    assert os.listdir(tmp_path) == ["claim.json"]
+
+
 def test_unreadable_claim_is_no_licence(tmp_path: Path) -> None:
     (tmp_path / "claim.json").write_text("{")
     with pytest.raises(OSError, match="claim"):
