@@ -81,6 +81,12 @@ class Hub:
             else:
                 connection.early.append(request)
 
+    def notice_the_gone(self) -> None:
+        """Says again which agents are gone: when they went, a full disk may have kept that out of the ledger."""
+        for name, node in self._loop.world.nodes.items():
+            if node.connected and name not in self._connections:
+                self._loop.send(cmd.AgentGone(name, "the connection ended"))
+
     def bye(self, why: str) -> None:
         """Tells every agent to end once it has nothing left to report."""
         for connection in self._connections.values():

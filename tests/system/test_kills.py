@@ -220,8 +220,8 @@ def test_daemon_and_agent_killed_together(cluster: Cluster) -> None:
 
 def test_daemon_and_agent_gone_for_long(make_cluster: MakeCluster) -> None:
     """Supervisors that no agent adopts have their trainers checkpoint and end."""
-    cluster = make_cluster(agent_absence_s=2).start()
-    job = cluster.submit("--save-every", 10000, steps=600)
+    cluster = make_cluster(agent_absence_s=1).start()
+    job = cluster.submit("--save-every", 10000, steps=400)
     cluster.until_step(job, 10)
     agent = cluster.agent_pid()
     cluster.kill_daemon()
@@ -229,7 +229,7 @@ def test_daemon_and_agent_gone_for_long(make_cluster: MakeCluster) -> None:
     cluster.until(lambda: cluster.tagged() == [])
     cluster.start()
     cluster.until_done(job)
-    cluster.check_weights(job, 600)
+    cluster.check_weights(job, 400)
     assert cluster.job(job)["suspends"] == 1
 
 

@@ -98,6 +98,26 @@ def test_the_disk_of_the_ledger_is_full(full_home: tuple[Cluster, SmallDisk]) ->
     assert cluster.status()["daemon"]["pid"] == pid
 
 
+def test_an_agent_that_goes_while_the_disk_is_full_is_missed(full_home: tuple[Cluster, SmallDisk]) -> None:
+    """That it went could not be recorded then; it is once there is room."""
+    cluster, disk = full_home
+    with _join(read_access(cluster.home), "n9"):
+        cluster.until(lambda: _connected(cluster, "n9"))
+        disk.fill()
+        with pytest.raises(ApiError):
+            _submit(cluster, "true")
+    cluster.until(lambda: all(each["node"] != "n9" or not each["connected"] for each in cluster.status()["agents"]))
+    assert _connected(cluster, "n9")
+    disk.free()
+    cluster.until(lambda: not _connected(cluster, "n9"))
+
+
+def _connected(cluster: Cluster, name: str) -> bool:
+    """As the ledger has it."""
+    nodes = cluster.client.get("/v1/nodes")["nodes"]
+    return any(node["name"] == name and node["connected"] for node in nodes)
+
+
 def test_a_daemon_killed_while_its_disk_is_full(full_home: tuple[Cluster, SmallDisk]) -> None:
     cluster, disk = full_home
     job = cluster.submit("--save-every", 10000, steps=300)
