@@ -201,7 +201,7 @@ class Saved(Report):
 class Exited(Report):
     """Every process of this part is gone. `hint`: the cause, where the agent knows more than the code.
 
-    `done`: the trainer said that its training is complete. `ended_by`: what it was asked to before: suspend, end, absence.
+    `done`: the trainer said that its training is complete. `ended_by`: what it was asked to: suspend, end, absence.
     """
 
     code: int | None = None

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import logging.handlers
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from hpcdl.core.profile import ProfileError
 from hpcdl.daemon.serve import Daemon, Ready
 from hpcdl.ledger.lease import LeaseError
 from hpcdl.wire.private import NotPrivate
+
+LOG_BYTES, LOGS_KEPT = 8 << 20, 2
 
 
 def main() -> int:
@@ -25,9 +28,7 @@ def main() -> int:
     parser.add_argument("--ready-fd", type=int)
     options = parser.parse_args()
     os.umask(0o077)
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
+    _begin_logging(options.home if options.ready_fd is not None else None)
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     ready = Ready(options.ready_fd)
@@ -39,6 +40,16 @@ def main() -> int:
         logging.getLogger("hpcdl.daemon").error("%s", error)
         ready.tell({"error": str(error)})
         return 1
+
+
+def _begin_logging(home: Path | None) -> None:
+    """In the background to a file of bounded size in `home`; else to standard error."""
+    handler: logging.Handler = logging.StreamHandler()
+    if home is not None:
+        handler = logging.handlers.RotatingFileHandler(home / "daemon.log", maxBytes=LOG_BYTES, backupCount=LOGS_KEPT)
+        logging.raiseExceptions = False  # a full disk costs lines of the log, nothing else
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
 if __name__ == "__main__":

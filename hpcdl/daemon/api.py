@@ -100,9 +100,9 @@ class Api:
         clock: Clock,
         about: About,
         token: str,
-        on_stop: Callable[[bool], None],
+        on_stop: Callable[[bool], float],
     ) -> None:
-        """`on_stop(now)` is called once a stop is recorded."""
+        """`on_stop(now)` is called once a stop is recorded; it returns the seconds that the stop may take."""
         self._loop = loop
         self._hub = hub
         self._changes = changes
@@ -331,8 +331,7 @@ class Api:
         if not isinstance(now, bool):
             raise _Problem(400, "now must be true or false")
         await self._send(cmd.Stop(now))
-        self._on_stop(now)
-        return {"stopping": True}
+        return {"stopping": True, "within_s": self._on_stop(now)}
 
 
 def _json(status: int, body: dict[str, Any]) -> Response:

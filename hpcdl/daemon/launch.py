@@ -16,7 +16,8 @@ from hpcdl.wire.private import NotPrivate, make_private_folder, open_private
 START_S = 60.0
 """A daemon that is not ready by then has failed to start."""
 
-STOP_S = 300.0
+STOP_S = 60.0
+"""Beyond what the daemon said that its end may take."""
 
 
 class LaunchError(Exception):
@@ -113,14 +114,16 @@ def stop(home: Path, now: bool = False) -> dict[str, Any]:
     except ProcessLookupError:
         return {"pid": pid, "stopped": True, "left": left}
     try:
+        within_s = 0.0
         try:
-            client.request("POST", "/v1/stop", {"now": now})
+            within_s = float(client.request("POST", "/v1/stop", {"now": now})["within_s"])
         except DaemonAway:
             pass  # it ended before it could answer, which is what was wanted
         client.close()  # the server waits for its connections
-        ended, _, _ = select.select([descriptor], [], [], STOP_S)
+        ended, _, _ = select.select([descriptor], [], [], within_s + STOP_S)
     finally:
         os.close(descriptor)
     if not ended:
-        raise LaunchError(f"the daemon (pid {pid}) has not ended after {STOP_S:.0f} s: see {home / 'daemon.log'}")
+        late = f"has not ended after {within_s + STOP_S:.0f} s"
+        raise LaunchError(f"the daemon (pid {pid}) {late}: see {home / 'daemon.log'}")
     return {"pid": pid, "stopped": True, "left": left}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hpcdl.controller import Controller
-from hpcdl.core.commands import Command
+from hpcdl.core.commands import Command, Trouble
 from hpcdl.core.journal import JournalError, LeaseLost, Request
 from hpcdl.core.model import World
 from hpcdl.daemon.clock import Clock
@@ -61,6 +61,7 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
         self._decide_at: float | None = None
         self._decide_took = 0.0
+        self._trouble = ""
         self._ended = False
 
     @property
@@ -204,11 +205,16 @@ class Loop:
             log.warning("no decision recorded: %s", error)
             self._decide_at = self._clock.now() + RETRY_S
             return
-        except Exception:
+        except Exception as error:
             log.exception("a decision failed")
             self._controller.wake_at = None
             self._decide_at = self._clock.now() + RETRY_S
+            trouble = f"{type(error).__name__}: {error}"[:500]
+            if trouble != self._trouble:
+                self._trouble = trouble
+                self.send(Trouble("decision", trouble))
             return
+        self._trouble = ""
         self._decide_took = self._clock.now() - now
         self._on_change(self._controller.world)
         if requests:

@@ -45,6 +45,9 @@ AGENTS_S = 20.0
 
 LEASE_LOST_EXIT = 4
 
+AFTER_GRACE_S = 10.0
+"""Past its grace a trainer is killed; so long its end takes to be known here."""
+
 PING_S = 10.0
 """Agents are asked this often whether they are there; one that has not answered for as long is away."""
 
@@ -95,13 +98,15 @@ class Daemon:
             for answer in self.controller.step(defaults, self.clock.now()):
                 if isinstance(answer, Exception):
                     raise answer
+        self._stop_within_s = config.stop_grace_s
+        self._told: dict[tuple[str, str], float] = {}
         self.emulate_gpus = emulate_gpus
         self.local_agent = local_agent
         self.exit_code = 0
 
     async def run(self, on_ready: "Ready") -> int:
         """Serves until it is stopped; returns the exit code."""
-        running = asyncio.get_running_loop()
+        self._running = running = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         changes = Changes(running)
 
@@ -195,15 +200,23 @@ class Daemon:
 
     def _ticks(self) -> Ticks:
         ticks = Ticks(self._on_trouble)
-        ticks.every(self.config.monitor_interval_s, "monitor", lambda: self.loop.send(cmd.Tick()))
+        ticks.every(self.config.monitor_interval_s, "monitor", self._monitor)
         ticks.every(10.0, "lease", self._renew)
         ticks.every(60.0, "retention", self._retain)
         if self.local_agent:
             ticks.every(1.0, "local agent", lambda: self.agent.look(time.monotonic()))
         return ticks
 
+    def _monitor(self) -> None:
+        self._running.call_soon_threadsafe(self.hub.notice_the_gone)
+        self.loop.send(cmd.Tick())
+
     def _on_trouble(self, where: str, detail: str) -> None:
-        self.loop.send(cmd.Trouble(where, detail))
+        now = time.monotonic()
+        if now - self._told.get((where, detail), -TROUBLE_AGAIN_S) >= TROUBLE_AGAIN_S:
+            self._told = {key: at for key, at in self._told.items() if now - at < TROUBLE_AGAIN_S}
+            self._told[where, detail] = now
+            self.loop.send(cmd.Trouble(where, detail))
 
     def _renew(self) -> None:
         if not self.lease.renew():
@@ -245,8 +258,26 @@ class Daemon:
                 await asyncio.wait_for(self.hub.arrived.wait(), AGENTS_S)
             except TimeoutError:
                 log.warning("no agent has called within %d s", AGENTS_S)
-        on_ready.tell(
-            {"pid": os.getpid(), "home": str(self.home), "nodes": list(self.hub.nodes()), "fence": self.lease.fence}
+        about: dict[str, object] = {
+            "pid": os.getpid(),
+            "home": str(self.home),
+            "nodes": list(self.hub.nodes()),
+            "fence": self.lease.fence,
+        }
+        note = self._surprise()
+        on_ready.tell(about | ({"note": note} if note else {}))
+
+    def _surprise(self) -> str:
+        """What whoever asked for emulated GPUs should know: an agent that survived the last daemon keeps its own."""
+        node = self.loop.world.nodes.get(self.config.node)
+        if not self.local_agent or self.emulate_gpus is None or node is None or not node.connected:
+            return ""
+        if node.emulated and len(node.gpus) == self.emulate_gpus:
+            return ""
+        kind = "emulated GPUs" if node.emulated else "real GPUs"
+        return (
+            f"the agent of {node.name} still runs with {len(node.gpus)} {kind}, not {self.emulate_gpus} emulated ones: "
+            "hpcdl daemon stop ends it, then start again"
         )
 
     # --- the end ---------------------------------------------------------------------------------------------------
@@ -255,15 +286,19 @@ class Daemon:
         self.loop.send(cmd.Stop(False))
         self._on_stop(False)
 
-    def _on_stop(self, now: bool) -> None:
-        self._stopping.set()
+    def _on_stop(self, now: bool) -> float:
+        if not self._stopping.is_set():
+            grace = 0.0 if now else _longest_grace(self.loop.world) + AFTER_GRACE_S
+            self._stop_within_s = max(self.config.stop_grace_s, grace)
+            self._stopping.set()
+        return self._stop_within_s + AGENTS_S
 
     async def _stop_when_asked(self) -> None:
         """Once a stop is recorded: waits until nothing lives, then lets agents and server end."""
         await self._stopping.wait()
         # Our own agent may have died just now: it is started again, for its trainers are to be suspended too.
         ours = self.config.node if self.local_agent else None
-        end = time.monotonic() + self.config.stop_grace_s
+        end = time.monotonic() + self._stop_within_s
         while time.monotonic() < end and _lives(self.loop.world, ours):
             await self._changes.wait(1.0)
         if _lives(self.loop.world, ours):
@@ -288,6 +323,11 @@ class Daemon:
                 self.lease.release()
         except (JournalError, OSError) as error:
             log.error("closing: %s", error)
+
+
+def _longest_grace(world: World) -> float:
+    """Seconds that the slowest of the jobs that hold GPUs may take to save."""
+    return max((world.jobs[n].spec.grace_s for n in world.active if world.jobs[n].running is not None), default=0.0)
 
 
 def _lives(world: World, ours: str | None) -> bool:
