@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hpcdl.core.lifecycle import state_of
 from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Placement, Purpose, World
 from hpcdl.core.plan import Profiles
-from hpcdl.core.units import count, seconds_text
+from hpcdl.core.units import count, fold_nodes, seconds_text
 
 MEASURED_AFTER_S = 30.0
 """Steps are reported every few seconds, so a rate that was measured for less than this may be far off."""
@@ -48,6 +48,10 @@ def reason(world: World, job: Job, said: Mapping[int, str]) -> str:
         return f"held by its user: hpcdl resume {job.id}"
     if not world.nodes:
         return "no node has an agent: hpcdl daemon status"
+    here = [node for node in world.nodes.values() if node.connected and not node.lost]
+    if here and not any(node.gpus for node in here):
+        without = f"no GPU was found on {fold_nodes(node.name for node in here)}"
+        return f"needs {count(job.spec.gpus_min, 'GPU')}; {without} (hpcdl daemon start --emulate-gpus N emulates some)"
     return planned or "the policy has not been asked yet"
 
 

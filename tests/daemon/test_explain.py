@@ -6,6 +6,7 @@ import pytest
 
 from hpcdl.core.model import (
     Cause,
+    GpuInfo,
     Incarnation,
     IncarnationState,
     Job,
@@ -64,6 +65,15 @@ def test_work_that_is_lost_is_told() -> None:
     again = replace(ended, live=(replace(RUNNING, number=2),), last_incarnation=2)
     assert "no checkpoint yet: it started from the beginning" in details(again)
     assert "no checkpoint" not in details(replace(ended, last_detail="", saved_step=3))
+
+
+def test_nodes_without_gpus_are_told() -> None:
+    said = {1: "needs 1 GPU; no node is connected"}
+    assert explain(HERE, job(), said, NONE, 100.0).reason.startswith("needs 1 GPU; no GPU was found on n1 (")
+    some = World(nodes={"n1": Node("n1", (GpuInfo(0, "GPU-0"),), connected=True)})
+    assert explain(some, job(), {1: "needs 1 GPU, 0 free"}, NONE, 100.0).reason == "needs 1 GPU, 0 free"
+    away = World(nodes={"n1": Node("n1", connected=False)})
+    assert explain(away, job(), said, NONE, 100.0).reason == said[1]
 
 
 def test_who_wants_a_suspend_is_told() -> None:
