@@ -41,6 +41,7 @@ print("bye")
         "oom": False,
         "stale": False,
         "save_failed": False,
+        "save_errno": None,
         "done": True,
         "detail": "",
         "step": 10,
