@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcdl.core.model import Cause, JobState, Placement
+from hpcdl.core.model import Cause, JobState, Placement, Purpose
 from hpcdl.core.profile import Profile
 from hpcdl.report.spans import History, JobHistory, Phase, Stay
+
+_BY_POLICY = (Purpose.RESCALE, Purpose.PREEMPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +15,8 @@ class JobMeasures:
     """One job. `start_s`, `end_s`: first grant of GPUs and end, None if not (yet). `wait_s` and `jct_s` count from its
     own submit. `gpus`: (time, number of GPUs held from then on), ending with 0 once it is finished.
 
-    `lost_s`: from each request to suspend until its next incarnation trains, the wait for GPUs between included.
+    `lost_s`: from each of a policy's requests to suspend until its next incarnation trains, the wait for GPUs between
+    included; what users hold and daemons stop is not the policy's loss.
     """
 
     id: int
@@ -101,7 +104,11 @@ def _measure_job(job: JobHistory, begin: float) -> JobMeasures:
         gpus=_gpus_over_time(job, begin),
         suspends=suspends,
         resumes=len(pairs),
-        lost_s=sum(after.ready_at - stay.asked_at for stay, after in pairs if stay.asked_at and after.ready_at),
+        lost_s=sum(
+            after.ready_at - stay.asked_at
+            for stay, after in pairs
+            if stay.asked_at is not None and after.ready_at is not None and stay.purpose in _BY_POLICY
+        ),
     )
 
 

@@ -166,3 +166,20 @@ def test_a_program_that_tells_nothing_trains_once_it_runs() -> None:
     assert phases == {1: [(Phase.STARTING, 0, 2), (Phase.TRAINING, 2, 10)], 2: [(Phase.STARTING, 0, 10)]}
     measured = measure(history)
     assert measured.utilisation == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("purpose, lost", [(Purpose.RESCALE, 50.0), (Purpose.HOLD, 0.0), (Purpose.STOP, 0.0)])
+def test_what_users_hold_and_daemons_stop_is_not_lost_by_suspending(purpose: Purpose, lost: float) -> None:
+    told: list[tuple[float, ev.Event]] = [
+        (0, node("n1", 1)),
+        (0, submitted(1, "a")),
+        (0, ev.StartRequested(1, 1, ("n1",), placed([0]))),
+        (1, ev.TrainerReady(1, 1, 1, "n1")),
+        (10, ev.SuspendRequested(1, 1, purpose, 60.0)),
+        (11, ev.GpusFreed(1, 1, 1, "n1")),
+        (11, ev.IncarnationEnded(1, 1, Cause.SUSPENDED)),
+        (50, ev.StartRequested(1, 2, ("n1",), placed([0]))),
+        (60, ev.TrainerReady(1, 2, 1, "n1")),
+    ]
+    measured = measure(read_history(rows(told)))
+    assert (measured.lost_s, measured.suspends) == (lost, 1)
