@@ -28,7 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from hpcdl.client import ApiError, Client, ClientError, DaemonAway
-from hpcdl.core.lifecycle import validate
+from hpcdl.core.validate import validate
 from hpcdl.ledger import SqliteJournal
 from tests.system.cluster import TRAINER, Cluster, kill
 from tests.system.trainer import final
@@ -395,9 +395,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument(
-        "--short-leases", action="store_true", help="1 s without a daemon or an agent is too long"
-    )
+    parser.add_argument("--short-leases", action="store_true", help="1 s without a daemon or an agent is too long")
     parser.add_argument("--json", action="store_true", help="on one line")
     parser.add_argument("--keep", action="store_true", help="keep the home, whatever the result")
     options = parser.parse_args()

@@ -16,12 +16,13 @@ from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
 from hpcdl.core.intake import Settings
 from hpcdl.core.journal import JournalError, Request
-from hpcdl.core.lifecycle import fold, validate
+from hpcdl.core.lifecycle import fold
 from hpcdl.core.model import GpuInfo, JobSpec, JobState, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies
 from hpcdl.core.profile import Profile
 from hpcdl.core.units import GpuRef
+from hpcdl.core.validate import validate
 from hpcdl.marble import register
 from tests.model_parts import PLAIN, Agent, Conduct, FlakyJournal, Trainer
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hpcdl.core.events import Event, IncarnationEnded, JobEnded
-from hpcdl.core.lifecycle import FAILURES
 from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, JobState, Part, World
+from hpcdl.core.transitions import FAILURES
 
 OUTSIDE_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU"})
 """Signals that somebody sends; the others (SIGSEGV, SIGABRT, ...) are a program's own doing."""

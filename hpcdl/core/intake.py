@@ -10,10 +10,11 @@ from hpcdl.core import events as ev
 from hpcdl.core.commands import Refused
 from hpcdl.core.endings import Rules, conclusions
 from hpcdl.core.journal import Request
-from hpcdl.core.lifecycle import Draft, IllegalEvent, accepts
+from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Job, JobSpec, JobState, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies, UnknownPolicy
+from hpcdl.core.transitions import IllegalEvent, accepts
 from hpcdl.core.units import seconds_text
 
 OBJECTIVES = ("jct", "makespan", "throughput", "deadline", "fair")

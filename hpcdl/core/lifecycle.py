@@ -1,4 +1,4 @@
-"""The one table of transitions, and `fold`: the only way in which the world changes, live, on restart and in tests.
+"""`fold`: the only way in which the world changes, live, on restart and in tests. `transitions` has the one table.
 
 The world is pure at its border: `fold` copies the outer dicts once and replaces the frozen values inside.
 """
@@ -13,70 +13,12 @@ from hpcdl.core.model import (
     Incarnation,
     IncarnationState,
     Job,
-    JobState,
     Node,
     Part,
     Placement,
-    Purpose,
     World,
 )
-from hpcdl.core.units import GpuRef
-
-
-class IllegalEvent(ValueError):
-    """The event cannot follow what happened before; the message tells the job's story."""
-
-
-_G, _R, _S, _X = IncarnationState.GATED, IncarnationState.RUNNING, IncarnationState.SAVING, IncarnationState.EXITED
-
-TRANSITIONS: dict[tuple[IncarnationState | None, type[ev.Event]], IncarnationState] = {
-    # A Start with GPUs makes RUNNING, one without makes GATED (see _start_requested).
-    (None, ev.StartRequested): _R,
-    (_G, ev.Started): _G,
-    (_G, ev.Attached): _G,
-    (_G, ev.AtGate): _G,
-    (_G, ev.Noted): _G,
-    (_G, ev.OpenRequested): _R,
-    (_G, ev.EndRequested): _G,
-    (_G, ev.Exited): _G,
-    (_G, ev.GpusFreed): _G,
-    (_R, ev.Started): _R,
-    (_R, ev.Attached): _R,
-    (_R, ev.AtGate): _R,
-    (_R, ev.TrainerReady): _R,
-    (_R, ev.Progressed): _R,
-    (_R, ev.Saved): _R,
-    (_R, ev.Noted): _R,
-    (_R, ev.RoleChanged): _R,
-    (_R, ev.SuspendRequested): _S,
-    (_R, ev.EndRequested): _R,
-    (_R, ev.Exited): _R,
-    (_R, ev.GpusFreed): _R,
-    (_S, ev.Started): _S,
-    (_S, ev.Attached): _S,
-    (_S, ev.AtGate): _S,
-    (_S, ev.TrainerReady): _S,
-    (_S, ev.Progressed): _S,
-    (_S, ev.Saved): _S,
-    (_S, ev.Noted): _S,
-    (_S, ev.EndRequested): _S,
-    (_S, ev.Exited): _S,
-    (_S, ev.GpusFreed): _S,
-    (_X, ev.IncarnationEnded): _X,
-}
-"""(state before, event) -> state after. When the last part of an incarnation is gone, it becomes EXITED by itself."""
-
-
-def state_of(job: Job) -> JobState:
-    """The state that a user sees."""
-    if job.outcome is not None:
-        return job.outcome
-    running = job.running
-    if running is not None:
-        if running.state is IncarnationState.SAVING:
-            return JobState.RESCALING if running.purpose is Purpose.RESCALE else JobState.SUSPENDING
-        return JobState.RUNNING if all(part.started for part in running.parts) else JobState.STARTING
-    return JobState.SUSPENDED if job.suspended or job.held else JobState.QUEUED
+from hpcdl.core.transitions import FAILURES, TRANSITIONS, IllegalEvent, state_of
 
 
 class Draft:
@@ -110,27 +52,6 @@ def fold(world: World, records: Iterable[ev.Recorded]) -> World:
         folded.seq = record.seq
         folded.at = max(folded.at, record.at)
     return folded
-
-
-def accepts(world: World, event: ev.Report) -> bool:
-    """Whether a report still concerns anything: its incarnation lives, and the table knows the step.
-
-    False is no error: reports of an incarnation that was given up arrive late, and are dropped.
-    """
-    job = world.jobs.get(event.job)
-    incarnation = job.incarnation(event.incarnation) if job else None
-    if incarnation is None or (incarnation.state, type(event)) not in TRANSITIONS:
-        return False
-    part = incarnation.part(event.node)
-    if part is None or part.lost or event.membership != incarnation.membership:
-        return False
-    if isinstance(event, ev.Exited):
-        return not part.exited
-    if isinstance(event, ev.GpusFreed):
-        return part.exited and not part.freed
-    if isinstance(event, ev.Started):
-        return not part.started
-    return True
 
 
 # --- applying one event --------------------------------------------------------------------------------------------
@@ -395,10 +316,6 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
     )
 
 
-FAILURES = frozenset({Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.INFRASTRUCTURE})
-"""Causes that the poison guard counts. Neither a lost node nor a preemption is the job's doing."""
-
-
 def _node_joined(world: World, event: ev.NodeJoined, at: float) -> None:
     old = world.nodes.get(event.node)
     same_log = old is not None and old.log_id == event.log_id
@@ -524,32 +441,3 @@ _APPLY: dict[type[ev.Event], Callable[[World, Any, float], None]] = {
     ev.PlanAdopted: _plan_adopted,
     ev.TroubleSeen: _trouble_seen,
 }
-
-# --- validation ----------------------------------------------------------------------------------------------------
-
-
-def validate(world: World) -> None:
-    """Raises ValueError where the world contradicts itself: a GPU held twice, a finished job that lives."""
-    expected: dict[GpuRef, tuple[int, int]] = {}
-    for job in world.jobs.values():
-        if job.finished == (job.id in world.active):
-            raise ValueError(f"job {job.id}: finished is {job.finished}, but active is {job.id in world.active}")
-        if job.finished and job.live:
-            raise ValueError(f"job {job.id} is {job.outcome} and has live incarnations")
-        if len(job.live) != sum(x is not None for x in (job.running, job.gated)):
-            raise ValueError(f"job {job.id} has two incarnations of a sort")
-        for incarnation in job.live:
-            if incarnation.number > job.last_incarnation:
-                raise ValueError(f"job {job.id}: incarnation {incarnation.number} > last {job.last_incarnation}")
-            if incarnation.placement is None:
-                continue
-            for gpu in incarnation.placement.gpus:
-                part = incarnation.part(gpu.node)
-                if part is None:
-                    raise ValueError(f"job {job.id}.{incarnation.number} has GPU {gpu} and no part on that node")
-                if not (part.freed or part.lost):
-                    if gpu in expected:
-                        raise ValueError(f"GPU {gpu} is in jobs {expected[gpu][0]} and {job.id}")
-                    expected[gpu] = (job.id, incarnation.number)
-    if expected != world.holders:
-        raise ValueError(f"holders are {world.holders}, incarnations say {expected}")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hpcdl.core.lifecycle import state_of
 from hpcdl.core.model import Job, JobState, Placement, Role, Target, World
 from hpcdl.core.profile import Profile
+from hpcdl.core.transitions import state_of
 from hpcdl.core.units import GpuRef, count, fold_nodes
 
 

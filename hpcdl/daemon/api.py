@@ -18,9 +18,9 @@ from hpcdl.core import commands as cmd
 from hpcdl.core.codec import CodecError, from_json
 from hpcdl.core.intake import OBJECTIVES
 from hpcdl.core.journal import JournalError
-from hpcdl.core.lifecycle import state_of
 from hpcdl.core.model import Job, JobSpec, World
 from hpcdl.core.plan import Profiles
+from hpcdl.core.transitions import state_of
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.explain import explain
 from hpcdl.daemon.hub import Hub

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcdl.core.lifecycle import state_of
 from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Placement, Purpose, World
 from hpcdl.core.plan import Profiles
+from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count, fold_nodes, seconds_text
 
 MEASURED_AFTER_S = 30.0

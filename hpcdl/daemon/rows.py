@@ -6,9 +6,9 @@ from typing import Any
 
 from hpcdl.core.codec import to_json
 from hpcdl.core.events import Recorded, encode
-from hpcdl.core.lifecycle import state_of
 from hpcdl.core.model import Incarnation, Job, World
 from hpcdl.core.plan import Profiles
+from hpcdl.core.transitions import state_of
 from hpcdl.core.units import GpuRef
 from hpcdl.daemon.explain import can_suspend, eta_s, reason, retries_used
 from hpcdl.wire.messages import GpuLine

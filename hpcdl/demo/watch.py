@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpcdl.core import events as ev
-from hpcdl.core.lifecycle import fold, state_of
+from hpcdl.core.lifecycle import fold
 from hpcdl.core.model import Cause, Job, JobState, World
+from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count
 
 _BAR = 24

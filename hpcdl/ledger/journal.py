@@ -15,8 +15,10 @@ from sqlalchemy.exc import DBAPIError
 from hpcdl.core.codec import CodecError, from_json, to_json
 from hpcdl.core.events import Recorded
 from hpcdl.core.journal import JournalError, LeaseLost, Request, Stamped
-from hpcdl.core.lifecycle import Draft, IllegalEvent, fold, validate
+from hpcdl.core.lifecycle import Draft, fold
 from hpcdl.core.model import World
+from hpcdl.core.transitions import IllegalEvent
+from hpcdl.core.validate import validate
 from hpcdl.ledger import projections, schema, snapshots
 from hpcdl.ledger.database import close_database, journal_error, open_database
 from hpcdl.ledger.records import (

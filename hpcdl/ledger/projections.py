@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from hpcdl.core import events as ev
-from hpcdl.core.lifecycle import Draft, state_of
+from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Incarnation, IncarnationState, Job, Node, World
+from hpcdl.core.transitions import state_of
 from hpcdl.core.units import fold_nodes
 from hpcdl.ledger import schema
 

@@ -6,9 +6,9 @@ import pytest
 
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
-from hpcdl.core.lifecycle import state_of
 from hpcdl.core.model import Cause, IncarnationState, JobSpec, JobState, Purpose
 from hpcdl.core.reconcile import GATE_PATIENCE_S, STRAGGLER_S, reconcile
+from hpcdl.core.transitions import state_of
 from tests.model_cluster import Cluster
 from tests.model_parts import Conduct
 

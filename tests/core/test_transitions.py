@@ -6,7 +6,7 @@ import pytest
 
 from hpcdl.core import events as ev
 from hpcdl.core.endings import Rules, conclusions
-from hpcdl.core.lifecycle import TRANSITIONS, Draft, IllegalEvent, accepts, fold, state_of, validate
+from hpcdl.core.lifecycle import Draft, fold
 from hpcdl.core.model import (
     Cause,
     GpuInfo,
@@ -19,6 +19,8 @@ from hpcdl.core.model import (
     Share,
     World,
 )
+from hpcdl.core.transitions import TRANSITIONS, IllegalEvent, accepts, state_of
+from hpcdl.core.validate import validate
 
 NODES = ("n1", "n2")
 PLACEMENT = Placement((Share("n1", (0, 1)), Share("n2", (0, 1))))

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from hpcdl.core import commands as cmd
 from hpcdl.core.commands import Refused
-from hpcdl.core.lifecycle import validate
 from hpcdl.core.model import JobSpec, JobState
 from hpcdl.core.reconcile import reconcile
+from hpcdl.core.validate import validate
 from tests.model_cluster import Cluster
 from tests.model_parts import Conduct
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from hpcdl.core import events as ev
 from hpcdl.core.journal import Stamped
-from hpcdl.core.lifecycle import Draft, validate
+from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Share, Target, World
+from hpcdl.core.validate import validate
 
 NOW = 1_700_000_000.0
 NODES = ("n1", "n2")

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from hpcdl.core import events as ev
 from hpcdl.core.journal import JournalError, LeaseLost, MemoryJournal, Request
-from hpcdl.core.lifecycle import IllegalEvent, fold, validate
+from hpcdl.core.lifecycle import fold
 from hpcdl.core.model import Placement, Share, World
+from hpcdl.core.transitions import IllegalEvent
+from hpcdl.core.validate import validate
 from hpcdl.ledger import Lease, SqliteJournal
 from tests.ledger.histories import NOW, history, submissions
 

@@ -1,0 +1,85 @@
+"""The one table of transitions of an incarnation, and what is read off it."""
+
+from hpcdl.core import events as ev
+from hpcdl.core.model import Cause, IncarnationState, Job, JobState, Purpose, World
+
+
+class IllegalEvent(ValueError):
+    """The event cannot follow what happened before; the message tells the job's story."""
+
+
+_G, _R, _S, _X = IncarnationState.GATED, IncarnationState.RUNNING, IncarnationState.SAVING, IncarnationState.EXITED
+
+TRANSITIONS: dict[tuple[IncarnationState | None, type[ev.Event]], IncarnationState] = {
+    # A Start with GPUs makes RUNNING, one without makes GATED (see _start_requested).
+    (None, ev.StartRequested): _R,
+    (_G, ev.Started): _G,
+    (_G, ev.Attached): _G,
+    (_G, ev.AtGate): _G,
+    (_G, ev.Noted): _G,
+    (_G, ev.OpenRequested): _R,
+    (_G, ev.EndRequested): _G,
+    (_G, ev.Exited): _G,
+    (_G, ev.GpusFreed): _G,
+    (_R, ev.Started): _R,
+    (_R, ev.Attached): _R,
+    (_R, ev.AtGate): _R,
+    (_R, ev.TrainerReady): _R,
+    (_R, ev.Progressed): _R,
+    (_R, ev.Saved): _R,
+    (_R, ev.Noted): _R,
+    (_R, ev.RoleChanged): _R,
+    (_R, ev.SuspendRequested): _S,
+    (_R, ev.EndRequested): _R,
+    (_R, ev.Exited): _R,
+    (_R, ev.GpusFreed): _R,
+    (_S, ev.Started): _S,
+    (_S, ev.Attached): _S,
+    (_S, ev.AtGate): _S,
+    (_S, ev.TrainerReady): _S,
+    (_S, ev.Progressed): _S,
+    (_S, ev.Saved): _S,
+    (_S, ev.Noted): _S,
+    (_S, ev.EndRequested): _S,
+    (_S, ev.Exited): _S,
+    (_S, ev.GpusFreed): _S,
+    (_X, ev.IncarnationEnded): _X,
+}
+"""(state before, event) -> state after. When the last part of an incarnation is gone, it becomes EXITED by itself."""
+
+
+def state_of(job: Job) -> JobState:
+    """The state that a user sees."""
+    if job.outcome is not None:
+        return job.outcome
+    running = job.running
+    if running is not None:
+        if running.state is IncarnationState.SAVING:
+            return JobState.RESCALING if running.purpose is Purpose.RESCALE else JobState.SUSPENDING
+        return JobState.RUNNING if all(part.started for part in running.parts) else JobState.STARTING
+    return JobState.SUSPENDED if job.suspended or job.held else JobState.QUEUED
+
+
+FAILURES = frozenset({Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.INFRASTRUCTURE})
+"""Causes that the poison guard counts. Neither a lost node nor a preemption is the job's doing."""
+
+
+def accepts(world: World, event: ev.Report) -> bool:
+    """Whether a report still concerns anything: its incarnation lives, and the table knows the step.
+
+    False is no error: reports of an incarnation that was given up arrive late, and are dropped.
+    """
+    job = world.jobs.get(event.job)
+    incarnation = job.incarnation(event.incarnation) if job else None
+    if incarnation is None or (incarnation.state, type(event)) not in TRANSITIONS:
+        return False
+    part = incarnation.part(event.node)
+    if part is None or part.lost or event.membership != incarnation.membership:
+        return False
+    if isinstance(event, ev.Exited):
+        return not part.exited
+    if isinstance(event, ev.GpusFreed):
+        return part.exited and not part.freed
+    if isinstance(event, ev.Started):
+        return not part.started
+    return True

@@ -1,0 +1,31 @@
+"""Whether a world contradicts itself: looked at by tests at every teardown, and by `SqliteJournal.verify`."""
+
+from hpcdl.core.model import World
+from hpcdl.core.units import GpuRef
+
+
+def validate(world: World) -> None:
+    """Raises ValueError where the world contradicts itself: a GPU held twice, a finished job that lives."""
+    expected: dict[GpuRef, tuple[int, int]] = {}
+    for job in world.jobs.values():
+        if job.finished == (job.id in world.active):
+            raise ValueError(f"job {job.id}: finished is {job.finished}, but active is {job.id in world.active}")
+        if job.finished and job.live:
+            raise ValueError(f"job {job.id} is {job.outcome} and has live incarnations")
+        if len(job.live) != sum(x is not None for x in (job.running, job.gated)):
+            raise ValueError(f"job {job.id} has two incarnations of a sort")
+        for incarnation in job.live:
+            if incarnation.number > job.last_incarnation:
+                raise ValueError(f"job {job.id}: incarnation {incarnation.number} > last {job.last_incarnation}")
+            if incarnation.placement is None:
+                continue
+            for gpu in incarnation.placement.gpus:
+                part = incarnation.part(gpu.node)
+                if part is None:
+                    raise ValueError(f"job {job.id}.{incarnation.number} has GPU {gpu} and no part on that node")
+                if not (part.freed or part.lost):
+                    if gpu in expected:
+                        raise ValueError(f"GPU {gpu} is in jobs {expected[gpu][0]} and {job.id}")
+                    expected[gpu] = (job.id, incarnation.number)
+    if expected != world.holders:
+        raise ValueError(f"holders are {world.holders}, incarnations say {expected}")
