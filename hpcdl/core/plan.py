@@ -53,12 +53,16 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The world as a policy sees it: nodes by name, unfinished jobs in the order of submission."""
+    """The world as a policy sees it: nodes by name, unfinished jobs in the order of submission.
+
+    `bare`: nodes whose agent is there and that are not in `nodes`, since none of the GPUs they have may be granted.
+    """
 
     now: float
     nodes: tuple[NodeView, ...]
     jobs: tuple[JobView, ...]
     objective: str = "makespan"
+    bare: frozenset[str] = frozenset()
 
     @property
     def largest_node(self) -> int:
@@ -102,7 +106,10 @@ def build_view(world: World, profiles: Profiles, now: float) -> View:
     nodes = tuple(NodeView(name, usable) for name in sorted(world.nodes) if (usable := world.nodes[name].usable()))
     largest = max((len(node.gpus) for node in world.nodes.values()), default=0)
     jobs = tuple(_job_view(world, world.jobs[number], profiles, largest, now) for number in world.active)
-    return View(now, nodes, jobs, world.objective)
+    bare = frozenset(
+        name for name, node in world.nodes.items() if node.gpus and node.connected and not (node.lost or node.usable())
+    )
+    return View(now, nodes, jobs, world.objective, bare)
 
 
 def _job_view(world: World, job: Job, profiles: Profiles, largest: int, now: float) -> JobView:

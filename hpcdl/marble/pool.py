@@ -90,8 +90,10 @@ def best_on(pool: Pool, job: JobView, names: Iterable[str]) -> int:
 
 
 def _kept(pool: Pool, job: JobView, placement: Placement) -> str:
-    if any(name not in pool.nodes for name in placement.nodes):
-        return f"keeps its {count(len(placement.gpus), 'GPU')} of {fold_nodes(placement.nodes)}, whose agent is away"
+    missing = {name for name in placement.nodes if name not in pool.nodes}
+    if missing:
+        why = "whose GPUs are lost or dirty" if missing <= pool.view.bare else "whose agent is away"
+        return f"keeps its {count(len(placement.gpus), 'GPU')} of {fold_nodes(placement.nodes)}, {why}"
     return role_reason(job, placement, pool, best_on(pool, job, placement.nodes))
 
 
@@ -119,6 +121,8 @@ def move_reason(job: JobView, target: Placement) -> str:
 def impossible(pool: Pool, job: JobView) -> str:
     """Why the job could not start even if every node of the pool were empty, or ""."""
     fitting = [node for node in pool.nodes.values() if len(node.gpus) >= job.gpus_min]
+    if not pool.nodes and pool.view.bare:
+        return f"needs {_wanted(job)}; all GPUs of {fold_nodes(sorted(pool.view.bare))} are lost or dirty"
     if not pool.nodes:
         return f"needs {_wanted(job)}; no node is connected"
     if not fitting:

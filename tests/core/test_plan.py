@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcdl.core.model import JobState, Placement, Role, Share, Target
-from hpcdl.core.plan import BadPlan, JobView, NodeView, Plan, View, check
+from hpcdl.core.model import GpuInfo, JobState, Node, Placement, Role, Share, Target, World
+from hpcdl.core.plan import BadPlan, JobView, NodeView, Plan, Profiles, View, build_view, check
 
 
 def job(number: int, **more: object) -> JobView:
@@ -81,3 +81,14 @@ def test_a_broken_promise(jobs: tuple[JobView, ...], broken: Plan, message: str)
 def test_promises_kept(only: JobView, good: Placement | None) -> None:
     check(plan(good), view(only))
     assert plan(good).by_job()[1].placement is good
+
+
+def test_nodes_without_a_gpu_to_grant() -> None:
+    def node(name: str, *states: str, connected: bool = True) -> Node:
+        infos = tuple(GpuInfo(index, f"{name}-{index}", state=state) for index, state in enumerate(states))
+        return Node(name, infos, connected=connected)
+
+    nodes = [node("a", "lost", "dirty"), node("b", "lost", "ok"), node("c", "lost", connected=False), node("d")]
+    found = build_view(World(nodes={each.name: each for each in nodes}), Profiles(), 0.0)
+    assert found.nodes == (NodeView("b", (1,)),)
+    assert found.bare == {"a"}

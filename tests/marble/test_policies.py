@@ -160,6 +160,14 @@ def test_no_nodes_and_nodes_that_are_away() -> None:
     assert gpus(plan) == ["n1:0 primary", "-"]
     assert plan.targets[0].reason == "keeps its 1 GPU of n1, whose agent is away"
     assert plan.targets[1].reason == "needs 1 GPU; no node is connected"
+    view = replace(view, bare=frozenset({"n1"}))
+    plan = Marble().decide(view)
+    check(plan, view)
+    assert gpus(plan) == ["n1:0 primary", "-"], "what still runs is left alone"
+    assert [target.reason for target in plan.targets] == [
+        "keeps its 1 GPU of n1, whose GPUs are lost or dirty",
+        "needs 1 GPU; all GPUs of n1 are lost or dirty",
+    ]
 
 
 def test_the_node_with_the_fewest_gpus_left_over() -> None:
