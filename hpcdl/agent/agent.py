@@ -13,6 +13,7 @@ from hpcdl.agent import adopt, start
 from hpcdl.agent.connection import Connection, Rejected
 from hpcdl.agent.folder import EMULATED, Heard, still_ours
 from hpcdl.agent.gpus import Gpus
+from hpcdl.agent.grants import Grants
 from hpcdl.agent.incarnations import Part, Site, Stage
 from hpcdl.agent.orders import Limits
 from hpcdl.agent.reports import Key, ReportLog, boottime
@@ -63,7 +64,9 @@ class Agent:
         gpus = Gpus(source, os.environ.get("CUDA_VISIBLE_DEVICES"), node, reports)
         emulated = run / EMULATED if gpus.emulated else None
         self.changed = asyncio.Event()
-        self._site = Site(node, instance, run, limits, reports, gpus, emulated, stderr, self._freed, self.changed)
+        self._site = Site(
+            node, instance, run, limits, reports, gpus, Grants(run), emulated, stderr, self._freed, self.changed
+        )
         self.parts: dict[Key, Part] = {}
         self._lives: set[asyncio.Task[None]] = set()
         self._heard = Heard(run)
@@ -250,6 +253,8 @@ class Agent:
     async def heartbeat(self) -> HeartbeatMessage:
         """See `Caller`."""
         await self._site.gpus.refresh()
+        if self._site.gpus.renumbered:
+            raise Rejected("the GPUs of this node are numbered in another way now: it joins again")
         for part in self.parts.values():
             part.tell_progress()
         lines = [line for part in self.parts.values() if (line := part.line) is not None]

@@ -1,6 +1,7 @@
 """The node's GPUs as the agent answers for them: which may be granted, which are lost or dirty, and what they do.
 
 A GPU is dirty while something holds it that should not: processes that an incarnation left, or somebody else's.
+Here GPUs are their UUIDs, which stay; the daemon speaks of them by the indices of the last inventory.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ from hpcdl.wire.messages import GpuLine
 log = logging.getLogger("hpcdl.agent")
 
 OK, LOST, DIRTY = "ok", "lost", "dirty"
+LOOK_S = 10.0
+"""So long an exit waits to hear how its GPUs are."""
 UNKNOWN: GpuState = "unknown"
 EMULATED = "emulated"
 RESIDENT = frozenset({"Xorg", "Xwayland", "gnome-shell", "nvidia-persiste", "nvidia-cuda-mps"})
@@ -34,82 +37,107 @@ class Gpus:
         self._node = node
         self._reports = reports
         self._asking = asyncio.Lock()
-        self._gpus: dict[int, Gpu] = {}
+        self._gpus: dict[str, Gpu] = {}
         self._samples: dict[str, GpuSample] = {}
-        self._states: dict[int, tuple[str, str]] = {}
-        self._holders: dict[int, Key] = {}
-        self._stuck: dict[int, dict[Key, str]] = {}
-        self._announced = False
+        self._states: dict[str, tuple[str, str]] = {}
+        self._holders: dict[str, tuple[Key, int]] = {}
+        self._stuck: dict[str, dict[Key, str]] = {}
+        self._announced: dict[int, str] | None = None
 
     @property
     def emulated(self) -> bool:
         """Whether there are no real ones here."""
         return self._source.name == EMULATED
 
+    @property
+    def renumbered(self) -> bool:
+        """An index is not the GPU any more that the inventory said (one fell off, or came back): announce again."""
+        return self._announced is not None and self._announced != self._numbers()
+
+    def _numbers(self) -> dict[int, str]:
+        return {gpu.index: gpu.uuid for gpu in self._gpus.values()}
+
+    def _number(self, uuid: str) -> int | None:
+        """The index by which the daemon knows a GPU."""
+        known = self._numbers() if self._announced is None else self._announced
+        return next((index for index, each in known.items() if each == uuid), None)
+
+    def _name(self, uuid: str) -> str:
+        number = self._number(uuid)
+        return f"GPU {uuid}" if number is None else f"GPU {number}"
+
     # --- grants ----------------------------------------------------------------------------------------------------
 
-    def indices(self, uuids: Iterable[str]) -> tuple[int, ...]:
-        """The indices of those that are known."""
-        wanted = set(uuids)
-        return tuple(sorted(index for index, gpu in self._gpus.items() if gpu.uuid in wanted))
-
-    def named(self, indices: Sequence[int]) -> tuple[list[str], str]:
-        """UUIDs and CUDA_VISIBLE_DEVICES. Raises ValueError for a GPU that this node does not have."""
-        missing = [index for index in indices if index not in self._gpus]
-        if missing:
-            raise ValueError(f"{self._node} has no GPU {missing[0]}")
-        gpus = [self._gpus[index] for index in indices]
-        return [gpu.uuid for gpu in gpus], cuda_visible_devices(gpus)
-
-    def claim(self, key: Key, indices: Iterable[int]) -> str | None:
-        """Notes that these are the incarnation's now; or why not."""
+    def meant(self, indices: Iterable[int]) -> tuple[str, ...]:
+        """The UUIDs of the GPUs that the daemon means. Raises ValueError for one that this node does not have."""
+        known = self._numbers() if self._announced is None else self._announced
+        found = []
         for index in indices:
-            holder = self._holders.get(index)
-            if holder is not None and holder != key:
-                return f"GPU {index} is still held by job {holder[0]}.{holder[1]}"
-        self._holders.update(dict.fromkeys(indices, key))
+            if index not in known:
+                raise ValueError(f"{self._node} has no GPU {index}")
+            found.append(known[index])
+        return tuple(found)
+
+    def shown(self, uuids: Iterable[str]) -> str:
+        """CUDA_VISIBLE_DEVICES. Raises ValueError for a GPU that is gone."""
+        gpus = []
+        for uuid in uuids:
+            if uuid not in self._gpus:
+                raise ValueError(f"{self._node} has no GPU {uuid} any more")
+            gpus.append(self._gpus[uuid])
+        return cuda_visible_devices(gpus)
+
+    def claim(self, key: Key, uuids: Sequence[str], indices: Sequence[int] = ()) -> str | None:
+        """Notes that these are the incarnation's now; or why not. `indices`: by which they were granted, if not those
+        by which they are known now."""
+        for uuid in uuids:
+            holder = self._holders.get(uuid)
+            if holder is not None and holder[0] != key:
+                return f"{self._name(uuid)} is still held by job {holder[0][0]}.{holder[0][1]}"
+        granted = indices if len(indices) == len(uuids) else [self._number(uuid) for uuid in uuids]
+        for uuid, index in zip(uuids, granted, strict=True):
+            self._holders.setdefault(uuid, (key, -1 if index is None else index))
         return None
 
     def release(self, key: Key) -> None:
         """The incarnation is gone, and its GPUs were seen free."""
-        for index in [index for index, holder in self._holders.items() if holder == key]:
-            del self._holders[index]
+        for uuid in [uuid for uuid, holder in self._holders.items() if holder[0] == key]:
+            del self._holders[uuid]
 
-    async def in_the_way(self, indices: Iterable[int], own_tag: str) -> dict[int, str]:
-        """What makes GPUs impossible to grant now: by index, why."""
+    async def in_the_way(self, uuids: Iterable[str], own_tag: str) -> dict[str, str]:
+        """What makes GPUs impossible to grant now: by UUID, which and why."""
         await self._ask()
         found = {}
-        for index in indices:
-            gpu = self._gpus.get(index)
-            if gpu is None:
-                found[index] = "there is no such GPU"
-                continue
-            sample = self._samples.get(gpu.uuid)
-            if sample is not None and sample.state != OK:
-                found[index] = sample.detail or sample.state
-            elif others := self._others(sample, own_tag):
-                found[index] = others
+        for uuid in uuids:
+            sample = self._samples.get(uuid)
+            if uuid not in self._gpus:
+                why = "there is no such GPU"
+            elif sample is not None and sample.state != OK:
+                why = sample.detail or sample.state
+            else:
+                why = self._others(sample, own_tag)
+            if why:
+                found[uuid] = f"{self._name(uuid)}: {why}"
         return found
 
-    async def held_by(self, indices: Iterable[int], tag: str) -> list[str]:
+    async def held_by(self, uuids: Iterable[str], tag: str) -> list[str]:
         """The processes of an incarnation, by its tag, that GPUs still name; of emulated ones whoever has the lock."""
-        if not indices:
+        if not uuids:
             return []
         await self._ask()
         found = []
-        for index in indices:
-            gpu = self._gpus.get(index)
-            sample = None if gpu is None else self._samples.get(gpu.uuid)
+        for uuid in uuids:
+            sample = self._samples.get(uuid) if uuid in self._gpus else None
             if sample is None or sample.state == LOST:
                 continue  # of one that is lost nothing is left to be held; of one without samples only the tags tell
             if sample.state != OK:
-                found.append(f"GPU {index} cannot be seen: {sample.detail}")
+                found.append(f"{self._name(uuid)} cannot be seen: {sample.detail}")
             if self.emulated and sample.pids is None:
-                found.append(f"GPU {index}: {sample.detail}")
+                found.append(f"{self._name(uuid)}: {sample.detail}")
             for pid in sample.pids or ():
                 process = look(pid)
                 if self.emulated or (process is not None and matches(process.tag, tag)):
-                    found.append(f"GPU {index}: process {pid}")
+                    found.append(f"{self._name(uuid)}: process {pid}")
         return found
 
     def _others(self, sample: GpuSample | None, own_tag: str) -> str:
@@ -128,72 +156,88 @@ class Gpus:
 
     # --- states ----------------------------------------------------------------------------------------------------
 
-    def stick(self, key: Key, indices: Iterable[int], detail: str) -> None:
+    def stick(self, key: Key, uuids: Iterable[str], detail: str) -> None:
         """The incarnation should have left these and has not: dirty until `unstick`."""
-        for index in indices:
-            self._stuck.setdefault(index, {})[key] = detail
-        self._judge(indices)
+        for uuid in uuids:
+            self._stuck.setdefault(uuid, {})[key] = detail
+        self._judge(uuids)
 
     def unstick(self, key: Key) -> None:
         """It has left them."""
-        indices = [index for index, by in self._stuck.items() if by.pop(key, None) is not None]
-        self._judge(indices)
+        self._judge([uuid for uuid, by in self._stuck.items() if by.pop(key, None) is not None])
 
-    def found_held(self, found: dict[int, str]) -> None:
+    def found_held(self, found: dict[str, str]) -> None:
         """What was in the way of a grant: dirty (or lost) at least until the next refresh."""
-        for index, why in found.items():
-            if index in self._gpus:
-                state = LOST if self._is_lost(index) else DIRTY
-                self._set(index, state, why)
+        for uuid, why in found.items():
+            if uuid in self._gpus:
+                self._set(uuid, LOST if self._is_lost(uuid) else DIRTY, why)
+
+    async def lost(self, uuids: Sequence[str]) -> str:
+        """Looks again, and reports what changed; then those of these that are lost, in words, or ""."""
+        looking = asyncio.create_task(self.refresh())
+        await asyncio.wait({looking}, timeout=LOOK_S)  # a driver that hangs is not waited for: nothing is known then
+        found = [uuid for uuid in uuids if self._is_lost(uuid)]
+        return ", ".join(f"{self._name(uuid)} ({uuid}) is lost: {self._samples[uuid].detail}" for uuid in found)
 
     async def refresh(self) -> None:
         """Looks at all GPUs again, and reports those whose state changed."""
         await self._ask()
         self._judge(self._gpus)
 
-    def _judge(self, indices: Iterable[int]) -> None:
-        for index in list(indices):
-            gpu = self._gpus.get(index)
+    def _judge(self, uuids: Iterable[str]) -> None:
+        for uuid in list(uuids):
+            gpu = self._gpus.get(uuid)
             if gpu is None:
                 continue
-            sample = self._samples.get(gpu.uuid)
+            sample, holder = self._samples.get(uuid), self._holders.get(uuid)
             if sample is not None and sample.state == LOST:
-                self._set(index, LOST, sample.detail)
-            elif stuck := self._stuck.get(index):
-                self._set(index, DIRTY, "; ".join(stuck.values()))
-            elif index not in self._holders and (others := self._others(sample, "")):
-                self._set(index, DIRTY, others)
+                self._set(uuid, LOST, sample.detail)
+            elif stuck := self._stuck.get(uuid):
+                self._set(uuid, DIRTY, "; ".join(stuck.values()))
+            elif holder is not None and holder[1] != gpu.index:
+                # The daemon has noted another index as held; nobody else may be given this one meanwhile.
+                (job, incarnation), index = holder
+                self._set(uuid, DIRTY, f"held by job {job}.{incarnation}, which was given it as GPU {index}")
+            elif holder is None and (others := self._others(sample, "")):
+                self._set(uuid, DIRTY, others)
             elif sample is None or sample.state == OK:
-                self._set(index, OK, "")
+                self._set(uuid, OK, "")
 
-    def _is_lost(self, index: int) -> bool:
-        sample = self._samples.get(self._gpus[index].uuid)
+    def _is_lost(self, uuid: str) -> bool:
+        sample = self._samples.get(uuid)
         return sample is not None and sample.state == LOST
 
-    def _set(self, index: int, state: str, detail: str) -> None:
-        old = self._states.get(index, (OK, ""))
-        self._states[index] = (state, detail)
-        # The first inventory tells how things are; from then on changes are reported.
-        if self._announced and (old[0] != state or (state == DIRTY and old[1] != detail)):
+    def _set(self, uuid: str, state: str, detail: str) -> None:
+        old = self._states.get(uuid, (OK, ""))
+        self._states[uuid] = (state, detail)
+        # The inventory tells how things are; from then on changes are reported, by the indices that it gave.
+        index = self._number(uuid)
+        if index is None or self._announced is None or self.renumbered:
+            return
+        if old[0] != state or (state == DIRTY and old[1] != detail):
             log.info("GPU %d is %s %s", index, state, detail)
             self._reports.report(GpuChanged(self._node, index, state, detail))
 
     # --- what the daemon is told -----------------------------------------------------------------------------------
 
     def inventory(self) -> tuple[GpuInfo, ...]:
-        """Every GPU as it was seen last."""
-        self._announced = True
+        """Every GPU as it was seen last, by its index now."""
+        self._announced = self._numbers()
+        self._judge(self._gpus)
+        waiting = any(entry.kind == GpuChanged.__name__ for entry in self._reports.entries.values())
         found = []
-        for index, gpu in sorted(self._gpus.items()):
-            state, detail = self._states.get(index, (OK, ""))
-            found.append(GpuInfo(index, gpu.uuid, gpu.name, gpu.memory_mib, state, detail))
+        for index, uuid in sorted(self._announced.items()):
+            gpu, (state, detail) = self._gpus[uuid], self._states.get(uuid, (OK, ""))
+            found.append(GpuInfo(index, uuid, gpu.name, gpu.memory_mib, state, detail))
+            if waiting:  # what is told after this inventory may be older than it: how things are has the last word
+                self._reports.report(GpuChanged(self._node, index, state, detail))
         return tuple(found)
 
     def lines(self) -> tuple[GpuLine, ...]:
         """The newest samples."""
         found = []
-        for index, gpu in sorted(self._gpus.items()):
-            sample = self._samples.get(gpu.uuid)
+        for index, uuid in sorted(self._numbers().items()):
+            sample = self._samples.get(uuid)
             if sample is None:
                 found.append(GpuLine(index, None, None, None))
             else:
@@ -211,7 +255,7 @@ class Gpus:
                     gpu.uuid: GpuSample(gpu.uuid, state=UNKNOWN, detail=why) for gpu in self._gpus.values()
                 }
                 return
-        self._gpus = {gpu.index: gpu for gpu in gpus}
+        self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._samples = {sample.uuid: sample for sample in samples}
 
     def _look(self) -> tuple[Sequence[Gpu], Sequence[GpuSample]]:

@@ -4,6 +4,7 @@ The supervisor knows what happens; this follows it through whatever happens to t
 """
 
 import asyncio
+import contextlib
 import logging
 import subprocess
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from hpcdl.agent import processes, start
 from hpcdl.agent.channel import SupervisorLink
 from hpcdl.agent.environment import gpu_environment, nodes_environment
 from hpcdl.agent.gpus import Gpus
-from hpcdl.agent.orders import Limits, Refusal, make_start, nodes_and_gpus
+from hpcdl.agent.grants import Grants
+from hpcdl.agent.orders import Limits, Refusal, indices_of, make_start, nodes_and_gpus
 from hpcdl.agent.reports import Key, ReportLog, boottime
 from hpcdl.agent.translate import Names, Progress, event_of, exit_of
 from hpcdl.core import events as ev
@@ -55,6 +57,7 @@ class Site:
     limits: Limits
     reports: ReportLog
     gpus: Gpus
+    grants: Grants
     emulated: Path | None
     stderr: int
     on_freed: Callable[["Part"], None]
@@ -81,16 +84,16 @@ class Part:
         self._grace_s = order.spec.grace_s if order is not None and order.spec is not None else 30.0
         self._same_boot = True
         self._leads = True  # of several nodes the first has the writer, and speaks of the job's steps
-        self.gpus: tuple[int, ...] = ()
+        self.gpus: tuple[str, ...] = ()  # UUIDs
         self.stage = Stage.ORDERED if found is None else Stage.FOLLOWED
         if found is not None:
             self._same_boot = found.boot == site.reports.boot
             if found.start is not None:
                 membership, self._grace_s = found.start.membership, found.start.grace_s
                 granted = found.start.gpu_env or {}
-                self.gpus = site.gpus.indices(granted.get("HPCDL_GPUS", "").split(","))
+                self.gpus = tuple(uuid for uuid in granted.get("HPCDL_GPUS", "").split(",") if uuid)
                 self._leads = granted.get("HPCDL_NODE_RANK", "0") == "0"
-                site.gpus.claim(key, self.gpus)
+                site.gpus.claim(key, self.gpus, () if order is None else indices_of(order, site.node))
         self.names = Names(key[0], key[1], membership, site.node)
         self.stale = False
         self.forgotten = False
@@ -114,9 +117,9 @@ class Part:
 
     def adopt_grant(self, message: RequestMessage) -> None:
         """An open that an earlier agent took: these GPUs are its own, whether the gate was opened yet or not."""
-        nodes, self.gpus = nodes_and_gpus(message, self._site.node)
-        self._leads = nodes[0] == self._site.node
-        self._site.gpus.claim(self.key, self.gpus)
+        with contextlib.suppress(Refusal):  # its node may have lost some meanwhile
+            self._take_grant(message)
+            self._site.gpus.claim(self.key, self.gpus)
 
     def suspend(self) -> None:
         """The agent's own wish: its lease has run out."""
@@ -179,8 +182,7 @@ class Part:
         if self._opened or self.stage is Stage.EXITED or self.stage is Stage.FREED:
             return
         try:
-            nodes, self.gpus = nodes_and_gpus(message, self._site.node)
-            self._leads = nodes[0] == self._site.node
+            nodes = self._take_grant(message)
             await self._take_gpus()
             self._ask("open", None, gpu_env=self._gpu_env(nodes))
         except Refusal as refusal:
@@ -190,12 +192,24 @@ class Part:
         self._verdict = (Cause.INFRASTRUCTURE, why)
         self._ask("end", UNOPENED_GRACE_S)
 
-    def _gpu_env(self, nodes: tuple[str, ...]) -> dict[str, str]:
+    def _take_grant(self, message: RequestMessage) -> tuple[str, ...]:
+        """Which GPUs the request names, and the nodes of the job. Raises Refusal."""
+        nodes, indices = nodes_and_gpus(message, self._site.node)
         try:
-            uuids, shown = self._site.gpus.named(self.gpus)
+            self.gpus = self._site.gpus.meant(indices)
         except ValueError as error:
             raise Refusal(str(error)) from None
-        return gpu_environment(uuids, shown) | nodes_environment(nodes, self._site.node)
+        self._leads = nodes[0] == self._site.node
+        return nodes
+
+    def _gpu_env(self, nodes: tuple[str, ...]) -> dict[str, str]:
+        """What the trainer is to be told of the GPUs that it has from now on."""
+        try:
+            shown = self._site.gpus.shown(self.gpus)
+        except ValueError as error:
+            raise Refusal(str(error)) from None
+        self._site.grants.granted(self.key, self.gpus)
+        return gpu_environment(self.gpus, shown) | nodes_environment(nodes, self._site.node)
 
     async def _take_gpus(self) -> None:
         """Claims its GPUs, which nothing else may hold. Raises Refusal, and then they are dirty."""
@@ -209,8 +223,7 @@ class Part:
                 gpus.found_held(found)
                 gpus.release(self.key)
                 self.gpus = ()
-                held = [f"GPU {index}: {why}" for index, why in found.items()]
-                raise Refusal(conflict or "; ".join(held))
+                raise Refusal(conflict or "; ".join(found.values()))
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
 
@@ -246,8 +259,7 @@ class Part:
                 gpu_env = None
                 self._leads = self._order.request.nodes[:1] in ((), (self._site.node,))
             else:
-                nodes, self.gpus = nodes_and_gpus(self._order, self._site.node)
-                self._leads = nodes[0] == self._site.node
+                nodes = self._take_grant(self._order)
                 await self._take_gpus()
                 gpu_env = self._gpu_env(nodes)
             what = make_start(self._order, self.tag, self._site.node, self._site.limits, gpu_env, self._site.emulated)
@@ -295,7 +307,7 @@ class Part:
         sending = asyncio.create_task(self._pass_on(link))
         try:
             async for packet in link.packets():
-                self._handle(packet)
+                await self._handle(packet)
                 if self.stage is not Stage.FOLLOWED:
                     return
         finally:
@@ -334,14 +346,14 @@ class Part:
 
     # --- what the supervisor says ----------------------------------------------------------------------------------
 
-    def _handle(self, packet: dict[str, Any]) -> None:
+    async def _handle(self, packet: dict[str, Any]) -> None:
         try:
             if packet["type"] == "progress":
                 self._progress.take(packet)
                 self.tell_progress()
             elif start.is_record(packet):
                 self._absorb(packet)
-                self._record(packet)
+                await self._record(packet)
         except ValueError as error:
             log.warning("%s: its supervisor sent what is not understood: %s", self, error)
 
@@ -360,7 +372,7 @@ class Part:
             case "suspending":
                 self._suspending = True
 
-    def _record(self, record: dict[str, Any]) -> None:
+    async def _record(self, record: dict[str, Any]) -> None:
         """Reports a record that was not reported yet."""
         number, reports = record["n"], self._site.reports
         if number <= reports.unreported(self.key).record:
@@ -374,6 +386,9 @@ class Part:
             if event is not None:
                 reports.report(event, at=at)
         if record["type"] == "exit":
+            if (record.get("code") or record.get("signal")) and self._verdict is None and not self.stale:
+                if lost := await self._site.gpus.lost(self.gpus):
+                    self._verdict = (Cause.INFRASTRUCTURE, lost)
             self._report_exit(self._exit(record), number, at)
             return
         try:
@@ -406,7 +421,7 @@ class Part:
         """Nobody holds the lock: what the records say is all that there is."""
         for record in await asyncio.to_thread(start.read_records, self.folder):
             self._absorb(record)
-            self._record(record)
+            await self._record(record)
         if self._is_over():
             return
         log.warning("the supervisor of %s was lost", self)
@@ -429,6 +444,7 @@ class Part:
                 gpus.stick(self.key, self.gpus, f"{self} has ended, but {left}")
             await asyncio.sleep(pause)
             pause = min(pause * 1.3, 2.0 if stuck else 0.5)
+        self._site.grants.freed(self.key, self.gpus)
         gpus.release(self.key)
         gpus.unstick(self.key)
         marks = self._site.reports.unreported(self.key)

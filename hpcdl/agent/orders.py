@@ -25,6 +25,12 @@ def nodes_and_gpus(message: RequestMessage, node: str) -> tuple[tuple[str, ...],
     raise Refusal(f"the request names no GPU of {node}")
 
 
+def indices_of(message: RequestMessage, node: str) -> tuple[int, ...]:
+    """This node's GPUs in the request; none where it names none."""
+    placement = message.request.placement
+    return () if placement is None else next((share.gpus for share in placement.shares if share.node == node), ())
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the settings of the same names give every supervisor (hpcdl/config.py)."""

@@ -393,6 +393,65 @@ def test_a_lost_gpu_comes_back(daemon: Daemon, agents: Agents) -> None:
     assert (back.index, back.state) == (1, "ok")
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_gpu_lost_under_a_trainer_that_fails(daemon: Daemon, agents: Agents, home: Path, lost: bool) -> None:
+    agents.start()
+    until(lambda: daemon.inventories, "the call")
+    script = f"import os, time\nwhile not os.path.exists({str(home / 'go')!r}): time.sleep(0.01)\nraise SystemExit(1)"
+    daemon.interval_s = 600.0
+    begin(daemon, command=(sys.executable, "-c", script))
+    daemon.wait("Started", 1)
+    uuid = daemon.inventories[0].gpus[0].uuid
+    if lost:
+        (agents.run / "emulated" / f"{uuid}.lock").unlink()
+    (home / "go").touch()
+    daemon.wait("GpusFreed", 1)
+    exited = daemon.wait("Exited", 1)
+    assert exited.code == 1
+    if lost:
+        assert exited.hint is Cause.INFRASTRUCTURE
+        assert f"GPU 0 ({uuid}) is lost" in exited.detail
+        kinds = [event.kind for _, event in daemon.reports]
+        assert kinds.index("GpuChanged") < kinds.index("Exited")
+    else:
+        assert (exited.hint, exited.detail) == (None, "")
+    lines = [json.loads(line) for line in (agents.run / "grants.jsonl").read_text().splitlines()]
+    assert [(line["uuid"], line["job"], line["incarnation"], line["what"]) for line in lines] == [
+        (uuid, 1, 1, "granted"),
+        (uuid, 1, 1, "freed"),
+    ]
+
+
+RENUMBERED = """
+from hpcdl.gpu import emulated
+from hpcdl.gpu.device import Gpu
+from pathlib import Path
+plain = emulated.EmulatedSource.list
+def turned(self):
+    found = plain(self)
+    if not Path({flag!r}).exists():
+        return found
+    return tuple(Gpu(len(found) - 1 - gpu.index, gpu.uuid, gpu.name, gpu.memory_mib) for gpu in found)
+emulated.EmulatedSource.list = turned
+"""
+
+
+def test_gpus_that_are_numbered_anew_are_announced_anew(daemon: Daemon, agents: Agents, home: Path) -> None:
+    agents.start(patch=RENUMBERED.format(flag=str(home / "turned")))
+    begin(daemon, steps=100_000, gpus=(0,))
+    daemon.wait("TrainerReady", 1)
+    first = daemon.inventories[0].gpus
+    (home / "turned").touch()
+    until(lambda: len(daemon.inventories) > 1, "a second inventory")
+    second = daemon.inventories[1].gpus
+    assert [gpu.uuid for gpu in second] == [gpu.uuid for gpu in reversed(first)]
+    assert [gpu.state for gpu in second] == ["ok", "dirty"]
+    assert "job 1.1, which was given it as GPU 0" in second[1].detail
+    daemon.ask("end", 1, grace_s=5.0)
+    daemon.wait("GpusFreed", 1)
+    until(lambda: [(e.index, e.state) for e in daemon.of("GpuChanged")] == [(1, "ok")], "the other GPU to be free")
+
+
 def test_the_gate(daemon: Daemon, agents: Agents, home: Path) -> None:
     script = home / "script.py"
     script.write_text("import os\nprint(os.environ['HPCDL_GPUS'])\n")
