@@ -137,7 +137,10 @@ class Intake:
 
     @_take.register
     def _(self, command: cmd.Hold) -> None:
-        if not self._unfinished(command.job).held:
+        job = self._unfinished(command.job)
+        if job.cancelling:
+            raise Refused(f"job {command.job} is being cancelled: there is nothing to suspend", "finished")
+        if not job.held:
             self._add(ev.JobHeld(command.job))
 
     @_take.register

@@ -103,7 +103,7 @@ class Hub:
             await self._run(connection)
             await _close(socket, CLOSE_REPLACED, "the agent called again")
         except WebSocketDisconnect as gone:
-            why = f"the connection ended ({gone.code}{' ' if gone.reason else ''}{gone.reason or ''})"
+            why = f"the connection ended: {gone.reason}" if gone.reason else "the connection ended"
         except (msg.BadMessage, cmd.Refused, TimeoutError) as error:
             why = str(error) or "it did not answer in time"
             log.warning("agent %s: %s", connection.node if connection else "?", why)

@@ -1,5 +1,6 @@
 """What an instance keeps for its life: its name, token, certificate and key, below `$HPCDL_HOME/tls` (0700)."""
 
+import json
 import secrets
 import socket
 from dataclasses import dataclass, field
@@ -38,6 +39,24 @@ def load_identity(home: Path, now: float) -> Identity:
         certificate_path=certificate,
         key_path=key,
     )
+
+
+def node_name(home: Path, given: str | None, default: str) -> str:
+    """The name of this machine's node: `given` (kept for the next start), else what was given here last, else `default`.
+
+    Jobs wait for the node by its name, so a restart must not change it. Raises as `load_identity`.
+    """
+    path = home / "node.json"
+    host = socket.gethostname()
+    if given is not None:
+        atomic_write(path, json.dumps({"host": host, "node": given}).encode() + b"\n")
+        return given
+    try:
+        kept = json.loads(read_private(path, LIMIT))
+    except (FileNotFoundError, ValueError):
+        return default
+    of_this_host = isinstance(kept, dict) and kept.get("host") == host and isinstance(kept.get("node"), str)
+    return str(kept["node"]) if of_this_host else default
 
 
 def _kept(path: Path, size: int) -> str:

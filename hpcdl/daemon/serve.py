@@ -27,7 +27,7 @@ from hpcdl.core.policy import Policies
 from hpcdl.daemon.api import About, Api, Changes
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.hub import Hub, HubSettings
-from hpcdl.daemon.identity import load_identity
+from hpcdl.daemon.identity import load_identity, node_name
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.ticks import Ticks
 from hpcdl.ledger import Lease, SqliteJournal
@@ -90,6 +90,7 @@ class Daemon:
         self.clock = Clock(world.at)
         fresh = world.seq == 0
         self.identity = load_identity(home, self.clock.now())
+        self.node = node_name(home, config.node_name, config.node)
         self.started_at = self.clock.now()
         started = DaemonStarted(self.lease.fence, __version__, os.getpid(), socket.gethostname())
         self.controller.begin(started, self.clock.now())
@@ -128,7 +129,7 @@ class Daemon:
         server = self._server(changes)
         self._uvicorn = server
         port = int(listener.getsockname()[1])
-        node = self.config.node
+        node = self.node
         self.agent = LocalAgent(self.home, node, self.emulate_gpus, lambda: node in self.hub.nodes())
         ticks = self._ticks()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # HUP: its terminal was closed
@@ -269,7 +270,7 @@ class Daemon:
 
     def _surprise(self) -> str:
         """What whoever asked for emulated GPUs should know: an agent that survived the last daemon keeps its own."""
-        node = self.loop.world.nodes.get(self.config.node)
+        node = self.loop.world.nodes.get(self.node)
         if not self.local_agent or self.emulate_gpus is None or node is None or not node.connected:
             return ""
         if node.emulated and len(node.gpus) == self.emulate_gpus:
@@ -297,7 +298,7 @@ class Daemon:
         """Once a stop is recorded: waits until nothing lives, then lets agents and server end."""
         await self._stopping.wait()
         # Our own agent may have died just now: it is started again, for its trainers are to be suspended too.
-        ours = self.config.node if self.local_agent else None
+        ours = self.node if self.local_agent else None
         end = time.monotonic() + self._stop_within_s
         while time.monotonic() < end and _lives(self.loop.world, ours):
             await self._changes.wait(1.0)
