@@ -42,7 +42,7 @@ def load_identity(home: Path, now: float) -> Identity:
 
 
 def node_name(home: Path, given: str | None, default: str) -> str:
-    """The name of this machine's node: `given` (kept for the next start), else what was given here last, else `default`.
+    """This machine's node name: `given` (kept for the next start), else what was given here last, else `default`.
 
     Jobs wait for the node by its name, so a restart must not change it. Raises as `load_identity`.
     """
