@@ -7,31 +7,54 @@ import re
 
 TEXTS = (b"CUDA out of memory", b"OutOfMemoryError", b"RESOURCE_EXHAUSTED")
 LAST_LINES = 40
+ROOT = "/sys/fs/cgroup"
 _COUNTER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
-def kills(cgroup: str | None) -> int | None:
-    """How many processes the kernel has killed for want of memory in this cgroup (a folder; None: our own), or None
-    where nothing says so."""
-    for path in [os.path.join(cgroup, "memory.events")] if cgroup else _own():
-        try:
-            with open(path, encoding="ascii", errors="replace") as file:
-                found = _COUNTER.search(file.read(65536))
-        except OSError:
-            continue
-        if found:
-            return int(found[1])
-    return None
+class Counter:
+    """How many processes the kernel has killed for want of memory in the cgroups of an incarnation."""
+
+    def __init__(self, cgroup: str | None) -> None:
+        """`cgroup`: the folder whose memory.events counts; None: those of the processes that `watch` names."""
+        self._fixed = cgroup is not None
+        self._before: dict[str, int] = {}
+        if cgroup is not None:
+            self._note(os.path.join(cgroup, "memory.events"))
+
+    def watch(self, pid: int) -> None:
+        """From now on the cgroup of this process counts, too."""
+        if not self._fixed:
+            for path in _of(pid):
+                self._note(path)
+
+    def grew(self) -> bool:
+        """Whether one of them counts more than when it was seen first."""
+        return any((now := _kills(path)) is not None and now > before for path, before in self._before.items())
+
+    def _note(self, path: str) -> None:
+        count = _kills(path) if path not in self._before else None
+        if count is not None:
+            self._before[path] = count
 
 
-def _own() -> list[str]:
+def _kills(path: str) -> int | None:
     try:
-        with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="ascii", errors="replace") as file:
+            found = _COUNTER.search(file.read(65536))
+    except OSError:
+        return None
+    return int(found[1]) if found else None
+
+
+def _of(pid: int) -> list[str]:
+    """The files of its cgroup that count, of version 2 and of version 1."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
         return []
-    unified = [f"/sys/fs/cgroup{path}/memory.events" for _, names, path in lines if not names]
-    older = [f"/sys/fs/cgroup/memory{path}/memory.oom_control" for _, names, path in lines if names == "memory"]
+    unified = [f"{ROOT}{path}/memory.events" for _, names, path in lines if not names]
+    older = [f"{ROOT}/memory{path}/memory.oom_control" for _, names, path in lines if names == "memory"]
     return unified + older
 
 

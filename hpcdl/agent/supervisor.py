@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import sys
 from collections.abc import Callable, Mapping
 
@@ -31,6 +32,7 @@ CLAIMLESS_GRACE_S = 5.0  # for a trainer at the gate whose claim failed
 LINGER_S = 2.0  # for the agent to take the last records
 ERROR_NOTES = 10
 STALE = os.EX_TEMPFAIL
+SHELL_KILLED = 128 + signal.SIGKILL  # what a shell makes of it
 CLAIM_FAILED = os.EX_CANTCREAT
 REFUSED = os.EX_USAGE  # exit codes of the supervisor itself: nothing was started, no record was written
 USAGE = "usage: python -m hpcdl.agent.supervisor RUNFOLDER [--lock-fd N]"
@@ -67,7 +69,8 @@ class Supervisor:
         self._save_errno: int | None = None
         self._errors = 0
         self._retry_at = 0.0
-        self._oom_kills = outofmemory.kills(start.cgroup)
+        self._oom_kills = outofmemory.Counter(start.cgroup)
+        self._oom_kills.watch(me)  # where the trainer begins
 
     # the loop
 
@@ -156,6 +159,7 @@ class Supervisor:
             return
         self._output.started()
         self._trainer.main = pid
+        self._oom_kills.watch(pid)
         self._selector.register(self._output, selectors.EVENT_READ, self._on_output)
         self._output_read = True
         self._record("started", pid=pid, start=processes.start_ticks_of_child(pid))
@@ -229,6 +233,7 @@ class Supervisor:
         if self._exited_at is not None:
             raise Refusal("the incarnation has ended")
         rank = self._trainer.attach(packet, connection)
+        self._oom_kills.watch(packet.pid)
         self._record("attached", pid=packet.pid, rank=packet.rank, handler=packet.handler)
         return rank
 
@@ -296,7 +301,8 @@ class Supervisor:
         if self._failure is not None:
             (code, stale, detail), name, self._ended_by = self._failure, None, None
         elif code != 0:
-            oom, detail = self._memory(self._output.tail)
+            killed = name == signal.SIGKILL.name or code == SHELL_KILLED
+            oom, detail = self._memory(self._output.tail, killed)
             detail = detail or last_line(self._output.tail)
         self._record(
             "exit",
@@ -314,14 +320,12 @@ class Supervisor:
         )
         self._exited_at = self._clock.now()
 
-    def _memory(self, tail: bytes) -> tuple[bool, str]:
-        """Whether it ran out of memory, and the line of output that says so, if one does."""
+    def _memory(self, tail: bytes, killed: bool) -> tuple[bool, str]:
+        """Whether it ran out of memory, and the line of output that says so, if one does. `killed`: by SIGKILL."""
         if outofmemory.in_output(tail):
             return True, last_line(tail, outofmemory.TEXTS)
-        if self._closing.killed:
-            return False, ""  # the kernel's counter may speak of a neighbour; that it was us is certain
-        now, before = outofmemory.kills(self._start.cgroup), self._oom_kills
-        return now is not None and before is not None and now > before, ""
+        # The kernel's counter may speak of a neighbour: it counts only for who was killed, and not by us.
+        return killed and not self._closing.killed and self._oom_kills.grew(), ""
 
 
 def main(argv: list[str]) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpcdl.agent import outofmemory
 from hpcdl.agent.output import DETAIL_LENGTH, LINE_BYTES, Log, ProgressReader, last_line
 from hpcdl.agent.packets import Progress
 from hpcdl.agent.records import AlreadyStarted, Records
@@ -113,6 +116,57 @@ def test_out_of_memory_is_seen_in_the_cgroup(agent: Agent) -> None:
     (agent.base / "go").touch()
     record = agent.exit()
     assert (record["oom"], record["signal"]) == (True, "SIGKILL")
+
+
+@pytest.mark.parametrize(("last", "oom"), [("sys.exit(1)", False), ("os.abort()", False), ("sys.exit(137)", True)])
+def test_a_neighbour_out_of_memory_is_no_reason(agent: Agent, last: str, oom: bool) -> None:
+    events = agent.base / "memory.events"
+    events.write_text("oom_kill 1\n")
+    script = f"{ATTACH}while not os.path.exists('go'): time.sleep(0.01)\n{last}"
+    agent.start(script, cgroup=str(agent.base))
+    agent.wait("attached")
+    events.write_text("oom_kill 2\n")
+    (agent.base / "go").touch()
+    assert agent.exit()["oom"] is oom
+
+
+def test_who_was_killed_by_us_had_memory(agent: Agent) -> None:
+    events = agent.base / "memory.events"
+    events.write_text("oom_kill 1\n")
+    agent.start(
+        ATTACH + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('on')\ntime.sleep(300)", cgroup=str(agent.base)
+    )
+    agent.printed("on")
+    events.write_text("oom_kill 2\n")
+    agent.connect().send("end", grace_s=0.2)
+    record = agent.exit()
+    assert (record["oom"], record["signal"]) == (False, "SIGKILL")
+
+
+@pytest.mark.parametrize("lines", ["0::/job/step\n", "12:cpu:/x\n5:memory:/job\n"])
+def test_the_cgroup_of_a_process_counts_from_when_it_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str
+) -> None:
+    monkeypatch.setattr(outofmemory, "ROOT", str(tmp_path))
+    path = tmp_path / ("job/step/memory.events" if "::" in lines else "memory/job/memory.oom_control")
+    path.parent.mkdir(parents=True)
+    path.write_text("oom_kill_disable 0\noom_kill 3\n")
+    (tmp_path / "cgroup").write_text(lines)
+    plain = builtins.open
+
+    def opened(name: str, *args: Any, **keys: Any) -> Any:
+        return plain(tmp_path / "cgroup" if name == "/proc/77/cgroup" else name, *args, **keys)
+
+    monkeypatch.setattr(builtins, "open", opened)
+    counter = outofmemory.Counter(None)
+    assert not counter.grew()
+    counter.watch(77)
+    assert not counter.grew()
+    path.write_text("oom_kill 4\n")
+    counter.watch(77)
+    assert counter.grew()
+    path.unlink()
+    assert not counter.grew(), "nothing says so any more"
 
 
 def notes_of(expression: str) -> list[str]:
