@@ -14,7 +14,7 @@ from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Job, JobSpec, JobState, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies, UnknownPolicy
-from hpcdl.core.transitions import IllegalEvent, accepts
+from hpcdl.core.transitions import accepts
 from hpcdl.core.units import seconds_text
 
 OBJECTIVES = ("jct", "makespan", "throughput", "deadline", "fair")
@@ -241,8 +241,10 @@ class Intake:
                     self._touched[event.job] = None
             elif isinstance(event, ev.TroubleSeen) or (isinstance(event, ev.GpuChanged) and event.node == command.node):
                 self._add(event)
-        except IllegalEvent as error:
-            self._add(ev.TroubleSeen(f"report {command.number} of {command.node}", str(error)))
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # It would be sent again for ever: it is told and passed over. Most likely an IllegalEvent, with its story.
+            trouble = f"{type(error).__name__}: {error}"[:1000]
+            self._add(ev.TroubleSeen(f"report {command.number} of {command.node}", trouble))
 
     @_take.register
     def _(self, command: cmd.Taken) -> None:
