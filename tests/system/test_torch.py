@@ -1,0 +1,71 @@
+"""Real PyTorch trainers through the whole chain: suspended and resumed, the final weights are the same bit for bit."""
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.cluster import Cluster
+
+torch = pytest.importorskip("torch")
+
+TRAINER = Path(__file__).resolve().parents[2] / "jobscripts" / "trainers" / "pytorch_ddp.py"
+STEPS = 80
+SLOW_S = 180.0
+"""Several processes import PyTorch at once, on a machine that may have much else to do."""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def free_port() -> str:
+    with socket.socket() as it:
+        it.bind(("127.0.0.1", 0))
+        return str(it.getsockname()[1])
+
+
+def submit(cluster: Cluster, ranks: int, out: Path, *more: str) -> int:
+    command = [sys.executable]
+    if ranks > 1:
+        group = ["--nproc-per-node", str(ranks), "--master-addr", "127.0.0.1", "--master-port", free_port()]
+        command += ["-m", "torch.distributed.run", *group]
+    command += [str(TRAINER), "--steps", str(STEPS), "--every", "30", "--out", str(out), *more]
+    options = ["--gpus", str(ranks), "--steps", str(STEPS), "--grace", "120", "--env", "OMP_NUM_THREADS=1"]
+    answer = cluster.cli("submit", "--json", *options, "--", *command)
+    return int(answer["jobs"][0]["id"])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_suspended_in_the_middle(cluster: Cluster, tmp_path: Path, ranks: int) -> None:
+    whole = submit(cluster, ranks, tmp_path / "whole.pt")
+    job = submit(cluster, ranks, tmp_path / "parts.pt", "--pace", "0.1")
+    cluster.until(lambda: (cluster.job(job)["step"] or 0) >= 5, SLOW_S)
+    # The run folder goes once its end is recorded; what is open stays readable.
+    with (cluster.home / "run" / "n1" / f"{job}.1" / "record.jsonl").open() as file:
+        cluster.cli("suspend", str(job))
+        cluster.until_state(job, "SUSPENDED", seconds=SLOW_S)
+        records = [json.loads(line) for line in file]
+    between = cluster.job(job)["saved_step"]
+    assert 5 <= between < STEPS
+    attached = {record["rank"]: record for record in records if record["type"] == "attached"}
+    assert sorted(attached) == list(range(ranks))
+    assert all(record["handler"] for record in attached.values())
+    signalled = [record for record in records if record["type"] == "signalled"]
+    pids = {record["pid"] for record in attached.values()}
+    assert (signalled[0]["signal"], set(signalled[0]["pids"])) == ("SIGTSTP", pids)
+    assert set(signalled[0]["handled"]) == pids
+    final = [record for record in records if record["type"] == "saved" and record["final"]]
+    assert [record["step"] for record in final] == [between], "rank 0 saves, and once"
+    assert records[-1]["type"] == "exit"
+    assert (records[-1]["code"], records[-1]["ended_by"]) == (0, "suspend")
+
+    cluster.cli("resume", str(job))
+    cluster.until_done(whole, job, seconds=SLOW_S)
+    ready = [event for event in cluster.events(job) if event["kind"] == "TrainerReady"]
+    assert [event["body"]["step"] for event in ready] == [0, between]
+    ended = [event["body"]["cause"] for event in cluster.events(job) if event["kind"] == "IncarnationEnded"]
+    assert ended == ["suspended", "done"]
+    one, other = (torch.load(tmp_path / name, weights_only=True) for name in ("whole.pt", "parts.pt"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
