@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from hpcdl.client import ApiError, Client, ClientError, DaemonAway
 from hpcdl.core.validate import validate
 from hpcdl.ledger import SqliteJournal
-from tests.system.cluster import TRAINER, Cluster, kill
+from tests.system.cluster import TRAINER, Cluster, granted_twice, kill
 from tests.system.trainer import final
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -361,6 +361,7 @@ class Torture:
         twice = [f"GPU held twice: {life['busy']} {life}" for life in lives if life["busy"]]
         for what in ("gpus", "job"):
             twice += _overlaps(lives, what)
+        twice += granted_twice(self.cluster.home)
         self.wrong += twice
         lost = self._lost([life for life in lives if life["rank"] == 0 and life["step"] is not None])
         self.wrong += lost

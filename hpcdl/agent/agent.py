@@ -186,7 +186,8 @@ class Agent:
                     part.end_stale()
         for key in [key for key in (*self.reports.requests, *self.reports.marks) if key not in wanted]:
             if key not in self.parts:
-                self._fresh_start.pop(key, None)
+                if self._fresh_start.pop(key, None) is not None:
+                    self._site.grants.freed(key)  # what an earlier agent had granted, and not started
                 self._remove(key)
         for key, each in wanted.items():
             if key in self._fresh_start:
@@ -204,6 +205,7 @@ class Agent:
             )
             self.reports.report(exited, key)
         if not marks.freed:
+            self._site.grants.freed(key)
             self.reports.report(GpusFreed(*key, expected.membership, self._node), key)
 
     def joined(self) -> None:

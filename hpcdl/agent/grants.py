@@ -18,36 +18,40 @@ from hpcdl.wire.private import NotPrivate, open_private
 log = logging.getLogger("hpcdl.agent")
 
 NAME = "grants.jsonl"
-LIMIT = 1 << 20
+LIMIT, WAITING_LIMIT = 1 << 20, 1 << 16
 GRANTED, FREED = "granted", "freed"
 
 
 class Grants:
-    """Appends. A disk that is full, or a file that is not ours, costs lines and nothing else."""
+    """Appends. While the disk is full, or the file is not ours, lines wait in memory; too many of them are dropped."""
 
     def __init__(self, run: Path) -> None:
         self._path = run / NAME
+        self._waiting = b""
 
     def granted(self, key: Key, uuids: Sequence[str]) -> None:
         """The incarnation is about to be told that these are its own; again and again for the same is one grant."""
         self._write(GRANTED, key, uuids)
 
-    def freed(self, key: Key, uuids: Sequence[str]) -> None:
-        """Nothing of the incarnation is left, and these were seen without it."""
+    def freed(self, key: Key, uuids: Sequence[str | None] = (None,)) -> None:
+        """Nothing of the incarnation is left, and these were seen without it; None: whatever it had."""
         self._write(FREED, key, uuids)
 
-    def _write(self, what: str, key: Key, uuids: Sequence[str]) -> None:
+    def _write(self, what: str, key: Key, uuids: Sequence[str | None]) -> None:
         moment = {"boot": round(boottime(), 3), "time": round(time.time(), 3)}
         lines = [
             json.dumps({**moment, "uuid": uuid, "job": key[0], "incarnation": key[1], "what": what}) for uuid in uuids
         ]
+        self._waiting += "".join(f"{line}\n" for line in lines).encode()
         try:
-            self._append("".join(f"{line}\n" for line in lines).encode())
+            self._append()
         except (OSError, NotPrivate) as error:
             log.warning("%s: %s", self._path, error)
+            if len(self._waiting) > WAITING_LIMIT:
+                self._waiting = b"\n"
 
-    def _append(self, content: bytes) -> None:
-        if not content:
+    def _append(self) -> None:
+        if not self._waiting:
             return
         file = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
@@ -55,6 +59,7 @@ class Grants:
                 os.replace(self._path, self._path.with_name(f"{NAME}.1"))
                 os.close(file)
                 file = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.write(file, content)
+            while self._waiting:
+                self._waiting = self._waiting[os.write(file, self._waiting) :]
         finally:
             os.close(file)

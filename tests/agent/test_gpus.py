@@ -145,4 +145,8 @@ def test_grants_are_put_aside_when_they_are_many(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "grants.jsonl").stat().st_mode & 0o077 == 0
     (tmp_path / "grants.jsonl").unlink()
     (tmp_path / "grants.jsonl").mkdir()
-    it.granted((8, 1), ("A",))  # is logged, and costs nobody the job
+    it.granted((8, 1), ("A",))  # costs nobody the job, and waits
+    (tmp_path / "grants.jsonl").rmdir()
+    it.freed((8, 1))
+    lines = [json.loads(line) for line in (tmp_path / "grants.jsonl").read_text().splitlines()]
+    assert [(line["uuid"], line["what"], line["job"]) for line in lines] == [("A", "granted", 8), (None, "freed", 8)]

@@ -35,6 +35,30 @@ def kill(pid: int) -> None:
         os.close(descriptor)
 
 
+def granted_twice(home: Path) -> list[str]:
+    """By the agents' own records (of this home and of those beside it): GPUs that two incarnations had at once."""
+    found = []
+    for path in home.parent.glob("*/run/*/grants.jsonl"):
+        holders: dict[str, tuple[int, int]] = {}
+        older = path.with_name("grants.jsonl.1")
+        text = (older.read_text() if older.exists() else "") + path.read_text()
+        boot = 0.0
+        for line in filter(None, text.split("\n")):
+            entry = json.loads(line)
+            key = (entry["job"], entry["incarnation"])
+            if entry["boot"] < boot:
+                found.append(f"{path}: not in order: {line}")
+            boot = entry["boot"]
+            if entry["what"] == "granted":
+                if holders.setdefault(entry["uuid"], key) != key:
+                    found.append(f"{path}: job {holders[entry['uuid']]} still had it: {line}")
+            else:
+                for uuid in [entry["uuid"]] if entry["uuid"] is not None else list(holders):
+                    if holders.get(uuid) == key:
+                        del holders[uuid]
+    return found
+
+
 class Cluster:
     """One HPCDL_HOME. `agents`: more nodes than the daemon's own, each with so many emulated GPUs."""
 
@@ -171,6 +195,10 @@ class Cluster:
                         found.append(int(entry.name))
         return found
 
+    def _granted(self) -> bool:
+        """Whether the agents wrote down any grant at all: nothing written proves nothing."""
+        return any(path.stat().st_size for path in self.home.parent.glob("*/run/*/grants.jsonl"))
+
     def stop(self) -> None:
         """Ends everything; nothing of it may be left, and the ledger must not contradict itself."""
         self.client.close()
@@ -194,6 +222,8 @@ class Cluster:
             validate(world)
             twice = [record for record in journal.read(0, 100_000) if "GPU HELD TWICE" in str(record.event)]
             assert not twice
+            assert not granted_twice(self.home)
+            assert self._granted() or not any(record.event.kind == "Started" for record in journal.read(0, 100_000))
             logs = list(self.home.glob("logs/*/*.log"))
             assert not [log for log in logs if "GPU HELD TWICE" in log.read_text(errors="replace")]
         finally:
