@@ -15,12 +15,12 @@ from hpcdl.core.codec import to_json
 from hpcdl.core.model import SIGNAL_PRESETS, JobSpec
 from hpcdl.core.units import parse_range
 
-KEPT = (
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
-)  # fmt: skip
-KEPT_PREFIXES = ("LC_", "CONDA_", "PYTHON", "OMP_", "NCCL_", "TORCH_")
-SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|AUTH", re.IGNORECASE)
-"""Names that are never taken along by themselves, whatever their prefix: what they hold goes into the ledger."""
+LEFT = re.compile(
+    r"_|PWD|OLDPWD|SHLVL|LS_COLORS|BASH_FUNC_.*|SSH_.*|DBUS_.*|XDG_SESSION_.*|(HPCDL|SLURM|LSB|PMI|PMIX|OMPI)_.*"
+)
+"""Names of the submitting shell, of its session or of a batch step: they mean nothing to the job, or the wrong thing."""
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AUTH", re.IGNORECASE)
+"""Names that are never taken along by themselves: what they hold would go into the ledger."""
 
 
 def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int | None] | None:
@@ -106,9 +106,8 @@ def submit(
 ) -> None:
     """Queue COMMAND as a job: hpcdl submit --gpus 1:3 -- python train.py --lr 0.1
 
-    Of the environment it gets PATH, HOME, USER, LOGNAME, SHELL, TMPDIR, TZ, LANG, LANGUAGE, LD_LIBRARY_PATH,
-    VIRTUAL_ENV, and what begins with LC_, CONDA_, PYTHON, OMP_, NCCL_ or TORCH_, except names that look like secrets;
-    the rest with --env.
+    It gets the environment of this shell, as with sbatch and bsub, except the shell's and the batch step's own
+    variables and names that look like secrets (TOKEN, SECRET, PASSW, CREDENTIAL, API_KEY, AUTH): those with --env NAME.
     """
     folder = Path(cwd).absolute() if cwd else _here()
     if progress_regex is not None:
@@ -172,12 +171,11 @@ def runs_gate(command: Sequence[str]) -> bool:
 
 
 def environment(given: Sequence[str], around: Mapping[str, str]) -> dict[str, str]:
-    """The job's own variables: the kept ones of `around`, then `K=V` and `K` as given. Raises click.UsageError."""
-    kept = {
-        name: value
-        for name, value in around.items()
-        if (name in KEPT or name.startswith(KEPT_PREFIXES)) and not SECRET.search(name)
-    }
+    """The job's own variables: those of `around` that mean something to it, then `K=V` and `K` as given.
+
+    Raises click.UsageError.
+    """
+    kept = {name: value for name, value in around.items() if not LEFT.fullmatch(name) and not SECRET.search(name)}
     for entry in given:
         name, equals, value = entry.partition("=")
         if not name:

@@ -59,7 +59,9 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
     monkeypatch.setenv("WANDB_KEY", "s3")
     monkeypatch.setenv("CONDA_TOKEN", "s3")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    monkeypatch.setenv("EDITOR", "vi")
+    monkeypatch.setenv("DATA", "/data")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "s3")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
     options = (
         "--gpus 2: --nodes 3 --profile p --steps 9 --after 1,2 --after 3 --env A=b=c --env WANDB_KEY --retries 4 "
         "--checkpoint-dir ck --grace 7.5 --signal hf --progress-regex step=(\\d+)"
@@ -68,7 +70,8 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
     spec = dict(fake.requests[-1][2]["jobs"][0])
     env = dict(spec.pop("env"))
     assert (env["A"], env["WANDB_KEY"], env["OMP_NUM_THREADS"], env["PATH"]) == ("b=c", "s3", "3", os.environ["PATH"])
-    assert not env.keys() & {"CONDA_TOKEN", "EDITOR", "HPCDL_HOME"}
+    assert env["DATA"] == "/data"
+    assert not env.keys() & {"CONDA_TOKEN", "AWS_ACCESS_KEY_ID", "SLURM_JOB_ID", "HPCDL_HOME", "PWD"}
     assert spec.pop("user")
     assert spec == {
         "command": ["python", "-m", "hpcdl.trainer.gate", "x.py"], "name": "x.py", "cwd": str(tmp_path),
