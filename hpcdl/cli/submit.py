@@ -16,7 +16,7 @@ from hpcdl.core.model import SIGNAL_PRESETS, JobSpec
 from hpcdl.core.units import parse_range
 
 LEFT = re.compile(
-    r"_|PWD|OLDPWD|SHLVL|LS_COLORS|BASH_FUNC_.*|SSH_.*|DBUS_.*|XDG_SESSION_.*|(HPCDL|SLURM|LSB|PMI|PMIX|OMPI)_.*"
+    r"_|PWD|OLDPWD|SHLVL|LS_COLORS|(BASH_FUNC|SSH|DBUS|XDG_SESSION)_.*|(HPCDL|SLURM|LSB|PMI|PMIX|OMPI)_.*"
 )
 """Names of the submitting shell, of its session or of a batch step: they mean nothing to the job, or the wrong thing."""
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AUTH", re.IGNORECASE)
@@ -107,7 +107,7 @@ def submit(
     """Queue COMMAND as a job: hpcdl submit --gpus 1:3 -- python train.py --lr 0.1
 
     It gets the environment of this shell, as with sbatch and bsub, except the shell's and the batch step's own
-    variables and names that look like secrets (TOKEN, SECRET, PASSW, CREDENTIAL, API_KEY, AUTH): those with --env NAME.
+    variables and names that look like secrets (TOKEN, SECRET, PASSW, CREDENTIAL, ..._KEY, AUTH): those with --env NAME.
     """
     folder = Path(cwd).absolute() if cwd else _here()
     if progress_regex is not None:
