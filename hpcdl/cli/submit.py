@@ -18,7 +18,7 @@ from hpcdl.core.units import parse_range
 LEFT = re.compile(
     r"_|PWD|OLDPWD|SHLVL|LS_COLORS|(BASH_FUNC|SSH|DBUS|XDG_SESSION)_.*|(HPCDL|SLURM|LSB|PMI|PMIX|OMPI)_.*"
 )
-"""Names of the submitting shell, of its session or of a batch step: they mean nothing to the job, or the wrong thing."""
+"""Names of the submitting shell, its session or a batch step: they mean nothing to the job, or the wrong thing."""
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AUTH", re.IGNORECASE)
 """Names that are never taken along by themselves: what they hold would go into the ledger."""
 

@@ -119,7 +119,10 @@ def _release(world: World, key: tuple[int, int], node: str) -> None:
 def _job_submitted(world: World, event: ev.JobSubmitted, at: float) -> None:
     if event.job in world.jobs:
         raise _story(world, event, "that job exists")
-    world.jobs[event.job] = Job(id=event.job, spec=event.spec, submitted_at=at, total=event.spec.steps)
+    spec, before = event.spec, world.jobs.get(event.job - 1)
+    if before is not None and before.spec.env == spec.env:
+        spec = replace(spec, env=before.spec.env)  # jobs of one shell share kilobytes of environment: keep them once
+    world.jobs[event.job] = Job(id=event.job, spec=spec, submitted_at=at, total=spec.steps)
     world.active[event.job] = None
     world.request_ids[event.request_id] = (*world.request_ids.get(event.request_id, ()), event.job)
     world.next_job = max(world.next_job, event.job + 1)
