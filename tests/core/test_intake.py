@@ -16,13 +16,13 @@ SPEC = JobSpec(("train",), "j", gpus_max=2, steps=50, profile="plain")
 
 
 def cluster(**nodes: int) -> Cluster:
-    made = Cluster(nodes or {"n1": 2})
-    made.run(1.0)
-    return made
+    model = Cluster(nodes or {"n1": 2})
+    model.run(1.0)
+    return model
 
 
-def kinds(made: Cluster, after: int) -> list[str]:
-    return [record.event.kind for record in made.journal.records[after:]]
+def kinds(model: Cluster, after: int) -> list[str]:
+    return [record.event.kind for record in model.journal.records[after:]]
 
 
 @pytest.mark.parametrize(
@@ -48,171 +48,171 @@ def kinds(made: Cluster, after: int) -> list[str]:
     ],
 )
 def test_refusals_say_why_and_change_nothing(command: Any, message: str, code: str) -> None:
-    made = cluster()
-    made.submit(SPEC)
-    made.run_to_end()
-    seq = made.world.seq
-    (answer,) = made.send(command)
+    model = cluster()
+    model.submit(SPEC)
+    model.run_to_end()
+    seq = model.world.seq
+    (answer,) = model.send(command)
     assert isinstance(answer, Refused)
     assert message in str(answer)
     assert "\n" not in str(answer)
     assert answer.code == code
-    assert made.world.seq == seq
+    assert model.world.seq == seq
 
 
 def test_a_submit_repeated_is_the_same_jobs() -> None:
-    made = cluster()
+    model = cluster()
     twice = cmd.Submit((SPEC, SPEC), "r")
-    assert made.send(twice, twice) == [(1, 2), (1, 2)]
-    made.restart_daemon()
-    assert made.send(twice) == [(1, 2)]
-    assert len(made.world.jobs) == 2
+    assert model.send(twice, twice) == [(1, 2), (1, 2)]
+    model.restart_daemon()
+    assert model.send(twice) == [(1, 2)]
+    assert len(model.world.jobs) == 2
 
 
 def test_a_stopping_daemon_takes_no_jobs_but_knows_its_old_ones() -> None:
-    made = cluster()
-    assert made.send(cmd.Submit((SPEC,), "r")) == [(1,)]
-    made.send(cmd.Stop(now=False))
-    again, other = made.send(cmd.Submit((SPEC,), "r"), cmd.Submit((SPEC,), "s"))
+    model = cluster()
+    assert model.send(cmd.Submit((SPEC,), "r")) == [(1,)]
+    model.send(cmd.Stop(now=False))
+    again, other = model.send(cmd.Submit((SPEC,), "r"), cmd.Submit((SPEC,), "s"))
     assert again == (1,)
     assert isinstance(other, Refused)
     assert other.code == "stopping"
 
 
 def test_commands_that_change_nothing_are_not_recorded() -> None:
-    made = cluster()
-    made.submit(SPEC)
-    made.send(cmd.Hold(1), cmd.Stop(now=False), cmd.ChooseObjective("jct"))
-    made.run(60.0)
-    seq = made.world.seq
-    made.send(cmd.Hold(1), cmd.Stop(now=False), cmd.ChooseObjective("jct"), cmd.ChoosePolicy("marble"), cmd.Tick())
-    assert kinds(made, seq) == []
-    made.send(cmd.Stop(now=True), cmd.Release(1), cmd.Release(1), cmd.Cancel(1), cmd.Cancel(1))
-    assert kinds(made, seq)[:4] == ["DaemonStopping", "JobReleased", "CancelRequested", "JobEnded"]
-    assert made.send(cmd.Cancel(1)) == [None]  # it is what was wanted
+    model = cluster()
+    model.submit(SPEC)
+    model.send(cmd.Hold(1), cmd.Stop(now=False), cmd.ChooseObjective("jct"))
+    model.run(60.0)
+    seq = model.world.seq
+    model.send(cmd.Hold(1), cmd.Stop(now=False), cmd.ChooseObjective("jct"), cmd.ChoosePolicy("marble"), cmd.Tick())
+    assert kinds(model, seq) == []
+    model.send(cmd.Stop(now=True), cmd.Release(1), cmd.Release(1), cmd.Cancel(1), cmd.Cancel(1))
+    assert kinds(model, seq)[:4] == ["DaemonStopping", "JobReleased", "CancelRequested", "JobEnded"]
+    assert model.send(cmd.Cancel(1)) == [None]  # it is what was wanted
 
 
-def report(made: Cluster, number: int, event: ev.Event, log_id: str = "n1/1") -> list[Any]:
-    return made.send(cmd.AgentReport("n1", log_id, number, event))
+def report(model: Cluster, number: int, event: ev.Event, log_id: str = "n1/1") -> list[Any]:
+    return model.send(cmd.AgentReport("n1", log_id, number, event))
 
 
 def test_reports_are_taken_once_and_stale_ones_dropped() -> None:
-    made = cluster()
+    model = cluster()
     first = cmd.AgentReport("n1", "n1/1", 1, ev.TroubleSeen("disk", "full"))
-    seq = made.world.seq
-    assert made.send(first, first) == [None, None]
-    assert made.send(first) == [None]
-    assert kinds(made, seq) == ["TroubleSeen", "ReportsSeen"]
-    seq = made.world.seq
-    report(made, 2, ev.Started(7, 1, 1, "n1"))  # of a job that never was
-    report(made, 3, ev.GpuChanged("n2", 0, "lost"))  # of another node
-    report(made, 4, ev.JobHeld(1))  # nothing that an agent may say
-    assert kinds(made, seq) == ["ReportsSeen"] * 3
-    assert made.world.nodes["n1"].reports_seen == 4
+    seq = model.world.seq
+    assert model.send(first, first) == [None, None]
+    assert model.send(first) == [None]
+    assert kinds(model, seq) == ["TroubleSeen", "ReportsSeen"]
+    seq = model.world.seq
+    report(model, 2, ev.Started(7, 1, 1, "n1"))  # of a job that never was
+    report(model, 3, ev.GpuChanged("n2", 0, "lost"))  # of another node
+    report(model, 4, ev.JobHeld(1))  # nothing that an agent may say
+    assert kinds(model, seq) == ["ReportsSeen"] * 3
+    assert model.world.nodes["n1"].reports_seen == 4
 
 
 def test_a_new_log_in_the_same_batch_is_counted_from_its_start() -> None:
-    made = cluster()
+    model = cluster()
     inventory = cmd.Inventory("n1", (GpuInfo(0, "u"),), 1, 1, 1, "b", "n1/2", False)
     trouble = ev.TroubleSeen("a", "b")
-    made.send(cmd.AgentReport("n1", "n1/1", 5, trouble), inventory, cmd.AgentReport("n1", "n1/2", 1, trouble))
-    assert (made.world.nodes["n1"].log_id, made.world.nodes["n1"].reports_seen) == ("n1/2", 1)
-    made.send(cmd.AgentReport("n1", "n1/2", 2, trouble), cmd.Inventory("n1", (), 1, 1, 1, "b", "n1/3", False))
-    assert made.world.nodes["n1"].reports_seen == 0
+    model.send(cmd.AgentReport("n1", "n1/1", 5, trouble), inventory, cmd.AgentReport("n1", "n1/2", 1, trouble))
+    assert (model.world.nodes["n1"].log_id, model.world.nodes["n1"].reports_seen) == ("n1/2", 1)
+    model.send(cmd.AgentReport("n1", "n1/2", 2, trouble), cmd.Inventory("n1", (), 1, 1, 1, "b", "n1/3", False))
+    assert model.world.nodes["n1"].reports_seen == 0
 
 
 def test_reports_are_dated_by_their_age() -> None:
-    made = cluster()
-    made.submit(SPEC)
-    made.run(1.0)
-    made.agents["n1"].connected = False
-    number = made.world.nodes["n1"].reports_seen + 1
-    report(made, number, ev.Progressed(1, 1, 1, "n1", age_s=5.0, step=3))
-    assert made.journal.records[-2].at == made.now - 5.0
-    assert made.world.at == made.now
+    model = cluster()
+    model.submit(SPEC)
+    model.run(1.0)
+    model.agents["n1"].connected = False
+    number = model.world.nodes["n1"].reports_seen + 1
+    report(model, number, ev.Progressed(1, 1, 1, "n1", age_s=5.0, step=3))
+    assert model.journal.records[-2].at == model.now - 5.0
+    assert model.world.at == model.now
 
 
 def test_welcome_says_what_is_expected() -> None:
-    made = cluster()
-    made.submit(SPEC)
-    (first,) = made.send(cmd.Hello("n1", "n1/1"))
+    model = cluster()
+    model.submit(SPEC)
+    (first,) = model.send(cmd.Hello("n1", "n1/1"))
     assert [(e.job, e.incarnation, e.taken) for e in first.expected] == [(1, 1, False)]
-    made.run(1.0)
-    (then, other) = made.send(cmd.Hello("n1", "n1/1"), cmd.Hello("n1", "n1/2"))
+    model.run(1.0)
+    (then, other) = model.send(cmd.Hello("n1", "n1/1"), cmd.Hello("n1", "n1/2"))
     assert [(e.job, e.incarnation, e.taken) for e in then.expected] == [(1, 1, True)]
-    assert then.fence == made.world.fence
+    assert then.fence == model.world.fence
     assert (then.reports_seen > 0, other.reports_seen) == (True, 0)
 
 
 def test_silence_concludes_nothing_before_the_lease_and_the_graces() -> None:
-    made = cluster()
-    made.submit(JobSpec(("t",), "j", grace_s=100.0, steps=10_000))
-    made.run(10.0)
-    made.disconnect("n1")
-    made.run(459.0)
-    made.send(cmd.Tick())
-    assert not made.world.nodes["n1"].lost
-    made.run(2.0)
-    made.send(cmd.Tick())
-    assert made.world.nodes["n1"].lost
-    assert made.world.jobs[1].live == ()
-    assert made.world.jobs[1].last_cause == "node lost"
+    model = cluster()
+    model.submit(JobSpec(("t",), "j", grace_s=100.0, steps=10_000))
+    model.run(10.0)
+    model.disconnect("n1")
+    model.run(459.0)
+    model.send(cmd.Tick())
+    assert not model.world.nodes["n1"].lost
+    model.run(2.0)
+    model.send(cmd.Tick())
+    assert model.world.nodes["n1"].lost
+    assert model.world.jobs[1].live == ()
+    assert model.world.jobs[1].last_cause == "node lost"
 
 
 def test_a_daemon_that_was_away_waits_for_its_agents_anew() -> None:
-    made = cluster()
-    made.now += 10_000.0
-    made.restart_daemon()
-    made.send(cmd.Tick())
-    assert not made.world.nodes["n1"].lost
+    model = cluster()
+    model.now += 10_000.0
+    model.restart_daemon()
+    model.send(cmd.Tick())
+    assert not model.world.nodes["n1"].lost
 
 
 def test_a_commit_that_fails_acknowledges_nothing() -> None:
-    made = cluster()
-    before = made.world
-    made.journal.failing = 1
+    model = cluster()
+    before = model.world
+    model.journal.failing = 1
     with pytest.raises(JournalError):
-        made.controller.step([cmd.Submit((SPEC,), "r")], made.now)
-    assert made.world is before
-    made.controller.step([cmd.Submit((SPEC,), "r")], made.now)
-    before = made.world
-    made.journal.failing = 1
+        model.controller.step([cmd.Submit((SPEC,), "r")], model.now)
+    assert model.world is before
+    model.controller.step([cmd.Submit((SPEC,), "r")], model.now)
+    before = model.world
+    model.journal.failing = 1
     with pytest.raises(JournalError):
-        made.controller.decide(made.now)
-    assert made.world is before
-    assert made.controller.undecided
-    assert made.controller.pending("n1") == []
-    made.send(cmd.Tick())
-    made.run_to_end()
-    assert made.world.jobs[1].outcome is JobState.DONE
+        model.controller.decide(model.now)
+    assert model.world is before
+    assert model.controller.undecided
+    assert model.controller.pending("n1") == []
+    model.send(cmd.Tick())
+    model.run_to_end()
+    assert model.world.jobs[1].outcome is JobState.DONE
 
 
 def test_a_checkpoint_folder_has_one_job_at_a_time() -> None:
-    made = cluster()
+    model = cluster()
     shared = replace(SPEC, checkpoint_dir="/c")
-    made.submit(shared)
+    model.submit(shared)
     for number in (2, 3):
-        (answer,) = made.send(cmd.Submit((shared,), "again"))
+        (answer,) = model.send(cmd.Submit((shared,), "again"))
         assert isinstance(answer, Refused)
         assert answer.code == "checkpoint-dir"
         assert "job 1 checkpoints into /c and is not finished" in str(answer)
-        assert made.submit(replace(shared, after=(number - 1,))) == (number,)  # also after one that comes after it
-    (answer,) = made.send(cmd.Submit((replace(SPEC, checkpoint_dir="/d"),) * 2, "twice"))
+        assert model.submit(replace(shared, after=(number - 1,))) == (number,)  # also after one that comes after it
+    (answer,) = model.send(cmd.Submit((replace(SPEC, checkpoint_dir="/d"),) * 2, "twice"))
     assert "two jobs of one submit" in str(answer)
-    assert made.world.next_job == 4
+    assert model.world.next_job == 4
 
 
 def test_a_folder_that_was_used_before_is_claimed_anew() -> None:
-    made = cluster()
+    model = cluster()
     shared = replace(SPEC, checkpoint_dir="/c")
-    made.submit(shared)
-    made.run(10.0)
-    made.send(cmd.Hold(1))
-    made.run(10.0)
-    made.send(cmd.Release(1))
-    made.run_to_end()
-    assert made.job(1).last_incarnation == 2
-    made.submit(shared, SPEC)
-    made.run_to_end()
-    assert (made.job(2).last_incarnation, made.job(3).last_incarnation) == (3, 1)
-    made.check_replay()
+    model.submit(shared)
+    model.run(10.0)
+    model.send(cmd.Hold(1))
+    model.run(10.0)
+    model.send(cmd.Release(1))
+    model.run_to_end()
+    assert model.job(1).last_incarnation == 2
+    model.submit(shared, SPEC)
+    model.run_to_end()
+    assert (model.job(2).last_incarnation, model.job(3).last_incarnation) == (3, 1)
+    model.check_replay()

@@ -60,9 +60,9 @@ class Running:
 
 @pytest.fixture
 def running() -> Iterator[Running]:
-    made = Running()
-    yield made
-    made.loop.stop()
+    running = Running()
+    yield running
+    running.loop.stop()
 
 
 def inventory(node: str = "n1", gpus: int = 2) -> cmd.Inventory:

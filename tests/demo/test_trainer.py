@@ -37,34 +37,34 @@ def test_uninterrupted_outside_hpcdl(tmp_path: Path) -> None:
 
 def test_suspended_and_resumed_on_other_gpus_is_bit_identical(tmp_path: Path) -> None:
     checkpoints = tmp_path / "ckpt"
-    with supervisor(tmp_path / "run", checkpoints) as it:
-        child = it.start(argv(30), 1, HPCDL_GPUS="EMU-a", HPCDL_GPU_COUNT="1")
-        it.wait("ready", step=0)
-        it.wait("progress", 2)
+    with supervisor(tmp_path / "run", checkpoints) as parent:
+        child = parent.start(argv(30), 1, HPCDL_GPUS="EMU-a", HPCDL_GPU_COUNT="1")
+        parent.wait("ready", step=0)
+        parent.wait("progress", 2)
         child.send_signal(signal.SIGTSTP)
-        assert it.end(child) == 0
-        step = it.of("saved")[-1]["step"]
+        assert parent.end(child) == 0
+        step = parent.of("saved")[-1]["step"]
         assert 0 < step < STEPS
         assert trained(checkpoints, MODEL, STEPS, SEED) is None
-        again = it.start(argv(1000), 2, HPCDL_GPUS="EMU-a,EMU-b,EMU-c", HPCDL_GPU_COUNT="3")
-        assert it.end(again) == 0
-        assert it.of("ready")[-1]["step"] == step
-        assert it.of("done")[-1]["step"] == STEPS
+        again = parent.start(argv(1000), 2, HPCDL_GPUS="EMU-a,EMU-b,EMU-c", HPCDL_GPU_COUNT="3")
+        assert parent.end(again) == 0
+        assert parent.of("ready")[-1]["step"] == step
+        assert parent.of("done")[-1]["step"] == STEPS
     assert trained(checkpoints, MODEL, STEPS, SEED) == reference(MODEL, STEPS, SEED)
 
 
 def test_suspended_while_it_starts(tmp_path: Path) -> None:
     """The start-up would take a minute here; a suspend does not wait for it."""
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
         began = time.monotonic()
-        child = it.start(argv(0.5), 1)
-        it.wait("attach")
+        child = parent.start(argv(0.5), 1)
+        parent.wait("attach")
         child.send_signal(signal.SIGTSTP)
-        assert it.end(child) == 0
+        assert parent.end(child) == 0
         assert time.monotonic() - began < 50
-        assert it.of("saved")[-1]["step"] == 0
-        again = it.start(argv(1000), 2)
-        assert it.end(again) == 0
+        assert parent.of("saved")[-1]["step"] == 0
+        again = parent.start(argv(1000), 2)
+        assert parent.end(again) == 0
     assert trained(tmp_path / "ckpt", MODEL, STEPS, SEED) == reference(MODEL, STEPS, SEED)
 
 
@@ -73,14 +73,14 @@ def test_an_emulated_gpu_that_is_held_is_refused(tmp_path: Path) -> None:
     gpus.mkdir()
     for name in ("EMU-a", "EMU-b"):
         (gpus / f"{name}.lock").touch()
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
         with emulated.hold(str(gpus), ["EMU-b"], 10, 100):
-            child = it.start(argv(1000), 1, HPCDL_GPUS="EMU-a,EMU-b", HPCDL_EMULATED=str(gpus))
-            assert it.end(child) != 0
+            child = parent.start(argv(1000), 1, HPCDL_GPUS="EMU-a,EMU-b", HPCDL_EMULATED=str(gpus))
+            assert parent.end(child) != 0
             assert "EMU-b is held" in (child.stdout.read() if child.stdout else "")
-            assert it.of("ready") == []
-        again = it.start(argv(1000), 2, HPCDL_GPUS="EMU-a,EMU-b", HPCDL_EMULATED=str(gpus))
-        assert it.end(again) == 0
+            assert parent.of("ready") == []
+        again = parent.start(argv(1000), 2, HPCDL_GPUS="EMU-a,EMU-b", HPCDL_EMULATED=str(gpus))
+        assert parent.end(again) == 0
 
 
 def test_each_step_takes_what_the_profile_says(tmp_path: Path) -> None:
@@ -90,13 +90,13 @@ def test_each_step_takes_what_the_profile_says(tmp_path: Path) -> None:
     )
     scale = 40.0
     due_s = STEPS / (profile.rate(2) * scale)
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start(argv(scale), 1, HPCDL_GPUS="EMU-a,EMU-b")
-        it.wait("ready")
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start(argv(scale), 1, HPCDL_GPUS="EMU-a,EMU-b")
+        parent.wait("ready")
         began = time.monotonic()
-        it.wait("done")
+        parent.wait("done")
         took_s = time.monotonic() - began
-        assert it.end(child) == 0
+        assert parent.end(child) == 0
     assert due_s * 0.9 < took_s < due_s + 15
 
 

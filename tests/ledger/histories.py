@@ -40,23 +40,23 @@ def candidates(world: World) -> Iterator[ev.Event]:
             yield ev.StartRequested(job, number + 1, placement.nodes, placement)
         yield ev.StartRequested(job, number + 1, ("n2",), None)
         for incarnation in world.jobs[job].live:
-            n = incarnation.number
-            yield ev.OpenRequested(job, n, Placement(tuple(Share(node, (3,)) for node in incarnation.nodes)))
-            yield ev.SuspendRequested(job, n, Purpose.RESCALE, 5.0)
-            yield ev.EndRequested(job, n, Cause.PREEMPTED, 5.0, "for another")
-            yield ev.RoleChanged(job, n, Role.SECONDARY)
-            yield ev.IncarnationEnded(job, n, Cause.SUSPENDED, 7, 5, 0, "suspended")
-            yield ev.IncarnationEnded(job, n, Cause.USER_ERROR, 7, None, 1, final=JobState.FAILED)
+            number = incarnation.number
+            yield ev.OpenRequested(job, number, Placement(tuple(Share(node, (3,)) for node in incarnation.nodes)))
+            yield ev.SuspendRequested(job, number, Purpose.RESCALE, 5.0)
+            yield ev.EndRequested(job, number, Cause.PREEMPTED, 5.0, "for another")
+            yield ev.RoleChanged(job, number, Role.SECONDARY)
+            yield ev.IncarnationEnded(job, number, Cause.SUSPENDED, 7, 5, 0, "suspended")
+            yield ev.IncarnationEnded(job, number, Cause.USER_ERROR, 7, None, 1, final=JobState.FAILED)
             for node in incarnation.nodes:
-                yield ev.Started(job, n, 1, node, 0.1, 4711)
-                yield ev.AtGate(job, n, 1, node, 0.1, 2.5)
-                yield ev.Attached(job, n, 1, node, 0.1, 4711)
-                yield ev.TrainerReady(job, n, 1, node, 0.1, 3)
-                yield ev.Progressed(job, n, 1, node, 0.1, 10**30, 10**31)
-                yield ev.Saved(job, n, 1, node, 0.1, 9, "/c/9", 1.5, True)
-                yield ev.Noted(job, n, 1, node, 0.1, "continued")
-                yield ev.Exited(job, n, 1, node, 0.0, 1, None, hint=Cause.OUT_OF_MEMORY, detail="x")
-                yield ev.GpusFreed(job, n, 1, node)
+                yield ev.Started(job, number, 1, node, 0.1, 4711)
+                yield ev.AtGate(job, number, 1, node, 0.1, 2.5)
+                yield ev.Attached(job, number, 1, node, 0.1, 4711)
+                yield ev.TrainerReady(job, number, 1, node, 0.1, 3)
+                yield ev.Progressed(job, number, 1, node, 0.1, 10**30, 10**31)
+                yield ev.Saved(job, number, 1, node, 0.1, 9, "/c/9", 1.5, True)
+                yield ev.Noted(job, number, 1, node, 0.1, "continued")
+                yield ev.Exited(job, number, 1, node, 0.0, 1, None, hint=Cause.OUT_OF_MEMORY, detail="x")
+                yield ev.GpusFreed(job, number, 1, node)
 
 
 def history(choices: Sequence[int]) -> list[Stamped]:

@@ -244,9 +244,9 @@ def test_full_disk_by_page_count(path: Path) -> None:
 def test_full_disk_for_real(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True)
-    if made.returncode != 0:
-        pytest.skip(f"no mounts here: {made.stderr.decode().strip()}")
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True)
+    if mount.returncode != 0:
+        pytest.skip(f"no mounts here: {mount.stderr.decode().strip()}")
     try:
         ballast = disk / "ballast"
         ballast.write_bytes(b"x" * 300_000)

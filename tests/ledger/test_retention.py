@@ -144,23 +144,23 @@ def test_a_crash_between_archive_file_and_commit(path: Path, monkeypatch: pytest
 
 
 def test_the_ring_is_bounded_and_written_with_the_next_commit(path: Path) -> None:
-    made = [Sample(NOW + n, f"n{n % 2}", n % 4, n, 2.0 * n, None) for n in range(40)]
+    samples = [Sample(NOW + n, f"n{n % 2}", n % 4, n, 2.0 * n, None) for n in range(40)]
     with SqliteJournal(path, samples=10) as ledger:
-        ledger.add_samples(made[:4])
-        assert ledger.samples() == made[:4]
+        ledger.add_samples(samples[:4])
+        assert ledger.samples() == samples[:4]
         ledger.append(submissions(1))
-        ledger.add_samples(made[4:25])
+        ledger.add_samples(samples[4:25])
         ledger.append(submissions(1, 2))
-        assert ledger.samples() == made[15:25]
-        ledger.add_samples(made[25:30])
+        assert ledger.samples() == samples[15:25]
+        ledger.add_samples(samples[25:30])
     assert rows(path, "SELECT count(*), min(at) FROM sample") == [(10, NOW + 20)]
     with SqliteJournal(path, samples=6) as ledger:
-        assert ledger.samples() == made[20:30]
-        ledger.add_samples(made[30:32])
+        assert ledger.samples() == samples[20:30]
+        ledger.add_samples(samples[30:32])
         ledger.flush()
-        assert ledger.samples() == made[26:32]
-        assert ledger.samples(since=NOW + 29) == made[30:32]
-        assert ledger.samples(node="n1", limit=2) == [made[29], made[31]]
+        assert ledger.samples() == samples[26:32]
+        assert ledger.samples(since=NOW + 29) == samples[30:32]
+        assert ledger.samples(node="n1", limit=2) == [samples[29], samples[31]]
         assert ledger.samples(limit=0) == []
 
 

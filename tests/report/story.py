@@ -9,13 +9,13 @@ from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpo
 
 def rows(stamped: Iterable[tuple[float, ev.Event]]) -> list[dict[str, Any]]:
     """As daemon/rows.py writes them: of the environment only the names."""
-    made = []
+    rows = []
     for seq, (at, event) in enumerate(stamped, 1):
         body = ev.encode(event)
         if isinstance(body.get("spec"), dict):
             body["spec"]["env"] = [pair[0] for pair in body["spec"]["env"]]
-        made.append({"seq": seq, "at": at, "stream": event.stream, "version": seq, "kind": event.kind, "body": body})
-    return made
+        rows.append({"seq": seq, "at": at, "stream": event.stream, "version": seq, "kind": event.kind, "body": body})
+    return rows
 
 
 def node(name: str, gpus: int) -> ev.NodeJoined:

@@ -153,10 +153,10 @@ class Supervisor:
 @contextmanager
 def supervisor(run: Path, checkpoints: Path | None, reads: bool = True) -> Iterator[Supervisor]:
     """Catches SIGUSR1 meanwhile, as a supervisor does, into `signals`."""
-    it = Supervisor(run, checkpoints, reads)
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: it.signals.append(number))
+    parent = Supervisor(run, checkpoints, reads)
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: parent.signals.append(number))
     try:
-        yield it
+        yield parent
     finally:
-        it.close()
+        parent.close()
         signal.signal(signal.SIGUSR1, before)

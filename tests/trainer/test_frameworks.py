@@ -20,14 +20,14 @@ KERAS = str(EXAMPLES / "keras_mnist_like.py")
 
 
 def free_port() -> str:
-    with socket.socket() as it:
-        it.bind(("127.0.0.1", 0))
-        return str(it.getsockname()[1])
+    with socket.socket() as parent:
+        parent.bind(("127.0.0.1", 0))
+        return str(parent.getsockname()[1])
 
 
-def ddp(it: Supervisor, ranks: int, incarnation: int, argv: list[str]) -> list:
+def ddp(parent: Supervisor, ranks: int, incarnation: int, argv: list[str]) -> list:
     group = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    return [it.start([DDP, *argv], incarnation, RANK=str(rank), **group) for rank in range(ranks)]
+    return [parent.start([DDP, *argv], incarnation, RANK=str(rank), **group) for rank in range(ranks)]
 
 
 def in_session(leader: int) -> list[int]:
@@ -51,42 +51,42 @@ def same(one: Path, other: Path) -> bool:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_pytorch_bit_for_bit(tmp_path: Path, ranks: int) -> None:
     argv = ["--steps", "60", "--every", "25", "--out"]
-    with supervisor(tmp_path / "run0", tmp_path / "ckpt0") as it:
-        for child in ddp(it, ranks, 1, [*argv, str(tmp_path / "whole.pt")]):
-            assert it.end(child) == 0
-        assert len(it.of("done")) == ranks
-    with supervisor(tmp_path / "run1", tmp_path / "ckpt") as it:
-        children = ddp(it, ranks, 1, [*argv, str(tmp_path / "parts.pt"), "--pace", "0.03", "--agree-every", "2"])
-        it.wait("progress", count=ranks)
+    with supervisor(tmp_path / "run0", tmp_path / "ckpt0") as parent:
+        for child in ddp(parent, ranks, 1, [*argv, str(tmp_path / "whole.pt")]):
+            assert parent.end(child) == 0
+        assert len(parent.of("done")) == ranks
+    with supervisor(tmp_path / "run1", tmp_path / "ckpt") as parent:
+        children = ddp(parent, ranks, 1, [*argv, str(tmp_path / "parts.pt"), "--pace", "0.03", "--agree-every", "2"])
+        parent.wait("progress", count=ranks)
         children[-1].send_signal(signal.SIGTSTP)  # one rank alone: the others must agree to its step
         for child in children:
-            assert it.end(child) == 0
-        final = [each for each in it.of("saved") if each["final"]]
+            assert parent.end(child) == 0
+        final = [each for each in parent.of("saved") if each["final"]]
         assert len(final) == 1
         assert final[0]["peer"] == children[0].pid
         assert 0 < final[0]["step"] < 60
-        assert {each["rank"] for each in it.of("attach")} == set(range(ranks))
+        assert {each["rank"] for each in parent.of("attach")} == set(range(ranks))
     names = {path.name for path in Path(final[0]["path"]).iterdir()}
     assert names == {"model.pt", "optimizer.pt", "scheduler.pt", "random.json", "COMPLETE"}
     assert len(json.loads((Path(final[0]["path"]) / "random.json").read_text())) == ranks
-    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
-        for child in ddp(it, ranks, 2, [*argv, str(tmp_path / "parts.pt")]):
-            assert it.end(child) == 0
-        assert {each["step"] for each in it.of("ready")} == {final[0]["step"]}
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as parent:
+        for child in ddp(parent, ranks, 2, [*argv, str(tmp_path / "parts.pt")]):
+            assert parent.end(child) == 0
+        assert {each["step"] for each in parent.of("ready")} == {final[0]["step"]}
     assert same(tmp_path / "whole.pt", tmp_path / "parts.pt")
 
 
 def test_two_ranks_fall_back_together(tmp_path: Path) -> None:
     argv = ["--steps", "20", "--every", "10", "--out"]
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        for child in ddp(it, 2, 1, [*argv, str(tmp_path / "whole.pt")]):
-            assert it.end(child) == 0
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        for child in ddp(parent, 2, 1, [*argv, str(tmp_path / "whole.pt")]):
+            assert parent.end(child) == 0
     bad = tmp_path / "ckpt" / "step-000000000020.i1" / "model.pt"
     bad.write_bytes(bytes(bad.stat().st_size))
-    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
-        for child in ddp(it, 2, 2, [*argv, str(tmp_path / "again.pt")]):
-            assert it.end(child) == 0
-        assert [each["step"] for each in it.of("ready")] == [10, 10]
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as parent:
+        for child in ddp(parent, 2, 2, [*argv, str(tmp_path / "again.pt")]):
+            assert parent.end(child) == 0
+        assert [each["step"] for each in parent.of("ready")] == [10, 10]
     assert same(tmp_path / "whole.pt", tmp_path / "again.pt")
 
 
@@ -102,13 +102,13 @@ def test_suspend_leaves_no_loader_behind(tmp_path: Path) -> None:
         "for step in suspendable.steps(10000, model=model):\n"
         "    next(batches)\n"
     )
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start([script])
-        it.wait("progress")
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start([script])
+        parent.wait("progress")
         assert len(in_session(child.pid)) >= 3
         child.send_signal(signal.SIGTSTP)
-        assert it.end(child) == 0
-        assert it.of("saved")[-1]["final"] is True
+        assert parent.end(child) == 0
+        assert parent.of("saved")[-1]["final"] is True
         assert in_session(child.pid) == []
 
 
@@ -120,9 +120,9 @@ def test_a_full_disk_is_an_oserror(tmp_path: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000))\n"
         "with hpcdl.checkpoint(1) as folder: suspendable.save(folder, model=model)\n"
     )
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        assert it.end(it.start([script])) == 1
-        assert it.of("save_failed")[0]["errno"] == 27
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        assert parent.end(parent.start([script])) == 1
+        assert parent.of("save_failed")[0]["errno"] == 27
         assert list((tmp_path / "ckpt").iterdir()) == []
 
 
@@ -132,9 +132,9 @@ def test_a_full_disk_is_an_oserror(tmp_path: Path) -> None:
 def test_keras_bit_for_bit(tmp_path: Path, after: int) -> None:
     argv = [KERAS, "--epochs", "3", "--samples", "256", "--out"]
     whole = tmp_path / "whole.npz"
-    with supervisor(tmp_path / "run0", tmp_path / "ckpt0") as it:
-        assert it.end(it.start([*argv, whole])) == 0
-        assert [each["step"] for each in it.of("saved")] == [8, 16, 24]
+    with supervisor(tmp_path / "run0", tmp_path / "ckpt0") as parent:
+        assert parent.end(parent.start([*argv, whole])) == 0
+        assert [each["step"] for each in parent.of("saved")] == [8, 16, 24]
     parts = tmp_path / "parts.npz"
     wrapper = tmp_path / "suspends_itself.py"  # at exactly this batch, by the real signal
     wrapper.write_text(
@@ -147,16 +147,16 @@ def test_keras_bit_for_bit(tmp_path: Path, after: int) -> None:
         "session.Session.progress = at\n"
         f"sys.argv = sys.argv[1:]\nrunpy.run_path({KERAS!r}, run_name='__main__')\n"
     )
-    with supervisor(tmp_path / "run1", tmp_path / "ckpt") as it:
-        child = it.start([wrapper, *argv, parts])
-        assert it.end(child) == 0
-        final = it.of("saved")[-1]
+    with supervisor(tmp_path / "run1", tmp_path / "ckpt") as parent:
+        child = parent.start([wrapper, *argv, parts])
+        assert parent.end(child) == 0
+        final = parent.of("saved")[-1]
         assert (final["final"], final["step"]) == (True, after)
     assert not parts.exists()
-    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
-        assert it.end(it.start([*argv, parts], 2)) == 0
-        assert it.of("ready")[0]["step"] == after
-        assert it.of("done")[0]["step"] == 24
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as parent:
+        assert parent.end(parent.start([*argv, parts], 2)) == 0
+        assert parent.of("ready")[0]["step"] == after
+        assert parent.of("done")[0]["step"] == 24
     with np.load(whole) as one, np.load(parts) as other:
         assert one.files == other.files
         assert all(np.array_equal(one[name], other[name]) for name in one.files)
@@ -181,8 +181,8 @@ def test_attaching_imports_no_framework(tmp_path: Path) -> None:
         "inside = {name.split('.')[1] for name in sys.modules if name.startswith('hpcdl.')}\n"
         "print(sorted(others - {'hpcdl'}), inside)\n"
     )
-    with supervisor(tmp_path / "run", None) as it:
-        child = it.start(["-S", script])
-        assert it.end(child) == 0
+    with supervisor(tmp_path / "run", None) as parent:
+        child = parent.start(["-S", script])
+        assert parent.end(child) == 0
         assert child.stdout is not None
         assert child.stdout.read().strip() == "[] {'trainer'}"

@@ -79,19 +79,19 @@ def output(child: subprocess.Popen[str]) -> dict:
     return json.loads(child.stdout.read().splitlines()[-1])
 
 
-def through(it: Supervisor, argv: list, *uuids: str, **env: str) -> subprocess.Popen[str]:
-    child = it.start([*GATE, *argv], **(CLOSED | env))
-    it.wait("gate")
-    assert it.kinds() == ["attach", "gate"]
-    it.send("open", env=opening(*uuids))
+def through(parent: Supervisor, argv: list, *uuids: str, **env: str) -> subprocess.Popen[str]:
+    child = parent.start([*GATE, *argv], **(CLOSED | env))
+    parent.wait("gate")
+    assert parent.kinds() == ["attach", "gate"]
+    parent.send("open", env=opening(*uuids))
     return child
 
 
 def test_outside_a_gate_it_just_runs(tmp_path: Path, script: Path) -> None:
-    with supervisor(tmp_path / "run", None) as it:
-        child = it.start([*GATE, "--warmup", "beside:warm", script, "--steps", "5"], HPCDL_GPU_COUNT="2")
-        assert it.end(child) == 0
-        assert it.kinds() == ["attach", "ready", "done"]
+    with supervisor(tmp_path / "run", None) as parent:
+        child = parent.start([*GATE, "--warmup", "beside:warm", script, "--steps", "5"], HPCDL_GPU_COUNT="2")
+        assert parent.end(child) == 0
+        assert parent.kinds() == ["attach", "ready", "done"]
         said = output(child)
         assert said["argv"] == [str(script), "--steps", "5"]
         assert said["warmed"] is False
@@ -99,17 +99,17 @@ def test_outside_a_gate_it_just_runs(tmp_path: Path, script: Path) -> None:
 
 @pytest.mark.parametrize("warmup", ["beside:warm", "file", None])
 def test_open(tmp_path: Path, script: Path, warmup: str | None) -> None:
-    with supervisor(tmp_path / "run", None) as it:
+    with supervisor(tmp_path / "run", None) as parent:
         if warmup == "file":
             warmup = f"{script.parent / 'beside.py'}:warm"
         more = ["--warmup", warmup, "--import", "json", "--import", "no_such_module"] if warmup else []
-        child = through(it, [*more, script, "--warmup", "x"], ONE, TWO, HPCDL_EMULATED=str(tmp_path))
-        assert it.end(child) == 0
-        assert it.kinds() == ["attach", "gate", "opened", "ready", "done"]
-        assert {each["peer"] for each in it.packets} == {child.pid}
-        assert it.of("gate")[0]["cuda"] is False
-        assert it.of("gate")[0]["warm_s"] >= 0
-        assert (it.of("opened")[0]["gpus"], it.of("opened")[0]["ok"]) == (None, None)
+        child = through(parent, [*more, script, "--warmup", "x"], ONE, TWO, HPCDL_EMULATED=str(tmp_path))
+        assert parent.end(child) == 0
+        assert parent.kinds() == ["attach", "gate", "opened", "ready", "done"]
+        assert {each["peer"] for each in parent.packets} == {child.pid}
+        assert parent.of("gate")[0]["cuda"] is False
+        assert parent.of("gate")[0]["warm_s"] >= 0
+        assert (parent.of("opened")[0]["gpus"], parent.of("opened")[0]["ok"]) == (None, None)
         said = output(child)
         assert said["env"] == [f"{ONE},{TWO}", f"{ONE},{TWO}", "2", None]
         assert said["argv"] == [str(script), "--warmup", "x"]
@@ -120,20 +120,20 @@ def test_open(tmp_path: Path, script: Path, warmup: str | None) -> None:
 def test_a_warm_up_leaves_the_random_state(tmp_path: Path, script: Path) -> None:
     drawn = []
     for warmup in ("beside:warm", "beside:fail"):
-        with supervisor(tmp_path / warmup, None) as it:
-            child = through(it, ["--warmup", warmup, script], ONE, HPCDL_EMULATED="x")
-            assert it.end(child) == 0
+        with supervisor(tmp_path / warmup, None) as parent:
+            child = through(parent, ["--warmup", warmup, script], ONE, HPCDL_EMULATED="x")
+            assert parent.end(child) == 0
             drawn.append(output(child)["random"])
     assert drawn[0] == drawn[1]
 
 
 def test_cuda_initialised_starts_cold(tmp_path: Path, script: Path) -> None:
-    with supervisor(tmp_path / "run", None) as it:
-        child = through(it, ["--warmup", "beside:touch", script, "a b"], ONE, HPCDL_EMULATED="x")
-        assert it.end(child) == 0
-        assert it.kinds() == ["attach", "gate", "attach", "opened", "ready", "done"]
-        assert it.of("gate")[0]["cuda"] is True
-        assert {each["peer"] for each in it.packets} == {child.pid}
+    with supervisor(tmp_path / "run", None) as parent:
+        child = through(parent, ["--warmup", "beside:touch", script, "a b"], ONE, HPCDL_EMULATED="x")
+        assert parent.end(child) == 0
+        assert parent.kinds() == ["attach", "gate", "attach", "opened", "ready", "done"]
+        assert parent.of("gate")[0]["cuda"] is True
+        assert {each["peer"] for each in parent.packets} == {child.pid}
         said = output(child)
         assert said["warmed"] is False
         assert said["env"] == [ONE, ONE, "1", None]
@@ -142,26 +142,26 @@ def test_cuda_initialised_starts_cold(tmp_path: Path, script: Path) -> None:
 
 @pytest.mark.parametrize("how", ["packet", "signal", "gone", "terminate"])
 def test_suspend_at_the_gate(tmp_path: Path, script: Path, how: str) -> None:
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start([*GATE, script], **CLOSED)
-        it.wait("gate")
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start([*GATE, script], **CLOSED)
+        parent.wait("gate")
         if how == "packet":
-            it.send("suspend", grace_s=5)
+            parent.send("suspend", grace_s=5)
         elif how == "gone":
-            it.hang_up()
+            parent.hang_up()
         else:
             child.send_signal(signal.SIGTSTP if how == "signal" else signal.SIGTERM)
-        assert it.end(child) == (-signal.SIGTERM if how == "terminate" else 0)
-        assert it.kinds() == ["attach", "gate"]
+        assert parent.end(child) == (-signal.SIGTERM if how == "terminate" else 0)
+        assert parent.kinds() == ["attach", "gate"]
         assert not (tmp_path / "ckpt").exists()
 
 
 def test_end_while_warming_up(tmp_path: Path, script: Path) -> None:
-    with supervisor(tmp_path / "run", None) as it:
-        child = it.start([*GATE, "--warmup", "beside:hang", script], **CLOSED)
-        it.wait("attach")
+    with supervisor(tmp_path / "run", None) as parent:
+        child = parent.start([*GATE, "--warmup", "beside:hang", script], **CLOSED)
+        parent.wait("attach")
         child.terminate()
-        assert it.end(child) == -signal.SIGTERM
+        assert parent.end(child) == -signal.SIGTERM
 
 
 @pytest.fixture
@@ -179,27 +179,27 @@ def driver(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_gpus_granted_are_seen(tmp_path: Path, script: Path, driver: dict[str, str]) -> None:
-    with supervisor(tmp_path / "run", None) as it:
-        child = through(it, ["--warmup", "beside:warm", script], TWO, **driver)
-        assert it.end(child) == 0
-        assert (it.of("opened")[0]["gpus"], it.of("opened")[0]["ok"]) == ([TWO], True)
+    with supervisor(tmp_path / "run", None) as parent:
+        child = through(parent, ["--warmup", "beside:warm", script], TWO, **driver)
+        assert parent.end(child) == 0
+        assert (parent.of("opened")[0]["gpus"], parent.of("opened")[0]["ok"]) == ([TWO], True)
         assert output(child)["warmed"] is True
 
 
 def test_other_gpus_than_granted(tmp_path: Path, script: Path, driver: dict[str, str]) -> None:
-    with supervisor(tmp_path / "run", None) as it:
-        child = through(it, [script], ONE, TWO, **(driver | {"FAKE_CUDA_GPUS": TWO.removeprefix("GPU-")}))
-        assert it.end(child) == os.EX_CONFIG
-        assert it.kinds() == ["attach", "gate", "opened"]
-        assert (it.of("opened")[0]["gpus"], it.of("opened")[0]["ok"]) == ([TWO], False)
+    with supervisor(tmp_path / "run", None) as parent:
+        child = through(parent, [script], ONE, TWO, **(driver | {"FAKE_CUDA_GPUS": TWO.removeprefix("GPU-")}))
+        assert parent.end(child) == os.EX_CONFIG
+        assert parent.kinds() == ["attach", "gate", "opened"]
+        assert (parent.of("opened")[0]["gpus"], parent.of("opened")[0]["ok"]) == ([TWO], False)
 
 
 def test_a_warm_up_that_looked_for_gpus_starts_cold(tmp_path: Path, script: Path, driver: dict[str, str]) -> None:
-    with supervisor(tmp_path / "run", None) as it:
-        child = through(it, ["--warmup", "beside:look", script], ONE, **driver)
-        assert it.end(child) == 0
-        assert it.kinds() == ["attach", "gate", "attach", "opened", "ready", "done"]
-        assert (it.of("opened")[0]["gpus"], it.of("opened")[0]["ok"]) == ([ONE], True)
+    with supervisor(tmp_path / "run", None) as parent:
+        child = through(parent, ["--warmup", "beside:look", script], ONE, **driver)
+        assert parent.end(child) == 0
+        assert parent.kinds() == ["attach", "gate", "attach", "opened", "ready", "done"]
+        assert (parent.of("opened")[0]["gpus"], parent.of("opened")[0]["ok"]) == ([ONE], True)
         assert output(child)["warmed"] is False
 
 
@@ -233,13 +233,13 @@ def test_spawned_processes_find_the_script(tmp_path: Path) -> None:
         "    [each.join() for each in ranks]\n"
         "    raise SystemExit(max(each.exitcode for each in ranks))\n"
     )
-    with supervisor(tmp_path / "run", None) as it:
-        child = through(it, [script], ONE, HPCDL_EMULATED="x")
-        assert it.end(child) == 0
-        ready = {each["peer"] for each in it.of("ready")}
+    with supervisor(tmp_path / "run", None) as parent:
+        child = through(parent, [script], ONE, HPCDL_EMULATED="x")
+        assert parent.end(child) == 0
+        ready = {each["peer"] for each in parent.of("ready")}
         assert len(ready - {child.pid}) == 2
-        assert sorted(each["rank"] for each in it.of("attach") if each["peer"] in ready) == [0, 1]
-        assert len(it.of("gate")) == 1
+        assert sorted(each["rank"] for each in parent.of("attach") if each["peer"] in ready) == [0, 1]
+        assert len(parent.of("gate")) == 1
 
 
 def test_usage(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

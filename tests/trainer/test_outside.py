@@ -16,39 +16,39 @@ from tests.trainer.supervisor import EXAMPLES, ROOT
 
 
 def outside(rank: int | None = None, checkpoint_dir: Path | None = None, **env: str) -> Session:
-    it = Session(env, rank, checkpoint_dir)
+    session = Session(env, rank, checkpoint_dir)
     before = signal.getsignal(signal.SIGTSTP)
-    it.connect()
+    session.connect()
     assert signal.getsignal(signal.SIGTSTP) == before
-    return it
+    return session
 
 
 def test_no_op() -> None:
-    it = outside()
-    it.ready(0)
-    it.progress(1, 2, 3)
-    it.done(1)
-    assert it.should_suspend() is False
-    assert it.resume() is None
-    with pytest.raises(ValueError, match="--checkpoint-dir"), it.checkpoint(1):
+    session = outside()
+    session.ready(0)
+    session.progress(1, 2, 3)
+    session.done(1)
+    assert session.should_suspend() is False
+    assert session.resume() is None
+    with pytest.raises(ValueError, match="--checkpoint-dir"), session.checkpoint(1):
         pass
     with pytest.raises(SystemExit) as caught:
-        it.exit_suspended()
+        session.exit_suspended()
     assert caught.value.code == 0
 
 
 def test_checkpoints_on_a_folder(tmp_path: Path) -> None:
-    it = outside(checkpoint_dir=tmp_path)
+    session = outside(checkpoint_dir=tmp_path)
     for step, text in [(1, "a"), (2, "b"), (3, "c"), (3, "again")]:
-        with it.checkpoint(step) as temporary:
+        with session.checkpoint(step) as temporary:
             (temporary / "w").write_text(text)
-    best = it.resume()
+    best = session.resume()
     assert best is not None
     assert (best.step, (best.path / "w").read_text()) == (3, "again")
-    second = it.resume(before=best)
+    second = session.resume(before=best)
     assert second is not None
     assert second.step == 2
-    assert it.resume(before=second) is None
+    assert session.resume(before=second) is None
 
 
 def test_the_folder_of_a_job_is_left_alone(tmp_path: Path) -> None:

@@ -32,16 +32,16 @@ def reference(tmp_path: Path) -> str:
 
 
 def test_uninterrupted(tmp_path: Path) -> None:
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start(plain(tmp_path))
-        assert it.end(child) == 0
-        attach = it.of("attach")[0]
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start(plain(tmp_path))
+        assert parent.end(child) == 0
+        attach = parent.of("attach")[0]
         assert attach["pid"] == attach["peer"] == child.pid
         assert (attach["rank"], attach["incarnation"], attach["membership"], attach["handler"]) == (0, 1, 1, True)
-        assert it.kinds() == ["attach", "ready", *["saving", "saved"] * 3, "done"]
-        assert [each["step"] for each in it.of("saved")] == [20, 40, 60]
-        assert not any(each["final"] for each in it.of("saved"))
-        assert it.signals == []
+        assert parent.kinds() == ["attach", "ready", *["saving", "saved"] * 3, "done"]
+        assert [each["step"] for each in parent.of("saved")] == [20, 40, 60]
+        assert not any(each["final"] for each in parent.of("saved"))
+        assert parent.signals == []
         names = sorted(path.name for path in (tmp_path / "ckpt").iterdir())
         assert names == ["step-000000000040.i1", "step-000000000060.i1"]
     assert (tmp_path / "out.json").read_text() == reference(tmp_path)
@@ -49,54 +49,54 @@ def test_uninterrupted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["signal", "double signal", "packet", "both"])
 def test_suspend_and_resume(tmp_path: Path, how: str) -> None:
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start(plain(tmp_path, "--pace", "0.03"))
-        it.wait("progress")
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start(plain(tmp_path, "--pace", "0.03"))
+        parent.wait("progress")
         if how != "signal":
-            it.send("suspend", grace_s=30)
+            parent.send("suspend", grace_s=30)
         if how != "packet":  # "packet" is also what happens when a launcher swallowed the signal
             child.send_signal(signal.SIGTSTP)
             if how == "double signal":
                 child.send_signal(signal.SIGTSTP)
-        assert it.end(child) == 0
-        final = it.of("saved")[-1]
+        assert parent.end(child) == 0
+        final = parent.of("saved")[-1]
         assert final["final"] is True
-        assert it.kinds()[-1] == "saved"
+        assert parent.kinds()[-1] == "saved"
         assert 0 < final["step"] < 60
         assert folder.is_complete(folder.at(tmp_path / "ckpt", final["step"], 1))
         assert final["path"] == str(tmp_path / "ckpt" / f"step-{final['step']:012d}.i1")
         assert final["seconds"] > 0
-        until(lambda: it.signals, "SIGUSR1")
+        until(lambda: parent.signals, "SIGUSR1")
     assert not (tmp_path / "out.json").exists()
-    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
-        assert it.end(it.start(plain(tmp_path), 2)) == 0
-        assert it.of("ready")[0]["step"] == final["step"]
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as parent:
+        assert parent.end(parent.start(plain(tmp_path), 2)) == 0
+        assert parent.of("ready")[0]["step"] == final["step"]
     assert (tmp_path / "out.json").read_text() == reference(tmp_path)
 
 
 def test_suspend_again_before_the_first_step_names_the_resumed_checkpoint(tmp_path: Path) -> None:
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start(plain(tmp_path, "--pace", "0.05"))
-        it.wait("ready")
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start(plain(tmp_path, "--pace", "0.05"))
+        parent.wait("ready")
         child.send_signal(signal.SIGTSTP)
-        assert it.end(child) == 0
-        first = it.of("saved")[-1]
-    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
-        it.answers.append({"type": "suspend", "grace_s": 30})
-        assert it.end(it.start(plain(tmp_path), 2)) == 0
-        assert it.kinds() == ["attach", "ready", "saved"]
-        assert it.of("saved")[0]["final"] is True
-        assert it.of("saved")[0]["path"] == first["path"]
-        assert it.of("saved")[0]["incarnation"] == 2
+        assert parent.end(child) == 0
+        first = parent.of("saved")[-1]
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as parent:
+        parent.answers.append({"type": "suspend", "grace_s": 30})
+        assert parent.end(parent.start(plain(tmp_path), 2)) == 0
+        assert parent.kinds() == ["attach", "ready", "saved"]
+        assert parent.of("saved")[0]["final"] is True
+        assert parent.of("saved")[0]["path"] == first["path"]
+        assert parent.of("saved")[0]["incarnation"] == 2
 
 
 def test_nothing_saved_is_not_done(tmp_path: Path) -> None:
-    with supervisor(tmp_path / "run", None) as it:
-        child = it.start(plain(tmp_path, "--pace", "0.05"))
-        it.wait("ready")
+    with supervisor(tmp_path / "run", None) as parent:
+        child = parent.start(plain(tmp_path, "--pace", "0.05"))
+        parent.wait("ready")
         child.send_signal(signal.SIGTSTP)
-        assert it.end(child) == 143
-        assert it.of("saved") == []
+        assert parent.end(child) == 143
+        assert parent.of("saved") == []
 
 
 def test_channel_full(tmp_path: Path) -> None:
@@ -115,74 +115,74 @@ def test_channel_full(tmp_path: Path) -> None:
         "assert not hpcdl.should_suspend()\n"
         "hpcdl.exit_suspended()\n"
     )
-    with supervisor(tmp_path / "run", tmp_path / "ckpt", reads=False) as it:
-        child = it.start([script])
-        assert it.end(child) == 0
+    with supervisor(tmp_path / "run", tmp_path / "ckpt", reads=False) as parent:
+        child = parent.start([script])
+        assert parent.end(child) == 0
         assert child.stdout is not None
         assert 0.2 <= float(child.stdout.read()) < 60
         assert [each.step for each in folder.complete(tmp_path / "ckpt")] == [5]
-        until(lambda: it.signals, "SIGUSR1")
+        until(lambda: parent.signals, "SIGUSR1")
 
 
 def test_supervisor_gone(tmp_path: Path) -> None:
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start(plain(tmp_path, "--pace", "0.03"))
-        it.wait("progress")
-        it.hang_up()
-        assert it.end(child) == 0
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start(plain(tmp_path, "--pace", "0.03"))
+        parent.wait("progress")
+        parent.hang_up()
+        assert parent.end(child) == 0
         assert len(folder.complete(tmp_path / "ckpt")) >= 1
         assert not (tmp_path / "out.json").exists()
 
 
 def test_supervisor_gone_before_attach(tmp_path: Path) -> None:
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        it.hang_up()
-        child = it.start(plain(tmp_path))
-        assert it.end(child) == 0
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        parent.hang_up()
+        child = parent.start(plain(tmp_path))
+        assert parent.end(child) == 0
         assert [each.step for each in folder.complete(tmp_path / "ckpt")] == [0]
 
 
 def test_refused(tmp_path: Path) -> None:
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        it.answers = [{"type": "refused", "why": "membership 1 is over"}]
-        child = it.start(plain(tmp_path))
-        assert it.end(child) == 1
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        parent.answers = [{"type": "refused", "why": "membership 1 is over"}]
+        child = parent.start(plain(tmp_path))
+        assert parent.end(child) == 1
         assert child.stdout is not None
         assert "membership 1 is over" in child.stdout.read()
 
 
 def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with supervisor(tmp_path / "run", None) as it:
+    with supervisor(tmp_path / "run", None) as parent:
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
         with pytest.raises(Refused, match=f"uid {os.getuid()}"):
-            channel.Channel(str(it.run / "s"))
+            channel.Channel(str(parent.run / "s"))
 
 
 def test_long_path_to_the_socket(tmp_path: Path) -> None:
     run = tmp_path / ("d" * 100) / ("e" * 100)
-    with supervisor(run, None) as it:
-        line = channel.Channel(str(it.run / "s"))
+    with supervisor(run, None) as parent:
+        line = channel.Channel(str(parent.run / "s"))
         assert line.peer == os.getpid()
         line.close()
 
 
 def test_stale_claim_overwrites_nothing(tmp_path: Path) -> None:
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start(plain(tmp_path, "--pace", "0.03", "--steps", "100"))
-        it.wait("saved")
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start(plain(tmp_path, "--pace", "0.03", "--steps", "100"))
+        parent.wait("saved")
         before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "ckpt").iterdir()}
         (tmp_path / "claim").write_text(json.dumps({"v": 1, "job": 7, "incarnation": 2, "tag": "x:7:2"}))
         os.rename(tmp_path / "claim", tmp_path / "ckpt" / "claim.json")
-        assert it.end(child) == os.EX_TEMPFAIL
-        assert "incarnation 1 is stale" in it.of("save_failed")[0]["why"]
+        assert parent.end(child) == os.EX_TEMPFAIL
+        assert "incarnation 1 is stale" in parent.of("save_failed")[0]["why"]
         assert child.stdout is not None
         assert "incarnation 1 is stale" in child.stdout.read()
-        assert len(it.of("save_failed")) == 1
+        assert len(parent.of("save_failed")) == 1
         after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "ckpt").iterdir()}
         assert {name: when for name, when in after.items() if name != "claim.json"} == before
-    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
-        assert it.end(it.start(plain(tmp_path))) == os.EX_TEMPFAIL
-        assert it.kinds() == ["attach"]
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as parent:
+        assert parent.end(parent.start(plain(tmp_path))) == os.EX_TEMPFAIL
+        assert parent.kinds() == ["attach"]
 
 
 def test_disk_full_leaves_the_previous(tmp_path: Path) -> None:
@@ -198,31 +198,31 @@ def test_disk_full_leaves_the_previous(tmp_path: Path) -> None:
         "save(3, 10)\n"
         "hpcdl.exit_suspended()\n"
     )
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start([script])
-        assert it.end(child) == 0
-        assert it.kinds() == ["attach", "saving", "saved", "saving", "save_failed", "saving", "saved", "saved"]
-        failed = it.of("save_failed")[0]
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start([script])
+        assert parent.end(child) == 0
+        assert parent.kinds() == ["attach", "saving", "saved", "saving", "save_failed", "saving", "saved", "saved"]
+        failed = parent.of("save_failed")[0]
         assert (failed["step"], failed["errno"]) == (2, 27)
         names = sorted(path.name for path in (tmp_path / "ckpt").iterdir())
         assert names == ["step-000000000001.i1", "step-000000000003.i1"]
 
 
 def test_torn_checkpoints_fall_back(tmp_path: Path) -> None:
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        assert it.end(it.start(plain(tmp_path))) == 0
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        assert parent.end(parent.start(plain(tmp_path))) == 0
     os.truncate(tmp_path / "ckpt" / "step-000000000060.i1" / "model.json", 5)
-    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as it:
-        assert it.end(it.start(plain(tmp_path), 2)) == 0
-        assert it.of("ready")[0]["step"] == 40
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as parent:
+        assert parent.end(parent.start(plain(tmp_path), 2)) == 0
+        assert parent.of("ready")[0]["step"] == 40
     assert (tmp_path / "out.json").read_text() == reference(tmp_path)
     # The right size and the wrong content: the script's own load says so, and the one before is tried.
     whole = tmp_path / "ckpt" / "step-000000000060.i2" / "model.json"
     whole.write_bytes(bytes(whole.stat().st_size))
-    with supervisor(tmp_path / "run3", tmp_path / "ckpt") as it:
-        child = it.start(plain(tmp_path), 3)
-        assert it.end(child) == 0
-        assert it.of("ready")[0]["step"] == 40
+    with supervisor(tmp_path / "run3", tmp_path / "ckpt") as parent:
+        child = parent.start(plain(tmp_path), 3)
+        assert parent.end(child) == 0
+        assert parent.of("ready")[0]["step"] == 40
         assert child.stdout is not None
         assert "step-000000000060.i2 does not load" in child.stdout.read()
 
@@ -231,16 +231,16 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     argv = plain(tmp_path, "--every", "1")
     reached = 0
     for incarnation in range(1, 13):
-        with supervisor(tmp_path / f"run{incarnation}", tmp_path / "ckpt") as it:
-            child = it.start([*argv, "--pace", "0.005"], incarnation)
-            begun = it.wait("ready")["step"]
+        with supervisor(tmp_path / f"run{incarnation}", tmp_path / "ckpt") as parent:
+            child = parent.start([*argv, "--pace", "0.005"], incarnation)
+            begun = parent.wait("ready")["step"]
             assert begun >= reached  # what was called saved is still there
-            it.wait("saving", count=1 + incarnation % 4)
+            parent.wait("saving", count=1 + incarnation % 4)
             child.kill()
-            assert it.end(child) == -signal.SIGKILL
-            reached = max([begun, *(each["step"] for each in it.of("saved"))])
-    with supervisor(tmp_path / "last", tmp_path / "ckpt") as it:
-        assert it.end(it.start(argv, 99)) == 0
+            assert parent.end(child) == -signal.SIGKILL
+            reached = max([begun, *(each["step"] for each in parent.of("saved"))])
+    with supervisor(tmp_path / "last", tmp_path / "ckpt") as parent:
+        assert parent.end(parent.start(argv, 99)) == 0
     assert (tmp_path / "out.json").read_text() == reference(tmp_path)
     assert len(os.listdir(tmp_path / "ckpt")) == folder.KEPT
 
@@ -258,11 +258,11 @@ def test_periodic_save_without_disk_lets_training_go_on(tmp_path: Path) -> None:
         "session.Session.progress = at\n"
         f"sys.argv = sys.argv[1:]\nrunpy.run_path({str(PLAIN)!r}, run_name='__main__')\n"
     )
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start([str(wrapper), *plain(tmp_path)])
-        assert it.end(child) == 0
-        assert [each["step"] for each in it.of("save_failed")] == [20]
-        assert [each["step"] for each in it.of("saved")] == [40, 60]
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start([str(wrapper), *plain(tmp_path)])
+        assert parent.end(child) == 0
+        assert [each["step"] for each in parent.of("save_failed")] == [20]
+        assert [each["step"] for each in parent.of("saved")] == [40, 60]
     assert (tmp_path / "out.json").read_text() == reference(tmp_path)
 
 
@@ -279,15 +279,15 @@ def test_forked_child_is_not_the_rank(tmp_path: Path) -> None:
         "code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])\n"
         "hpcdl.done(code)\n"
     )
-    with supervisor(tmp_path / "run", None) as it:
-        child = it.start([script])
-        assert it.end(child) == 0
-        first, second = it.of("attach")
+    with supervisor(tmp_path / "run", None) as parent:
+        child = parent.start([script])
+        assert parent.end(child) == 0
+        first, second = parent.of("attach")
         assert (first["rank"], first["peer"]) == (0, child.pid)
         assert (second["rank"], second["pid"]) == (1, second["peer"])
         assert second["peer"] != child.pid
-        assert it.of("ready")[0]["peer"] == second["peer"]
-        assert it.of("done")[0]["step"] == 0
+        assert parent.of("ready")[0]["peer"] == second["peer"]
+        assert parent.of("done")[0]["step"] == 0
 
 
 def test_hard_exit_does_not_wait_for_threads(tmp_path: Path) -> None:
@@ -299,36 +299,36 @@ def test_hard_exit_does_not_wait_for_threads(tmp_path: Path) -> None:
         "print('said', end='')\n"
         "hpcdl.exit_suspended(hard=True)\n"
     )
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start([script])
-        assert it.end(child) == 0
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start([script])
+        assert parent.end(child) == 0
         assert child.stdout is not None
         assert child.stdout.read() == "said"
-        assert [each["final"] for each in it.of("saved")] == [False, True]
+        assert [each["final"] for each in parent.of("saved")] == [False, True]
 
 
 def test_preset_and_rank(tmp_path: Path) -> None:
     script = tmp_path / "presets.py"
     script.write_text("import hpcdl.trainer as h, time\nh.ready(0)\nwhile not h.should_suspend(): time.sleep(0.01)\n")
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start([script], HPCDL_SIGNAL="submitit", RANK="3")
-        it.wait("ready")
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start([script], HPCDL_SIGNAL="submitit", RANK="3")
+        parent.wait("ready")
         child.send_signal(signal.SIGUSR2)
-        assert it.end(child) == 0
-        assert (it.of("attach")[0]["rank"], it.of("attach")[0]["handler"]) == (3, True)
-        child = it.start([script], HPCDL_SIGNAL="none", HPCDL_NODE_RANK="1")
-        attach = it.wait("attach", peer=child.pid)
+        assert parent.end(child) == 0
+        assert (parent.of("attach")[0]["rank"], parent.of("attach")[0]["handler"]) == (3, True)
+        child = parent.start([script], HPCDL_SIGNAL="none", HPCDL_NODE_RANK="1")
+        attach = parent.wait("attach", peer=child.pid)
         assert (attach["rank"], attach["handler"]) == (1, False)
-        it.wait("ready", peer=child.pid)
-        it.send("suspend", grace_s=1)
-        assert it.end(child) == 0
+        parent.wait("ready", peer=child.pid)
+        parent.send("suspend", grace_s=1)
+        assert parent.end(child) == 0
 
 
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as it:
-        child = it.start(plain(tmp_path, "--pace", "0.03"), RANK="1")
-        it.wait("progress")
+    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+        child = parent.start(plain(tmp_path, "--pace", "0.03"), RANK="1")
+        parent.wait("progress")
         child.send_signal(signal.SIGTSTP)
-        assert it.end(child) == 0
-        assert it.kinds() == ["attach", "ready"]
+        assert parent.end(child) == 0
+        assert parent.kinds() == ["attach", "ready"]
         assert not (tmp_path / "ckpt").exists()
