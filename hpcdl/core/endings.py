@@ -16,7 +16,12 @@ STALE_EXIT = 75
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How failures are treated. `poison_limit`: the same failure at the same step this often stops the job."""
+    """How failures are treated.
+
+    The same failure at the same step ends the job after `poison_limit` times, or after `poison_limit_infrastructure`
+    times where it is not the job's doing. From the second such failure on, the next start waits `pause_s` seconds,
+    doubled each time up to `pause_max_s`.
+    """
 
     poison_limit: int = 3
     poison_limit_infrastructure: int = 50
@@ -25,9 +30,10 @@ class Rules:
 
 
 def conclusions(world: World, jobs: Iterable[int], now: float, rules: Rules) -> list[Event]:
-    """The endings that follow for these jobs: to be recorded with the events that caused them.
+    """The ends of incarnations and jobs that follow from the world, for these jobs; to be recorded with their causes.
 
-    One round: what an ending causes in turn (a dependent job) is found by calling again after folding.
+    One round only: what these events cause in turn (a dependent job is cancelled) is found by folding them and calling
+    again.
     """
     found: list[Event] = []
     for number in jobs:
@@ -95,11 +101,17 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
 
 
 def _culprit(parts: Iterable[Part]) -> Part | None:
-    """Of the parts that failed unasked the one that took the others along: they are ended for it, or die of errors."""
+    """The part whose failure made the others end, or None if no part failed unasked.
+
+    The others were ended because of it, or failed for lack of it, so what an agent gave a cause for comes first, then
+    what was killed from outside, then what ended first.
+    """
     failed = [part for part in parts if part.ended_by is None and (part.hint or part.code or part.signal)]
-    return min(
-        failed, key=lambda p: (p.hint is None, p.signal not in OUTSIDE_SIGNALS, p.exited_at or 0.0), default=None
-    )
+
+    def order(part: Part) -> tuple[bool, bool, float]:
+        return part.hint is None, part.signal not in OUTSIDE_SIGNALS, part.exited_at or 0.0
+
+    return min(failed, key=order, default=None)
 
 
 def _how(part: Part) -> str:

@@ -23,7 +23,11 @@ OBJECTIVES = ("jct", "makespan", "throughput", "deadline", "fair")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`agent_lease_s`: an agent without a daemon for longer ends its trainers; `lease_margin_s` later it is lost."""
+    """What the Controller is configured with; see conf/hpcdl.yaml.
+
+    `agent_lease_s`: seconds after which an agent without a daemon ends its trainers. Another `lease_margin_s` seconds
+    later, and the longest grace of its jobs, its node is concluded to be lost.
+    """
 
     agent_lease_s: float = 600.0
     lease_margin_s: float = 60.0
@@ -242,7 +246,8 @@ class Intake:
             elif isinstance(event, ev.TroubleSeen) or (isinstance(event, ev.GpuChanged) and event.node == command.node):
                 self._add(event)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            # It would be sent again for ever: it is told and passed over. Most likely an IllegalEvent, with its story.
+            # Without an answer the agent would send it again for ever, so it is recorded as trouble and dropped. Most
+            # likely it is an IllegalEvent, whose message tells the job's story.
             trouble = f"{type(error).__name__}: {error}"[:1000]
             self._add(ev.TroubleSeen(f"report {command.number} of {command.node}", trouble))
 

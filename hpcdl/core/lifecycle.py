@@ -160,7 +160,8 @@ def _job_ended(world: World, event: ev.JobEnded, at: float) -> None:
 
 def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
     job = _unfinished(world, event)
-    if event.incarnation <= job.last_incarnation:  # further on, where others used the checkpoint folder before
+    # Not always the next number: where earlier jobs used the checkpoint folder, it is above theirs.
+    if event.incarnation <= job.last_incarnation:
         raise _story(world, event, f"incarnation {event.incarnation} is not a new one")
     if any((inc.placement is None) == (event.placement is None) for inc in job.live) or (
         job.running is None and job.gated is not None
@@ -293,7 +294,7 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
     job, incarnation = _step(world, event)
     live = tuple(inc for inc in job.live if inc.number != incarnation.number)
     if incarnation.placement is None:
-        # It failed by itself, or went through the gate without being let in; then the job is started cold.
+        # A warm start that failed, or that ended well without the gate having been opened: from here on cold starts.
         failed = event.cause in FAILURES or event.cause is Cause.DONE
         world.jobs[job.id] = replace(job, live=live, warm_failed=job.warm_failed or failed)
         return

@@ -8,7 +8,7 @@ from hpcdl.core.units import GpuRef
 
 
 class JobState(StrEnum):
-    """What a user sees of a job; derived from its incarnations (`lifecycle.state_of`)."""
+    """What a user sees of a job; derived from its incarnations (`transitions.state_of`)."""
 
     QUEUED = "QUEUED"
     STARTING = "STARTING"
@@ -126,7 +126,7 @@ LARGEST = 1 << 53
 
 
 def _has_bytes(text: str) -> bool:
-    """Whether it is text, or what Python makes of bytes that are none: not a surrogate of JSON's that stands alone."""
+    """Whether the text can be passed to the operating system: it may hold undecodable bytes, but no lone surrogate."""
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -136,7 +136,14 @@ def _has_bytes(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a user submitted. GPU numbers are per node; `gpus_max` None means as many as a node has."""
+    """What a user submitted. Raises ValueError where a value makes no sense.
+
+    `gpus_min`, `gpus_max`: GPUs on each of `nodes` nodes; None as the maximum: as many as a node has. `profile`: the
+    name of its scaling profile. `steps`: training steps in all. `after`: jobs that must be DONE before it starts.
+    `retries`: starts after a user error. `checkpoint_dir`: None is a folder in the daemon's home. `grace_s`: seconds to
+    checkpoint in. `signal`: a key of SIGNAL_PRESETS. `progress_regex`: finds the step in its output. `gate`: its
+    command is run through `hpcdl.trainer.gate`, so it may be started ahead of its GPUs.
+    """
 
     command: tuple[str, ...]
     name: str
@@ -192,7 +199,12 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One node's share of an incarnation, as its agent reported it."""
+    """One node's share of an incarnation, as its agent reported it.
+
+    `code` or `signal`: how its first process ended. `ended_by`: what the supervisor had asked of the trainer then:
+    suspend, end, absence (of an agent), or None. `done`: the trainer said that its training is complete. `hint`: the
+    cause, where the agent knows more than the code says. `freed`: its GPUs were seen free. `lost`: its node is gone.
+    """
 
     node: str
     started: bool = False
@@ -216,7 +228,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One start of a job's processes. `placement` is None at the gate; `ending` is what was asked of it."""
+    """One start of a job's processes. Times are the daemon's, in seconds since the epoch.
+
+    `placement`: None at the gate. `warm`: it was started at the gate. `requested_at`, `granted_at`: the start was asked
+    for; GPUs were given. `started_at`, `ready_at`: its processes run on every node; its training loop has begun, at
+    `ready_step`. `asked_at`: it was asked to suspend (`purpose`: what for) or to end (`ending`: the cause that its end
+    will have). `saved_step`: of its last durable checkpoint; `saved_final`: that was the answer to a suspend.
+    """
 
     number: int
     state: IncarnationState
@@ -249,7 +267,15 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job and where it stands. `live` holds at most two incarnations: one with GPUs, one at the gate."""
+    """A job and where it stands. Times are the daemon's, in seconds since the epoch.
+
+    `live` holds at most two incarnations: one with GPUs, one at the gate. `outcome`: None until it is finished.
+    `held`: suspended by its user. `step`, `saved_step`: the last one reported, the last one in a durable checkpoint.
+    `suspended`: its last incarnation ended with a checkpoint. `can_suspend`: a trainer of it has attached once.
+    `repeats`: how many times in a row it failed as `last_failure` says; `retry_at`: it does not start before.
+    `last_save_s`: seconds that its last checkpoint took. `warm_failed`: it is not started ahead again. `final`: what it
+    becomes as soon as none of its incarnations lives.
+    """
 
     id: int
     spec: JobSpec
@@ -302,7 +328,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class GpuInfo:
-    """A GPU of a node. `state`: ok, lost (fell off the bus), dirty (held by something that is not ours)."""
+    """A GPU of a node. `state`: ok, lost (fell off the bus) or dirty (held by what should not hold it); `detail`: why.
+
+    `index` is how placements name it; `memory_mib` is 0 where it is not known.
+    """
 
     index: int
     uuid: str
@@ -314,7 +343,11 @@ class GpuInfo:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node with an agent. `connected` is only what the daemon sees now; `lost` is a conclusion."""
+    """A node with an agent. `connected` is only what the daemon sees now; `lost` is a conclusion.
+
+    `since`: when it joined, fell silent or was lost. `log_id`: the agent's report log, of which `reports_seen` reports
+    were taken in.
+    """
 
     name: str
     gpus: tuple[GpuInfo, ...] = ()
@@ -348,7 +381,12 @@ class Target:
 
 @dataclass(slots=True)
 class World:
-    """Everything the daemon knows, made by folding events. Treat as read-only outside `lifecycle`."""
+    """Everything the daemon knows, made by folding events. Treat as read-only outside `lifecycle`.
+
+    `seq`, `at`: number and time of the last event. `active`: the ids of unfinished jobs, in order of submission (a dict
+    for its order). `holders`: which (job, incarnation) holds a GPU. `request_ids`: the jobs of each submit.
+    `targets`, `warm`: the plan that was adopted last. `fence`: of the newest daemon.
+    """
 
     seq: int = 0
     at: float = 0.0

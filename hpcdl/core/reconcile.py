@@ -18,7 +18,6 @@ END_GRACE_S = 30.0
 STRAGGLER_S = 60.0
 """When the writer's part of a job ended well, the others may take this long to follow before they are ended."""
 
-
 GATE_PATIENCE_S = 600.0
 """A warm start that keeps free GPUs waiting for longer is given up for a cold one."""
 
@@ -63,7 +62,10 @@ class Steps:
 
 
 def reconcile(world: World, now: float) -> Steps:
-    """The steps from the world towards the targets that it adopted. Again after folding: nothing new."""
+    """The events and requests that lead from the world towards its adopted targets.
+
+    Once the events are folded in, a second call at the same time gives nothing.
+    """
     steps = Steps()
     grants: list[tuple[Job, Placement]] = []
     warm: list[tuple[Job, Placement]] = []
@@ -131,7 +133,10 @@ def _gate_broken(gated: Incarnation) -> bool:
 
 
 def _gang_broken(incarnation: Incarnation, now: float) -> str | None:
-    """Why the rest of a job on several nodes has to end: one part is gone, or the writer's long done."""
+    """Why the remaining parts of a job on several nodes have to end, or None.
+
+    Either a part failed or was lost, or the writer's part ended well more than STRAGGLER_S ago.
+    """
     gone = [part for part in incarnation.parts if part.exited or part.lost]
     if not gone or len(gone) == len(incarnation.parts):
         return None
@@ -148,22 +153,22 @@ def _gang_broken(incarnation: Incarnation, now: float) -> str | None:
 
 
 def _broke(part: Part, saving: bool) -> bool:
-    """Whether this part is not simply through: lost, failed or never started, or ended without our asking."""
+    """Whether this part ended otherwise than by completing: lost, failed, never started, or ended on request."""
     return part.lost or part.code != 0 or part.hint is not None or (part.ended_by is not None and not saving)
 
 
 def _grant(world: World, job: Job, placement: Placement, taken: set[GpuRef], steps: Steps, now: float) -> bool:
-    """Starts the job, or opens its gate, if every GPU is free now."""
+    """Starts the job, or opens its gate, if every GPU of the placement is free. False if one is not."""
     if not _free(world, placement.gpus, taken):
-        return False  # also where its node is away: the gate is not to blame
+        return False
     gated = job.gated
     if gated is not None:
         if gated.ending is not None or gated.nodes != placement.nodes or _gate_broken(gated):
-            return True  # it goes first; the start follows
+            return True  # the warm start must be gone before another incarnation may start
         if not all(part.at_gate for part in gated.parts):
             if now - gated.requested_at > GATE_PATIENCE_S:
                 steps.end(job, gated, Cause.INFRASTRUCTURE, 5.0, f"not at the gate after {GATE_PATIENCE_S:.0f} s")
-            return True  # nearly there: a cold start would not be sooner
+            return True  # a cold start now would not be sooner
         steps.open(job, gated, placement)
     else:
         steps.start(world, job, placement.nodes, placement)
@@ -180,7 +185,7 @@ def _free(world: World, gpus: Iterable[GpuRef], taken: set[GpuRef]) -> bool:
 
 
 def _last_number(world: World, job: Job) -> int:
-    """The highest incarnation so far that claimed the job's checkpoint folder, where earlier jobs may have used it."""
+    """The highest incarnation that has claimed the job's checkpoint folder, by this job or an earlier one."""
     if job.spec.checkpoint_dir is None:
         return job.last_incarnation
     return max(

@@ -12,8 +12,8 @@ def validate(world: World) -> None:
             raise ValueError(f"job {job.id}: finished is {job.finished}, but active is {job.id in world.active}")
         if job.finished and job.live:
             raise ValueError(f"job {job.id} is {job.outcome} and has live incarnations")
-        if len(job.live) != sum(x is not None for x in (job.running, job.gated)):
-            raise ValueError(f"job {job.id} has two incarnations of a sort")
+        if len(job.live) != sum(each is not None for each in (job.running, job.gated)):
+            raise ValueError(f"job {job.id} has two incarnations with GPUs, or two at the gate")
         for incarnation in job.live:
             if incarnation.number > job.last_incarnation:
                 raise ValueError(f"job {job.id}: incarnation {incarnation.number} > last {job.last_incarnation}")

@@ -35,10 +35,10 @@ def candidates(world: World) -> Iterator[ev.Event]:
         yield ev.JobReleased(job)
         yield ev.CancelRequested(job)
         yield ev.JobEnded(job, JobState.FAILED, "exit code 1")
-        number = world.jobs[job].last_incarnation
+        last = world.jobs[job].last_incarnation
         for placement in (one, two):
-            yield ev.StartRequested(job, number + 1, placement.nodes, placement)
-        yield ev.StartRequested(job, number + 1, ("n2",), None)
+            yield ev.StartRequested(job, last + 1, placement.nodes, placement)
+        yield ev.StartRequested(job, last + 1, ("n2",), None)
         for incarnation in world.jobs[job].live:
             number = incarnation.number
             yield ev.OpenRequested(job, number, Placement(tuple(Share(node, (3,)) for node in incarnation.nodes)))
