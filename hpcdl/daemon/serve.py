@@ -30,6 +30,7 @@ from hpcdl.daemon.hub import Hub, HubSettings
 from hpcdl.daemon.identity import load_identity, node_name
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.ticks import Ticks
+from hpcdl.daemon.websocket import PingedProtocol
 from hpcdl.ledger import Lease, SqliteJournal
 from hpcdl.ledger.samples import Sample
 from hpcdl.local.launcher import LocalAgent
@@ -178,7 +179,7 @@ class Daemon:
             api.application(),
             ssl_certfile=str(self.identity.certificate_path),
             ssl_keyfile=str(self.identity.key_path),
-            ws="websockets-sansio",
+            ws=PingedProtocol,
             ws_max_size=MAX_MESSAGE,
             ws_per_message_deflate=False,
             ws_ping_interval=PING_S,

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that can be cut: the network partition of the tests."""
+"""A TCP proxy on loopback that can be cut, or swallow what it is sent: the network partitions of the tests."""
 
 import contextlib
 import select
@@ -7,14 +7,15 @@ import threading
 
 
 class Proxy:
-    """Forwards to 127.0.0.1:`port` until it is cut; healed, it forwards new connections again."""
+    """Forwards to 127.0.0.1:`port` until it is cut or swallows; healed, it forwards new connections again."""
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._cut = False
+        self._cut = self._swallowing = False
+        self._swallowed: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -36,17 +37,30 @@ class Proxy:
                     client.close()
                     continue
                 self._pairs.append((client, server))
+                if self._swallowing:
+                    self._swallowed |= {client, server}
             self._threads.append(threading.Thread(target=self._pump, args=(client, server), daemon=True))
             self._threads[-1].start()
 
     def _pump(self, client: socket.socket, server: socket.socket) -> None:
         with client, server, contextlib.suppress(OSError, ValueError):
-            while True:
-                for end in select.select([client, server], [], [], 1.0)[0]:
-                    data = end.recv(65536)
-                    if not data:
+            open_ends = [client, server]
+            while not self._closed:
+                for end in select.select(open_ends, [], [], 1.0)[0]:
+                    data = self._received(end)
+                    if end in self._swallowed:
+                        if not data:
+                            open_ends.remove(end)  # the other end does not hear of that either
+                    elif not data:
                         return
-                    (server if end is client else client).sendall(data)
+                    else:
+                        (server if end is client else client).sendall(data)
+
+    def _received(self, end: socket.socket) -> bytes:
+        try:
+            return end.recv(65536)
+        except ConnectionResetError:
+            return b""
 
     def cut(self) -> None:
         """Ends every connection and refuses new ones."""
@@ -58,10 +72,16 @@ class Proxy:
                         end.shutdown(socket.SHUT_RDWR)
             self._pairs.clear()
 
-    def heal(self) -> None:
-        """Lets new connections through."""
+    def swallow(self) -> None:
+        """A black hole: connections stay and new ones come about, and nothing arrives, not even that an end is gone."""
         with self._lock:
-            self._cut = False
+            self._swallowing = True
+            self._swallowed.update(end for pair in self._pairs for end in pair)
+
+    def heal(self) -> None:
+        """Lets new connections through; those that it swallowed stay dead."""
+        with self._lock:
+            self._cut = self._swallowing = False
 
     def close(self) -> None:
         """For good."""

@@ -1,4 +1,4 @@
-"""What the clusters of these tests are judged by: a GPU that two incarnations had at once is seen in the agents' files."""
+"""What these tests' clusters are judged by: a GPU that two incarnations had at once is seen in the agents' files."""
 
 import json
 from pathlib import Path

@@ -306,6 +306,43 @@ def test_a_partitioned_trainer_that_runs_on_overwrites_nothing(make_cluster: Mak
         proxy.close()
 
 
+def test_a_network_that_swallows_everything(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """No end hears that the other is gone: both find out by their own pings, and the trainer goes on meanwhile."""
+    cluster = make_cluster(gpus=1).start()
+    proxy = Proxy(read_access(cluster.home).port)
+
+    def connected() -> bool:
+        return any(agent["node"] == "n2" and agent["connected"] for agent in cluster.status()["agents"])
+
+    def said() -> str:
+        return (far / "agent.out").read_text() + "".join(path.read_text() for path in far.rglob("agent.log"))
+
+    try:
+        far = _home_through(cluster, proxy, tmp_path)
+        holder = cluster.submit(steps=100_000)
+        cluster.until_state(holder, "RUNNING")
+        cluster.agents.append(_agent(far, "n2"))
+        job = cluster.submit(steps=100_000)
+        cluster.until(lambda: list(cluster.job(job)["placement"] or {}) == ["n2"])
+        cluster.until_step(job, 5)
+        pid = cluster.trainer_pid(job)
+        proxy.swallow()
+        began = time.monotonic()
+        cluster.until(lambda: not connected(), 40)
+        cluster.until(lambda: "the daemon has not answered for" in said(), 40)
+        assert time.monotonic() - began > 5, "a ping found it, no closed connection"
+        assert Path(f"/proc/{pid}").exists()
+        step = cluster.job(job)["step"]
+        proxy.heal()
+        cluster.until(connected)
+        cluster.until_step(job, step + 100)
+        assert (cluster.trainer_pid(job), cluster.job(job)["incarnation"]) == (pid, 1), "it was never started again"
+        cluster.cli("cancel", str(job))
+        cluster.until_state(job, "CANCELLED")
+    finally:
+        proxy.close()
+
+
 def _is_zombie(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
