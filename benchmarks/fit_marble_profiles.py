@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hpcdl.core.profile import Profile
-from hpcdl.profiles import conf_folder, find_profile, load_profiles
+from hpcdl.core.profile import Profile, find_profile
+from hpcdl.profiles import conf_folder, load_profiles
 
 GPUS = 6
 SETS = (1, 2, 3)

@@ -1,7 +1,7 @@
 """Scaling profiles from files, and where the project's own configuration lies."""
 
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from hpcdl.core.profile import Profile, ProfileError
@@ -25,7 +25,7 @@ def conf_folder() -> Path:
 
 
 def load_profiles(folders: Iterable[Path]) -> dict[str, Profile]:
-    """Every profile in the *.yaml files of the folders, by name in lower case; look one up with `find_profile`.
+    """Every profile in the *.yaml files of the folders, by name in lower case; see `find_profile`.
 
     A file holds `profiles:` (name -> see `Profile.from_mapping`) and may hold a `source:` for those that have none. A
     profile in a later folder replaces one of the same name in an earlier folder; twice in one folder is an error. A
@@ -47,17 +47,6 @@ def load_profiles(folders: Iterable[Path]) -> dict[str, Profile]:
                 profiles.pop(profile.name.casefold(), None)
                 profiles[profile.name.casefold()] = profile
     return profiles
-
-
-def find_profile(profiles: Mapping[str, Profile], name: str) -> Profile | None:
-    """The profile of that name, else the one loaded last with that alias; upper and lower case are the same."""
-    wanted = name.strip().casefold()
-    if wanted in profiles:
-        return profiles[wanted]
-    for profile in reversed(list(profiles.values())):
-        if wanted in (alias.casefold() for alias in profile.aliases):
-            return profile
-    return None
 
 
 def read_profiles(path: Path) -> list[Profile]:

@@ -9,8 +9,8 @@ import yaml
 
 from benchmarks import fit_marble_profiles as fit
 from hpcdl import profiles as loader
-from hpcdl.core.profile import ProfileError
-from hpcdl.profiles import conf_folder, find_profile, load_profiles
+from hpcdl.core.profile import ProfileError, find_profile
+from hpcdl.profiles import conf_folder, load_profiles
 
 ONE = "profiles:\n  Net:\n    aliases: [net-v1]\n    points: [{gpus: 1, rate: 2}]\n"
 

@@ -112,6 +112,11 @@ def build_view(world: World, profiles: Profiles, now: float) -> View:
     return View(now, nodes, jobs, world.objective, bare)
 
 
+def can_suspend(job: Job) -> bool:
+    """Whether the job has shown, by attaching or by its signal's preset, that it checkpoints when it is asked to."""
+    return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")
+
+
 def _job_view(world: World, job: Job, profiles: Profiles, largest: int, now: float) -> JobView:
     running = job.running
     target = world.targets.get(job.id)
@@ -129,7 +134,7 @@ def _job_view(world: World, job: Job, profiles: Profiles, largest: int, now: flo
         placement=None if running is None else running.placement,
         target=None if target is None else target.placement,
         leaving=running is not None and (running.purpose is not None or running.ending is not None),
-        can_suspend=spec.signal != "none" and (job.can_suspend or spec.signal != "hpcdl"),
+        can_suspend=can_suspend(job),
         blocked=_blocked(world, job, now),
         submitted_at=job.submitted_at,
         retry_at=job.retry_at,

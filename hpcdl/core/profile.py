@@ -185,6 +185,20 @@ class Profile:
         }
 
 
+def find_profile(profiles: Mapping[str, Profile], name: str) -> Profile | None:
+    """The profile of that name, else the last one with that alias, else None; case does not matter.
+
+    `profiles` are by casefolded name, a later one before an earlier one where both have the alias.
+    """
+    wanted = name.strip().casefold()
+    if wanted in profiles:
+        return profiles[wanted]
+    for profile in reversed(list(profiles.values())):
+        if wanted in (alias.casefold() for alias in profile.aliases):
+            return profile
+    return None
+
+
 def _along(curve: _Curve, x: int) -> float:
     """The value at `x` of an ascending curve: proportional below it, linear inside, flat above."""
     first_x, first_y = curve[0]

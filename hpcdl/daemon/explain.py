@@ -24,7 +24,7 @@ class Answer:
 def explain(world: World, job: Job, said: Mapping[int, str], profiles: Profiles, now: float) -> Answer:
     """The answer of `hpcdl why`. `said`: the last plan's reasons by job."""
     eta = eta_s(world, job, profiles, now)
-    return Answer(reason(world, job, said), tuple(_details(world, job, eta, now)), eta)
+    return Answer(reason(world, job, said), tuple(_details(job, eta, now)), eta)
 
 
 def reason(world: World, job: Job, said: Mapping[int, str]) -> str:
@@ -75,7 +75,7 @@ def _waits_for_gpus(world: World, placement: Placement) -> str:
     return f"waits for {', '.join(map(str, away))} to come back" if away else ""
 
 
-def _details(world: World, job: Job, eta: float | None, now: float) -> list[str]:
+def _details(job: Job, eta: float | None, now: float) -> list[str]:
     lines = []
     running = job.running
     if running is not None and running.placement is not None:
@@ -102,13 +102,8 @@ def _details(world: World, job: Job, eta: float | None, now: float) -> list[str]
 
 
 def retries_used(job: Job) -> int:
-    """Starts that user errors have cost so far; the last error, for which none was left, costs none."""
+    """Retries spent on user errors; the error that found none left has spent none."""
     return min(job.retries_used, job.spec.retries)
-
-
-def can_suspend(job: Job) -> bool:
-    """Whether it has shown, by attaching or by its signal's preset, that it checkpoints when it is asked to."""
-    return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")
 
 
 def eta_s(world: World, job: Job, profiles: Profiles, now: float) -> float | None:

@@ -7,10 +7,10 @@ from typing import Any
 from hpcdl.core.codec import to_json
 from hpcdl.core.events import Recorded, encode
 from hpcdl.core.model import Incarnation, Job, World
-from hpcdl.core.plan import Profiles
+from hpcdl.core.plan import Profiles, can_suspend
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import GpuRef
-from hpcdl.daemon.explain import can_suspend, eta_s, reason, retries_used
+from hpcdl.daemon.explain import eta_s, reason, retries_used
 from hpcdl.wire.messages import GpuLine
 
 Json = dict[str, Any]
@@ -39,7 +39,7 @@ class Rows:
             "gpus_min": spec.gpus_min,
             "gpus_max": spec.gpus_max,
             "nodes": spec.nodes,
-            "placement": {s.node: list(s.gpus) for s in placement.shares} if placement else None,
+            "placement": {share.node: list(share.gpus) for share in placement.shares} if placement else None,
             "gpus": len(placement.gpus) if placement else 0,
             "role": placement.role.value if placement else None,
             "profile": spec.profile,

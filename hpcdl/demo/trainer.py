@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import hpcdl.trainer as hpcdl
-from hpcdl.core.profile import Profile
-from hpcdl.profiles import find_profile, read_profiles
+from hpcdl.core.profile import Profile, find_profile
+from hpcdl.profiles import read_profiles
 from hpcdl.trainer import emulated, folder
 
 FINAL = "final.json"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcdl.core.model import Cause, JobState, Placement, Purpose
-from hpcdl.core.profile import Profile
+from hpcdl.core.profile import Profile, find_profile
 from hpcdl.report.spans import History, JobHistory, Phase, Stay
 
 _BY_POLICY = (Purpose.RESCALE, Purpose.PREEMPT)
@@ -51,7 +51,7 @@ class RunMeasures:
 
 
 def measure(history: History, profiles: Mapping[str, Profile] | None = None) -> RunMeasures:
-    """The measures of a history. `profiles` are by name in lower case; aliases count too."""
+    """The measures of a history. `profiles`: see `find_profile`; without one, a job's GPUs count in full."""
     makespan_s = history.end - history.begin
     possible = makespan_s * len(history.gpus)
     jobs = {job.id: job for job in history.jobs}
@@ -60,7 +60,8 @@ def measure(history: History, profiles: Mapping[str, Profile] | None = None) -> 
     for span in history.spans:
         job = jobs[span.job]
         stay = next(stay for stay in job.stays if stay.number == span.incarnation)
-        share = _share(_profile(profiles or {}, job.profile), stay.placement)
+        profile = None if job.profile is None else find_profile(profiles or {}, job.profile)
+        share = _share(profile, stay.placement)
         worked += share * sum(piece.end - piece.begin for piece in span.pieces if piece.phase is Phase.TRAINING)
     measured = tuple(_measure_job(job, history.begin) for job in history.jobs)
     return RunMeasures(
@@ -71,13 +72,6 @@ def measure(history: History, profiles: Mapping[str, Profile] | None = None) -> 
         lost_s=sum(job.lost_s for job in measured),
         jobs=measured,
     )
-
-
-def _profile(profiles: Mapping[str, Profile], name: str | None) -> Profile | None:
-    wanted = "" if name is None else name.casefold()
-    if wanted in profiles:
-        return profiles[wanted]
-    return next((p for p in profiles.values() if wanted in (alias.casefold() for alias in p.aliases)), None)
 
 
 def _share(profile: Profile | None, placement: Placement) -> float:

@@ -8,9 +8,9 @@ import yaml
 from hpcdl.core import events as ev
 from hpcdl.core.model import JobSpec, JobState, Role
 from hpcdl.core.plan import Plan, View
-from hpcdl.core.profile import Profile
+from hpcdl.core.profile import Profile, find_profile
 from hpcdl.marble import Marble
-from hpcdl.profiles import conf_folder, find_profile, load_profiles
+from hpcdl.profiles import conf_folder, load_profiles
 from tests.model_cluster import Cluster
 
 LSF = {1: 958, 2: 940, 3: 707}
