@@ -261,7 +261,9 @@ class Api:
         if "wait" in query:
             await self._until(lambda: self._loop.world.seq > after, _seconds(request, "wait", 0.0))
         last = self._loop.world.seq
-        records = await asyncio.wrap_future(self._loop.call(lambda c: c.journal.read(after, limit, job)))
+        records = await asyncio.wrap_future(
+            self._loop.call(lambda controller: controller.journal.read(after, limit, job))
+        )
         return {"events": [event_row(record) for record in records], "last": last}
 
     async def _nodes(self, request: Request) -> dict[str, Any]:

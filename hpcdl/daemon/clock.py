@@ -1,4 +1,4 @@
-"""The daemon's clock: the only place that reads the time of day."""
+"""The daemon's clock. Everything else is given the time, or measures on a monotonic clock."""
 
 import time
 

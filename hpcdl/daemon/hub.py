@@ -68,7 +68,7 @@ class Hub:
 
     def heartbeats(self) -> dict[str, msg.HeartbeatMessage]:
         """The newest heartbeat of each connected node."""
-        return {name: c.heartbeat for name, c in self._connections.items() if c.heartbeat is not None}
+        return {name: each.heartbeat for name, each in self._connections.items() if each.heartbeat is not None}
 
     def dispatch(self, requests: Iterable[Request]) -> None:
         """Sends requests to the agents that are there; the others get theirs when they come."""

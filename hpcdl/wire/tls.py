@@ -11,16 +11,16 @@ from pathlib import Path
 
 from hpcdl.wire.private import open_private
 
-_DAY_S = 86400.0
-VALID_S = 3650 * _DAY_S
-SKEW_S = VALID_S  # a certificate is valid from this long before it was made: clocks differ, and are stepped back
+VALID_S = 3650 * 86400.0
+SKEW_S = VALID_S
+"""A certificate is valid from this long before it was made: clocks differ, and are stepped back."""
 
 
 def make_certificate(hosts: Iterable[str], *, now: float) -> tuple[bytes, bytes]:
     """A new P-256 key and its self-signed certificate, as (certificate PEM, key PEM).
 
     `hosts`: the names and addresses of the daemon, besides localhost, 127.0.0.1 and ::1. `now`: seconds since 1970;
-    it is valid from a day before to ten years after.
+    the certificate is valid from SKEW_S before to VALID_S after.
     """
     import datetime
 
