@@ -447,3 +447,35 @@ def _join(access: AccessFile, node: str) -> Iterator[ClientConnection]:
         inventory = {"gpus": [], "cpus": 1, "memory_mib": 1, "pid": 1, "boot_id": "b", "emulated": True}
         socket_.send(json.dumps({"v": VERSION, "type": "inventory", **inventory}))
         yield socket_
+
+
+# --- lost GPUs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_lost_under_a_job(make_cluster: MakeCluster) -> None:
+    """Whoever trains on is left alone; whoever fails for it goes on elsewhere, and is no user error."""
+    cluster = make_cluster(gpus=1).start()
+    stays = cluster.submit(steps=100_000)
+    cluster.until_step(stays, 5)
+    cluster.add_agent("n2", 1)
+    job = cluster.submit("--save-every", 10, steps=300)
+    cluster.until_step(job, 15)
+    pid = cluster.trainer_pid(job)
+    locks = [next(cluster.home.glob(f"run/{node}/emulated/*.lock")) for node in ("n1", "n2")]
+    for lock in locks:
+        lock.unlink()
+    kept = "keeps its 1 GPU of n1, whose GPUs are lost or dirty"
+    cluster.until(lambda: cluster.job(stays)["reason"] == kept)
+    os.kill(pid, signal.SIGABRT)  # as a library does that cannot reach its GPU
+    cluster.until(lambda: "IncarnationEnded" in cluster.kinds(job))
+    ended = next(event["body"] for event in cluster.events(job) if event["kind"] == "IncarnationEnded")
+    assert ended["cause"] == "infrastructure"
+    assert f"GPU 0 ({locks[1].stem}) is lost" in ended["detail"]
+    cluster.until(lambda: cluster.job(job)["reason"] == "needs 1 GPU; all GPUs of n[1-2] are lost or dirty")
+    assert cluster.job(job)["state"] == "QUEUED"
+    assert (cluster.job(stays)["state"], cluster.job(stays)["incarnation"]) == ("RUNNING", 1)
+    locks[1].touch(0o600)
+    cluster.until_done(job)
+    cluster.check_weights(job, 300)
+    cluster.cli("cancel", str(stays))
+    cluster.until_state(stays, "CANCELLED")
