@@ -11,7 +11,7 @@ from sqlalchemy.pool import StaticPool
 
 from hpcdl.core.journal import JournalError
 from hpcdl.ledger import migrations
-from hpcdl.wire.private import FILE_MODE, NotPrivate, make_private_folder
+from hpcdl.wire.private import FILE_MODE, NotPrivate, check_private, make_private_folder
 
 _WAIT_S = 1.0
 """How long a predecessor that is just closing is waited for."""
@@ -107,9 +107,4 @@ def _make_private(path: Path) -> None:
             continue
         if stat.S_ISLNK(info.st_mode):
             raise NotPrivate(f"{each} is a symbolic link: move it away")
-        if not stat.S_ISREG(info.st_mode):
-            raise NotPrivate(f"{each} is not a file: move it away")
-        if info.st_uid != os.geteuid():
-            raise NotPrivate(f"{each} belongs to uid {info.st_uid}, not to you (uid {os.geteuid()}): move it away")
-        if stat.S_IMODE(info.st_mode) & 0o077:
-            raise NotPrivate(f"{each} is open to others: run chmod 600 {each}")
+        check_private(info, each, folder=False)

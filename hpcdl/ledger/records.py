@@ -17,6 +17,7 @@ from typing import Any
 from hpcdl.core.codec import CodecError
 from hpcdl.core.events import Event, Recorded, decode, encode
 from hpcdl.core.journal import JournalError
+from hpcdl.wire.private import write_new
 
 EVENT_SCHEMA = 1
 """Of the bodies that this program writes, and the highest that it reads."""
@@ -75,15 +76,8 @@ def write_archive(folder: Path, rows: Sequence[EventRow]) -> str:
     content = gzip.compress("".join(f"{dumps(list(row))}\n" for row in rows).encode("ascii"), 6, mtime=0)
     temporary = folder / f".{name}.tmp"
     temporary.unlink(missing_ok=True)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    write_new(temporary, content)
     try:
-        try:
-            left = memoryview(content)
-            while left:
-                left = left[os.write(fd, left) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
         os.replace(temporary, folder / name)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -18,7 +18,8 @@ class NotPrivate(Exception):
     """A file or folder that is not what, or whose, it should be; the message is one line and names the next step."""
 
 
-def _check(info: os.stat_result, path: Path, *, folder: bool) -> None:
+def check_private(info: os.stat_result, path: Path, *, folder: bool) -> None:
+    """Raises NotPrivate unless `info` is of a folder, or a regular file, that is ours and closed to others."""
     kind = "folder" if folder else "file"
     if not (stat.S_ISDIR(info.st_mode) if folder else stat.S_ISREG(info.st_mode)):
         raise NotPrivate(f"{path} is not a {kind}: move it away")
@@ -43,7 +44,7 @@ def open_private_folder(path: Path) -> int:
             raise NotPrivate(f"{path} is {what}") from None
         raise
     try:
-        _check(os.fstat(fd), path, folder=True)
+        check_private(os.fstat(fd), path, folder=True)
     except BaseException:
         os.close(fd)
         raise
@@ -78,7 +79,7 @@ def open_private(path: Path, flags: int = os.O_RDONLY, *, dir_fd: int | None = N
             raise NotPrivate(f"{path} is not a file: move it away") from None
         raise
     try:
-        _check(os.fstat(fd), path, folder=False)
+        check_private(os.fstat(fd), path, folder=False)
         os.set_blocking(fd, True)
     except BaseException:
         os.close(fd)

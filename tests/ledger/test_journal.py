@@ -345,7 +345,7 @@ def test_files_are_private(path: Path, tmp_path: Path) -> None:
             "ledger-archive-000000000001-000000000001.jsonl.gz": 0o600,
         }
     path.chmod(0o640)
-    with pytest.raises(JournalError, match="open to others: run chmod 600"):
+    with pytest.raises(JournalError, match=r"open to others \(mode 0640\): run chmod 600"):
         SqliteJournal(path)
     path.chmod(0o600)
     moved = path.rename(tmp_path / "moved")
