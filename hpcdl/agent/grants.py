@@ -8,10 +8,10 @@ machine costs is no loss. The file is put aside as grants.jsonl.1 when it is lar
 import json
 import logging
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpcdl.agent.processes import boot_id
 from hpcdl.agent.reports import Key, boottime
 from hpcdl.wire.private import NotPrivate, open_private
 
@@ -38,7 +38,7 @@ class Grants:
         self._write(FREED, key, uuids)
 
     def _write(self, what: str, key: Key, uuids: Sequence[str | None]) -> None:
-        moment = {"boot": round(boottime(), 3), "time": round(time.time(), 3)}
+        moment = {"boot": round(boottime(), 3), "boot_id": boot_id()}
         lines = [
             json.dumps({**moment, "uuid": uuid, "job": key[0], "incarnation": key[1], "what": what}) for uuid in uuids
         ]
