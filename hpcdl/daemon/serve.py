@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import sys
 import time
 from pathlib import Path
@@ -38,6 +37,7 @@ from hpcdl.marble import register
 from hpcdl.profiles import conf_folder, load_profiles
 from hpcdl.wire.access import AccessFile, write_access
 from hpcdl.wire.messages import MAX_MESSAGE, HeartbeatMessage
+from hpcdl.wire.tls import server_context
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -177,8 +177,6 @@ class Daemon:
         )
         config = uvicorn.Config(
             api.application(),
-            ssl_certfile=str(self.identity.certificate_path),
-            ssl_keyfile=str(self.identity.key_path),
             ws=PingedProtocol,
             ws_max_size=MAX_MESSAGE,
             ws_per_message_deflate=False,
@@ -193,9 +191,7 @@ class Daemon:
             timeout_keep_alive=30,
         )
         config.load()
-        if config.ssl is None:
-            raise AssertionError("the server has no TLS context")
-        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
+        config.ssl = server_context(self.identity.certificate_path, self.identity.key_path)
         server = uvicorn.Server(config)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # ours suspend first
         return server
