@@ -35,7 +35,7 @@ def timed(call: Callable[[int], object]) -> dict[str, float]:
     return {"median_us": round(statistics.median(means) * 1e6, 3), "max_us": round(max(means) * 1e6, 3)}
 
 
-def session(folder: Path, reads: bool) -> Session:
+def connected(folder: Path, reads: bool) -> Session:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(folder / "s"))
     listener.listen(1)
@@ -49,27 +49,31 @@ def session(folder: Path, reads: bool) -> Session:
         threading.Event().wait()
 
     threading.Thread(target=serve, daemon=True).start()
-    it = Session({"HPCDL_SOCKET": str(folder / "s"), "HPCDL_SIGNAL": "none"}, 0, None)
-    it.connect()
-    return it
+    session = Session({"HPCDL_SOCKET": str(folder / "s"), "HPCDL_SIGNAL": "none"}, 0, None)
+    session.connect()
+    return session
 
 
-def every_time(it: Session, step: int) -> None:
-    it._next_progress = 0.0
-    it.progress(step, 1000, step)
+def every_time(session: Session, step: int) -> None:
+    session._next_progress = 0.0
+    session.progress(step, 1000, step)
+
+
+def costs(session: Session) -> dict[str, dict[str, float]]:
+    return {
+        "progress": timed(lambda step: session.progress(step, 1000, step)),
+        "progress_unthrottled": timed(lambda step: every_time(session, step)),
+        "should_suspend": timed(lambda step: session.should_suspend()),
+    }
 
 
 def main() -> None:
     result: dict[str, object] = {"schema": 1, "python": sys.version.split()[0], "cpus": os.cpu_count()}
     outside = Session({}, 0, None)
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
-        inside, full = session(Path(one), True), session(Path(two), False)
-        for name, it in (("outside", outside), ("inside", inside), ("full", full)):
-            result[name] = {
-                "progress": timed(lambda step, it=it: it.progress(step, 1000, step)),  # type: ignore[misc]
-                "progress_unthrottled": timed(lambda step, it=it: every_time(it, step)),  # type: ignore[misc]
-                "should_suspend": timed(lambda step, it=it: it.should_suspend()),  # type: ignore[misc]
-            }
+        inside, full = connected(Path(one), True), connected(Path(two), False)
+        for name, session in (("outside", outside), ("inside", inside), ("full", full)):
+            result[name] = costs(session)
     sys.stdout.write(json.dumps(result, indent=1) + "\n")
 
 

@@ -11,13 +11,12 @@ from pathlib import Path
 import click
 
 from hpcdl.cli.output import Output, outputs, print_ids, print_json, say
-from hpcdl.cli.rows import JOB_ID, connect
+from hpcdl.cli.rows import FINISHED, JOB_ID, connect
 from hpcdl.client import FOLLOW_S, ClientError
 
 _POLL_S = 0.2
 _ASK_S = 1.0  # between two questions whether the job is finished
 _PIECE = 1 << 20
-_FINISHED = ("DONE", "FAILED", "CANCELLED")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -107,7 +106,7 @@ def _follow(ctx: click.Context, home: Path, job: int, incarnation: int | None, n
     finished = False
     while True:
         if time.monotonic() - asked_at >= _ASK_S:
-            finished = client.get(f"/v1/jobs/{job}")["job"]["state"] in _FINISHED
+            finished = client.get(f"/v1/jobs/{job}")["job"]["state"] in FINISHED
             asked_at = time.monotonic()
         files = log_files(home, job, incarnation, node)
         for file in files:

@@ -24,6 +24,9 @@ class JobId(click.IntRange):
 
 JOB_ID = JobId(min=1)
 
+FINISHED = ("DONE", "FAILED", "CANCELLED")
+"""States of a job that will not run again."""
+
 
 def connect(ctx: click.Context, patience_s: float = PATIENCE_S) -> Client:
     """A client of the daemon that `--home` names, closed when the command ends."""

@@ -5,11 +5,10 @@ import time
 import click
 
 from hpcdl.cli.output import Output, Row, escape, outputs, print_ids, print_json, say
-from hpcdl.cli.rows import JOB_ID, connect, end_text
+from hpcdl.cli.rows import FINISHED, JOB_ID, connect, end_text
 from hpcdl.client import FOLLOW_S, ApiError, path_with
 
 JOBS = click.argument("jobs", nargs=-1, required=True, type=JOB_ID, metavar="JOB...")
-FINISHED = ("DONE", "FAILED", "CANCELLED")
 TIMED_OUT = 124  # as timeout(1) says it
 _ROUND_S = 30.0  # one question; the daemon holds the answer back for as long
 

@@ -21,9 +21,6 @@ class JobState(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
-
-
 class IncarnationState(StrEnum):
     """GATED: warm, holds no GPU. RUNNING: GPUs granted. SAVING: asked to suspend. EXITED: gone, its GPUs free."""
 

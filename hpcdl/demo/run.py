@@ -48,8 +48,8 @@ def main(set_number: int = 3, scale: float | None = None, report: Path | None = 
             for policy in POLICIES:
                 print(f"\n{policy}: a daemon of its own in {homes / policy}", flush=True)
                 episodes.append(play(homes / policy, policy, jobset, scale, profiles))
-                made = episodes[-1].measures
-                print(f"{policy}: {made.makespan_s * scale:.0f} emulated s; everything is stopped", flush=True)
+                makespan_s = episodes[-1].measures.makespan_s
+                print(f"{policy}: {makespan_s * scale:.0f} emulated s; everything is stopped", flush=True)
             files = write(folder, jobset, episodes[0], episodes[1], profiles)
     except KeyboardInterrupt:
         print("hpcdl demo: interrupted; everything that it started is stopped", flush=True)

@@ -10,6 +10,7 @@ from hpcdl.core.lifecycle import fold
 from hpcdl.core.model import Cause, Job, JobState, World
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count
+from hpcdl.report import event_of
 
 _BAR = 24
 
@@ -36,10 +37,7 @@ class Watch:
         lines: list[str] = []
         for row in rows:
             self.rows.append(row)
-            body = dict(row["body"])
-            if isinstance(body.get("spec"), dict):
-                body["spec"] = {key: value for key, value in body["spec"].items() if key != "env"}
-            event = ev.decode(row["kind"], body)
+            event = event_of(row)
             before = self.world
             self.world = fold(before, [ev.Recorded(row["seq"], row["at"], row["version"], event)])
             if isinstance(event, ev.JobSubmitted) and self._begin is None:
@@ -68,12 +66,13 @@ class Watch:
                 return f"node {event.node} is lost: {event.reason}"
             case ev.JobEvent():
                 job = self.world.jobs[event.job]
-                told = self._change_of_job(before.jobs.get(event.job), job, event)
+                told = self._change_of_job(before.jobs.get(event.job), event)
                 return None if told is None else f"{job.spec.name} {told}"
             case _:
                 return None
 
-    def _change_of_job(self, before: Job | None, job: Job, event: ev.JobEvent) -> str | None:
+    def _change_of_job(self, before: Job | None, event: ev.JobEvent) -> str | None:
+        """What happened to a job, which stood as `before` says; None for what a newcomer need not see."""
         match event:
             case ev.JobSubmitted():
                 return f"submitted, {event.spec.steps} steps"

@@ -2,7 +2,7 @@
 
 from hpcdl.report.measures import JobMeasures, RunMeasures, measure
 from hpcdl.report.page import Run, Table, render, timeline_page
-from hpcdl.report.spans import History, read_history
+from hpcdl.report.spans import History, event_of, read_history
 
 __all__ = [
     "History",
@@ -10,6 +10,7 @@ __all__ = [
     "Run",
     "RunMeasures",
     "Table",
+    "event_of",
     "measure",
     "read_history",
     "render",

@@ -271,16 +271,21 @@ def _pieces(stay: Stay, end: float) -> tuple[Piece, ...]:
 
 
 def read_history(rows: Iterable[Mapping[str, Any]]) -> History:
-    """The history in event rows as `GET /v1/events` answers them, oldest first. KeyError where a row is none."""
+    """The history in event rows as `GET /v1/events` answers them, oldest first. Raises KeyError for what is no row."""
     growing = _Growing()
     for row in rows:
-        body = dict(row["body"])
-        if isinstance(body.get("spec"), dict):
-            # The API names the variables of a job's environment only, so it does not read back as a spec's.
-            body["spec"] = {key: value for key, value in body["spec"].items() if key != "env"}
         try:
-            event = ev.decode(str(row["kind"]), body)
+            event = event_of(row)
         except CodecError:
             continue
         growing.take(event, float(row["at"]))
     return growing.finish()
+
+
+def event_of(row: Mapping[str, Any]) -> ev.Event:
+    """The event in a row of `GET /v1/events`. Raises CodecError for one that this version does not know."""
+    body = dict(row["body"])
+    if isinstance(body.get("spec"), dict):
+        # The API names the variables of a job's environment only, so it does not read back as a spec's.
+        body["spec"] = {key: value for key, value in body["spec"].items() if key != "env"}
+    return ev.decode(str(row["kind"]), body)

@@ -147,7 +147,7 @@ def _axis(scale: Scale, height: int) -> str:
 def _blocks(spans: Sequence[Span]) -> list[list[Span]]:
     """Spans of one incarnation on neighbouring GPUs of a node, to be drawn as one bar."""
     blocks: list[list[Span]] = []
-    for span in sorted(spans, key=lambda s: (s.job, s.incarnation, s.node, s.gpu)):
+    for span in sorted(spans, key=lambda each: (each.job, each.incarnation, each.node, each.gpu)):
         last = blocks[-1][-1] if blocks else None
         if last is not None and (last.job, last.incarnation, last.node, last.gpu + 1) == (
             span.job,
