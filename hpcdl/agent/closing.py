@@ -7,7 +7,7 @@ import signal
 from typing import Protocol
 
 from hpcdl.agent import processes
-from hpcdl.agent.endings import END, KILL_INTERVAL_S, Action, Ending, Seen
+from hpcdl.agent.escalation import END, KILL_INTERVAL_S, Action, Ending, Seen
 from hpcdl.agent.processes import Process
 from hpcdl.agent.ranks import Rank, Trainer, send_all
 from hpcdl.agent.startfile import Start

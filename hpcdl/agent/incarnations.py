@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.agent import processes, start
-from hpcdl.agent.channel import SupervisorLink
 from hpcdl.agent.environment import gpu_environment, nodes_environment
 from hpcdl.agent.gpus import Gpus
 from hpcdl.agent.grants import Grants
 from hpcdl.agent.orders import Limits, Refusal, indices_of, make_start, nodes_and_gpus
 from hpcdl.agent.reports import Key, ReportLog, boottime
+from hpcdl.agent.supervisorlink import SupervisorLink
 from hpcdl.agent.translate import Names, Progress, event_of, exit_of
 from hpcdl.core import events as ev
 from hpcdl.core.model import Cause

@@ -1,4 +1,7 @@
-"""What may come to a supervisor over the side channel, checked once, at the border."""
+"""What may come to a supervisor over the side channel, checked once, at the border.
+
+What each packet means is in docs/protocols.md; times are seconds, steps count those that are done.
+"""
 
 from __future__ import annotations
 

@@ -65,17 +65,6 @@ def start_ticks_of_child(pid: int) -> int:
     return stat.start_ticks
 
 
-def is_stopped(pid: int) -> bool:
-    """True while SIGSTOP or the like holds it."""
-    stat = _stat(pid)
-    return stat is not None and stat.state == STOPPED
-
-
-def is_alive(process: Process) -> bool:
-    """True while this very process runs, whatever its state; false for a zombie and for another one of its pid."""
-    return start_ticks(process.pid) == process.start_ticks
-
-
 def catches(pid: int, number: signal.Signals) -> bool:
     """True if the process has a handler for the signal (ignoring it is not one)."""
     mask = _status(pid).get("SigCgt")

@@ -10,7 +10,7 @@ from collections import deque
 
 from hpcdl.agent.packets import LIMIT
 
-NAME = "s"
+NAME = "s"  # of the socket in the run folder
 BACKLOG = 64
 QUEUE_LIMIT = 256  # packets to a peer that does not read
 _PEER = struct.Struct("3i")  # pid, uid, gid

@@ -17,10 +17,10 @@ from typing import Any
 import hpcdl
 from hpcdl.agent import processes, records, startfile
 from hpcdl.agent.reports import Key
+from hpcdl.agent.runfolder import LOCK
 from hpcdl.agent.startfile import Start
 from hpcdl.wire.private import NotPrivate, make_private_folder, open_private, write_new
 
-LOCK = "lock"
 RECORD_LIMIT = 64 << 20
 _NAME = re.compile(r"([1-9]\d*)\.([1-9]\d*)")
 

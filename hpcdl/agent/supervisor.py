@@ -17,12 +17,12 @@ from hpcdl.agent.claim import Stale, write_claim
 from hpcdl.agent.clients import RETRY_S, Clients, Refusal
 from hpcdl.agent.clock import Clock
 from hpcdl.agent.closing import Closing, describe
-from hpcdl.agent.endings import ABSENCE, END, SUSPEND
+from hpcdl.agent.escalation import ABSENCE, END, SUSPEND
 from hpcdl.agent.output import Log, Output, ProgressReader, last_line, printable
 from hpcdl.agent.packets import Attach, Progress
 from hpcdl.agent.ranks import Rank, Trainer
 from hpcdl.agent.records import AlreadyStarted, Records
-from hpcdl.agent.sidechannel import Connection, Listener
+from hpcdl.agent.sidechannel import NAME, Connection, Listener
 from hpcdl.agent.startfile import BadStart, Start, decode
 from hpcdl.agent.wakeup import Wakeup
 
@@ -150,7 +150,7 @@ class Supervisor:
         if not self._start.gate and not self._claim():
             self._finish()
             return
-        environment = self._start.environment(os.path.join(self._path, "s"))
+        environment = self._start.environment(os.path.join(self._path, NAME))
         try:
             pid = launch.launch(self._start, environment, self._output.write_end, self._umask)
         except launch.NotStarted as error:
@@ -279,7 +279,7 @@ class Supervisor:
             return
         self._closing.heard = True
         if rank.number != 0:
-            return  # only rank 0 writes
+            return  # the writer is rank 0; what others saved is theirs
         self._save_failed, self._save_errno = False, None
         self._closing.final = self._closing.final or packet.final
         self._reached(packet.step)

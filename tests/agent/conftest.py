@@ -67,6 +67,12 @@ def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_
     return value
 
 
+def stopped(pid: int) -> bool:
+    """Whether SIGSTOP or the like holds the process."""
+    found = processes.look(pid)
+    return found is not None and found.stopped
+
+
 class Client:
     """One connection to a supervisor."""
 
@@ -238,8 +244,8 @@ class Agent:
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
-    it = Agent(tmp_path)
+    agent = Agent(tmp_path)
     try:
-        yield it
+        yield agent
     finally:
-        it.close()
+        agent.close()

@@ -7,8 +7,7 @@ import signal
 
 import pytest
 
-from hpcdl.agent import processes
-from tests.agent.conftest import ATTACH, Agent, until
+from tests.agent.conftest import ATTACH, Agent, stopped, until
 
 SUSPENDABLE = (
     ATTACH
@@ -166,7 +165,7 @@ def test_a_stopped_trainer_is_continued_to_be_suspended(agent: Agent) -> None:
     pid = agent.wait("attached")["pid"]
     agent.wait("ready")
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: processes.is_stopped(pid), "the stop")
+    until(lambda: stopped(pid), "the stop")
     agent.connect().send("suspend", grace_s=30.0)
     record = agent.exit()
     assert (record["code"], record["ended_by"]) == (0, "suspend")
@@ -178,7 +177,7 @@ def test_a_trainer_that_stays_stopped_is_continued_with_a_note(agent: Agent) -> 
     agent.start(ATTACH + "while not os.path.exists('go'): time.sleep(0.01)", stopped_s=1.0)
     pid = agent.wait("attached")["pid"]
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: processes.is_stopped(pid), "the stop")
+    until(lambda: stopped(pid), "the stop")
     note = agent.wait("note")
     assert note["text"] == f"stopped for 1 s, continued: process {pid}"
     (agent.base / "go").touch()

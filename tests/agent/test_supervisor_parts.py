@@ -15,7 +15,7 @@ from hpcdl.agent import claim, sidechannel
 from hpcdl.agent.agentlink import STUCK_S, AgentLink
 from hpcdl.agent.claim import Stale, write_claim
 from hpcdl.agent.clock import Clock
-from hpcdl.agent.endings import END, SUSPEND, Action, Ending, Seen
+from hpcdl.agent.escalation import END, SUSPEND, Action, Ending, Seen
 from hpcdl.agent.packets import Attach, Malformed, Suspend, WrongVersion, encode, parse
 from hpcdl.agent.sidechannel import QUEUE_LIMIT, Closed, Connection, Listener
 from hpcdl.agent.startfile import BadStart, Start, decode

@@ -1,4 +1,4 @@
-"""When to do what to a trainer that must end: ask, ask again, SIGTERM, SIGKILL. Pure; times in seconds on one clock."""
+"""When a trainer that must end is asked, asked again, sent SIGTERM and SIGKILL. Pure; seconds on one clock."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ SUSPEND, END, ABSENCE = "suspend", "end", "absence"  # what `exit` says in `ende
 
 
 class Action(Enum):
+    """What is to be done to the trainer's processes; the value says to whom."""
+
     ASK = "the message and the suspend signal to whoever handles them"
     TERMINATE = "SIGTERM to all"
     KILL = "SIGKILL to all"

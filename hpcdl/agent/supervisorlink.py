@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.agent.packets import LIMIT, VERSION, encode
+from hpcdl.agent.sidechannel import NAME
 
-NAME = "s"
 _PEER = struct.Struct("3i")  # pid, uid, gid
 
 
