@@ -235,7 +235,11 @@ def test_what_a_new_daemon_does_not_expect_is_ended(daemon: Daemon, agents: Agen
     state = daemon.inventories[1].gpus[0]
     assert state.state == "dirty"
     assert "job 1.1" in state.detail
-    until(lambda: [e.state for e in daemon.of("GpuChanged")][-1:] == ["ok"], "the GPU to be free")
+
+    def states() -> list[str]:  # of the GPU that was held; those of all may follow an inventory
+        return [event.state for event in daemon.of("GpuChanged") if event.index == state.index]
+
+    until(lambda: states()[-1:] == ["ok"], "the GPU to be free")
     assert processes.look(pid) is None
     assert not daemon.of("GpusFreed", 1)
     until(lambda: not (agents.run / "1.1").exists(), "the run folder to go")
