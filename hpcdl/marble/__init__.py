@@ -1,4 +1,4 @@
-"""MARBLE (CLUSTER'20): Algorithm 1, its baseline, and our variant with warm starts."""
+"""MARBLE (CCGrid 2020): Algorithm 1, its baseline, and our variant with warm starts."""
 
 from hpcdl.core.policy import Policies
 from hpcdl.marble.algorithm import Marble
