@@ -232,7 +232,7 @@ for _base in (JobEvent, IncarnationEvent, NodeEvent, Report):
 REPORTS = (Started, AtGate, Attached, TrainerReady, Progressed, Saved, Exited, GpusFreed, Noted)
 
 
-# --- incarnations: what lifecycle concludes ------------------------------------------------------------------------
+# --- incarnations: what endings concludes --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What hpcdl talks about: jobs, placements, incarnations, nodes. Values only; `lifecycle` says how they change."""
+"""What hpcdl talks about: jobs, placements, incarnations, nodes. Values only; `effects` says how they change."""
 
 import re
 from dataclasses import dataclass, field
@@ -378,7 +378,7 @@ class Target:
 
 @dataclass(slots=True)
 class World:
-    """Everything the daemon knows, made by folding events. Treat as read-only outside `lifecycle`.
+    """Everything the daemon knows, made by folding events. Treat as read-only outside `effects`.
 
     `seq`, `at`: number and time of the last event. `active`: the ids of unfinished jobs, in order of submission (a dict
     for its order). `holders`: which (job, incarnation) holds a GPU. `request_ids`: the jobs of each submit.

@@ -11,7 +11,7 @@ class IllegalEvent(ValueError):
 _G, _R, _S, _X = IncarnationState.GATED, IncarnationState.RUNNING, IncarnationState.SAVING, IncarnationState.EXITED
 
 TRANSITIONS: dict[tuple[IncarnationState | None, type[ev.Event]], IncarnationState] = {
-    # A start with GPUs makes RUNNING, one without makes GATED (`lifecycle._start_requested`).
+    # A start with GPUs makes RUNNING, one without makes GATED (`effects._start_requested`).
     (None, ev.StartRequested): _R,
     (_G, ev.Started): _G,
     (_G, ev.Attached): _G,
