@@ -34,9 +34,9 @@ from hpcdl.wire.messages import (
 log = logging.getLogger("hpcdl.agent")
 
 LEASE_S = 600.0
-"""Until a daemon has told another."""
+"""Seconds; until a daemon has told its own."""
 LAST_WORDS_S = 5.0
-"""After a bye: reports that no daemon takes any more stay in the log for the next agent."""
+"""Seconds that a dismissed agent waits for a daemon to take its reports; then they are left to the next agent."""
 LOOK_S, LAST_LOOK_S = 1.0, 0.02
 
 
@@ -80,7 +80,7 @@ class Agent:
 
     @property
     def interval_s(self) -> float:
-        """Between heartbeats, as the daemon wants it."""
+        """Seconds between two heartbeats, as the daemon wants it."""
         return self._site.interval_s
 
     async def run(self) -> None:

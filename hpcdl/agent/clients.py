@@ -26,13 +26,13 @@ class Refusal(Exception):
 
 
 class Hearer(Protocol):
-    """Who acts on what clients say."""
+    """Who acts on what clients say: the supervisor."""
 
     def on_attach(self, packet: Attach, connection: Connection) -> Rank:
         """A rank says who it is. Raises Refusal."""
 
     def on_attached(self, rank: Rank) -> None:
-        """It has been told that it is attached."""
+        """The rank has been told that it is attached."""
 
     def on_rank(self, rank: Rank, packet: FromRank) -> None:
         """A rank reports."""

@@ -22,10 +22,14 @@ STOPPED_LOOK_S = 2.0
 
 
 class Recorder(Protocol):
+    """Adds a record of this kind to record.jsonl."""
+
     def __call__(self, kind: str, **body: object) -> None: ...
 
 
 class Send(Protocol):
+    """Sends a packet of this kind to a rank, if it is connected."""
+
     def __call__(self, rank: Rank, kind: str, **body: object) -> None: ...
 
 

@@ -38,7 +38,7 @@ LOOK_S = 0.1
 OPEN_S = 10.0
 ANSWER_S = 30.0
 BEAT_PAUSE_S = 0.2
-"""At least, between heartbeats."""
+"""Seconds between two heartbeats, at least."""
 PING_S, PONG_S = 5.0, 15.0
 """How often the daemon is asked whether it is there, and how long it has to answer."""
 
@@ -84,7 +84,7 @@ class Caller(Protocol):
 
     @property
     def interval_s(self) -> float:
-        """Between heartbeats."""
+        """Seconds between two heartbeats."""
 
 
 class Connection:

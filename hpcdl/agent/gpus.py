@@ -20,7 +20,7 @@ log = logging.getLogger("hpcdl.agent")
 
 OK, LOST, DIRTY = "ok", "lost", "dirty"
 LOOK_S = 10.0
-"""So long an exit waits to hear how its GPUs are."""
+"""Seconds that the report of an exit waits for a fresh look at its GPUs."""
 UNKNOWN: GpuState = "unknown"
 EMULATED = "emulated"
 RESIDENT = frozenset({"Xorg", "Xwayland", "gnome-shell", "nvidia-persiste", "nvidia-cuda-mps"})
@@ -88,8 +88,10 @@ class Gpus:
         return cuda_visible_devices(gpus)
 
     def claim(self, key: Key, uuids: Sequence[str], indices: Sequence[int] = ()) -> str | None:
-        """Notes that these are the incarnation's now; or why not. `indices`: by which they were granted, if not those
-        by which they are known now."""
+        """Notes that the incarnation holds these GPUs; returns why it may not, else None.
+
+        `indices`: those by which they were granted, where they are others than now.
+        """
         for uuid in uuids:
             holder = self._holders.get(uuid)
             if holder is not None and holder[0] != key:

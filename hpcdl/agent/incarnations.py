@@ -29,12 +29,15 @@ from hpcdl.wire.private import NotPrivate
 log = logging.getLogger("hpcdl.agent")
 
 FREE_AT_ONCE_S = 2.0
-"""A GPU that is to be granted may be held for so long by what has just left it."""
+"""Seconds for which a GPU that is granted may still be held by a program that is just ending."""
 DIRTY_AFTER_S = 30.0
+"""Seconds after its exit from which on GPUs that an incarnation still holds are reported dirty."""
 HUNG_AFTER_S = 60.0
 """Beyond the grace: a supervisor that has not ended its trainer by then is ended itself."""
 UNOPENED_GRACE_S = 5.0
+"""For a trainer whose gate cannot be opened."""
 STALE_GRACE_S = 10.0
+"""For a trainer that the daemon does not expect."""
 
 
 class Stage(Enum):
@@ -48,8 +51,12 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class Site:
-    """What all parts of a node share. `changed`: a trainer came or went; `connected`: a daemon is there; `interval_s`:
-    between reports of progress."""
+    """What all parts of a node share.
+
+    `run`: the agent's folder. `emulated`: the folder of emulated GPUs, None with real ones. `stderr`: a descriptor for
+    what supervisors say. `on_freed` is called with a part once nothing is left of it. `changed`: a trainer came or
+    went. `interval_s`: seconds between reports of progress. `connected`: a daemon is there.
+    """
 
     node: str
     instance: str

@@ -49,6 +49,7 @@ class Log:
             note(f"the log {path} cannot be written, the output is dropped: {error.strerror}")
 
     def write(self, data: bytes) -> None:
+        """Append to the log; never raises, never waits."""
         if self._file < 0:
             return
         if self._dropped:

@@ -134,6 +134,7 @@ def parse(raw: bytes) -> Packet | None:
 
 
 def encode(kind: str, **body: object) -> bytes:
+    """A packet as it goes over the side channel."""
     return json.dumps({"v": VERSION, "type": kind, **body}, separators=(",", ":")).encode()
 
 

@@ -68,6 +68,7 @@ class Start:
 
     @property
     def suspend_signal(self) -> Signals | None:
+        """The preset's signal; None where the trainer cannot be asked."""
         return PRESETS[self.signal]
 
     def environment(self, socket_path: str) -> dict[str, str]:

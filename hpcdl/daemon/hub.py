@@ -81,8 +81,8 @@ class Hub:
             else:
                 connection.early.append(request)
 
-    def notice_the_gone(self) -> None:
-        """Says again which agents are gone: when they went, a full disk may have kept that out of the ledger."""
+    def report_absent(self) -> None:
+        """Tells the Controller again of agents that are gone: a full disk may have kept it from recording that."""
         for name, node in self._loop.world.nodes.items():
             if node.connected and name not in self._connections:
                 self._loop.send(cmd.AgentGone(name, "the connection ended"))

@@ -206,7 +206,7 @@ class Daemon:
         return ticks
 
     def _monitor(self) -> None:
-        self._running.call_soon_threadsafe(self.hub.notice_the_gone)
+        self._running.call_soon_threadsafe(self.hub.report_absent)
         self.loop.send(cmd.Tick())
 
     def _on_trouble(self, where: str, detail: str) -> None:

@@ -84,11 +84,13 @@ class Output:
 
 
 def gpu_argv(program: str = "nvidia-smi", mig: bool = True) -> list[str]:
+    """The command that lists all GPUs and what they do; without `mig` for drivers that refuse that field."""
     fields = [*FIELDS, MIG_FIELD] if mig else FIELDS
     return [program, f"--query-gpu={','.join(fields)}", "--format=csv"]
 
 
 def apps_argv(program: str = "nvidia-smi") -> list[str]:
+    """The command that lists the compute processes on all GPUs."""
     return [program, f"--query-compute-apps={','.join(APP_FIELDS)}", "--format=csv"]
 
 

@@ -54,7 +54,7 @@ def _promote(pool: Pool) -> None:
         if any(share.node not in pool.nodes for share in held.shares):
             continue
         best = best_on(pool, job, held.nodes)
-        if held.per_node >= best:  # it is as fast as on these nodes it can be
+        if held.per_node >= best:  # these nodes have nothing faster for it
             role = Placement(held.shares, Role.PRIMARY, held.layout)
             pool.give(job, role, role_reason(job, role, pool, best))
         elif job.state is JobState.RUNNING and job.can_suspend:
@@ -87,7 +87,7 @@ def _run_multiple_jobs(pool: Pool) -> None:
         if chosen is not None:
             pool.give(job, chosen, role_reason(job, chosen, pool, best_on(pool, job, chosen.nodes)))
             continue
-        pool.refuse(job, waiting(pool, job, first, most_free(pool)))
+        pool.refuse(job, waiting(job, first, most_free(pool)))
         first = first or job
 
 

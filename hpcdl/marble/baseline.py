@@ -33,8 +33,8 @@ class FifoExclusive:
                 key=lambda name: (-min(job.gpus_max, len(pool.free[name])), len(pool.free[name]), name),
             )
             if first is not None or len(fitting) < job.nodes:
-                text = f"{len(empty)} of {count(len(pool.nodes), 'node')} empty"
-                pool.refuse(job, f"gets {_whole(job)}; " + waiting(pool, job, first, text))
+                free = f"{len(empty)} of {count(len(pool.nodes), 'node')} empty"
+                pool.refuse(job, f"gets {_whole(job)}; " + waiting(job, first, free))
                 first = first or job
                 continue
             _place(pool, job, fitting[: job.nodes])

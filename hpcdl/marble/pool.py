@@ -70,6 +70,7 @@ def pool_of(view: View) -> Pool:
 
 
 def _grantable(pool: Pool, job: JobView, target: Placement) -> bool:
+    """Whether the job can still be given its last target: in its range, and of GPUs that are free or its own."""
     own = set(job.placement.gpus) if job.placement is not None else set()
     if len(target.shares) != job.nodes:
         return False
@@ -85,11 +86,12 @@ def _grantable(pool: Pool, job: JobView, target: Placement) -> bool:
 
 
 def best_on(pool: Pool, job: JobView, names: Iterable[str]) -> int:
-    """The job's fastest number of GPUs a node where the smallest of these nodes limits it."""
+    """The number of GPUs per node on which the job is fastest, as the smallest of these nodes allows."""
     return job.best_gpus(min(len(pool.nodes[name].gpus) for name in names))
 
 
 def _kept(pool: Pool, job: JobView, placement: Placement) -> str:
+    """Why the job keeps these GPUs."""
     missing = {name for name in placement.nodes if name not in pool.nodes}
     if missing:
         why = "whose GPUs are lost or dirty" if missing <= pool.view.bare else "whose agent is away"
@@ -132,15 +134,15 @@ def impossible(pool: Pool, job: JobView) -> str:
     return ""
 
 
-def waiting(pool: Pool, job: JobView, first: JobView | None, first_text: str) -> str:
-    """Why a job waits: what it needs, and what is there. `first`: the job before it that waits too, or None."""
+def waiting(job: JobView, first: JobView | None, free: str) -> str:
+    """Why a job waits: what it needs, and what is `free`. `first`: the job that waits before all others, or None."""
     if first is None:
-        return f"needs {_wanted(job)}, {first_text}"
-    return f"needs {_wanted(job)}, {first_text}; job {first.id} is before it"
+        return f"needs {_wanted(job)}, {free}"
+    return f"needs {_wanted(job)}, {free}; job {first.id} is before it"
 
 
 def most_free(pool: Pool) -> str:
-    """`1 GPU is free on n1`: the node that has most."""
+    """`3 free on n1`, the node with most free GPUs, or `0 of 6 GPUs free`."""
     name = min(pool.free, key=lambda name: (-len(pool.free[name]), name))
     free = len(pool.free[name])
     total = sum(len(node.gpus) for node in pool.nodes.values())

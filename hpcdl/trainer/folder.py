@@ -46,6 +46,7 @@ class Checkpoint:
 
     @property
     def order(self) -> tuple[int, int]:
+        """The higher, the better: (incarnation, step)."""
         return (self.incarnation, self.step)
 
 
@@ -177,6 +178,7 @@ def _sync(root: Path) -> dict[str, int]:
 
 
 def sync_folder(path: Path) -> None:
+    """Make renames in the folder durable, where its file system can. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -48,8 +48,8 @@ class _Durable:
 
 
 class Session:
-    """What a training script holds of hpcdl. Outside hpcdl every method does nothing, save that checkpoints still
-    work on a folder that was given. Steps count those done: after the first step, `step` is 1."""
+    """What a training script holds of hpcdl. Outside hpcdl every method does nothing, except that checkpoints still
+    work on a folder that was given. Steps count those that are done: after the first one, `step` is 1."""
 
     def __init__(self, environ: Mapping[str, str], rank: int | None, checkpoint_dir: str | Path | None) -> None:
         self.rank = rank if rank is not None else _rank(environ)
@@ -240,6 +240,7 @@ class Session:
         raise SystemExit(code)
 
     def close(self) -> None:
+        """Close the channel, after what was sent on it; again is no error."""
         if self._channel is not None:
             self._channel.close()
 
