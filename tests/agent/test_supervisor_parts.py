@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent import claim, sidechannel
+from hpcdl.agent import claim, sidechannel, startfile
 from hpcdl.agent.agentlink import STUCK_S, AgentLink
 from hpcdl.agent.claim import Stale, write_claim
 from hpcdl.agent.clock import Clock
@@ -19,6 +19,8 @@ from hpcdl.agent.escalation import END, SUSPEND, Action, Ending, Seen
 from hpcdl.agent.packets import Attach, Malformed, Suspend, WrongVersion, encode, parse
 from hpcdl.agent.sidechannel import QUEUE_LIMIT, Closed, Connection, Listener
 from hpcdl.agent.startfile import BadStart, Start, decode
+from hpcdl.core.model import SIGNAL_PRESETS
+from hpcdl.trainer import session
 
 NOBODY = Seen(answerable=False, expected=False, saving=False, heard=False)
 SOMEBODY = Seen(answerable=True, expected=False, saving=False, heard=False)
@@ -250,3 +252,9 @@ def test_another_uid_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     listener.close()
     assert os.listdir(tmp_path) == []
     os.close(folder)
+
+
+def test_core_supervisor_and_trainer_have_the_same_presets() -> None:
+    """Each has a table of its own: the supervisor and the trainer import nothing of the others."""
+    for presets in (startfile.PRESETS, session.PRESETS):
+        assert {name: number and number.name for name, number in presets.items()} == SIGNAL_PRESETS
