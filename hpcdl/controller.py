@@ -10,7 +10,7 @@ from typing import Any
 from hpcdl.core import events as ev
 from hpcdl.core.commands import Command, Refused, Tick
 from hpcdl.core.intake import Intake, Settings
-from hpcdl.core.journal import Journal, Request
+from hpcdl.core.journal import Journal, JournalError, Request
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Target, World
 from hpcdl.core.plan import BadPlan, Plan, Profiles, View, build_view, check
@@ -94,7 +94,11 @@ class Controller:
         steps = reconcile(draft.world, now)
         for event in steps.events:
             draft.add(event, now)
-        requests = self._commit(draft, steps.requests, [])
+        try:
+            requests = self._commit(draft, steps.requests, [])
+        except JournalError:
+            self._trouble = ""  # what was to be told was not recorded: the next decision tells it
+            raise
         self.wake_at = min(wakes, default=None)
         self.undecided = False
         return requests

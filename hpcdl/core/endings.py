@@ -76,8 +76,8 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if hinted is not None and hinted.hint is not None and incarnation.ending is None:
         return hinted.hint, _how(hinted)  # a clean exit at an unopened gate, say, is no DONE
     asked = {part.ended_by for part in parts} - {None}
-    # Asked to go, a program may exit with 0 for having caught a signal: then it is done only if it said so, or was at
-    # its last step. If it was and did not say it, it resumes from its last checkpoint, and comes to its end again.
+    # Asked to go, a program may exit with 0 only because it caught a signal: it is done if it said so, or was at its
+    # last step. One that was complete and told neither resumes from its last checkpoint and comes to its end again.
     at_end = job.total is not None and job.step is not None and job.step >= job.total
     complete = at_end or any(part.done for part in parts)
     if clean and (not asked or (complete and "end" not in asked)):

@@ -203,12 +203,11 @@ class Loop:
             raise
         except JournalError as error:
             log.warning("no decision recorded: %s", error)
-            self._decide_at = self._clock.now() + RETRY_S
+            self._decide_later()
             return
         except Exception as error:
             log.exception("a decision failed")
-            self._controller.wake_at = None
-            self._decide_at = self._clock.now() + RETRY_S
+            self._decide_later()
             trouble = f"{type(error).__name__}: {error}"[:500]
             if trouble != self._trouble:
                 self._trouble = trouble
@@ -219,6 +218,11 @@ class Loop:
         self._on_change(self._controller.world)
         if requests:
             self._on_requests(requests)
+
+    def _decide_later(self) -> None:
+        """After a decision that failed. A wake-up time that has passed would have it tried again without a pause."""
+        self._controller.wake_at = None
+        self._decide_at = self._clock.now() + RETRY_S
 
     def _refuse_rest(self) -> None:
         while True:

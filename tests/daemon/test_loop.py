@@ -15,7 +15,7 @@ from hpcdl.core.model import GpuInfo, JobSpec, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies
 from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.loop import RETRY_S, Loop
 from hpcdl.marble import register
 
 SPEC = JobSpec(("true",), "job")
@@ -136,3 +136,22 @@ def test_a_lost_lease_ends_the_loop(running: Running) -> None:
     assert "another daemon" in running.lost.result(10)
     with pytest.raises(JournalError):
         running.ask(cmd.Submit((SPEC,), "r"))
+
+
+def test_a_wake_up_whose_decision_is_not_recorded_is_not_tried_without_a_pause(running: Running) -> None:
+    calls: list[float] = []
+    twice: Future[None] = Future()
+
+    def fail(now: float) -> list[Request]:
+        calls.append(now)
+        if len(calls) == 2:
+            twice.set_result(None)
+        raise JournalError("the disk is full")
+
+    def wake(controller: Controller) -> None:
+        controller.decide = fail  # type: ignore[method-assign]
+        controller.wake_at = 1.0  # long past
+
+    running.loop.call(wake).result(10)
+    twice.result(10)
+    assert calls[1] - calls[0] >= 0.9 * RETRY_S
