@@ -13,7 +13,7 @@ from hpcdl.core.intake import Intake, Settings
 from hpcdl.core.journal import Journal, JournalError, Request
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Target, World
-from hpcdl.core.plan import BadPlan, Plan, Profiles, View, build_view, check
+from hpcdl.core.plan import BadPlan, Known, Plan, Profiles, View, build_view, check
 from hpcdl.core.policy import Policies
 from hpcdl.core.reconcile import reconcile
 
@@ -38,6 +38,7 @@ class Controller:
         """Why each unfinished job stands where it stands, in the words of the last plan."""
         self._pending: dict[int, Request] = {request.id: request for request in journal.pending()}
         self._trouble = ""
+        self._known: Known = {}
 
     def begin(self, event: ev.DaemonStarted, now: float) -> None:
         """Records that a daemon took over. Raises JournalError."""
@@ -80,7 +81,7 @@ class Controller:
         A policy that fails or breaks a promise changes nothing: the targets stay. Raises JournalError.
         """
         draft = Draft(self.world)
-        view = build_view(draft.world, self.profiles, now)
+        view = build_view(draft.world, self.profiles, now, self._known)
         wakes = [job.retry_at for job in view.jobs if job.retry_at > now]
         plan = self._plan(draft, view, now)
         if plan is not None:

@@ -21,9 +21,9 @@ PACKAGE = ROOT / "hpcdl"
 # from another one of its floor.
 FLOORS = {
     0: ["core"],
-    1: ["counts", "report", "wire"],
-    2: ["adaptive", "deeppool", "elastic", "genie", "marble", "milp"],
-    3: ["batch", "config", "controller", "gpu", "harvest", "ledger", "profiles"],
+    1: ["counts", "learning", "placing", "report", "wire"],
+    2: ["adaptive", "baselines", "deeppool", "elastic", "genie", "marble", "milp"],
+    3: ["batch", "config", "controller", "gpu", "harvest", "ledger", "policies", "profiles"],
     4: ["agent", "client", "local", "lsf", "sim", "slurm"],
     5: ["daemon"],
     6: ["__main__", "cli", "demo"],
@@ -35,7 +35,19 @@ BESIDE = "trainer"
 BESIDE_IS_SEEN_FROM = 4
 
 # No clock, file, socket, process or thread; the same values in give the same values out.
-PURE = {"core", "counts", "report", "adaptive", "deeppool", "elastic", "genie", "marble"}
+PURE = {
+    "core",
+    "counts",
+    "learning",
+    "placing",
+    "report",
+    "adaptive",
+    "baselines",
+    "deeppool",
+    "elastic",
+    "genie",
+    "marble",
+}
 IMPURE = {
     "a clock": {"sched", "time"},
     "chance": {"random", "secrets", "uuid"},

@@ -49,7 +49,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 def _names(kind: Hashable) -> tuple[str, ...]:
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
         raise CodecError(f"cannot write a {kind!r}")
-    return tuple(field.name for field in dataclasses.fields(kind))
+    return tuple(field.name for field in dataclasses.fields(kind) if field.init)
 
 
 @cache

@@ -3,12 +3,14 @@
 A function here may replace entries of the world's outer dicts, which are a draft's own; the values inside are frozen.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from hpcdl.core import events as ev
 from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, Node, Part, Placement, World
+from hpcdl.core.observing import observe, thinned
 from hpcdl.core.transitions import FAILURES, TRANSITIONS, IllegalEvent, state_of
 
 
@@ -194,14 +196,24 @@ def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
     job, incarnation = _step(world, event)
     _part(world, event, incarnation)
     if incarnation.ready_at is None:
-        incarnation = replace(incarnation, ready_at=at, ready_step=event.step)
+        incarnation = replace(
+            incarnation, ready_at=at, ready_step=event.step, progressed_at=at, progressed_step=event.step
+        )
     _put(world, job, incarnation, step=event.step)
 
 
 def _progressed(world: World, event: ev.Progressed, at: float) -> None:
     job, incarnation = _step(world, event)
     _part(world, event, incarnation)
-    _put(world, job, incarnation, step=event.step, total=event.total if event.total is not None else job.total)
+    observe(world, job, incarnation, event.step, at)
+    changes: dict[str, Any] = {"step": event.step}
+    if event.total is not None:
+        changes["total"] = event.total
+    if event.metric is not None and math.isfinite(event.metric):
+        changes["accuracy"] = thinned((*job.accuracy, (event.step, event.metric)))
+    if incarnation.ready_at is not None:
+        incarnation = replace(incarnation, progressed_at=at, progressed_step=event.step)
+    _put(world, job, incarnation, **changes)
 
 
 def _saved(world: World, event: ev.Saved, at: float) -> None:
@@ -256,9 +268,12 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
     signature = event.signature
     failed = event.cause in FAILURES
     same = failed and signature == job.last_failure
+    granted = incarnation.granted_at
+    held_s = at - (incarnation.requested_at if granted is None else granted)
     world.jobs[job.id] = replace(
         job,
         live=live,
+        held_gpu_s=job.held_gpu_s + max(0.0, held_s) * len(incarnation.placement.gpus),
         suspended=event.cause is Cause.SUSPENDED,
         suspends=job.suspends + (event.cause is Cause.SUSPENDED),
         failures=job.failures + failed,

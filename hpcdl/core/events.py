@@ -180,11 +180,15 @@ class TrainerReady(Report):
 
 @dataclass(frozen=True, slots=True)
 class Progressed(Report):
-    """`step` of `total` done; at most one each interval, so it may be late by that much."""
+    """`step` of `total` done; at most one each interval, so it may be late by that much.
+
+    `metric`: the accuracy (or the like) that it is trained for, where the trainer says it.
+    """
 
     step: int = 0
     total: int | None = None
     samples: int | None = None
+    metric: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

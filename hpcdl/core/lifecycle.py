@@ -24,6 +24,7 @@ class Draft:
             nodes=dict(world.nodes),
             holders=dict(world.holders),
             request_ids=dict(world.request_ids),
+            observed=dict(world.observed),
         )
         self.events: list[tuple[float, ev.Event]] = []
 

@@ -1,9 +1,11 @@
 """What hpcdl talks about: jobs, placements, incarnations, nodes. Values only; `effects` says how they change."""
 
+import math
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hpcdl.core.profile import Observation
 from hpcdl.core.units import GpuRef
 
 
@@ -139,7 +141,11 @@ class JobSpec:
     name of its scaling profile. `steps`: training steps in all. `after`: jobs that must be DONE before it starts.
     `retries`: starts after a user error. `checkpoint_dir`: None is a folder in the daemon's home. `grace_s`: seconds to
     checkpoint in. `signal`: a key of SIGNAL_PRESETS. `progress_regex`: finds the step in its output. `gate`: its
-    command is run through `hpcdl.trainer.gate`, so it may be started ahead of its GPUs.
+    command is run through `hpcdl.trainer.gate`, so it may be started ahead of its GPUs. `gpus_counts`: the only numbers
+    of GPUs on each node that it can train on, ascending; empty: every one of its range. `nodes_max`: it may have from
+    `nodes` to that many; None: exactly `nodes`. `deadline`: when it is to be finished, in seconds since the epoch.
+    `model`: what it trains; a profile that is learnt is kept under it. `accuracy_target`: it ends once the metric that
+    it reports has reached this, however many steps that takes.
     """
 
     command: tuple[str, ...]
@@ -159,6 +165,11 @@ class JobSpec:
     signal: str = "hpcdl"
     progress_regex: str | None = None
     gate: bool = False
+    gpus_counts: tuple[int, ...] = ()
+    nodes_max: int | None = None
+    deadline: float | None = None
+    model: str | None = None
+    accuracy_target: float | None = None
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -169,6 +180,15 @@ class JobSpec:
             raise ValueError(f"gpus {self.gpus_min}:{self.gpus_max}: needs 1 <= MIN <= MAX")
         if not 1 <= self.nodes <= 100_000:
             raise ValueError(f"nodes must be from 1 to 100000, got {self.nodes}")
+        if self.nodes_max is not None and not self.nodes <= self.nodes_max <= 100_000:
+            raise ValueError(f"nodes {self.nodes}:{self.nodes_max}: needs MIN <= MAX <= 100000")
+        if self.gpus_counts:
+            counts = self.gpus_counts
+            if list(counts) != sorted(set(counts)) or (counts[0], counts[-1]) != (self.gpus_min, self.gpus_max):
+                raise ValueError(f"gpus {counts}: must be ascending and distinct, from the minimum to the maximum")
+        for what, value in (("deadline", self.deadline), ("accuracy target", self.accuracy_target)):
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"the {what} must be a finite number, got {value}")
         if self.steps is not None and not 1 <= self.steps <= LARGEST:
             raise ValueError(f"steps must be from 1 to {LARGEST}, got {self.steps}")
         if not 0 <= self.retries <= LARGEST or max(self.gpus_min, self.gpus_max or 0) > LARGEST:
@@ -192,6 +212,12 @@ class JobSpec:
                 raise ValueError(f"the progress expression {self.progress_regex!r} is not one: {error}") from error
         if any(not key or "=" in key for key, _ in self.env):
             raise ValueError("an environment variable's name must not be empty or hold '='")
+
+    @property
+    def learns_as(self) -> str:
+        """What jobs that scale alike have in common: what they train, and by which script."""
+        script = next((part for part in self.command if part.endswith(".py")), self.command[0])
+        return f"{(self.model or self.name).lower()} @ {script.rpartition('/')[2]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +255,8 @@ class Incarnation:
 
     `placement`: None at the gate. `warm`: it was started at the gate. `requested_at`, `granted_at`: the start was asked
     for; GPUs were given. `started_at`, `ready_at`: its processes run on every node; its training loop has begun, at
-    `ready_step`. `asked_at`: it was asked to suspend (`purpose`: what for) or to end (`ending`: the cause that its end
-    will have). `saved_step`: of its last durable checkpoint; `saved_final`: that was the answer to a suspend.
+    `ready_step`. `progressed_at`, `progressed_step`: of the last report of progress. `asked_at`: it was asked to
+    suspend (`purpose`: what for) or to end (`ending`: the cause that its end will have). `saved_step`: of its last durable checkpoint; `saved_final`: that was the answer to a suspend.
     """
 
     number: int
@@ -244,6 +270,8 @@ class Incarnation:
     started_at: float | None = None
     ready_at: float | None = None
     ready_step: int = 0
+    progressed_at: float | None = None
+    progressed_step: int = 0
     asked_at: float | None = None
     purpose: Purpose | None = None
     ending: Cause | None = None
@@ -256,6 +284,11 @@ class Incarnation:
     def nodes(self) -> tuple[str, ...]:
         """The nodes that have a part of it."""
         return tuple(part.node for part in self.parts)
+
+    @property
+    def trains(self) -> bool:
+        """Its training loop runs, as far as is known, and nobody has asked it to stop."""
+        return self.ready_at is not None and self.asked_at is None and not any(part.gone for part in self.parts)
 
     def part(self, node: str) -> Part | None:
         """This incarnation's part on a node, or None."""
@@ -271,7 +304,8 @@ class Job:
     `suspended`: its last incarnation ended with a checkpoint. `can_suspend`: a trainer of it has attached once.
     `repeats`: how many times in a row it failed as `last_failure` says; `retry_at`: it does not start before.
     `last_save_s`: seconds that its last checkpoint took. `warm_failed`: it is not started ahead again. `final`: what it
-    becomes as soon as none of its incarnations lives.
+    becomes as soon as none of its incarnations lives. `held_gpu_s`: GPU seconds of the incarnations that have ended.
+    `accuracy`: (step, metric) as its trainers reported them, thinned out.
     """
 
     id: int
@@ -302,6 +336,8 @@ class Job:
     warm_failed: bool = False
     final: JobState | None = None
     final_detail: str = ""
+    held_gpu_s: float = 0.0
+    accuracy: tuple[tuple[int, float], ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -382,7 +418,8 @@ class World:
 
     `seq`, `at`: number and time of the last event. `active`: the ids of unfinished jobs, in order of submission (a dict
     for its order). `holders`: which (job, incarnation) holds a GPU. `request_ids`: the jobs of each submit.
-    `targets`, `warm`: the plan that was adopted last. `fence`: of the newest daemon.
+    `targets`, `warm`: the plan that was adopted last. `fence`: of the newest daemon. `observed`: how fast jobs trained,
+    by `JobSpec.learns_as`.
     """
 
     seq: int = 0
@@ -400,3 +437,4 @@ class World:
     stopping: bool = False
     stopping_now: bool = False
     next_job: int = 1
+    observed: dict[str, tuple[Observation, ...]] = field(default_factory=dict)

@@ -1,20 +1,24 @@
 """What a policy sees (`View`), what it answers (`Plan`), and `check`, which no plan may skip."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hpcdl.core.model import Job, JobState, Placement, Role, Target, World
-from hpcdl.core.profile import Profile
+from hpcdl.core.model import Job, JobState, Node, Placement, Role, Target, World
+from hpcdl.core.profile import Observation, Profile
 from hpcdl.core.transitions import state_of
-from hpcdl.core.units import GpuRef, count, fold_nodes
+from hpcdl.core.units import GpuRef, count, fold_nodes, gpu_kind
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node with the GPUs that may be granted. GPUs of a node that is away are not listed."""
+    """A node with the GPUs that may be granted. GPUs of a node that is away are not listed.
+
+    `kind`: their type in lower case, as profiles name it (`v100`), or "".
+    """
 
     name: str
     gpus: tuple[int, ...]
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class JobView:
     `gpus_max` is settled: the user's maximum, or what the largest node has. `placement` is what it holds now
     (also while it starts, saves or ends); `target` is what the last plan gave it.
     `blocked` says in words why it cannot be placed now (held, dependency, pause after a failure), else "".
+    `counts`: the only numbers of GPUs that it takes on a node, () where it takes each of its range. `step_at`: while it
+    trains, when `step` was true. `held_gpu_s`: GPU seconds held before `held_since`, from when on it holds `placement`.
     """
 
     id: int
@@ -42,13 +48,59 @@ class JobView:
     blocked: str
     submitted_at: float
     retry_at: float = 0.0
+    user: str = ""
+    counts: tuple[int, ...] = ()
+    nodes_max: int = 0
+    deadline: float | None = None
+    started_at: float | None = None
+    step_at: float | None = None
+    held_gpu_s: float = 0.0
+    held_since: float | None = None
+    accuracy: tuple[tuple[int, float], ...] = ()
+    accuracy_target: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.nodes_max < self.nodes:
+            object.__setattr__(self, "nodes_max", self.nodes)
+
+    def allowed(self, limit: int) -> tuple[int, ...]:
+        """The numbers of GPUs that it may have on a node with `limit` of them, ascending; empty where none fits."""
+        if self.counts:
+            return tuple(number for number in self.counts if number <= limit)
+        return tuple(range(self.gpus_min, min(self.gpus_max, limit) + 1))
+
+    def steps(self, now: float, kind: str = "") -> float:
+        """Steps done by `now`: those reported, carried on at its profile's rate on GPUs of that kind."""
+        if self.step_at is None or self.placement is None or self.profile is None or now <= self.step_at:
+            return float(self.step)
+        rate = self.profile.on(kind).rate(self.placement.per_node, len(self.placement.shares))
+        done = self.step + (now - self.step_at) * rate
+        return done if self.total is None else min(done, float(self.total))
+
+    def remaining(self, now: float, kind: str = "") -> float | None:
+        """Steps that it still has to do at `now`, or None where their number is not known."""
+        return None if self.total is None else max(0.0, self.total - self.steps(now, kind))
+
+    def attained_gpu_s(self, now: float) -> float:
+        """GPU seconds that it has held until `now`."""
+        if self.placement is None or self.held_since is None:
+            return self.held_gpu_s
+        return self.held_gpu_s + max(0.0, now - self.held_since) * len(self.placement.gpus)
 
     def best_gpus(self, limit: int) -> int:
         """GPUs per node at which its profile is fastest, within its own range and `limit`; MAX without a profile."""
         top = min(self.gpus_max, limit)
+        if self.counts:
+            return self._best_count(self.allowed(limit))
         if top <= self.gpus_min or self.profile is None:
             return max(top, self.gpus_min)
         return self.profile.best_gpus(top, self.gpus_min, self.nodes)
+
+    def _best_count(self, numbers: tuple[int, ...]) -> int:
+        if not numbers or self.profile is None:
+            return numbers[-1] if numbers else self.gpus_min
+        rates = [self.profile.rate(number, self.nodes) for number in numbers]
+        return numbers[rates.index(max(rates))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +115,10 @@ class View:
     jobs: tuple[JobView, ...]
     objective: str = "makespan"
     bare: frozenset[str] = frozenset()
+
+    def kind_of(self, node: str) -> str:
+        """The type of GPU of a node, "" where it is not known."""
+        return next((each.kind for each in self.nodes if each.name == node), "")
 
     @property
     def largest_node(self) -> int:
@@ -92,24 +148,60 @@ class BadPlan(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """Profiles by lower-case name."""
+    """Profiles by lower-case name; and what makes one of what was observed, for jobs that name none."""
 
     by_name: Mapping[str, Profile] = field(default_factory=dict)
+    learn: Callable[[str, tuple[Observation, ...]], Profile | None] | None = None
 
-    def of(self, job: Job) -> Profile | None:
-        """The profile that a job names, or None."""
-        return self.by_name.get(job.spec.profile.lower()) if job.spec.profile else None
+    def of(self, job: Job, observed: tuple[Observation, ...] = ()) -> Profile | None:
+        """The profile that a job names, else the one learnt from jobs like it, or None."""
+        if job.spec.profile:
+            return self.by_name.get(job.spec.profile.lower())
+        return self.learn(job.spec.learns_as, observed) if self.learn is not None and observed else None
 
 
-def build_view(world: World, profiles: Profiles, now: float) -> View:
-    """The view of a world. Jobs that only wait for their processes to go are `leaving`."""
-    nodes = tuple(NodeView(name, usable) for name in sorted(world.nodes) if (usable := world.nodes[name].usable()))
+Known = dict[int, tuple[Job, Target | None, int, Profile | None, JobView]]
+"""The JobViews of the last view by job id, with what they were made of. Only `build_view` reads and writes it."""
+
+
+def build_view(world: World, profiles: Profiles, now: float, known: Known | None = None) -> View:
+    """The view of a world. Jobs that only wait for their processes to go are `leaving`.
+
+    `known`: of the last call, by the same caller: what has not changed is taken from there.
+    """
+    nodes = tuple(
+        NodeView(name, usable, _kind(world.nodes[name]))
+        for name in sorted(world.nodes)
+        if (usable := world.nodes[name].usable())
+    )
     largest = max((len(node.gpus) for node in world.nodes.values()), default=0)
-    jobs = tuple(_job_view(world, world.jobs[number], profiles, largest, now) for number in world.active)
+    known = {} if known is None else known
+    jobs = []
+    for number in world.active:
+        job, target = world.jobs[number], world.targets.get(number)
+        profile = profiles.of(job, world.observed.get(job.spec.learns_as, ()))
+        before = known.get(number)
+        blocked = _blocked(world, job, now)
+        same = before is not None and before[0] is job and before[1] is target and before[2] == largest
+        if before is not None and same and before[3] is profile and before[4].blocked == blocked:
+            jobs.append(before[4])
+            continue
+        view = _job_view(job, target, profile, blocked, largest)
+        known[number] = (job, target, largest, profile, view)
+        jobs.append(view)
+    if len(known) > 2 * len(jobs) + 100:
+        for number in [number for number in known if number not in world.active]:
+            del known[number]
     bare = frozenset(
         name for name, node in world.nodes.items() if node.gpus and node.connected and not (node.lost or node.usable())
     )
-    return View(now, nodes, jobs, world.objective, bare)
+    return View(now, nodes, tuple(jobs), world.objective, bare)
+
+
+def _kind(node: Node) -> str:
+    """The type of a node's GPUs; "" where they are of several."""
+    names = {gpu.name for gpu in node.gpus}
+    return gpu_kind(names.pop()) if len(names) == 1 else ""
 
 
 def can_suspend(job: Job) -> bool:
@@ -117,10 +209,10 @@ def can_suspend(job: Job) -> bool:
     return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")
 
 
-def _job_view(world: World, job: Job, profiles: Profiles, largest: int, now: float) -> JobView:
+def _job_view(job: Job, target: Target | None, profile: Profile | None, blocked: str, largest: int) -> JobView:
     running = job.running
-    target = world.targets.get(job.id)
     spec = job.spec
+    trains = running is not None and running.trains
     return JobView(
         id=job.id,
         name=spec.name,
@@ -130,14 +222,24 @@ def _job_view(world: World, job: Job, profiles: Profiles, largest: int, now: flo
         nodes=spec.nodes,
         step=job.step or 0,
         total=job.total,
-        profile=profiles.of(job),
+        profile=profile,
         placement=None if running is None else running.placement,
         target=None if target is None else target.placement,
         leaving=running is not None and (running.purpose is not None or running.ending is not None),
         can_suspend=can_suspend(job),
-        blocked=_blocked(world, job, now),
+        blocked=blocked,
         submitted_at=job.submitted_at,
         retry_at=job.retry_at,
+        user=spec.user,
+        counts=spec.gpus_counts,
+        nodes_max=spec.nodes if spec.nodes_max is None else spec.nodes_max,
+        deadline=spec.deadline,
+        started_at=job.first_start_at,
+        step_at=running.progressed_at if running is not None and trains else None,
+        held_gpu_s=job.held_gpu_s,
+        held_since=None if running is None else running.granted_at or running.requested_at,
+        accuracy=job.accuracy,
+        accuracy_target=spec.accuracy_target,
     )
 
 
@@ -195,7 +297,7 @@ def _check_placement(job: JobView, placement: Placement, nodes: dict[str, set[in
     keeps = job.placement is not None and placement.same_gpus(job.placement)
     if job.placement is not None and not keeps and not job.leaving and not job.can_suspend:
         raise BadPlan(f"job {job.id} cannot be suspended, and the plan moves it")
-    if len(placement.shares) != job.nodes:
+    if not job.nodes <= len(placement.shares) <= job.nodes_max:
         raise BadPlan(f"job {job.id} needs {count(job.nodes, 'node')}, got {fold_nodes(placement.nodes)}")
     if keeps:
         return  # also where its node is away, or has become smaller
@@ -204,5 +306,7 @@ def _check_placement(job: JobView, placement: Placement, nodes: dict[str, set[in
             raise BadPlan(
                 f"job {job.id} takes {job.gpus_min} to {job.gpus_max} GPUs, gets {len(share.gpus)} on {share.node}"
             )
+        if job.counts and len(share.gpus) not in job.counts:
+            raise BadPlan(f"job {job.id} takes {', '.join(map(str, job.counts))} GPUs, gets {len(share.gpus)}")
         if not set(share.gpus) <= nodes.get(share.node, set()):
             raise BadPlan(f"job {job.id}: node {share.node} cannot grant GPUs {share.gpus}")

@@ -6,7 +6,7 @@ number of GPUs is always per node; a placement on `nodes` nodes holds `nodes * g
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -17,12 +17,29 @@ Point: TypeAlias = tuple[int, int, float]
 MAX_NODES = 100_000
 MAX_GPUS = 1_024
 _TIE = 1e-9
+_TIMES = ("startup_s", "save_s", "resume_s", "gate_s", "resume_up_s", "move_save_s", "move_s")
+_NONE = ("resume_up_s", "move_save_s", "move_s")
+_OPTIONAL = ("gate_s", "resume_up_s", "move_save_s", "move_s", "power_w", "spread")
 
 _Curve: TypeAlias = tuple[tuple[int, float], ...]
 
 
 class ProfileError(ValueError):
     """A profile's numbers or data make no sense; the message names the profile, the key and the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """How far a job came on a number of GPUs: `steps` in `seconds` of training on `nodes` nodes with `gpus` each.
+
+    `kind`: the type of GPU, as `NodeView.kind` has it.
+    """
+
+    kind: str
+    nodes: int
+    gpus: int
+    steps: float
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +51,14 @@ class Profile:
     holds across numbers of nodes: a profile measured on one node says that a second node adds nothing. `covers` tells
     what is inside the points.
 
-    startup_s: from the start of a new job's process to its first step.
-    save_s: from the suspend signal until the GPUs are seen free.
-    resume_s: from the start of the resumed process to its first new step, its start-up included.
+    kinds: other points for GPUs of certain types, by their lower-case name; `on` gives the profile there.
+    startup_s: from the start of a new job's process to its first step; of it, `gate_s` needs no GPU and may be spent
+    ahead, at the gate.
+    save_s: from the suspend signal until the GPUs are seen free; `move_save_s` where it is to go to other nodes.
+    resume_s: from the start of the resumed process to its first new step, its start-up included; `resume_up_s` on more
+    GPUs than before, `move_s` on other nodes. The last three are as their plain namesakes where None.
+    power_w: what a GPU takes while it trains, 0 where it is not known.
+    spread: relative standard error of the rates; 0 where they are taken as true.
     source: where the numbers come from, in words: measured on what, or assumed, or a fit.
     """
 
@@ -47,43 +69,96 @@ class Profile:
     resume_s: float = 0.0
     source: str = ""
     aliases: tuple[str, ...] = ()
+    kinds: tuple[tuple[str, tuple[Point, ...]], ...] = ()
+    gate_s: float = 0.0
+    resume_up_s: float | None = None
+    move_save_s: float | None = None
+    move_s: float | None = None
+    power_w: float = 0.0
+    spread: float = 0.0
+    _rates: dict[tuple[int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _on: dict[str, "Profile"] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable() or self.name != self.name.strip():
             raise ProfileError(f"a profile's name must be printable and not empty, got {self.name!r}")
-        if not self.points:
-            self._wrong("points", "at least one is needed")
+        object.__setattr__(self, "points", self._sorted("points", self.points))
+        kinds: list[tuple[str, tuple[Point, ...]]] = []
+        for kind, points in self.kinds:
+            if not kind or kind != kind.strip().lower():
+                self._wrong("kinds", f"a type of GPU is named in lower case, got {kind!r}")
+            if kind in (name for name, _ in kinds):
+                self._wrong("kinds", f"{kind} is there twice")
+            kinds.append((kind, self._sorted(f"kinds: {kind}", points)))
+        object.__setattr__(self, "kinds", tuple(sorted(kinds)))
+        for key in (*_TIMES, "power_w", "spread"):
+            seconds: float | None = getattr(self, key)
+            if seconds is not None and (not math.isfinite(seconds) or seconds < 0):
+                unit = "number of seconds" if key in _TIMES else "number"
+                self._wrong(key, f"must be a finite {unit}, 0 or more, got {seconds:g}")
+        if self.gate_s > self.startup_s:
+            self._wrong("gate_s", f"is a part of startup_s ({self.startup_s:g} s), got {self.gate_s:g}")
+
+    def _sorted(self, where: str, points: tuple[Point, ...]) -> tuple[Point, ...]:
+        if not points:
+            self._wrong(where, "at least one is needed")
         seen: dict[tuple[int, int], int] = {}
-        for index, (nodes, gpus, rate) in enumerate(self.points):
-            where = f"points[{index}]"
+        for index, (nodes, gpus, rate) in enumerate(points):
+            place = f"{where}[{index}]"
             if not 1 <= nodes <= MAX_NODES:
-                self._wrong(where, f"nodes must be from 1 to {MAX_NODES}, got {nodes}")
+                self._wrong(place, f"nodes must be from 1 to {MAX_NODES}, got {nodes}")
             if not 1 <= gpus <= MAX_GPUS:
-                self._wrong(where, f"gpus must be from 1 to {MAX_GPUS}, got {gpus}")
+                self._wrong(place, f"gpus must be from 1 to {MAX_GPUS}, got {gpus}")
             if not math.isfinite(rate):
-                self._wrong(where, f"rate must be a finite number, got {rate}")
+                self._wrong(place, f"rate must be a finite number, got {rate}")
             if rate <= 0:
-                self._wrong(where, f"rate must be positive, got {rate:g}")
+                self._wrong(place, f"rate must be positive, got {rate:g}")
             if (nodes, gpus) in seen:
-                self._wrong(where, f"nodes {nodes}, gpus {gpus} is already in points[{seen[nodes, gpus]}]")
+                self._wrong(place, f"nodes {nodes}, gpus {gpus} is already in {where}[{seen[nodes, gpus]}]")
             seen[nodes, gpus] = index
-        for key in ("startup_s", "save_s", "resume_s"):
-            seconds: float = getattr(self, key)
-            if not math.isfinite(seconds) or seconds < 0:
-                self._wrong(key, f"must be a finite number of seconds, 0 or more, got {seconds:g}")
-        object.__setattr__(self, "points", tuple(sorted(self.points)))
+        return tuple(sorted(points))
 
     def _wrong(self, where: str, what: str) -> None:
         raise ProfileError(f"profile {self.name}: {where}: {what}")
 
     def rate(self, gpus: int, nodes: int = 1) -> float:
         """Steps/s on `gpus` GPUs on each of `nodes` nodes; 0 GPUs give 0.0."""
-        if gpus < 0 or nodes < 1:
-            raise ValueError(f"profile {self.name}: needs gpus >= 0 and nodes >= 1, got {gpus} and {nodes}")
-        curves = _curves(self.points)
-        if len(curves) == 1 and curves[0][0] <= nodes:
-            return _along(curves[0][1], gpus)
-        return _along(tuple((measured, _along(curve, gpus)) for measured, curve in curves), nodes)
+        found = self._rates.get((gpus, nodes))
+        if found is None:
+            if gpus < 0 or nodes < 1:
+                raise ValueError(f"profile {self.name}: needs gpus >= 0 and nodes >= 1, got {gpus} and {nodes}")
+            curves = _curves(self.points)
+            found = _along(tuple((measured, _along(curve, gpus)) for measured, curve in curves), nodes)
+            self._rates[gpus, nodes] = found  # policies ask for the same few all the time
+        return found
+
+    def on(self, kind: str) -> "Profile":
+        """The profile on GPUs of that type (lower case); itself where that type has no points of its own."""
+        if not self.kinds:
+            return self
+        found = self._on.get(kind)
+        if found is None:
+            points = dict(self.kinds).get(kind)
+            found = self._on[kind] = self if points is None else replace(self, points=points, kinds=())
+        return found
+
+    def save_for(self, moved: bool) -> float:
+        """Seconds of the save; `moved`: it is to go to other nodes."""
+        return self.move_save_s if moved and self.move_save_s is not None else self.save_s
+
+    def resume_for(self, before: int, after: int, moved: bool) -> float:
+        """Seconds of a resume on `after` GPUs in all, `before` of which it had; `moved`: on other nodes."""
+        if moved and self.move_s is not None:
+            return self.move_s
+        return self.resume_up_s if after > before and self.resume_up_s is not None else self.resume_s
+
+    def restart_s(self, before: int, after: int, moved: bool, running: bool) -> float:
+        """Seconds without progress of a change from `before` GPUs in all to `after`.
+
+        `running`: it trains and must be suspended first; else it is suspended already. `moved`: to other nodes.
+        """
+        resume_s = self.resume_for(before, after, moved)
+        return self.save_for(moved) + resume_s if running else resume_s
 
     def covers(self, gpus: int, nodes: int = 1) -> bool:
         """Whether the rate there lies between points; False where it is held flat or scaled down."""
@@ -143,20 +218,10 @@ class Profile:
         0, 0 and startup_s), `source`, `aliases`. Raises ProfileError that names profile and key.
         """
         values = _mapping(name, "the profile", mapping)
-        listed = values.get("points")
-        if not isinstance(listed, list):
-            raise ProfileError(f"profile {name}: points: expected a list of {{gpus, rate}}, got {listed!r}")
-        points: list[Point] = []
-        for index, entry in enumerate(listed):
-            where = f"points[{index}]"
-            point = _mapping(name, where, entry)
-            missing = [key for key in ("gpus", "rate") if key not in point]
-            if missing:
-                raise ProfileError(f"profile {name}: {where}: {' and '.join(missing)} missing")
-            nodes = _whole(name, f"{where}: nodes", point.get("nodes", 1))
-            gpus = _whole(name, f"{where}: gpus", point["gpus"])
-            points.append((nodes, gpus, _number(name, f"{where}: rate", point["rate"])))
+        kinds = _mapping(name, "kinds", values.get("kinds", {}))
+        points = _points(name, "points", values.get("points"))
         startup_s = _number(name, "startup_s", values.get("startup_s", 0))
+        optional = {key: _number(name, key, values[key]) for key in _OPTIONAL if values.get(key) is not None}
         source = values.get("source", "")
         if not isinstance(source, str):
             raise ProfileError(f"profile {name}: source: expected text, got {source!r}")
@@ -165,24 +230,30 @@ class Profile:
             raise ProfileError(f"profile {name}: aliases: expected a list of names, got {aliases!r}")
         return cls(
             name=name,
-            points=tuple(points),
+            points=points,
+            kinds=tuple((kind, _points(name, f"kinds: {kind}", listed)) for kind, listed in kinds.items()),
             startup_s=startup_s,
             save_s=_number(name, "save_s", values.get("save_s", 0)),
             resume_s=_number(name, "resume_s", values.get("resume_s", startup_s)),
             source=source.strip(),
             aliases=tuple(aliases),
+            **optional,
         )
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values that `from_mapping` reads back as an equal profile."""
-        return {
+        values: dict[str, Any] = {
             "aliases": list(self.aliases),
             "source": self.source,
             "startup_s": self.startup_s,
             "save_s": self.save_s,
             "resume_s": self.resume_s,
-            "points": [{"nodes": nodes, "gpus": gpus, "rate": rate} for nodes, gpus, rate in self.points],
+            "points": _listed(self.points),
         }
+        if self.kinds:
+            values["kinds"] = {kind: _listed(points) for kind, points in self.kinds}
+        plain = {key: getattr(self, key) for key in _OPTIONAL}
+        return values | {key: value for key, value in plain.items() if value is not None and (value or key in _NONE)}
 
 
 def find_profile(profiles: Mapping[str, Profile], name: str) -> Profile | None:
@@ -197,6 +268,26 @@ def find_profile(profiles: Mapping[str, Profile], name: str) -> Profile | None:
         if wanted in (alias.casefold() for alias in profile.aliases):
             return profile
     return None
+
+
+def _points(name: str, where: str, listed: object) -> tuple[Point, ...]:
+    if not isinstance(listed, list):
+        raise ProfileError(f"profile {name}: {where}: expected a list of {{gpus, rate}}, got {listed!r}")
+    points: list[Point] = []
+    for index, entry in enumerate(listed):
+        place = f"{where}[{index}]"
+        point = _mapping(name, place, entry)
+        missing = [key for key in ("gpus", "rate") if key not in point]
+        if missing:
+            raise ProfileError(f"profile {name}: {place}: {' and '.join(missing)} missing")
+        nodes = _whole(name, f"{place}: nodes", point.get("nodes", 1))
+        gpus = _whole(name, f"{place}: gpus", point["gpus"])
+        points.append((nodes, gpus, _number(name, f"{place}: rate", point["rate"])))
+    return tuple(points)
+
+
+def _listed(points: tuple[Point, ...]) -> list[dict[str, Any]]:
+    return [{"nodes": nodes, "gpus": gpus, "rate": rate} for nodes, gpus, rate in points]
 
 
 def _along(curve: _Curve, x: int) -> float:

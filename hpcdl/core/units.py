@@ -86,3 +86,15 @@ def seconds_text(seconds: float) -> str:
 def count(number: int, noun: str) -> str:
     """`1 GPU`, `2 GPUs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def gpu_kind(name: str) -> str:
+    """The type of a GPU from its driver's name, as profiles name it: `Tesla V100-SXM2-16GB` -> `v100`.
+
+    A name in which no type is recognised is taken as it is, in lower case.
+    """
+    text = name.lower()
+    match = re.search(r"\b[abhklmptv]\d{1,4}[a-z]?\b", text) or re.search(
+        r"\b[rg]tx[ -]?[a-z]?\d{3,4}([ -]?(ti|super))?\b", text
+    )
+    return re.sub(r"[ -]", "", match[0]) if match else text.strip()

@@ -22,7 +22,6 @@ from hpcdl.core.intake import Settings
 from hpcdl.core.journal import JournalError, Request
 from hpcdl.core.model import World
 from hpcdl.core.plan import Profiles
-from hpcdl.core.policy import Policies
 from hpcdl.daemon.api import About, Api, Changes
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.hub import Hub, HubSettings
@@ -33,7 +32,7 @@ from hpcdl.daemon.websocket import PingedProtocol
 from hpcdl.ledger import Lease, SqliteJournal
 from hpcdl.ledger.samples import Sample
 from hpcdl.local.launcher import LocalAgent
-from hpcdl.marble import register
+from hpcdl.policies import all_policies
 from hpcdl.profiles import conf_folder, load_profiles
 from hpcdl.wire.access import AccessFile, write_access
 from hpcdl.wire.messages import MAX_MESSAGE, HeartbeatMessage
@@ -77,8 +76,7 @@ class Daemon:
         found = load_profiles([conf_folder() / "profiles", home / "profiles"])
         aliases = {alias.lower(): profile for profile in found.values() for alias in profile.aliases}
         self.profiles = Profiles(aliases | found)
-        self.policies = Policies()
-        register(self.policies)
+        self.policies = all_policies()
         rules = Rules(
             config.poison_limit, config.poison_limit_infrastructure, config.retry_pause_s, config.retry_pause_max_s
         )

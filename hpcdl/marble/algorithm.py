@@ -2,7 +2,7 @@
 
 from hpcdl.core.model import JobState, Placement, Role, Share
 from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.marble.pool import Pool, best_on, impossible, most_free, move_reason, pool_of, role_reason, waiting
+from hpcdl.placing.pool import Pool, best_on, impossible, most_free, move_reason, pool_of, role_reason, waiting
 
 
 class Marble:

@@ -3,7 +3,7 @@
 from hpcdl.core.model import Placement, Role
 from hpcdl.core.plan import JobView, Plan, View
 from hpcdl.core.units import count, fold_nodes
-from hpcdl.marble.pool import Pool, impossible, pool_of, waiting
+from hpcdl.placing.pool import Pool, impossible, pool_of, waiting
 
 
 class FifoExclusive:

@@ -1,4 +1,4 @@
-"""What the policies of this package share: which GPUs are free once every job keeps what it has, and in which words."""
+"""Which GPUs are free once every job keeps what it has, what was given of them, and in which words."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
