@@ -256,7 +256,8 @@ class Incarnation:
     `placement`: None at the gate. `warm`: it was started at the gate. `requested_at`, `granted_at`: the start was asked
     for; GPUs were given. `started_at`, `ready_at`: its processes run on every node; its training loop has begun, at
     `ready_step`. `progressed_at`, `progressed_step`: of the last report of progress. `asked_at`: it was asked to
-    suspend (`purpose`: what for) or to end (`ending`: the cause that its end will have). `saved_step`: of its last durable checkpoint; `saved_final`: that was the answer to a suspend.
+    suspend (`purpose`: what for) or to end (`ending`: the cause that its end will have). `saved_step`: of its last
+    durable checkpoint; `saved_final`: that was the answer to a suspend.
     """
 
     number: int

@@ -282,6 +282,14 @@ def read_history(rows: Iterable[Mapping[str, Any]]) -> History:
     return growing.finish()
 
 
+def history_of(records: Iterable[ev.Recorded]) -> History:
+    """The history in a journal's records, oldest first."""
+    growing = _Growing()
+    for record in records:
+        growing.take(record.event, record.at)
+    return growing.finish()
+
+
 def event_of(row: Mapping[str, Any]) -> ev.Event:
     """The event in a row of `GET /v1/events`. Raises CodecError for one that this version does not know."""
     body = dict(row["body"])

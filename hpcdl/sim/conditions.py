@@ -1,0 +1,70 @@
+"""Under which conditions a workload is simulated, and what came of it. Values only."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hpcdl.core.events import Recorded
+from hpcdl.core.model import World
+from hpcdl.core.profile import Profile
+from hpcdl.report.spans import History
+from hpcdl.sim.workload import SimJob, Workload, WorkloadError
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What surrounds a simulated workload.
+
+    `seed`: for everything that is left to chance. `jitter`: sigma of the lognormal factor on every start-up, save and
+    resume; 0 takes the profile's times as they are. `progress_s`: seconds between two reports of a trainer's progress.
+    `checkpoint_s`: between two checkpoints, which is what a failure loses at most. `mtbf_s`: mean time between failures
+    of a trainer while it trains, 0 for none. `restarts`: when the daemon is killed and started again. `objective`: what
+    policies are to aim for. `warm`: jobs may be started ahead at the gate. `until_s`: the simulation ends there.
+    """
+
+    seed: int = 0
+    jitter: float = 0.0
+    progress_s: float = 300.0
+    checkpoint_s: float = 600.0
+    mtbf_s: float = 0.0
+    restarts: tuple[float, ...] = ()
+    objective: str = "jct"
+    warm: bool = False
+    until_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        for key in ("jitter", "mtbf_s"):
+            value: float = getattr(self, key)
+            if not (math.isfinite(value) and value >= 0):
+                raise WorkloadError(f"{key} must be a finite number, 0 or more, got {value}")
+        for key in ("progress_s", "checkpoint_s", "until_s"):
+            if not getattr(self, key) > 0:
+                raise WorkloadError(f"{key} must be more than 0 seconds, got {getattr(self, key)}")
+        if any(not (math.isfinite(at) and at >= 0) for at in self.restarts):
+            raise WorkloadError(f"restarts are times from 0 on, got {self.restarts}")
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A workload under one policy.
+
+    `history`: as the ledger of a real run gives it. `jobs`: the simulated job behind each job id. `believed`: the
+    profiles that the policy was told, by lower-case name. `decisions`: how many, and `decide_s`: wall seconds that each
+    took. `problems`: what went wrong, one line each; empty in a good run.
+    """
+
+    workload: Workload
+    policy: str
+    conditions: Conditions
+    history: History
+    world: World
+    records: tuple[Recorded, ...]
+    jobs: Mapping[int, SimJob]
+    believed: Mapping[str, Profile]
+    decide_s: tuple[float, ...] = field(compare=False, default=())
+    problems: tuple[str, ...] = ()
+
+    @property
+    def decisions(self) -> int:
+        """How often the policy was asked."""
+        return len(self.decide_s)

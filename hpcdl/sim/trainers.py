@@ -1,0 +1,101 @@
+"""A modelled trainer: one incarnation, how far it is, and how long what it does takes."""
+
+import math
+import random
+from dataclasses import dataclass, field
+
+from hpcdl.core.model import Placement
+from hpcdl.sim.conditions import Conditions
+from hpcdl.sim.workload import SimJob
+
+
+@dataclass(slots=True)
+class Past:
+    """What is left of a job's earlier incarnations. `step`: of its last durable checkpoint."""
+
+    step: float = 0.0
+    started: bool = False
+    nodes: tuple[str, ...] = ()
+    gpus: int = 0
+
+
+@dataclass(slots=True)
+class Trainer:
+    """One incarnation on all its nodes; `parts`: those whose processes are there.
+
+    `since`: when `step` was true and from when on it trains, None while it does not. `turn`: rises with whatever makes
+    what was scheduled before pointless. `arrived`: nodes whose agent has taken the request that is under way.
+    """
+
+    job: int
+    number: int
+    nodes: tuple[str, ...]
+    placement: Placement | None
+    parts: set[str] = field(default_factory=set)
+    arrived: set[str] = field(default_factory=set)
+    step: float = 0.0
+    since: float | None = None
+    rate: float = 0.0
+    turn: int = 0
+    stopping: bool = False
+    trained: float = 0.0
+
+    def step_at(self, now: float) -> float:
+        """Steps done by `now`."""
+        return self.step if self.since is None else self.step + max(0.0, now - self.since) * self.rate
+
+    def settle(self, now: float) -> None:
+        """It does not train on from `now`."""
+        self.step, self.since = self.step_at(now), None
+        self.turn += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """How long things take a trainer, from the truth about its job; chance depends on the seed, not on when."""
+
+    conditions: Conditions
+
+    def startup_s(self, job: SimJob, past: Past, trainer: Trainer, waited_s: float) -> float:
+        """From the grant of GPUs to the first step. `waited_s`: since the job's submit.
+
+        What of a first start needs no GPU (`gate_s`) has been done since the submit.
+        """
+        placement = trainer.placement
+        if placement is None:
+            raise ValueError("a trainer at the gate does not start up")
+        if past.started:
+            moved = bool(past.nodes) and past.nodes != placement.nodes
+            seconds = job.profile.resume_for(past.gpus, len(placement.gpus), moved)
+        else:
+            seconds = job.profile.startup_s - min(job.profile.gate_s, max(0.0, waited_s))
+        return seconds * self._factor(trainer, "startup")
+
+    def gate_s(self, job: SimJob, trainer: Trainer) -> float:
+        """From a warm start to the gate."""
+        return (job.profile.gate_s or job.profile.startup_s) * self._factor(trainer, "startup")
+
+    def save_s(self, job: SimJob, trainer: Trainer, moved: bool) -> float:
+        """From the suspend signal until its processes are gone."""
+        return job.profile.save_for(moved) * self._factor(trainer, "save")
+
+    def fails_after_s(self, trainer: Trainer) -> float:
+        """Seconds of training until it fails; infinite without failures."""
+        if not self.conditions.mtbf_s:
+            return math.inf
+        return self._random(trainer, "failure").expovariate(1 / self.conditions.mtbf_s)
+
+    def _factor(self, trainer: Trainer, what: str) -> float:
+        sigma = self.conditions.jitter
+        return math.exp(self._random(trainer, what).gauss(0.0, sigma)) if sigma else 1.0
+
+    def _random(self, trainer: Trainer, what: str) -> random.Random:
+        return random.Random(f"{self.conditions.seed}/{trainer.job}/{trainer.number}/{what}")
+
+
+def predicted_total(job: SimJob, step: float) -> int:
+    """The total number of steps that its trainer would predict at `step`."""
+    left = job.steps - step
+    if job.predicted is None or left <= 0:
+        return job.steps
+    return math.ceil(step + max(1.0, left * math.exp(job.predicted * left / job.steps)))
