@@ -1,12 +1,12 @@
 """Every policy that there is, by name: for the daemon, the simulator and `hpcdl config policy`."""
 
-from hpcdl import marble
+from hpcdl import genie, marble
 from hpcdl.core.policy import Policies
 
 
 def all_policies() -> Policies:
     """A registry with all of them."""
     policies = Policies()
-    for package in (marble,):
+    for package in (genie, marble):
         package.register(policies)
     return policies

@@ -72,7 +72,7 @@ def pool_of(view: View) -> Pool:
 def _grantable(pool: Pool, job: JobView, target: Placement) -> bool:
     """Whether the job can still be given its last target: in its range, and of GPUs that are free or its own."""
     own = set(job.placement.gpus) if job.placement is not None else set()
-    if len(target.shares) != job.nodes:
+    if not job.nodes <= len(target.shares) <= job.nodes_max:
         return False
     for share in target.shares:
         node = pool.nodes.get(share.node)
