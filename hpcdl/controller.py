@@ -13,11 +13,12 @@ from hpcdl.core.intake import Intake, Settings
 from hpcdl.core.journal import Journal, JournalError, Request
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Target, World
-from hpcdl.core.plan import BadPlan, Known, Plan, Profiles, View, build_view, check
+from hpcdl.core.plan import BadPlan, Plan, Profiles, View, check
 from hpcdl.core.policy import Policies
 from hpcdl.core.reconcile import reconcile
+from hpcdl.core.views import Views
 
-_DECIDES_NOTHING = (ev.Progressed, ev.ReportsSeen, ev.Noted, ev.TroubleSeen, ev.TrainerReady)
+_DECIDES_NOTHING = (ev.Progressed, ev.ReportsSeen, ev.Noted, ev.TroubleSeen, ev.TrainerReady, ev.Started)
 
 
 class Controller:
@@ -38,7 +39,7 @@ class Controller:
         """Why each unfinished job stands where it stands, in the words of the last plan."""
         self._pending: dict[int, Request] = {request.id: request for request in journal.pending()}
         self._trouble = ""
-        self._known: Known = {}
+        self._views = Views()
 
     def begin(self, event: ev.DaemonStarted, now: float) -> None:
         """Records that a daemon took over. Raises JournalError."""
@@ -81,7 +82,7 @@ class Controller:
         A policy that fails or breaks a promise changes nothing: the targets stay. Raises JournalError.
         """
         draft = Draft(self.world)
-        view = build_view(draft.world, self.profiles, now, self._known)
+        view = self._views.build(draft.world, self.profiles, now)
         wakes = [job.retry_at for job in view.jobs if job.retry_at > now]
         plan = self._plan(draft, view, now)
         if plan is not None:
@@ -140,7 +141,11 @@ class Controller:
 def _changed(world: World, plan: Plan) -> tuple[Target, ...]:
     """The targets that give a job another placement than it was to have, or take it away."""
     before = {number: target.placement for number, target in world.targets.items()}
-    return tuple(target for target in plan.targets if target.placement != before.get(target.job))
+    return tuple(
+        target
+        for target in plan.targets
+        if target.placement is not (old := before.get(target.job)) and target.placement != old
+    )
 
 
 def _concerns(world: World, request: Request) -> bool:

@@ -348,7 +348,10 @@ class Job:
     @property
     def running(self) -> Incarnation | None:
         """The incarnation that holds GPUs (also while it saves or ends), or None."""
-        return next((inc for inc in self.live if inc.placement is not None), None)
+        for incarnation in self.live:  # asked of every job at every decision: no generator
+            if incarnation.placement is not None:
+                return incarnation
+        return None
 
     @property
     def gated(self) -> Incarnation | None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from hpcdl.core.model import Job, JobState, Node, Placement, Role, Target, World
+from hpcdl.core.model import Job, JobState, Placement, Role, Share, Target
 from hpcdl.core.profile import Observation, Profile
-from hpcdl.core.transitions import state_of
-from hpcdl.core.units import GpuRef, count, fold_nodes, gpu_kind
+from hpcdl.core.units import GpuRef, count, fold_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class JobView:
     held_since: float | None = None
     accuracy: tuple[tuple[int, float], ...] = ()
     accuracy_target: float | None = None
+    memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What follows from this value alone and was worked out before. A view keeps its JobViews while nothing changes."""
 
     def __post_init__(self) -> None:
         if self.nodes_max < self.nodes:
@@ -160,104 +162,6 @@ class Profiles:
         return self.learn(job.spec.learns_as, observed) if self.learn is not None and observed else None
 
 
-Known = dict[int, tuple[Job, Target | None, int, Profile | None, JobView]]
-"""The JobViews of the last view by job id, with what they were made of. Only `build_view` reads and writes it."""
-
-
-def build_view(world: World, profiles: Profiles, now: float, known: Known | None = None) -> View:
-    """The view of a world. Jobs that only wait for their processes to go are `leaving`.
-
-    `known`: of the last call, by the same caller: what has not changed is taken from there.
-    """
-    nodes = tuple(
-        NodeView(name, usable, _kind(world.nodes[name]))
-        for name in sorted(world.nodes)
-        if (usable := world.nodes[name].usable())
-    )
-    largest = max((len(node.gpus) for node in world.nodes.values()), default=0)
-    known = {} if known is None else known
-    jobs = []
-    for number in world.active:
-        job, target = world.jobs[number], world.targets.get(number)
-        profile = profiles.of(job, world.observed.get(job.spec.learns_as, ()))
-        before = known.get(number)
-        blocked = _blocked(world, job, now)
-        same = before is not None and before[0] is job and before[1] is target and before[2] == largest
-        if before is not None and same and before[3] is profile and before[4].blocked == blocked:
-            jobs.append(before[4])
-            continue
-        view = _job_view(job, target, profile, blocked, largest)
-        known[number] = (job, target, largest, profile, view)
-        jobs.append(view)
-    if len(known) > 2 * len(jobs) + 100:
-        for number in [number for number in known if number not in world.active]:
-            del known[number]
-    bare = frozenset(
-        name for name, node in world.nodes.items() if node.gpus and node.connected and not (node.lost or node.usable())
-    )
-    return View(now, nodes, tuple(jobs), world.objective, bare)
-
-
-def _kind(node: Node) -> str:
-    """The type of a node's GPUs; "" where they are of several."""
-    names = {gpu.name for gpu in node.gpus}
-    return gpu_kind(names.pop()) if len(names) == 1 else ""
-
-
-def can_suspend(job: Job) -> bool:
-    """Whether the job has shown, by attaching or by its signal's preset, that it checkpoints when it is asked to."""
-    return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")
-
-
-def _job_view(job: Job, target: Target | None, profile: Profile | None, blocked: str, largest: int) -> JobView:
-    running = job.running
-    spec = job.spec
-    trains = running is not None and running.trains
-    return JobView(
-        id=job.id,
-        name=spec.name,
-        state=state_of(job),
-        gpus_min=spec.gpus_min,
-        gpus_max=max(spec.gpus_min, largest if spec.gpus_max is None else spec.gpus_max),
-        nodes=spec.nodes,
-        step=job.step or 0,
-        total=job.total,
-        profile=profile,
-        placement=None if running is None else running.placement,
-        target=None if target is None else target.placement,
-        leaving=running is not None and (running.purpose is not None or running.ending is not None),
-        can_suspend=can_suspend(job),
-        blocked=blocked,
-        submitted_at=job.submitted_at,
-        retry_at=job.retry_at,
-        user=spec.user,
-        counts=spec.gpus_counts,
-        nodes_max=spec.nodes if spec.nodes_max is None else spec.nodes_max,
-        deadline=spec.deadline,
-        started_at=job.first_start_at,
-        step_at=running.progressed_at if running is not None and trains else None,
-        held_gpu_s=job.held_gpu_s,
-        held_since=None if running is None else running.granted_at or running.requested_at,
-        accuracy=job.accuracy,
-        accuracy_target=spec.accuracy_target,
-    )
-
-
-def _blocked(world: World, job: Job, now: float) -> str:
-    if job.cancelling or job.final is not None:
-        return "it is being cancelled" if job.cancelling else "its last processes are ending"
-    if job.held:
-        return f"held by its user: hpcdl resume {job.id}"
-    if world.stopping:
-        return "the daemon is stopping"
-    waits = [number for number in job.spec.after if (before := world.jobs.get(number)) is None or not before.finished]
-    if waits:
-        return f"waits for {'job' if len(waits) == 1 else 'jobs'} {', '.join(map(str, waits))} to be DONE"
-    if job.retry_at > now and job.running is None:  # running: the clock was set back
-        return f"pauses after {count(job.repeats, 'equal failure')}: {job.last_detail}"
-    return ""
-
-
 def check(plan: Plan, view: View) -> None:
     """Raises BadPlan where a plan breaks a promise that the daemon gives.
 
@@ -270,23 +174,36 @@ def check(plan: Plan, view: View) -> None:
     targets = plan.by_job()
     if len(targets) != len(plan.targets) or targets.keys() != jobs.keys():
         raise BadPlan(f"targets must name each unfinished job once, got {sorted(t.job for t in plan.targets)}")
-    taken: dict[GpuRef, int] = {}
+    taken: dict[str, set[int]] = {name: set() for name in nodes}
     for number, target in targets.items():
-        job = jobs[number]
+        job, placement = jobs[number], target.placement
         if not target.reason:
             raise BadPlan(f"job {number} has no reason")
-        if target.placement is None:
+        if placement is None:
             if job.placement is not None and not job.leaving and not job.can_suspend and not job.blocked:
                 raise BadPlan(f"job {number} cannot be suspended, and the plan takes its GPUs")
             continue
-        _check_placement(job, target.placement, nodes)
-        for gpu in target.placement.gpus:
-            if gpu in taken:
-                raise BadPlan(f"GPU {gpu} is given to jobs {taken[gpu]} and {number}")
-            taken[gpu] = number
+        if placement is not job.placement or job.blocked:
+            _check_placement(job, placement, nodes)
+        for share in placement.shares:
+            there = taken.setdefault(share.node, set())
+            if not there.isdisjoint(share.gpus):
+                raise _given_twice(plan, share, number)
+            there.update(share.gpus)
     unknown = [number for number in plan.warm if number not in jobs]
     if unknown:
         raise BadPlan(f"warm starts of unknown jobs {unknown}")
+
+
+def _given_twice(plan: Plan, share: Share, number: int) -> BadPlan:
+    """Which GPU of `share`, given to job `number`, another job was given before."""
+    for target in plan.targets:
+        for other in target.placement.shares if target.placement is not None and target.job != number else ():
+            both = set(other.gpus) & set(share.gpus) if other.node == share.node else set()
+            if both:
+                gpu = GpuRef(share.node, min(both))
+                return BadPlan(f"GPU {gpu} is given to jobs {target.job} and {number}")
+    return BadPlan(f"job {number} is given a GPU of {share.node} twice")
 
 
 def _check_placement(job: JobView, placement: Placement, nodes: dict[str, set[int]]) -> None:

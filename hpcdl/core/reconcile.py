@@ -72,6 +72,8 @@ def reconcile(world: World, now: float) -> Steps:
     for number in world.active:
         job = world.jobs[number]
         target = world.targets.get(number)
+        if target is None and not job.live:
+            continue
         placement = None if target is None else target.placement
         _release(world, job, placement, steps, now)
         if placement is None or job.held or job.cancelling or job.final is not None or world.stopping:

@@ -7,9 +7,10 @@ from typing import Any
 from hpcdl.core.codec import to_json
 from hpcdl.core.events import Recorded, encode
 from hpcdl.core.model import Incarnation, Job, World
-from hpcdl.core.plan import Profiles, can_suspend
+from hpcdl.core.plan import Profiles
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import GpuRef
+from hpcdl.core.views import can_suspend
 from hpcdl.daemon.explain import eta_s, reason, retries_used
 from hpcdl.wire.messages import GpuLine
 

@@ -21,7 +21,7 @@ class Pool:
     def give(self, job: JobView, placement: Placement, reason: str) -> None:
         """Targets the job at these GPUs; they are not free any more."""
         for share in placement.shares:
-            if share.node in self.free:
+            if self.free.get(share.node):
                 self.free[share.node] = [gpu for gpu in self.free[share.node] if gpu not in share.gpus]
         self.placements[job.id], self.reasons[job.id] = placement, reason
 
@@ -39,9 +39,15 @@ class Pool:
 
     def plan(self, warm: tuple[int, ...] = ()) -> Plan:
         """The plan; every job of the view must have been given or refused GPUs."""
-        return Plan(
-            tuple(Target(job.id, self.placements[job.id], self.reasons[job.id]) for job in self.view.jobs), warm
-        )
+        return Plan(tuple([self._target(job) for job in self.view.jobs]), warm)
+
+    def _target(self, job: JobView) -> Target:
+        placement, reason = self.placements[job.id], self.reasons[job.id]
+        known: Target | None = job.memo.get("target")
+        if known is not None and known.placement is placement and known.reason == reason:
+            return known
+        target = job.memo["target"] = Target(job.id, placement, reason)
+        return target
 
 
 def pool_of(view: View) -> Pool:
@@ -52,14 +58,18 @@ def pool_of(view: View) -> Pool:
     or are another job's.
     """
     nodes = {node.name: node for node in view.nodes}
-    held = {gpu for job in view.jobs if job.placement is not None for gpu in job.placement.gpus}
-    free = {name: [gpu for gpu in node.gpus if GpuRef(name, gpu) not in held] for name, node in nodes.items()}
+    held: dict[str, set[int]] = {}
+    for job in view.jobs:
+        for share in job.placement.shares if job.placement is not None else ():
+            held.setdefault(share.node, set()).update(share.gpus)
+    none: set[int] = set()
+    free = {name: [gpu for gpu in node.gpus if gpu not in held.get(name, none)] for name, node in nodes.items()}
     pool = Pool(view, nodes, free)
     for job in view.jobs:
         if job.blocked:
             pool.refuse(job, job.blocked)
         elif job.placement is not None and not job.leaving:
-            pool.give(job, job.placement, _kept(pool, job, job.placement))
+            pool.placements[job.id], pool.reasons[job.id] = job.placement, _kept(pool, job, job.placement)
         elif job.target is not None and _grantable(pool, job, job.target):
             before = job.placement
             moves = before is not None and not job.target.same_gpus(before)
@@ -92,6 +102,17 @@ def best_on(pool: Pool, job: JobView, names: Iterable[str]) -> int:
 
 def _kept(pool: Pool, job: JobView, placement: Placement) -> str:
     """Why the job keeps these GPUs."""
+    there = [pool.nodes.get(name) for name in placement.nodes]
+    known = job.memo.get("kept")
+    if known is not None and known[0] == placement and known[1] == there and known[2] == pool.view.bare:
+        text: str = known[3]
+        return text
+    text = _kept_why(pool, job, placement)
+    job.memo["kept"] = (placement, there, pool.view.bare, text)
+    return text
+
+
+def _kept_why(pool: Pool, job: JobView, placement: Placement) -> str:
     missing = {name for name in placement.nodes if name not in pool.nodes}
     if missing:
         why = "whose GPUs are lost or dirty" if missing <= pool.view.bare else "whose agent is away"
@@ -136,9 +157,14 @@ def impossible(pool: Pool, job: JobView) -> str:
 
 def waiting(job: JobView, first: JobView | None, free: str) -> str:
     """Why a job waits: what it needs, and what is `free`. `first`: the job that waits before all others, or None."""
-    if first is None:
-        return f"needs {_wanted(job)}, {free}"
-    return f"needs {_wanted(job)}, {free}; job {first.id} is before it"
+    before = 0 if first is None else first.id
+    known = job.memo.get("waits")
+    if known is not None and known[0] == before and known[1] == free:
+        text: str = known[2]
+        return text
+    text = f"needs {_wanted(job)}, {free}" + (f"; job {before} is before it" if before else "")
+    job.memo["waits"] = (before, free, text)
+    return text
 
 
 def most_free(pool: Pool) -> str:

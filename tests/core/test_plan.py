@@ -3,7 +3,8 @@
 import pytest
 
 from hpcdl.core.model import GpuInfo, JobState, Node, Placement, Role, Share, Target, World
-from hpcdl.core.plan import BadPlan, JobView, NodeView, Plan, Profiles, View, build_view, check
+from hpcdl.core.plan import BadPlan, JobView, NodeView, Plan, Profiles, View, check
+from hpcdl.core.views import build_view
 
 
 def job(number: int, **more: object) -> JobView:

@@ -19,7 +19,8 @@ from hpcdl.core.model import (
     Share,
     World,
 )
-from hpcdl.core.plan import Profiles, can_suspend
+from hpcdl.core.plan import Profiles
+from hpcdl.core.views import can_suspend
 from hpcdl.daemon.explain import eta_s, explain, retries_used
 from hpcdl.daemon.rows import Rows
 

@@ -1,0 +1,138 @@
+"""From the world to what a policy sees of it. What has not changed since the last view is taken from there."""
+
+from dataclasses import dataclass
+
+from hpcdl.core.model import GpuInfo, Job, Node, Target, World
+from hpcdl.core.plan import JobView, NodeView, Profiles, View
+from hpcdl.core.profile import Profile
+from hpcdl.core.transitions import state_of
+from hpcdl.core.units import count, gpu_kind
+
+
+@dataclass(frozen=True, slots=True)
+class _MadeOf:
+    """A JobView and what it was made of."""
+
+    job: Job
+    target: Target | None
+    profile: Profile | None
+    view: JobView
+
+
+class Views:
+    """Makes views, one after another, of one world as it goes on. Only a cache: `Views().build` gives the same."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, _MadeOf] = {}
+        self._nodes: dict[str, tuple[tuple[GpuInfo, ...], NodeView]] = {}
+        self._largest = -1
+
+    def build(self, world: World, profiles: Profiles, now: float) -> View:
+        """The view of a world. Jobs that only wait for their processes to go are `leaving`."""
+        nodes, bare = [], []
+        for name in sorted(world.nodes):
+            node = world.nodes[name]
+            if not node.connected or node.lost:
+                continue
+            view = self._node(node)
+            if view.gpus:
+                nodes.append(view)
+            elif node.gpus:
+                bare.append(name)
+        largest = max((len(node.gpus) for node in world.nodes.values()), default=0)
+        if largest != self._largest:
+            self._largest = largest
+            self._jobs.clear()
+        jobs = tuple([self._job(world, world.jobs[number], profiles, now) for number in world.active])
+        if len(self._jobs) > 2 * len(jobs) + 100:
+            self._jobs = {job.id: self._jobs[job.id] for job in jobs}
+        return View(now, tuple(nodes), jobs, world.objective, frozenset(bare))
+
+    def _node(self, node: Node) -> NodeView:
+        known = self._nodes.get(node.name)
+        if known is not None and known[0] is node.gpus:
+            return known[1]
+        names = {gpu.name for gpu in node.gpus}
+        kind = gpu_kind(names.pop()) if len(names) == 1 else ""
+        view = NodeView(node.name, node.usable(), kind)
+        self._nodes[node.name] = (node.gpus, view)
+        return view
+
+    def _job(self, world: World, job: Job, profiles: Profiles, now: float) -> JobView:
+        target = world.targets.get(job.id)
+        spec = job.spec
+        observed = world.observed.get(spec.learns_as, ()) if spec.profile is None and world.observed else ()
+        profile = profiles.of(job, observed)
+        blocked = blocked_why(world, job, now)
+        known = self._jobs.get(job.id)
+        if (
+            known is not None
+            and known.job is job
+            and known.target is target
+            and known.profile is profile
+            and known.view.blocked == blocked
+        ):
+            return known.view
+        view = _job_view(job, target, profile, blocked, self._largest)
+        self._jobs[job.id] = _MadeOf(job, target, profile, view)
+        return view
+
+
+def build_view(world: World, profiles: Profiles, now: float) -> View:
+    """The view of a world, made from nothing."""
+    return Views().build(world, profiles, now)
+
+
+def can_suspend(job: Job) -> bool:
+    """Whether the job has shown, by attaching or by its signal's preset, that it checkpoints when it is asked to."""
+    return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")
+
+
+def _job_view(job: Job, target: Target | None, profile: Profile | None, blocked: str, largest: int) -> JobView:
+    running = job.running
+    spec = job.spec
+    return JobView(
+        id=job.id,
+        name=spec.name,
+        state=state_of(job),
+        gpus_min=spec.gpus_min,
+        gpus_max=max(spec.gpus_min, largest if spec.gpus_max is None else spec.gpus_max),
+        nodes=spec.nodes,
+        step=job.step or 0,
+        total=job.total,
+        profile=profile,
+        placement=None if running is None else running.placement,
+        target=None if target is None else target.placement,
+        leaving=running is not None and (running.purpose is not None or running.ending is not None),
+        can_suspend=can_suspend(job),
+        blocked=blocked,
+        submitted_at=job.submitted_at,
+        retry_at=job.retry_at,
+        user=spec.user,
+        counts=spec.gpus_counts,
+        nodes_max=spec.nodes if spec.nodes_max is None else spec.nodes_max,
+        deadline=spec.deadline,
+        started_at=job.first_start_at,
+        step_at=running.progressed_at if running is not None and running.trains else None,
+        held_gpu_s=job.held_gpu_s,
+        held_since=None if running is None else running.granted_at or running.requested_at,
+        accuracy=job.accuracy,
+        accuracy_target=spec.accuracy_target,
+    )
+
+
+def blocked_why(world: World, job: Job, now: float) -> str:
+    """Why the job cannot be placed now, whatever is free; "" where nothing but GPUs is missing."""
+    if job.cancelling or job.final is not None:
+        return "it is being cancelled" if job.cancelling else "its last processes are ending"
+    if job.held:
+        return f"held by its user: hpcdl resume {job.id}"
+    if world.stopping:
+        return "the daemon is stopping"
+    if job.spec.after:
+        waits = [each for each in job.spec.after if (before := world.jobs.get(each)) is None or not before.finished]
+        if waits:
+            return f"waits for {'job' if len(waits) == 1 else 'jobs'} {', '.join(map(str, waits))} to be DONE"
+    if job.retry_at > now and job.running is None:  # running: the clock was set back
+        return f"pauses after {count(job.repeats, 'equal failure')}: {job.last_detail}"
+    return ""
