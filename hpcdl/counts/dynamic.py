@@ -1,0 +1,162 @@
+"""The (max,+) dynamic program over units: the best choice of one row of each item within the capacities.
+
+g_k(s) = max over the options o of item k of g_(k+1)(s - units_o) + value_o, where s is what items k, k+1, ... use,
+exactly. With several pools s is a vector, stored in one flat array whose digits are the pools. Each digit but the
+highest has room to spare above its capacity, always at -inf, so that a shift of the flat array is a shift of one
+digit: what would borrow from a neighbour comes from there, and what would overflow ends there.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcdl.counts.table import Floats, Ints, Mask, Table
+
+MOST_CELLS = 2**28  # 2 GiB of float64
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Rows of a table among which a choice is left, after what is fixed was fixed."""
+
+    fixed: Ints  # rows of the items with one row left
+    rows: Ints  # rows of the others
+    starts: Ints  # first place in `rows` of each of them
+    room: Ints  # by pool: units that they may use beyond the least that each needs
+    least: Ints  # of each row: units that its item needs whatever it picks
+    sizes: tuple[int, ...]  # of the digits; empty: the fixed rows alone are too many
+
+    @property
+    def states(self) -> int:
+        """Length of the flat array."""
+        return math.prod(self.sizes) if self.sizes else 0
+
+    @property
+    def work(self) -> int:
+        """Additions that the dynamic program makes, at most."""
+        return self.states * (len(self.rows) + (len(self.starts) if len(self.sizes) > 1 else 0))
+
+    @property
+    def cells(self) -> int:
+        """Numbers that it stores, at most."""
+        return self.states * (len(self.starts) + 1)
+
+
+def core(table: Table, keep: Mask | None = None) -> Core:
+    """What is left to choose if only the rows in `keep` (None: all) may be; every item must have one of them."""
+    rows = np.arange(len(table.item)) if keep is None else np.flatnonzero(keep)
+    owner = table.item[rows]
+    several = np.bincount(owner, minlength=table.items)[owner] > 1
+    fixed, rows, owner = rows[~several], rows[several], owner[several]
+    starts = np.flatnonzero(np.diff(owner, prepend=-1))
+    lengths = np.diff(starts, append=len(rows))
+    units, pool = table.units[rows], table.pool[rows]
+    pools = len(table.capacity)
+    room = table.capacity - table.used(fixed)
+    least = np.zeros(len(rows), np.int64)
+    if len(rows):
+        # Rows are sorted by units: the first has the least. If all are in one pool, that much is spent in any case.
+        single = np.minimum.reduceat(pool, starts) == np.maximum.reduceat(pool, starts)
+        spent = np.where(single, units[starts], 0)
+        room = room - np.bincount(pool[starts], weights=spent, minlength=pools).astype(np.int64)
+        least = np.repeat(spent, lengths)
+    if (room < 0).any():
+        return Core(fixed, rows, starts, room, least, ())
+    # An item's largest units in each pool, summed: more room than that is never used.
+    reach = np.zeros(len(starts) * pools, np.int64)
+    np.maximum.at(reach, np.repeat(np.arange(len(starts)), lengths) * pools + pool, units - least)
+    room = np.minimum(room, reach.reshape(len(starts), pools).sum(axis=0))
+    shift = units - least
+    widest = np.zeros(pools, np.int64)
+    possible = shift <= room[pool]
+    np.maximum.at(widest, pool[possible], shift[possible])
+    sizes = [int(each) + 1 for each in room]
+    digits = [at for at, size in enumerate(sizes) if size > 1]
+    for at in digits[1:]:
+        sizes[at] += int(widest[at])
+    return Core(fixed, rows, starts, room, least, tuple(sizes) or (1,))
+
+
+def best(table: Table, inner: Core) -> Ints | None:
+    """The best choice, a row for each item; None: nothing fits.
+
+    Among choices of equal value the one with the fewest units in all; then with the most in pool 0, then pool 1, ...;
+    then with the most units for item 0, then item 1, ...; then the row that comes first. MemoryError beyond
+    MOST_CELLS.
+    """
+    if not inner.sizes:
+        return None
+    if inner.cells > MOST_CELLS:
+        raise MemoryError(f"a dynamic program of {inner.states} states for {len(inner.starts)} items is too large")
+    strides = np.cumprod([1, *inner.sizes[:0:-1]])[::-1].astype(np.int64)
+    pool = table.pool[inner.rows]
+    shift = table.units[inner.rows] - inner.least
+    shifts = np.where(shift <= inner.room[pool], shift * strides[pool], inner.states) if len(pool) else shift
+    stages = _stages(table.value[inner.rows], shifts, inner)
+    last = stages[-1]
+    top = last.max()
+    if top == -np.inf:
+        return None
+    state = _fewest(np.flatnonzero(last == top), strides)
+    chosen = np.empty(table.items, np.int64)
+    chosen[table.item[inner.fixed]] = inner.fixed
+    ends = np.append(inner.starts, len(inner.rows))
+    for at in range(len(inner.starts)):
+        mine = slice(ends[at], ends[at + 1])
+        row, before = stages[-1 - at], stages[-2 - at]
+        source = state - shifts[mine]
+        there = (source >= 0) & (source < len(before))
+        found = before[np.where(there, source, 0)] + table.value[inner.rows[mine]] == row[state]
+        options = np.flatnonzero(found & there)
+        amounts = table.units[inner.rows[mine]][options]
+        pick = int(options[np.argmax(amounts)])  # of equal ones the first, that is the lowest pool and place
+        chosen[table.item[inner.rows[mine.start]]] = inner.rows[mine][pick]
+        state = int(source[pick])
+    return chosen
+
+
+def _stages(gains: Floats, shifts: Ints, inner: Core) -> list[Floats]:
+    """g by state: of no item, of the last, of the last two, ...; shorter where not every state can be reached yet."""
+    flat = len([size for size in inner.sizes if size > 1]) < 2
+    closed = None if flat else _closed(inner)
+    before = np.zeros(1) if flat else np.where(np.arange(inner.states) == 0, 0.0, -np.inf)
+    stages = [before]
+    scratch = np.empty(inner.states)
+    steps, worths = shifts.tolist(), gains.tolist()
+    ends = [*inner.starts.tolist(), len(steps)]
+    for start, end in zip(reversed(ends[:-1]), reversed(ends[1:]), strict=True):
+        width = len(before)
+        length = inner.states
+        if flat:
+            widest = max((step for step in steps[start:end] if step < inner.states), default=0)
+            length = min(length, width + widest)
+        row = np.full(length, -np.inf)
+        for step, worth in zip(steps[start:end], worths[start:end], strict=True):
+            many = min(width, length - step)
+            if many > 0:
+                sums = np.add(before[:many], worth, out=scratch[:many])
+                there = row[step : step + many]
+                np.maximum(there, sums, out=there)
+        if closed is not None:
+            row += closed
+        stages.append(row)
+        before = row
+    return stages
+
+
+def _closed(inner: Core) -> Floats:
+    """0 for the states within the room, -inf for those in the spare parts of the digits."""
+    found = np.full(inner.sizes, -np.inf)
+    found[tuple(slice(0, int(each) + 1) for each in inner.room)] = 0.0
+    return found.reshape(-1)
+
+
+def _fewest(states: Ints, strides: Ints) -> int:
+    """Of some states the one with the fewest units in all, and of these the one with the most in the first pools."""
+    total = np.zeros(len(states), np.int64)
+    rest = states
+    for stride in strides.tolist():
+        total += rest // stride
+        rest = rest % stride
+    return int(states[total == total.min()].max())

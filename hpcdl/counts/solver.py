@@ -1,0 +1,186 @@
+"""The best choice of one option for each item within the capacities of the pools, proven or with a bound."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcdl.counts.dynamic import MOST_CELLS, Core, best, core
+from hpcdl.counts.prices import Priced, cheapest, many_prices, one_price, priced, slack
+from hpcdl.counts.repair import fitted, improved
+from hpcdl.counts.table import InfeasibleError, Ints, Item, Table, read
+
+SMALL = 250_000  # additions of a dynamic program that is cheaper than any bound
+SMALL_ROWS = 600
+FIRST_ROWS = 48  # of the first core, beyond the best row of each item
+BUDGET = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What each item picked, and how good that is proven to be.
+
+    `chosen[j]` is the place of item j's option, None: nothing. No choice is worth more than `bound`; where `optimal`,
+    that is `value`, up to the grid of values (see counts/table.py).
+    """
+
+    chosen: tuple[int | None, ...]
+    value: float
+    bound: float
+    optimal: bool
+
+    @property
+    def gap(self) -> float:
+        """How much better another choice could be at most, in the unit of the values; 0 where optimal."""
+        return 0.0 if self.optimal else max(0.0, self.bound - self.value)
+
+
+def solve(items: Sequence[Item], capacity: Sequence[int], budget: int = BUDGET) -> Solution:
+    """The choice of the highest value: max sum_j v_j(o_j), with the units used of each pool at most its capacity.
+
+    Counts are enough where the units of a pool are interchangeable (BFTrainer, section 3: its node-level program,
+    equations 3 to 10, has the same optimum: who shrinks keeps any of its nodes, who grows takes what is free or
+    released).
+
+    One pool: always exact. Bound and core: the bound of the linear relaxation gives each option a reduced cost; the
+    (max,+) dynamic program then runs over options that lose no more than the gap. Several pools: the same with a
+    price for each, exact where the dynamic program takes at most `budget` additions (about a second for a thousand
+    million), else the best that was found, with its bound. The budget counts work, never time: same input, same
+    answer.
+
+    Of choices with the same value, where optimal, the one with the fewest units in all; then with the most in pool 0,
+    then 1, ...; then with the most units for item 0, then 1, ...; then with the lowest pool and the first option. The
+    same value means: after rounding to the grid, so values nearer than 1e-12 of their sum may count as the same.
+
+    ValueError: numbers that make no sense; InfeasibleError: required items that do not fit. No items: nothing, worth
+    0.
+    """
+    if budget < 0:
+        raise ValueError(f"a budget of {budget} additions: it must be 0 or more")
+    table = read(items, capacity)
+    if not table.items:
+        return Solution((), 0.0, 0.0, True)
+    free = priced(table, np.zeros(len(table.capacity)))
+    if (table.used(free.rows) <= table.capacity).all():
+        return _solution(items, table, free.rows, None)
+    if len(table.item) <= SMALL_ROWS:
+        everything = core(table)
+        if everything.work <= SMALL:
+            return _exact(items, table, best(table, everything))
+    if len(table.capacity) == 1:
+        return _exact(items, table, one_pool(table))
+    return _many_pools(items, table, budget)
+
+
+def dynamic(items: Sequence[Item], capacity: Sequence[int]) -> Solution:
+    """The same choice by the plain dynamic program over all options: slower, and a check on `solve`.
+
+    MemoryError where the states of all pools together are too many.
+    """
+    table = read(items, capacity)
+    if not table.items:
+        return Solution((), 0.0, 0.0, True)
+    return _exact(items, table, best(table, core(table)))
+
+
+def one_pool(table: Table) -> Ints | None:
+    """The best rows of a table with one pool; None: its items do not fit."""
+    free = priced(table, np.zeros(1)).rows
+    if table.units[free].sum() <= table.capacity[0]:
+        return free
+    if table.units[cheapest(table)].sum() > table.capacity[0]:
+        return None
+    at = one_price(table)
+    loss = _first_threshold(table, at)
+    while True:
+        rows = best(table, core(table, at.reduced <= loss))
+        gap = _gap(table, at, rows)
+        # Whoever picks an option that loses more is worth less than these rows: nothing better is left out.
+        if gap <= loss:
+            return rows
+        loss = gap
+
+
+def _first_threshold(table: Table, at: Priced) -> float:
+    """A loss that keeps all the best rows, and the FIRST_ROWS next."""
+    many = table.items + FIRST_ROWS
+    if many >= len(at.reduced):
+        return float(at.reduced.max()) + slack(table)
+    return float(np.partition(at.reduced, many)[many]) + slack(table)
+
+
+def _many_pools(items: Sequence[Item], table: Table, budget: int) -> Solution:
+    at = many_prices(table)
+    rows = fitted(table, at)
+    if rows is not None:
+        rows = improved(table, rows, one_pool)
+    gap = _gap(table, at, rows)
+    loss, inner = gap, core(table, at.reduced <= gap)
+    if not _within(inner, budget):
+        loss, inner = _largest(table, at, gap, budget)
+    found = best(table, inner)
+    rows = _better(table, found, rows)
+    if rows is None:
+        if loss == math.inf:
+            raise InfeasibleError("the required items do not fit together")
+        raise InfeasibleError("no way to fit the required items was found within the budget", proven=False)
+    if loss < gap:
+        rows = improved(table, rows, one_pool)
+        gap = _gap(table, at, rows)
+        if gap > loss:
+            inner = core(table, at.reduced <= gap)
+            if not _within(inner, budget):
+                # All choices among what loses at most `loss` were searched, and another one loses more.
+                bound = max(table.worth(rows), min(at.bound, at.bound - loss) + slack(table))
+                tight = bound - table.worth(rows) <= 2 * slack(table)
+                return _solution(items, table, rows, None if tight else bound)
+            found = best(table, inner)
+    # Nothing that is as good as these rows was left out, so what was found is the best, and the first of its equals.
+    return _solution(items, table, rows if found is None else found, None)
+
+
+def _gap(table: Table, at: Priced, rows: Ints | None) -> float:
+    return math.inf if rows is None else at.bound - table.worth(rows) + slack(table)
+
+
+def _better(table: Table, one: Ints | None, other: Ints | None) -> Ints | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return one if table.worth(one) >= table.worth(other) else other
+
+
+def _within(inner: Core, budget: int) -> bool:
+    return inner.work <= budget and inner.cells <= MOST_CELLS
+
+
+def _largest(table: Table, at: Priced, most: float, budget: int) -> tuple[float, Core]:
+    """The largest loss below `most`, and its core, that the dynamic program can do within the budget."""
+    losses = np.unique(at.reduced[at.reduced < most])
+    low, high = -1, len(losses)  # losses[low] is within the budget
+    found = (-1.0, core(table, np.isin(np.arange(len(table.item)), at.rows)))
+    while high - low > 1:
+        middle = (low + high) // 2
+        inner = core(table, at.reduced <= losses[middle])
+        if _within(inner, budget):
+            low, found = middle, (float(losses[middle]), inner)
+        else:
+            high = middle
+    return found
+
+
+def _exact(items: Sequence[Item], table: Table, rows: Ints | None) -> Solution:
+    if rows is None:
+        raise InfeasibleError("the required items do not fit together")
+    return _solution(items, table, rows, None)
+
+
+def _solution(items: Sequence[Item], table: Table, rows: Ints, bound: float | None) -> Solution:
+    """`bound`, on the grid; None: these rows are optimal."""
+    places = table.place[rows].tolist()
+    chosen = tuple(None if place < 0 else place for place in places)
+    value = math.fsum(item.values[place] for item, place in zip(items, places, strict=True) if place >= 0)
+    if bound is None:
+        return Solution(chosen, value, value, True)
+    # Rounding to the grid moved each item's value by half a step at most.
+    return Solution(chosen, value, max(value, table.real(bound + table.items / 2)), False)
