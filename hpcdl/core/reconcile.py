@@ -75,6 +75,8 @@ def reconcile(world: World, now: float) -> Steps:
         if target is None and not job.live:
             continue
         placement = None if target is None else target.placement
+        if placement is not None and _goes_on(world, job, placement):
+            continue
         _release(world, job, placement, steps, now)
         if placement is None or job.held or job.cancelling or job.final is not None or world.stopping:
             continue
@@ -90,6 +92,19 @@ def reconcile(world: World, now: float) -> Steps:
         if job.spec.gate and not job.warm_failed and _connected(world, placement.nodes):
             steps.start(world, job, placement.nodes, None)
     return steps
+
+
+def _goes_on(world: World, job: Job, target: Placement) -> bool:
+    """Whether the job runs, on one node, exactly as the plan has it: most jobs, at most decisions."""
+    if len(job.live) != 1 or job.held or job.cancelling or job.final is not None or world.stopping:
+        return False
+    running = job.live[0]
+    return (
+        running.placement is target
+        and running.state is IncarnationState.RUNNING
+        and running.ending is None
+        and len(running.parts) == 1
+    )
 
 
 def _release(world: World, job: Job, target: Placement | None, steps: Steps, now: float) -> None:

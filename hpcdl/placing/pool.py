@@ -102,9 +102,9 @@ def best_on(pool: Pool, job: JobView, names: Iterable[str]) -> int:
 
 def _kept(pool: Pool, job: JobView, placement: Placement) -> str:
     """Why the job keeps these GPUs."""
-    there = [pool.nodes.get(name) for name in placement.nodes]
+    there = [pool.nodes.get(share.node) for share in placement.shares]
     known = job.memo.get("kept")
-    if known is not None and known[0] == placement and known[1] == there and known[2] == pool.view.bare:
+    if known is not None and known[0] is placement and known[1] == there and known[2] == pool.view.bare:
         text: str = known[3]
         return text
     text = _kept_why(pool, job, placement)
