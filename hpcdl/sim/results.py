@@ -1,0 +1,236 @@
+"""What a simulated run came to, in numbers: per job and for the whole. Times are seconds."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from statistics import fmean, median
+from typing import Any
+
+from hpcdl.core.profile import Profile
+from hpcdl.report.measures import JobMeasures, measure
+from hpcdl.report.spans import History, JobHistory, Phase, Stay
+from hpcdl.sim.conditions import Simulated
+from hpcdl.sim.workload import SimJob
+
+JOULES_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """One job. `submit_s`, `start_s`, `end_s` are on the workload's clock; None: has not happened.
+
+    `wait_s`: first start - submit; `jct_s`: end - submit. `rescales`: how often it went on with another number of GPUs;
+    `moves`: with GPUs of other nodes. `lost_s`: see `report.JobMeasures`. `deadline_met`: None without a deadline.
+    `fairness`: finish-time fairness, its JCT over the JCT it would have had alone on its share of all GPUs (Themis,
+    NSDI'20): 1 is its due, more is worse.
+    """
+
+    id: int
+    name: str
+    user: str
+    state: str | None
+    submit_s: float
+    start_s: float | None
+    end_s: float | None
+    wait_s: float | None
+    jct_s: float | None
+    gpus: tuple[tuple[float, int], ...]
+    suspends: int
+    resumes: int
+    rescales: int
+    moves: int
+    lost_s: float
+    deadline_s: float | None
+    deadline_met: bool | None
+    fairness: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A run. Means, medians and 95th percentiles are over finished jobs; None where there is none.
+
+    `makespan_s`: from the first submit to the last end. `utilisation`, `held`: see `report.RunMeasures`. `lost_share`:
+    seconds lost to rescaling over the seconds between first start and end, summed over jobs. `deadlines_met`: of those
+    jobs that have a deadline, None if none has. `energy_kwh`: of training GPUs whose profile says what they take.
+    """
+
+    policy: str
+    jobs: tuple[JobResult, ...]
+    makespan_s: float
+    mean_jct_s: float | None
+    median_jct_s: float | None
+    p95_jct_s: float | None
+    mean_wait_s: float | None
+    median_wait_s: float | None
+    p95_wait_s: float | None
+    longest_wait_s: float | None
+    utilisation: float | None
+    held: float | None
+    lost_share: float | None
+    suspends: int
+    resumes: int
+    rescales: int
+    moves: int
+    finished: int
+    deadlines: int
+    deadlines_met: float | None
+    mean_fairness: float | None
+    worst_fairness: float | None
+    energy_kwh: float | None
+    problems: tuple[str, ...]
+
+    def to_json(self, jobs: bool = True) -> dict[str, Any]:
+        """Plain values, as `hpcdl simulate --json` prints them. `jobs`: with a list of all jobs."""
+        plain: dict[str, Any] = {
+            name: _rounded(getattr(self, name)) for name in self.__slots__ if name not in ("jobs", "problems")
+        }
+        plain["problems"] = list(self.problems)
+        if jobs:
+            plain["jobs"] = [
+                {name: _rounded(getattr(job, name)) for name in JobResult.__slots__ if name != "gpus"}
+                | {"gpus": [[_rounded(at), number] for at, number in job.gpus]}
+                for job in self.jobs
+            ]
+        return plain
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def summarise(run: Simulated) -> Results:
+    """Every measure of a run."""
+    history = _with_truth(run)
+    measured = measure(history, {f"{number}": job.profile for number, job in run.jobs.items()})
+    ideals = _ideal_jct(run, history)
+    jobs = tuple(
+        _job_result(run.jobs[each.id], each, story, ideals.get(each.id))
+        for each, story in zip(measured.jobs, history.jobs, strict=True)
+    )
+    done = [job for job in jobs if job.state == "DONE"]
+    jct = [job.jct_s for job in done if job.jct_s is not None]
+    wait = [job.wait_s for job in done if job.wait_s is not None]
+    fair = [job.fairness for job in done if job.fairness is not None]
+    due = [job for job in jobs if job.deadline_met is not None]
+    stayed = math.fsum(job.end_s - job.start_s for job in done if job.end_s is not None and job.start_s is not None)
+    lost = math.fsum(job.lost_s for job in done)
+    return Results(
+        policy=run.policy,
+        jobs=jobs,
+        makespan_s=measured.makespan_s,
+        mean_jct_s=fmean(jct) if jct else None,
+        median_jct_s=median(jct) if jct else None,
+        p95_jct_s=percentile(jct, 0.95),
+        mean_wait_s=fmean(wait) if wait else None,
+        median_wait_s=median(wait) if wait else None,
+        p95_wait_s=percentile(wait, 0.95),
+        longest_wait_s=max(wait, default=None),
+        utilisation=measured.utilisation,
+        held=measured.held,
+        lost_share=lost / stayed if stayed > 0 else None,
+        suspends=measured.suspends,
+        resumes=sum(job.resumes for job in jobs),
+        rescales=sum(job.rescales for job in jobs),
+        moves=sum(job.moves for job in jobs),
+        finished=len(done),
+        deadlines=len(due),
+        deadlines_met=sum(bool(job.deadline_met) for job in due) / len(due) if due else None,
+        mean_fairness=fmean(fair) if fair else None,
+        worst_fairness=max(fair, default=None),
+        energy_kwh=_energy_kwh(run, history),
+        problems=run.problems,
+    )
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least `share` of all are not above; None of none."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+def _with_truth(run: Simulated) -> History:
+    """The history with each job under its own true profile, named by its id: policies may have been told another."""
+    return replace(run.history, jobs=tuple(replace(job, profile=f"{job.id}") for job in run.history.jobs))
+
+
+def _job_result(job: SimJob, measured: JobMeasures, story: JobHistory, ideal_s: float | None) -> JobResult:
+    begin = story.submitted_at
+    end_s = story.finished_at
+    met = None
+    if job.deadline_s is not None:
+        met = end_s is not None and end_s <= job.deadline_s + 1e-6
+    stays = story.stays
+    pairs = list(pairwise(stays))
+    return JobResult(
+        id=measured.id,
+        name=measured.name,
+        user=job.user,
+        state=None if measured.state is None else measured.state.value,
+        submit_s=begin,
+        start_s=stays[0].start_at if stays else None,
+        end_s=end_s,
+        wait_s=measured.wait_s,
+        jct_s=measured.jct_s,
+        gpus=measured.gpus,
+        suspends=measured.suspends,
+        resumes=measured.resumes,
+        rescales=sum(_gpus(before) != _gpus(after) for before, after in pairs),
+        moves=sum(before.placement.nodes != after.placement.nodes for before, after in pairs),
+        lost_s=measured.lost_s,
+        deadline_s=job.deadline_s,
+        deadline_met=met,
+        fairness=None if measured.jct_s is None or not ideal_s else measured.jct_s / ideal_s,
+    )
+
+
+def _gpus(stay: Stay) -> int:
+    return len(stay.placement.gpus)
+
+
+def _ideal_jct(run: Simulated, history: History) -> Mapping[int, float]:
+    """The JCT of each finished job alone on 1/N of all GPUs; N: how many jobs there were on average in its time."""
+    moments = sorted(
+        [(job.submitted_at, 1) for job in history.jobs]
+        + [(job.finished_at, -1) for job in history.jobs if job.finished_at is not None]
+    )
+    times = [at for at, _ in moments]
+    there = list(accumulate(change for _, change in moments))
+    spans = [(after - before) * number for before, after, number in zip(times, times[1:], there, strict=False)]
+    area = [0.0, *accumulate(spans)]
+
+    def jobs_until(at: float) -> float:
+        index = bisect_right(times, at) - 1
+        return area[index] + (at - times[index]) * there[index]
+
+    ideals: dict[int, float] = {}
+    kinds = {spell.kind for spell in run.workload.nodes}
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    largest = max((spell.gpus for spell in run.workload.nodes), default=1)
+    for job in history.jobs:
+        end = job.finished_at
+        if end is None or end <= job.submitted_at:
+            continue
+        number = (jobs_until(end) - jobs_until(job.submitted_at)) / (end - job.submitted_at)
+        share = len(history.gpus) / max(1.0, number)
+        ideals[job.id] = _alone_s(run.jobs[job.id], run.jobs[job.id].profile.on(kind), share, largest)
+    return ideals
+
+
+def _alone_s(job: SimJob, profile: Profile, share: float, largest: int) -> float:
+    """Seconds for the job on its share of GPUs, a part of a GPU counting for its part."""
+    counts = job.gpus_counts or tuple(range(job.gpus_min, min(job.gpus_max or largest, largest) + 1))
+    fitting = [number for number in counts if number * job.nodes <= share] or [counts[0]]
+    rate = max(profile.rate(number, job.nodes) for number in fitting)
+    return profile.startup_s + job.steps / (rate * min(1.0, share / (fitting[0] * job.nodes)))
+
+
+def _energy_kwh(run: Simulated, history: History) -> float | None:
+    if not any(job.profile.power_w for job in run.jobs.values()):
+        return None
+    joules = 0.0
+    for span in history.spans:
+        trained = math.fsum(piece.end - piece.begin for piece in span.pieces if piece.phase is Phase.TRAINING)
+        joules += trained * run.jobs[span.job].profile.power_w
+    return joules / JOULES_PER_KWH
