@@ -1,0 +1,226 @@
+"""What a row of a file asks for, and the job that comes of it: the same rules for every format.
+
+- A plain number N of GPUs is what the user asked for: a static policy gives N, an elastic one 1 to N. `N:N` is N and
+  nothing else. N and MAX are GPUs in all, unless the row names its nodes: then they are GPUs on each of them.
+- `duration_s` is the run time on N GPUs (MAX, or the largest number of a list) of the first node's type. It becomes
+  steps by the profile's rate; a job without a profile gets `rigid`, which is as fast as the log says on N GPUs.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from hpcdl.core.model import LARGEST
+from hpcdl.core.profile import MAX_GPUS, MAX_NODES, Profile
+from hpcdl.core.units import count, parse_range
+from hpcdl.sim.readers.models import ModelUnknown, as_inference, find_model, known_model, rigid
+from hpcdl.sim.readers.source import Place, shown
+from hpcdl.sim.workload import KINDS, NodeSpell, SimJob, WorkloadError
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the caller says where a file leaves it open.
+
+    `profiles`: by casefolded name, as `load_profiles` gives them. `nodes`: those to run on; none: the file's own.
+    `gpu_type`: of the GPUs that durations were measured on; "": the first node's. `seed`: for arrivals that a file
+    describes, instead of its own. `procs_per_gpu`: processors that stand for one GPU, in formats that know none.
+    """
+
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    nodes: tuple[NodeSpell, ...] = ()
+    gpu_type: str = ""
+    seed: int | None = None
+    procs_per_gpu: int = 1
+
+    def __post_init__(self) -> None:
+        if self.procs_per_gpu < 1:
+            raise WorkloadError(f"processors per GPU must be 1 or more, got {self.procs_per_gpu}")
+
+    @property
+    def kind(self) -> str:
+        """The GPU type of durations."""
+        return self.gpu_type.strip().lower() or (self.nodes[0].kind if self.nodes else "")
+
+    @property
+    def per_node(self) -> int | None:
+        """GPUs of the largest node; None without nodes."""
+        return max((spell.gpus for spell in self.nodes), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """GPUs per node and nodes that a row asks for."""
+
+    gpus_min: int
+    gpus_max: int | None
+    counts: tuple[int, ...] = ()
+    nodes: int = 1
+    nodes_max: int | None = None
+    draw: int | None = None
+
+    @property
+    def full(self) -> tuple[int, int]:
+        """GPUs per node and nodes that its duration is for."""
+        most = self.draw or (self.counts[-1] if self.counts else self.gpus_max or self.gpus_min)
+        return most, self.nodes if self.nodes_max is None else self.nodes_max
+
+
+@dataclass(slots=True)
+class Notes:
+    """What was assumed, counted, with the first line of each."""
+
+    found: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, note: str, line: int) -> None:
+        times, first = self.found.get(note, (0, line))
+        self.found[note] = (times + 1, first)
+
+    def lines(self) -> tuple[str, ...]:
+        """One line each: `note (12 times, first in line 7)`."""
+        return tuple(
+            f"{note} ({count(times, 'job')}{f', first in line {line}' if line else ''})"
+            for note, (times, line) in self.found.items()
+        )
+
+
+def parse_asked(place: Place, gpus: object, nodes: object, per_node: int | None) -> Asked:
+    """GPUs as `4`, `1:4`, `1|2|4`, `1 2 4` or a list of numbers, and nodes as `2` or `1:2` (None: not said).
+
+    Without nodes, what no node can hold (`per_node` GPUs) is spread evenly over several.
+    """
+    low, high, counts, draw = _gpus(place, gpus)
+    if nodes is not None:
+        first, last = _range(place, "nodes", nodes, MAX_NODES)
+        if last is None:
+            place.wrong("nodes", f"{shown(nodes)}: say a maximum")
+        return Asked(low, high, counts, first, None if last == first else last, draw)
+    most = counts[-1] if counts else high
+    if per_node is None or most is None or most <= per_node or counts:
+        return Asked(low, high, counts, draw=draw)
+    if draw is not None or low == high:  # asked for so many, no less
+        over = -(-most // per_node)
+        each = -(-most // over)
+        return Asked(1 if draw else each, each, nodes=over, draw=each if draw else None)
+    over = -(-low // per_node)
+    return Asked(min(low, -(-low // over)), per_node, nodes=over, nodes_max=-(-most // per_node))
+
+
+def _gpus(place: Place, value: object) -> tuple[int, int | None, tuple[int, ...], int | None]:
+    """(min, max, allowed numbers, what a static policy gives)."""
+    if isinstance(value, str):
+        value = value.strip()
+        parts = re.split(r"[|\s]+", value)
+        if len(parts) > 1:
+            value = parts
+    if isinstance(value, list):
+        numbers = [place.whole("gpus", each, 1, MAX_GPUS) for each in value]
+        if not numbers or len(set(numbers)) != len(numbers):
+            place.wrong("gpus", f"expected different numbers of GPUs, got {shown(value)}")
+        counts = tuple(sorted(numbers))
+        return counts[0], counts[-1], counts, counts[0] if len(counts) == 1 else None
+    low, high = _range(place, "gpus", value, MAX_GPUS * MAX_NODES)
+    if isinstance(value, str) and ":" in value:
+        return low, high, (), None
+    return 1, low, (), low
+
+
+def _range(place: Place, column: str, value: object, limit: int) -> tuple[int, int | None]:
+    if isinstance(value, str) and ":" in value:
+        try:
+            low, high = parse_range(value)
+        except ValueError as error:
+            place.wrong(column, f"{error}; write N or MIN:MAX")
+        place.whole(column, high or low, low, limit)
+        return low, high
+    number = place.whole(column, value, 1, limit)
+    return number, number
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a row says of a job, before it is known how fast it is; None: not said. `name`: "" for one of its model."""
+
+    submit_s: float
+    model: str
+    asked: Asked
+    steps: int | None = None
+    duration_s: float | None = None
+    deadline_s: float | None = None
+    user: str = ""
+    kind: str = "training"
+    name: str = ""
+    told: bool = True
+
+
+def make_job(place: Place, row: Row, given: Given, notes: Notes, number: int) -> SimJob:
+    """The job; `number` counts the jobs from 1. WorkloadError names file and line."""
+    if row.kind not in KINDS:
+        place.wrong("kind", f"expected {' or '.join(KINDS)}, got {shown(row.kind)}")
+    if row.deadline_s is not None and row.deadline_s <= row.submit_s:
+        place.wrong(
+            "deadline_s",
+            f"{row.deadline_s:g} is not after the submit at {row.submit_s:g}: it is a moment on the clock of submit_s",
+        )
+    try:
+        profile = _profile(row, given, notes, place.line)
+    except ModelUnknown as unknown:
+        place.wrong("model", str(unknown))
+    gpus, nodes = row.asked.full
+    steps = row.steps if row.steps is not None else _steps(row, profile.on(given.kind), gpus, nodes)
+    if steps > LARGEST:
+        place.wrong("duration_s", f"is {steps} steps, more than {LARGEST}")
+    draw = row.asked.draw
+    try:
+        return SimJob(
+            submit_s=row.submit_s,
+            name=row.name or f"{row.model or 'job'}/{number}",
+            profile=profile,
+            steps=steps,
+            gpus_min=row.asked.gpus_min,
+            gpus_max=row.asked.gpus_max,
+            gpus_counts=row.asked.counts,
+            nodes=row.asked.nodes,
+            nodes_max=row.asked.nodes_max,
+            user=row.user,
+            kind=row.kind,
+            deadline_s=row.deadline_s,
+            told=row.told,
+            draw=draw,
+        )
+    except WorkloadError as error:
+        place.wrong("", str(error))
+
+
+def _profile(row: Row, given: Given, notes: Notes, line: int) -> Profile:
+    if row.kind == "inference" and row.model:
+        own = known_model(given.profiles, f"{row.model}-inference")
+        if own is not None:
+            return own
+    try:
+        found = find_model(given.profiles, row.model)
+    except ModelUnknown as unknown:
+        if row.duration_s is None or unknown.ambiguous:
+            raise
+        notes.add(
+            f"{f'model {shown(row.model)} has' if row.model else 'no model, so'} no profile: the job runs for its "
+            "duration on the GPUs that it asked for, in proportion on fewer, no faster on more",
+            line,
+        )
+        return rigid(row.model or "no profile", *row.asked.full)
+    return as_inference(found) if row.kind == "inference" else found
+
+
+def _steps(row: Row, profile: Profile, gpus: int, nodes: int) -> int:
+    """Its duration in steps; the start-up is a part of the duration."""
+    assert row.duration_s is not None
+    return max(1, round(max(0.0, row.duration_s - profile.startup_s) * profile.rate(gpus, nodes)))
+
+
+def rebased(jobs: list[SimJob]) -> tuple[SimJob, ...]:
+    """The jobs of a log by their submits, the first of which becomes 0. (Logs promise no order.)"""
+    if not jobs:
+        return ()
+    ordered = sorted(jobs, key=lambda job: job.submit_s)
+    begin = ordered[0].submit_s
+    return tuple(replace(job, submit_s=job.submit_s - begin) for job in ordered)

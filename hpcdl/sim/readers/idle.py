@@ -1,0 +1,41 @@
+"""Traces of idle nodes: `node,idle_from_s,idle_until_s`, plain or gzip."""
+
+from pathlib import Path
+
+from hpcdl.sim.readers.source import Place
+from hpcdl.sim.readers.table import read_table
+from hpcdl.sim.workload import NodeSpell, WorkloadError
+
+COLUMNS = ("node", "idle_from_s", "idle_until_s")
+
+
+def read_idle_trace(path: Path, gpus: int, kind: str = "") -> tuple[NodeSpell, ...]:
+    """When which node is idle, each with `gpus` GPUs of type `kind`; in the order of the file.
+
+    Rows are sorted by idle_from_s, and those of one node do not overlap; anything else is a WorkloadError with line.
+    """
+    path = Path(path)
+    spells: list[NodeSpell] = []
+    until: dict[str, tuple[float, int]] = {}
+    latest = 0.0
+    for place, cells in read_table(path, COLUMNS, ()):
+        node = cells["node"]
+        begin, end = (place.number(column, cells[column]) for column in COLUMNS[1:])
+        if begin < latest:
+            place.wrong("idle_from_s", f"{begin:g} is before that of an earlier row, {latest:g}: sort the rows by it")
+        if begin >= end:
+            place.wrong("idle_until_s", f"{end:g} must be after idle_from_s, {begin:g}")
+        if node in until and begin < until[node][0]:
+            place.wrong(
+                "idle_from_s",
+                f"node {node} is idle from {begin:g}, but until {until[node][0]:g} already by line {until[node][1]}: "
+                "join the two rows, or cut one",
+            )
+        latest, until[node] = begin, (end, place.line)
+        try:
+            spells.append(NodeSpell(node, gpus, kind.strip().lower(), begin, end))
+        except WorkloadError as error:
+            place.wrong("node", str(error))
+    if not spells:
+        Place(path).wrong("", "names no idle node below its header")
+    return tuple(spells)

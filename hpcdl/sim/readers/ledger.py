@@ -1,0 +1,122 @@
+"""An exported ledger: what `hpcdl events --json` prints."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpcdl.core import events as ev
+from hpcdl.core.codec import CodecError
+from hpcdl.core.model import JobSpec, JobState
+from hpcdl.core.profile import find_profile
+from hpcdl.report.spans import JobHistory, event_of, read_history
+from hpcdl.sim.readers.asking import Given, Notes
+from hpcdl.sim.readers.models import rigid
+from hpcdl.sim.readers.source import Place, read_text
+from hpcdl.sim.workload import SimJob, Workload, WorkloadError
+
+
+@dataclass(slots=True)
+class _Seen:
+    spec: JobSpec
+    at: float
+    step: int = 0
+
+
+def read_ledger(path: Path, given: Given) -> Workload:
+    """The jobs that were submitted, as they were asked for; the first submit becomes 0.
+
+    A job that was done has the steps of its spec, another one the steps that it came to. One without a profile, or
+    that told no step, runs for as long as it did, on the GPUs that it had at most. Jobs that never trained are left out
+    and counted in the notes. The nodes are the caller's: a ledger says which came, not which will.
+    """
+    place = Place(path)
+    try:
+        data = json.loads(read_text(path))
+        rows = data["events"]
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise TypeError("events is no list of events")
+        history = read_history(rows)
+        seen = _seen(rows)
+    except json.JSONDecodeError as error:
+        place.line = error.lineno
+        place.wrong("", f"not JSON: {error.msg}; expected what hpcdl events --json prints")
+    except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:100]
+        place.wrong("", f"not what hpcdl events --json prints ({type(error).__name__}: {reason})")
+    notes = Notes()
+    jobs = [
+        job
+        for told in history.jobs
+        if told.id in seen and (job := _job(place, told, seen[told.id], given, notes)) is not None
+    ]
+    if not jobs:
+        place.wrong("", "tells of no job that trained: export it with hpcdl events --json")
+    jobs.sort(key=lambda job: job.submit_s)
+    begin = jobs[0].submit_s
+    shifted = tuple(
+        replace(
+            job,
+            submit_s=job.submit_s - begin,
+            deadline_s=None if job.deadline_s is None else job.deadline_s - begin,
+        )
+        for job in jobs
+    )
+    return Workload(path.name, shifted, given.nodes, f"ledger {path.name}", notes.lines())
+
+
+def _seen(rows: list[Mapping[str, Any]]) -> dict[int, _Seen]:
+    """Spec, submit and last step of every job."""
+    seen: dict[int, _Seen] = {}
+    for row in rows:
+        try:
+            event = event_of(row)
+        except CodecError:
+            continue
+        if isinstance(event, ev.JobSubmitted):
+            seen[event.job] = _Seen(event.spec, float(row["at"]))
+        elif isinstance(event, ev.Progressed | ev.Saved | ev.TrainerReady | ev.IncarnationEnded) and event.job in seen:
+            reached = event.reached if isinstance(event, ev.IncarnationEnded) else event.step
+            job = seen[event.job]
+            job.step = max(job.step, reached or 0)
+    return seen
+
+
+def _job(place: Place, told: JobHistory, seen: _Seen, given: Given, notes: Notes) -> SimJob | None:
+    spec = seen.spec
+    trained = sum(
+        max(0.0, (stay.asked_at or stay.exited_at or stay.end_at or stay.ready_at) - stay.ready_at)
+        for stay in told.stays
+        if stay.ready_at is not None
+    )
+    profile = find_profile(given.profiles, spec.profile) if spec.profile else None
+    steps = spec.steps if told.state is JobState.DONE and spec.steps else seen.step
+    draw: int | None = None
+    if profile is None or not steps:
+        if trained <= 0:
+            notes.add("left out: a job that never trained", 0)
+            return None
+        draw = max(stay.placement.per_node for stay in told.stays)
+        nodes = max(len(stay.placement.nodes) for stay in told.stays)
+        profile, steps = rigid(spec.profile or "no profile", draw, nodes), max(1, round(trained))
+        notes.add("no profile, or no step told: it trains for as long as it did", 0)
+    elif told.state is not JobState.DONE:
+        notes.add("was not done: it has the steps that it came to", 0)
+    try:
+        return SimJob(
+            submit_s=seen.at,
+            name=spec.name,
+            profile=profile,
+            steps=steps,
+            gpus_min=spec.gpus_min,
+            gpus_max=spec.gpus_max,
+            gpus_counts=tuple(spec.gpus_counts),
+            nodes=spec.nodes,
+            nodes_max=spec.nodes_max,
+            user=spec.user,
+            deadline_s=spec.deadline if spec.deadline is not None and spec.deadline >= seen.at else None,
+            draw=draw,
+        )
+    except WorkloadError as error:
+        place.wrong("", str(error))

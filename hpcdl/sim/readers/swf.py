@@ -1,0 +1,61 @@
+"""The Standard Workload Format of the Parallel Workloads Archive: 18 fields a line, comments begin with `;`."""
+
+from pathlib import Path
+
+from hpcdl.sim.readers.asking import Given, Notes, Row, make_job, parse_asked, rebased
+from hpcdl.sim.readers.source import MAX_ROWS, Place, read_text
+from hpcdl.sim.workload import SimJob, Workload
+
+FIELDS = (
+    "job", "submit", "wait", "run time", "processors", "cpu time", "memory", "processors asked", "time asked",
+    "memory asked", "status", "user", "group", "executable", "queue", "partition", "after", "think time",
+)  # fmt: skip
+_PARTS = (2, 3, 4)  # lines that tell of a part of a job that a line of its own sums up
+
+
+def read_swf(path: Path, given: Given) -> Workload:
+    """Every job that ran, with its run time on the processors that it had; `given.procs_per_gpu` are a GPU.
+
+    Lines are sorted by submit, the first of which becomes 0. Jobs without a run time, and parts of jobs that were
+    interrupted, are left out and counted in the notes; jobs that failed ran, and count.
+    """
+    jobs: list[SimJob] = []
+    notes = Notes()
+    place = Place(path)
+    latest = 0.0
+    for place.line, line in enumerate(read_text(path).splitlines(), 1):
+        cells = line.split()
+        if not cells or cells[0].startswith(";"):
+            continue
+        if place.line > MAX_ROWS:
+            place.wrong("", f"more than {MAX_ROWS} lines: cut the file to the part that is to be simulated")
+        if len(cells) != len(FIELDS):
+            place.wrong("", f"has {len(cells)} fields, and a line of the Standard Workload Format has {len(FIELDS)}")
+        numbers = {name: place.number(name, cell, -1) for name, cell in zip(FIELDS, cells, strict=True)}
+        submit = place.number("submit", cells[1])
+        if submit < latest:
+            place.wrong("submit", f"{submit:g} is before that of an earlier line, {latest:g}: sort the lines by submit")
+        latest = submit
+        procs = int(numbers["processors"] if numbers["processors"] > 0 else numbers["processors asked"])
+        if procs == 0:
+            place.wrong("processors", "must not be 0 (-1: not known)")
+        if numbers["status"] in _PARTS:
+            notes.add("left out: the line of a part of a job that was interrupted", place.line)
+        elif procs < 0 or numbers["run time"] <= 0:
+            notes.add("left out: it never ran, or its run time or processors are not known", place.line)
+        else:
+            gpus = -(-procs // given.procs_per_gpu)
+            asked = parse_asked(place, gpus, None, given.per_node)
+            row = Row(
+                submit_s=submit,
+                model="",
+                asked=asked,
+                duration_s=numbers["run time"],
+                user=f"user {cells[11]}" if numbers["user"] >= 0 else "",
+                name=f"swf/{cells[0]}",
+            )
+            jobs.append(make_job(place, row, given, notes, len(jobs) + 1))
+    if not jobs:
+        Place(path).wrong("", "holds no job that ran")
+    per = f"{given.procs_per_gpu} processors a GPU" if given.procs_per_gpu > 1 else "a processor a GPU"
+    return Workload(path.name, rebased(jobs), given.nodes, f"SWF log {path.name}, {per}", notes.lines())

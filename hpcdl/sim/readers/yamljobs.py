@@ -1,0 +1,195 @@
+"""Our own format of a workload, in YAML: cluster, profiles, jobs, arrivals. docs/simulate.md shows it.
+
+Values are looked at one by one, with the line where they stand: nothing in the file is called, imported or evaluated.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from hpcdl.core.profile import MAX_GPUS, MAX_NODES, Profile, ProfileError
+from hpcdl.sim.readers.arrivals import draw_rows
+from hpcdl.sim.readers.asking import Given, Notes, Row, make_job, parse_asked
+from hpcdl.sim.readers.csvjobs import positive
+from hpcdl.sim.readers.source import MAX_SECONDS, Place, read_text, shown
+from hpcdl.sim.workload import NodeSpell, SimJob, Workload, WorkloadError, cluster
+
+MAX_BYTES = 32 << 20
+_MAX_VALUES = 2_000_000
+_TOP: Final = ("schema", "name", "source", "cluster", "profiles", "jobs", "arrivals")
+_GROUP: Final = ("nodes", "gpus_per_node", "gpu_type", "from_s", "until_s")
+_JOB: Final = (
+    "submit_s", "model", "profile", "steps", "duration_s", "gpus", "nodes", "deadline_s", "user", "kind", "name",
+    "told", "draw",
+)  # fmt: skip
+
+
+def read_yaml(path: Path, given: Given) -> Workload:
+    """The workload; its cluster counts where the caller gives no nodes, its profiles before the caller's."""
+    place = Place(path)
+    data, lines = _load(place, read_text(path, MAX_BYTES))
+    _keys(place, data, _TOP)
+    if data.get("schema") != 1:
+        place.wrong("schema", f"expected 1, got {shown(data.get('schema'))}: the first line is `schema: 1`")
+    nodes = given.nodes or _nodes(place, data.get("cluster"))
+    profiles = dict(given.profiles) | _profiles(place, data.get("profiles", {}))
+    given = replace(given, nodes=nodes, profiles=profiles)
+    notes = Notes()
+    listed = data.get("jobs", [])
+    if not isinstance(listed, list):
+        place.wrong("jobs", f"expected a list of jobs, got {shown(listed)}")
+    rows: list[tuple[int, Row]] = []
+    for index, entry in enumerate(listed):
+        place.line = lines[index]
+        row = _row(place, entry, given)
+        if rows and row.submit_s < rows[-1][1].submit_s:
+            place.wrong(
+                "submit_s", f"{row.submit_s:g} is before that of the job above, {rows[-1][1].submit_s:g}: sort the jobs"
+            )
+        rows.append((place.line, row))
+    place.line = 0
+    if "arrivals" in data:
+        rows += [(0, row) for row in draw_rows(place, data["arrivals"], given)]
+        rows.sort(key=lambda each: each[1].submit_s)
+    jobs: list[SimJob] = []
+    for line, row in rows:
+        place.line = line
+        jobs.append(make_job(place, row, given, notes, len(jobs) + 1))
+    if not jobs:
+        Place(path).wrong("jobs", "none: list jobs, or describe arrivals")
+    name, source = (_text(Place(path), data, key, default) for key, default in (("name", path.stem), ("source", "")))
+    return Workload(name or path.stem, tuple(jobs), nodes, source or f"workload {path.name}", notes.lines())
+
+
+def _load(place: Place, text: str) -> tuple[Mapping[str, Any], list[int]]:
+    """The file as plain values, and the line of every job."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            place.wrong("", "is empty: the first line is `schema: 1`")
+        _check_nodes(place, root)
+        data = loader.construct_document(root)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place.line = mark.line + 1 if mark else 0
+        place.wrong("", f"not YAML: {' '.join(str(error.problem or error.context).split())}")
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
+        if isinstance(error, WorkloadError):
+            raise
+        place.wrong("", f"not YAML: {' '.join(str(error).split())[:200]}")
+    finally:
+        loader.dispose()
+    if not isinstance(data, dict):
+        place.wrong("", f"expected keys and values, got {shown(data)}")
+    jobs = next((value for key, value in root.value if key.value == "jobs"), None)
+    listed = jobs.value if jobs is not None and isinstance(jobs, yaml.SequenceNode) else []
+    return data, [node.start_mark.line + 1 for node in listed]
+
+
+def _check_nodes(place: Place, root: Any) -> None:
+    """No key twice, and no more values than a workload needs: an alias counts each time, so that none can explode."""
+    waiting, seen = [root], 0
+    while waiting:
+        node = waiting.pop()
+        seen += 1
+        if seen > _MAX_VALUES:
+            place.wrong("", f"holds more than {_MAX_VALUES} values: split it, or use CSV")
+        if not isinstance(node.value, list):
+            continue
+        keys: set[str] = set()
+        for child in node.value:
+            if isinstance(child, tuple):
+                key = str(child[0].value) if isinstance(child[0].value, str) else ""
+                if key and key in keys:
+                    place.line = child[0].start_mark.line + 1
+                    place.wrong(shown(key), "a key that is there twice")
+                keys.add(key)
+            waiting.extend(child if isinstance(child, tuple) else (child,))
+
+
+def _keys(place: Place, value: object, known: tuple[str, ...]) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        place.wrong("", f"expected keys and values, got {shown(value)}")
+    for key in value:
+        if key not in known:
+            place.wrong(shown(key), f"an unknown key; known are {', '.join(known)}")
+    return value
+
+
+def _text(place: Place, values: Mapping[str, Any], key: str, default: str = "") -> str:
+    value = values.get(key, default)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)  # a user or a job that is called 17
+    if not isinstance(value, str):
+        place.wrong(key, f"expected text, got {shown(value)}")
+    return value.strip()
+
+
+def _nodes(place: Place, value: object) -> tuple[NodeSpell, ...]:
+    if value is None:
+        return ()
+    found: list[NodeSpell] = []
+    for entry in value if isinstance(value, list) else [value]:
+        group = _keys(place, entry, _GROUP)
+        missing = [key for key in ("nodes", "gpus_per_node") if key not in group]
+        if missing:
+            place.wrong("cluster", f"{' and '.join(missing)} missing")
+        many = place.whole("cluster: nodes", group["nodes"], 1, MAX_NODES)
+        gpus = place.whole("cluster: gpus_per_node", group["gpus_per_node"], 1, MAX_GPUS)
+        begin = place.number("cluster: from_s", group.get("from_s", 0))
+        kind = _text(place, group, "gpu_type").lower()
+        try:
+            spells = cluster(many, gpus, kind, first=len(found) + 1)
+            if "until_s" in group:
+                end = place.number("cluster: until_s", group["until_s"])
+                spells = tuple(replace(spell, from_s=begin, until_s=end) for spell in spells)
+            found += [replace(spell, from_s=begin) for spell in spells]
+        except WorkloadError as error:
+            place.wrong("cluster", str(error))
+    return tuple(found)
+
+
+def _profiles(place: Place, value: object) -> dict[str, Profile]:
+    if not isinstance(value, dict):
+        place.wrong("profiles", f"expected names and their profiles, got {shown(value)}")
+    found: dict[str, Profile] = {}
+    for name, mapping in value.items():
+        if not isinstance(name, str):
+            place.wrong("profiles", f"a name must be text, got {shown(name)}: put it in quotes")
+        try:
+            found[name.casefold()] = Profile.from_mapping(name, mapping)
+        except ProfileError as error:
+            place.wrong("profiles", str(error)[:300])
+    return found
+
+
+def _row(place: Place, entry: object, given: Given) -> Row:
+    values = _keys(place, entry, _JOB)
+    if "model" in values and "profile" in values:
+        place.wrong("model, profile", "both are given: they are two words for the name of a profile")
+    steps, duration, deadline = (values.get(key) for key in ("steps", "duration_s", "deadline_s"))
+    if (steps is None) == (duration is None):
+        both = "neither is given" if steps is None else "both are given"
+        place.wrong("steps, duration_s", f"{both}: a job has steps, or a duration_s that stands for them")
+    told = values.get("told", True)
+    if not isinstance(told, bool):
+        place.wrong("told", f"expected true or false, got {shown(told)}")
+    asked = parse_asked(place, values.get("gpus", 1), values.get("nodes"), given.per_node)
+    if "draw" in values:
+        asked = replace(asked, draw=place.whole("draw", values["draw"], 1, MAX_GPUS))
+    return Row(
+        submit_s=place.number("submit_s", values.get("submit_s", 0)),
+        model=_text(place, values, "profile" if "profile" in values else "model"),
+        asked=asked,
+        steps=None if steps is None else place.whole("steps", steps),
+        duration_s=None if duration is None else positive(place, "duration_s", duration),
+        deadline_s=None if deadline is None else place.number("deadline_s", deadline, -MAX_SECONDS),
+        user=_text(place, values, "user"),
+        kind=_text(place, values, "kind", "training").lower(),
+        name=_text(place, values, "name"),
+        told=told,
+    )
