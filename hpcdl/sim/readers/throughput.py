@@ -12,10 +12,14 @@ COLUMNS = ("model_and_batch_per_gpu", "gpu", "gpus", "steps_per_s")
 def read_throughputs(path: Path, gpu_type: str = "", gpus_per_node: int | None = None) -> dict[str, Profile]:
     """A profile for every model, by its casefolded name, with a curve for every GPU type.
 
-    The batch is per GPU, so a step on n GPUs trains n batches: the profile's rate is steps_per_s * n, in steps of one
-    GPU, and a job's steps are the batches that it has to train. The default curve is that of `gpu_type`, else of the
-    first type in the file that measured the model. With `gpus_per_node`, what was measured on more GPUs than a node
-    has counts for several nodes as well. WorkloadError with line and column for what makes no sense.
+    A step is one batch of the size in the name, on one GPU: on n GPUs n of them are trained side by side, and
+    steps_per_s counts all of them (in Gavel's table two GPUs give up to twice the steps/s of one, which no other count
+    does). So rates are taken as they are, and a job's steps are the batches that it has to train.
+
+    The default curve is that of `gpu_type`, else of the first type in the file that measured the model. With
+    `gpus_per_node`, what was measured on more GPUs than a node has counts for several nodes as well. A rate of 0 says
+    that it could not be measured, and is passed over: a GPU type that has no other one gets the default curve.
+    WorkloadError with line and column for what makes no sense.
     """
     path = Path(path)
     models: dict[str, tuple[str, dict[str, dict[int, float]]]] = {}
@@ -26,24 +30,24 @@ def read_throughputs(path: Path, gpu_type: str = "", gpus_per_node: int | None =
             place.wrong("gpu" if name else COLUMNS[0], "must not be empty")
         gpus = place.whole("gpus", cells["gpus"], 1, MAX_GPUS)
         rate = place.number("steps_per_s", cells["steps_per_s"])
-        if rate == 0:
-            place.wrong("steps_per_s", "must be more than 0; leave out what could not be measured")
         key = (name.casefold(), kind, gpus)
         if key in lines:
             place.wrong("gpus", f"{name} on {gpus} {kind} is in line {lines[key]} already: keep one of them")
         lines[key] = place.line
         _, kinds = models.setdefault(name.casefold(), (name, {}))
-        kinds.setdefault(kind, {})[gpus] = rate * gpus
+        if rate > 0:
+            kinds.setdefault(kind, {})[gpus] = rate
     if not models:
         Place(path).wrong("", "holds no measurement below its header")
     wanted = gpu_type.strip().lower()
     found: dict[str, Profile] = {}
     for key_name, (name, kinds) in models.items():
+        if not kinds:
+            Place(path).wrong("steps_per_s", f"{name} has no rate above 0: leave the model out")
         curves = {kind: _points(curve, gpus_per_node) for kind, curve in kinds.items()}
         first = wanted if wanted in curves else next(iter(curves))
         source = (
-            f"{path.name}: measured steps/s times the number of GPUs, as the batch is per GPU (steps of one GPU); "
-            f"on {first} unless a node says otherwise"
+            f"{path.name}: measured steps/s, a step being one batch on one GPU; on {first} unless a node says otherwise"
         )
         try:
             found[key_name] = Profile(name=name, points=curves[first], kinds=tuple(curves.items()), source=source)
