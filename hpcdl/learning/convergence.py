@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 _Array: TypeAlias = NDArray[np.float64]
 
@@ -102,6 +101,8 @@ def _extrapolate(steps: _Array, losses: _Array, goal: float) -> float | None:
 
 def _fit(k: _Array, losses: _Array) -> tuple[float, float, float]:
     """(b0, b1, b2) of the least squares in the loss itself, for k and losses of up to 1."""
+    from scipy.optimize import nnls  # takes half a second, which a command that fits nothing need not wait
+
     columns = np.stack([k, np.ones_like(k)], axis=1)
     best, error = (0.0, 1.0, 0.0), math.inf
     lowest = float(losses.min())

@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from scipy.optimize import nnls
 
 from hpcdl.core.profile import Profile
 
@@ -271,6 +270,8 @@ def _penalties(runs: Sequence[LightRun], single: LatencyModel) -> tuple[float, f
 
     In relative errors of the rate, so each row is divided by the GPUs that the run was worth.
     """
+    from scipy.optimize import nnls  # takes half a second, which a command that fits nothing need not wait
+
     worth = np.array([run.samples_per_s / single.single(run.setting.batch_per_gpu) for run in runs])
     paths = np.array([_paths(run.setting.nodes, run.setting.gpus) for run in runs])
     lost = np.array([run.setting.nodes * run.setting.gpus for run in runs]) - worth

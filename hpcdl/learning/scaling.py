@@ -34,7 +34,7 @@ FIRST_EXPONENT = 0.85  # of the prior curve at one GPU: d log rate / d log GPUs
 DOUBLINGS = 5.0  # over which that exponent falls to 1/e of it
 ACROSS = (0.10, 0.03)  # what leaving one node costs the logarithm of the rate, and what each doubling of nodes does
 
-LEVEL = 3.0  # standard deviations, all of the logarithm of the rate
+LEVEL = 10.0  # standard deviations, all of the logarithm of the rate
 EXPONENT = 0.09  # of e1, shared by all kinds of GPU ...
 EXPONENT_OF_KIND = 0.13  # ... and of one kind: slower GPUs scale better, by how much is not known beforehand
 WALK = 0.09  # of the exponent, per doubling
