@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from hpcdl.core.model import Placement, Role, Share, Target
 from hpcdl.core.plan import JobView, NodeView, Plan, View
-from hpcdl.core.units import GpuRef, count, fold_nodes
+from hpcdl.core.units import count, fold_nodes
 
 
 @dataclass(slots=True)
@@ -54,14 +54,17 @@ def pool_of(view: View) -> Pool:
     """The pool in which all jobs that hold or are about to hold GPUs keep them, and blocked jobs have been refused.
 
     A job that runs keeps its placement, also on a node that is away. One whose suspend for a move is under way, or
-    that waits for the GPUs that the last plan gave it, keeps that target, unless its GPUs cannot be granted any more
-    or are another job's.
+    that waits for the GPUs that the last plan gave it, keeps that target, also where others are still leaving them;
+    unless its GPUs cannot be granted any more or are another job's.
     """
     nodes = {node.name: node for node in view.nodes}
     held: dict[str, set[int]] = {}
+    taken: dict[str, set[int]] = {}  # for as long as this plan can see: what is leaving frees its GPUs soon
     for job in view.jobs:
         for share in job.placement.shares if job.placement is not None else ():
             held.setdefault(share.node, set()).update(share.gpus)
+            if not job.leaving:
+                taken.setdefault(share.node, set()).update(share.gpus)
     none: set[int] = set()
     free = {name: [gpu for gpu in node.gpus if gpu not in held.get(name, none)] for name, node in nodes.items()}
     pool = Pool(view, nodes, free)
@@ -70,7 +73,9 @@ def pool_of(view: View) -> Pool:
             pool.refuse(job, job.blocked)
         elif job.placement is not None and not job.leaving:
             pool.placements[job.id], pool.reasons[job.id] = job.placement, _kept(pool, job, job.placement)
-        elif job.target is not None and _grantable(pool, job, job.target):
+        elif job.target is not None and _grantable(pool, job, job.target, taken):
+            for share in job.target.shares:
+                taken.setdefault(share.node, set()).update(share.gpus)
             before = job.placement
             moves = before is not None and not job.target.same_gpus(before)
             pool.give(job, job.target, move_reason(job, job.target) if moves else _kept(pool, job, job.target))
@@ -79,19 +84,16 @@ def pool_of(view: View) -> Pool:
     return pool
 
 
-def _grantable(pool: Pool, job: JobView, target: Placement) -> bool:
-    """Whether the job can still be given its last target: in its range, and of GPUs that are free or its own."""
-    own = set(job.placement.gpus) if job.placement is not None else set()
+def _grantable(pool: Pool, job: JobView, target: Placement, taken: dict[str, set[int]]) -> bool:
+    """Whether the job can still be given its last target: in its range, and of GPUs that nobody else goes on using."""
     if not job.nodes <= len(target.shares) <= job.nodes_max:
         return False
     for share in target.shares:
         node = pool.nodes.get(share.node)
         if node is None or not job.gpus_min <= len(share.gpus) <= job.gpus_max:
             return False
-        free = set(pool.free[share.node])
-        for gpu in share.gpus:
-            if gpu not in node.gpus or (gpu not in free and GpuRef(share.node, gpu) not in own):
-                return False
+        if not taken.get(share.node, set()).isdisjoint(share.gpus) or not set(share.gpus) <= set(node.gpus):
+            return False
     return True
 
 
