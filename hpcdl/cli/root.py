@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "config": ("hpcdl.cli.config", "config", "Show or set the running daemon's policy and objective."),
     "daemon": ("hpcdl.cli.daemon", "daemon", "Start, stop or look at the daemon."),
     "agent": ("hpcdl.cli.agent", "agent", "Run the agent of this node in the foreground."),
+    "simulate": ("hpcdl.cli.simulate", "simulate", "Replay a workload under several policies, and compare them."),
     "demo": ("hpcdl.cli.agent", "demo", "Run a paper's job set under two policies and compare them."),
 }
 """Command -> module, name in it, one line of help. The line stands here so that `--help` imports nothing."""

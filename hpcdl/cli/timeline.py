@@ -1,6 +1,5 @@
 """`hpcdl events` and `timeline`: what happened."""
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import click
 
 from hpcdl.cli.bodies import body_text
+from hpcdl.cli.files import replace_file
 from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import JOB_ID, connect, moment_text
 from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
@@ -116,23 +116,10 @@ def timeline(ctx: click.Context, target: Path, job: int | None, output: Output) 
             raise ClientError(f"there is no job {job}: hpcdl ls --all lists them")
     home: Path = ctx.find_root().obj
     title = f"hpcdl on {home}" if job is None else f"hpcdl on {home}: job {job}"
-    _replace(target, timeline_page(found, title, load_profiles([conf_folder() / "profiles", home / "profiles"])))
+    replace_file(target, timeline_page(found, title, load_profiles([conf_folder() / "profiles", home / "profiles"])))
     if output is Output.JSON:
         print_json({"file": str(target.absolute()), "events": len(found)})
     elif output is Output.QUIET:
         print_ids([target])
     else:
         print(f"wrote {escape(str(target))}")
-
-
-def _replace(target: Path, text: str) -> None:
-    """Write the file whole or not at all; it may be read in a browser meanwhile. Raises OSError."""
-    if target.exists() and not target.is_file():  # /dev/stdout, a pipe
-        target.write_text(text, encoding="utf-8")
-        return
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)

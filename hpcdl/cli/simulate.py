@@ -1,0 +1,295 @@
+"""`hpcdl simulate`: what policies would have done with a workload; and the papers' tables, ours beside theirs."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdl.cli.output import Column, Output, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.output import escape as printable
+
+if TYPE_CHECKING:
+    from hpcdl.core.policy import Policies
+    from hpcdl.core.profile import Profile
+    from hpcdl.sim import Conditions, NodeSpell, Results, Simulated, Workload
+
+OBJECTIVE = "jct, makespan, throughput, deadline or fair: what policies that heed it aim for"
+MOST_JOBS_LISTED = 2_000
+"""More jobs than this are left out of --json unless --jobs asks for them."""
+
+
+def _time(key: str) -> Callable[[Any], str]:
+    def cell(row: Any) -> str:
+        value = row[key]
+        return "-" if value is None else f"{value:.0f}"
+
+    return cell
+
+
+def _share(key: str) -> Callable[[Any], str]:
+    def cell(row: Any) -> str:
+        value = row[key]
+        return "-" if value is None else f"{100 * value:.1f} %"
+
+    return cell
+
+
+def _plain(key: str, digits: int | None = None) -> Callable[[Any], str]:
+    def cell(row: Any) -> str:
+        value = row[key]
+        return "-" if value is None else str(value) if digits is None else f"{value:.{digits}f}"
+
+    return cell
+
+
+COLUMNS = (
+    Column("POLICY", _plain("policy")),
+    Column("MAKESPAN S", _time("makespan_s"), right=True),
+    Column("MEAN JCT S", _time("mean_jct_s"), right=True),
+    Column("MEDIAN", _time("median_jct_s"), right=True),
+    Column("P95", _time("p95_jct_s"), right=True),
+    Column("MEAN WAIT S", _time("mean_wait_s"), right=True),
+    Column("LONGEST", _time("longest_wait_s"), right=True),
+    Column("UTILISATION", _share("utilisation"), right=True),
+    Column("LOST", _share("lost_share"), right=True),
+    Column("SUSPENDS", _plain("suspends"), right=True),
+    Column("RESCALES", _plain("rescales"), right=True),
+    Column("DEADLINES MET", _share("deadlines_met"), right=True),
+    Column("FAIRNESS", _plain("mean_fairness", 2), right=True),
+    Column("DONE", _plain("finished"), right=True),
+)
+
+
+@click.group(invoke_without_command=True)
+@click.option(
+    "-w", "--workload", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="YAML, CSV, SWF, or what sacct --parsable2, bhist -l, bacct -l or hpcdl events --json print; plain or .gz.",
+)  # fmt: skip
+@click.option("-N", "--nodes", type=click.IntRange(1, 100_000), metavar="N", help="Nodes.  [default: the workload's]")
+@click.option("--gpus-per-node", type=click.IntRange(1, 1024), metavar="G", help="GPUs of each of them.")
+@click.option("--gpu-type", default="", metavar="TYPE", help="Their type, as profiles name it: v100, k80.")
+@click.option(
+    "--idle-trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="When which node is there: node,idle_from_s,idle_until_s; plain or .gz. In place of --nodes.",
+)  # fmt: skip
+@click.option(
+    "-p", "--policy", "policy_names", default="adaptive,marble,fifo", show_default=True, metavar="NAME,..",
+    help="Policies to compare.",
+)  # fmt: skip
+@click.option(
+    "--profiles", "profile_files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+    help="Throughputs: CSV of model_and_batch_per_gpu,gpu,gpus,steps_per_s, or profiles as in conf/profiles.",
+)  # fmt: skip
+@click.option("--objective", metavar="NAME", help=f"{OBJECTIVE}.  [default: deadline if jobs have some, else jct]")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Same seed, same result.")
+@click.option(
+    "--jitter", type=float, default=0.0, metavar="SIGMA", help="Lognormal noise on every delay.  [default: 0]"
+)
+@click.option("--mtbf", type=float, default=0.0, metavar="SECONDS", help="Mean time between failures of a trainer.")
+@click.option("--warm", is_flag=True, help="Jobs may start ahead, and wait at the gate for their GPUs.")
+@click.option("--unknown", is_flag=True, help="Policies are told no profile: they learn what they can.")
+@click.option("--jobs", "with_jobs", is_flag=True, help="List every job.")
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="The HTML file to draw into."
+)
+@outputs
+@click.pass_context
+def simulate(ctx: click.Context, output: Output, **options: Any) -> None:
+    """Replay a workload under several policies on a virtual clock, with the daemon's own Controller.
+
+    hpcdl simulate --workload jobs.csv --nodes 4 --gpus-per-node 4 --policy marble,adaptive
+    """
+    if ctx.invoked_subcommand is None:
+        _compare(ctx, output, _Asked(**options))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The options of the command."""
+
+    workload: Path | None
+    nodes: int | None
+    gpus_per_node: int | None
+    gpu_type: str
+    idle_trace: Path | None
+    policy_names: str
+    profile_files: tuple[Path, ...]
+    objective: str | None
+    seed: int
+    jitter: float
+    mtbf: float
+    warm: bool
+    unknown: bool
+    with_jobs: bool
+    report: Path | None
+
+
+def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
+    from hpcdl.policies import all_policies
+    from hpcdl.sim import simulate as run_one
+    from hpcdl.sim import summarise
+
+    if asked.workload is None:
+        raise click.UsageError("--workload FILE is missing, or `papers` for the papers' tables", ctx)
+    policies = all_policies()
+    names = _names(ctx, policies, asked.policy_names)
+    workload = _read(ctx, asked)
+    conditions = _conditions(ctx, workload, asked)
+    learn = _learner(workload) if asked.unknown else None
+    runs: list[tuple[Simulated, Results]] = []
+    for name in names:
+        run = run_one(workload, name, policies, conditions, learn, _progress(name))
+        runs.append((run, summarise(run)))
+    results = [result for _, result in runs]
+    if asked.report is not None:
+        _draw(asked.report, workload, conditions, runs)
+    if output is Output.JSON:
+        listed = asked.with_jobs or len(workload.jobs) <= MOST_JOBS_LISTED
+        print_json(
+            {
+                "workload": workload.name,
+                "source": workload.source,
+                "jobs": len(workload.jobs),
+                "gpus": sum(spell.gpus for spell in workload.nodes),
+                "seed": asked.seed,
+                "objective": conditions.objective,
+                "simulated": True,
+                "notes": list(workload.notes),
+                "runs": [result.to_json(listed) for result in results],
+            }
+        )
+    elif output is Output.QUIET:
+        print_ids([result.policy for result in results])
+    else:
+        _print(workload, conditions, results, asked)
+    broken = [problem for result in results for problem in result.problems]
+    for problem in broken:
+        say(problem)
+    if broken:
+        ctx.exit(1)
+
+
+def _names(ctx: click.Context, policies: "Policies", text: str) -> list[str]:
+    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    known = policies.names()
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        what = f"no policy {unknown[0]!r}" if unknown else "no policy is named"
+        raise click.BadParameter(f"{what}; there are {', '.join(known)}", ctx, param_hint="'--policy'")
+    return names
+
+
+def _read(ctx: click.Context, asked: _Asked) -> "Workload":
+    from dataclasses import replace
+
+    from hpcdl.sim import cluster
+    from hpcdl.sim.readers import read_idle_trace, read_workload
+
+    assert asked.workload is not None
+    nodes: tuple[NodeSpell, ...] = ()
+    kind = asked.gpu_type.strip().lower()
+    if asked.idle_trace is not None:
+        if asked.nodes is not None:
+            raise click.UsageError("--nodes and --idle-trace exclude each other", ctx)
+        nodes = read_idle_trace(asked.idle_trace, asked.gpus_per_node or 1, kind)
+    elif asked.nodes is not None:
+        nodes = cluster(asked.nodes, asked.gpus_per_node or 1, kind)
+    elif asked.gpus_per_node is not None:
+        nodes = cluster(1, asked.gpus_per_node, kind)
+    workload = read_workload(asked.workload, _profiles(asked, kind), nodes, kind, asked.seed)
+    if asked.unknown:
+        workload = replace(workload, jobs=tuple(replace(job, told=False) for job in workload.jobs))
+    return workload
+
+
+def _profiles(asked: _Asked, kind: str) -> "dict[str, Profile]":
+    from hpcdl.profiles import conf_folder, load_profiles, read_profiles
+    from hpcdl.sim.readers import read_throughputs
+
+    found = load_profiles([conf_folder() / "profiles"])
+    for path in asked.profile_files:
+        if path.name.lower().removesuffix(".gz").endswith(".csv"):
+            found |= read_throughputs(path, kind, asked.gpus_per_node)
+        else:
+            found |= {profile.name.casefold(): profile for profile in read_profiles(path)}
+    return found
+
+
+def _conditions(ctx: click.Context, workload: "Workload", asked: _Asked) -> "Conditions":
+    from hpcdl.core.intake import OBJECTIVES
+    from hpcdl.sim import Conditions
+
+    due = any(job.deadline_s is not None for job in workload.jobs)
+    objective = asked.objective or ("deadline" if due else "jct")
+    if objective not in OBJECTIVES:
+        raise click.BadParameter(
+            f"no objective {objective!r}; there are {', '.join(OBJECTIVES)}", ctx, param_hint="'--objective'"
+        )
+    return Conditions(seed=asked.seed, jitter=asked.jitter, mtbf_s=asked.mtbf, objective=objective, warm=asked.warm)
+
+
+def _learner(workload: "Workload") -> Any:
+    from hpcdl.learning import learner
+
+    return learner(max((spell.gpus for spell in workload.nodes), default=1), len(workload.nodes))
+
+
+def _progress(name: str) -> Callable[[int, int], None] | None:
+    """A line on a terminal that is written over: long work shows where it is."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(finished: int, jobs: int) -> None:
+        text = f"{name}: {finished} of {jobs} jobs" if finished < jobs else ""
+        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _print(workload: "Workload", conditions: "Conditions", results: "Sequence[Results]", asked: _Asked) -> None:
+    gpus = sum(spell.gpus for spell in workload.nodes)
+    what = f"{len(workload.jobs)} jobs of {workload.name} on {len(workload.nodes)} nodes with {gpus} GPUs"
+    print(printable(f"Simulated: {what}, objective {conditions.objective}, seed {conditions.seed}."))
+    for note in workload.notes:
+        print(printable(f"  {note}"))
+    print()
+    due = any(result.deadlines_met is not None for result in results)
+    shown = [column for column in COLUMNS if due or column.title != "DEADLINES MET"]
+    print_table(shown, [result.to_json(jobs=False) for result in results])
+    if asked.with_jobs:
+        for result in results:
+            print(f"\n{result.policy}:")
+            print_table(JOB_COLUMNS, result.to_json()["jobs"])
+    if asked.report is not None:
+        print(f"\nwrote {printable(str(asked.report))}")
+
+
+def _gpus(row: Any) -> str:
+    return " -> ".join(str(number) for _, number in row["gpus"] if number) or "-"
+
+
+JOB_COLUMNS = (
+    Column("ID", _plain("id"), right=True),
+    Column("JOB", _plain("name"), shrinks=True),
+    Column("STATE", _plain("state"), coloured=True),
+    Column("SUBMIT S", _time("submit_s"), right=True),
+    Column("START S", _time("start_s"), right=True),
+    Column("END S", _time("end_s"), right=True),
+    Column("WAIT S", _time("wait_s"), right=True),
+    Column("JCT S", _time("jct_s"), right=True),
+    Column("GPUS", _gpus, shrinks=True),
+    Column("SUSPENDS", _plain("suspends"), right=True),
+    Column("LOST S", _time("lost_s"), right=True),
+)
+
+
+def _draw(
+    target: Path, workload: "Workload", conditions: "Conditions", runs: "Sequence[tuple[Simulated, Results]]"
+) -> None:
+    from hpcdl.cli.files import replace_file
+    from hpcdl.sim.page import page_of
+
+    replace_file(target, page_of(workload, conditions, runs))
