@@ -274,6 +274,7 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         job,
         live=live,
         held_gpu_s=job.held_gpu_s + max(0.0, held_s) * len(incarnation.placement.gpus),
+        last=incarnation.placement,
         suspended=event.cause is Cause.SUSPENDED,
         suspends=job.suspends + (event.cause is Cause.SUSPENDED),
         failures=job.failures + failed,

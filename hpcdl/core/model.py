@@ -306,6 +306,7 @@ class Job:
     `repeats`: how many times in a row it failed as `last_failure` says; `retry_at`: it does not start before.
     `last_save_s`: seconds that its last checkpoint took. `warm_failed`: it is not started ahead again. `final`: what it
     becomes as soon as none of its incarnations lives. `held_gpu_s`: GPU seconds of the incarnations that have ended.
+    `last`: what the last of them held.
     `accuracy`: (step, metric) as its trainers reported them, thinned out.
     """
 
@@ -339,6 +340,7 @@ class Job:
     final_detail: str = ""
     held_gpu_s: float = 0.0
     accuracy: tuple[tuple[int, float], ...] = ()
+    last: Placement | None = None
 
     @property
     def finished(self) -> bool:

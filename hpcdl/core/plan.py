@@ -30,6 +30,7 @@ class JobView:
     `blocked` says in words why it cannot be placed now (held, dependency, pause after a failure), else "".
     `counts`: the only numbers of GPUs that it takes on a node, () where it takes each of its range. `step_at`: while it
     trains, when `step` was true. `held_gpu_s`: GPU seconds held before `held_since`, from when on it holds `placement`.
+    `last`: what the incarnation before held.
     """
 
     id: int
@@ -58,6 +59,7 @@ class JobView:
     held_since: float | None = None
     accuracy: tuple[tuple[int, float], ...] = ()
     accuracy_target: float | None = None
+    last: Placement | None = None
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What follows from this value alone and was worked out before. A view keeps its JobViews while nothing changes."""
 

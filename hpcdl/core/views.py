@@ -115,6 +115,7 @@ def _job_view(job: Job, target: Target | None, profile: Profile | None, blocked:
         started_at=job.first_start_at,
         step_at=running.progressed_at if running is not None and running.trains else None,
         held_gpu_s=job.held_gpu_s,
+        last=job.last,
         held_since=None if running is None else running.granted_at or running.requested_at,
         accuracy=job.accuracy,
         accuracy_target=spec.accuracy_target,
