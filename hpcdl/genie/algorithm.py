@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hpcdl.core.model import Placement
 from hpcdl.core.plan import JobView, Plan, View
 from hpcdl.genie.model import Option, expected_at, latency, placements, platform_of
-from hpcdl.genie.words import allowance_words, free_words, outcome_words, shape, where
+from hpcdl.genie.words import FreeWords, allowance_words, outcome_words, shape, where
 from hpcdl.placing.pool import Pool, impossible, pool_of
 from hpcdl.placing.symmetric import packed
 
@@ -64,8 +64,9 @@ class Genie:
             else:
                 pool.refuse(job, impossible(pool, job) or "no numbers of GPUs that it takes are there on its nodes")
         queue.sort(key=lambda each: (each.allowance is None, each.allowance or 0.0))  # line 15; sorting is stable
+        free = FreeWords(pool)
         for each in queue:
-            _launch(pool, each)
+            _launch(pool, each, free)
         return pool.plan()
 
 
@@ -105,13 +106,12 @@ def _select(job: JobView, options: tuple[Option, ...], now: float, due: float | 
     return options[0]
 
 
-def _launch(pool: Pool, each: Waiting) -> None:
+def _launch(pool: Pool, each: Waiting, free: FreeWords) -> None:
     option = each.option
     placement = packed(pool, option.nodes, option.gpus, option.kind)
     if placement is not None:
         pool.give(each.job, placement, started(pool, each.job, placement, each.due))
+        free.changed()
         return
     needs = shape(option.nodes, option.gpus)
-    pool.refuse(
-        each.job, f"{allowance_words(each.allowance)}; needs {needs}, {free_words(pool, option.nodes, option.gpus)}"
-    )
+    pool.refuse(each.job, f"{allowance_words(each.allowance)}; needs {needs}, {free.said(option.nodes, option.gpus)}")

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from hpcdl.core.plan import JobView, Plan, View
 from hpcdl.genie.algorithm import keep, started
 from hpcdl.genie.model import Option, Platform, expected_at, placements, platform_of
-from hpcdl.genie.words import free_words, shape
-from hpcdl.placing.pool import Pool, impossible, most_free, pool_of
+from hpcdl.genie.words import FreeWords, shape
+from hpcdl.placing.pool import Pool, impossible, pool_of
 from hpcdl.placing.symmetric import packed
 
 NO_FIT = "no numbers of GPUs that it takes are there on its nodes"
@@ -36,14 +36,15 @@ class Fifo:
         pool = pool_of(view)
         keep(pool)
         platform = platform_of(view)
+        free = FreeWords(pool)
         first: JobView | None = None
         for job in self.order(pool.queue()):
             gpus = asked(job, platform)
             if not gpus:
                 pool.refuse(job, impossible(pool, job) or NO_FIT)
-            elif first is not None or not _start(pool, job, job.nodes, gpus):
+            elif first is not None or not _start(pool, job, free, job.nodes, gpus):
                 before = "" if first is None else f"; job {first.id} is before it"
-                pool.refuse(job, f"needs {shape(job.nodes, gpus)}, {free_words(pool, job.nodes, gpus)}{before}")
+                pool.refuse(job, f"needs {shape(job.nodes, gpus)}, {free.said(job.nodes, gpus)}{before}")
                 first = first or job
         return pool.plan()
 
@@ -95,6 +96,7 @@ class Capacity:
         keep(pool)
         platform = platform_of(view)
         shares = _shares(view)
+        free = FreeWords(pool)
         held = dict.fromkeys(shares, 0)
         for job in view.jobs:
             kept = pool.placements.get(job.id) or job.placement
@@ -107,12 +109,12 @@ class Capacity:
                 continue
             left = shares[job.user] - held[job.user]
             gpus = 0 if job.user in stuck else _within(pool, job, most, left, empty=not held[job.user])
-            if gpus and _start(pool, job, job.nodes, gpus):
+            if gpus and _start(pool, job, free, job.nodes, gpus):
                 held[job.user] += gpus * job.nodes
                 continue
             before = f"; job {stuck[job.user].id} is before it" if job.user in stuck else ""
             holds = f"its queue holds {held[job.user]} of its {shares[job.user]} GPUs"
-            pool.refuse(job, f"{holds}, {most_free(pool)}{before}")
+            pool.refuse(job, f"{holds}, {free.said(1, 1)}{before}")
             stuck.setdefault(job.user, job)
         return pool.plan()
 
@@ -147,15 +149,16 @@ class TetrisPerf:
         pool = pool_of(view)
         keep(pool)
         platform = platform_of(view)
+        free = FreeWords(pool)
         for job in pool.queue():
             options = placements(job, platform)
             if not options:
                 pool.refuse(job, impossible(pool, job) or NO_FIT)
                 continue
             option = self.pick(options)
-            if not _start(pool, job, option.nodes, option.gpus, option.kind):
+            if not _start(pool, job, free, option.nodes, option.gpus, option.kind):
                 needs = shape(option.nodes, option.gpus)
-                pool.refuse(job, f"{self.words(option)}: needs {needs}, {free_words(pool, option.nodes, option.gpus)}")
+                pool.refuse(job, f"{self.words(option)}: needs {needs}, {free.said(option.nodes, option.gpus)}")
         return pool.plan()
 
     def pick(self, options: tuple[Option, ...]) -> Option:
@@ -181,10 +184,11 @@ class TetrisCer(TetrisPerf):
         return f"has most for its cost at {option.rate:.3g} steps/s"
 
 
-def _start(pool: Pool, job: JobView, nodes: int, gpus: int, kind: str | None = None) -> bool:
+def _start(pool: Pool, job: JobView, free: FreeWords, nodes: int, gpus: int, kind: str | None = None) -> bool:
     """Gives the job such a placement, if it is free."""
     placement = packed(pool, nodes, gpus, kind)
     if placement is None:
         return False
     pool.give(job, placement, started(pool, job, placement, expected_at(job)))
+    free.changed()
     return True

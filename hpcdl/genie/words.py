@@ -18,12 +18,27 @@ def where(placement: Placement) -> str:
     return f"{count(placement.per_node, 'GPU')}{each} of {fold_nodes(placement.nodes)}"
 
 
-def free_words(pool: Pool, nodes: int, gpus: int) -> str:
-    """What is free, as it matters to a job that needs `gpus` GPUs on each of `nodes` nodes."""
-    if nodes == 1:
-        return most_free(pool)
-    enough = sum(len(free) >= gpus for free in pool.free.values())
-    return f"{count(enough, 'node')} with them free"
+class FreeWords:
+    """What is free, as it matters to a job; put together once for all that need the same, until `changed`."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._most = ""
+        self._enough: dict[int, int] = {}
+
+    def changed(self) -> None:
+        """GPUs of the pool were given away."""
+        self._most = ""
+        self._enough.clear()
+
+    def said(self, nodes: int, gpus: int) -> str:
+        """To a job that needs `gpus` GPUs on each of `nodes` nodes."""
+        if nodes == 1:
+            self._most = self._most or most_free(self._pool)
+            return self._most
+        if gpus not in self._enough:
+            self._enough[gpus] = sum(len(free) >= gpus for free in self._pool.free.values())
+        return f"{count(self._enough[gpus], 'node')} with them free"
 
 
 def allowance_words(allowance: float | None) -> str:
