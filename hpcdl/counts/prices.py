@@ -9,15 +9,19 @@ The reduced cost of an option is what it loses against the best of its item at t
 most L(p) minus the reduced costs of its options, so options that lose more than the gap are in no better choice.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hpcdl.counts.table import Floats, Ints, Table
 
 SECANTS = 100
-LEVELS = 9  # temperatures, each a fifth of the one before
+ROUNDS = 60  # of Newton steps, at falling temperatures
+COLDEST = 1e-6  # of the first temperature
 NEWTON_STEPS = 4  # at each of them
+HALVINGS = 6  # of a step that goes too far
+NEGLIGIBLE = 40.0  # temperatures that a row may lose and still count: beyond, its weight is below 1e-17
+LIKELY = 1e-3  # least probability of a row that an item may be rounded to
 MOST_POOLS_TOGETHER = 32  # beyond, the curvature between pools is left out
 
 
@@ -28,7 +32,7 @@ class Priced:
     price: Floats  # by pool, at least 0
     bound: float
     reduced: Floats  # by row, at least 0
-    rows: Ints  # of each item the best row at these prices, of equal ones the one with the fewest units
+    rows: Ints  # of each item a row that is best, or as good as best, at these prices
 
 
 def slack(table: Table) -> float:
@@ -79,59 +83,144 @@ def cheapest(table: Table) -> Ints:
     return table.first(value == np.maximum.reduceat(value, table.starts)[table.item])
 
 
+@dataclass(frozen=True, slots=True)
+class _Soft:
+    """The rows that count at a temperature; an item with one of them is part of the rest."""
+
+    row: Ints  # in the table
+    owner: Ints  # the table's item of each item here
+    item: Ints
+    pool: Ints
+    units: Floats
+    value: Floats
+    starts: Ints
+    room: Floats  # what the rest leaves of each pool; below 0 where it uses more
+
+
 def many_prices(table: Table) -> Priced:
     """Good prices for several pools: Newton's method on L with its maxima softened, ever less.
 
     At temperature t, max_o becomes t log sum_o exp(./t): its slope is the use that an item expects if it picks each
     option with probability proportional to exp(./t), its curvature the covariance of that use over t.
     """
-    top = np.maximum.reduceat(table.value, table.starts)
-    used = table.used(priced(table, np.zeros(len(table.capacity))).rows)
-    price = np.full(len(table.capacity), max(float(top.sum()), 0.0) / max(float(used.sum()), 1.0))
-    lowest = priced(table, price)
-    heat = max(float(np.abs(top).mean()), 1.0)
-    for _ in range(LEVELS):
-        heat /= 5.0
-        now, slope, bend = _softened(table, price, heat)
-        for _ in range(NEWTON_STEPS):
-            step = _newton(price, slope, bend)
-            length, accepted = 1.0, False
-            for _ in range(6):
-                there = np.maximum(0.0, price + length * step)
-                then, slope_there, bend_there = _softened(table, there, heat)
-                if then < now + 1e-4 * float(slope @ (there - price)):
-                    accepted = True
-                    break
-                length /= 3.0
-            if not accepted:
-                break
-            gain = now - then
-            price, now, slope, bend = there, then, slope_there, bend_there
-            if gain < 0.1 * heat:
-                break
+    lowest = priced(table, np.zeros(len(table.capacity)))
+    price = np.full(len(table.capacity), _together(table))
+    heat = float(price[0]) / 8 or max(float(np.abs(table.value[lowest.rows]).mean()), 1.0)
+    coldest = heat * COLDEST
+    found = priced(table, price)
+    for _ in range(ROUNDS):
+        soft = _warm(table, found, heat)
+        price, settled = _cooled(soft, price, heat)
         found = priced(table, price)
         if found.bound < lowest.bound:
-            lowest = found
+            lowest = replace(found, rows=_rounded(found.rows, soft, price, heat) if heat < 25 * coldest else found.rows)
+        if settled:
+            heat /= 5.0
+            if heat < coldest:
+                break
     return lowest
 
 
-def _softened(table: Table, price: Floats, heat: float) -> tuple[float, Floats, Floats]:
+def _rounded(rows: Ints, soft: _Soft, price: Floats, heat: float) -> Ints:
+    """These rows, where an item wavers between several: one of them, so that together they use what is expected.
+
+    Each item in turn picks the row that leaves the least difference between what was expected so far and what is
+    used: of 300 items alike that waver between two rows, so many pick the one and so many the other.
+    """
+    if not len(soft.starts):
+        return rows
+    share = _shares(soft, price, heat)[2]
+    rows = rows.copy()
+    wanted = np.zeros(len(price))
+    ends = np.append(soft.starts, len(share))
+    pools, units = soft.pool.tolist(), soft.units.tolist()
+    for item in range(len(soft.starts)):
+        mine = range(ends[item], ends[item + 1])
+        for row in mine:
+            wanted[pools[row]] += share[row] * units[row]
+        # |wanted - use|^2, less what is the same for all rows
+        picked = min(
+            (row for row in mine if share[row] > LIKELY),
+            key=lambda row: units[row] * (units[row] - 2 * wanted[pools[row]]),
+        )
+        wanted[pools[picked]] -= units[picked]
+        rows[soft.owner[item]] = soft.row[picked]
+    return rows
+
+
+def _together(table: Table) -> float:
+    """The price if all pools were one: where to begin."""
+    one = table.alone(np.arange(len(table.item)), int(table.capacity.sum()))
+    if one.units[cheapest(one)].sum() > one.capacity[0]:
+        return float(one.value.max())
+    if one.units[priced(one, np.zeros(1)).rows].sum() <= one.capacity[0]:
+        return 0.0
+    return float(one_price(one).price[0])
+
+
+def _warm(table: Table, at: Priced, heat: float) -> _Soft:
+    rows = np.flatnonzero(at.reduced <= NEGLIGIBLE * heat)
+    owner = table.item[rows]
+    several = np.bincount(owner, minlength=table.items)[owner] > 1
+    room = (table.capacity - table.used(rows[~several])).astype(np.float64)
+    rows, owner = rows[several], owner[several]
+    new = np.diff(owner, prepend=-1) != 0
+    starts = np.flatnonzero(new)
+    units = table.units[rows].astype(np.float64)
+    return _Soft(rows, owner[starts], np.cumsum(new) - 1, table.pool[rows], units, table.value[rows], starts, room)
+
+
+def _cooled(soft: _Soft, price: Floats, heat: float) -> tuple[Floats, bool]:
+    """Prices nearer to the minimum of the softened L, by damped Newton steps, and whether they are near enough.
+
+    They move no further than the rows that were left out allow.
+    """
+    if not len(soft.starts):
+        return price, True
+    reach = NEGLIGIBLE / 4 * heat / float(soft.units.max())
+    begun = price
+    now, slope, bend = _softened(soft, price, heat)
+    for _ in range(NEWTON_STEPS):
+        step = _newton(price, slope, bend)
+        length = min(1.0, reach / (float(np.abs(step).max()) + 1e-300))
+        for _ in range(HALVINGS):
+            there = np.maximum(0.0, price + length * step)
+            then, slope_there, bend_there = _softened(soft, there, heat)
+            if then < now + 1e-4 * float(slope @ (there - price)):
+                break
+            length /= 3.0
+        else:
+            break
+        gain = now - then
+        price, now, slope, bend = there, then, slope_there, bend_there
+        if gain < 0.1 * heat:
+            break
+    else:
+        return price, False
+    return price, float(np.abs(price - begun).max()) < reach / 2
+
+
+def _shares(soft: _Soft, price: Floats, heat: float) -> tuple[Floats, Floats, Floats]:
+    """Of each item the best score and the sum of the weights, and the probability of each row."""
+    score = soft.value - price[soft.pool] * soft.units
+    top = np.maximum.reduceat(score, soft.starts)
+    weight = np.exp((score - top[soft.item]) / heat)
+    total = np.add.reduceat(weight, soft.starts)
+    return top, total, weight / total[soft.item]
+
+
+def _softened(soft: _Soft, price: Floats, heat: float) -> tuple[float, Floats, Floats]:
     """L with softened maxima, its gradient and its Hessian (diagonal only, where there are many pools)."""
-    pools = len(table.capacity)
-    room = table.capacity.astype(np.float64)
-    score = table.value - price[table.pool] * table.units
-    top = np.maximum.reduceat(score, table.starts)
-    weight = np.exp((score - top[table.item]) / heat)
-    total = np.add.reduceat(weight, table.starts)
-    share = weight / total[table.item] * table.units
-    value = float(price @ table.capacity + top.sum() + heat * np.log(total).sum())
-    use = np.bincount(table.pool, weights=share, minlength=pools)
-    square = np.bincount(table.pool, weights=share * table.units, minlength=pools)
+    pools, many = len(soft.room), len(soft.starts)
+    top, total, share = _shares(soft, price, heat)
+    expected = share * soft.units
+    value = float(price @ soft.room + top.sum() + heat * np.log(total).sum())
+    use = np.bincount(soft.pool, weights=expected, minlength=pools)
+    square = np.bincount(soft.pool, weights=expected * soft.units, minlength=pools)
     if pools > MOST_POOLS_TOGETHER:
-        return value, room - use, np.diag(square) / heat
-    cell = table.item * pools + table.pool
-    each = np.bincount(cell, weights=share, minlength=table.items * pools).reshape(table.items, pools)
-    return value, room - use, (np.diag(square) - each.T @ each) / heat
+        return value, soft.room - use, np.diag(square) / heat
+    each = np.bincount(soft.item * pools + soft.pool, weights=expected, minlength=many * pools).reshape(many, pools)
+    return value, soft.room - use, (np.diag(square) - each.T @ each) / heat
 
 
 def _newton(price: Floats, slope: Floats, bend: Floats) -> Floats:
@@ -142,7 +231,4 @@ def _newton(price: Floats, slope: Floats, bend: Floats) -> Floats:
         matrix = bend[np.ix_(free, free)]
         ridge = 1e-9 * float(np.trace(matrix)) / len(free) + 1e-300
         step[free] = np.linalg.solve(matrix + ridge * np.eye(len(free)), -slope[free])
-        # A pool that nobody wants bends nowhere: do not run away.
-        most = 4.0 * float(price.max()) + 1.0
-        step = np.clip(step, -most, most)
     return step

@@ -14,7 +14,7 @@ from hpcdl.counts.table import InfeasibleError, Ints, Item, Table, read
 SMALL = 250_000  # additions of a dynamic program that is cheaper than any bound
 SMALL_ROWS = 600
 FIRST_ROWS = 48  # of the first core, beyond the best row of each item
-BUDGET = 20_000_000
+BUDGET = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,61 +112,68 @@ def _first_threshold(table: Table, at: Priced) -> float:
 
 def _many_pools(items: Sequence[Item], table: Table, budget: int) -> Solution:
     at = many_prices(table)
-    rows = fitted(table, at)
-    if rows is not None:
-        rows = improved(table, rows, one_pool)
-    gap = _gap(table, at, rows)
-    loss, inner = gap, core(table, at.reduced <= gap)
-    if not _within(inner, budget):
-        loss, inner = _largest(table, at, gap, budget)
+    fit = fitted(table, at)
+    rows, loss = _searched(table, at, None if fit is None else improved(table, fit, one_pool), budget)
+    if _gap(table, at, rows) > loss:
+        rows, loss = _searched(table, at, improved(table, rows, one_pool), budget)
+    # All choices among what loses less than `loss` were searched, and another one loses that much.
+    worth = table.worth(rows)
+    bound = max(worth, min(at.bound, at.bound - loss) + slack(table))
+    proven = _gap(table, at, rows) <= loss or bound - worth <= 2 * slack(table)
+    return _solution(items, table, rows, None if proven else bound)
+
+
+def _searched(table: Table, at: Priced, rows: Ints | None, budget: int) -> tuple[Ints, float]:
+    """Rows that are no worse than those in hand, and the loss from which on others were not looked at."""
+    loss, inner = _largest(table, at, rows, _gap(table, at, rows), budget)
     found = best(table, inner)
-    rows = _better(table, found, rows)
-    if rows is None:
-        if loss == math.inf:
-            raise InfeasibleError("the required items do not fit together")
-        raise InfeasibleError("no way to fit the required items was found within the budget", proven=False)
-    if loss < gap:
-        rows = improved(table, rows, one_pool)
-        gap = _gap(table, at, rows)
-        if gap > loss:
-            inner = core(table, at.reduced <= gap)
-            if not _within(inner, budget):
-                # All choices among what loses at most `loss` were searched, and another one loses more.
-                bound = max(table.worth(rows), min(at.bound, at.bound - loss) + slack(table))
-                tight = bound - table.worth(rows) <= 2 * slack(table)
-                return _solution(items, table, rows, None if tight else bound)
-            found = best(table, inner)
-    # Nothing that is as good as these rows was left out, so what was found is the best, and the first of its equals.
-    return _solution(items, table, rows if found is None else found, None)
+    if found is not None and (rows is None or table.worth(found) >= table.worth(rows)):
+        return found, loss
+    if rows is not None:
+        return rows, loss
+    if loss == math.inf:
+        raise InfeasibleError("the required items do not fit together")
+    raise InfeasibleError("no way to fit the required items was found within the budget", proven=False)
 
 
 def _gap(table: Table, at: Priced, rows: Ints | None) -> float:
     return math.inf if rows is None else at.bound - table.worth(rows) + slack(table)
 
 
-def _better(table: Table, one: Ints | None, other: Ints | None) -> Ints | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return one if table.worth(one) >= table.worth(other) else other
+def _largest(table: Table, at: Priced, rows: Ints | None, most: float, budget: int) -> tuple[float, Core]:
+    """The rows in hand and all that lose at most `most`, or as many of these, in rising order, as the budget allows.
+
+    Also the loss that every other row has, at least.
+    """
+    mine = np.zeros(len(table.item), np.bool_)
+    mine[at.rows if rows is None else rows] = True
+    inner = core(table, mine | (at.reduced <= most))
+    if _within(inner, budget):
+        return most, inner
+    order = _order(table, at, most)
+    low, high = 0, int((at.reduced <= most).sum())  # the first `low` are within the budget
+    inner = core(table, mine)
+    while high - low > 1 + low // 8:  # near enough
+        middle = (low + high) // 2 if low else min(high // 2, 4 * FIRST_ROWS)
+        keep = mine.copy()
+        keep[order[:middle]] = True
+        tried = core(table, keep)
+        if _within(tried, budget):
+            low, inner = middle, tried
+        else:
+            high = middle
+    return float(at.reduced[order[low:]].min()), inner
+
+
+def _order(table: Table, at: Priced, most: float) -> Ints:
+    """Rows by what they lose, in steps of a thousandth of `most`; those of a step mixed: a part has all kinds."""
+    step = most / 1000 if math.isfinite(most) else slack(table)
+    mixed = (table.item * 2654435761) % 2**32  # Knuth's multiplicative hash
+    return np.lexsort((mixed, np.floor(at.reduced / step)))
 
 
 def _within(inner: Core, budget: int) -> bool:
     return inner.work <= budget and inner.cells <= MOST_CELLS
-
-
-def _largest(table: Table, at: Priced, most: float, budget: int) -> tuple[float, Core]:
-    """The largest loss below `most`, and its core, that the dynamic program can do within the budget."""
-    losses = np.unique(at.reduced[at.reduced < most])
-    low, high = -1, len(losses)  # losses[low] is within the budget
-    found = (-1.0, core(table, np.isin(np.arange(len(table.item)), at.rows)))
-    while high - low > 1:
-        middle = (low + high) // 2
-        inner = core(table, at.reduced <= losses[middle])
-        if _within(inner, budget):
-            low, found = middle, (float(losses[middle]), inner)
-        else:
-            high = middle
-    return found
 
 
 def _exact(items: Sequence[Item], table: Table, rows: Ints | None) -> Solution:

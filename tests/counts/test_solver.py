@@ -228,6 +228,37 @@ def test_identical_items_are_no_trap(bounded: None) -> None:
     assert solve(items, [500]) == dynamic(items, [500])
 
 
+def test_identical_items_in_several_pools_are_shared_out() -> None:
+    draw = random.Random(6)
+    six = [
+        Item(one.pools, one.units, one.values[:12] + tuple(2 * value for value in one.values[:12]))
+        for one in jobs(draw, 6, 2)
+    ]
+    items, capacity = [six[at % 6] for at in range(300)], [200, 150]
+    found = solve(items, capacity)
+    check(items, capacity, found)
+    assert found.gap <= 0.002 * found.value
+    assert found == solve(items, capacity)
+    assert found.value <= by_milp(items, capacity) * (1 + 1e-6) <= found.bound * (1 + 2e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bounds_hold_where_the_budget_is_short(seed: int) -> None:
+    draw = random.Random(seed)
+    pools = draw.randint(2, 4)
+    items = jobs(draw, 30, pools, SIZES[:8])
+    for at in draw.sample(range(30), 5):
+        items[at] = Item(items[at].pools, items[at].units, items[at].values, required=True)
+    capacity = [draw.randint(0, 60) for _ in range(pools - 1)] + [draw.randint(10, 60)]
+    best = by_milp(items, capacity)
+    for budget in (0, 1000, 100_000):
+        found = solve(items, capacity, budget)
+        check(items, capacity, found)
+        assert found.value <= best * (1 + 1e-6)
+        assert found.bound >= best * (1 - 1e-6)
+        assert not found.optimal or found.value == pytest.approx(best, rel=1e-6)
+
+
 def test_ties_go_to_fewer_units_then_to_earlier_items_then_to_the_first_option() -> None:
     same = Item((0, 0, 0), (1, 2, 3), (5.0, 5.0, 5.0))
     assert solve([same], [8]).chosen == (0,)
