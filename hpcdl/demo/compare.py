@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpcdl.core.profile import Profile
 from hpcdl.demo.episode import Episode
 from hpcdl.demo.jobset import JobSet
+from hpcdl.policies import all_policies
 from hpcdl.report import Run, Table, render
 from hpcdl.report.page import gpus_text, percent
+from hpcdl.sim import SimJob, cluster
+from hpcdl.sim.truth import Comparison, compare, with_measured_costs
 
 SCHEMA = 1
 EMULATED = (
@@ -64,6 +68,39 @@ def _summary_of(run: Episode) -> dict[str, Any]:
             for job in measures.jobs
         ],
     }
+
+
+def simulate_again(jobset: JobSet, run: Episode, profiles: Mapping[str, Profile]) -> Comparison:
+    """The same job set in the simulator, with the costs of starting and saving that this run had."""
+    jobs = {}
+    for story, entry in zip(run.history.jobs, jobset.jobs, strict=True):
+        paced = paced_by(profiles[entry.model.lower()], run.factor)
+        alike = [each for each in run.history.jobs if each.profile == story.profile]
+        jobs[story.id] = SimJob(0.0, entry.name, with_measured_costs(paced, alike), entry.steps, gpus_max=jobset.gpus)
+    return compare(run.history, jobs, cluster(1, jobset.gpus), run.policy, all_policies())
+
+
+def paced_by(profile: Profile, factor: float) -> Profile:
+    """The profile of a trainer that is `factor` times as fast."""
+    points = tuple((nodes, gpus, rate * factor) for nodes, gpus, rate in profile.points)
+    return replace(
+        profile,
+        points=points,
+        startup_s=profile.startup_s / factor,
+        save_s=profile.save_s / factor,
+        resume_s=profile.resume_s / factor,
+    )
+
+
+def truth_text(run: Episode, found: Comparison) -> str:
+    """What the comparison with the simulation came to, one line for good news and one for each difference else."""
+    head = (
+        f"{run.policy} simulated with the start-ups and saves measured here: {found.simulated_s * run.factor:.0f} "
+        f"emulated s, {100 * abs(found.error):.1f} % off the real {found.real_s * run.factor:.0f}"
+    )
+    if not found.differences:
+        return f"{head}; all {len(found.real)} starts, suspends, resumes and ends in the same order."
+    return "\n".join([f"{head}. DIFFERENT:", *(f"  {line}" for line in found.differences)])
 
 
 def jobs_table(runs: Sequence[Episode]) -> Table:

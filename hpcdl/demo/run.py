@@ -13,7 +13,16 @@ from types import FrameType
 from hpcdl.client import ClientError
 from hpcdl.core.profile import ProfileError
 from hpcdl.daemon.launch import LaunchError
-from hpcdl.demo.compare import jobs_table, notes, reduction, runs_table, text_of, write
+from hpcdl.demo.compare import (
+    jobs_table,
+    notes,
+    reduction,
+    runs_table,
+    simulate_again,
+    text_of,
+    truth_text,
+    write,
+)
 from hpcdl.demo.episode import DemoError, Episode, play
 from hpcdl.demo.jobset import load_set
 from hpcdl.profiles import conf_folder, load_profiles
@@ -62,12 +71,17 @@ def main(set_number: int = 3, scale: float | None = None, report: Path | None = 
     _tell_verified(episodes)
     saved, printed = 100 * reduction(marble, exclusive), 100 * jobset.reduction
     print(f"marble needs {saved:.1f} % less time than fifo-exclusive; the paper prints {printed:.1f} % for this set.")
+    compared = [simulate_again(jobset, episode, profiles) for episode in episodes]
+    for episode, comparison in zip(episodes, compared, strict=True):
+        print(truth_text(episode, comparison))
     print("Timelines, comparison and numbers:")
     for file in files:
         print(f"  {file}")
     if not all(episode.good for episode in episodes):
         return _fail(f"not every job is DONE and verified; logs and checkpoints are kept in {homes}")
     shutil.rmtree(homes, ignore_errors=True)
+    if any(comparison.differences for comparison in compared):
+        return _fail("the simulator did not tell the truth about these runs: see the differences above")
     return 0
 
 
