@@ -1,6 +1,6 @@
 """LSF's accounting: what `bhist -l` and `bacct -l` print, one story a job.
 
-Lines are broken at 80 columns, inside words too, and go on below at an indent of 21 columns or more; moments come
+Lines are broken at 80 columns, inside words too, and go on below at an indent of 21 columns; moments come
 without a year, unless LSF was told to show it.
 """
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,7 +19,7 @@ from hpcdl.sim.workload import SimJob, Workload
 _JOB = re.compile(r"Job <(\d+(?:\[\d+\])?)>,")
 _FIELD = {key: re.compile(rf"{key} <([^>]*)>") for key in ("Job Name", "User")}
 _MOMENT = re.compile(r"(\w{3}) (\w{3}) {1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d)(?: (\d{4}))?: (.*)", re.DOTALL)
-_WRAP = re.compile(r"\n {21,}")
+_WRAP = re.compile(r"\n {21}")  # not more: a further space is the text's own
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _LATEST_YEAR = 2037
@@ -110,7 +111,7 @@ def read_lsf(path: Path, given: Given) -> Workload:
 def _stories(place: Place, text: str) -> Iterator[_Story]:
     text = text.replace("\r\n", "\n")
     starts = [match.start() for match in re.finditer(r"^Job <\d", text, re.MULTILINE)]
-    wholes = [_WRAP.sub("", text[start:end]) for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
+    wholes = [_WRAP.sub("", text[start:end]) for start, end in pairwise([*starts, len(text)])]
     years = _years({_date(moment) for whole in wholes for moment in _moments(whole) if not moment[7]})
     line, at = 1, 0
     for start, whole in zip(starts, wholes, strict=True):
@@ -164,4 +165,4 @@ def _seconds(place: Place, moment: re.Match[str], years: dict[_Date, int]) -> fl
         clock = (int(moment[4]), int(moment[5]), int(moment[6]))
         return datetime(year, month, int(moment[3]), *clock, tzinfo=UTC).timestamp()
     except ValueError:
-        place.wrong("", f"{moment[0][:24]!r} is no moment, or not within {_MOST_YEARS} years of the others")
+        place.wrong("", f"{moment[0][:19]!r} is no moment, or not within {_MOST_YEARS} years of the others")
