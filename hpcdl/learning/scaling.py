@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from hpcdl.core.profile import Observation, Point, Profile
 from hpcdl.learning.posterior import Array, Place, Posterior
@@ -106,15 +107,17 @@ def fit_curve(observations: Iterable[Observation], limit_gpus: int, limit_nodes:
 
 def learner(
     limit_gpus: int, limit_nodes: int = 1, kinds: Iterable[str] = (), base: Profile | None = None
-) -> Callable[[str, Sequence[Observation]], Profile | None]:
+) -> Callable[[str, tuple[Observation, ...]], Profile | None]:
     """What makes a profile of a name and of what was observed under it, as `hpcdl.core.plan.Profiles.learn` wants it.
 
     The limits and kinds are those of the cluster; `base` gives the costs of starting and suspending. The profile's
-    default curve is for kinds that it has none of. None where no step was seen yet.
+    default curve is for kinds that it has none of. None where no step was seen yet. The same arguments give the same
+    object again, which has remembered its rates.
     """
     wanted = tuple(kinds)
 
-    def learn(name: str, observed: Sequence[Observation]) -> Profile | None:
+    @lru_cache(maxsize=4096)
+    def learn(name: str, observed: tuple[Observation, ...]) -> Profile | None:
         curve = fit_curve(observed, limit_gpus, limit_nodes)
         return curve.to_profile(name, base, wanted) if curve.known else None
 
