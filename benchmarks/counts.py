@@ -1,6 +1,6 @@
 """How long the exact choice of counts takes: trainers on nodes as BFTrainer has them, and a cluster full of jobs.
 
-python benchmarks/counts.py [--rounds N] [--milp] > result.json
+    python benchmarks/counts.py [--rounds N] [--milp] > result.json
 
 Prints JSON: medians in milliseconds by case, of `solve` (bound and core) and of `dynamic`, the plain dynamic program
 over all options; whether the choice is proven optimal, and its relative gap. `--milp` solves the counts of each case

@@ -177,12 +177,12 @@ def _cooled(soft: _Soft, price: Floats, heat: float) -> tuple[Floats, bool]:
     """
     if not len(soft.starts):
         return price, True
-    reach = NEGLIGIBLE / 4 * heat / float(soft.units.max())
+    reach = NEGLIGIBLE / 4 * heat / max(float(soft.units.max()), 1.0)
     begun = price
     now, slope, bend = _softened(soft, price, heat)
     for _ in range(NEWTON_STEPS):
         step = _newton(price, slope, bend)
-        length = min(1.0, reach / (float(np.abs(step).max()) + 1e-300))
+        length = min(1.0, reach / max(float(np.abs(step).max()), reach))
         for _ in range(HALVINGS):
             there = np.maximum(0.0, price + length * step)
             then, slope_there, bend_there = _softened(soft, there, heat)
@@ -229,6 +229,6 @@ def _newton(price: Floats, slope: Floats, bend: Floats) -> Floats:
     free = np.flatnonzero((price > 0) | (slope < 0))
     if len(free):
         matrix = bend[np.ix_(free, free)]
-        ridge = 1e-9 * float(np.trace(matrix)) / len(free) + 1e-300
+        ridge = 1e-9 * float(np.trace(matrix)) / len(free) + 1e-30
         step[free] = np.linalg.solve(matrix + ridge * np.eye(len(free)), -slope[free])
     return step

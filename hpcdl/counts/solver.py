@@ -92,22 +92,20 @@ def one_pool(table: Table) -> Ints | None:
     if table.units[cheapest(table)].sum() > table.capacity[0]:
         return None
     at = one_price(table)
-    loss = _first_threshold(table, at)
+    many, gap = FIRST_ROWS, math.inf
     while True:
+        loss = min(gap, _threshold(at, table.items + many) + slack(table))
         rows = best(table, core(table, at.reduced <= loss))
         gap = _gap(table, at, rows)
         # Whoever picks an option that loses more is worth less than these rows: nothing better is left out.
         if gap <= loss:
             return rows
-        loss = gap
+        many *= 4
 
 
-def _first_threshold(table: Table, at: Priced) -> float:
-    """A loss that keeps all the best rows, and the FIRST_ROWS next."""
-    many = table.items + FIRST_ROWS
-    if many >= len(at.reduced):
-        return float(at.reduced.max()) + slack(table)
-    return float(np.partition(at.reduced, many)[many]) + slack(table)
+def _threshold(at: Priced, many: int) -> float:
+    """The loss of so many rows, those that lose least; infinite where there are not so many."""
+    return float(np.partition(at.reduced, many)[many]) if many < len(at.reduced) else math.inf
 
 
 def _many_pools(items: Sequence[Item], table: Table, budget: int) -> Solution:

@@ -230,10 +230,9 @@ def test_identical_items_are_no_trap(bounded: None) -> None:
 
 def test_identical_items_in_several_pools_are_shared_out() -> None:
     draw = random.Random(6)
-    six = [
-        Item(one.pools, one.units, one.values[:12] + tuple(2 * value for value in one.values[:12]))
-        for one in jobs(draw, 6, 2)
-    ]
+    kinds = [(curve(draw, SIZES), draw.uniform(1.5, 3)) for _ in range(6)]
+    where = (0,) * len(SIZES) + (1,) * len(SIZES)
+    six = [Item(where, SIZES * 2, (*slow, *(faster * value for value in slow))) for slow, faster in kinds]
     items, capacity = [six[at % 6] for at in range(300)], [200, 150]
     found = solve(items, capacity)
     check(items, capacity, found)
@@ -257,6 +256,17 @@ def test_bounds_hold_where_the_budget_is_short(seed: int) -> None:
         assert found.value <= best * (1 + 1e-6)
         assert found.bound >= best * (1 - 1e-6)
         assert not found.optimal or found.value == pytest.approx(best, rel=1e-6)
+
+
+def test_items_that_use_nothing_beside_pools_that_are_full() -> None:
+    full = Item((2,), (1,), (0.0,), required=True)
+    idle = Item((0,), (0,), (0.0,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solver, "SMALL", -1)
+        assert solve([full, idle], [0, 0, 1]).chosen == (0, None)
+        with pytest.raises(InfeasibleError) as error:
+            solve([full, idle, full], [0, 0, 1])
+    assert error.value.proven
 
 
 def test_ties_go_to_fewer_units_then_to_earlier_items_then_to_the_first_option() -> None:
