@@ -1,6 +1,6 @@
 """Arrivals and jobs that are drawn: the same seed gives the same ones, on every machine.
 
-Chance is `random.Random` alone, seeded with text, whose draws do not depend on the version of Python or of a library.
+Chance is `random.Random` alone, seeded with text: no library of numbers, whose draws change with its versions.
 """
 
 import random
