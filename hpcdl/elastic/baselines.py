@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hpcdl.core.model import Role
 from hpcdl.core.plan import JobView, Plan, View
@@ -82,7 +83,7 @@ class Optimus:
                 start(outlook, job, nodes, gpus, ends_s)
         while first is None and (addition := _largest_gain(outlook)) is not None:
             add(outlook, addition)
-        return pool.plan()
+        return replace(pool.plan(), wake_at=outlook.look_again_at(first is not None))
 
 
 def _largest_gain(outlook: Outlook) -> Addition | None:

@@ -10,6 +10,12 @@ from hpcdl.core.plan import JobView, View
 from hpcdl.elastic import predict
 from hpcdl.placing.pool import Pool, pool_of
 
+MARGIN_S = 1.0
+"""So long after a job is expected to train it is looked at again."""
+
+LATE_S = 60.0
+"""And so long after a look at which it should have trained and did not."""
+
 
 class Forecast(NamedTuple):
     """`MS_predict` of Algorithms 1 and 2, smaller is better: compared in this order.
@@ -27,10 +33,14 @@ class Forecast(NamedTuple):
 
 @dataclass(slots=True)
 class Held:
-    """A job that has GPUs in the plan. `ends_s`: seconds until its end. `settled`: this decision has dealt with it."""
+    """A job that has GPUs in the plan, and the seconds until it trains on them (0: it does) and until it ends.
+
+    settled: this decision has dealt with it.
+    """
 
     job: JobView
     placement: Placement
+    trains_s: float
     ends_s: float
     settled: bool = False
 
@@ -91,10 +101,29 @@ class Outlook:
         stall = predict.reshape_s(held.job, held.gpus, gpus, moved=node != held.node)
         return after_s + stall + left / self.rate(held.job, [node], gpus)
 
-    def put(self, job: JobView, placement: Placement, ends_s: float, settled: bool = True) -> None:
-        """Notes that the job has these GPUs in the plan."""
-        self.held[job.id] = Held(job, placement, ends_s, settled)
+    def put(self, job: JobView, placement: Placement, ends_s: float) -> None:
+        """Notes that the job has these GPUs in the plan, and is settled."""
+        before = self.held.get(job.id)
+        if before is None:
+            trains_s = predict.start_s(job, self.now, len(placement.gpus))
+        elif placement.same_gpus(before.placement):
+            trains_s = before.trains_s
+        else:
+            moved = placement.nodes != before.placement.nodes
+            trains_s = predict.reshape_s(job, len(before.placement.gpus), len(placement.gpus), moved)
+        self.held[job.id] = Held(job, placement, trains_s, ends_s, settled=True)
         self.add_up()
+
+    def look_again_at(self, waiting: bool) -> float | None:
+        """When the next job begins to train, if that matters: it can be reshaped from then on.
+
+        It does where jobs wait or GPUs are idle; so the Job Launcher "periodically checks the states of all GPUs and
+        jobs" (section III-B).
+        """
+        if not waiting and not any(self.pool.free.values()):
+            return None
+        begin = [each.trains_s for each in self.held.values() if each.trains_s > 0 or each.job.step_at is None]
+        return min((self.now + (LATE_S if seconds <= 0 else seconds + MARGIN_S) for seconds in begin), default=None)
 
     def add_up(self) -> None:
         """Reckons the sums that forecasts start from."""
@@ -153,6 +182,6 @@ def outlook_of(view: View) -> Outlook:
         running = job.placement is not None and placement.same_gpus(job.placement)
         wait = predict.stalled_s(job, view.now) if running else predict.start_s(job, view.now, len(placement.gpus))
         ends = wait + outlook.steps_left(job) / outlook.rate(job, placement.nodes, placement.per_node)
-        outlook.held[job.id] = Held(job, placement, ends, settled=not running)
+        outlook.held[job.id] = Held(job, placement, wait, ends, settled=not running)
     outlook.add_up()
     return outlook

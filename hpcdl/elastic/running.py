@@ -17,20 +17,19 @@ class Addition:
     forecast: Forecast
 
 
-def schedule_running(outlook: Outlook) -> Addition | None:
-    """Lines 10 to 20: the addition with the smallest predicted makespan, or None where none makes it smaller.
+def schedule_running(outlook: Outlook, at_any_cost: bool = False) -> Addition | None:
+    """Lines 10 to 20: the addition with the smallest predicted makespan, or None.
 
-    The paper begins at MS_min = infinity, so that any addition is better than none. Here it begins at what is
-    predicted without one: a job that would lose more time to the reshape than it gains is left alone.
+    Line 11 begins at MS_min = infinity, so that any addition is better than none: that is `at_any_cost`. Else it begins
+    at what is predicted without an addition: a job that would lose more by the reshape than it gains is left alone.
     """
-    best: Addition | None = None
     least = outlook.forecast()
-    for found in _additions(outlook):
-        if (found.forecast.makespan_s, found.forecast.sum_s) < (least.makespan_s, least.sum_s) and (
-            best is None or found.forecast < best.forecast
-        ):
-            best = found
-    return best
+    found = (
+        each
+        for each in _additions(outlook)
+        if at_any_cost or (each.forecast.makespan_s, each.forecast.sum_s) < (least.makespan_s, least.sum_s)
+    )
+    return min(found, key=lambda each: each.forecast, default=None)
 
 
 def _additions(outlook: Outlook) -> Iterator[Addition]:

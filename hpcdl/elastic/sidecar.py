@@ -28,11 +28,15 @@ class Elastic:
 
     name = "elastic"
 
+    def __init__(self, at_any_cost: bool = False) -> None:
+        """`at_any_cost`: line 11 of Algorithm 2 to the letter, see `schedule_running`."""
+        self._at_any_cost = at_any_cost
+
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
         outlook = outlook_of(view)
         say_kept(outlook)
-        wake: list[float] = []
+        wake: list[float | None] = []
         warm: list[int] = []
         first: JobView | None = None
         pool = outlook.pool
@@ -47,11 +51,12 @@ class Elastic:
             else:
                 _apply(outlook, job, scheme, wake, warm)
         if first is None:
-            _add_to_running(outlook)
-        return replace(pool.plan(tuple(warm)), wake_at=min(wake, default=None))
+            _add_to_running(outlook, self._at_any_cost)
+        wake.append(outlook.look_again_at(first is not None))
+        return replace(pool.plan(tuple(warm)), wake_at=min((at for at in wake if at is not None), default=None))
 
 
-def _apply(outlook: Outlook, job: JobView, scheme: Scheme, wake: list[float], warm: list[int]) -> None:
+def _apply(outlook: Outlook, job: JobView, scheme: Scheme, wake: list[float | None], warm: list[int]) -> None:
     pool = outlook.pool
     giver = scheme.giver
     if giver is None:
@@ -113,10 +118,10 @@ def say_kept(outlook: Outlook) -> None:
             )
 
 
-def _add_to_running(outlook: Outlook) -> None:
+def _add_to_running(outlook: Outlook, at_any_cost: bool) -> None:
     """Algorithm 2 until it finds nothing; a job is reshaped once in a decision."""
     while any(outlook.pool.free.values()):
-        found = schedule_running(outlook)
+        found = schedule_running(outlook, at_any_cost)
         if found is None:
             return
         add(outlook, found)
