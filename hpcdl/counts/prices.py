@@ -21,7 +21,7 @@ COLDEST = 1e-6  # of the first temperature
 NEWTON_STEPS = 4  # at each of them
 HALVINGS = 6  # of a step that goes too far
 NEGLIGIBLE = 40.0  # temperatures that a row may lose and still count: beyond, its weight is below 1e-17
-LIKELY = 1e-3  # least probability of a row that an item may be rounded to
+LIKELY = 1e-2  # least probability, over an even one, of a row that an item may be rounded to
 MOST_POOLS_TOGETHER = 32  # beyond, the curvature between pools is left out
 
 
@@ -140,7 +140,7 @@ def _rounded(rows: Ints, soft: _Soft, price: Floats, heat: float) -> Ints:
             wanted[pools[row]] += share[row] * units[row]
         # |wanted - use|^2, less what is the same for all rows
         picked = min(
-            (row for row in mine if share[row] > LIKELY),
+            (row for row in mine if share[row] * len(mine) > LIKELY),
             key=lambda row: units[row] * (units[row] - 2 * wanted[pools[row]]),
         )
         wanted[pools[picked]] -= units[picked]
