@@ -1,0 +1,298 @@
+"""What each job could have: a number of GPUs of which pool, how fast it would be there, and what going there costs.
+
+A pool is a node where there are few nodes, so that counts alone can be realised; else all nodes of one size and type
+of GPU. What follows from a job's profile and range alone is worked out once for all jobs alike.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdl.core.model import JobState, Placement
+from hpcdl.core.plan import JobView, View
+from hpcdl.core.profile import MAX_GPUS, Profile
+
+Floats = npt.NDArray[np.float64]
+
+FEW_STATES = 20_000
+"""Nodes are pools of their own while all combinations of what is used of each are at most so many."""
+
+CONCAVE = 0.8
+"""The speed-up on n GPUs of a job that nothing is known about is taken to be n ** CONCAVE."""
+
+UNKNOWN_COST_S = 30.0
+"""What a change is taken to cost a job without a profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPool:
+    """Nodes whose GPUs are alike. `size`: GPUs on each of them; `units`: GPUs that jobs can be given, in all."""
+
+    name: str
+    kind: str
+    size: int
+    nodes: tuple[str, ...]
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Something a job could have: `gpus` GPUs on each of `nodes` nodes of a pool.
+
+    `rate`: steps/s. `stall_s`: seconds without progress that going there costs; 0 where it keeps what it holds.
+    """
+
+    kind: str
+    nodes: int
+    gpus: int
+    rate: float
+    stall_s: float
+    pool: int = 0
+    moved: bool = False
+
+    @property
+    def units(self) -> int:
+        """GPUs in all."""
+        return self.nodes * self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """Options as columns: for each its pool, its GPUs in all, its speed in units of `unit`, and its stall in seconds.
+
+    `unit`: steps/s on one GPU of the best kind there is, which makes the rates of jobs comparable.
+    """
+
+    options: tuple[Option, ...]
+    unit: float
+    pools: tuple[int, ...]
+    units: tuple[int, ...]
+    speed: Floats
+    stall_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A job that can be decided about.
+
+    `menu`: what it could have, none twice. `kept`: the option that it has now, or is on its way to; None: it has none.
+    `remaining`: steps that it still has to do, None where that is not known. `fixed`: it cannot be suspended, so its
+    only option is to keep what it holds.
+    """
+
+    job: JobView
+    menu: Menu
+    kept: Option | None
+    remaining: float | None
+    fixed: bool = False
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """What it could have."""
+        return self.menu.options
+
+    @property
+    def left_s(self) -> float | None:
+        """What it still has to do, in seconds on one GPU of the best kind; None where that is not known."""
+        return None if self.remaining is None else self.remaining / self.menu.unit
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All candidates and the pools that their options are of, by number."""
+
+    pools: tuple[GpuPool, ...]
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def capacity(self) -> tuple[int, ...]:
+        """GPUs that can be given, by pool."""
+        return tuple(pool.units for pool in self.pools)
+
+
+def pools_of(view: View) -> tuple[GpuPool, ...]:
+    """The pools of a view; GPUs that jobs hold which cannot be decided about are no part of them."""
+    lost: dict[str, set[int]] = {}
+    for job in view.jobs:
+        if job.placement is not None and job.blocked:
+            for share in job.placement.shares:
+                lost.setdefault(share.node, set()).update(share.gpus)
+    free = {node.name: sum(gpu not in lost.get(node.name, ()) for gpu in node.gpus) for node in view.nodes}
+    alone = all(job.nodes_max == 1 for job in view.jobs)
+    if alone and math.prod(each + 1 for each in free.values()) <= FEW_STATES:
+        return tuple(
+            GpuPool(node.name, node.kind, free[node.name], (node.name,), free[node.name]) for node in view.nodes
+        )
+    alike: dict[tuple[str, int], list[str]] = {}
+    for node in view.nodes:
+        alike.setdefault((node.kind, len(node.gpus)), []).append(node.name)
+    return tuple(
+        GpuPool(f"{kind or 'GPUs'} x {size}", kind, size, tuple(names), sum(free[name] for name in names))
+        for (kind, size), names in sorted(alike.items())
+    )
+
+
+def candidates(view: View) -> Found:
+    """The pools, and the jobs that can be decided about: not blocked, and not on nodes that are away."""
+    pools = pools_of(view)
+    where = {name: number for number, pool in enumerate(pools) for name in pool.nodes}
+    usable = {node.name: frozenset(node.gpus) for node in view.nodes}
+    return Found(pools, tuple(_candidates(view, pools, where, usable)))
+
+
+def _candidates(
+    view: View, pools: tuple[GpuPool, ...], where: dict[str, int], usable: dict[str, frozenset[int]]
+) -> Iterator[Candidate]:
+    for job in view.jobs:
+        if job.blocked:
+            continue
+        held = job.placement
+        if held is not None and not job.leaving and not job.can_suspend:
+            yield from _fixed(view.now, job, held, pools, where)
+            continue
+        if held is not None and any(share.node not in where for share in held.shares) and not job.leaving:
+            continue  # its node is away: it keeps what it has there
+        phase = _phase(view.now, job, where)
+        known = job.memo.get("options")
+        if known is None or known[0] != phase or known[1] != pools:
+            menu = _menu(job.profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, pools, phase)
+            known = job.memo["options"] = (phase, pools, menu)
+        menu = known[2]
+        aim = job.target if held is None or job.leaving else held
+        kept = None
+        if aim is not None:
+            pool = where.get(aim.shares[0].node, -1)
+            gpus, nodes = aim.per_node, len(aim.shares)
+            for option in menu.options:
+                if option.gpus == gpus and option.pool == pool and option.nodes == nodes:
+                    kept = option
+                    break
+            if kept is not None and held is not None and not _all_usable(held, usable):
+                kept = None
+        left = None if job.profile is None else job.remaining(view.now, _kind(view, pools, where, job))
+        yield Candidate(job, menu, kept, left)
+
+
+def _kind(view: View, pools: tuple[GpuPool, ...], where: dict[str, int], job: JobView) -> str:
+    if job.placement is None:
+        return ""
+    pool = where.get(job.placement.shares[0].node)
+    return "" if pool is None else pools[pool].kind
+
+
+def _all_usable(held: Placement, usable: dict[str, frozenset[int]]) -> bool:
+    return all(usable.get(share.node, frozenset()).issuperset(share.gpus) for share in held.shares)
+
+
+def _fixed(
+    now: float, job: JobView, held: Placement, pools: tuple[GpuPool, ...], where: dict[str, int]
+) -> Iterator[Candidate]:
+    """A job that keeps what it holds, where that is in the pools."""
+    pool = where.get(held.shares[0].node)
+    if pool is None:
+        return
+    kind = pools[pool].kind
+    gpus, nodes = held.per_node, len(held.shares)
+    option = Option(kind, nodes, gpus, rate_of(job.profile, kind, gpus, nodes), 0.0, pool)
+    left = None if job.profile is None else job.remaining(now, kind)
+    yield Candidate(job, _columns((option,), _unit(job.profile, pools)), option, left, True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """Where a job stands, as far as it decides what a change costs.
+
+    `pool`, `gpus`, `nodes`: what it holds or held last, -1 and 0 where it has nothing. `trains`: it must be suspended
+    first. `begun`: it has trained before. `ahead_s`: what of a first start was done without GPUs.
+    """
+
+    pool: int = -1
+    gpus: int = 0
+    nodes: int = 0
+    holds: bool = False
+    trains: bool = False
+    begun: bool = False
+    ahead_s: float = 0.0
+
+
+def _phase(now: float, job: JobView, where: dict[str, int]) -> _Phase:
+    begun = job.step > 0 or job.step_at is not None or job.state is JobState.SUSPENDED
+    ahead = 0.0
+    if not begun and job.profile is not None and job.profile.gate_s:
+        ahead = min(job.profile.gate_s, max(0.0, now - job.submitted_at))
+    holds = job.placement is not None and not job.leaving
+    at = job.placement or (job.last if begun else None)
+    if at is None:
+        return _Phase(begun=begun, ahead_s=ahead)
+    pool = where.get(at.shares[0].node, -1)
+    return _Phase(pool, at.per_node, len(at.shares), holds, holds and begun, begun, ahead)
+
+
+@lru_cache(maxsize=4096)
+def _menu(
+    profile: Profile | None,
+    allowed: tuple[int, ...],
+    nodes: int,
+    nodes_max: int,
+    pools: tuple[GpuPool, ...],
+    phase: _Phase,
+) -> Menu:
+    found = []
+    for number, pool in enumerate(pools):
+        for many in range(nodes, min(nodes_max, len(pool.nodes)) + 1):
+            for gpus in _sizes(allowed, pool, phase.gpus if phase.pool == number else 0):
+                if gpus * many > pool.units:
+                    break
+                moved = phase.pool not in (-1, number)
+                stall = 0.0
+                if not (phase.holds and (phase.pool, phase.gpus, phase.nodes) == (number, gpus, many)):
+                    stall = _stall_s(profile, phase, gpus * many, moved)
+                found.append(
+                    Option(pool.kind, many, gpus, rate_of(profile, pool.kind, gpus, many), stall, number, moved)
+                )
+    return _columns(tuple(found), _unit(profile, pools))
+
+
+def _sizes(allowed: tuple[int, ...], pool: GpuPool, held: int) -> tuple[int, ...]:
+    """The numbers of GPUs per node that are offered.
+
+    Where a pool is of many nodes, only such as pack without loss: powers of two, whole nodes, the job's minimum, and
+    what it has.
+    """
+    fitting = tuple(gpus for gpus in allowed if gpus <= pool.size)
+    if len(pool.nodes) == 1:
+        return fitting
+    return tuple(gpus for gpus in fitting if gpus & (gpus - 1) == 0 or gpus in (fitting[0], pool.size, held))
+
+
+def _columns(options: tuple[Option, ...], unit: float) -> Menu:
+    speed = np.array([option.rate for option in options]) / unit
+    stall_s = np.array([option.stall_s for option in options])
+    pools = tuple(option.pool for option in options)
+    return Menu(options, unit, pools, tuple(option.units for option in options), speed, stall_s)
+
+
+def rate_of(profile: Profile | None, kind: str, gpus: int, nodes: int) -> float:
+    """Steps/s there. A job without a profile is taken to do one on one GPU, and to scale as n ** CONCAVE."""
+    return (gpus * nodes) ** CONCAVE if profile is None else profile.on(kind).rate(gpus, nodes)
+
+
+def _stall_s(profile: Profile | None, phase: _Phase, gpus: int, moved: bool) -> float:
+    if profile is None:
+        return UNKNOWN_COST_S
+    if not phase.begun:
+        return profile.startup_s - phase.ahead_s
+    before = phase.gpus * phase.nodes or gpus
+    return profile.restart_s(before, gpus, moved, phase.trains)
+
+
+@lru_cache(maxsize=4096)
+def _unit(profile: Profile | None, pools: tuple[GpuPool, ...]) -> float:
+    """Steps/s on one GPU of the best kind."""
+    if profile is None:
+        return 1.0
+    return max((profile.on(kind).rate(1) for kind in {pool.kind for pool in pools}), default=profile.rate(1))

@@ -1,0 +1,120 @@
+"""Ours: GPU counts for all running and waiting jobs together, at every decision, for the user's objective."""
+
+from collections.abc import Sequence
+
+from hpcdl.adaptive import completion
+from hpcdl.adaptive.choice import Choice
+from hpcdl.adaptive.fifo import in_order
+from hpcdl.adaptive.options import Candidate, Found, Option, candidates
+from hpcdl.adaptive.words import kept_reason, reason, waits
+from hpcdl.core.model import Placement, Target
+from hpcdl.core.plan import JobView, Plan, View
+from hpcdl.placing.shapes import Layout, Shape, realise, settled
+
+OBJECTIVES = {
+    "jct": completion.choose,
+    "throughput": completion.choose_throughput,
+    "fair": completion.choose_fair,
+}
+
+
+class Adaptive:
+    """Options, the objective's choice among them, GPUs for it, and the reasons.
+
+    Any objective that is not known counts as `jct`. Starvation is bounded by the objective (see completion.py).
+    """
+
+    name = "adaptive"
+    fifo = False
+
+    def decide(self, view: View) -> Plan:
+        """See `Policy.decide`."""
+        found = candidates(view)
+        choose = OBJECTIVES.get(view.objective, completion.choose)
+        choice = in_order(view, found, choose) if self.fifo else choose(view, found)
+        layout = _layout(view, found, choice)
+        return _plan(view, found, choice, layout)
+
+
+class AdaptiveFifo(Adaptive):
+    """The same, but no job starts before an earlier one that could have started instead."""
+
+    name = "adaptive-fifo"
+    fifo = True
+
+
+def _layout(view: View, found: Found, choice: Choice) -> Layout:
+    by_id = {candidate.job.id: candidate for candidate in found.candidates}
+    kept: dict[int, Placement] = {}
+    wanted: dict[int, Shape] = {}
+    for job in view.jobs:
+        candidate = by_id.get(job.id)
+        if job.blocked:
+            continue
+        if candidate is None or candidate.fixed:
+            if job.placement is not None and not job.leaving:
+                kept[job.id] = job.placement
+        elif (option := choice.options.get(job.id)) is not None:
+            wanted[job.id] = _shape(found, option)
+
+    def others(number: int) -> Sequence[Shape]:
+        """What else is tried for a job: fewer GPUs, the fastest first."""
+        option = choice.options[number]
+        if option is None:
+            return ()
+        less = [each for each in by_id[number].options if each.units < option.units]
+        less.sort(key=lambda each: (-each.rate, each.units, each.pool))
+        return [_shape(found, each) for each in less]
+
+    def movable(number: int) -> bool:
+        """Whether another node of its pool costs the job no more than other GPUs of its own."""
+        profile = by_id[number].job.profile
+        return profile is None or (profile.move_s is None and profile.move_save_s is None)
+
+    return realise(view, wanted, kept, others, movable)
+
+
+def _shape(found: Found, option: Option) -> Shape:
+    return Shape(found.pools[option.pool].nodes, option.nodes, option.gpus)
+
+
+def _plan(view: View, found: Found, choice: Choice, layout: Layout) -> Plan:
+    by_id = {candidate.job.id: candidate for candidate in found.candidates}
+    targets = []
+    warm = []
+    for job in view.jobs:
+        candidate, placement = by_id.get(job.id), layout.placements.get(job.id)
+        if placement is not None and job.target is not None and placement == job.target:
+            placement = job.target
+        if job.blocked:
+            text, placement = job.blocked, None
+        elif candidate is None:
+            text = kept_reason(view, job, placement)
+        elif placement is None:
+            text = waits(view, found, candidate, choice.why.get(job.id, ""))
+        else:
+            text = reason(found, candidate, placement, choice.why.get(job.id, ""))
+            if _to_warm(job, candidate, placement, layout):
+                warm.append(job.id)
+        targets.append(_target(job, placement, text))
+    return Plan(tuple(targets), tuple(warm), choice.wake_at, choice.optimal, choice.bound, None)
+
+
+def _target(job: JobView, placement: Placement | None, text: str) -> Target:
+    known: Target | None = job.memo.get("adaptive")
+    if known is not None and known.placement is placement and known.reason == text:
+        return known
+    target = job.memo["adaptive"] = Target(job.id, placement, text)
+    return target
+
+
+def _to_warm(job: JobView, candidate: Candidate, placement: Placement, layout: Layout) -> bool:
+    """Whether GPUs that the job is to get are still held: by others, or by itself."""
+    if candidate.fixed or (job.placement is not None and job.placement.same_gpus(placement)):
+        return False
+    if job.placement is not None:
+        return True
+    return any(not layout.held.get(share.node, set()).isdisjoint(share.gpus) for share in placement.shares)
+
+
+__all__ = ["OBJECTIVES", "Adaptive", "AdaptiveFifo", "settled"]

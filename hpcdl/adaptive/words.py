@@ -1,0 +1,93 @@
+"""Why each job has what it has, in words and numbers."""
+
+from hpcdl.adaptive.options import Candidate, Found, Option
+from hpcdl.core.model import Placement
+from hpcdl.core.plan import JobView, View
+from hpcdl.core.units import count, fold_nodes, seconds_text
+
+
+def reason(found: Found, candidate: Candidate, placement: Placement, why: str) -> str:
+    """Why a job gets, or keeps, these GPUs."""
+    job = candidate.job
+    held = job.placement if not job.leaving else None
+    gpus, nodes = placement.per_node, len(placement.shares)
+    key = (candidate.menu, placement, held, why, candidate.fixed)
+    known = job.memo.get("reason")
+    if known is not None and all(one is other or one == other for one, other in zip(known[0], key, strict=True)):
+        text: str = known[1]
+        return text
+    text = _reason(found, candidate, placement, held, gpus, nodes) + (f"; {why}" if why else "")
+    job.memo["reason"] = (key, text)
+    return text
+
+
+def _reason(
+    found: Found, candidate: Candidate, placement: Placement, held: Placement | None, gpus: int, nodes: int
+) -> str:
+    mine = next((each for each in candidate.options if _is(found, each, placement)), None)
+    pool = None if mine is None else found.pools[mine.pool]
+    size = "" if pool is None else f" of {pool.size}"
+    each = "" if nodes == 1 else " each"
+    where = f"{gpus}{size} GPUs{each} of {fold_nodes(placement.nodes)}" if size else count(gpus, "GPU")
+    if candidate.fixed:
+        return f"keeps {where}: it has not shown yet that it can be suspended"
+    keeps = held is not None and held.same_gpus(placement)
+    parts = f"{'keeps' if keeps else 'gets'} {where}"
+    if mine is None:
+        return parts
+    parts += f": {mine.rate / candidate.menu.unit:.1f}x one GPU"
+    if candidate.job.profile is None:
+        parts += " if it scales as most do (no profile yet)"
+    if not keeps and held is not None:
+        parts += f", {mine.stall_s:.0f} s for the change from {held.per_node}"
+    more = next((each for each in _above(candidate, mine)), None)
+    if more is not None:
+        gain = 100 * (more.rate / mine.rate - 1)
+        extra = f"{more.units - mine.units} more would"
+        gains = f" gain {gain:.0f} %" if gain >= 0.5 else " gain nothing"
+        cost = f" and cost {more.stall_s:.0f} s" if more.stall_s and gain >= 0.5 else ""
+        parts += f"; {extra}{gains}{cost}"
+    return parts
+
+
+def _is(found: Found, option: Option, placement: Placement) -> bool:
+    return (
+        option.gpus == placement.per_node
+        and option.nodes == len(placement.shares)
+        and placement.shares[0].node in found.pools[option.pool].nodes
+    )
+
+
+def _above(candidate: Candidate, mine: Option) -> list[Option]:
+    """Options with more GPUs in the same pool, the next one first."""
+    return sorted(
+        (each for each in candidate.options if each.pool == mine.pool and each.units > mine.units),
+        key=lambda each: each.units,
+    )
+
+
+def waits(view: View, found: Found, candidate: Candidate, why: str) -> str:
+    """Why a job gets nothing now."""
+    job = candidate.job
+    need = count(job.gpus_min, "GPU") + ("" if job.nodes == 1 else f" on each of {job.nodes} nodes")
+    if not candidate.options:
+        if not found.pools:
+            return f"needs {need}; no node is connected"
+        return f"needs {need}; the largest node has {view.largest_node}, and {count(len(view.nodes), 'node')} are there"
+    total = sum(found.capacity)
+    text = f"waits: needs {need}; the {count(total, 'GPU')} do more for other jobs now"
+    return f"{text}; {why}" if why else text
+
+
+def kept_reason(view: View, job: JobView, placement: Placement | None) -> str:
+    """The reason of a job that nothing is decided about."""
+    if placement is None:
+        return "waits for its last processes to end"
+    where = f"{count(placement.per_node, 'GPU')} of {fold_nodes(placement.nodes)}"
+    why = "whose GPUs are lost or dirty" if set(placement.nodes) & view.bare else "whose agent is away"
+    return f"keeps its {where}, {why}"
+
+
+def overdue_words(seconds: float) -> str:
+    """What is said of a job whose turn comes in so many seconds."""
+    return f"its turn comes in {seconds_text(seconds)} at the latest"
