@@ -1,0 +1,388 @@
+"""The figures of the GENIE paper (Chen et al., TPDS 2020): 13, 14, 15 and 17."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import product
+from statistics import fmean
+from typing import Any
+
+from hpcdl.core.profile import Profile
+from hpcdl.learning import LightRun, fit, plan_light_runs
+from hpcdl.policies import all_policies
+from hpcdl.sim.conditions import Conditions, Simulated
+from hpcdl.sim.engine import simulate
+from hpcdl.sim.generators import chance
+from hpcdl.sim.papers.data import (
+    GENIE_GPUS,
+    GENIE_LOADS,
+    GENIE_MODELS,
+    GENIE_NODES,
+    STEPS_PER_S,
+    genie,
+    genie_speedup,
+)
+from hpcdl.sim.papers.sidecar import interval
+from hpcdl.sim.papers.table import Row, Table
+from hpcdl.sim.results import percentile
+from hpcdl.sim.workload import SimJob, Workload
+
+SEEDS = tuple(range(8))
+FEW = 3
+"""Seeds of the sensitivity figures: as many runs as the paper takes the mean of."""
+BLACK_BOXES = ("fifo", "capacity", "min-min", "weighted-fair")
+BASELINES = (*BLACK_BOXES, "tetris-perf", "tetris-cer")
+
+PRIORITIES = ((5, 35, 60), (10, 40, 50), (20, 40, 40))
+"""Per cent of urgent, prior and normal jobs (figure 14 c, d). The first ones are the paper's."""
+PRIORITIES_PER_HOUR = 10
+DURATIONS_H = (12, 24, 48)
+"""Hours in which jobs arrive (figure 14 e, f), at 15 an hour."""
+SIZES = (4, 8, 16, 32)
+"""Nodes with 4 GPUs each (figure 17)."""
+SIZES_PER_HOUR = 20
+
+NOISE = 0.02
+"""Relative standard deviation of a light run's rate against the truth."""
+LIGHT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""From the smallest batch that a GPU of 16 can see to the largest job on one."""
+
+# Over the best baseline, at the density or size where it is most: sections 7.2.1, 7.2.2 and 7.3, figure 15.
+_PAPER_13 = {"qos_gain_up_to": 0.674, "makespan_reduction_up_to": 0.282}
+_PAPER_14 = {"qos_gain_up_to": 0.675, "makespan_reduction_up_to": 0.393}
+_PAPER_17 = {"qos_gain_up_to": 0.465, "makespan_reduction_up_to": 0.208}
+_PAPER_15 = {"error_mean_below": 0.05, "error_p95_below": 0.11}
+
+_FIGURES = (
+    "Jobs, curves and latencies as in conf/workloads/README.md: the paper prints none, those are assumed, so only "
+    "differences between policies say something. qos: share of jobs that end by their ECT (eq. 14); urgent ones have "
+    "an ECT of 0 and never do, so qos_prior_normal leaves them out. normalised_latency: arrival to end over the "
+    "latency on one GPU (eq. 15, 16). longest_wait_missed_s: of the jobs that missed their ECT, the longest until its "
+    "first start, the worst of all seeds. _ci95: half of the 95 % interval of a mean over seeds (Student's t)."
+)
+_OPEN = (
+    "Left open by the paper: whether a job that does not fit holds up those behind it (genie, Tetris: no; in the "
+    "others it does), and how many GPUs the black-box baselines give. Here each job asks for all 4 GPUs of one node; "
+    "the table of drawn requests has one of its 16 placements drawn for it instead."
+)
+_CAPACITY = (
+    "capacity: a queue of its own for each type of model, with an equal share of the GPUs among types that have jobs; "
+    "a job gets what is left of its type's share on one node."
+)
+_GAINS = (
+    "qos_gain, makespan_reduction: of this policy over the best of the six baselines in the same row's workload, each "
+    "on its own (the best by QoS need not be the best by makespan). The paper prints the largest over its workloads."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A run: see `_FIGURES`. Times are seconds; shares and errors lie from 0 to 1."""
+
+    qos: float
+    qos_prior_normal: float
+    makespan_s: float
+    jct_s: float
+    normalised_latency: float
+    longest_wait_missed_s: float
+
+
+def single_latency_s(job: SimJob) -> float:
+    """Lat(t, <1, 1>): seconds of the whole job on one GPU, its start-up included."""
+    return job.profile.startup_s + job.steps / job.profile.rate(1)
+
+
+def measure_run(run: Simulated) -> Measured:
+    """AssertionError where a job did not end."""
+    if run.problems:
+        raise AssertionError(f"{run.workload.name} under {run.policy}: {run.problems[0]}")
+    ends, waits, met = [], [], []
+    for number, job in run.jobs.items():
+        told = run.world.jobs[number]
+        if told.finished_at is None or told.first_start_at is None or job.deadline_s is None:
+            raise AssertionError(f"{run.workload.name} under {run.policy}: job {job.name} did not end, or has no ECT")
+        ends.append((job, told.finished_at))
+        met.append(told.finished_at <= job.deadline_s + 1e-6)
+        waits.append(told.first_start_at - job.submit_s)
+    late = [wait for wait, good in zip(waits, met, strict=True) if not good]
+    not_urgent = [good for (job, _), good in zip(ends, met, strict=True) if not _urgent(job)]
+    return Measured(
+        qos=fmean(met),
+        qos_prior_normal=fmean(not_urgent),
+        makespan_s=max(end for _, end in ends) - min(job.submit_s for job, _ in ends),
+        jct_s=fmean(end - job.submit_s for job, end in ends),
+        normalised_latency=fmean((end - job.submit_s) / single_latency_s(job) for job, end in ends),
+        longest_wait_missed_s=max(late, default=0.0),
+    )
+
+
+def _urgent(job: SimJob) -> bool:
+    return job.deadline_s is not None and job.deadline_s <= job.submit_s
+
+
+# --- workloads -------------------------------------------------------------------------------------------------------
+
+
+def by_type(workload: Workload) -> Workload:
+    """The same with the type of model as user: `capacity` has a queue for each user, the paper's for each type."""
+    return _with(workload, lambda _, job: replace(job, user=job.profile.name.split()[0]))
+
+
+def with_priorities(workload: Workload, shares: Sequence[int], seed: int) -> Workload:
+    """The same jobs with priorities drawn anew: `shares` of urgent, prior and normal in per cent."""
+    draws = chance("genie", "priorities", *shares, seed)
+
+    def change(_: int, job: SimJob) -> SimJob:
+        times = draws.choices((0.0, 1.0, 2.0), shares)[0]
+        return replace(job, deadline_s=job.submit_s + times * single_latency_s(job))
+
+    text = "/".join(map(str, shares))
+    return replace(_with(workload, change), name=f"{workload.name}, {text} % urgent/prior/normal")
+
+
+def lasting(hours: int, seed: int) -> Workload:
+    """Arrivals at 15 an hour for so many hours: those of 5 and of 10 an hour together, days one after another."""
+    day_h = 24
+    jobs: list[SimJob] = []
+    for day in range(-(-hours // day_h)):
+        shift = day * day_h * 3600.0
+        for per_hour in (5, 10):
+            more = genie(per_hour, seed + 1000 * day).jobs
+            jobs += [
+                replace(job, submit_s=job.submit_s + shift, deadline_s=(job.deadline_s or 0.0) + shift) for job in more
+            ]
+    kept = sorted((job for job in jobs if job.submit_s < hours * 3600), key=lambda job: job.submit_s)
+    whole = genie(10, seed)
+    return replace(whole, name=f"15/h for {hours} h seed {seed}", jobs=tuple(kept))
+
+
+def with_drawn_requests(workload: Workload, seed: int) -> Workload:
+    """Each job asks for one of its placements, drawn, and takes no other."""
+    draws = chance("genie", "requests", seed)
+    shapes = tuple(product(range(1, GENIE_NODES + 1), range(1, GENIE_GPUS + 1)))
+
+    def change(_: int, job: SimJob) -> SimJob:
+        nodes, gpus = draws.choice(shapes)
+        return replace(job, nodes=nodes, nodes_max=nodes, gpus_min=gpus, gpus_max=gpus)
+
+    return _with(workload, change)
+
+
+def with_light_profiles(workload: Workload, seed: int) -> Workload:
+    """The same jobs, of which policies know only what the light profiling says (eq. 4 to 8)."""
+    return _with(workload, lambda _, job: replace(job, believed=light_profile(job.profile, seed)))
+
+
+def _with(workload: Workload, change: Callable[[int, SimJob], SimJob]) -> Workload:
+    return replace(workload, jobs=tuple(change(number, job) for number, job in enumerate(workload.jobs)))
+
+
+@lru_cache(maxsize=1024)
+def light_profile(truth: Profile, seed: int) -> Profile:
+    """What B + N + G noisy runs of its model say about a job with this true profile."""
+    model, kind, batch_text = truth.name.split()
+    batch = int(batch_text[1:])
+    draws = chance("genie", "light", model, kind, seed)
+    runs = [
+        LightRun(
+            setting, _samples_per_s(model, kind, setting.batch, setting.nodes, setting.gpus) * draws.gauss(1, NOISE)
+        )
+        for setting in plan_light_runs(LIGHT_BATCHES, range(1, GENIE_NODES + 1), range(1, GENIE_GPUS + 1))
+    ]
+    found = fit(runs, synchronises=kind == "training")
+    # A step of the workload is a tenth of a second on one GPU, whatever the batch.
+    step = _samples_per_s(model, kind, batch, 1, 1) / STEPS_PER_S
+    points = tuple((nodes, gpus, found.rate(batch, nodes, gpus) / step) for nodes, gpus, _ in truth.points)
+    return replace(truth, points=points, spread=found.error, source="GENIE's model, fitted to light runs with noise")
+
+
+def _samples_per_s(model: str, kind: str, batch: int, nodes: int, gpus: int) -> float:
+    """The truth, in units of one GPU with an infinite batch."""
+    return genie_speedup(model, kind, batch, nodes, gpus) * batch / (batch + GENIE_MODELS[model].b0)
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def tables(
+    seeds: Iterable[int] = SEEDS, few: int = FEW, progress: Callable[[str], None] | None = None
+) -> tuple[Table, ...]:
+    """Figures 13, 14, 15 and 17. `few`: of the seeds, how many the sensitivity figures take. `progress`: is told what
+    comes next."""
+    told = progress or (lambda _: None)
+    runs = Runs(tuple(seeds), few, told)
+    return (runs.densities(), runs.drawn(), runs.priorities(), runs.durations(), runs.prediction(), runs.sizes())
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Makes the tables. `seeds`: of figures 13 and 15; the first `few` of them are those of the other figures."""
+
+    seeds: tuple[int, ...]
+    few: int
+    told: Callable[[str], None]
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """GENIE, its baselines, and ours where it is there."""
+        there = all_policies().names()
+        return (*BASELINES, "genie", *(name for name in ("adaptive",) if name in there))
+
+    def densities(self) -> Table:
+        """Figures 13 and 14 (a, b)."""
+        rows: list[Row] = []
+        for per_hour in GENIE_LOADS:
+            runs = self._all(f"{per_hour}/h", self.policies, self.seeds, partial(genie, per_hour))
+            rows += _rows(f"{per_hour}/h", runs, _PAPER_13)
+        return self._table("GENIE figures 13 and 14 (a, b): arrivals an hour", rows, self.seeds)
+
+    def drawn(self) -> Table:
+        """Figure 13 with drawn requests."""
+        rows: list[Row] = []
+        for per_hour in GENIE_LOADS:
+            runs = self._all(
+                f"{per_hour}/h, drawn requests",
+                BLACK_BOXES,
+                self._few,
+                partial(_drawn, per_hour),
+            )
+            rows += _rows(f"{per_hour}/h", runs, {})
+        return self._table("GENIE figure 13: black boxes with drawn requests", rows, self._few)
+
+    def priorities(self) -> Table:
+        """Figure 14 (c, d)."""
+        rows: list[Row] = []
+        for shares in PRIORITIES:
+            name = "/".join(map(str, shares))
+            runs = self._all(
+                name,
+                self.policies,
+                self._few,
+                partial(_of_priorities, shares),
+            )
+            rows += _rows(name, runs, {})
+        note = f"At {PRIORITIES_PER_HOUR} an hour (the paper does not say); per cent of urgent, prior and normal jobs."
+        return self._table("GENIE figure 14 (c, d): priorities", rows, self._few, note)
+
+    def durations(self) -> Table:
+        """Figure 14 (e, f)."""
+        rows: list[Row] = []
+        for hours in DURATIONS_H:
+            runs = self._all(f"{hours} h", self.policies, self._few, partial(lasting, hours))
+            rows += _rows(f"{hours} h", runs, _PAPER_14)
+        note = "15 an hour: the arrivals of 5 and of 10 an hour together."
+        return self._table("GENIE figure 14 (e, f): duration of arrivals", rows, self._few, note)
+
+    def sizes(self) -> Table:
+        """Figure 17."""
+        rows: list[Row] = []
+        for nodes in SIZES:
+            name = f"{nodes * GENIE_GPUS} GPUs"
+            runs = self._all(name, self.policies, self._few, partial(genie, SIZES_PER_HOUR, nodes=nodes))
+            rows += _rows(name, runs, _PAPER_17)
+        note = f"{SIZES_PER_HOUR} an hour; a job has at most 4 nodes on larger clusters too: its smallest batch is 16."
+        return self._table("GENIE figure 17: 16 to 128 GPUs", rows, self._few, note)
+
+    def prediction(self) -> Table:
+        """Figure 15, and what GENIE comes to with such predictions."""
+        rows = []
+        for per_hour in GENIE_LOADS:
+            self.told(f"GENIE: {per_hour}/h with light profiles")
+            runs = [_run(with_light_profiles(genie(per_hour, seed), seed), "genie") for seed in self.seeds]
+            errors = [error for run in runs for error in prediction_errors(run)]
+            more = {
+                "error_mean": fmean(errors),
+                "error_p95": percentile(errors, 0.95),
+                "error_max": max(errors),
+                "light_runs": len(plan_light_runs(LIGHT_BATCHES, range(1, 5), range(1, 5))),
+            }
+            rows.append(_row(f"{per_hour}/h", "genie", [measure_run(run) for run in runs], more, _PAPER_15))
+        note = (
+            f"Each model is profiled once by B + N + G runs whose rates are off by {NOISE:.0%} (normal), and policies "
+            "know only the fit of eq. 5 to 8. An error is that of a job's predicted latency at the placement it had. "
+            "The paper's errors also hold what jobs do to each other, which is not modelled here."
+        )
+        return self._table("GENIE figure 15: error of the prediction", rows, self.seeds, note)
+
+    @property
+    def _few(self) -> tuple[int, ...]:
+        return self.seeds[: self.few]
+
+    def _all(
+        self, name: str, policies: Sequence[str], seeds: Sequence[int], make: Callable[[int], Workload]
+    ) -> dict[str, list[Measured]]:
+        runs: dict[str, list[Measured]] = {}
+        for policy in policies:
+            self.told(f"GENIE: {name} under {policy}")
+            runs[policy] = [measure_run(_run(by_type(make(seed)), policy)) for seed in seeds]
+        return runs
+
+    def _table(self, name: str, rows: Sequence[Row], seeds: Sequence[int], *notes: str) -> Table:
+        return Table(
+            name,
+            tuple(rows),
+            (f"Seeds {seeds[0]} to {seeds[-1]}, {len(seeds)} of them.", *notes, _FIGURES, _OPEN, _CAPACITY, _GAINS),
+        )
+
+
+def prediction_errors(run: Simulated) -> list[float]:
+    """Of each job: the relative error of its predicted latency at the placement it had."""
+    errors = []
+    for each in run.history.jobs:
+        job = run.jobs[each.id]
+        had = each.stays[0].placement
+        true_s = job.profile.startup_s + job.steps / job.profile.rate(had.per_node, len(had.nodes))
+        believed = job.believed or job.profile
+        told_s = believed.startup_s + job.steps / believed.rate(had.per_node, len(had.nodes))
+        errors.append(abs(told_s / true_s - 1))
+    return errors
+
+
+def _drawn(per_hour: int, seed: int) -> Workload:
+    return with_drawn_requests(genie(per_hour, seed), seed)
+
+
+def _of_priorities(shares: Sequence[int], seed: int) -> Workload:
+    return with_priorities(genie(PRIORITIES_PER_HOUR, seed), shares, seed)
+
+
+def _run(workload: Workload, policy: str) -> Simulated:
+    return simulate(workload, policy, all_policies(), Conditions(objective="deadline"))
+
+
+def _rows(name: str, runs: Mapping[str, Sequence[Measured]], paper: Mapping[str, float]) -> list[Row]:
+    theirs = [own for policy, own in runs.items() if policy in BASELINES]
+    best_qos = max(fmean(run.qos for run in own) for own in theirs)
+    best_makespan_s = min(fmean(run.makespan_s for run in own) for own in theirs)
+    rows = []
+    for policy, own in runs.items():
+        more = {}
+        if policy not in BASELINES:
+            qos, makespan_s = fmean(run.qos for run in own), fmean(run.makespan_s for run in own)
+            more = {
+                "qos_gain": qos / best_qos - 1 if best_qos else None,
+                "makespan_reduction": 1 - makespan_s / best_makespan_s,
+            }
+        rows.append(_row(name, policy, own, more, paper if policy == "genie" else {}))
+    return rows
+
+
+def _row(
+    workload: str, policy: str, own: Sequence[Measured], more: Mapping[str, Any], paper: Mapping[str, float]
+) -> Row:
+    qos, qos_ci = interval([run.qos for run in own])
+    prior, prior_ci = interval([run.qos_prior_normal for run in own])
+    makespan_s, makespan_ci = interval([run.makespan_s for run in own])
+    latency, latency_ci = interval([run.normalised_latency for run in own])
+    figures = {
+        "qos": qos,
+        "qos_ci95": qos_ci,
+        "qos_prior_normal": prior,
+        "qos_prior_normal_ci95": prior_ci,
+        "makespan_s_ci95": makespan_ci,
+        "normalised_latency": latency,
+        "normalised_latency_ci95": latency_ci,
+        "longest_wait_missed_s": max(run.longest_wait_missed_s for run in own),
+        "seeds": len(own),
+    }
+    return Row(workload, policy, makespan_s, fmean(run.jct_s for run in own), {**figures, **more}, paper)
