@@ -12,7 +12,8 @@ PROFILE = Profile("p", ((1, 1, 1.0),))
 
 
 def job(**more: Any) -> SimJob:
-    return SimJob(**({"submit_s": 0.0, "name": "j", "profile": PROFILE, "steps": 5} | more))
+    values: dict[str, Any] = {"submit_s": 0.0, "name": "j", "profile": PROFILE, "steps": 5}
+    return SimJob(**(values | more))
 
 
 @pytest.mark.parametrize(
@@ -57,8 +58,9 @@ def test_jobs_are_in_the_order_of_their_submits() -> None:
 
 @pytest.mark.parametrize("more", [{"gpus": 0}, {"gpus": 5000}, {"name": ""}, {"kind": "V100"}])
 def test_a_node_that_makes_no_sense(more: dict[str, Any]) -> None:
+    values: dict[str, Any] = {"name": "n", "gpus": 4}
     with pytest.raises(WorkloadError):
-        NodeSpell(**({"name": "n", "gpus": 4} | more))
+        NodeSpell(**(values | more))
 
 
 def test_a_cluster_has_nodes() -> None:
