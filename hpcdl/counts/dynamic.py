@@ -101,18 +101,21 @@ def best(table: Table, inner: Core) -> Ints | None:
     state = _fewest(np.flatnonzero(last == top), strides)
     chosen = np.empty(table.items, np.int64)
     chosen[table.item[inner.fixed]] = inner.fixed
-    ends = np.append(inner.starts, len(inner.rows))
+    picked = np.empty(len(inner.starts), np.int64)
+    ends = [*inner.starts.tolist(), len(inner.rows)]
+    steps, worths, units = shifts.tolist(), table.value[inner.rows].tolist(), table.units[inner.rows].tolist()
     for at in range(len(inner.starts)):
-        mine = slice(ends[at], ends[at + 1])
-        row, before = stages[-1 - at], stages[-2 - at]
-        source = state - shifts[mine]
-        there = (source >= 0) & (source < len(before))
-        found = before[np.where(there, source, 0)] + table.value[inner.rows[mine]] == row[state]
-        options = np.flatnonzero(found & there)
-        amounts = table.units[inner.rows[mine]][options]
-        pick = int(options[np.argmax(amounts)])  # of equal ones the first, that is the lowest pool and place
-        chosen[table.item[inner.rows[mine.start]]] = inner.rows[mine][pick]
-        state = int(source[pick])
+        before = stages[-2 - at]
+        reached = float(stages[-1 - at][state])
+        pick, most = -1, -1
+        for place in range(ends[at], ends[at + 1]):
+            source = state - steps[place]
+            # Of equal units the first, that is the lowest pool and place.
+            if 0 <= source < len(before) and units[place] > most and before[source] + worths[place] == reached:
+                pick, most = place, units[place]
+        picked[at] = pick
+        state -= steps[pick]
+    chosen[table.item[inner.rows[inner.starts]]] = inner.rows[picked]
     return chosen
 
 

@@ -92,15 +92,18 @@ def one_pool(table: Table) -> Ints | None:
     if table.units[cheapest(table)].sum() > table.capacity[0]:
         return None
     at = one_price(table)
-    many, gap = FIRST_ROWS, math.inf
+    many, gap, before = FIRST_ROWS, math.inf, -1.0
     while True:
         loss = min(gap, _threshold(at, table.items + many) + slack(table))
+        many *= 4
+        if loss == before:  # so many rows lose the same
+            continue
         rows = best(table, core(table, at.reduced <= loss))
         gap = _gap(table, at, rows)
         # Whoever picks an option that loses more is worth less than these rows: nothing better is left out.
         if gap <= loss:
             return rows
-        many *= 4
+        before = loss
 
 
 def _threshold(at: Priced, many: int) -> float:
