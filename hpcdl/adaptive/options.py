@@ -244,7 +244,7 @@ def _menu(
     found = []
     for number, pool in enumerate(pools):
         for many in range(nodes, min(nodes_max, len(pool.nodes)) + 1):
-            for gpus in _sizes(allowed, pool, phase.gpus if phase.pool == number else 0):
+            for gpus in _sizes(allowed, pool, many, phase.gpus if phase.pool == number else 0):
                 if gpus * many > pool.units:
                     break
                 moved = phase.pool not in (-1, number)
@@ -257,14 +257,14 @@ def _menu(
     return _columns(tuple(found), _unit(profile, pools))
 
 
-def _sizes(allowed: tuple[int, ...], pool: GpuPool, held: int) -> tuple[int, ...]:
-    """The numbers of GPUs per node that are offered.
+def _sizes(allowed: tuple[int, ...], pool: GpuPool, nodes: int, held: int) -> tuple[int, ...]:
+    """The numbers of GPUs per node that are offered to a job on so many nodes.
 
-    Where a pool is of many nodes, only such as pack without loss: powers of two, whole nodes, the job's minimum, and
-    what it has.
+    Where it has only some of a pool's nodes, only such as pack without loss: powers of two, whole nodes, the job's
+    minimum, and what it has.
     """
     fitting = tuple(gpus for gpus in allowed if gpus <= pool.size)
-    if len(pool.nodes) == 1:
+    if len(pool.nodes) == nodes:
         return fitting
     return tuple(gpus for gpus in fitting if gpus & (gpus - 1) == 0 or gpus in (fitting[0], pool.size, held))
 

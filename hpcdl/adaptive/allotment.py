@@ -1,0 +1,104 @@
+"""How wide each waiting job is for all of them to end within a time: the canonical allotment of malleable jobs.
+
+For a time T, each job has the option of least GPU time with which it ends within T (Turek, Wolf, Yu: Approximate
+algorithms for scheduling parallelizable tasks, SPAA 1992), or, where none is fast enough, its fastest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdl.adaptive.options import Option
+from hpcdl.adaptive.rollout import Entrant
+
+_Floats = npt.NDArray[np.float64]
+_ROUNDING = 1 + 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """The waiting jobs as tables: a row for each, a column for each of its options, infinite where it has fewer.
+
+    seconds: from now to its end. cost: GPU seconds, weighed by what a GPU of that type is worth. area: GPU seconds.
+    """
+
+    entrants: tuple[Entrant, ...]
+    seconds: _Floats = field(init=False)
+    cost: _Floats = field(init=False)
+    area: _Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        widest = max((len(entrant.options) for entrant in self.entrants), default=0)
+        shape = (len(self.entrants), widest)
+        seconds, cost, area = np.full(shape, np.inf), np.full(shape, np.inf), np.full(shape, np.inf)
+        left = np.array([entrant.left for entrant in self.entrants])
+        price = prices(self.entrants)
+        for options, places in _alike(self.entrants):
+            rows, many = np.array(places), len(options)
+            rate = np.array([option.rate for option in options])
+            units = np.array([option.units for option in options], dtype=np.float64)
+            worth = np.array([price[option.kind] for option in options])
+            seconds[rows, :many] = np.array([option.stall_s for option in options]) + left[rows, None] / rate
+            area[rows, :many] = seconds[rows, :many] * units
+            cost[rows, :many] = area[rows, :many] * worth
+        for name, table in (("seconds", seconds), ("cost", cost), ("area", area)):
+            object.__setattr__(self, name, table)
+
+    def limits(self) -> list[float]:
+        """Every T at which the option of a job changes, ascending."""
+        found: list[float] = np.unique(self.seconds[np.isfinite(self.seconds)]).tolist()
+        return found
+
+    def columns(self, limit_s: float) -> list[int]:
+        """Of each job, which of its options it has for that T."""
+        if not self.entrants:
+            return []
+        late = self.seconds > limit_s * _ROUNDING
+        best = np.where(late, np.inf, self.cost)
+        places = np.where(late.all(axis=1), self.seconds.argmin(axis=1), best.argmin(axis=1))
+        found: list[int] = places.tolist()
+        return found
+
+    def wants(self, limit_s: float) -> tuple[Option, ...]:
+        """Of each job, the option that it has for that T."""
+        return tuple(
+            entrant.options[column] for entrant, column in zip(self.entrants, self.columns(limit_s), strict=True)
+        )
+
+    def balance_s(self, limits: Sequence[float], held_gpu_s: float, gpus: int) -> float:
+        """The smallest T of `limits` within which all GPU time fits, or the last. Others need `held_gpu_s` of it.
+
+        `limits`: ascending, not empty.
+        """
+        rows = np.arange(len(self.entrants))
+        low, high = 0, len(limits) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if held_gpu_s + self.area[rows, self.columns(limits[middle])].sum() <= gpus * limits[middle]:
+                high = middle
+            else:
+                low = middle + 1
+        return limits[low]
+
+
+def prices(entrants: Sequence[Entrant]) -> dict[str, float]:
+    """What a GPU second of each type is worth: the mean, over the jobs, of their speed there over their best speed."""
+    sums: dict[str, list[float]] = {}
+    for options, places in _alike(entrants):
+        speed: dict[str, float] = {}
+        for option in options:
+            speed[option.kind] = max(speed.get(option.kind, 0.0), option.rate / option.units)
+        best = max(speed.values())
+        for kind, rate in speed.items():
+            sums.setdefault(kind, []).extend([rate / best] * len(places))
+    return {kind: sum(shares) / len(shares) for kind, shares in sums.items()}
+
+
+def _alike(entrants: Sequence[Entrant]) -> list[tuple[tuple[Option, ...], list[int]]]:
+    """The places of the jobs that share the same options: of many jobs, most do."""
+    found: dict[int, tuple[tuple[Option, ...], list[int]]] = {}
+    for place, entrant in enumerate(entrants):
+        found.setdefault(id(entrant.options), (entrant.options, []))[1].append(place)
+    return list(found.values())
