@@ -81,6 +81,7 @@ def test_sacct_gives_the_jobs_that_had_gpus(tmp_path: Path) -> None:
     "columns, row, steps, gpus",
     [
         ("Submit|JobIDRaw|JobID|ElapsedRaw|ReqTRES", "2026-02-10T12:00:00|5|5|77|cpu=1,gres/gpu=3,node=1", 77, 3),
+        ("JobIDRaw|Submit|ElapsedRaw|ReqTRES", "5|2026-02-10T12:00:00|77|gres/gpu=3", 77, 3),
         ("JobID|Submit|Start|End|AllocGRES", "5|1000|1010|1070|gpu:v100:2(S:0-1)", 60, 2),
         ("JobID|Submit|Elapsed|ReqGRES|", "5|2026-02-10T12:00:00|05:30|gpu:2|", 330, 2),
         ("JobID|Submit|Elapsed|AllocTRES", "5|2026-02-10T12:00:00+01:00|05:30|gres/gpu:a100=1,gres/gpu:v100=2", 330, 3),
@@ -92,12 +93,16 @@ def test_sacct_of_other_columns(tmp_path: Path, columns: str, row: str, steps: i
 
 
 def test_sacct_without_what_is_needed_is_refused(tmp_path: Path) -> None:
-    assert "1: Submit: missing" in "1" + refused(tmp_path, "JobID|AllocTRES\n1|gres/gpu=1\n", "a")[1:]
     assert refused(tmp_path, "JobID|Submit|Elapsed\n1|2026-01-01T00:00:00|00:10\n", "a").startswith(
         "2: AllocTRES: missing"
     )
     assert refused(tmp_path, "JobID|Submit|AllocTRES\n1|1|gres/gpu=1\n", "a").startswith("2: Elapsed: missing")
     head = "JobID|Submit|Elapsed|AllocTRES\n"
+    assert refused(tmp_path, head.replace("Submit|", "") + "1|1|gres/gpu=1\n", "a").startswith("1: Submit: missing")
+    path = tmp_path / "nameless"
+    path.write_text(head.replace("JobID|", "") + "1|00:10|gres/gpu=1\n")
+    with pytest.raises(WorkloadError, match="nameless:2: JobID: missing"):
+        read_workload(path, {}, form="sacct")
     assert refused(tmp_path, head + "1|soon|00:10:00|gres/gpu=1\n", "a").startswith("2: Submit: expected a time")
     assert refused(tmp_path, head + "1|1|ten|gres/gpu=1\n", "a").startswith("2: Elapsed: expected [DAYS-]HOURS")
     assert "holds no job with GPUs" in refused(tmp_path, head + "1|1|00:10:00|cpu=1\n", "a")
@@ -154,7 +159,6 @@ Job <7>, User <ana>, Project <default>, Status <DONE>, Queue <gpu>, Command <bsu
                      b -gpu "num=4" train>
 Mon Oct 10 12:00:00 2022: Submitted from host <hostA>, CWD <$HOME>;
 Mon Oct 10 12:00:05 2022: [1] dispatched to <hostA>;
-Mon Oct 10 12:00:05 2022: Starting (Pid 6605);
 Mon Oct 10 12:01:05 2022: Completed <done>.
 
 Accounting information about this job:
@@ -167,6 +171,18 @@ Accounting information about this job:
 def test_bacct_gives_the_same(tmp_path: Path) -> None:
     (job,) = read(tmp_path, BACCT, "acct.txt").jobs
     assert (job.name, job.steps, job.draw) == ("7", 60, 4)
+
+
+@pytest.mark.parametrize(
+    "asked, gpus",
+    [
+        (" GPU REQUIREMENT DETAILS:\n Combined: num=3:mode=shared\n Effective: num=3:mode=shared\n", 3),
+        (" GPU_ALLOCATION:\n HOST             TASK ID\n hostA            0    0\n", 1),
+    ],
+)
+def test_bacct_with_its_table_of_gpus(tmp_path: Path, asked: str, gpus: int) -> None:
+    text = BACCT.replace('-gpu "num=4" ', "").replace("\nAccounting information about this", f"\n{asked}\nAccounting")
+    assert read(tmp_path, text, "acct.txt").jobs[0].draw == gpus
 
 
 def test_lsf_without_stories_is_refused(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def _form(path: Path) -> str:
     first = lines[0] if lines else ""
     if first.startswith("{"):
         return "ledger"
-    if "|" in first and "jobid" in first.casefold().split("|"):
+    if {"jobid", "jobidraw"} & set(first.casefold().split("|")):
         return "sacct"
     if re.search(r"^Job <\d", text, re.MULTILINE):
         return "lsf"

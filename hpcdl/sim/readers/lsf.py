@@ -26,11 +26,13 @@ _LATEST_YEAR = 2037
 _MOST_YEARS = 5  # in so many in a row no date is the same day of the week twice
 _Date: TypeAlias = tuple[str, str, int]
 _GPUS = (
-    re.compile(r"GPU REQ[^:]{0,20}: ?num=(\d+)"),
+    re.compile(r"(?:GPU REQ[^:]{0,20}|^ Combined|^ Effective): ?num=(\d+)", re.MULTILINE),
     re.compile(r"-gpu \"?num=(\d+)"),
     re.compile(r"Requested GPU <num=(\d+)"),
     re.compile(r"ngpus_physical=(\d+)"),
 )
+_ELEMENT = re.compile(r"^\[\d+\] [dD](?=ispatched)")  # an element of an array
+_HOSTS = re.compile(r"(?:Dispatched|Started)[^<]*((?:<[^>]+>[, ]*)+)")
 _ENDS = ("Done successfully", "Exited", "Completed <", "Termination request")
 _STOPS = ("Suspended", "Pending", "Job is being requeued", "Requeue")
 
@@ -56,7 +58,7 @@ class _Story:
             return float(summary[1])
         total, since = 0.0, None
         for at, what in self.events:
-            if since is None and what.startswith(("Starting", "Dispatched", "Running;", "Started on")):
+            if since is None and what.startswith(("Starting", "Dispatched", "Started", "Running;")):
                 since = at
             elif since is not None and what.startswith((*_ENDS, *_STOPS)):
                 total, since = total + at - since, None
@@ -68,12 +70,12 @@ class _Story:
             found = pattern.search(self.text)
             if found and int(found[1]):
                 return int(found[1])
-        return 1 if re.search(r"Requested GPU[;, <]", self.text) else None
+        return 1 if re.search(r"Requested GPU[;, <]|^ GPU_ALLOCATION:", self.text, re.MULTILINE) else None
 
     def hosts(self) -> int:
         """Different hosts that it was dispatched to; 1 if that is not told."""
         for _, what in reversed(self.events):
-            found = re.match(r"(?:Dispatched|Started)[^<]*((?:<[^>]+>[, ]*)+)", what)
+            found = _HOSTS.match(what)
             if found:
                 return len({each.rsplit("*", 1)[-1] for each in re.findall(r"<([^>]+)>", found[1])})
         return 1
@@ -122,7 +124,7 @@ def _stories(place: Place, text: str) -> Iterator[_Story]:
             continue
         told = {key: match[1] if (match := pattern.search(head)) else "" for key, pattern in _FIELD.items()}
         place.line = line
-        events = [(_seconds(place, moment, years), moment[8]) for moment in _moments(whole)]
+        events = [(_seconds(place, moment, years), _ELEMENT.sub("D", moment[8])) for moment in _moments(whole)]
         yield _Story(found[1], line, told["Job Name"], told["User"], whole, events)
 
 

@@ -10,16 +10,16 @@ from hpcdl.sim.readers.source import MAX_SECONDS, Place, read_text, shown
 from hpcdl.sim.readers.table import rows_of
 from hpcdl.sim.workload import SimJob, Workload
 
-REQUIRED = ("JobID", "Submit")
+REQUIRED = ("Submit",)
 _NONE = ("", "Unknown", "None", "N/A")
 
 
 def read_sacct(path: Path, given: Given) -> Workload:
     """Every job that had GPUs, with its run time on them; the first submit becomes 0.
 
-    Needs JobID, Submit, one of AllocTRES, ReqTRES, AllocGRES and ReqGRES, and Elapsed, ElapsedRaw or Start and End;
-    takes User, JobName and NNodes where they are there, and passes over other columns. Steps (`12.batch`) are no jobs.
-    Left out and counted in the notes: jobs without GPUs, and those that have not started.
+    Needs JobID or JobIDRaw, Submit, one of AllocTRES, ReqTRES, AllocGRES and ReqGRES, and Elapsed, ElapsedRaw or Start
+    and End; takes User, JobName and NNodes where they are there, and passes over other columns. Steps (`12.batch`) are
+    no jobs. Left out and counted in the notes: jobs without GPUs, and those that have not started.
     """
     text = read_text(path)
     jobs: list[SimJob] = []
@@ -27,7 +27,8 @@ def read_sacct(path: Path, given: Given) -> Workload:
     for place, cells in rows_of(path, text, REQUIRED, None, "|"):
         if not jobs and not notes.found:
             _check_columns(place, cells)
-        if "." in cells["JobID"]:
+        name = cells.get("JobID") or cells.get("JobIDRaw", "")
+        if "." in name:
             continue
         gpus, nodes = _gpus(place, cells), _nodes(place, cells)
         seconds = _elapsed(place, cells)
@@ -50,7 +51,7 @@ def read_sacct(path: Path, given: Given) -> Workload:
                 asked=asked,
                 duration_s=seconds,
                 user=cells.get("User", ""),
-                name=f"{cells['JobID']} {cells.get('JobName', '')}".strip()[:200],
+                name=f"{name} {cells.get('JobName', '')}".strip()[:200],
             )
             jobs.append(make_job(place, row, given, notes, len(jobs) + 1))
     if not jobs:
@@ -63,6 +64,8 @@ _TIMES = ("Elapsed", "ElapsedRaw")
 
 
 def _check_columns(place: Place, cells: Mapping[str, str]) -> None:
+    if not {"JobID", "JobIDRaw"} & cells.keys():
+        place.wrong("JobID", "missing: ask sacct for it, so that steps can be told from jobs")
     if not any(name in cells for name in _GPUS):
         place.wrong("AllocTRES", "missing: ask sacct for it with -o JobID,User,Submit,Elapsed,State,NNodes,AllocTRES")
     if not any(name in cells for name in _TIMES) and not {"Start", "End"} <= cells.keys():
