@@ -4,6 +4,7 @@ import os
 import pwd
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import click
 from hpcdl.cli.output import Output, outputs, print_ids, print_json, say
 from hpcdl.cli.rows import connect
 from hpcdl.core.codec import to_json
-from hpcdl.core.model import SIGNAL_PRESETS, JobSpec
-from hpcdl.core.units import parse_range
+from hpcdl.core.model import ECT_CLASSES, SIGNAL_PRESETS, JobSpec
+from hpcdl.core.units import parse_counts, parse_duration, parse_range
+from hpcdl.daemon.clock import Clock
 
 LEFT = re.compile(
     r"_|PWD|OLDPWD|SHLVL|LS_COLORS|(BASH_FUNC|SSH|DBUS|XDG_SESSION)_.*|(HPCDL|SLURM|LSB|PMI|PMIX|OMPI)_.*"
@@ -23,11 +25,54 @@ SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AU
 """Names that are never taken along by themselves: what they hold would go into the ledger."""
 
 
-def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int | None] | None:
+def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int | None, tuple[int, ...]]:
+    """The minimum, the maximum, and the only numbers allowed; (0, None, ()) where nothing was given."""
+    if value is None:
+        return 0, None, ()
     try:
-        return None if value is None else parse_range(value)
+        if "," in value:
+            counts = parse_counts(value)
+            return counts[0], counts[-1], counts
+        return *parse_range(value), ()
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _nodes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
+    try:
+        low, high = parse_range(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+    if high is None:
+        raise click.BadParameter(f"{value!r}: say how many nodes at most, like {low}:{2 * low}", ctx, param)
+    return low, high
+
+
+def _deadline(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float | None, str | None]:
+    """Seconds since the epoch, or a class of ECT_CLASSES."""
+    if value is None:
+        return None, None
+    text = value.strip().lower()
+    if text in ECT_CLASSES:
+        return None, text
+    try:
+        return _moment(text, datetime.fromtimestamp(Clock(0.0).now()).astimezone()).timestamp(), None
+    except (ValueError, OverflowError):
+        classes = ", ".join(ECT_CLASSES)
+        hint = f"{value!r} is no deadline: give +2h, 18:30, 2026-05-01T08:00, or one of {classes}"
+        raise click.BadParameter(hint, ctx, param) from None
+
+
+def _moment(text: str, now: datetime) -> datetime:
+    """`+2h` from now, the next `18:30`, or a date with its time. Raises ValueError."""
+    if text.startswith("+"):
+        return now + timedelta(seconds=parse_duration(text[1:]))
+    if re.fullmatch(r"\d{1,2}:\d{2}", text):
+        hour, minute = map(int, text.split(":"))
+        today = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        return today if today > now else today + timedelta(days=1)
+    moment = datetime.fromisoformat(text.upper())
+    return moment if moment.tzinfo is not None else moment.astimezone()
 
 
 def _job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
@@ -45,14 +90,22 @@ def _job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--name", metavar="NAME", help="Its name in tables.  [default: the script's or program's]")
 @click.option(
-    "-g", "--gpus", callback=_gpus, metavar="N|MIN:MAX|MIN:",
-    help="GPUs on each node; MIN: is as many as a node has.  [default: 1; with --profile 1:]",
+    "-g", "--gpus", callback=_gpus, metavar="N|MIN:MAX|MIN:|N,..",
+    help="GPUs on each node; MIN: is as many as a node has, 1,2,4 only these.  [default: 1; with --profile 1:]",
 )  # fmt: skip
-@click.option(
-    "-N", "--nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, metavar="N", help="Nodes."
-)
+@click.option("-N", "--nodes", callback=_nodes, default="1", show_default=True, metavar="N|MIN:MAX", help="Nodes.")
 @click.option("--profile", metavar="NAME", help="The scaling profile that tells how fast it is on how many GPUs.")
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Training steps in all, for estimated times.")
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="What it trains: without a profile, one is learnt for it and its script.  [default: its name]",
+)
+@click.option(
+    "--deadline", callback=_deadline, metavar="TIME|CLASS",
+    help="When it is to be done: +2h, 18:30, 2026-05-01T08:00; or normal, prior, urgent, reckoned from its profile.",
+)  # fmt: skip
+@click.option("--accuracy", type=float, metavar="VALUE", help="It ends once the metric that it reports reaches this.")
 @click.option("--after", callback=_job_ids, multiple=True, metavar="ID,..", help="Start once these jobs are DONE.")
 @click.option(
     "--env", multiple=True, metavar="K[=V]",
@@ -90,10 +143,13 @@ def submit(
     output: Output,
     command: tuple[str, ...],
     name: str | None,
-    gpus: tuple[int, int | None] | None,
-    nodes: int,
+    gpus: tuple[int, int | None, tuple[int, ...]],
+    nodes: tuple[int, int],
     profile: str | None,
     steps: int | None,
+    model: str | None,
+    deadline: tuple[float | None, str | None],
+    accuracy: float | None,
     after: tuple[int, ...],
     env: tuple[str, ...],
     cwd: str | None,
@@ -112,7 +168,7 @@ def submit(
     folder = Path(cwd).absolute() if cwd else _here()
     if progress_regex is not None:
         _check_regex(progress_regex)
-    low, high = gpus if gpus is not None else (1, None if profile else 1)
+    low, high, counts = gpus if gpus[0] else (1, None if profile or model else 1, ())
     try:
         spec = JobSpec(
             command=command,
@@ -121,7 +177,9 @@ def submit(
             cwd=str(folder),
             gpus_min=low,
             gpus_max=high,
-            nodes=nodes,
+            gpus_counts=counts,
+            nodes=nodes[0],
+            nodes_max=nodes[1] if nodes[1] > nodes[0] else None,
             profile=profile,
             steps=steps,
             after=after,
@@ -132,6 +190,10 @@ def submit(
             signal=signal,
             progress_regex=progress_regex,
             gate=runs_gate(command),
+            model=model,
+            deadline=deadline[0],
+            ect=deadline[1],
+            accuracy_target=accuracy,
         )
     except ValueError as error:
         raise click.UsageError(str(error), ctx) from None

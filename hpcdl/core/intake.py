@@ -1,7 +1,7 @@
 """From what users, agents and ticks ask to events: each command is checked against the world as the batch leaves it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 from typing import Any
 
@@ -11,7 +11,7 @@ from hpcdl.core.commands import Refused
 from hpcdl.core.endings import Rules, conclusions
 from hpcdl.core.journal import Request
 from hpcdl.core.lifecycle import Draft
-from hpcdl.core.model import Job, JobSpec, JobState, World
+from hpcdl.core.model import ECT_CLASSES, Job, JobSpec, JobState, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies, UnknownPolicy
 from hpcdl.core.transitions import accepts
@@ -111,13 +111,31 @@ class Intake:
             if spec.profile is not None and spec.profile.lower() not in self._profiles.by_name:
                 names = ", ".join(sorted({profile.name for profile in self._profiles.by_name.values()})) or "none"
                 raise Refused(f"there is no profile {spec.profile!r}; there are {names}", "unknown-profile")
+        specs = [self._with_deadline(spec) for spec in command.specs]
         ids = []
-        for spec in command.specs:
+        for spec in specs:
             number = self.draft.world.next_job
             self._add(ev.JobSubmitted(number, spec, command.request_id))
             self._touched[number] = None
             ids.append(number)
         return tuple(ids)
+
+    def _with_deadline(self, spec: JobSpec) -> JobSpec:
+        """The job with its deadline as a time. Raises Refused for one that is past or cannot be worked out."""
+        if spec.ect is None:
+            if spec.deadline is not None and spec.deadline < self.now:
+                ago = seconds_text(self.now - spec.deadline)
+                raise Refused(f"the deadline was {ago} ago: choose a later one, +2h for example", "deadline")
+            return spec
+        profile = self._profiles.by_name.get(spec.profile.lower()) if spec.profile else None
+        if profile is None or spec.steps is None:
+            raise Refused(
+                f"--deadline {spec.ect} is reckoned from the time on one GPU: it needs --profile and --steps "
+                "(or give a time: +2h, 18:30)",
+                "deadline",
+            )
+        alone_s = profile.seconds_to_finish(0, spec.steps, 1)
+        return replace(spec, deadline=self.now + ECT_CLASSES[spec.ect] * alone_s)
 
     def _refuse_shared_folders(self, specs: tuple[JobSpec, ...]) -> None:
         """Two jobs in one checkpoint folder would resume from each other's checkpoints; one after the other may."""

@@ -120,6 +120,9 @@ class Placement:
         return self.shares == other.shares
 
 
+ECT_CLASSES: dict[str, float] = {"urgent": 0.0, "prior": 1.0, "normal": 2.0}
+"""GENIE's classes of expected completion times: so many times its time alone on one GPU after its submit (eq. 9)."""
+
 LARGEST = 1 << 53
 """Whole numbers beyond this are no counts of anything: JSON's readers round them, and SQLite refuses them."""
 
@@ -145,7 +148,8 @@ class JobSpec:
     of GPUs on each node that it can train on, ascending; empty: every one of its range. `nodes_max`: it may have from
     `nodes` to that many; None: exactly `nodes`. `deadline`: when it is to be finished, in seconds since the epoch.
     `model`: what it trains; a profile that is learnt is kept under it. `accuracy_target`: it ends once the metric that
-    it reports has reached this, however many steps that takes.
+    it reports has reached this, however many steps that takes. `ect`: a key of ECT_CLASSES, from which its deadline is
+    worked out when it is submitted.
     """
 
     command: tuple[str, ...]
@@ -170,6 +174,7 @@ class JobSpec:
     deadline: float | None = None
     model: str | None = None
     accuracy_target: float | None = None
+    ect: str | None = None
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -182,6 +187,8 @@ class JobSpec:
             raise ValueError(f"nodes must be from 1 to 100000, got {self.nodes}")
         if self.nodes_max is not None and not self.nodes <= self.nodes_max <= 100_000:
             raise ValueError(f"nodes {self.nodes}:{self.nodes_max}: needs MIN <= MAX <= 100000")
+        if self.ect is not None and self.ect not in ECT_CLASSES:
+            raise ValueError(f"the deadline's class must be one of {', '.join(ECT_CLASSES)}, got {self.ect!r}")
         if self.gpus_counts:
             counts = self.gpus_counts
             if list(counts) != sorted(set(counts)) or (counts[0], counts[-1]) != (self.gpus_min, self.gpus_max):

@@ -40,6 +40,28 @@ def parse_range(text: str) -> tuple[int, int | None]:
     return low, high
 
 
+def parse_counts(text: str) -> tuple[int, ...]:
+    """`"1,2,4"` -> (1, 2, 4), ascending; ValueError says what is wrong."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"{text!r} is not a list of numbers from 1 on, like 1,2,4")
+    numbers = sorted({int(part) for part in parts})
+    if len(numbers) != len(parts):
+        raise ValueError(f"{text!r}: a number is there twice")
+    return tuple(numbers)
+
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(text: str) -> float:
+    """`"90"`, `"90s"`, `"45min"`, `"1.5h"`, `"2d"`, `"1h30m"` -> seconds; ValueError where it is no such text."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)(s|min|m|h|d|)", text.strip().lower())
+    if not parts or "".join(number + unit for number, unit in parts) != text.strip().lower():
+        raise ValueError(f"{text!r} is not a duration like 90s, 45min, 2h or 1h30m")
+    return sum(float(number) * _UNITS_S[unit or "s"] for number, unit in parts)
+
+
 def fold_nodes(names: Iterable[str]) -> str:
     """Node names as people write them: `n1 n2 n3 n7` -> `n[1-3,7]`; zero padding is kept."""
     groups: dict[tuple[str, int], list[int]] = {}

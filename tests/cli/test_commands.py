@@ -77,8 +77,26 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
         "command": ["python", "-m", "hpcdl.trainer.gate", "x.py"], "name": "x.py", "cwd": str(tmp_path),
         "gpus_min": 2, "gpus_max": None, "nodes": 3, "profile": "p", "steps": 9, "after": [1, 2, 3], "retries": 4,
         "checkpoint_dir": str(tmp_path / "ck"), "grace_s": 7.5, "signal": "hf", "progress_regex": "step=(\\d+)",
-        "gate": True,
+        "gate": True, "gpus_counts": [], "nodes_max": None, "deadline": None, "ect": None, "model": None,
+        "accuracy_target": None,
     }  # fmt: skip
+
+
+def test_submit_says_when_and_on_which_numbers(fake: FakeDaemon, hpcdl: Run) -> None:
+    options = "--gpus 1,4,2 --nodes 1:3 --model resnet --accuracy 0.7"
+    assert hpcdl("submit", *options.split(), "--deadline", "2030-01-02T03:04:05+00:00", "x.py").code == 0
+    spec = fake.requests[-1][2]["jobs"][0]
+    assert (spec["gpus_counts"], spec["gpus_min"], spec["gpus_max"]) == ([1, 2, 4], 1, 4)
+    assert (spec["nodes"], spec["nodes_max"]) == (1, 3)
+    assert (spec["model"], spec["accuracy_target"], spec["deadline"]) == ("resnet", 0.7, 1893553445.0)
+    before = time.time()
+    assert hpcdl("submit", "--deadline", "+1h30m", "x.py").code == 0
+    assert 5400 <= fake.requests[-1][2]["jobs"][0]["deadline"] - before < 5460
+    assert hpcdl("submit", "--deadline", "prior", "--profile", "p", "--steps", 5, "x.py").code == 0
+    assert fake.requests[-1][2]["jobs"][0]["ect"] == "prior"
+    for option, value in (("--deadline", "soon"), ("--gpus", "1,1"), ("--gpus", "0,2"), ("--nodes", "2:1")):
+        done = hpcdl("submit", option, value, "x.py")
+        assert (done.code, done.out) == (2, "") and done.err.count("\n") == 1, done
 
 
 @pytest.mark.parametrize(
