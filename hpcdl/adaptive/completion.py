@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdl.adaptive.choice import Choice, pick
 from hpcdl.adaptive.options import Floats, Found
-from hpcdl.core.plan import JobView, View
+from hpcdl.core.plan import View
 
 RANK_POWER = 0.4
 LONG_SHARE = 0.5
@@ -50,17 +50,15 @@ def _completion(view: View, found: Found, left_s: Floats) -> Floats:
     order = np.sort(left_s)
     rank = 1.0 - np.searchsorted(order, left_s * (1 - 1e-9), "left") / len(left_s)
     longest = max(float(order[-1]), 1e-9)
-    submitted = np.array([candidate.job.submitted_at for candidate in found.candidates])
-    hours = np.maximum(0.0, view.now - submitted) / 3600.0
+    hours = np.maximum(0.0, view.now - submits(found)) / 3600.0
     return np.asarray(rank**RANK_POWER + LONG_SHARE * (left_s / longest) ** LONG_POWER + PER_HOUR * hours)
 
 
 def _fairness(view: View, found: Found, left_s: Floats) -> Floats:
     share = max(1.0, sum(found.capacity) / max(1, len(found.candidates)))
-    submitted = np.array([candidate.job.submitted_at for candidate in found.candidates])
     done_s = np.array([candidate.job.attained_gpu_s(view.now) for candidate in found.candidates])
     alone_s = (done_s + left_s) / share
-    late = (np.maximum(0.0, view.now - submitted) + left_s / share) / np.maximum(alone_s, 1e-9)
+    late = (np.maximum(0.0, view.now - submits(found)) + left_s / share) / np.maximum(alone_s, 1e-9)
     return np.asarray(late**2)
 
 
@@ -68,20 +66,15 @@ def _weighed(view: View, found: Found, weigh: Callable[[View, Found, Floats], Fl
     if not found.candidates:
         return Choice({}, True)
     left_s = left_of(view, found)
-    late = [overdue_at(candidate.job, left) for candidate, left in zip(found.candidates, left_s.tolist(), strict=True)]
-    values = worth(found, left_s, weigh(view, found, left_s))
-    due = sorted(
-        (candidate.job.submitted_at, candidate.job.id)
-        for candidate, when in zip(found.candidates, late, strict=True)
-        if when <= view.now and candidate.options
+    overdue = submits(found) + PATIENCE_S + PATIENCE_RUNS * left_s
+    due = [found.candidates[at] for at in np.flatnonzero(overdue <= view.now)]
+    due.sort(key=lambda candidate: (candidate.job.submitted_at, candidate.job.id))
+    choice = pick(
+        found, worth(found, left_s, weigh(view, found, left_s)), [each.job.id for each in due if each.options]
     )
-    choice = pick(found, values, [number for _, number in due])
-    wakes = [
-        when
-        for candidate, when in zip(found.candidates, late, strict=True)
-        if when > view.now and choice.options[candidate.job.id] is None
-    ]
-    return replace(choice, wake_at=min(wakes, default=None))
+    waits = np.array([choice.options[candidate.job.id] is None for candidate in found.candidates])
+    wakes = overdue[waits & (overdue > view.now)]
+    return replace(choice, wake_at=float(wakes.min()) if len(wakes) else None)
 
 
 def values(view: View, found: Found) -> list[list[float]]:
@@ -104,9 +97,9 @@ def left_of(view: View, found: Found) -> Floats:
     )
 
 
-def overdue_at(job: JobView, left_s: float) -> float:
-    """When the job is overdue."""
-    return job.submitted_at + PATIENCE_S + PATIENCE_RUNS * left_s
+def submits(found: Found) -> Floats:
+    """When the candidates were submitted."""
+    return np.array([candidate.job.submitted_at for candidate in found.candidates])
 
 
 def worth(found: Found, left_s: Floats, weights: Floats) -> list[list[float]]:

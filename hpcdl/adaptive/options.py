@@ -5,7 +5,7 @@ of GPU. What follows from a job's profile and range alone is worked out once for
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.core.model import JobState, Placement
-from hpcdl.core.plan import JobView, View
+from hpcdl.core.plan import JobView, NodeView, View
 from hpcdl.core.profile import MAX_GPUS, Profile
 
 Floats = npt.NDArray[np.float64]
+
+_NONE: frozenset[int] = frozenset()
 
 FEW_STATES = 20_000
 """Nodes are pools of their own while all combinations of what is used of each are at most so many."""
@@ -35,7 +37,7 @@ class GpuPool:
     name: str
     kind: str
     size: int
-    nodes: tuple[str, ...]
+    nodes: frozenset[str]
     units: int
 
 
@@ -118,88 +120,115 @@ def pools_of(view: View) -> tuple[GpuPool, ...]:
     """The pools of a view; GPUs that jobs hold which cannot be decided about are no part of them."""
     lost: dict[str, set[int]] = {}
     for job in view.jobs:
-        if job.placement is not None and job.blocked:
+        if job.blocked and job.placement is not None:
             for share in job.placement.shares:
                 lost.setdefault(share.node, set()).update(share.gpus)
-    free = {node.name: sum(gpu not in lost.get(node.name, ()) for gpu in node.gpus) for node in view.nodes}
     alone = all(job.nodes_max == 1 for job in view.jobs)
+    return _pools(view.nodes, frozenset((name, frozenset(gpus)) for name, gpus in lost.items()), alone)
+
+
+@lru_cache(maxsize=64)
+def _pools(
+    nodes: tuple[NodeView, ...], lost: frozenset[tuple[str, frozenset[int]]], alone: bool
+) -> tuple[GpuPool, ...]:
+    gone = dict(lost)
+    free = {node.name: sum(gpu not in gone.get(node.name, ()) for gpu in node.gpus) for node in nodes}
     if alone and math.prod(each + 1 for each in free.values()) <= FEW_STATES:
         return tuple(
-            GpuPool(node.name, node.kind, free[node.name], (node.name,), free[node.name]) for node in view.nodes
+            GpuPool(node.name, node.kind, free[node.name], frozenset([node.name]), free[node.name]) for node in nodes
         )
     alike: dict[tuple[str, int], list[str]] = {}
-    for node in view.nodes:
+    for node in nodes:
         alike.setdefault((node.kind, len(node.gpus)), []).append(node.name)
     return tuple(
-        GpuPool(f"{kind or 'GPUs'} x {size}", kind, size, tuple(names), sum(free[name] for name in names))
+        GpuPool(f"{kind or 'GPUs'} x {size}", kind, size, frozenset(names), sum(free[name] for name in names))
         for (kind, size), names in sorted(alike.items())
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What the candidates of all jobs are made of. `where`: the number of the pool of each node."""
+
+    pools: tuple[GpuPool, ...]
+    where: Mapping[str, int]
+    usable: Mapping[str, frozenset[int]]
+
+
+@lru_cache(maxsize=64)
+def _ground(pools: tuple[GpuPool, ...], nodes: tuple[NodeView, ...]) -> _Ground:
+    where = {name: number for number, pool in enumerate(pools) for name in pool.nodes}
+    return _Ground(pools, where, {node.name: frozenset(node.gpus) for node in nodes})
+
+
 def candidates(view: View) -> Found:
     """The pools, and the jobs that can be decided about: not blocked, and not on nodes that are away."""
-    pools = pools_of(view)
-    where = {name: number for number, pool in enumerate(pools) for name in pool.nodes}
-    usable = {node.name: frozenset(node.gpus) for node in view.nodes}
-    return Found(pools, tuple(_candidates(view, pools, where, usable)))
-
-
-def _candidates(
-    view: View, pools: tuple[GpuPool, ...], where: dict[str, int], usable: dict[str, frozenset[int]]
-) -> Iterator[Candidate]:
+    ground = _ground(pools_of(view), view.nodes)
+    found = []
     for job in view.jobs:
         if job.blocked:
             continue
-        held = job.placement
-        if held is not None and not job.leaving and not job.can_suspend:
-            yield from _fixed(view.now, job, held, pools, where)
-            continue
-        if held is not None and any(share.node not in where for share in held.shares) and not job.leaving:
-            continue  # its node is away: it keeps what it has there
-        phase = _phase(view.now, job, where)
-        known = job.memo.get("options")
-        if known is None or known[0] != phase or known[1] != pools:
-            menu = _menu(job.profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, pools, phase)
-            known = job.memo["options"] = (phase, pools, menu)
-        menu = known[2]
-        aim = job.target if held is None or job.leaving else held
-        kept = None
-        if aim is not None:
-            pool = where.get(aim.shares[0].node, -1)
-            gpus, nodes = aim.per_node, len(aim.shares)
-            for option in menu.options:
-                if option.gpus == gpus and option.pool == pool and option.nodes == nodes:
-                    kept = option
-                    break
-            if kept is not None and held is not None and not _all_usable(held, usable):
-                kept = None
-        left = None if job.profile is None else job.remaining(view.now, _kind(view, pools, where, job))
-        yield Candidate(job, menu, kept, left)
+        known: _Known | None = job.memo.get("candidate")
+        if known is None or known.ground is not ground or not known.settled:
+            known = job.memo["candidate"] = _known(view.now, job, ground)
+        candidate = known.candidate
+        if candidate is not None:
+            if known.kind is not None:
+                candidate = Candidate(
+                    job, candidate.menu, candidate.kept, job.remaining(view.now, known.kind), candidate.fixed
+                )
+            found.append(candidate)
+    return Found(ground.pools, tuple(found))
 
 
-def _kind(view: View, pools: tuple[GpuPool, ...], where: dict[str, int], job: JobView) -> str:
-    if job.placement is None:
-        return ""
-    pool = where.get(job.placement.shares[0].node)
-    return "" if pool is None else pools[pool].kind
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A candidate as far as it does not change with time.
+
+    `kind`: where it trains, so that what remains does change; None: it does not. `settled`: nothing else changes.
+    """
+
+    ground: _Ground
+    candidate: Candidate | None
+    kind: str | None
+    settled: bool
 
 
-def _all_usable(held: Placement, usable: dict[str, frozenset[int]]) -> bool:
-    return all(usable.get(share.node, frozenset()).issuperset(share.gpus) for share in held.shares)
-
-
-def _fixed(
-    now: float, job: JobView, held: Placement, pools: tuple[GpuPool, ...], where: dict[str, int]
-) -> Iterator[Candidate]:
-    """A job that keeps what it holds, where that is in the pools."""
-    pool = where.get(held.shares[0].node)
-    if pool is None:
-        return
-    kind = pools[pool].kind
-    gpus, nodes = held.per_node, len(held.shares)
-    option = Option(kind, nodes, gpus, rate_of(job.profile, kind, gpus, nodes), 0.0, pool)
+def _known(now: float, job: JobView, ground: _Ground) -> _Known:
+    held = job.placement
+    fixed = held is not None and not job.leaving and not job.can_suspend
+    if held is not None and not job.leaving and any(share.node not in ground.where for share in held.shares):
+        return _Known(ground, None, None, True)  # its node is away: it keeps what it has there
+    phase = _phase(now, job, ground.where)
+    aim = job.target if held is None or job.leaving else held
+    if fixed and held is not None:
+        number = ground.where[held.shares[0].node]
+        kind, gpus, nodes = ground.pools[number].kind, held.per_node, len(held.shares)
+        option = Option(kind, nodes, gpus, rate_of(job.profile, kind, gpus, nodes), 0.0, number)
+        menu = _columns((option,), _unit(job.profile, ground.pools))
+        kept: Option | None = option
+    else:
+        menu = _menu(job.profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, ground.pools, phase)
+        kept = _kept(menu, aim, held, ground)
+    there = held if held is not None else aim
+    kind = "" if there is None else _kind(ground, there)
     left = None if job.profile is None else job.remaining(now, kind)
-    yield Candidate(job, _columns((option,), _unit(job.profile, pools)), option, left, True)
+    trains = job.step_at is not None and left is not None
+    gates = not phase.begun and job.profile is not None and phase.ahead_s < job.profile.gate_s
+    return _Known(ground, Candidate(job, menu, kept, left, fixed), kind if trains else None, not gates)
+
+
+def _kept(menu: Menu, aim: Placement | None, held: Placement | None, ground: _Ground) -> Option | None:
+    """The option that the job has or is on its way to, if that can be had on."""
+    if aim is None or any(not ground.usable.get(share.node, _NONE).issuperset(share.gpus) for share in aim.shares):
+        return None
+    pool, gpus, nodes = ground.where.get(aim.shares[0].node, -1), aim.per_node, len(aim.shares)
+    return next((each for each in menu.options if (each.pool, each.gpus, each.nodes) == (pool, gpus, nodes)), None)
+
+
+def _kind(ground: _Ground, placement: Placement) -> str:
+    pool = ground.where.get(placement.shares[0].node)
+    return "" if pool is None else ground.pools[pool].kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +248,7 @@ class _Phase:
     ahead_s: float = 0.0
 
 
-def _phase(now: float, job: JobView, where: dict[str, int]) -> _Phase:
+def _phase(now: float, job: JobView, where: Mapping[str, int]) -> _Phase:
     begun = job.step > 0 or job.step_at is not None or job.state is JobState.SUSPENDED
     ahead = 0.0
     if not begun and job.profile is not None and job.profile.gate_s:

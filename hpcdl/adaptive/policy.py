@@ -48,6 +48,7 @@ def _layout(view: View, found: Found, choice: Choice) -> Layout:
     by_id = {candidate.job.id: candidate for candidate in found.candidates}
     kept: dict[int, Placement] = {}
     wanted: dict[int, Shape] = {}
+    shapes: dict[int, Shape] = {}  # by option: jobs that are alike share theirs
     for job in view.jobs:
         candidate = by_id.get(job.id)
         if job.blocked:
@@ -56,7 +57,8 @@ def _layout(view: View, found: Found, choice: Choice) -> Layout:
             if job.placement is not None and not job.leaving:
                 kept[job.id] = job.placement
         elif (option := choice.options.get(job.id)) is not None:
-            wanted[job.id] = _shape(found, option)
+            shape = shapes.get(id(option))
+            wanted[job.id] = shapes[id(option)] = shape or _shape(found, option)
 
     def others(number: int) -> Sequence[Shape]:
         """What else is tried for a job: fewer GPUs, the fastest first."""
@@ -85,7 +87,7 @@ def _plan(view: View, found: Found, choice: Choice, layout: Layout) -> Plan:
     warm = []
     for job in view.jobs:
         candidate, placement = by_id.get(job.id), layout.placements.get(job.id)
-        if placement is not None and job.target is not None and placement == job.target:
+        if placement is not job.target and placement == job.target:
             placement = job.target
         if job.blocked:
             text, placement = job.blocked, None
@@ -111,7 +113,9 @@ def _target(job: JobView, placement: Placement | None, text: str) -> Target:
 
 def _to_warm(job: JobView, candidate: Candidate, placement: Placement, layout: Layout) -> bool:
     """Whether GPUs that the job is to get are still held: by others, or by itself."""
-    if candidate.fixed or (job.placement is not None and job.placement.same_gpus(placement)):
+    if candidate.fixed or placement is job.placement:
+        return False
+    if job.placement is not None and job.placement.same_gpus(placement):
         return False
     if job.placement is not None:
         return True

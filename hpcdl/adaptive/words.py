@@ -9,21 +9,19 @@ from hpcdl.core.units import count, fold_nodes, seconds_text
 def reason(found: Found, candidate: Candidate, placement: Placement, why: str) -> str:
     """Why a job gets, or keeps, these GPUs."""
     job = candidate.job
-    held = job.placement if not job.leaving else None
-    gpus, nodes = placement.per_node, len(placement.shares)
-    key = (candidate.menu, placement, held, why, candidate.fixed)
     known = job.memo.get("reason")
-    if known is not None and all(one is other or one == other for one, other in zip(known[0], key, strict=True)):
-        text: str = known[1]
+    if known is not None and known[0] is candidate.menu and known[1] is placement and known[2] == why:
+        text: str = known[3]
         return text
-    text = _reason(found, candidate, placement, held, gpus, nodes) + (f"; {why}" if why else "")
-    job.memo["reason"] = (key, text)
+    text = _reason(found, candidate, placement) + (f"; {why}" if why else "")
+    job.memo["reason"] = (candidate.menu, placement, why, text)
     return text
 
 
-def _reason(
-    found: Found, candidate: Candidate, placement: Placement, held: Placement | None, gpus: int, nodes: int
-) -> str:
+def _reason(found: Found, candidate: Candidate, placement: Placement) -> str:
+    job = candidate.job
+    held = job.placement if not job.leaving else None
+    gpus, nodes = placement.per_node, len(placement.shares)
     mine = next((each for each in candidate.options if _is(found, each, placement)), None)
     pool = None if mine is None else found.pools[mine.pool]
     size = "" if pool is None else f" of {pool.size}"
@@ -69,14 +67,24 @@ def _above(candidate: Candidate, mine: Option) -> list[Option]:
 def waits(view: View, found: Found, candidate: Candidate, why: str) -> str:
     """Why a job gets nothing now."""
     job = candidate.job
+    known = job.memo.get("waits")
+    if known is not None and known[0] is found.pools and known[1] == why:
+        text: str = known[2]
+        return text
+    text = _waits(view, found, candidate) + (f"; {why}" if why else "")
+    job.memo["waits"] = (found.pools, why, text)
+    return text
+
+
+def _waits(view: View, found: Found, candidate: Candidate) -> str:
+    job = candidate.job
     need = count(job.gpus_min, "GPU") + ("" if job.nodes == 1 else f" on each of {job.nodes} nodes")
+    if not found.pools:
+        return f"needs {need}; no node is connected"
     if not candidate.options:
-        if not found.pools:
-            return f"needs {need}; no node is connected"
         return f"needs {need}; the largest node has {view.largest_node}, and {count(len(view.nodes), 'node')} are there"
     total = sum(found.capacity)
-    text = f"waits: needs {need}; the {count(total, 'GPU')} do more for other jobs now"
-    return f"{text}; {why}" if why else text
+    return f"waits: needs {need}; the {count(total, 'GPU')} do more for other jobs now"
 
 
 def kept_reason(view: View, job: JobView, placement: Placement | None) -> str:

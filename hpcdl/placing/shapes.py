@@ -11,7 +11,7 @@ from hpcdl.core.plan import JobView, View
 class Shape:
     """`gpus` GPUs on each of `nodes` nodes out of `among`."""
 
-    among: tuple[str, ...]
+    among: frozenset[str]
     nodes: int
     gpus: int
 
@@ -40,7 +40,7 @@ class Layout:
     def give(self, job: JobView, placement: Placement) -> Placement:
         """Gives the job these GPUs, which must be free."""
         for share in placement.shares:
-            gone = set(share.gpus)
+            gone = share.gpus
             self.free[share.node] = [gpu for gpu in self.free[share.node] if gpu not in gone]
         self.placements[job.id] = placement
         return placement
@@ -53,7 +53,7 @@ class Layout:
 
     def has(self, placement: Placement) -> bool:
         """Whether all these GPUs are free."""
-        return all(set(share.gpus) <= set(self.free.get(share.node, ())) for share in placement.shares)
+        return all(set(share.gpus).issubset(self.free.get(share.node, ())) for share in placement.shares)
 
     def fit(self, job: JobView, shape: Shape) -> bool:
         """Gives the job GPUs of that shape: of its last nodes if they have them, else where fewest are left over."""
@@ -120,7 +120,8 @@ def realise(
 
 def _of(shape: Shape, placement: Placement) -> bool:
     """Whether a placement is on such nodes, and as many."""
-    return len(placement.shares) == shape.nodes and set(placement.nodes) <= set(shape.among)
+    shares = placement.shares
+    return len(shares) == shape.nodes and all(share.node in shape.among for share in shares)
 
 
 def settled(job: JobView) -> Placement | None:
