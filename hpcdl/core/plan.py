@@ -30,7 +30,8 @@ class JobView:
     `blocked` says in words why it cannot be placed now (held, dependency, pause after a failure), else "".
     `counts`: the only numbers of GPUs that it takes on a node, () where it takes each of its range. `step_at`: while it
     trains, when `step` was true. `held_gpu_s`: GPU seconds held before `held_since`, from when on it holds `placement`.
-    `last`: what the incarnation before held.
+    `last`: what the incarnation before held. `gate`: it can be started ahead; `ahead_since`: when it was, None while it
+    is not; `at_gate`: it was, and only GPUs are missing.
     """
 
     id: int
@@ -60,6 +61,9 @@ class JobView:
     accuracy: tuple[tuple[int, float], ...] = ()
     accuracy_target: float | None = None
     last: Placement | None = None
+    gate: bool = False
+    ahead_since: float | None = None
+    at_gate: bool = False
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What follows from this value alone and was worked out before. A view keeps its JobViews while nothing changes."""
 
@@ -169,7 +173,8 @@ def check(plan: Plan, view: View) -> None:
 
     Every job of the view has exactly one target with a reason; a GPU has at most one foreground job, and a
     background job only where both agreed to it (none can yet); numbers of nodes and GPUs within each job's range;
-    blocked jobs have none; a job that cannot be suspended keeps what it holds.
+    blocked jobs have none; a job that cannot be suspended keeps what it holds. A job that holds nothing and is started
+    ahead (`warm`) may be given GPUs that another one goes on holding: it waits for them at the gate.
     """
     jobs = {job.id: job for job in view.jobs}
     nodes = {node.name: set(node.gpus) for node in view.nodes}
@@ -177,6 +182,7 @@ def check(plan: Plan, view: View) -> None:
     if len(targets) != len(plan.targets) or targets.keys() != jobs.keys():
         raise BadPlan(f"targets must name each unfinished job once, got {sorted(t.job for t in plan.targets)}")
     taken: dict[str, set[int]] = {name: set() for name in nodes}
+    ahead = {number for number in plan.warm if number in jobs and jobs[number].placement is None}
     for number, target in targets.items():
         job, placement = jobs[number], target.placement
         if not target.reason:
@@ -187,7 +193,7 @@ def check(plan: Plan, view: View) -> None:
             continue
         if placement is not job.placement or job.blocked:
             _check_placement(job, placement, nodes)
-        for share in placement.shares:
+        for share in placement.shares if number not in ahead else ():
             there = taken.setdefault(share.node, set())
             if not there.isdisjoint(share.gpus):
                 raise _given_twice(plan, share, number)
@@ -195,6 +201,25 @@ def check(plan: Plan, view: View) -> None:
     unknown = [number for number in plan.warm if number not in jobs]
     if unknown:
         raise BadPlan(f"warm starts of unknown jobs {unknown}")
+    if ahead:
+        _check_ahead(plan, view, ahead, taken)
+
+
+def _check_ahead(plan: Plan, view: View, ahead: set[int], taken: dict[str, set[int]]) -> None:
+    """What jobs are to wait for at the gate is free for them, or held now by a job that goes on."""
+    held: dict[str, set[int]] = {}
+    for job in view.jobs:
+        for share in job.placement.shares if job.placement is not None and not job.leaving else ():
+            held.setdefault(share.node, set()).update(share.gpus)
+    for target in plan.targets:
+        if target.job not in ahead or target.placement is None:
+            continue
+        for share in target.placement.shares:
+            there = taken.setdefault(share.node, set())
+            if not (there & set(share.gpus)) <= held.get(share.node, set()):
+                raise _given_twice(plan, share, target.job)
+            there.update(share.gpus)
+            held.get(share.node, set()).difference_update(share.gpus)  # not to two of them
 
 
 def _given_twice(plan: Plan, share: Share, number: int) -> BadPlan:

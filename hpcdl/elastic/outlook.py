@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from hpcdl.core.model import JobState, Placement, Role, Share
 from hpcdl.core.plan import JobView, View
+from hpcdl.core.units import GpuRef
 from hpcdl.elastic import predict
 from hpcdl.placing.pool import Pool, pool_of
 
@@ -90,7 +91,7 @@ class Outlook:
 
     def start_ends_s(self, job: JobView, nodes: tuple[str, ...], gpus: int, wait_s: float = 0.0) -> float:
         """The end of an incoming job on these GPUs; `wait_s`: for how long they keep its start waiting."""
-        begins = wait_s + predict.start_s(job, self.now, gpus * len(nodes))
+        begins = wait_s + predict.start_s(job, self.now, nodes, gpus * len(nodes))
         return begins + self.steps_left(job) / self.rate(job, nodes, gpus)
 
     def reshaped_ends_s(self, held: Held, node: str, gpus: int, after_s: float = 0.0) -> float:
@@ -105,7 +106,7 @@ class Outlook:
         """Notes that the job has these GPUs in the plan, and is settled."""
         before = self.held.get(job.id)
         if before is None:
-            trains_s = predict.start_s(job, self.now, len(placement.gpus))
+            trains_s = predict.start_s(job, self.now, placement.nodes, len(placement.gpus))
         elif placement.same_gpus(before.placement):
             trains_s = before.trains_s
         else:
@@ -171,6 +172,23 @@ class Outlook:
         return Placement((Share(node, tuple(sorted((*own, *self.pool.free[node])[:gpus]))),), Role.PRIMARY)
 
 
+def _restart_s(job: JobView, now: float, placement: Placement) -> float:
+    """Seconds until a job that is between two placements, or has none yet, trains on this one."""
+    if job.placement is None:
+        return predict.start_s(job, now, placement.nodes, len(placement.gpus))
+    moved = job.placement.nodes != placement.nodes
+    return predict.reshape_s(job, len(job.placement.gpus), len(placement.gpus), moved)
+
+
+def _take_back(pool: Pool, job: JobView, placement: Placement) -> None:
+    """The job is in the queue again, and what is free of its GPUs is so for all."""
+    del pool.placements[job.id], pool.reasons[job.id]
+    held = {gpu for each in pool.view.jobs if each.placement is not None for gpu in each.placement.gpus}
+    for node, gpu in placement.gpus:
+        if GpuRef(node, gpu) not in held:
+            pool.free[node] = sorted({*pool.free[node], gpu})
+
+
 def outlook_of(view: View) -> Outlook:
     """The outlook when every job keeps what it has or is about to have."""
     pool = pool_of(view)
@@ -179,8 +197,11 @@ def outlook_of(view: View) -> Outlook:
         placement = pool.placements.get(job.id)
         if placement is None:
             continue
+        if predict.initialisation_left_s(job, view.now) > 0 and job.placement is None:
+            _take_back(pool, job, placement)  # it is still being initialised, and what it waited for has become free
+            continue
         running = job.placement is not None and placement.same_gpus(job.placement)
-        wait = predict.stalled_s(job, view.now) if running else predict.start_s(job, view.now, len(placement.gpus))
+        wait = predict.stalled_s(job, view.now) if running else _restart_s(job, view.now, placement)
         ends = wait + outlook.steps_left(job) / outlook.rate(job, placement.nodes, placement.per_node)
         outlook.held[job.id] = Held(job, placement, wait, ends, settled=not running)
     outlook.add_up()

@@ -44,16 +44,18 @@ def steps_left(job: JobView, now: float, kind: str, held: int) -> float:
 
 def initialisation_left_s(job: JobView, now: float) -> float:
     """Seconds of early initialisation that a job which has never been started still has before it."""
-    if job.profile is None or job.state is not JobState.QUEUED or job.started_at is not None:
+    if job.profile is None or job.at_gate or job.state is not JobState.QUEUED or job.started_at is not None:
         return 0.0
-    return max(0.0, job.profile.gate_s - max(0.0, now - job.submitted_at))
+    # One that is never started ahead by us fetches what it needs from its submit on, or has nothing to fetch.
+    since = job.ahead_since if job.gate else job.submitted_at
+    return job.profile.gate_s if since is None else max(0.0, job.profile.gate_s - max(0.0, now - since))
 
 
-def start_s(job: JobView, now: float, gpus: int) -> float:
-    """Seconds until a job that holds nothing trains on `gpus` GPUs in all that are free."""
+def start_s(job: JobView, now: float, nodes: tuple[str, ...], gpus: int) -> float:
+    """Seconds until a job that holds nothing trains on `gpus` GPUs in all that are free on these nodes."""
     profile = job.profile or _NO_COSTS
-    if job.started_at is not None or job.step:
-        return profile.restart_s(gpus, gpus, moved=False, running=False)
+    if job.last is not None:
+        return profile.restart_s(len(job.last.gpus), gpus, moved=job.last.nodes != nodes, running=False)
     return profile.startup_s - profile.gate_s + initialisation_left_s(job, now)
 
 
@@ -63,8 +65,9 @@ def stalled_s(job: JobView, now: float) -> float:
         return 0.0
     since = now if job.held_since is None else job.held_since
     gpus = len(job.placement.gpus)
-    if job.step:
-        whole = job.profile.resume_for(gpus, gpus, moved=False)
+    if job.last is not None:
+        moved = job.last.nodes != job.placement.nodes
+        whole = job.profile.resume_for(len(job.last.gpus), gpus, moved)
     else:
         ahead = min(job.profile.gate_s, max(0.0, since - job.submitted_at))
         whole = job.profile.startup_s - ahead

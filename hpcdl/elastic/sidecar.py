@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hpcdl.core.model import Role
+from hpcdl.core.model import Placement, Role, Share
 from hpcdl.core.plan import JobView, Plan, View
 from hpcdl.core.units import count, fold_nodes, seconds_text
 from hpcdl.elastic import predict
@@ -16,11 +16,13 @@ class Elastic:
     """Algorithms 1 and 2 at every decision.
 
     Jobs without GPUs come first, in the order of submission: each gets what Algorithm 1 finds, idle GPUs or those that
-    a running job gives. Early initialisation (section III-A): a job that takes GPUs from another one is warmed up
-    while that one trains on; the GPUs change hands when it is initialised, and idle GPUs that it will have are kept for
-    it (`reserved` in table II). Until then the scheme is found anew at each decision, from the same state and more
-    recent progress. "When there are idle GPUs but no incoming jobs", Algorithm 2 adds them, one job at a time until
-    nothing makes the makespan smaller.
+    a running job gives. Early initialisation (section III-A): a job that takes GPUs from another one is started ahead
+    (`Plan.warm`) and waits for them at the gate while that one trains on. They change hands when it is initialised: it
+    is at the gate, or `gate_s` of its profile are over. Idle GPUs that it will have are kept for it (`reserved` in
+    table II). Until then the scheme is found anew at each decision, from the same state and more recent progress.
+
+    "When there are idle GPUs but no incoming jobs", Algorithm 2 adds them, one job at a time until nothing makes the
+    makespan smaller.
 
     Where the paper is silent: a job for which no optional number fits makes later ones wait; a job with nodes=N > 1
     starts on idle GPUs only, and neither gives nor gets any later.
@@ -63,33 +65,33 @@ def _apply(outlook: Outlook, job: JobView, scheme: Scheme, wake: list[float | No
         start(outlook, job, scheme.nodes, scheme.gpus, scheme.ends_s)
         return
     left_s = predict.initialisation_left_s(job, outlook.now)
-    keeps = giver.gpus - scheme.removed
-    what = f"{count(scheme.removed, 'GPU')} of {giver.node} for job {job.id}"
+    node, own = giver.node, giver.placement.shares[0].gpus
+    smaller = outlook.fewer(giver, giver.gpus - scheme.removed)
+    freed = sorted({*pool.free[node], *own} - set(smaller.shares[0].gpus))
+    what = f"{count(scheme.removed, 'GPU')} of {node} for job {job.id}"
     warm.append(job.id)
     if left_s > 0:
         wake.append(outlook.now + left_s)
         pool.reasons[giver.job.id] = (
-            f"trains on {count(giver.gpus, 'GPU')} of {giver.node}; gives {what} in {seconds_text(left_s)}, when that "
-            "is initialised"
+            f"trains on {count(giver.gpus, 'GPU')} of {node}; gives {what} in {seconds_text(left_s)}, when that is "
+            "initialised"
         )
-        pool.refuse(
+        pool.give(
             job,
-            f"is initialised ahead, {seconds_text(left_s)} to go; then gets {count(scheme.gpus, 'GPU')} of "
-            f"{giver.node}, {scheme.removed} of them from job {giver.job.id}",
+            Placement((Share(node, tuple(freed[: scheme.gpus])),), Role.PRIMARY),
+            f"is initialised ahead, {seconds_text(left_s)} to go; then gets {count(scheme.gpus, 'GPU')} of {node}, "
+            f"{scheme.removed} of them from job {giver.job.id}",
         )
-        del pool.free[giver.node][: scheme.gpus - scheme.removed]  # reserved for it
         outlook.promised[job.id] = scheme.ends_s
         outlook.put(giver.job, giver.placement, scheme.giver_ends_s)
         return
-    own = giver.placement.shares[0].gpus
-    smaller = outlook.fewer(giver, keeps)
     pool.give(
         giver.job,
         smaller,
-        f"gives {what} and keeps {keeps}: ends in {seconds_text(scheme.giver_ends_s)} instead of "
+        f"gives {what} and keeps {giver.gpus - scheme.removed}: ends in {seconds_text(scheme.giver_ends_s)} instead of "
         f"{seconds_text(giver.ends_s)}, the last of all jobs in {seconds_text(scheme.forecast.makespan_s)}",
     )
-    pool.free[giver.node] = sorted({*pool.free[giver.node], *own} - set(smaller.shares[0].gpus))
+    pool.free[node] = freed
     outlook.put(giver.job, smaller, scheme.giver_ends_s)
     start(outlook, job, scheme.nodes, scheme.gpus, scheme.ends_s)
 

@@ -50,6 +50,12 @@ HELD = {"placement": at(0, 1), "state": JobState.RUNNING}
         ((job(1),), Plan((Target(1, None, "x"), Target(1, None, "y"))), "name each unfinished job once"),
         ((job(1),), plan(None, reason=""), "job 1 has no reason"),
         ((job(1), job(2)), plan(at(0), at(0)), "GPU n1:0 is given to jobs 1 and 2"),
+        ((job(1), job(2)), plan(at(0), at(0), warm=(1, 2)), "GPU n1:0 is given to jobs 1 and 2"),
+        ((job(1), job(2)), plan(at(0), at(0), warm=(2,)), "GPU n1:0 is given to jobs 1 and 2"),
+        ((job(1, **HELD), job(2)), plan(at(0, 1), at(0)), "GPU n1:0 is given to jobs 1 and 2"),
+        ((job(1, **HELD), job(2)), plan(at(1, 2), at(2), warm=(2,)), "GPU n1:2 is given to jobs 1 and 2"),
+        ((job(1, **HELD), job(2), job(3)), plan(at(0, 1), at(0), at(0), warm=(2, 3)), "given to jobs 1 and 3"),
+        ((job(1, leaving=True, **HELD), job(2)), plan(at(0, 1), at(0), warm=(2,)), "given to jobs 1 and 2"),
         ((job(1, blocked="held"),), plan(at(0)), "job 1 is placed, but held"),
         ((job(1),), plan(at(0, role=Role.BACKGROUND)), "no job has agreed to share"),
         ((job(1, can_suspend=False, **HELD),), plan(None), "cannot be suspended, and the plan takes its GPUs"),
@@ -82,6 +88,11 @@ def test_a_broken_promise(jobs: tuple[JobView, ...], broken: Plan, message: str)
 def test_promises_kept(only: JobView, good: Placement | None) -> None:
     check(plan(good), view(only))
     assert plan(good).by_job()[1].placement is good
+
+
+def test_a_job_waits_at_the_gate_for_gpus_that_another_goes_on_holding() -> None:
+    check(plan(at(0, 1), at(1, 2), warm=(2,)), view(job(1, **HELD), job(2)))
+    check(plan(at(0), at(1, 2), warm=(2,)), view(job(1, **HELD), job(2)))
 
 
 def test_nodes_without_a_gpu_to_grant() -> None:

@@ -30,7 +30,7 @@ def test_reshape_down_waits_for_the_initialisation() -> None:
     """Figure 1: job 2's initialisation goes on while job 1 trains."""
     seen = view(running(1, 0, 1, 2, 3), job(2, submitted_at=990.0))
     plan = decide(Elastic(), seen)
-    assert gpus(plan) == ["n1:0,1,2,3", "-"]
+    assert gpus(plan) == ["n1:0,1,2,3", "n1:2,3"]
     assert plan.warm == (2,)
     assert plan.wake_at == pytest.approx(990.0 + 83.0)
     assert reasons(plan) == [
@@ -56,11 +56,27 @@ def test_idle_gpus_are_reserved_during_the_initialisation() -> None:
         job(3, 4000, counts=(2,), gpus_min=2, submitted_at=990.0),
     )
     plan = decide(Elastic(), seen)
-    assert gpus(plan) == ["n1:0,1", "n1:2", "-"]
+    assert gpus(plan) == ["n1:0,1", "n1:2", "n1:1,3"]
     assert plan.warm == (3,)
     assert "1 of them from job 1" in reasons(plan)[2]
     plan = decide(Elastic(), replace(adopted(seen, plan), now=1080.0))
     assert gpus(plan) == ["n1:0", "n1:2", "n1:1,3"]
+
+
+def test_at_the_gate_it_is_initialised_whatever_the_profile_says() -> None:
+    plan = decide(Elastic(), view(running(1, 0, 1, 2, 3), job(2, submitted_at=990.0, at_gate=True)))
+    assert gpus(plan) == ["n1:0,1", "n1:2,3"]
+
+
+def test_when_the_giver_ends_during_the_initialisation_all_is_asked_anew() -> None:
+    waits = Placement((Share("n1", (2, 3)),))
+    seen = view(job(2, submitted_at=990.0, target=waits))
+    assert gpus(decide(Elastic(), seen)) == ["n1:0,1,2,3"]
+    # Once it is initialised the reshape is under way, and what it was promised stays.
+    late = view(job(2, submitted_at=500.0, target=waits))
+    assert gpus(decide(Elastic(), late)) == ["n1:2,3"]
+    leaves = running(1, 0, 1, 2, 3, leaving=True, target=None)
+    assert gpus(decide(Elastic(), view(leaves, job(2, submitted_at=990.0, target=waits)))) == ["-", "-"]
 
 
 def test_the_giver_is_the_one_with_the_smallest_makespan() -> None:
@@ -70,9 +86,12 @@ def test_the_giver_is_the_one_with_the_smallest_makespan() -> None:
 
 
 def test_a_suspended_job_comes_in_at_the_price_of_a_resume() -> None:
-    suspended = job(1, state=JobState.SUSPENDED, step=400, started_at=10.0, submitted_at=999.0)
+    last = Placement((Share("n1", (0, 1, 2, 3)),))
+    suspended = job(1, state=JobState.SUSPENDED, step=400, started_at=10.0, submitted_at=999.0, last=last)
     plan = decide(Elastic(), view(suspended))
     assert reasons(plan) == ["starts on 4 GPUs of n1: ends in 4 min 37 s, the last of all jobs in 4 min 37 s"]
+    elsewhere = replace(suspended, last=Placement((Share("n2", (0, 1, 2, 3)),)))
+    assert reasons(decide(Elastic(), view(elsewhere)))[0].startswith("starts on 4 GPUs of n1: ends in 7 min 37 s")
 
 
 def test_nothing_to_take_and_strict_order() -> None:

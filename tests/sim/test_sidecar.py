@@ -1,11 +1,16 @@
 """The SideCar paper's figures: the case study's timeline, and what W1 to W4 come to."""
 
 import math
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
+from hpcdl.core import events as ev
 from hpcdl.elastic import Elastic
+from hpcdl.policies import all_policies
+from hpcdl.sim.conditions import Conditions
+from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers.sidecar import case_study, case_table, interval, run_one, workloads_table
 from hpcdl.sim.workload import WorkloadError
 
@@ -27,6 +32,21 @@ def test_the_case_study_in_time() -> None:
         for key in ("job2_done", "job1_back_on_4", "job1_done"):
             assert more[key] == pytest.approx(paper[key], rel=0.07)
     assert rows["sidecar"].mean_jct_s < rows["default"].mean_jct_s < rows["termination"].mean_jct_s
+
+
+def test_early_initialisation_through_a_real_gate() -> None:
+    """Figure 1: job 2 is at the gate before job 1 stops, and opened when the GPUs are free; nothing idles but 27 s."""
+    jobs = tuple(replace(job, profile=replace(job.profile, startup_s=110.0)) for job in case_study()["sidecar"].jobs)
+    workload = replace(case_study()["sidecar"], jobs=jobs)
+    for warm in (False, True):
+        run = simulate(workload, "elastic", all_policies(), Conditions(warm=warm))
+        assert run.problems == ()
+        first, second = run.history.jobs
+        assert first.stays[0].asked_at == pytest.approx(180 + 83)
+        assert first.stays[1].ready_at == pytest.approx(180 + 83 + 27)
+        assert second.stays[0].ready_at == pytest.approx(180 + 83 + 27)
+        gates = [record.at for record in run.records if isinstance(record.event, ev.AtGate)]
+        assert gates == ([180 + 83] if warm else [])
 
 
 def test_the_case_study_has_the_same_jobs_under_all() -> None:
