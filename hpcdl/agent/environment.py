@@ -18,7 +18,7 @@ BASE_PREFIXES = ("LC_", "CONDA_", "NCCL_", "GLOO_", "UCX_")
 # With these a framework takes itself for a batch step: it would requeue itself, or wait for ranks that nobody starts.
 # And every HPCDL_ variable is ours to set: the agent's own may name another job.
 SCRUBBED = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|LSB|LSF|LS_|PMI|PMIX|OMPI|PRTE|HPCDL)_?.*")
-_KEPT = re.compile(r"LSF_(BINDIR|LIBDIR|SERVERDIR|ENVDIR)")
+_KEPT = re.compile(r"LSF_(BINDIR|LIBDIR|SERVERDIR|ENVDIR)|HPCDL_PROFILE_BATCH")  # the latter: hpcdl profile run
 
 
 def trainer_environment(

@@ -1,0 +1,370 @@
+"""`hpcdl profile`: measure how a training script scales, and make a profile of it."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.rows import FINISHED, connect, duration_text, end_text
+from hpcdl.cli.submit import default_name, environment
+from hpcdl.client import Client, path_with
+from hpcdl.core.codec import to_json
+from hpcdl.core.model import Cause, JobSpec
+
+if TYPE_CHECKING:
+    from hpcdl.cli.lightruns import Speed
+    from hpcdl.learning import LightRun, Setting
+
+BATCH = "HPCDL_PROFILE_BATCH"
+"""The variable that tells a script the global batch size of this run."""
+OUT = "runs.csv"
+_WAIT_S = 5.0  # so long the daemon holds back an answer without events
+
+
+def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+    """`16,32,64`, ascending and distinct."""
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 31 for part in parts):
+        raise click.BadParameter(f"{value!r} is not a number of 1 or more, or several with commas between", ctx, param)
+    return tuple(sorted({int(part) for part in parts}))
+
+
+@click.group()
+def profile() -> None:
+    """Measure how a training script scales, and make the profile that policies decide by."""
+
+
+@profile.command()
+@click.option("--light", is_flag=True, help="B + G + N runs instead of each batch on each number of GPUs and nodes.")
+@click.option("--batches", required=True, callback=_numbers, metavar="B,..", help="Global batch sizes.")
+@click.option("--gpus", default="1", show_default=True, callback=_numbers, metavar="G,..", help="GPUs on a node.")
+@click.option("--nodes", default="1", show_default=True, callback=_numbers, metavar="N,..", help="Nodes.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=2),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Steps to measure at least.",
+)
+@click.option(
+    "--limit", type=click.FloatRange(min=1), default=900.0, show_default=True, metavar="SECONDS",
+    help="A run that has not been measured so long after its start has failed.",
+)  # fmt: skip
+@click.option("--progress-regex", metavar="REGEX", help="Finds the step in its output, for trainers without hpcdl.")
+@click.option("--env", multiple=True, metavar="K[=V]", help="Set K for the runs; without =V, K as it is here.")
+@click.option(
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path(OUT), show_default=True,
+    metavar="FILE", help="Where the runs are kept; those that it holds already are not repeated.",
+)  # fmt: skip
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@outputs
+@click.pass_context
+def run(ctx: click.Context, /, output: Output, **options: Any) -> None:
+    """Run COMMAND for some steps at each setting, as jobs of the running daemon, one after another.
+
+    hpcdl profile run --light --batches 32,64,128 --gpus 1,2,4 -- python train.py --batch {batch}
+
+    {batch}, {gpus} and {nodes} in COMMAND stand for the setting; the batch is in HPCDL_PROFILE_BATCH too. COMMAND may
+    be the number of a job that the daemon knows: its command is run, in its folder. A run is cancelled once it is
+    measured, so the script may train as long as it likes.
+    """
+    asked = _Asked(**options)
+    client = connect(ctx)
+    asked = _known_job(client, asked)
+    settings = asked.settings()
+    _check_room(client, settings)
+    if not any("{batch}" in part for part in asked.command):
+        say(f"COMMAND has no {{batch}}: it must read its batch size from {BATCH}")
+    done = _kept(asked.out)
+    had = {each.setting for each in done}
+    left = [each for each in settings if each not in had]
+    missed = 0
+    for number, setting in enumerate(left, 1):
+        what = f"run {number} of {len(left)}"
+        found, hopeless = _measure(ctx, client, asked, setting, what)
+        if found is not None:
+            done.append(found)
+            _write(asked.out, done)
+            continue
+        missed += 1
+        if hopeless:  # the others would end alike
+            missed += len(left) - number
+            break
+    wanted = [each for each in done if each.setting in set(settings)]
+    if output is Output.JSON:
+        print_json({"file": str(asked.out), "runs": [_row(each) for each in wanted], "missing": missed})
+    elif output is Output.QUIET:
+        print_ids([asked.out])
+    elif wanted:
+        print_table(COLUMNS, [_row(each) for each in wanted])
+    if missed:
+        kept = f"; the others are in {asked.out}, and are not repeated" if wanted else ""
+        say(f"{missed} of {len(settings)} runs are missing{kept}: correct the command and run it again")
+        ctx.exit(1)
+
+
+COLUMNS = (
+    Column("BATCH", lambda row: str(row["batch"]), right=True),
+    Column("NODES", lambda row: str(row["nodes"]), right=True),
+    Column("GPUS EACH", lambda row: str(row["gpus"]), right=True),
+    Column("STEPS/S", lambda row: f"{row['steps_per_s']:.4g}", right=True),
+    Column("SAMPLES/S", lambda row: f"{row['samples_per_s']:.4g}", right=True),
+    Column("START-UP", lambda row: duration_text(row["startup_s"]), right=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The options of `run`."""
+
+    command: tuple[str, ...]
+    light: bool
+    batches: tuple[int, ...]
+    gpus: tuple[int, ...]
+    nodes: tuple[int, ...]
+    steps: int
+    limit: float
+    progress_regex: str | None
+    env: tuple[str, ...]
+    out: Path
+    cwd: str = ""
+    name: str = ""
+
+    def settings(self) -> "list[Setting]":
+        """In the order in which they are run."""
+        from hpcdl.learning import Setting, plan_light_runs
+
+        if self.light:
+            return plan_light_runs(self.batches, self.nodes, self.gpus)
+        return [Setting(batch, nodes, gpus) for nodes in self.nodes for gpus in self.gpus for batch in self.batches]
+
+    def spec(self, setting: "Setting") -> JobSpec:
+        """The job of one run. Raises ValueError."""
+        values = {"{batch}": setting.batch, "{gpus}": setting.gpus, "{nodes}": setting.nodes}
+        command = list(self.command)
+        for name, value in values.items():
+            command = [part.replace(name, str(value)) for part in command]
+        own = environment(self.env, os.environ) | {BATCH: str(setting.batch)}
+        return JobSpec(
+            command=tuple(command),
+            name=f"{self.name} b{setting.batch} {setting.nodes}x{setting.gpus}",
+            cwd=self.cwd,
+            gpus_min=setting.gpus,
+            gpus_max=setting.gpus,
+            nodes=setting.nodes,
+            env=tuple(own.items()),
+            progress_regex=self.progress_regex,
+        )
+
+
+def _known_job(client: Client, asked: _Asked) -> _Asked:
+    """With the command and folder of the job that COMMAND names, if it is a number; else as it was given, and here."""
+    only = asked.command[0]
+    if len(asked.command) > 1 or not (only.isascii() and only.isdigit()):
+        return replace(asked, cwd=os.getcwd(), name=default_name(asked.command)[:150])
+    spec = client.get(f"/v1/jobs/{int(only)}")["job"]["spec"]
+    command = tuple(str(part) for part in spec["command"])
+    regex = asked.progress_regex or spec.get("progress_regex")
+    return replace(asked, command=command, cwd=spec["cwd"], name=spec["name"][:150], progress_regex=regex)
+
+
+def _check_room(client: Client, settings: "Sequence[Setting]") -> None:
+    """ClickException for a setting that the nodes can never hold: its job would wait for ever."""
+    from hpcdl.cli.lightruns import shape_text
+
+    nodes = [each for each in client.get("/v1/nodes")["nodes"] if each["connected"]]
+    sizes = [sum(gpu["state"] == "ok" for gpu in each["gpus"]) for each in nodes]
+    for setting in settings:
+        fitting = sum(size >= setting.gpus for size in sizes)
+        if fitting < setting.nodes:
+            what = f"{shape_text(setting)}: {fitting} of {len(sizes)} connected nodes could hold it"
+            raise click.ClickException(f"no room for {what}: see hpcdl nodes")
+
+
+def _kept(path: Path) -> "list[LightRun]":
+    from hpcdl.cli.lightruns import read_runs
+
+    if not path.exists():
+        return []
+    found = read_runs(path)
+    if found:
+        say(f"{path} holds {len(found)} runs already; they are not repeated")
+    return found
+
+
+def _write(path: Path, runs: "Sequence[LightRun]") -> None:
+    from hpcdl.cli.files import replace_file
+    from hpcdl.cli.lightruns import runs_text
+
+    replace_file(path, runs_text(runs))
+
+
+def _measure(
+    ctx: click.Context, client: Client, asked: _Asked, setting: "Setting", what: str
+) -> "tuple[LightRun | None, bool]":
+    """One run as a job, which is over when this returns. None: it was not measured, and the user was told why.
+
+    Also whether other runs of the command will hardly do better: only want of memory is the setting's own.
+    """
+    from hpcdl.cli.lightruns import shape_text
+
+    try:
+        body = {"request_id": os.urandom(16).hex(), "jobs": [to_json(asked.spec(setting))]}
+    except ValueError as error:
+        raise click.UsageError(str(error), ctx) from None
+    number = int(client.request("POST", "/v1/jobs", body)["jobs"][0]["id"])
+    say(f"{what}: {shape_text(setting)} is job {number}")
+    try:
+        speed = _watch(client, number, asked)
+    finally:
+        _end(client, number)
+    if speed is not None:
+        return speed.run(setting), False
+    row = client.get(f"/v1/jobs/{number}")["job"]
+    say(f"{what} was not measured: {_why(row, asked)}")
+    return None, row.get("cause") != Cause.OUT_OF_MEMORY
+
+
+def _why(row: Any, asked: _Asked) -> str:
+    log = f"see hpcdl logs {row['id']}"
+    if row["state"] == "FAILED":
+        return f"{end_text(row)}: {log}"
+    if row["state"] == "DONE":
+        return f"job {row['id']} ended before {asked.steps} steps were measured: let it train longer"
+    return (
+        f"job {row['id']} had not reported {asked.steps} steps after {asked.limit:g} s: {log}, or give a longer --limit"
+    )
+
+
+def _watch(client: Client, number: int, asked: _Asked) -> "Speed | None":
+    """Until the job has been measured, or is over, or too long under way."""
+    from hpcdl.cli.lightruns import speed_of
+
+    events: list[Any] = []
+    after, started_at = 0, None
+    while True:
+        answer = client.get(path_with("/v1/events", after=after, job=number, limit=1000, wait=_WAIT_S), wait_s=_WAIT_S)
+        events += answer["events"]
+        after = max(answer["last"], after) if not answer["events"] else max(after, answer["events"][-1]["seq"])
+        speed = speed_of(events, asked.steps)
+        if speed is not None and speed.steps >= asked.steps:
+            return speed
+        kinds = {event["kind"] for event in events}
+        if started_at is None and kinds & {"Started", "TrainerReady", "Progressed"}:
+            started_at = time.monotonic()
+        if kinds & {"JobEnded", "Exited"} and _row_of(client, number)["state"] in FINISHED:
+            return speed
+        if started_at is not None and time.monotonic() - started_at > asked.limit:
+            return None
+
+
+def _row_of(client: Client, number: int) -> Any:
+    return client.get(path_with("/v1/jobs", ids=number))["jobs"][0]
+
+
+def _end(client: Client, number: int) -> None:
+    """Cancels the job unless it is over, and waits until its GPUs are free."""
+    if _row_of(client, number)["state"] not in FINISHED:
+        client.request("POST", f"/v1/jobs/{number}/cancel", {})
+    while not client.get(path_with("/v1/wait", ids=number, timeout=_WAIT_S), wait_s=_WAIT_S)["done"]:
+        pass
+
+
+def _row(run: "LightRun") -> dict[str, Any]:
+    at = run.setting
+    return {
+        "batch": at.batch,
+        "nodes": at.nodes,
+        "gpus": at.gpus,
+        "steps_per_s": run.samples_per_s / at.batch,
+        "samples_per_s": run.samples_per_s,
+        "startup_s": run.startup_s,
+    }
+
+
+@profile.command()
+@click.argument("runs", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("-n", "--name", required=True, metavar="NAME", help="What jobs call the profile: submit --profile NAME.")
+@click.option(
+    "--batch", type=click.IntRange(min=1), metavar="B", help="Of the jobs.  [default: the largest that was run]"
+)
+@click.option("--nodes", type=click.IntRange(1, 1000), metavar="N", help="Up to so many nodes.  [default: as was run]")
+@click.option("--gpus", type=click.IntRange(1, 64), metavar="G", help="Up to so many on each.  [default: as was run]")
+@click.option("--inference", is_flag=True, help="Its GPUs do not synchronise.")
+@click.option(
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="A new file for the profile; the daemon reads those in its folder's profiles/.  [default: print it]",
+)  # fmt: skip
+@outputs
+@click.pass_context
+def fit(
+    ctx: click.Context,
+    output: Output,
+    runs: Path,
+    name: str,
+    batch: int | None,
+    nodes: int | None,
+    gpus: int | None,
+    inference: bool,
+    out: Path | None,
+) -> None:
+    """Fit GENIE's prediction model to RUNS, the file of `profile run`, and make a profile of it.
+
+    hpcdl profile fit runs.csv --name resnet50 -o ~/.hpcdl/profiles/resnet50.yaml
+    """
+    from hpcdl.cli.lightruns import read_runs
+    from hpcdl.learning.latency import fit as fit_model
+
+    found = read_runs(runs)
+    if out is not None and out.exists():
+        raise click.ClickException(f"{out} is there already: name a new file, or remove it")
+    try:
+        model = fit_model(found, synchronises=not inference)
+    except ValueError as error:
+        raise click.ClickException(f"{runs}: {error}") from None
+    size = batch or max(each.setting.batch for each in found)
+    most_nodes = nodes or max(each.setting.nodes for each in found)
+    most_gpus = gpus or max(each.setting.gpus for each in found)
+    made = model.to_profile(name, size, most_nodes, most_gpus)
+    mapping = made.to_mapping()
+    if out is not None:
+        _save(out, made.name, mapping)
+    if output is Output.JSON:
+        figures = {"gamma": model.gamma, "lambda": model.lambda_, "startup_s": model.startup_s, "error": model.error}
+        print_json({"name": made.name, "profile": mapping, "model": figures, "runs": len(found)})
+    elif output is Output.QUIET:
+        print_ids([made.name])
+    elif out is None:
+        print(_yaml(made.name, mapping), end="")
+    else:
+        print(f"wrote {escape(str(out))}: {len(found)} runs, fitted within {model.error:.1%}")
+    if model.error > 0.05:
+        say(f"the runs are {model.error:.0%} off the model on average: measure longer, or while nothing else runs")
+
+
+def _save(out: Path, name: str, mapping: dict[str, Any]) -> None:
+    from hpcdl.cli.files import replace_file
+
+    replace_file(out, _yaml(name, mapping))
+
+
+def _yaml(name: str, mapping: dict[str, Any]) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump({"profiles": {name: _rounded(mapping)}}, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _rounded(value: Any) -> Any:
+    """With as many digits as such a measurement can have."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
