@@ -232,21 +232,21 @@ class Runs:
         """Figures 13 and 14 (a, b)."""
         rows: list[Row] = []
         for per_hour in GENIE_LOADS:
-            runs = self._all(f"{per_hour}/h", self.policies, self.seeds, partial(genie, per_hour))
-            rows += _rows(f"{per_hour}/h", runs, _PAPER_13)
+            runs = self.measure(f"{per_hour}/h", self.policies, self.seeds, partial(genie, per_hour))
+            rows += rows_of(f"{per_hour}/h", runs, _PAPER_13)
         return self._table("GENIE figures 13 and 14 (a, b): arrivals an hour", rows, self.seeds)
 
     def drawn(self) -> Table:
         """Figure 13 with drawn requests."""
         rows: list[Row] = []
         for per_hour in GENIE_LOADS:
-            runs = self._all(
+            runs = self.measure(
                 f"{per_hour}/h, drawn requests",
                 BLACK_BOXES,
                 self._few,
                 partial(_drawn, per_hour),
             )
-            rows += _rows(f"{per_hour}/h", runs, {})
+            rows += rows_of(f"{per_hour}/h", runs, {})
         return self._table("GENIE figure 13: black boxes with drawn requests", rows, self._few)
 
     def priorities(self) -> Table:
@@ -254,13 +254,13 @@ class Runs:
         rows: list[Row] = []
         for shares in PRIORITIES:
             name = "/".join(map(str, shares))
-            runs = self._all(
+            runs = self.measure(
                 name,
                 self.policies,
                 self._few,
                 partial(_of_priorities, shares),
             )
-            rows += _rows(name, runs, {})
+            rows += rows_of(name, runs, {})
         note = f"At {PRIORITIES_PER_HOUR} an hour (the paper does not say); per cent of urgent, prior and normal jobs."
         return self._table("GENIE figure 14 (c, d): priorities", rows, self._few, note)
 
@@ -268,8 +268,8 @@ class Runs:
         """Figure 14 (e, f)."""
         rows: list[Row] = []
         for hours in DURATIONS_H:
-            runs = self._all(f"{hours} h", self.policies, self._few, partial(lasting, hours))
-            rows += _rows(f"{hours} h", runs, _PAPER_14)
+            runs = self.measure(f"{hours} h", self.policies, self._few, partial(lasting, hours))
+            rows += rows_of(f"{hours} h", runs, _PAPER_14)
         note = "15 an hour: the arrivals of 5 and of 10 an hour together."
         return self._table("GENIE figure 14 (e, f): duration of arrivals", rows, self._few, note)
 
@@ -278,15 +278,15 @@ class Runs:
         rows: list[Row] = []
         for nodes in SIZES:
             name = f"{nodes * GENIE_GPUS} GPUs"
-            runs = self._all(name, self.policies, self._few, partial(genie, SIZES_PER_HOUR, nodes=nodes))
-            rows += _rows(name, runs, _PAPER_17)
+            runs = self.measure(name, self.policies, self._few, partial(genie, SIZES_PER_HOUR, nodes=nodes))
+            rows += rows_of(name, runs, _PAPER_17)
         note = f"{SIZES_PER_HOUR} an hour; a job has at most 4 nodes on larger clusters too: its smallest batch is 16."
         return self._table("GENIE figure 17: 16 to 128 GPUs", rows, self._few, note)
 
-    def prediction(self) -> Table:
+    def prediction(self, loads: Sequence[int] = GENIE_LOADS) -> Table:
         """Figure 15, and what GENIE comes to with such predictions."""
         rows = []
-        for per_hour in GENIE_LOADS:
+        for per_hour in loads:
             self.told(f"GENIE: {per_hour}/h with light profiles")
             runs = [_run(with_light_profiles(genie(per_hour, seed), seed), "genie") for seed in self.seeds]
             errors = [error for run in runs for error in prediction_errors(run)]
@@ -308,7 +308,7 @@ class Runs:
     def _few(self) -> tuple[int, ...]:
         return self.seeds[: self.few]
 
-    def _all(
+    def measure(
         self, name: str, policies: Sequence[str], seeds: Sequence[int], make: Callable[[int], Workload]
     ) -> dict[str, list[Measured]]:
         runs: dict[str, list[Measured]] = {}
@@ -350,7 +350,7 @@ def _run(workload: Workload, policy: str) -> Simulated:
     return simulate(workload, policy, all_policies(), Conditions(objective="deadline"))
 
 
-def _rows(name: str, runs: Mapping[str, Sequence[Measured]], paper: Mapping[str, float]) -> list[Row]:
+def rows_of(name: str, runs: Mapping[str, Sequence[Measured]], paper: Mapping[str, float]) -> list[Row]:
     theirs = [own for policy, own in runs.items() if policy in BASELINES]
     best_qos = max(fmean(run.qos for run in own) for own in theirs)
     best_makespan_s = min(fmean(run.makespan_s for run in own) for own in theirs)
