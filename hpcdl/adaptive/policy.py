@@ -74,7 +74,7 @@ def _layout(view: View, found: Found, choice: Choice) -> Layout:
         profile = by_id[number].job.profile
         return profile is None or (profile.move_s is None and profile.move_save_s is None)
 
-    return realise(view, wanted, kept, others, movable)
+    return realise(view, wanted, kept, others, movable, choice.first)
 
 
 def _shape(found: Found, option: Option) -> Shape:

@@ -82,7 +82,7 @@ def _waits(view: View, found: Found, candidate: Candidate) -> str:
     if not found.pools:
         return f"needs {need}; no node is connected"
     if not candidate.options:
-        return f"needs {need}; the largest node has {view.largest_node}, and {count(len(view.nodes), 'node')} are there"
+        return f"needs {need}; the largest of {count(len(view.nodes), 'node')} has {view.largest_node}"
     total = sum(found.capacity)
     return f"waits: needs {need}; the {count(total, 'GPU')} do more for other jobs now"
 

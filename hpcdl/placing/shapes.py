@@ -20,12 +20,14 @@ class Shape:
 class Layout:
     """Who gets which GPUs.
 
-    `free`: by node, what nobody gets, ascending; `held`: what jobs hold now that will leave it.
+    `free`: by node, what nobody gets, ascending; `held`: what jobs hold now that will leave it. `barred`: nodes where
+    no job may start.
     """
 
     placements: dict[int, Placement] = field(default_factory=dict)
     free: dict[str, list[int]] = field(default_factory=dict)
     held: dict[str, set[int]] = field(default_factory=dict)
+    barred: set[str] = field(default_factory=set)
 
     def take(self, job: JobView, names: Iterable[str], gpus: int) -> Placement:
         """Gives the job so many of the free GPUs of each of these nodes, those that nobody holds first."""
@@ -62,7 +64,7 @@ class Layout:
         found = []
         for name in shape.among:
             free = self.free.get(name, ())
-            if len(free) >= shape.gpus:
+            if len(free) >= shape.gpus and name not in self.barred:
                 held = self.held.get(name)
                 now = len(free) if not held else sum(gpu not in held for gpu in free)
                 found.append((name not in known, now < shape.gpus, len(free) - shape.gpus, name))
@@ -79,6 +81,7 @@ def realise(
     kept: Mapping[int, Placement],
     others: Callable[[int], Sequence[Shape]] = lambda job: (),
     movable: Callable[[int], bool] = lambda job: False,
+    first: Sequence[int] = (),
 ) -> Layout:
     """GPUs for every job in `wanted` (by id) for whom some are found; the rest get nothing.
 
@@ -86,12 +89,14 @@ def realise(
     more. Then the others, the largest first. Where a shape does not fit, `others` says what else to try, in order; a
     job that has GPUs and cannot have more keeps what it has, unless it is `movable` to other nodes.
 
+    `first`: ids of jobs in `wanted` that come before all others, in this order, whoever must move or go for that.
     `kept`: jobs that keep these GPUs whatever comes. Jobs that are in neither are taken to leave what they hold,
     except blocked ones. Same arguments, same layout.
     """
     layout = _empty(view, kept)
-    jobs = [job for job in view.jobs if job.id in wanted]
-    grow: list[JobView] = []
+    _before(layout, view, wanted, first)
+    jobs = [job for job in view.jobs if job.id in wanted and job.id not in layout.placements]
+    grow = [job for job in view.jobs if job.id in layout.placements and job.id in first and _grows(layout, wanted, job)]
     place: list[JobView] = []
     for job in jobs:
         shape, now = wanted[job.id], settled(job)
@@ -116,6 +121,35 @@ def realise(
         if not any(layout.fit(job, shape) for shape in others(job.id)) and now is not None and layout.has(now):
             layout.give(job, now)
     return layout
+
+
+def _before(layout: Layout, view: View, wanted: Mapping[int, Shape], first: Sequence[int]) -> None:
+    """Gives GPUs to the jobs that come first: those that have some keep them, then the others choose.
+
+    A job for which no node has enough, because of jobs that cannot go, is kept a place: where most is free, no other
+    job may start.
+    """
+    by_id = {job.id: job for job in view.jobs} if first else {}
+    waiting = []
+    for number in first:
+        job, shape = by_id[number], wanted.get(number)
+        now = settled(job)
+        if shape is None:
+            continue
+        if now is not None and _of(shape, now) and layout.has(now):
+            if now.per_node > shape.gpus:
+                now = Placement(tuple(Share(share.node, share.gpus[: shape.gpus]) for share in now.shares))
+            layout.give(job, now)
+        else:
+            waiting.append((job, shape))
+    for job, shape in waiting:
+        if not layout.fit(job, shape):
+            room = [(-len(layout.free[name]), name) for name in shape.among if name not in layout.barred]
+            layout.barred.update(name for _, name in sorted(room)[: shape.nodes])
+
+
+def _grows(layout: Layout, wanted: Mapping[int, Shape], job: JobView) -> bool:
+    return layout.placements[job.id].per_node < wanted[job.id].gpus
 
 
 def _of(shape: Shape, placement: Placement) -> bool:

@@ -1,0 +1,139 @@
+"""What `adaptive` decides in views that a person can follow."""
+
+import pytest
+
+from hpcdl.adaptive import Adaptive, AdaptiveFifo
+from hpcdl.core.model import JobState, Placement, Share
+from hpcdl.core.profile import Profile
+from tests.adaptive.views import FLAT, LINEAR, counts, decide, gpus, job, node, reasons, running, view
+
+POLICY = Adaptive()
+
+
+def test_one_job_gets_the_count_on_which_it_is_fastest() -> None:
+    assert counts(decide(POLICY, view(job(1)))) == [8]
+    assert counts(decide(POLICY, view(job(1, profile=FLAT)))) == [2]
+
+
+def test_two_equal_jobs_share() -> None:
+    assert counts(decide(POLICY, view(job(1, submitted_at=0.0), job(2, submitted_at=0.0)))) == [4, 4]
+
+
+def test_a_small_gain_is_not_worth_a_stall() -> None:
+    plan = decide(POLICY, view(running(1, 0, 1, 2, 3, total=1500)))
+    assert gpus(plan) == ["n1:0,1,2,3,4,5,6,7"]
+    dear = Profile("dear", ((1, 1, 1.0), (1, 4, 2.6), (1, 8, 3.0)), 60.0, 200.0, 400.0)
+    plan = decide(POLICY, view(running(1, 0, 1, 2, 3, total=1500, profile=dear)))
+    assert gpus(plan) == ["n1:0,1,2,3"]
+    assert reasons(plan) == ["keeps 4 of 8 GPUs of n1: 2.6x one GPU; 1 more would gain 4 % and cost 600 s"]
+
+
+def test_a_job_prefers_the_kind_on_which_it_is_fast() -> None:
+    nodes = (node("a", 8, "k80"), node("b", 8, "v100"))
+    plan = decide(POLICY, view(job(1, profile=LINEAR), nodes=nodes))
+    assert gpus(plan) == ["b:0,1,2,3,4,5,6,7"]
+
+
+def test_who_cannot_be_suspended_keeps_what_it_holds() -> None:
+    plan = decide(POLICY, view(running(1, 0, 1, 2, can_suspend=False), job(2), job(3)))
+    assert gpus(plan)[0] == "n1:0,1,2"
+    assert sum(counts(plan)[1:]) == 5
+    assert "not shown yet" in reasons(plan)[0]
+
+
+def test_a_job_on_a_node_that_is_away_keeps_it() -> None:
+    plan = decide(POLICY, view(running(1, 0, on="n9"), job(2)))
+    assert gpus(plan) == ["n9:0", "n1:0,1,2,3,4,5,6,7"]
+    assert reasons(plan)[0] == "keeps its 1 GPU of n9, whose agent is away"
+
+
+def test_gpus_of_a_blocked_job_are_not_given_while_it_holds_them() -> None:
+    plan = decide(POLICY, view(running(1, 0, 1, blocked="held by its user"), job(2)))
+    assert gpus(plan) == ["-", "n1:2,3,4,5,6,7"]
+    assert reasons(plan)[0] == "held by its user"
+
+
+def test_a_lost_gpu_is_given_up() -> None:
+    plan = decide(POLICY, view(running(1, 0, 1, 2, 3), nodes=(node("n1", 3),)))
+    assert gpus(plan) == ["n1:0,1,2"]
+
+
+def test_who_can_run_nowhere_is_told_why() -> None:
+    plan = decide(POLICY, view(job(1, gpus_min=9, gpus_max=9), job(2)))
+    assert counts(plan) == [0, 8]
+    assert reasons(plan)[0] == "needs 9 GPUs; the largest of 1 node has 8"
+    plan = decide(POLICY, view(job(1), nodes=()))
+    assert reasons(plan) == ["needs 1 GPU; no node is connected"]
+
+
+def test_only_allowed_counts() -> None:
+    plan = decide(POLICY, view(job(1, counts=(1, 3)), nodes=(node("n1", 4),)))
+    assert counts(plan) == [3]
+
+
+def test_jobs_of_several_nodes() -> None:
+    nodes = tuple(node(f"n{number}", 4) for number in range(1, 4))
+    wide = Profile("wide", ((1, 4, 4.0), (2, 4, 7.0), (3, 4, 9.0)), 10.0, 1.0, 5.0)
+    plan = decide(POLICY, view(job(1, nodes=2, nodes_max=3, gpus_max=4, profile=wide), nodes=nodes))
+    assert gpus(plan) == ["n1:0,1,2,3+n2:0,1,2,3+n3:0,1,2,3"]
+
+
+def test_without_a_profile_a_common_curve_is_taken() -> None:
+    plan = decide(POLICY, view(job(1, profile=None), job(2, profile=None, total=None)))
+    assert sum(counts(plan)) == 8
+    assert min(counts(plan)) > 0
+    assert "no profile yet" in reasons(plan)[0]
+
+
+def test_a_job_on_its_way_goes_on_to_its_target() -> None:
+    target = Placement((Share("n1", (0, 1, 2, 3)),))
+    leaving = running(1, 0, 1, target=target, leaving=True, state=JobState.RESCALING, step_at=None)
+    assert gpus(decide(POLICY, view(leaving, running(2, 4, 5, 6, 7))))[0] == "n1:0,1,2,3"
+
+
+def test_who_waits_for_gpus_is_started_ahead() -> None:
+    many = [running(1, *range(8), total=100_000), *(job(number, total=500) for number in range(2, 6))]
+    plan = decide(POLICY, view(*many))
+    assert plan.warm
+    assert set(plan.warm) <= {target.job for target in plan.targets if target.placement is not None}
+
+
+def test_first_come_first_started() -> None:
+    """Job 2 needs the whole node, which the others use better: the order of start keeps job 3 from overtaking it."""
+    seen = view(
+        running(1, 0, 1, 2, 3, total=4000),
+        job(2, gpus_min=8, total=100_000, profile=FLAT),
+        job(3, total=300),
+    )
+    free = decide(POLICY, seen)
+    assert counts(free)[2] > 0
+    assert counts(free)[1] == 0
+    assert counts(decide(AdaptiveFifo(), seen))[2] == 0
+
+
+@pytest.mark.parametrize("objective", ["jct", "throughput", "fair", "makespan"])
+def test_every_objective_uses_the_gpus(objective: str) -> None:
+    seen = view(*(job(number, total=300 * number) for number in range(1, 5)), objective=objective)
+    assert sum(counts(decide(POLICY, seen))) == 8
+
+
+def test_fairness_helps_who_is_late() -> None:
+    late = job(1, total=1000, submitted_at=0.0)
+    plan = decide(POLICY, view(late, *(job(number, submitted_at=999.0) for number in range(2, 10)), objective="fair"))
+    assert counts(plan)[0] == max(counts(plan))
+
+
+def test_an_overdue_job_gets_gpus_before_all_others() -> None:
+    day = 24 * 3600.0
+    big = job(1, gpus_min=8, total=100, submitted_at=0.0, profile=FLAT)
+    others = [running(number, number - 2, submitted_at=day - 10.0, step_at=day) for number in range(2, 10)]
+    plan = decide(POLICY, view(big, *others, now=day))
+    assert counts(plan) == [8, *[0] * 8]
+
+
+def test_an_overdue_job_is_kept_a_node_where_nobody_can_be_suspended() -> None:
+    day = 24 * 3600.0
+    big = job(1, gpus_min=8, total=100, submitted_at=0.0)
+    stays = running(2, 0, submitted_at=day - 10.0, step_at=day, can_suspend=False)
+    plan = decide(POLICY, view(big, stays, job(3, submitted_at=day - 5.0), now=day))
+    assert counts(plan) == [0, 1, 0]
