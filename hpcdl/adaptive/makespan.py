@@ -1,29 +1,28 @@
 """The objective `makespan`: the last job is to end as soon as possible.
 
-Jobs that scale badly waste GPUs when they are spread wide, and the longest job decides when all are done. So for a time
-T, let each waiting job have the option of least GPU time on which it ends within T (the canonical allotment of Turek,
-Wolf and Yu for malleable jobs); small T make jobs wide, large T thrifty. Which T and which order of the queue are best
-is not guessed but tried: every T at which an option changes, longest or largest first, is run forward to the end of all
-jobs (adaptive/rollout.py), and so is each single change of a running job, which must gain more than `WORTH`. The start
-that leads to the earliest end of all is the decision; of equal ones, that with the earlier ends of all jobs together.
+Jobs that scale badly waste GPUs when they are spread wide, and the longest job decides when all are done. How wide each
+should be, and who starts first, is not guessed but tried: many starts are run forward to the end of all jobs
+(adaptive/rollout.py), and the one with the earliest end is the decision; of equal ones, that with the smaller sum of
+ends. Tried are the canonical allotments for every time T at which one changes (adaptive/allotment.py), each with the
+queue in three orders; every way to share the free GPUs, where few jobs wait; and changes of running jobs, which must
+gain more than `WORTH`. Nobody is suspended for good.
 
 The work is bounded by a number, not by a clock: the most promising T come first, those near to the one at which all
-GPU time just fits, and where even a few runs would be too much only that one is taken, without trying.
+GPU time just fits, and where even a few runs would be too much that one is taken, without trying.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from hpcdl.adaptive.allotment import Allotment
+from hpcdl.adaptive.case import Case
 from hpcdl.adaptive.choice import Choice
-from hpcdl.adaptive.options import Candidate, Found, Option
-from hpcdl.adaptive.rollout import Entrant, Forecast, Given, Running, at_once, fit, forward
-from hpcdl.adaptive.smooth import concave
-from hpcdl.core.model import JobState
-from hpcdl.core.plan import JobView, View
-from hpcdl.core.units import GpuRef, count, seconds_text
+from hpcdl.adaptive.options import Found, Option
+from hpcdl.adaptive.rollout import Forecast, Given, Running, at_once, fit, forward
+from hpcdl.core.plan import View
+from hpcdl.core.units import count, seconds_text
 
 WORK = 10_000
 """Work (see `Forecast.work`) for one decision: about 15 ms."""
@@ -31,14 +30,11 @@ WORK = 10_000
 FEWEST_RUNS = 6
 """Where that is not enough for so many trials, none is made."""
 
+MOST_TO_SPLIT = 5
+"""Up to so many waiting jobs, every way to share the free GPUs among them is tried as well."""
+
 WORTH = 0.005
 """Share of the time to go that a suspend must gain beyond its cost: predictions err, and every change is a risk."""
-
-PATIENCE_S = 4 * 3600.0
-"""Who has waited for longer is served before all others, in FIFO order: no stream of longer jobs can starve it."""
-
-UNKNOWN_S = 1800.0
-"""How long jobs without a number of steps are thought to take where nothing is known of any."""
 
 _Wants: TypeAlias = tuple[Option, ...]
 """What each waiting job should have, in the order of `Case.waiting`."""
@@ -51,117 +47,54 @@ def choose(view: View, found: Found) -> Choice:
         search = Search(case)
         if case.effort <= WORK / FEWEST_RUNS:
             search.starts()
-            search.changes()
-        else:
-            search.best = search.canonical()
-        return _choice(case, search.best)
+            if not case.overdue:
+                search.splits()
+                search.changes()
+            return _choice(case, search.decided())
+        return _choice(case, search.canonical())
     return _choice(case, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """The jobs and nodes of one decision, as the model sees them.
-
-    `waiting`: in FIFO order. `overdue`: how many of the first of them have waited longer than PATIENCE_S.
-    """
-
-    kinds: tuple[str, ...]
-    pools: tuple[int, ...]
-    free: tuple[int, ...]
-    running: tuple[Running, ...]
-    movable: frozenset[int]
-    waiting: tuple[Entrant, ...]
-    overdue: int
-    kept: Mapping[int, Option]
-    never: tuple[int, ...]
-    options: Mapping[int, tuple[Option, ...]]
-
-    @classmethod
-    def of(cls, view: View, found: Found) -> "Case":
-        """From what the policy sees. Jobs that fit no empty node are `never`."""
-        pool_of = {name: number for number, pool in enumerate(found.pools) for name in pool.nodes}
-        names = [node.name for node in view.nodes if node.name in pool_of]
-        places = {name: place for place, name in enumerate(names)}
-        kinds = tuple(found.pools[pool_of[name]].kind for name in names)
-        sizes = _sizes(view, names)
-        free = list(sizes)
-        entrants = _Entrants(view.now, found)
-        fits: dict[int, bool] = {}
-        running: list[Running] = []
-        waiting: list[tuple[float, Entrant]] = []
-        never: list[int] = []
-        kept: dict[int, Option] = {}
-        for each in found.candidates:
-            entrant = entrants.of(each)
-            if each.kept is not None:
-                on = tuple(places[name] for name in _nodes(each.job) if name in places)
-                for place in on:
-                    free[place] -= each.kept.gpus
-                running.append(Running(entrant, each.kept, on, _stall_s(each.job, each.kept, view.now)))
-                kept[each.job.id] = each.kept
-                continue
-            key = id(entrant.options)
-            if key not in fits:
-                fits[key] = any(fit(kinds, sizes, option) is not None for option in entrant.options)
-            if fits[key]:
-                waiting.append((each.job.submitted_at, entrant))
-            else:
-                never.append(each.job.id)
-        return cls(
-            kinds,
-            tuple(pool_of[name] for name in names),
-            tuple(max(0, room) for room in free),
-            tuple(running),
-            frozenset(each.job.id for each in found.candidates if each.kept is not None and _movable(each)),
-            tuple(entrant for _, entrant in waiting),
-            sum(1 for submitted_at, _ in waiting if submitted_at < view.now - PATIENCE_S),
-            kept,
-            tuple(never),
-            {each.job.id: each.options for each in found.candidates},
-        )
-
-    @property
-    def effort(self) -> float:
-        """The work of running all jobs forward once, or about that."""
-        return (len(self.running) + len(self.waiting)) * (1 + len(self.kinds) / 16)
-
-    def original(self, job: int, given: Given) -> Option:
-        """The candidate's own option for what the model gave it: the same shape, in the pool of the first node."""
-        like, pool = given.option, self.pools[given.on[0]]
-        shape = (like.kind, like.nodes, like.gpus)
-        alike = [each for each in self.options[job] if (each.kind, each.nodes, each.gpus) == shape]
-        return next((each for each in alike if each.pool == pool), alike[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A decision and what it leads to.
 
-    `wants`, `order` (places in `Case.waiting`) and `squeeze` are how the queue is served; `changed`: running jobs that
-    go to another option.
+    `wants`, `order` (places in `Case.waiting`) and `squeeze` are how the queue is served; `fixed`: what was laid down
+    beforehand.
     """
 
     wants: _Wants
     order: tuple[int, ...]
     squeeze: bool
-    changed: Mapping[int, Given]
+    fixed: Mapping[int, Given]
     forecast: Forecast
 
     @property
     def given(self) -> dict[int, Given]:
         """What jobs are given now that is not what they hold."""
-        return {**self.forecast.at_once, **self.changed}
+        return {**self.forecast.at_once, **self.fixed}
 
 
 class Search:
-    """The trials for one case. `work`: starts of jobs that may still be looked at in the model."""
+    """The trials for one case.
+
+    `work`: how much may still be done in the model. `best`: the best trial that changes no running job; `bold`: the
+    best one that does.
+    """
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.work = WORK
         self.best: Trial | None = None
+        self.bold: Trial | None = None
         self._allotment = Allotment(case.waiting)
         self._tried: set[tuple[_Wants, tuple[int, ...]]] = set()
+
+    def decided(self) -> Trial:
+        """The best trial, where a change of running jobs is worth it."""
+        assert self.best is not None
+        worth_s = self.best.forecast.makespan_s * (1 - WORTH)
+        return self.bold if self.bold is not None and self.bold.forecast.makespan_s < worth_s else self.best
 
     def starts(self) -> None:
         """Every T, each order, with and without taking less than wanted; the likeliest first."""
@@ -176,21 +109,50 @@ class Search:
             if self.work <= 0:
                 return
 
-    def changes(self) -> None:
-        """Each single change of a running job, the queue served as in the best trial."""
+    def splits(self) -> None:
+        """Every way to share the free GPUs among a few waiting jobs; the rest as in the best trial."""
         assert self.best is not None
-        base = self.best
-        least = base.forecast.makespan_s * (1 - WORTH)
-        for each in sorted(self.case.running, key=lambda running: -running.ends_s):
-            if each.entrant.id not in self.case.movable:
+        base, case = self.best, self.case
+        if 1 <= len(case.waiting) <= MOST_TO_SPLIT:
+            for started in _splits(case, list(case.free), 0):
+                if self.work <= 0:
+                    return
+                free = list(case.free)
+                for each in started:
+                    _take(free, each.on, each.option.gpus)
+                given = {each.entrant.id: Given(each.option, each.on) for each in started}
+                self._try(base.wants, base.order, base.squeeze, (*case.running, *started), free, given)
+
+    def changes(self) -> None:
+        """Each running job with each other option, one at a time, the queue served as in the best trial."""
+        assert self.best is not None
+        base, case = self.best, self.case
+        for each in sorted(case.running, key=lambda running: -running.ends_s):
+            if each.entrant.id not in case.movable:
                 continue
             for option in each.entrant.options:
                 if self.work <= 0:
                     return
-                if option.stall_s > 0:
-                    trial = self._changed(base, each, option)
-                    if trial is not None and trial.forecast.makespan_s < least and self._better(trial):
-                        self.best = trial
+                if option.stall_s == 0:
+                    continue
+                free = list(case.free)
+                _take(free, each.on, -each.option.gpus)
+                on = self._where(each, option, free)
+                if on is not None:
+                    _take(free, on, option.gpus)
+                    moved = replace(each, option=option, on=on, stall_s=option.stall_s)
+                    running = tuple(moved if other is each else other for other in case.running)
+                    given = {each.entrant.id: Given(option, on)}
+                    self._try(base.wants, base.order, base.squeeze, running, free, given)
+
+    def _where(self, each: Running, option: Option, free: Sequence[int]) -> tuple[int, ...] | None:
+        """Its own nodes, if the option fits there, else others."""
+        kinds = self.case.kinds
+        if len(each.on) == option.nodes and all(
+            free[place] >= option.gpus and kinds[place] == option.kind for place in each.on
+        ):
+            return each.on
+        return fit(kinds, free, option)
 
     def canonical(self) -> Trial:
         """The start for the T at which all GPU time just fits, and nothing of what follows."""
@@ -199,7 +161,11 @@ class Search:
         order = self.orders(wants)[0]
         waiting = self.case.waiting
         given = at_once(
-            self.case.kinds, self.case.free, self.case.running, [(waiting[place], wants[place]) for place in order]
+            self.case.kinds,
+            self.case.free,
+            self.case.running,
+            [(waiting[place], wants[place]) for place in order],
+            self.case.overdue,
         )
         return Trial(wants, order, True, {}, Forecast(math.nan, {}, given, 0))
 
@@ -214,49 +180,38 @@ class Search:
         largest = sorted(later, key=lambda place: (-areas[place], place))
         return (*first, *longest), (*first, *largest), (*first, *later)
 
-    def _try(self, wants: _Wants, order: tuple[int, ...], squeeze: bool) -> None:
-        trial = self._run(wants, order, squeeze, self.case.running, self.case.free, {})
-        if self.best is None or self._better(trial):
-            self.best = trial
-
-    def _better(self, trial: Trial) -> bool:
-        assert self.best is not None
-        new, old = trial.forecast, self.best.forecast
-        same = 1e-9 * (1 + old.makespan_s)
-        if abs(new.makespan_s - old.makespan_s) > same:
-            return new.makespan_s < old.makespan_s
-        return new.total_s < old.total_s - same
-
-    def _changed(self, base: Trial, each: Running, option: Option) -> Trial | None:
-        """The trial in which that running job goes to the option; None where it does not fit."""
-        free = list(self.case.free)
-        for place in each.on:
-            free[place] += each.option.gpus
-        stays = len(each.on) == option.nodes and all(
-            free[place] >= option.gpus and self.case.kinds[place] == option.kind for place in each.on
-        )
-        on = each.on if stays else fit(self.case.kinds, free, option)
-        if on is None:
-            return None
-        for place in on:
-            free[place] -= option.gpus
-        moved = replace(each, option=option, on=on, stall_s=option.stall_s)
-        running = tuple(moved if other is each else other for other in self.case.running)
-        return self._run(base.wants, base.order, base.squeeze, running, free, {each.entrant.id: Given(option, on)})
-
-    def _run(
+    def _try(
         self,
         wants: _Wants,
         order: tuple[int, ...],
         squeeze: bool,
-        running: Sequence[Running],
-        free: Sequence[int],
-        changed: Mapping[int, Given],
-    ) -> Trial:
-        queue = [(self.case.waiting[place], wants[place]) for place in order]
-        forecast = forward(self.case.kinds, free, running, queue, squeeze)
-        self.work -= forecast.work
-        return Trial(wants, order, squeeze, changed, forecast)
+        running: Sequence[Running] | None = None,
+        free: Sequence[int] | None = None,
+        given: Mapping[int, Given] | None = None,
+    ) -> None:
+        """Runs it forward, with running jobs changed at once or only later; remembers the best of each."""
+        case = self.case
+        queue = [(case.waiting[place], wants[place]) for place in order]
+        if given:
+            queue = [entry for entry in queue if entry[0].id not in given]
+        for settled in (False, True):
+            forecast = forward(
+                case.kinds,
+                case.free if free is None else free,
+                case.running if running is None else running,
+                queue,
+                squeeze,
+                case.overdue,
+                settled,
+            )
+            self.work -= forecast.work
+            trial = Trial(wants, order, squeeze, given or {}, forecast)
+            if case.kept.keys().isdisjoint(trial.given):
+                if _better(trial, self.best):
+                    self.best = trial
+                return
+            if _better(trial, self.bold):
+                self.bold = trial
 
     def _limits(self) -> list[float]:
         """Every T at which an option changes, those first that are nearest (as a ratio) to where the GPU time fits."""
@@ -273,95 +228,36 @@ class Search:
         return self._allotment.balance_s(limits, held, gpus)
 
 
-def _sizes(view: View, names: Sequence[str]) -> list[int]:
-    """GPUs of each node that jobs can be given: all but those that a blocked job still holds."""
-    held = {gpu for job in view.jobs if job.blocked and job.placement is not None for gpu in job.placement.gpus}
-    usable = {node.name: node.gpus for node in view.nodes}
-    return [sum(GpuRef(name, gpu) not in held for gpu in usable[name]) for name in names]
+def _better(trial: Trial, other: Trial | None) -> bool:
+    """Whether the last job ends sooner, or all together do."""
+    if other is None:
+        return True
+    new, old = trial.forecast, other.forecast
+    same = 1e-9 * (1 + old.makespan_s)
+    if abs(new.makespan_s - old.makespan_s) > same:
+        return new.makespan_s < old.makespan_s
+    return new.total_s < old.total_s - same
 
 
-class _Entrants:
-    """Makes jobs of the model; those with the same options share them."""
-
-    def __init__(self, now: float, found: Found) -> None:
-        self.now = now
-        self.guess_s = _typical_s(found.candidates)
-        self._shapes: dict[tuple[int, int], tuple[Option, ...]] = {}
-
-    def of(self, each: Candidate) -> Entrant:
-        """The job with one option of each shape, the fastest first."""
-        job = each.job
-        key = (id(each.options), id(job.profile))
-        options = self._shapes.get(key)
-        if options is None:
-            options = self._shapes[key] = _shapes(_believable(each))
-        left = each.remaining
-        if left is None and each.fixed and each.kept is not None:
-            left = job.remaining(self.now, each.kept.kind)
-        if left is None:
-            left = self.guess_s * max((option.rate for option in options), default=1.0)
-        again_s = math.inf
-        if job.profile is not None and (job.can_suspend or job.started_at is None) and len(options) > 1:
-            again_s = job.profile.restart_s(1, 2, False, True)
-        return Entrant(job.id, max(left, 1e-6), options, again_s)
+def _take(free: list[int], on: Sequence[int], gpus: int) -> None:
+    for place in on:
+        free[place] -= gpus
 
 
-def _shapes(options: Iterable[Option]) -> tuple[Option, ...]:
-    """Of options that differ only in where they are, the one that costs least to go to."""
-    found: dict[tuple[str, int, int], Option] = {}
-    for option in options:
-        shape = (option.kind, option.nodes, option.gpus)
-        if shape not in found or option.stall_s < found[shape].stall_s:
-            found[shape] = option
-    return tuple(sorted(found.values(), key=lambda option: (-option.rate, option.units)))
-
-
-def _believable(each: Candidate) -> Iterable[Option]:
-    """Its options with rates that make a curve, where its profile says that they have an error."""
-    profile = each.job.profile
-    if profile is None or profile.spread == 0:
-        return each.options
-    families: dict[tuple[str, int], list[Option]] = {}
-    for option in sorted(each.options, key=lambda option: option.gpus):
-        families.setdefault((option.kind, option.nodes), []).append(option)
-    found = []
-    for family in families.values():
-        rates = concave(tuple(option.gpus for option in family), tuple(option.rate for option in family))
-        found += [replace(option, rate=rate) for option, rate in zip(family, rates, strict=True)]
-    return found
-
-
-def _typical_s(found: Sequence[Candidate]) -> float:
-    """How long a job without a number of steps is thought to take: as the middle one of the others at its fastest."""
-    known = sorted(
-        each.remaining / max(option.rate for option in each.options)
-        for each in found
-        if each.remaining is not None and each.options
-    )
-    return known[len(known) // 2] if known else UNKNOWN_S
-
-
-def _nodes(job: JobView) -> tuple[str, ...]:
-    held = job.target if job.leaving and job.target is not None else job.placement or job.target
-    return () if held is None else held.nodes
-
-
-def _movable(each: Candidate) -> bool:
-    job = each.job
-    return job.can_suspend and not job.leaving and job.state is JobState.RUNNING and job.step_at is not None
-
-
-def _stall_s(job: JobView, kept: Option, now: float) -> float:
-    """Seconds until a job trains on what it keeps."""
-    profile = job.profile
-    if profile is None or (job.step_at is not None and not job.leaving):
-        return 0.0
-    if job.leaving:
-        before = 0 if job.placement is None else len(job.placement.gpus)
-        moved = job.placement is not None and job.target is not None and job.placement.nodes != job.target.nodes
-        return profile.restart_s(before, kept.gpus * kept.nodes, moved, True)
-    whole = profile.resume_s if job.step > 0 else profile.startup_s
-    return max(0.0, whole - (now - (job.held_since if job.held_since is not None else now)))
+def _splits(case: Case, free: list[int], first: int) -> Iterator[tuple[Running, ...]]:
+    """Every choice of options, or none, for the waiting jobs from `first` on, that fits what is free."""
+    if first == len(case.waiting):
+        yield ()
+        return
+    entrant = case.waiting[first]
+    for option in entrant.options:
+        on = fit(case.kinds, free, option)
+        if on is not None:
+            _take(free, on, option.gpus)
+            for rest in _splits(case, free, first + 1):
+                yield (Running(entrant, option, on, option.stall_s), *rest)
+            _take(free, on, -option.gpus)
+    yield from _splits(case, free, first + 1)
 
 
 def _choice(case: Case, best: Trial | None) -> Choice:
@@ -384,7 +280,7 @@ def _choice(case: Case, best: Trial | None) -> Choice:
             why[entrant.id] = f"waits: the last job ends sooner if longer ones come first{own}"
     for number in case.never:
         options[number], why[number] = None, "fits no node"
-    return Choice({**options, **given}, False, None, why, None)
+    return Choice({**options, **given}, False, None, why, case.wake_at)
 
 
 def _words(option: Option) -> str:

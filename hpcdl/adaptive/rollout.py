@@ -3,19 +3,23 @@
 Pure arithmetic on the believed rates and costs, fast enough to compare hundreds of decisions at one event. Nodes and
 their free GPUs are numbers; which GPU is which does not matter here. The rule, at the start and whenever a job ends:
 waiting jobs start in the given order on the option that each is to have, or, where that does not fit, on the fastest
-one that does (`squeeze`), or are passed over. Once nobody waits, free GPUs go to the job that would end last, if it
-gains more than its restart costs.
+one that does (`squeeze`), or are passed over. Once nobody waits, the jobs beside the one that would end last are given
+the numbers of GPUs with which the last of them ends soonest, what the changes cost included.
 """
 
 import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from hpcdl.adaptive.options import Option
 
 LOOK = 100
 """When so many waiting jobs did not fit, the later ones are not looked at until the next job ends."""
+
+MOST_SHARED = 17
+"""One more than the jobs whose nodes are shared out anew at once where nothing is run forward: those that end last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +102,19 @@ def forward(
     running: Sequence[Running],
     queue: Sequence[tuple[Entrant, Option]],
     squeeze: bool,
+    first: int = 0,
+    settled: bool = False,
 ) -> Forecast:
     """Everything up to the end of the last job.
 
     `kinds`, `free`: the nodes' type of GPU and GPUs that nobody of `running` has. `queue`: who waits, in the order in
-    which they are served, with the option that each should have. Jobs that never fit are left out of the result.
+    which they are served, with the option that each should have; the `first` ones of them start in this order and
+    before all others. `settled`: no running job is changed now, only later. Jobs that never fit are left out.
     """
-    run = _Run(list(kinds), list(free), squeeze, list(queue))
+    run = _Run(list(kinds), list(free), squeeze, list(queue), first)
     for each in running:
         run.add(each.entrant, each.option, each.on, each.stall_s)
-    run.serve()
+    run.serve(settled)
     at_once = dict(run.given)
     while run.next_end():
         run.serve()
@@ -119,13 +126,20 @@ def at_once(
     free: Sequence[int],
     running: Sequence[Running],
     queue: Sequence[tuple[Entrant, Option]],
+    first: int = 0,
 ) -> dict[int, Given]:
-    """What `forward` with `squeeze` gives jobs now, without what follows."""
-    run = _Run(list(kinds), list(free), True, list(queue))
+    """What `forward` with `squeeze` gives jobs now, without what follows; running jobs get what nobody waits for."""
+    run = _Run(list(kinds), list(free), True, list(queue), first)
     for each in running:
         run.add(each.entrant, each.option, each.on, each.stall_s)
-    run.serve()
+    run.serve(settled=True)
+    if not run.queue:
+        for last in sorted(run.active.values(), key=_end)[:-MOST_SHARED:-1]:
+            run.share(last)
     return run.given
+
+
+_Way: TypeAlias = tuple[float, int, Option]
 
 
 @dataclass(slots=True)
@@ -139,8 +153,10 @@ class _At:
 
 
 class _Run:
-    def __init__(self, kinds: list[str], free: list[int], squeeze: bool, queue: list[tuple[Entrant, Option]]) -> None:
-        self.kinds, self.free, self.squeeze, self.queue = kinds, free, squeeze, queue
+    def __init__(
+        self, kinds: list[str], free: list[int], squeeze: bool, queue: list[tuple[Entrant, Option]], first: int
+    ) -> None:
+        self.kinds, self.free, self.squeeze, self.queue, self.first = kinds, free, squeeze, queue, first
         self.now = 0.0
         self.room = sum(free)
         self.active: dict[int, _At] = {}
@@ -191,18 +207,20 @@ class _Run:
             self.now = moment
         return moment >= 0
 
-    def serve(self) -> None:
-        """Gives free GPUs away."""
+    def serve(self, settled: bool = False) -> None:
+        """Gives GPUs to those that wait; with nobody waiting, shares them out anew unless `settled`."""
         place = 0
         while place < min(len(self.queue), LOOK) and self.room > 0:
             self.work += 1
             if self._start(*self.queue[place]):
                 del self.queue[place]
+                self.first -= self.first > 0
+            elif place < self.first:
+                break
             else:
                 place += 1
-        if not self.queue:
-            while self.room > 0 and self.active and self._promote():
-                pass
+        if not self.queue and self.active and not settled:
+            self.share(max(self.active.values(), key=_end))
 
     def _start(self, entrant: Entrant, wanted: Option) -> bool:
         option, on = wanted, self._fit(wanted)
@@ -221,24 +239,61 @@ class _Run:
             self.given[entrant.id] = Given(option, on)
         return True
 
-    def _promote(self) -> bool:
-        """The job that ends last gets more GPUs of its nodes, if that makes it end sooner."""
-        at = max(self.active.values(), key=lambda each: (each.ends_s, -each.entrant.id))
+    def share(self, last: _At) -> None:
+        """Shares the GPUs of its nodes out anew, if that lets the last of the jobs there end sooner."""
+        if self.now < last.trains_s or self.now + last.entrant.again_s >= last.ends_s:
+            return
+        beside = [each for each in self.active.values() if each is last or not set(each.on).isdisjoint(last.on)]
+        self.work += len(beside)
+        group = [each for each in beside if each.on == last.on]
+        if len(group) < len(beside):
+            group = [last]  # the others also have GPUs elsewhere
+        spare = min(self.free[number] for number in last.on)
+        ways = [self._ways(each) for each in group]
+        limits = sorted({ends_s for each in ways for ends_s, _, _ in each if ends_s < last.ends_s - 1e-6})
+        low, high = 0, len(limits)
+        while low < high:
+            middle = (low + high) // 2
+            if _extra(ways, limits[middle]) <= spare:
+                high = middle
+            else:
+                low = middle + 1
+        if low < len(limits):
+            self._change(group, ways, limits[low], spare)
+
+    def _ways(self, at: _At) -> list[_Way]:
+        """What a job could have on its nodes: when it would end, GPUs more than now, the option. First: as it is."""
+        found: list[_Way] = [(at.ends_s, 0, at.option)]
         again_s = at.entrant.again_s
-        if self.now < at.trains_s or self.now + again_s >= at.ends_s:
-            return False
-        left = at.left - (self.now - at.trains_s) * at.option.rate
-        spare = min(self.free[number] for number in at.on)
-        best, ends_s = None, at.ends_s - 1e-6
-        for option in at.entrant.options:
-            if (option.kind, option.nodes) == (at.option.kind, at.option.nodes):
-                more = option.gpus - at.option.gpus
-                if 0 < more <= spare and self.now + again_s + left / option.rate < ends_s:
-                    best, ends_s = option, self.now + again_s + left / option.rate
-        if best is None:
-            return False
-        self._take(at.on, best.gpus - at.option.gpus)
-        self._put(_At(at.entrant, best, at.on, self.now + again_s, left, 0.0))
-        if self.now == 0.0:
-            self.given[at.entrant.id] = Given(best, at.on)
-        return True
+        if self.now >= at.trains_s and self.now + again_s < at.ends_s:
+            left = at.left - (self.now - at.trains_s) * at.option.rate
+            for option in at.entrant.options:
+                if (option.kind, option.nodes) == (at.option.kind, at.option.nodes) and option.gpus != at.option.gpus:
+                    ends_s = self.now + again_s + left / option.rate
+                    found.append((ends_s, option.gpus - at.option.gpus, option))
+        return found
+
+    def _change(self, group: list[_At], ways: list[list[_Way]], limit_s: float, spare: int) -> None:
+        """Gives each job the fewest GPUs with which it ends by then; as it is, where there is room for that."""
+        taken = [min((way for way in each if way[0] <= limit_s), key=lambda way: way[1]) for each in ways]
+        spare -= sum(more for _, more, _ in taken)
+        for place, each in enumerate(ways):
+            if each[0][0] <= limit_s and taken[place][1] < 0 and -taken[place][1] <= spare:
+                spare += taken[place][1]
+                taken[place] = each[0]
+        for at, (ends_s, more, option) in zip(group, taken, strict=True):
+            if more:
+                left = (ends_s - self.now - at.entrant.again_s) * option.rate
+                self._take(at.on, more)
+                self._put(_At(at.entrant, option, at.on, self.now + at.entrant.again_s, left, 0.0))
+                if self.now == 0.0:
+                    self.given[at.entrant.id] = Given(option, at.on)
+
+
+def _end(at: _At) -> tuple[float, int]:
+    return at.ends_s, -at.entrant.id
+
+
+def _extra(ways: Sequence[Sequence[_Way]], limit_s: float) -> float:
+    """How many GPUs more the jobs need, all together, to end by then; infinite where one cannot."""
+    return sum(min((more for ends_s, more, _ in each if ends_s <= limit_s), default=math.inf) for each in ways)
