@@ -46,8 +46,8 @@ class Genie:
     first job, GENIE is worse by far in its own figures. Of the nodes with enough free GPUs it takes those with the
     fewest left over, as the cost of section 5.2.2 is there against fragments. On a cluster with several types of GPU a
     placement has one of them, and N and G of eq. 10 are those of the whole. A job whose latency is not known counts
-    with its deadline alone; without a deadline either, it comes last. A job without a deadline is normal. Nothing is kept
-    free for a job that needs much at once, so it can wait for as long as smaller ones keep coming.
+    with its deadline alone; without a deadline either, it comes last. A job without a deadline is normal. Nothing is
+    kept free for a job that needs much at once, so it can wait for as long as smaller ones keep coming.
     """
 
     name = "genie"
