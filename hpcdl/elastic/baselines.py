@@ -112,6 +112,10 @@ def _smallest(outlook: Outlook, job: JobView) -> tuple[float, tuple[str, ...], i
     for name in sorted(pool.free, key=lambda name: (len(pool.free[name]), name)):
         if job.allowed(len(pool.free[name])):
             by_kind.setdefault(outlook.kinds[name], []).append(name)
+    if job.nodes > 1 and len(by_kind) > 1:
+        by_kind["any"] = sorted(
+            (name for names in by_kind.values() for name in names), key=lambda name: (len(pool.free[name]), name)
+        )
     found: list[tuple[float, tuple[str, ...], int]] = []
     for names in by_kind.values():
         if len(names) >= job.nodes:

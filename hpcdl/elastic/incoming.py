@@ -50,6 +50,8 @@ def _schemes(outlook: Outlook, job: JobView) -> Iterator[Scheme]:
             else:  # lines 21 to 30
                 for giver in removable.get((name, number - len(free[name])), ()):
                     yield _with_removal(outlook, job, number, giver)
+        if job.nodes > 1 and len(idle) > 1:
+            idle["any"] = [name for names in idle.values() for name in names]
         for names in idle.values():
             if len(names) >= job.nodes:  # lines 16 to 20; the nodes with the fewest idle GPUs that are enough
                 names.sort(key=lambda name: (len(free[name]), name))

@@ -6,7 +6,7 @@ import pytest
 
 from hpcdl.core.model import JobState, Placement, Share
 from hpcdl.core.profile import Profile
-from hpcdl.elastic import Elastic
+from hpcdl.elastic import Elastic, Optimus
 from tests.elastic.views import RESNET, adopted, decide, gpus, job, node, reasons, running, view
 
 LATE = 500.0  # submitted so long before the view's time that it is initialised
@@ -182,6 +182,15 @@ def test_several_nodes_start_on_idle_gpus_and_keep_them() -> None:
     wide = running(1, 0, placement=held, target=held, nodes=2)
     plan = decide(Elastic(), view(wide, nodes=two))
     assert gpus(plan) == ["n1:0,1+n2:0,1"]
+
+
+def test_nodes_of_two_kinds_where_there_are_no_others() -> None:
+    plan = decide(Elastic(), view(job(1, profile=TWO_KINDS, nodes=2), nodes=V100_K80))
+    assert gpus(plan) == ["n1:0,1,2,3+n2:0,1,2,3"]
+    plan = decide(Elastic(), view(job(1, profile=TWO_KINDS, nodes=2), nodes=(*V100_K80, node("n3", 2, "v100"))))
+    assert gpus(plan) == ["n1:0,1+n3:0,1"]
+    plan = decide(Optimus(), view(job(1, profile=TWO_KINDS, nodes=2), nodes=V100_K80))
+    assert gpus(plan) == ["n1:0+n2:0"]
 
 
 def test_steps_from_accuracies() -> None:
