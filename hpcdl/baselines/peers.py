@@ -98,7 +98,8 @@ class ShortestRemainingTime(Ordered):
         numbers = job.allowed(view.largest_node)
         if left is None or job.profile is None or not numbers:
             return math.inf
-        return left / job.profile.on(kind).rate(numbers[-1], job.nodes)
+        # On the default type, wherever it runs: an order that changes with what it gives would turn in circles.
+        return left / job.profile.rate(numbers[-1], job.nodes)
 
     def words(self, job: JobView, view: View) -> str:
         """See `Ordered.words`."""
