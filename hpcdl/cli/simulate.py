@@ -209,7 +209,9 @@ def _profiles(asked: _Asked, kind: str) -> "dict[str, Profile]":
     from hpcdl.profiles import conf_folder, load_profiles, read_profiles
     from hpcdl.sim.readers import read_throughputs
 
-    found = load_profiles([conf_folder() / "profiles"])
+    if not asked.profile_files:
+        return load_profiles([conf_folder() / "profiles"])
+    found: dict[str, Profile] = {}  # and not ours: a model of the same name would silently have another speed
     for path in asked.profile_files:
         if path.name.lower().removesuffix(".gz").endswith(".csv"):
             found |= read_throughputs(path, kind, asked.gpus_per_node)

@@ -96,7 +96,7 @@ def test_submit_says_when_and_on_which_numbers(fake: FakeDaemon, hpcdl: Run) -> 
     assert fake.requests[-1][2]["jobs"][0]["ect"] == "prior"
     for option, value in (("--deadline", "soon"), ("--gpus", "1,1"), ("--gpus", "0,2"), ("--nodes", "2:1")):
         done = hpcdl("submit", option, value, "x.py")
-        assert (done.code, done.out) == (2, "") and done.err.count("\n") == 1, done
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
 
 
 @pytest.mark.parametrize(
