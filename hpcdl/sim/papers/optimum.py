@@ -44,6 +44,14 @@ class Optimum:
     visited: int
 
     @property
+    def ends(self) -> tuple[float, ...]:
+        """When each job ends, in seconds."""
+        jobs = len(self.decisions[0][1]) if self.decisions else 0
+        return tuple(
+            next((when for when, counts in self.decisions if counts[job] < 0), self.makespan_s) for job in range(jobs)
+        )
+
+    @property
     def suspends(self) -> int:
         """How often a job that had GPUs is given another number before it ends, none included."""
         return sum(
