@@ -7,10 +7,10 @@ from typing import Any
 
 from hpcdl.core.profile import Profile
 from hpcdl.core.units import count, seconds_text
+from hpcdl.report.document import Table, document, table_html
 from hpcdl.report.measures import JobMeasures, RunMeasures, measure
 from hpcdl.report.spans import History, read_history
-from hpcdl.report.style import CSS
-from hpcdl.report.timeline import DEFS, Scale, draw, legend
+from hpcdl.report.timeline import Scale, draw, legend
 
 UTILISATION = (
     "Utilisation is work done over work possible: while a job trains on n GPUs, each of them counts with the share "
@@ -18,16 +18,6 @@ UTILISATION = (
     "GPUs of a job without a profile count in full while it trains. Held is the plain share of GPU time that jobs "
     "held. Lost is the time from a policy's request to suspend until the job trains again."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of texts; numbers are aligned to the right where `right` names their columns."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    right: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +41,7 @@ def render(runs: Sequence[Run], title: str, notes: Sequence[str] = (), tables: S
     """The page: title, notes, tables, then every run with its drawing and measures. The same input, the same page."""
     longest = max(((run.history.end - run.history.begin) * run.factor for run in runs), default=0.0)
     parts = [f"<h1>{escape(title)}</h1>", *(f'<p class="note">{escape(note)}</p>' for note in notes)]
-    parts += [_table(table) for table in tables]
+    parts += [table_html(table) for table in tables]
     for run in runs:
         history, factor = run.history, run.factor
         measures = measure(history, run.profiles)
@@ -61,19 +51,12 @@ def render(runs: Sequence[Run], title: str, notes: Sequence[str] = (), tables: S
         if history.jobs:
             parts.append(f'<p class="figures">{escape(_figures(measures, factor))}</p>')
             parts += [draw(history, Scale(history.begin, longest or 1.0, factor)), legend(history)]
-            parts.append(_table(job_table(measures, factor)))
+            parts.append(table_html(job_table(measures, factor)))
         else:
             parts.append('<p class="note">No job was submitted yet.</p>')
         parts.append("</section>")
     parts.append(f'<p class="note">{escape(UTILISATION)}</p>')
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>{DEFS}<main>\n"
-        + "\n".join(parts)
-        + "\n</main></body></html>\n"
-    )
+    return document(title, parts)
 
 
 def _figures(measures: RunMeasures, factor: float) -> str:
@@ -124,18 +107,3 @@ def job_table(measures: RunMeasures, factor: float) -> Table:
     )
     header = ("Id", "Job", "State", "Start, s", "End, s", "Wait, s", "JCT, s", "GPUs", "Suspends", "Lost, s")
     return Table("", header, rows, frozenset({0, 3, 4, 5, 6, 8, 9}))
-
-
-def _table(table: Table) -> str:
-    def cells(row: Sequence[str], tag: str) -> str:
-        attributes = [' class="right"' if column in table.right else "" for column in range(len(row))]
-        return "".join(
-            f"<{tag}{attribute}>{escape(text)}</{tag}>" for attribute, text in zip(attributes, row, strict=True)
-        )
-
-    caption = f"<caption>{escape(table.title)}</caption>" if table.title else ""
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows)
-    return (
-        f'<div class="table"><table>{caption}<thead><tr>{cells(table.header, "th")}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )

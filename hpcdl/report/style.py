@@ -3,10 +3,14 @@
 CSS = """
 :root{--page:#fff;--ink:#1b1f24;--soft:#5b6470;--line:#d9dee4;--lane:#f3f5f7;--stripe:rgba(255,255,255,.55);
 --dark-stripe:rgba(0,0,0,.42);--grey:#b4bcc6;--c0:#8ec1f0;--c1:#f6bd7a;--c2:#96d6a4;--c3:#e9a3c6;--c4:#c7b2ee;--c5:#f2d769;
---c6:#8fd8d6;--c7:#f0a69a;--c8:#c5d67c;--c9:#b9c3d8}
+--c6:#8fd8d6;--c7:#f0a69a;--c8:#c5d67c;--c9:#b9c3d8;
+--p0:#0072b2;--p1:#d55e00;--p2:#008f68;--p3:#b4548c;--p4:#c48a00;--p5:#4aa3d9;--p6:#6a3d9a;--p7:#5a5a5a;
+--heat:#0b5f96;--bad:#b3261e;--bad-soft:#fdecea}
 @media (prefers-color-scheme:dark){:root{--page:#14171b;--ink:#eceff3;--soft:#a2acb8;--line:#343b44;--lane:#1d2228;
 --stripe:rgba(20,23,27,.45);--dark-stripe:rgba(255,255,255,.5);--grey:#5a636e;--c0:#2866a3;--c1:#99601a;--c2:#2c7a40;
---c3:#94426d;--c4:#6749a6;--c5:#7d6810;--c6:#1c7775;--c7:#9a4435;--c8:#5f7018;--c9:#4f5d7a}}
+--c3:#94426d;--c4:#6749a6;--c5:#7d6810;--c6:#1c7775;--c7:#9a4435;--c8:#5f7018;--c9:#4f5d7a;
+--p0:#4ea3e0;--p1:#ff8b45;--p2:#2cc797;--p3:#ec9aca;--p4:#f0c24b;--p5:#9bd8ff;--p6:#b79cf0;--p7:#c4c8ce;
+--heat:#63b3ec;--bad:#ff8a80;--bad-soft:#3a1d1c}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);
 font:15px/1.45 system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
@@ -49,5 +53,34 @@ caption{text-align:left;font-weight:600;padding:4px 0}
 th,td{padding:4px 12px 4px 0;text-align:left;border-bottom:1px solid var(--line);white-space:nowrap}
 th{color:var(--soft);font-weight:500}
 .right{text-align:right}
-@media (max-width:700px){.odd{display:none}h1{font-size:19px}.name{font-size:11.5px}}
+h3{font-size:15px;margin:18px 0 4px}
+.simulated{border-left:4px solid var(--p0);background:var(--lane);padding:8px 14px;margin:10px 0;max-width:110ch}
+.problems{border-left:4px solid var(--bad);background:var(--bad-soft);padding:8px 14px;margin:10px 0}
+.problems b{color:var(--bad)}
+.problems ul,.notes{margin:4px 0 6px;padding-left:20px;overflow-wrap:anywhere}
+.notes{color:var(--soft);max-width:110ch;font-size:14px}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:10px 28px}
+.chart{margin:6px 0;min-width:0}
+figcaption{font-size:14px}
+figcaption span,.soft{color:var(--soft)}
+.soft{font-size:12px}
+.p0{color:var(--p0)}.p1{color:var(--p1)}.p2{color:var(--p2)}.p3{color:var(--p3)}
+.p4{color:var(--p4)}.p5{color:var(--p5)}.p6{color:var(--p6)}.p7{color:var(--p7)}
+.curve,.reference{fill:none;stroke:currentColor;stroke-width:1.8;vector-effect:non-scaling-stroke}
+.d1{stroke-dasharray:8 3}.d2{stroke-dasharray:3 2}.d3{stroke-dasharray:9 3 2 3}
+.reference{color:var(--grey);stroke-width:1.5}
+.direct{font-size:12px;font-weight:600;fill:var(--ink);stroke:var(--page);stroke-width:3px;paint-order:stroke}
+.direct tspan{fill:currentColor}
+.heat path{stroke:var(--heat);fill:none;shape-rendering:crispEdges}
+.heat .h0{stroke:var(--lane)}
+.h1{stroke-opacity:.2}.h2{stroke-opacity:.38}.h3{stroke-opacity:.57}.h4{stroke-opacity:.78}
+.compare td,.compare th{padding-right:16px}
+.compare tbody th{color:var(--ink);font-weight:400;position:sticky;left:0;background:var(--page)}
+.compare thead th{color:var(--ink);font-weight:600}
+.star{color:var(--p1)}
+details{margin:6px 0 14px}
+summary{cursor:pointer;color:var(--soft)}
+.bars{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr));gap:10px 28px}
+.ours{fill:var(--p0)}.theirs{fill:none;stroke:var(--p1);stroke-width:1.6}
+@media (max-width:700px){.direct{display:none}.odd{display:none}h1{font-size:19px}.name{font-size:11.5px}}
 """.strip()

@@ -120,12 +120,15 @@ def ticks(length: float, most: int = 8) -> list[float]:
     return [float(number * step) for number in range(int(length / step) + 1)]
 
 
-def _tick_text(seconds: float, length: float) -> str:
+def tick_text(seconds: float, length: float) -> str:
+    """A time on an axis that is `length` seconds long, in the unit that suits it."""
     if length <= SECONDS_UP_TO:
         return f"{seconds:.3g} s" if length < 1 else f"{seconds:g} s"
     if length <= 10 * 3600:
         return f"{seconds / 60:g} min"
-    return f"{seconds / 3600:g} h"
+    if length <= 5 * 86400:
+        return f"{seconds / 3600:g} h"
+    return f"{seconds / 86400:g} d"
 
 
 def _axis(scale: Scale, height: int) -> str:
@@ -139,7 +142,7 @@ def _axis(scale: Scale, height: int) -> str:
         parts.append(
             f'<line x1="{x:.3f}%" x2="{x:.3f}%" y1="14" y2="{height + 2}" class="grid"/>'
             f'<g{odd}><text x="{x:.3f}%" y="{height + 17}" text-anchor="{anchor}" class="tick">'
-            f"{_tick_text(seconds, scale.length)}</text></g>"
+            f"{tick_text(seconds, scale.length)}</text></g>"
         )
     return "".join(parts)
 

@@ -1,0 +1,138 @@
+"""The drawing of a run that is too large for a bar per job: the share of each node's GPUs that are held, over time."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from hpcdl.core.units import count, fold_nodes
+from hpcdl.report.curves import Window, spread
+from hpcdl.report.spans import History
+from hpcdl.report.timeline import tick_text, ticks
+
+MOST_ROWS = 64
+COLUMNS = 180
+LEVELS = 5
+LABELS = 64
+_AXIS = 24
+_ABSENT = -1
+
+
+def heat(history: History, length: float, there: Mapping[str, Sequence[Window]] | None = None) -> str:
+    """The strips of one run as a fragment; `length` seconds over the whole width. Nodes beyond MOST_ROWS share rows.
+
+    `there`: when which node is there, on the history's clock; those that are not named are there all the time.
+    """
+    rows = node_rows({gpu.node for gpu in history.gpus})
+    if not rows:
+        return '<p class="note">No GPU has joined yet.</p>'
+    levels = shares_of(history, rows, length, there or {})
+    high = 18 if len(rows) <= 16 else 12 if len(rows) <= 32 else 9
+    gap = 2 if high > 9 else 1
+    height = high * len(rows)
+    every = math.ceil(13 / high)
+    labels = [
+        f'<text x="{LABELS - 6}" y="{high * row + high / 2 + 4:g}" class="row">{escape(_short(names))}'
+        f"<title>{escape(fold_nodes(names))}</title></text>"
+        for row, names in enumerate(rows)
+        if row % every == 0
+    ]
+    # A run of columns is a line as thick as its row without the gap.
+    paths = [
+        f'<path class="h{level}" stroke-width="{high - gap}" d="{_path(levels, level, high)}"/>'
+        for level in range(LEVELS + 1)
+    ]
+    marks = "".join(
+        f'<text x="{100 * at / length:.2f}%" y="{height + 16}" '
+        f'text-anchor="{"start" if at == 0 else "end" if at > 0.95 * length else "middle"}" class="tick{_odd(number)}">'
+        f"{tick_text(at, length)}</text>"
+        for number, at in enumerate(ticks(length))
+    )
+    return (
+        f'<div class="drawing"><svg class="labels" width="{LABELS}" height="{height + _AXIS}" aria-hidden="true">'
+        f'{"".join(labels)}</svg><div class="plot"><svg width="100%" height="{height + _AXIS}" role="img" '
+        f'aria-label="Share of GPUs held by node over time"><svg width="100%" height="{height}" '
+        f'viewBox="0 0 {COLUMNS} {height}" preserveAspectRatio="none" class="heat">{"".join(paths)}</svg>{marks}'
+        "</svg></div></div>"
+    )
+
+
+def _odd(number: int) -> str:
+    return " odd" if number % 2 else ""
+
+
+def heat_legend() -> str:
+    """What the shades mean."""
+    texts = ["idle", *(f"up to {100 * level // LEVELS} %" for level in range(1, LEVELS)), "more: held"]
+    texts[1] = f"held: {texts[1]}"
+    texts[-1] = "more"
+    items = [
+        f'<li><svg width="26" height="14" class="heat" aria-hidden="true"><path class="h{level}" stroke-width="14" '
+        f'd="M0 7h26"/></svg>{text}</li>'
+        for level, text in enumerate(texts)
+    ]
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def node_rows(nodes: set[str]) -> list[list[str]]:
+    """Nodes in the order of their names and numbers, at most MOST_ROWS rows of neighbours."""
+    ordered = sorted(nodes, key=_natural)
+    per = math.ceil(len(ordered) / MOST_ROWS)
+    return [ordered[first : first + per] for first in range(0, len(ordered), per or 1)]
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"([0-9]+)", name) if part]
+
+
+def _short(names: Sequence[str]) -> str:
+    text = names[0] if len(names) == 1 else fold_nodes(names)
+    return text if len(text) <= 10 else f"{names[0][:8]}…" if len(names) == 1 else count(len(names), "node")
+
+
+def shares_of(
+    history: History, rows: Sequence[Sequence[str]], length: float, there: Mapping[str, Sequence[Window]]
+) -> list[list[int]]:
+    """By row and column: 0 for idle, 1 to LEVELS for the share of GPUs held, -1 where no node of the row is there."""
+    row_of = {name: row for row, names in enumerate(rows) for name in names}
+    gpus: dict[str, int] = {}
+    for gpu in history.gpus:
+        gpus[gpu.node] = gpus.get(gpu.node, 0) + 1
+    held = [[0.0] * COLUMNS for _ in rows]
+    possible = [[0.0] * COLUMNS for _ in rows]
+    scale = COLUMNS / length if length > 0 else 0.0
+
+    def add(to: list[list[float]], node: str, window: Window, number: int) -> None:
+        begin, end = (scale * (min(at, history.end) - history.begin) for at in window)
+        spread(begin, end, number, to[row_of[node]])
+
+    for node, number in gpus.items():
+        for window in there.get(node, ((history.begin, history.end),)):
+            add(possible, node, window, number)
+    for span in history.spans:
+        add(held, span.node, (span.start_at, span.end_at), 1)
+    return [
+        [_level(part, whole) for part, whole in zip(parts, wholes, strict=True)]
+        for parts, wholes in zip(held, possible, strict=True)
+    ]
+
+
+def _level(part: float, whole: float) -> int:
+    if whole <= 1e-9:
+        return _ABSENT
+    share = min(1.0, part / whole)
+    return 0 if share < 1e-3 else max(1, math.ceil(share * LEVELS - 1e-6))
+
+
+def _path(levels: Sequence[Sequence[int]], level: int, high: int) -> str:
+    parts = []
+    for row, columns in enumerate(levels):
+        y = f"{high * row + high / 2:g}"
+        begin = None
+        for column, here in enumerate([*columns, None]):
+            if here == level and begin is None:
+                begin = column
+            elif here != level and begin is not None:
+                parts.append(f"M{begin} {y}h{column - begin}")
+                begin = None
+    return "".join(parts)
