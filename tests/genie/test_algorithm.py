@@ -70,6 +70,14 @@ def test_free_nodes_are_packed_best_fit() -> None:
     assert gpus(decide(Genie(), *busy, across, n1=4, n2=4, n3=4))[2] == "n1:1,2+n2:2,3"
 
 
+def test_what_a_job_on_several_nodes_waits_for() -> None:
+    busy = running(1, on(0, 1, 2, node="n1"), total=None)
+    plan = decide(Genie(), busy, job(2, nodes=2, gpus_min=2, gpus_max=2, deadline=100.0), n1=4, n2=4)
+    assert plan.targets[1].reason == (
+        "would be 4 min 35 s late if it started now; needs 2 GPUs on each of 2 nodes, 1 node with them free"
+    )
+
+
 def test_what_runs_is_never_preempted() -> None:
     lazy = running(1, on(0, 1, 2, 3), deadline=1e9, step_at=0.0)
     plan = decide(Genie(), lazy, job(2, deadline=0.0), now=100.0)

@@ -270,7 +270,10 @@ class Runs:
         for hours in DURATIONS_H:
             runs = self.measure(f"{hours} h", self.policies, self._few, partial(lasting, hours))
             rows += rows_of(f"{hours} h", runs, _PAPER_14)
-        note = "15 an hour: the arrivals of 5 and of 10 an hour together."
+        note = (
+            "15 an hour: the arrivals of 5 and of 10 an hour together. These jobs are more than 16 GPUs can do, so the "
+            "queue grows as long as they arrive and QoS falls with the duration; the paper's hardly falls."
+        )
         return self._table("GENIE figure 14 (e, f): duration of arrivals", rows, self._few, note)
 
     def sizes(self) -> Table:
