@@ -10,6 +10,7 @@ import click
 
 from hpcdl.cli.output import Column, Output, outputs, print_ids, print_json, print_table, say
 from hpcdl.cli.output import escape as printable
+from hpcdl.cli.papers import papers
 
 if TYPE_CHECKING:
     from hpcdl.core.policy import Policies
@@ -104,6 +105,9 @@ def simulate(ctx: click.Context, output: Output, **options: Any) -> None:
     """
     if ctx.invoked_subcommand is None:
         _compare(ctx, output, _Asked(**options))
+
+
+simulate.add_command(papers)
 
 
 @dataclass(frozen=True, slots=True)

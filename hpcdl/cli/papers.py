@@ -1,0 +1,96 @@
+"""`hpcdl simulate papers`: every table of the papers, ours beside theirs."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table
+
+if TYPE_CHECKING:
+    from hpcdl.sim.papers.table import Row, Table
+
+
+@click.command()
+@click.option("--only", metavar="NAME,..", help="Of marble, sidecar, genie and unknown these.  [default: all]")
+@click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="No more seeds than these, for a quick look.")
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="The HTML file to draw into."
+)
+@outputs
+@click.pass_context
+def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | None, report: Path | None) -> None:
+    """Reproduce the papers' tables in the simulator: ours beside what they print.
+
+    Takes some minutes. Every figure is simulated, with means and 95 % intervals over seeds.
+    """
+    from hpcdl.sim.papers.all import PAPERS, all_tables
+
+    names = list(dict.fromkeys(part.strip() for part in (only or ",".join(PAPERS)).split(",") if part.strip()))
+    unknown = [name for name in names if name not in PAPERS]
+    if unknown or not names:
+        raise click.BadParameter(f"{only!r}: there are {', '.join(PAPERS)}", ctx, param_hint="'--only'")
+    tables = all_tables(names, seeds, _progress())
+    if report is not None:
+        from hpcdl.cli.files import replace_file
+        from hpcdl.sim.papers.page import papers_page
+
+        replace_file(report, papers_page(tables))
+    if output is Output.JSON:
+        print_json({"simulated": True, "tables": [table.to_json() for table in tables]})
+    elif output is Output.QUIET:
+        print_ids([table.name for table in tables])
+    else:
+        for table in tables:
+            _print(table)
+        if report is not None:
+            print(f"wrote {escape(str(report))}")
+
+
+def _progress() -> Callable[[str], None]:
+    """A line on stderr for each step: it takes minutes."""
+    live = sys.stderr.isatty()
+
+    def show(text: str) -> None:
+        if live:
+            print(f"hpcdl: {text}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _print(table: "Table") -> None:
+    print(f"{escape(table.name)}\n")
+    keys = list(dict.fromkeys(key for row in table.rows for key in row.more))
+    printed = list(dict.fromkeys(key for row in table.rows for key in row.paper))
+    columns = [
+        Column("WORKLOAD", lambda row: row["workload"]),
+        Column("POLICY", lambda row: row["policy"]),
+        *(_figure(key, key.upper()) for key in ("makespan_s", "mean_jct_s", *keys)),
+        *(_figure(f"paper {key}", f"PAPER {key.upper()}") for key in printed),
+    ]
+    print_table(columns, _rows(table.rows))
+    for note in table.notes:
+        print(f"  {escape(note)}")
+    print()
+
+
+def _rows(rows: "Sequence[Row]") -> list[dict[str, Any]]:
+    return [row.to_json() | {f"paper {key}": value for key, value in row.paper.items()} for row in rows]
+
+
+def _figure(key: str, title: str) -> Column:
+    return Column(title.replace("_", " "), lambda row: _text(row.get(key)), right=True)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if isinstance(value, list | tuple):
+        return " to ".join(_text(each) for each in value)
+    return str(value)
