@@ -10,8 +10,9 @@ from typing import Any
 
 from hpcdl.core import events as ev
 from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, Node, Part, Placement, World
-from hpcdl.core.observing import observe, thinned
+from hpcdl.core.observing import observe, observe_save, observe_start, thinned
 from hpcdl.core.transitions import FAILURES, TRANSITIONS, IllegalEvent, state_of
+from hpcdl.core.units import GpuRef
 
 
 def _story(world: World, event: Any, why: str) -> IllegalEvent:
@@ -68,9 +69,11 @@ def _hold(world: World, event: ev.IncarnationEvent, placement: Placement) -> Non
     world.holders.update((gpu, (event.job, event.incarnation)) for gpu in placement.gpus)
 
 
-def _release(world: World, key: tuple[int, int], node: str) -> None:
-    for gpu in [gpu for gpu, holder in world.holders.items() if holder == key and gpu.node == node]:
-        del world.holders[gpu]
+def _release(world: World, key: tuple[int, int], incarnation: Incarnation, node: str) -> None:
+    for share in incarnation.placement.shares if incarnation.placement is not None else ():
+        for gpu in [GpuRef(node, index) for index in share.gpus] if share.node == node else ():
+            if world.holders.get(gpu) == key:
+                del world.holders[gpu]
 
 
 def _job_submitted(world: World, event: ev.JobSubmitted, at: float) -> None:
@@ -112,7 +115,8 @@ def _job_ended(world: World, event: ev.JobEnded, at: float) -> None:
         job, outcome=event.state, finished_at=at, held=False, suspended=False, last_detail=event.detail
     )
     del world.active[job.id]
-    world.targets = {number: target for number, target in world.targets.items() if number != job.id}
+    if job.id in world.targets:
+        world.targets = {number: target for number, target in world.targets.items() if number != job.id}
 
 
 def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
@@ -136,6 +140,7 @@ def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
         requested_at=at,
         granted_at=at if placed else None,
     )
+    world.live[event.job] = None
     world.jobs[job.id] = replace(
         job,
         live=(*job.live, incarnation),
@@ -196,6 +201,7 @@ def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
     job, incarnation = _step(world, event)
     _part(world, event, incarnation)
     if incarnation.ready_at is None:
+        observe_start(world, job, incarnation, at)
         incarnation = replace(
             incarnation, ready_at=at, ready_step=event.step, progressed_at=at, progressed_step=event.step
         )
@@ -249,7 +255,7 @@ def _gpus_freed(world: World, event: ev.GpusFreed, at: float) -> None:
     part = _part(world, event, incarnation)
     if not part.exited:
         raise _story(world, event, f"its processes on {event.node} have not exited")
-    _release(world, (job.id, incarnation.number), event.node)
+    _release(world, (job.id, incarnation.number), incarnation, event.node)
     _put(world, job, _put_part(incarnation, replace(part, freed=True)))
 
 
@@ -260,11 +266,15 @@ def _noted(world: World, event: ev.Noted, at: float) -> None:
 def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> None:
     job, incarnation = _step(world, event)
     live = tuple(inc for inc in job.live if inc.number != incarnation.number)
+    if not live:
+        world.live.pop(job.id, None)
     if incarnation.placement is None:
         # A warm start that failed, or that ended well without the gate having been opened: from here on cold starts.
         failed = event.cause in FAILURES or event.cause is Cause.DONE
         world.jobs[job.id] = replace(job, live=live, warm_failed=job.warm_failed or failed)
         return
+    if event.cause is Cause.SUSPENDED:
+        observe_save(world, job, incarnation, at)
     signature = event.signature
     failed = event.cause in FAILURES
     same = failed and signature == job.last_failure
@@ -323,11 +333,11 @@ def _node_silent(world: World, event: ev.NodeSilent, at: float) -> None:
 def _node_lost(world: World, event: ev.NodeLost, at: float) -> None:
     node = _known_node(world, event)
     world.nodes[event.node] = replace(node, connected=False, lost=True, reason=event.reason, since=at)
-    for number in world.active:
+    for number in world.live:
         for incarnation in world.jobs[number].live:
             part = incarnation.part(event.node)
             if part is not None and not part.gone:
-                _release(world, (number, incarnation.number), event.node)
+                _release(world, (number, incarnation.number), incarnation, event.node)
                 # What has exited was not ended by the loss; only its GPUs went with the node.
                 gone = replace(part, freed=True) if part.exited else replace(part, lost=True, detail=event.reason)
                 _put(world, world.jobs[number], _put_part(incarnation, gone))
@@ -417,3 +427,28 @@ EFFECTS: dict[type[ev.Event], Callable[[World, Any, float], None]] = {
     ev.TroubleSeen: _trouble_seen,
 }
 """What `fold` does for each kind of event: (world, event, at), raising IllegalEvent before anything is changed."""
+
+_OF_JOBS = ("jobs",)
+WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, _OF_JOBS) | {
+    ev.JobSubmitted: ("jobs", "active", "request_ids"),
+    ev.JobEnded: ("jobs", "active"),
+    ev.StartRequested: ("jobs", "holders", "live"),
+    ev.OpenRequested: ("jobs", "holders"),
+    ev.TrainerReady: ("jobs", "observed"),
+    ev.Progressed: ("jobs", "observed"),
+    ev.GpusFreed: ("jobs", "holders"),
+    ev.Noted: (),
+    ev.IncarnationEnded: ("jobs", "live", "observed"),
+    ev.NodeJoined: ("nodes",),
+    ev.NodeSilent: ("nodes",),
+    ev.NodeLost: ("nodes", "jobs", "holders"),
+    ev.GpuChanged: ("nodes",),
+    ev.ReportsSeen: ("nodes",),
+    ev.DaemonStarted: ("nodes",),
+    ev.DaemonStopping: (),
+    ev.PolicyChosen: (),
+    ev.ObjectiveChosen: (),
+    ev.PlanAdopted: (),
+    ev.TroubleSeen: (),
+}
+"""The dicts of the world in which each kind of event replaces entries; it leaves the others alone."""

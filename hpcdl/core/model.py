@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hpcdl.core.profile import Observation
+from hpcdl.core.profile import Seen, Timing
 from hpcdl.core.units import GpuRef
 
 
@@ -431,8 +431,9 @@ class World:
 
     `seq`, `at`: number and time of the last event. `active`: the ids of unfinished jobs, in order of submission (a dict
     for its order). `holders`: which (job, incarnation) holds a GPU. `request_ids`: the jobs of each submit.
-    `targets`, `warm`: the plan that was adopted last. `fence`: of the newest daemon. `observed`: how fast jobs trained,
-    by `JobSpec.learns_as`.
+    `targets`, `warm`: the plan that was adopted last. `fence`: of the newest daemon. `observed`: what jobs showed, by
+    `JobSpec.learns_as`, what was seen last at the end; `usual_times`: how long starts and suspends took all of them.
+    `live`: the ids of jobs that have incarnations; it follows from `jobs`, and is not stored.
     """
 
     seq: int = 0
@@ -450,4 +451,9 @@ class World:
     stopping: bool = False
     stopping_now: bool = False
     next_job: int = 1
-    observed: dict[str, tuple[Observation, ...]] = field(default_factory=dict)
+    observed: dict[str, Seen] = field(default_factory=dict)
+    usual_times: tuple[Timing, ...] = ()
+    live: dict[int, None] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.live = {number: None for number in self.active if number in self.jobs and self.jobs[number].live}

@@ -1,18 +1,32 @@
-"""What progress reports teach: how fast jobs like this one train, on which GPUs, and how their metric rises.
+"""What jobs show while they run: how fast they train on which GPUs, and how long their starts and suspends take.
 
-Only `effects` calls it. The observations are part of the world, so a replay learns the same; `Profiles` makes profiles
-of them.
+Only `effects` calls what changes the world. What was seen is part of it, so a replay learns the same; `Profiles` makes
+profiles of it.
 """
 
+from collections.abc import Iterable
+
 from hpcdl.core.model import Incarnation, Job, Placement, World
-from hpcdl.core.profile import Observation
+from hpcdl.core.profile import Observation, Seen, Timing
 from hpcdl.core.units import gpu_kind
 
 MEMORY_S = 24 * 3600.0
 """Seconds of training after which older observations count less: machines and scripts change."""
 
+MEMORY_TIMES = 30.0
+"""So many starts or suspends after which older ones count less."""
+
 POINTS = 64
 """Points of a metric that are kept."""
+
+KEPT = 1_000
+"""Kinds of jobs (by model and script) of which is kept what was seen; those that ran last."""
+
+KEPT_RATES = 64
+"""Numbers of GPUs, for each of these."""
+
+LEAST_S = 5.0
+"""A suspend ends a stretch of training within a step; from so many seconds on that is no matter."""
 
 
 def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: float) -> None:
@@ -20,25 +34,91 @@ def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: flo
     since, placement = incarnation.progressed_at, incarnation.placement
     if since is None or placement is None or at <= since or step <= incarnation.progressed_step:
         return
-    if incarnation.asked_at is not None or len({len(share.gpus) for share in placement.shares}) != 1:
-        return  # it may be saving, or the placement is not one that a curve has a place for
+    if incarnation.asked_at is not None:
+        at = incarnation.asked_at  # from then on it finishes a step, and saves
+        if at - since < LEAST_S:
+            return
+    if incarnation.ending is not None or len({len(share.gpus) for share in placement.shares}) != 1:
+        return  # it may have been killed, or the placement is not one that a curve has a place for
     spot = (_kind_on(world, placement), len(placement.shares), placement.per_node)
-    key = job.spec.learns_as
     steps, seconds = float(step - incarnation.progressed_step), at - since
+    before = world.observed.get(job.spec.learns_as, Seen())
     others = []
-    for known in world.observed.get(key, ()):
+    for known in before.rates:
         if (known.kind, known.nodes, known.gpus) == spot:
             weight = min(1.0, MEMORY_S / known.seconds)
             steps, seconds = steps + weight * known.steps, seconds + weight * known.seconds
         else:
             others.append(known)
-    world.observed[key] = (*others, Observation(*spot, steps, seconds))
+    rates = (*others[-KEPT_RATES + 1 :], Observation(*spot, steps, seconds))
+    _keep(world, job, Seen(rates, before.times))
+
+
+def observe_start(world: World, job: Job, incarnation: Incarnation, at: float) -> None:
+    """Its training loop begins now: adds how long that took with the GPUs that it waited for."""
+    placement, since = incarnation.placement, incarnation.granted_at
+    if placement is None or since is None or at < since:
+        return
+    if job.last is None:
+        what = "startup_s"
+    elif job.last.nodes != placement.nodes:
+        what = "move_s"
+    else:
+        what = "resume_up_s" if len(placement.gpus) > len(job.last.gpus) else "resume_s"
+    _took(world, job, what, at - since)
+
+
+def observe_save(world: World, job: Job, incarnation: Incarnation, at: float) -> None:
+    """It trained, was asked to suspend, and is gone now: adds how long that took."""
+    if incarnation.asked_at is None or incarnation.ready_at is None or at < incarnation.asked_at:
+        return
+    target = world.targets.get(job.id)
+    aim = None if target is None else target.placement
+    moves = aim is not None and aim.nodes != incarnation.nodes
+    _took(world, job, "move_save_s" if moves else "save_s", at - incarnation.asked_at)
+
+
+def seen_of(world: World, key: str) -> Seen | None:
+    """What was seen of jobs with this `learns_as`, with the usual times where they showed none; None without a step."""
+    seen = world.observed.get(key)
+    if seen is None or not seen.rates:
+        return None
+    own = {timing.what for timing in seen.times}
+    usual = tuple(timing for timing in world.usual_times if timing.what not in own)
+    return Seen(seen.rates, (*seen.times, *usual)) if usual else seen
 
 
 def thinned(points: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
     """The points, without every second one of the older half once there are too many: few show a curve."""
     half = POINTS // 2
     return points if len(points) <= POINTS else points[:-half:2] + points[-half:]
+
+
+def _took(world: World, job: Job, what: str, seconds: float) -> None:
+    before = world.observed.get(job.spec.learns_as, Seen())
+    _keep(world, job, Seen(before.rates, _with(before.times, what, seconds)))
+    world.usual_times = _with(world.usual_times, what, seconds)
+
+
+def _with(times: Iterable[Timing], what: str, seconds: float) -> tuple[Timing, ...]:
+    many = 1.0
+    others = []
+    for known in times:
+        if known.what == what:
+            weight = min(1.0, MEMORY_TIMES / known.times)
+            many, seconds = many + weight * known.times, seconds + weight * known.seconds
+        else:
+            others.append(known)
+    return (*others, Timing(what, many, seconds))
+
+
+def _keep(world: World, job: Job, seen: Seen) -> None:
+    """Puts it at the end, and drops what has been at the front for longest where there is too much."""
+    key = job.spec.learns_as
+    world.observed.pop(key, None)
+    world.observed[key] = seen
+    if len(world.observed) > KEPT:
+        del world.observed[next(iter(world.observed))]
 
 
 def _kind_on(world: World, placement: Placement) -> str:

@@ -1,11 +1,13 @@
 """What a policy sees (`View`), what it answers (`Plan`), and `check`, which no plan may skip."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import Any, TypeAlias, overload
 
 from hpcdl.core.model import Job, JobState, Placement, Role, Share, Target
-from hpcdl.core.profile import Observation, Profile
+from hpcdl.core.profile import Profile, Seen
 from hpcdl.core.units import GpuRef, count, fold_nodes
 
 
@@ -19,6 +21,14 @@ class NodeView:
     name: str
     gpus: tuple[int, ...]
     kind: str = ""
+
+
+class Standing(Enum):
+    """Where a job stands between two plans; see the properties of `View`."""
+
+    STEADY = "steady"
+    WAITING = "waiting"
+    BETWEEN = "between"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,13 @@ class JobView:
     def __post_init__(self) -> None:
         if self.nodes_max < self.nodes:
             object.__setattr__(self, "nodes_max", self.nodes)
+
+    @property
+    def standing(self) -> Standing:
+        """How a plan has to treat it if it says nothing of its own about it."""
+        if self.blocked or self.leaving or (self.placement is None and self.target is not None):
+            return Standing.BETWEEN
+        return Standing.WAITING if self.placement is None else Standing.STEADY
 
     def allowed(self, limit: int) -> tuple[int, ...]:
         """The numbers of GPUs that it may have on a node with `limit` of them, ascending; empty where none fits."""
@@ -123,10 +140,64 @@ class View:
     jobs: tuple[JobView, ...]
     objective: str = "makespan"
     bare: frozenset[str] = frozenset()
+    memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What follows from this value alone and was worked out before."""
+
+    @property
+    def steady(self) -> tuple[JobView, ...]:
+        """Jobs that hold GPUs, are not leaving them, and are not blocked; in order."""
+        return self._sorted()[Standing.STEADY]
+
+    @property
+    def waiting(self) -> tuple[JobView, ...]:
+        """Jobs that hold nothing, were given nothing by the last plan, and are not blocked; in order."""
+        return self._sorted()[Standing.WAITING]
+
+    @property
+    def between(self) -> tuple[JobView, ...]:
+        """All other jobs: blocked, leaving, or about to start on what the last plan gave them; in order."""
+        return self._sorted()[Standing.BETWEEN]
+
+    def _sorted(self) -> dict[Standing, tuple[JobView, ...]]:
+        found: dict[Standing, tuple[JobView, ...]] | None = self.memo.get("standing")
+        if found is None:
+            found = {each: tuple(job for job in self.jobs if job.standing is each) for each in Standing}
+            self.memo["standing"] = found
+        return found
+
+    @property
+    def by_id(self) -> Mapping[int, JobView]:
+        """The jobs by their ids."""
+        found: dict[int, JobView] | None = self.memo.get("by_id")
+        if found is None:
+            found = self.memo["by_id"] = {job.id: job for job in self.jobs}
+        return found
+
+    @property
+    def by_node(self) -> Mapping[str, tuple[JobView, ...]]:
+        """The jobs that hold GPUs of a node, also where they are leaving them; nodes without such jobs are missing."""
+        found: dict[str, tuple[JobView, ...]] | None = self.memo.get("by_node")
+        if found is None:
+            found = {}
+            for job in self.jobs:
+                for name in () if job.placement is None else job.placement.nodes:
+                    found[name] = (*found.get(name, ()), job)
+            self.memo["by_node"] = found
+        return found
 
     def kind_of(self, node: str) -> str:
         """The type of GPU of a node, "" where it is not known."""
-        return next((each.kind for each in self.nodes if each.name == node), "")
+        kinds: dict[str, str] | None = self.memo.get("kinds")
+        if kinds is None:
+            kinds = self.memo["kinds"] = {each.name: each.kind for each in self.nodes}
+        return kinds.get(node, "")
+
+    def gpus_of(self, node: str) -> frozenset[int]:
+        """The GPUs of a node that may be granted; none of a node that is away."""
+        gpus: dict[str, frozenset[int]] | None = self.memo.get("gpus")
+        if gpus is None:
+            gpus = self.memo["gpus"] = {each.name: frozenset(each.gpus) for each in self.nodes}
+        return gpus.get(node, frozenset())
 
     @property
     def largest_node(self) -> int:
@@ -134,11 +205,79 @@ class View:
         return max((len(node.gpus) for node in self.nodes), default=0)
 
 
+class Targets(Sequence[Target]):
+    """A target for each job of a view, of which those that say nothing new are made only when they are asked for.
+
+    `named`: by job. Of the other jobs, the steady ones keep what they hold and the rest gets nothing; `why` says the
+    reason, from what does not change any more. With thousands of jobs waiting, a plan is mostly of these.
+    """
+
+    __slots__ = ("named", "view", "_why")
+
+    def __init__(self, view: View, named: Mapping[int, Target], why: Callable[[JobView], str]) -> None:
+        self.view, self.named, self._why = view, named, why
+
+    def of(self, job: JobView) -> Target:
+        """The target of a job of the view."""
+        known = self.named.get(job.id)
+        if known is not None:
+            return known
+        return Target(job.id, job.placement if job.standing is Standing.STEADY else None, self._why(job))
+
+    def new(self) -> Iterable[Target]:
+        """All that may differ from what the last plan said, in order."""
+        jobs = [job for job in self.view.steady if job.target is not job.placement and job.id not in self.named]
+        jobs += [job for job in self.view.between if job.id not in self.named]
+        return sorted([*self.named.values(), *map(self.of, jobs)], key=lambda target: target.job)
+
+    def __len__(self) -> int:
+        return len(self.view.jobs)
+
+    @overload
+    def __getitem__(self, index: int) -> Target: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Target, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Target | tuple[Target, ...]:
+        jobs = self.view.jobs[index]
+        return self.of(jobs) if isinstance(jobs, JobView) else tuple(map(self.of, jobs))
+
+    def __iter__(self) -> Iterator[Target]:
+        return map(self.of, self.view.jobs)
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, Targets | tuple) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+class Reasons(Mapping[int, str]):
+    """The reasons of a plan by job, made when they are asked for."""
+
+    def __init__(self, plan: "Plan | None" = None) -> None:
+        targets = () if plan is None else plan.targets
+        self._targets = targets if isinstance(targets, Targets) else None
+        self._said = {} if self._targets is not None else {target.job: target.reason for target in targets}
+
+    def __getitem__(self, number: int) -> str:
+        return self._said[number] if self._targets is None else self._targets.of(self._targets.view.by_id[number]).reason
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._said if self._targets is None else self._targets.view.by_id)
+
+    def __len__(self) -> int:
+        return len(self._said) if self._targets is None else len(self._targets)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is wanted. `targets`: one for each job of the view, with its reason. `wake_at`: when to be asked again."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[Target, ...] | Targets
     warm: tuple[int, ...] = ()
     wake_at: float | None = None
     optimal: bool = False
@@ -154,18 +293,36 @@ class BadPlan(ValueError):
     """The plan breaks a promise; the message says which."""
 
 
+Learn: TypeAlias = Callable[[str, Seen], Profile | None]
+Foresee: TypeAlias = Callable[[tuple[tuple[int, float], ...], float], float | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """Profiles by lower-case name; and what makes one of what was observed, for jobs that name none."""
+    """Profiles by lower-case name; and what says of jobs that tell less how fast and how long they are.
+
+    `learn`: makes a profile of what was seen of jobs alike, by their `JobSpec.learns_as`; None where it cannot. It is
+    asked again whenever more was seen. `foresee`: after how many steps a metric that rose like these (step, metric)
+    reaches a target; None where that cannot be said. Both give the same for the same arguments.
+    """
 
     by_name: Mapping[str, Profile] = field(default_factory=dict)
-    learn: Callable[[str, tuple[Observation, ...]], Profile | None] | None = None
+    learn: Learn | None = None
+    foresee: Foresee | None = None
 
-    def of(self, job: Job, observed: tuple[Observation, ...] = ()) -> Profile | None:
+    def of(self, job: Job, seen: Seen | None = None) -> Profile | None:
         """The profile that a job names, else the one learnt from jobs like it, or None."""
         if job.spec.profile:
             return self.by_name.get(job.spec.profile.lower())
-        return self.learn(job.spec.learns_as, observed) if self.learn is not None and observed else None
+        return self.learn(job.spec.learns_as, seen) if self.learn is not None and seen is not None else None
+
+    def total_of(self, job: Job) -> int | None:
+        """Steps of the job in all: as it or its trainer says, else when its metric will have reached its target."""
+        if job.total is not None or self.foresee is None or job.spec.accuracy_target is None or not job.accuracy:
+            return job.total
+        steps = self.foresee(job.accuracy, job.spec.accuracy_target)
+        # Past the prediction and short of the target still: it goes on for a while, as far as anybody knows.
+        return None if steps is None else max(math.ceil(steps), job.accuracy[-1][0] + 1)
 
 
 def check(plan: Plan, view: View) -> None:
@@ -176,12 +333,9 @@ def check(plan: Plan, view: View) -> None:
     blocked jobs have none; a job that cannot be suspended keeps what it holds. A job that holds nothing and is started
     ahead (`warm`) may be given GPUs that another one goes on holding: it waits for them at the gate.
     """
-    jobs = {job.id: job for job in view.jobs}
-    nodes = {node.name: set(node.gpus) for node in view.nodes}
-    targets = plan.by_job()
-    if len(targets) != len(plan.targets) or targets.keys() != jobs.keys():
-        raise BadPlan(f"targets must name each unfinished job once, got {sorted(t.job for t in plan.targets)}")
-    taken: dict[str, set[int]] = {name: set() for name in nodes}
+    jobs = view.by_id
+    targets = _said(plan, view)
+    taken: dict[str, set[int]] = {}
     ahead = {number for number in plan.warm if number in jobs and jobs[number].placement is None}
     for number, target in targets.items():
         job, placement = jobs[number], target.placement
@@ -192,9 +346,11 @@ def check(plan: Plan, view: View) -> None:
                 raise BadPlan(f"job {number} cannot be suspended, and the plan takes its GPUs")
             continue
         if placement is not job.placement or job.blocked:
-            _check_placement(job, placement, nodes)
+            _check_placement(job, placement, view)
         for share in placement.shares if number not in ahead else ():
-            there = taken.setdefault(share.node, set())
+            there = taken.get(share.node)
+            if there is None:
+                there = taken[share.node] = _kept_on(view, share.node, targets)
             if not there.isdisjoint(share.gpus):
                 raise _given_twice(plan, share, number)
             there.update(share.gpus)
@@ -205,17 +361,46 @@ def check(plan: Plan, view: View) -> None:
         _check_ahead(plan, view, ahead, taken)
 
 
+def _said(plan: Plan, view: View) -> Mapping[int, Target]:
+    """The plan's targets by job, but for those of which it says nothing that could be wrong."""
+    targets = plan.targets
+    if isinstance(targets, Targets) and targets.view is view:
+        if any(number != target.job or number not in view.by_id for number, target in targets.named.items()):
+            raise BadPlan(f"targets must be of unfinished jobs, got {sorted(targets.named)}")
+        for job in (*view.steady[:1], *view.between[:1], *view.waiting[:1]):
+            if not targets.of(job).reason:
+                raise BadPlan(f"job {job.id} has no reason")
+        return targets.named
+    found = plan.by_job()
+    if len(found) != len(targets) or found.keys() != view.by_id.keys():
+        raise BadPlan(f"targets must name each unfinished job once, got {sorted(each.job for each in targets)}")
+    return found
+
+
+def _kept_on(view: View, node: str, targets: Mapping[int, Target]) -> set[int]:
+    """GPUs of the node that jobs keep of which the plan says nothing."""
+    kept: set[int] = set()
+    for job in view.by_node.get(node, ()):
+        if job.id not in targets and job.placement is not None and job.standing is Standing.STEADY:
+            kept.update(gpu for share in job.placement.shares if share.node == node for gpu in share.gpus)
+    return kept
+
+
 def _check_ahead(plan: Plan, view: View, ahead: set[int], taken: dict[str, set[int]]) -> None:
     """What jobs are to wait for at the gate is free for them, or held now by a job that goes on."""
     held: dict[str, set[int]] = {}
-    for job in view.jobs:
+    for job in (*view.steady, *view.between):
         for share in job.placement.shares if job.placement is not None and not job.leaving else ():
             held.setdefault(share.node, set()).update(share.gpus)
-    for target in plan.targets:
-        if target.job not in ahead or target.placement is None:
+    targets = _said(plan, view)
+    for number in sorted(ahead):
+        target = targets.get(number)
+        if target is None or target.placement is None:
             continue
         for share in target.placement.shares:
-            there = taken.setdefault(share.node, set())
+            there = taken.get(share.node)
+            if there is None:
+                there = taken[share.node] = _kept_on(view, share.node, targets)
             if not (there & set(share.gpus)) <= held.get(share.node, set()):
                 raise _given_twice(plan, share, target.job)
             there.update(share.gpus)
@@ -233,7 +418,7 @@ def _given_twice(plan: Plan, share: Share, number: int) -> BadPlan:
     return BadPlan(f"job {number} is given a GPU of {share.node} twice")
 
 
-def _check_placement(job: JobView, placement: Placement, nodes: dict[str, set[int]]) -> None:
+def _check_placement(job: JobView, placement: Placement, view: View) -> None:
     if job.blocked:
         raise BadPlan(f"job {job.id} is placed, but {job.blocked}")
     if placement.role is Role.BACKGROUND:
@@ -252,5 +437,5 @@ def _check_placement(job: JobView, placement: Placement, nodes: dict[str, set[in
             )
         if job.counts and len(share.gpus) not in job.counts:
             raise BadPlan(f"job {job.id} takes {', '.join(map(str, job.counts))} GPUs, gets {len(share.gpus)}")
-        if not set(share.gpus) <= nodes.get(share.node, set()):
+        if not view.gpus_of(share.node).issuperset(share.gpus):
             raise BadPlan(f"job {job.id}: node {share.node} cannot grant GPUs {share.gpus}")

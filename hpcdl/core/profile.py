@@ -43,6 +43,26 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """How long something round a start or a suspend took: `seconds` in all, for `times` of it.
+
+    `what`: the time of `Profile` that it shows: startup_s, save_s, resume_s, resume_up_s, move_save_s or move_s.
+    """
+
+    what: str
+    times: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of jobs that scale alike: how fast they trained, and how long starts and suspends took."""
+
+    rates: tuple[Observation, ...] = ()
+    times: tuple[Timing, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Throughput by GPUs and nodes, from points; and the times round a start and a suspend.
 

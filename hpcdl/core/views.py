@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from hpcdl.core.model import GpuInfo, Job, Node, Target, World
+from hpcdl.core.observing import seen_of
 from hpcdl.core.plan import JobView, NodeView, Profiles, View
-from hpcdl.core.profile import Profile
+from hpcdl.core.profile import Profile, Seen, Timing
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count, gpu_kind
 
@@ -19,12 +20,23 @@ class _MadeOf:
     view: JobView
 
 
+@dataclass(frozen=True, slots=True)
+class _Learnt:
+    """A profile that was learnt, None where nothing could be, and of what."""
+
+    own: Seen
+    usual: tuple[Timing, ...]
+    seen: Seen | None
+    profile: Profile | None
+
+
 class Views:
     """Makes views, one after another, of one world as it goes on. Only a cache: `Views().build` gives the same."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, _MadeOf] = {}
         self._nodes: dict[str, tuple[tuple[GpuInfo, ...], NodeView]] = {}
+        self._learnt_of: dict[str, _Learnt] = {}
         self._largest = -1
 
     def build(self, world: World, profiles: Profiles, now: float) -> View:
@@ -43,6 +55,8 @@ class Views:
         if largest != self._largest:
             self._largest = largest
             self._jobs.clear()
+        if len(self._learnt_of) > 2 * len(world.observed) + 100:
+            self._learnt_of.clear()
         jobs = tuple([self._job(world, world.jobs[number], profiles, now) for number in world.active])
         if len(self._jobs) > 2 * len(jobs) + 100:
             self._jobs = {job.id: self._jobs[job.id] for job in jobs}
@@ -61,8 +75,7 @@ class Views:
     def _job(self, world: World, job: Job, profiles: Profiles, now: float) -> JobView:
         target = world.targets.get(job.id)
         spec = job.spec
-        observed = world.observed.get(spec.learns_as, ()) if spec.profile is None and world.observed else ()
-        profile = profiles.of(job, observed)
+        profile = profiles.of(job) if spec.profile is not None else self._learnt(world, job, profiles)
         blocked = blocked_why(world, job, now)
         known = self._jobs.get(job.id)
         if (
@@ -73,9 +86,30 @@ class Views:
             and known.view.blocked == blocked
         ):
             return known.view
-        view = _job_view(job, target, profile, blocked, self._largest)
+        if known is not None and known.job.accuracy is job.accuracy and known.job.total is job.total:
+            total = known.view.total
+        else:
+            total = profiles.total_of(job)
+        view = _job_view(job, target, profile, total, blocked, self._largest)
         self._jobs[job.id] = _MadeOf(job, target, profile, view)
         return view
+
+    def _learnt(self, world: World, job: Job, profiles: Profiles) -> Profile | None:
+        """What was learnt from jobs alike; made anew only after more was seen of them."""
+        key = job.spec.learns_as
+        own = world.observed.get(key)
+        if own is None or profiles.learn is None:
+            return None
+        known = self._learnt_of.get(key)
+        if known is not None and known.own is own and known.usual is world.usual_times:
+            return known.profile
+        seen = seen_of(world, key)
+        if known is not None and known.seen == seen:
+            profile = known.profile
+        else:
+            profile = None if seen is None else profiles.of(job, seen)
+        self._learnt_of[key] = _Learnt(own, world.usual_times, seen, profile)
+        return profile
 
 
 def build_view(world: World, profiles: Profiles, now: float) -> View:
@@ -88,7 +122,9 @@ def can_suspend(job: Job) -> bool:
     return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")
 
 
-def _job_view(job: Job, target: Target | None, profile: Profile | None, blocked: str, largest: int) -> JobView:
+def _job_view(
+    job: Job, target: Target | None, profile: Profile | None, total: int | None, blocked: str, largest: int
+) -> JobView:
     running = job.running
     spec = job.spec
     return JobView(
@@ -99,7 +135,7 @@ def _job_view(job: Job, target: Target | None, profile: Profile | None, blocked:
         gpus_max=max(spec.gpus_min, largest if spec.gpus_max is None else spec.gpus_max),
         nodes=spec.nodes,
         step=job.step or 0,
-        total=job.total,
+        total=total,
         profile=profile,
         placement=None if running is None else running.placement,
         target=None if target is None else target.placement,

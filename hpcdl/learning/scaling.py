@@ -1,12 +1,18 @@
 """The scaling curve of a job that has no profile, learnt from the progress that it reports while it runs."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from hpcdl.core.profile import Observation, Point, Profile
+from hpcdl.core.profile import Observation, Point, Profile, Seen, Timing
 from hpcdl.learning.posterior import Array, Place, Posterior
+
+STARTUP_S = 30.0
+SAVE_S = 5.0
+
+TIMED = ("startup_s", "save_s", "resume_s", "resume_up_s", "move_save_s", "move_s")
+"""The times of a profile that starts and suspends show."""
 
 MANY = 16  # up to here every number of GPUs or nodes has a point in a profile; past it about every fifth
 
@@ -107,21 +113,48 @@ def fit_curve(observations: Iterable[Observation], limit_gpus: int, limit_nodes:
 
 def learner(
     limit_gpus: int, limit_nodes: int = 1, kinds: Iterable[str] = (), base: Profile | None = None
-) -> Callable[[str, tuple[Observation, ...]], Profile | None]:
-    """What makes a profile of a name and of what was observed under it, as `hpcdl.core.plan.Profiles.learn` wants it.
+) -> Callable[[str, Seen], Profile | None]:
+    """What makes a profile of a name and of what was seen under it, as `hpcdl.core.plan.Profiles.learn` wants it.
 
-    The limits and kinds are those of the cluster; `base` gives the costs of starting and suspending. The profile's
-    default curve is for kinds that it has none of. None where no step was seen yet. The same arguments give the same
-    object again, which has remembered its rates.
+    The limits and kinds are those of the cluster; `base` gives the costs of starting and suspending as far as they were
+    not seen (None: `costs_of`). The profile's default curve is for kinds that it has none of. None where no step was
+    seen yet. The same arguments give the same object again, which has remembered its rates.
     """
     wanted = tuple(kinds)
 
     @lru_cache(maxsize=4096)
-    def learn(name: str, observed: tuple[Observation, ...]) -> Profile | None:
-        curve = fit_curve(observed, limit_gpus, limit_nodes)
-        return curve.to_profile(name, base, wanted) if curve.known else None
+    def curve(name: str, rates: tuple[Observation, ...]) -> Profile | None:
+        found = fit_curve(rates, limit_gpus, limit_nodes)
+        return found.to_profile(name, base, wanted) if found.known else None
+
+    @lru_cache(maxsize=4096)
+    def learn(name: str, seen: Seen) -> Profile | None:
+        found = curve(name, seen.rates)
+        return None if found is None else with_times(found, costs_of(seen.times, base))
 
     return learn
+
+
+def with_times(profile: Profile, times: Mapping[str, float]) -> Profile:
+    """The profile with other times, by the names of its fields."""
+    return replace(profile, **times)  # type: ignore[arg-type]  # seconds only
+
+
+def costs_of(times: Iterable[Timing], base: Profile | None = None) -> dict[str, float]:
+    """The times of a profile, by the names of its fields, as they were seen: means.
+
+    Where they were not, those of `base`; without it a start takes STARTUP_S, a save SAVE_S, and a resume as long as a
+    start, until the first of each was seen.
+    """
+    seen = {timing.what: timing.seconds / timing.times for timing in times if timing.what in TIMED and timing.times > 0}
+    if base is None:
+        seen.setdefault("startup_s", STARTUP_S)
+        seen.setdefault("save_s", SAVE_S)
+        again = [seen[what] for what in ("resume_s", "resume_up_s") if what in seen]
+        seen.setdefault("resume_s", again[0] if again else seen["startup_s"])
+    elif "startup_s" in seen:
+        seen["startup_s"] = max(seen["startup_s"], base.gate_s)
+    return seen
 
 
 def _check_places(places: Sequence[Place]) -> None:

@@ -17,9 +17,9 @@ from hpcdl.core import events as ev
 from hpcdl.core.intake import Settings
 from hpcdl.core.journal import MemoryJournal, Request
 from hpcdl.core.model import GpuInfo, JobSpec, Purpose
-from hpcdl.core.plan import Profiles
+from hpcdl.core.plan import Learn, Profiles
 from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Observation, Profile
+from hpcdl.core.profile import Profile
 from hpcdl.report.spans import history_of
 from hpcdl.sim.conditions import Conditions, Simulated
 from hpcdl.sim.trainers import Delays, Past, Trainer, predicted_total
@@ -28,8 +28,6 @@ from hpcdl.sim.workload import NodeSpell, SimJob, Workload, check_fits
 GRACE_S = 3600.0
 DECISIONS_PER_JOB = 2_000
 """A policy that is asked more often than this for each job turns in circles."""
-
-Learn = Callable[[str, tuple[Observation, ...]], Profile | None]
 
 
 def simulate(

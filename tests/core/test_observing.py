@@ -1,0 +1,175 @@
+"""What jobs show while they run, and what is made of it."""
+
+import pytest
+
+from hpcdl.core import events as ev
+from hpcdl.core import observing
+from hpcdl.core.lifecycle import fold
+from hpcdl.core.model import Cause, GpuInfo, JobSpec, Placement, Purpose, Role, Share, Target, World
+from hpcdl.core.plan import Profiles
+from hpcdl.core.profile import Observation, Profile, Seen, Timing
+from hpcdl.core.views import Views, build_view
+
+KEY = "vgg @ train.py"
+
+
+class Story:
+    """Events of one world, each at its time."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        for name, kind in (("n1", "Tesla V100"), ("n2", "Tesla V100")):
+            gpus = tuple(GpuInfo(index, f"{name}-{index}", kind) for index in range(4))
+            self.then(0, ev.NodeJoined(name, gpus, log_id=name))
+
+    def then(self, at: float, event: ev.Event) -> None:
+        self.world = fold(self.world, [ev.Recorded(self.world.seq + 1, at, 1, event)])
+
+    def submit(self, number: int = 1, model: str = "VGG", **more: object) -> None:
+        spec = JobSpec(("python", "/x/train.py"), "a name", model=model, gpus_max=4, steps=10_000, **more)  # type: ignore[arg-type]
+        self.then(0, ev.JobSubmitted(number, spec, f"request {number}"))
+
+    def start(self, at: float, incarnation: int, node: str, gpus: int, ready_after: float, step: int = 0) -> None:
+        placement = Placement((Share(node, tuple(range(gpus))),), Role.PRIMARY)
+        self.then(at, ev.StartRequested(1, incarnation, (node,), placement))
+        self.then(at, ev.Started(1, incarnation, 1, node, pid=7))
+        self.then(at + ready_after, ev.TrainerReady(1, incarnation, 1, node, step=step))
+
+    def progress(self, at: float, incarnation: int, step: int, node: str = "n1", **more: float) -> None:
+        self.then(at, ev.Progressed(1, incarnation, 1, node, step=step, **more))  # type: ignore[arg-type]
+
+    def suspend(self, at: float, incarnation: int, after: float, step: int, node: str = "n1") -> None:
+        self.then(at, ev.SuspendRequested(1, incarnation, Purpose.RESCALE, 60.0))
+        self.then(at + after, ev.Progressed(1, incarnation, 1, node, step=step))
+        self.then(at + after, ev.Saved(1, incarnation, 1, node, step=step, final=True))
+        self.then(at + after, ev.Exited(1, incarnation, 1, node, code=0, ended_by="suspend"))
+        self.then(at + after, ev.GpusFreed(1, incarnation, 1, node))
+        self.then(at + after, ev.IncarnationEnded(1, incarnation, Cause.SUSPENDED, step=step))
+
+    def aim(self, at: float, node: str, gpus: int) -> None:
+        placement = Placement((Share(node, tuple(range(gpus))),), Role.PRIMARY)
+        self.then(at, ev.PlanAdopted("adaptive", (Target(1, placement, "why"),), (), False, None, None))
+
+    @property
+    def seen(self) -> Seen:
+        return self.world.observed[KEY]
+
+
+def test_rates_and_times_are_kept_under_model_and_script() -> None:
+    story = Story()
+    story.submit()
+    story.start(10, 1, "n1", 2, ready_after=30)
+    assert story.seen == Seen((), (Timing("startup_s", 1, 30),))
+    assert observing.seen_of(story.world, KEY) is None  # nothing is known of its speed yet
+    story.progress(50, 1, 100)
+    story.progress(60, 1, 200)
+    assert story.seen.rates == (Observation("v100", 1, 2, 200, 20),)
+    story.aim(70, "n1", 4)
+    story.suspend(70, 1, after=4, step=310)  # the last ten steps are as old as the request to suspend
+    assert story.seen.rates == (Observation("v100", 1, 2, 310, 30),)
+    story.start(75, 2, "n1", 4, ready_after=12, step=310)
+    story.progress(97, 2, 510)
+    story.aim(100, "n2", 4)
+    story.suspend(100, 2, after=6, step=540)
+    assert story.seen.rates[-1] == Observation("v100", 1, 4, 200, 10)  # three seconds before a suspend say nothing
+    story.start(106, 3, "n2", 4, ready_after=50, step=540)
+    assert {each.what: (each.times, each.seconds) for each in story.seen.times} == {
+        "startup_s": (1, 30),
+        "save_s": (1, 4),
+        "resume_up_s": (1, 12),
+        "move_save_s": (1, 6),
+        "move_s": (1, 50),
+    }
+    assert story.world.usual_times == story.seen.times
+
+
+def test_another_model_has_the_usual_times_where_it_showed_none() -> None:
+    story = Story()
+    story.submit(1)
+    story.start(10, 1, "n1", 2, ready_after=30)
+    story.progress(50, 1, 100)
+    story.aim(70, "n1", 4)
+    story.suspend(70, 1, after=4, step=300)
+    assert observing.seen_of(story.world, "other @ train.py") is None
+    story.world.observed["other @ train.py"] = Seen((Observation("", 1, 1, 9, 9),), (Timing("save_s", 2, 20),))
+    other = observing.seen_of(story.world, "other @ train.py")
+    assert other is not None
+    assert sorted((each.what, each.seconds) for each in other.times) == [("save_s", 20), ("startup_s", 30)]
+
+
+def test_long_ago_counts_less() -> None:
+    times: tuple[Timing, ...] = observing._with((), "save_s", 10.0)
+    for _ in range(500):
+        times = observing._with(times, "save_s", 10.0)
+    assert times[0].times < observing.MEMORY_TIMES + 2
+    for _ in range(100):
+        times = observing._with(times, "save_s", 2.0)
+    assert times[0].seconds / times[0].times < 2.5
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "KEPT", 3)
+    story = Story()
+    for number, name in enumerate(("a", "b", "c", "a", "d"), 1):
+        spec = JobSpec(("python", "train.py"), "j", model=name)
+        story.then(0, ev.JobSubmitted(number, spec, f"r{number}"))
+        placement = Placement((Share("n1", (0,)),), Role.PRIMARY)
+        story.then(number, ev.StartRequested(number, 1, ("n1",), placement))
+        story.then(number, ev.TrainerReady(number, 1, 1, "n1", step=0))
+        story.then(number + 0.5, ev.Progressed(number, 1, 1, "n1", step=5))
+        story.then(number + 0.6, ev.Exited(number, 1, 1, "n1", code=0))
+        story.then(number + 0.6, ev.GpusFreed(number, 1, 1, "n1"))
+        story.then(number + 0.6, ev.IncarnationEnded(number, 1, Cause.DONE))
+    assert [key.split()[0] for key in story.world.observed] == ["c", "a", "d"]
+
+
+def test_a_profile_is_learnt_again_only_after_more_was_seen() -> None:
+    asked: list[tuple[str, Seen]] = []
+
+    def learn(key: str, seen: Seen) -> Profile:
+        asked.append((key, seen))
+        return Profile(key, ((1, 1, seen.rates[0].steps / seen.rates[0].seconds),))
+
+    story, profiles, views = Story(), Profiles(learn=learn), Views()
+    story.submit()
+    story.start(10, 1, "n1", 1, ready_after=30)
+    assert views.build(story.world, profiles, 41).jobs[0].profile is None
+    story.progress(50, 1, 100)
+    first = views.build(story.world, profiles, 51).jobs[0].profile
+    assert first is not None
+    assert first.rate(1) == 10
+    assert views.build(story.world, profiles, 55).jobs[0].profile is first
+    assert len(asked) == 1
+    story.progress(60, 1, 300)
+    second = views.build(story.world, profiles, 61).jobs[0]
+    assert second.profile is not None
+    assert second.profile.rate(1) == 15
+    assert second == build_view(story.world, profiles, 61).jobs[0]
+    assert second.steps(70) == 450  # carried on at what was learnt
+
+
+def test_a_metric_says_how_long_a_job_is() -> None:
+    asked: list[tuple[tuple[tuple[int, float], ...], float]] = []
+
+    def foresee(points: tuple[tuple[int, float], ...], target: float) -> float | None:
+        asked.append((points, target))
+        return 400.2 if len(points) > 1 else None
+
+    story, profiles, views = Story(), Profiles(foresee=foresee), Views()
+    spec = JobSpec(("python", "train.py"), "j", accuracy_target=0.9)
+    story.then(0, ev.JobSubmitted(1, spec, "r"))
+    story.start(10, 1, "n1", 1, ready_after=30)
+    assert views.build(story.world, profiles, 41).jobs[0].total is None
+    assert asked == []
+    story.progress(50, 1, 100, metric=0.5)
+    assert views.build(story.world, profiles, 51).jobs[0].total is None
+    story.progress(60, 1, 200, metric=0.7)
+    assert views.build(story.world, profiles, 61).jobs[0].total == 401
+    story.progress(70, 1, 300)
+    assert views.build(story.world, profiles, 71).jobs[0].total == 401
+    assert len(asked) == 2
+    story.progress(80, 1, 500, metric=0.85)  # further than was foreseen
+    job = views.build(story.world, profiles, 81).jobs[0]
+    assert (job.total, job.accuracy[-1]) == (501, (500, 0.85))
+    story.progress(90, 1, 600, total=800)  # the trainer knows better
+    assert views.build(story.world, profiles, 91).jobs[0].total == 800
