@@ -11,7 +11,8 @@ from hpcdl.elastic import Elastic
 from hpcdl.policies import all_policies
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
-from hpcdl.sim.papers.sidecar import case_study, case_table, interval, run_one, workloads_table
+from hpcdl.sim.papers.sidecar import interval, lengths_table, run_one, workloads_table
+from hpcdl.sim.papers.sidecar_case import case_study, case_table
 from hpcdl.sim.workload import WorkloadError
 
 
@@ -73,6 +74,14 @@ def test_reshaping_beats_termination_beats_the_default(name: str) -> None:
 def test_cheaper_reshapes_are_worth_more() -> None:
     dear, cheap = (fmean(run_one("W1", seed, "elastic", costs).jct_s for seed in range(3)) for costs in (1.0, 0.1))
     assert cheap < dear
+
+
+def test_shorter_jobs_lose_more_to_reshapes() -> None:
+    table = lengths_table((0,), lambda _: None)
+    rows = [row for row in table.rows if row.policy == "optimus"]
+    assert [row.workload for row in rows] == ["W1 x 0.5", "W1 x 0.75", "W1 x 1", "W1 x 1.5"]
+    overheads = [row.more["overhead"] for row in rows]
+    assert overheads == sorted(overheads, reverse=True)
 
 
 def test_same_seed_same_run() -> None:
