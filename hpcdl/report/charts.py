@@ -102,7 +102,7 @@ def chart(
     across = [f'<line x1="0" x2="100%" y1="{high(rung):.1f}" y2="{high(rung):.1f}" class="grid"/>' for rung in rungs]
     lines = [f'<path d="{_path(reference, axis, top)}" class="reference"/>'] if reference else []
     lines += [
-        f'<path d="{_path(curve.steps.thinned(), axis, top)}" class="curve {kind(curve.place)}">'
+        f'<path d="{_path(curve.steps, axis, top)}" class="curve {kind(curve.place)}">'
         f"<title>{escape(curve.name)}</title></path>"
         for curve in drawn
     ]
@@ -241,7 +241,7 @@ def _spot(
             # Near where the curve is flat: a name far from its own curve reads as another's.
             slack = max(extent[1] for extent in here) - min(extent[0] for extent in here)
             score = min(room, 40.0) - slack / 4
-            if room > 2 and slack < 60 and (best is None or score > best[0]):
+            if room > 8 and slack < 60 and (best is None or score > best[0]):
                 best = (score, x, edge, box)
     return None if best is None else best[1:]
 

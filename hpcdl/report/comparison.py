@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from hpcdl.report.charts import Axis, Curve, axis_for, chart, curve_legend, kind
-from hpcdl.report.curves import Steps, distribution, gpus_held, gpus_training, queue_length
+from hpcdl.report.curves import BINS, COARSE, Steps, distribution, gpus_held, gpus_training, queue_length
 from hpcdl.report.spans import History
 
 BEST = "★"
@@ -108,18 +108,20 @@ def curves(runs: Sequence[Compared], there: Steps | None = None) -> str:
     times = axis_for([jct for each in jcts for jct in each])
     axis = Axis(0.0, longest)
 
-    def of(make: Callable[[History], Steps]) -> list[Curve]:
-        return [Curve(run.name, make(run.history), place) for place, run in enumerate(runs)]
+    def of(make: Callable[[History], Steps], bins: int) -> list[Curve]:
+        return [Curve(run.name, make(run.history).thinned(bins, longest), place) for place, run in enumerate(runs)]
 
     shares = [
         Curve(run.name, distribution(each), place) for place, (run, each) in enumerate(zip(runs, jcts, strict=True))
     ]
     log = ", by their logarithm" if times.log else ""
     drawings = (
-        chart("Queue length", "jobs that wait without a GPU, over time", of(queue_length), axis),
+        chart("Queue length", "jobs that wait without a GPU, over time", of(queue_length, BINS), axis),
         chart("JCT", f"share of jobs with at most this JCT{log}", shares, times, shares=True),
-        chart("GPUs held", "by some job, over time", of(gpus_held), axis, there),
-        chart("GPUs training", "neither starting nor saving, over time", of(gpus_training), axis, there),
+        chart("GPUs held", "by some job, over time", of(gpus_held, COARSE), axis, there.thinned(COARSE, longest)),
+        chart(
+            "GPUs training", "neither starting nor saving, over time", of(gpus_training, COARSE), axis, there.thinned()
+        ),
     )
     legend = curve_legend([run.name for run in runs], "GPUs there")
     return f'{legend}<div class="charts">{"".join(drawings)}</div>'

@@ -8,9 +8,12 @@ from itertools import pairwise
 
 from hpcdl.report.spans import History, Phase
 
-EXACT_UP_TO = 600
-"""Steps; curves with more are drawn as means over BINS equal times."""
-BINS = 300
+BINS = 150
+"""Curves with more steps are drawn as means over so many equal times: more cannot be told apart."""
+COARSE = 80
+"""The same where curves go up and down all the time and would hide each other."""
+QUANTILES = 300
+"""Of distributions of more numbers."""
 
 Window = tuple[float, float]
 
@@ -53,16 +56,21 @@ class Steps:
             for at, end, value in zip(self.times, ends, self.values, strict=True)
         )
 
-    def thinned(self) -> "Steps":
-        """Itself, or with too many steps to draw, the mean over each of BINS equal times: the area stays the same."""
-        if len(self.times) <= EXACT_UP_TO or self.end <= self.times[0]:
+    def thinned(self, bins: int = BINS, length: float | None = None) -> "Steps":
+        """Itself, or with more than `bins` steps, means over equal times, `bins` of them in `length` seconds from 0 on.
+
+        The area stays the same. `length` is that of the drawing, so that all of its curves have the same bins; None: as
+        long as this one.
+        """
+        length = self.end if length is None else length
+        if len(self.times) <= bins or not 0 < self.end <= length:
             return self
-        begin = self.times[0]
-        width = (self.end - begin) / BINS
-        areas = [0.0] * BINS
+        width = length / bins
+        areas = [0.0] * math.ceil(self.end / width - 1e-9)
         for at, end, value in zip(self.times, (*self.times[1:], self.end), self.values, strict=True):
-            spread((at - begin) / width, (end - begin) / width, value, areas)
-        return Steps(tuple(begin + width * place for place in range(BINS)), tuple(areas), self.end)
+            spread(at / width, end / width, value, areas)
+        areas[-1] /= self.end / width - (len(areas) - 1)  # it may end within its last bin
+        return Steps(tuple(width * place for place in range(len(areas))), tuple(areas), self.end)
 
 
 def spread(begin: float, end: float, value: float, bins: list[float]) -> None:
@@ -150,17 +158,13 @@ def _sums(changes: Iterable[tuple[float, int]], history: History) -> Steps:
 
 
 def distribution(numbers: Sequence[float]) -> Steps:
-    """The share of the numbers that are not above a number; of many, at most BINS quantiles."""
+    """The share of the numbers that are not above a number; of many, at most QUANTILES of them."""
     ordered = sorted(numbers)
     if not ordered:
         return Steps((), (), 0.0)
     count = len(ordered)
-    ranks = range(1, count + 1)
-    if count > EXACT_UP_TO:
-        ranks_kept = sorted({max(1, math.ceil(count * place / BINS)) for place in range(BINS + 1)})
-    else:
-        ranks_kept = list(ranks)
+    kept = min(count, QUANTILES)
     shares: dict[float, float] = {}
-    for rank in ranks_kept:
+    for rank in (math.ceil(count * place / kept) for place in range(1, kept + 1)):
         shares[ordered[rank - 1]] = rank / count
     return Steps(tuple(shares), tuple(shares.values()), ordered[-1])

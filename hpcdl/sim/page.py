@@ -6,7 +6,7 @@ from html import escape
 
 from hpcdl.core.units import count, seconds_text
 from hpcdl.report.comparison import Compared, Measure, curves, number, queue_measures, side_by_side
-from hpcdl.report.curves import Window, gpus_there
+from hpcdl.report.curves import BINS, COARSE, Window, gpus_there
 from hpcdl.report.document import Table, document, note, table_html
 from hpcdl.report.heat import heat, heat_legend
 from hpcdl.report.page import UTILISATION, long_text, percent
@@ -26,7 +26,8 @@ MOST_PROBLEMS = 10
 Run = tuple[Simulated, Results]
 
 _READING = (
-    "Curves with more than 600 steps are drawn as means over 1/300 of the time each. A run in which something went "
+    f"Queues with more than {BINS} steps are drawn as means over 1/{BINS} of the time each, GPUs with more than "
+    f"{COARSE} as means over 1/{COARSE} of it: what lasts shorter is not seen. A run in which something went "
     "wrong, or whose jobs did not all finish, is marked best in nothing. Fairness is a job's JCT over the JCT that it "
     "would have had alone on its share of all GPUs (1 is its due, more is worse). Lost to rescaling is of the time "
     "between each job's first start and its end."
