@@ -63,6 +63,7 @@ class Clients:
         self._ranks: dict[Connection, Rank] = {}
         self._agent: AgentLink | None = None
         self._progress: Progress | None = None
+        self._measured: Progress | None = None  # the newest one that said its metric
         self._progress_due: float | None = None
         self._progress_sent = self._clock.now() - PROGRESS_INTERVAL_S
         self._listen_again: float | None = None
@@ -100,8 +101,10 @@ class Clients:
             self._interest(connection, self._agent.waiting)
 
     def progress(self, progress: Progress) -> None:
-        """To the agent, soon; only the newest counts."""
+        """To the agent, soon; only the newest counts, and the newest metric."""
         self._progress = progress
+        if progress.metric is not None:
+            self._measured = progress
         if self._agent is not None and self._progress_due is None:
             self._progress_due = self._progress_sent + PROGRESS_INTERVAL_S
 
@@ -166,7 +169,9 @@ class Clients:
             self._progress_sent = now
             if self._agent is not None and self._progress is not None:
                 told = self._progress
-                body = {"step": told.step, "total": told.total, "samples": told.samples}
+                body: dict[str, object] = {"step": told.step, "total": told.total, "samples": told.samples}
+                if self._measured is not None:
+                    body |= {"metric": self._measured.metric, "metric_step": self._measured.step}
                 self._agent.progress = packets.encode("progress", **body)
         if self._agent is not None and self._agent.waiting:
             self.push()

@@ -6,11 +6,13 @@ Whatever happens to the log (disk full, too long, not a file), the pipe is read 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import re
 import signal
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 
 from hpcdl.agent.packets import NUMBER_LIMIT, Progress
@@ -87,13 +89,15 @@ class Log:
 class ProgressReader:
     """Finds the last step in a stream of output. Lines end with LF or CR and are cut at LINE_BYTES.
 
-    The first group of the expression is the step; groups named step, total and samples say so themselves.
+    The first group of the expression is the step; groups named step, total, samples and metric say so themselves. A
+    metric may stand in a line of its own.
     """
 
     def __init__(self, expression: str | None, total: int | None, note: Note) -> None:
         self._note = note
         self._total = total
         self._rest = b""
+        self._step: int | None = None
         self._regex: re.Pattern[str] | None = None
         if expression:
             try:
@@ -124,11 +128,7 @@ class ProgressReader:
         before = signal.signal(signal.SIGALRM, _too_slow)
         signal.setitimer(signal.ITIMER_REAL, REGEX_BUDGET_S)
         try:
-            for line in reversed(lines):
-                if (match := regex.search(line[:LINE_BYTES].decode("utf-8", "replace"))) is not None:
-                    if (progress := self._progress(match)) is not None:
-                        return progress
-            return None
+            return self._newest(regex, lines)
         except _TooSlowError:
             self._regex = None
             self._note(f"the progress expression is not used any more: it took more than {REGEX_BUDGET_S:g} s")
@@ -136,6 +136,26 @@ class ProgressReader:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+
+    def _newest(self, regex: re.Pattern[str], lines: list[bytes]) -> Progress | None:
+        found: Progress | None = None
+        metric: float | None = None
+        measures = "metric" in regex.groupindex
+        for line in reversed(lines):
+            match = regex.search(line[:LINE_BYTES].decode("utf-8", "replace"))
+            if match is None:
+                continue
+            if measures and metric is None:
+                metric = _finite(match["metric"])
+            if found is None:
+                found = self._progress(match)
+            if found is not None and (metric is not None or not measures):
+                break
+        if found is not None:
+            self._step = found.step
+        elif metric is not None and self._step is not None:
+            found = Progress(self._step, self._total, None)
+        return None if found is None else replace(found, metric=metric)
 
     def _progress(self, match: re.Match[str]) -> Progress | None:
         names = match.re.groupindex
@@ -227,6 +247,14 @@ def _number(text: str | None) -> int | None:
     except (ValueError, OverflowError):
         return None
     return value if 0 <= value <= NUMBER_LIMIT else None
+
+
+def _finite(text: str | None) -> float | None:
+    try:
+        value = float((text or "").replace(",", ""))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def last_line(tail: bytes, containing: tuple[bytes, ...] = ()) -> str:

@@ -6,6 +6,7 @@ What each packet means is in docs/protocols.md; times are seconds, steps count t
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,9 +55,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
+    """`metric`: what it is trained for, as it was at this step, where that is said."""
+
     step: int
     total: int | None
     samples: int | None
+    metric: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,15 @@ def _seconds(body: Mapping[str, Any], name: str) -> float:
     return float(value)
 
 
+def _finite_or_none(body: Mapping[str, Any], name: str) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -math.inf < value < math.inf:
+        raise Malformed(f"{name} must be a finite number")
+    return float(value)
+
+
 def _seconds_or_none(body: Mapping[str, Any], name: str) -> float | None:
     return None if body.get(name) is None else _seconds(body, name)
 
@@ -209,7 +222,10 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Packet]] = {
     "opened": lambda body: Opened(_texts_or_none(body, "gpus"), None if body.get("ok") is None else _flag(body, "ok")),
     "ready": lambda body: Ready(_whole(body, "step")),
     "progress": lambda body: Progress(
-        _whole(body, "step"), _whole_or_none(body, "total"), _whole_or_none(body, "samples")
+        _whole(body, "step"),
+        _whole_or_none(body, "total"),
+        _whole_or_none(body, "samples"),
+        _finite_or_none(body, "metric"),
     ),
     "saving": lambda body: Saving(_whole(body, "step")),
     "saved": lambda body: Saved(

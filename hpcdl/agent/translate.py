@@ -33,18 +33,27 @@ class Names:
 
 @dataclass(slots=True)
 class Progress:
-    """The newest progress of a trainer; `told`: the step that was reported last."""
+    """The newest progress of a trainer; `told`: the step that was reported last.
+
+    `metric`: the newest one, which was true at `metric_step`; `metric_told`: the step of the one reported last.
+    """
 
     step: int | None = None
     total: int | None = None
     samples: int | None = None
     told: int | None = None
+    metric: float | None = None
+    metric_step: int | None = None
+    metric_told: int | None = None
 
     def take(self, packet: Record) -> None:
         """A progress packet. Raises ValueError where it has no step."""
         self.step = _whole(packet, "step")
         self.total = _whole_or_none(packet, "total")
         self.samples = _whole_or_none(packet, "samples")
+        metric, metric_step = packet.get("metric"), _whole_or_none(packet, "metric_step")
+        if isinstance(metric, int | float) and not isinstance(metric, bool) and metric_step is not None:
+            self.metric, self.metric_step = float(metric), metric_step
 
     def reached(self, step: int) -> None:
         """Another report has told this step: earlier progress is no news any more."""
@@ -54,10 +63,13 @@ class Progress:
 
     def untold(self, names: Names) -> ev.Progressed | None:
         """The report of what is newer than the last report, if anything is."""
-        if self.step is None or self.step == self.told:
+        step = self.told if self.step is None else self.step
+        measured = self.metric_step is not None and self.metric_step != self.metric_told
+        if step is None or (step == self.told and not measured):
             return None
-        self.told = self.step
-        return ev.Progressed(**names.fields, step=self.step, total=self.total, samples=self.samples)
+        self.told, self.metric_told = step, self.metric_step
+        metric = self.metric if measured else None
+        return ev.Progressed(**names.fields, step=step, total=self.total, samples=self.samples, metric=metric)
 
 
 def event_of(record: Record, names: Names) -> ev.Report | None:

@@ -48,9 +48,9 @@ def ready(step: int) -> None:
     attach().ready(step)
 
 
-def progress(step: int, total: int | None = None, samples: int | None = None) -> None:
+def progress(step: int, total: int | None = None, samples: int | None = None, metric: float | None = None) -> None:
     """See Session.progress."""
-    attach().progress(step, total, samples)
+    attach().progress(step, total, samples, metric)
 
 
 def should_suspend() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import shutil
 import signal
@@ -69,6 +70,8 @@ class Session:
         self._channel: Channel | None = None
         self._durable: _Durable | None = None
         self._next_progress = 0.0
+        self._next_metric = 0.0
+        self._metric: float | None = None  # to be told with the next packet
         self._next_poll = 0.0
 
     @property
@@ -152,15 +155,30 @@ class Session:
         """The training loop begins with `step` steps done."""
         self.send("ready", step=int(step))
 
-    def progress(self, step: int, total: int | None = None, samples: int | None = None) -> None:
-        """Tell how far training is; cheap enough for every step, and dropped when the channel is full."""
+    def progress(
+        self, step: int, total: int | None = None, samples: int | None = None, metric: float | None = None
+    ) -> None:
+        """Tell how far training is; cheap enough for every step, and dropped when the channel is full.
+
+        `metric`: what `submit --accuracy` is about, as often as it is known; one that cannot be sent at once goes with
+        the next call. What is not a finite number is left out.
+        """
+        if self._channel is None:
+            return
+        if metric is not None and math.isfinite(value := float(metric)):
+            self._metric = value
         now = time.monotonic()
-        if now < self._next_progress or self._channel is None:
+        if now < (self._next_progress if self._metric is None else self._next_metric):
             return
         self._next_progress = now + PROGRESS_INTERVAL_S
         whole = self.total if total is None else int(total)
-        body = {"step": int(step), "total": whole, "samples": None if samples is None else int(samples)}
-        self._channel.send("progress", body)
+        body: dict[str, object] = {"step": int(step), "total": whole}
+        body["samples"] = None if samples is None else int(samples)
+        if self._metric is None:
+            self._channel.send("progress", body)
+        elif self._channel.send("progress", body | {"metric": self._metric}):
+            self._metric = None
+            self._next_metric = self._next_progress
 
     def done(self, step: int) -> None:
         """Training is complete after `step` steps."""
