@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpcdl.adaptive.completion import PATIENCE_RUNS, PATIENCE_S, left_of
+from hpcdl.adaptive import completion
 from hpcdl.adaptive.options import Candidate, Found, Option
 from hpcdl.adaptive.rollout import Entrant, Given, Running, fit
 from hpcdl.adaptive.smooth import concave
@@ -51,7 +51,7 @@ class Case:
         fits: dict[int, bool] = {}
         running: list[Running] = []
         waiting: list[tuple[float, Entrant]] = []
-        left_s = left_of(view, found).tolist() if found.candidates else []
+        left_s = completion.left_of(view, found).tolist() if found.candidates else []
         never: list[int] = []
         kept: dict[int, Option] = {}
         for each, alone_s in zip(found.candidates, left_s, strict=True):
@@ -67,7 +67,8 @@ class Case:
             if key not in fits:
                 fits[key] = any(fit(kinds, sizes, option) is not None for option in entrant.options)
             if fits[key]:
-                waiting.append((each.job.submitted_at + PATIENCE_S + PATIENCE_RUNS * alone_s, entrant))
+                patience_s = completion.PATIENCE_S + completion.PATIENCE_RUNS * alone_s
+                waiting.append((each.job.submitted_at + patience_s, entrant))
             else:
                 never.append(each.job.id)
         late = [entrant for overdue_at, entrant in waiting if overdue_at <= view.now]

@@ -19,7 +19,7 @@ from hpcdl.sim.workload import NodeSpell, SimJob, Workload
 from tests.adaptive.views import CONCAVE, FLAT, LINEAR, decide, job, running
 
 PROFILES = [CONCAVE, FLAT, LINEAR, None]
-OBJECTIVES = ["jct", "throughput", "fair"]
+OBJECTIVES = ["jct", "throughput", "fair", "makespan"]
 
 
 @st.composite

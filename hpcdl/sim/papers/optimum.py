@@ -15,6 +15,7 @@ The search is depth first, the most promising decision first, and leaves what ca
 longest remaining job at its fastest, and the least GPU time of all jobs together, are what is yet to come at least.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -76,28 +77,40 @@ _States = tuple[_State | None, ...]
 
 
 def optimum(
-    jobs: Sequence[OfflineJob], gpus: int, nodes: int = 1, every_s: float | None = None, changes: int | None = None
+    jobs: Sequence[OfflineJob],
+    gpus: int,
+    nodes: int = 1,
+    every_s: float | None = None,
+    changes: int | None = None,
+    below_s: float = math.inf,
 ) -> Optimum:
     """The schedule with the shortest makespan, see above. In `decisions`, -1 is a job that has ended.
 
     `nodes`: each job runs on all of so many nodes with `gpus` GPUs. `changes`: at most so many suspends in all; without
-    it the search with `every_s` takes very long for more than two jobs.
+    it the search with `every_s` takes very long for more than two jobs. `below_s`: only what is shorter is looked for,
+    which is quicker; where there is nothing, the makespan is `below_s` and there are no decisions.
     """
     if not jobs or gpus < 1 or nodes < 1:
         raise ValueError(f"needs jobs, gpus >= 1 and nodes >= 1, got {len(jobs)} jobs, {gpus} and {nodes}")
-    return _Search(jobs, gpus, nodes, every_s, changes).run()
+    return _Search(jobs, gpus, nodes, every_s, changes, below_s).run()
 
 
 class _Search:
     def __init__(
-        self, jobs: Sequence[OfflineJob], gpus: int, nodes: int, every_s: float | None, changes: int | None
+        self,
+        jobs: Sequence[OfflineJob],
+        gpus: int,
+        nodes: int,
+        every_s: float | None,
+        changes: int | None,
+        below_s: float,
     ) -> None:
         self.jobs, self.gpus, self.every_s, self.changes = jobs, gpus, every_s, changes
         self.rates = [[job.profile.rate(count, nodes) for count in range(gpus + 1)] for job in jobs]
         self.fastest = [max(rates) for rates in self.rates]
         self.thrift = [min(count / rates[count] for count in range(1, gpus + 1)) for rates in self.rates]
         self.splits = {alive: tuple(splits(alive, gpus)) for alive in range(1, len(jobs) + 1)}
-        self.best = Optimum(float("inf"), (), 0)
+        self.best = Optimum(below_s, (), 0)
         self.visited = 0
         self.seen: dict[tuple[float, _States], int] = {}
 
@@ -117,16 +130,26 @@ class _Search:
             if self.seen.get(key, self.changes + 1) <= made:
                 return
             self.seen[key] = made
+        begun = [[self._begin(n, states[n], count) for count in range(self.gpus + 1)] for n in alive]
+        spans = [
+            [math.inf] + [s.stall_s + s.left / self.rates[n][s.gpus] for s in each[1:]]
+            for n, each in zip(alive, begun, strict=True)
+        ]
         found = []
         for split in self.splits[len(alive)]:
-            begun = dict(zip(alive, map(self._begin, alive, (states[n] for n in alive), split), strict=True))
-            changed = sum(self._changed(states[number], count) for number, count in zip(alive, split, strict=True))
-            if not any(split) or (self.changes is not None and made + changed > self.changes):
+            span = min([each[count] for each, count in zip(spans, split, strict=True)])
+            if span == math.inf or now + span >= self.best.makespan_s - _BETTER:
                 continue
-            after, later = self._advance(now, begun)
+            changed = 0
+            if self.changes is not None:
+                changed = sum(self._changed(states[n], count) for n, count in zip(alive, split, strict=True))
+                if made + changed > self.changes:
+                    continue
+            chosen = {n: each[count] for n, each, count in zip(alive, begun, split, strict=True)}
+            after, later = self._advance(now, chosen, span)
             least = after + self._to_come(later)
             if least < self.best.makespan_s - _BETTER:
-                counts = tuple(begun[n].gpus if n in begun else -1 for n in range(len(states)))
+                counts = tuple(chosen[n].gpus if n in chosen else -1 for n in range(len(states)))
                 found.append((least, after, later, counts, made + changed))
         found.sort(key=lambda entry: entry[0])
         for least, after, later, counts, total in found:
@@ -149,10 +172,8 @@ class _Search:
         stall_s = profile.restart_s(state.gpus, count, False, True) if count else 0.0
         return _State(state.left, count, stall_s, True)
 
-    def _advance(self, now: float, begun: dict[int, _State]) -> tuple[float, _States]:
-        """The next decision point and the jobs there."""
-        spans = [s.stall_s + s.left / self.rates[n][s.gpus] for n, s in begun.items() if s.gpus]
-        span = min(spans)
+    def _advance(self, now: float, begun: dict[int, _State], span: float) -> tuple[float, _States]:
+        """The next decision point, at the latest after `span` seconds, and the jobs there."""
         if self.every_s is not None:
             span = min(span, (int(now / self.every_s + 1e-9) + 1) * self.every_s - now)
         later: list[_State | None] = [None] * len(self.jobs)

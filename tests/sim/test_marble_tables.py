@@ -1,0 +1,131 @@
+"""The tables of the MARBLE paper, and the figures that ours must reach on them."""
+
+import json
+from functools import cache
+
+import pytest
+
+from hpcdl.core.profile import Profile
+from hpcdl.sim.papers.marble import (
+    COUNTED_TOGETHER,
+    against_optimus,
+    gpu_by_gpu,
+    marble_set,
+    noise,
+    several_nodes,
+    single_node,
+    warm_starts,
+    with_noise,
+)
+from hpcdl.sim.papers.optimus import SLOT_S
+from hpcdl.sim.papers.table import Row, Table
+
+SINGLE = ("set 1", "set 2", "set 3")
+MULTI = ("set 4", "set 5", "set 6")
+
+
+def quiet(_: str) -> None:
+    """Nobody listens."""
+
+
+@cache
+def single() -> Table:
+    return single_node(quiet)
+
+
+def row(table: Table, workload: str, policy: str) -> Row:
+    (found,) = (each for each in table.rows if (each.workload, each.policy) == (workload, policy))
+    return found
+
+
+@pytest.mark.parametrize(("number", "lsf_s", "marble_s"), [(1, 958, 496), (2, 940, 608), (3, 707, 501)])
+def test_the_printed_totals_come_out(number: int, lsf_s: int, marble_s: int) -> None:
+    workload = f"set {number}"
+    lsf, marble = row(single(), workload, "fifo-exclusive"), row(single(), workload, "marble")
+    assert lsf.makespan_s == pytest.approx(lsf_s, rel=0.05)
+    assert marble.makespan_s == pytest.approx(marble_s, rel=0.05)
+    assert lsf.paper["makespan_s"] == lsf_s
+    assert marble.paper["makespan_s"] == marble_s
+    assert marble.more["reduction"] == pytest.approx(marble.paper["reduction"], abs=0.01)
+
+
+def test_ours_is_never_worse_8_percent_better_in_all_and_near_the_optimum() -> None:
+    for workload in SINGLE:
+        ours = row(single(), workload, "adaptive")
+        assert ours.makespan_s <= row(single(), workload, "marble").makespan_s + 1e-6
+        assert ours.makespan_s <= 1.05 * row(single(), workload, "optimum").makespan_s
+        assert ours.makespan_s >= row(single(), workload, "optimum").more["bound_s"] - 1e-6
+    assert row(single(), "all together", "adaptive").more["vs_marble"] >= 0.08
+
+
+def test_warm_starts_hide_something() -> None:
+    table = warm_starts(quiet)
+    for workload in SINGLE:
+        warm = row(table, workload, "marble-warm")
+        assert warm.makespan_s <= row(single(), workload, "marble").makespan_s + 1e-6
+        assert row(table, workload, "adaptive").makespan_s <= warm.makespan_s + 1e-6
+    assert row(table, "set 3", "marble-warm").more["vs_marble"] > 0.02
+
+
+def test_noise_in_the_curves() -> None:
+    table = noise(tuple(range(12)), quiet)
+    for workload in SINGLE:
+        told = row(table, f"{workload}, noise, error told", "adaptive")
+        assert told.makespan_s <= 1.02 * row(table, f"{workload}, noise", "marble").makespan_s
+        assert told.makespan_s <= 1.02 * row(single(), workload, "marble").makespan_s
+        untold = row(table, f"{workload}, noise, error not told", "adaptive")
+        assert untold.makespan_s <= 1.02 * row(table, f"{workload}, noise", "marble").makespan_s
+        assert told.more["seeds"] == 12
+
+
+def test_noise_is_seeded_and_only_in_what_is_believed() -> None:
+    true = marble_set(1)
+    one, again, other = (with_noise(true, seed) for seed in (3, 3, 4))
+    assert one == again != other
+    assert [job.profile for job in one.jobs] == [job.profile for job in true.jobs]
+    first, second, third = (job.believed for job in one.jobs)
+    assert isinstance(first, Profile)
+    assert first is second  # one curve for each model
+    assert third is not first
+    assert first.spread == 0.1
+    untold = with_noise(true, 3, told=False).jobs[0].believed
+    assert untold is not None
+    assert untold.spread == 0.0
+    assert untold.points == first.points
+
+
+@pytest.mark.parametrize("speed", [COUNTED_TOGETHER, 1.0])
+def test_every_reduction_on_several_nodes_is_higher_than_marbles(speed: float) -> None:
+    table = several_nodes("sets", speed, quiet)
+    for workload in MULTI:
+        ours, marble = row(table, workload, "adaptive"), row(table, workload, "marble")
+        assert ours.more["reduction"] > marble.more["reduction"] + 0.1
+        assert ours.more["over_optimum"] < 0.05
+        assert marble.paper["reduction"] in (0.211, 0.305)
+
+
+def test_against_optimus() -> None:
+    table = against_optimus(quiet)
+    gains = [row(table, f"set {number}", "marble").more["vs_optimus"] for number in (7, 8, 9)]
+    assert max(gains) == pytest.approx(0.47, abs=0.03)  # "up to 47 %"
+    assert min(gains) > 0.3
+    for number in (7, 8, 9):
+        ours = row(table, f"set {number}", "adaptive")
+        assert ours.makespan_s < row(table, f"set {number}", "marble").makespan_s
+    assert SLOT_S == 600
+    for each in gpu_by_gpu(quiet).rows:
+        if each.policy == "adaptive":
+            assert each.more["vs_optimus"] > 0
+
+
+def test_a_table_is_plain_values() -> None:
+    plain = json.loads(json.dumps(single().to_json(), allow_nan=False))
+    assert plain["name"] == "MARBLE sets 1 to 3"
+    assert plain["notes"]
+    assert {"workload", "policy", "makespan_s", "mean_jct_s", "paper"} <= plain["rows"][0].keys()
+    assert plain["rows"][1]["paper"] == {"makespan_s": 496, "reduction": 0.483, "suspend_resume_share": 0.132}
+
+
+def test_a_further_figure_cannot_hide_a_column() -> None:
+    with pytest.raises(ValueError, match="makespan_s"):
+        Row("w", "p", 1.0, 1.0, {"makespan_s": 2.0})
