@@ -9,6 +9,8 @@ import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table
 
+_INTERVAL = "_ci95"
+
 if TYPE_CHECKING:
     from hpcdl.sim.papers.table import Row, Table
 
@@ -62,7 +64,7 @@ def _progress() -> Callable[[str], None]:
 
 def _print(table: "Table") -> None:
     print(f"{escape(table.name)}\n")
-    keys = list(dict.fromkeys(key for row in table.rows for key in row.more))
+    keys = [key for key in dict.fromkeys(key for row in table.rows for key in row.more) if not key.endswith(_INTERVAL)]
     printed = list(dict.fromkeys(key for row in table.rows for key in row.paper))
     columns = [
         Column("WORKLOAD", lambda row: row["workload"]),
@@ -81,7 +83,13 @@ def _rows(rows: "Sequence[Row]") -> list[dict[str, Any]]:
 
 
 def _figure(key: str, title: str) -> Column:
-    return Column(title.replace("_", " "), lambda row: _text(row.get(key)), right=True)
+    """A figure, with half its 95 % interval where there is one."""
+
+    def cell(row: Any) -> str:
+        interval = row.get(key + _INTERVAL)
+        return _text(row.get(key)) + (f" ±{_text(interval)}" if interval is not None else "")
+
+    return Column(title.replace("_", " "), cell, right=True)
 
 
 def _text(value: Any) -> str:
@@ -90,7 +98,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
     if isinstance(value, list | tuple):
         return " to ".join(_text(each) for each in value)
     return str(value)
