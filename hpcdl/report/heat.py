@@ -13,7 +13,7 @@ from hpcdl.report.timeline import tick_text, ticks
 MOST_ROWS = 64
 COLUMNS = 180
 LEVELS = 5
-LABELS = 64
+LABELS = 76
 _AXIS = 24
 _ABSENT = -1
 

@@ -80,6 +80,9 @@ figcaption span,.soft{color:var(--soft)}
 .star{color:var(--p1)}
 details{margin:6px 0 14px}
 summary{cursor:pointer;color:var(--soft)}
+.value{font-size:11px;fill:var(--ink)}
+.beside td{vertical-align:top}
+a{color:var(--p0)}
 .bars{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr));gap:10px 28px}
 .ours{fill:var(--p0)}.theirs{fill:none;stroke:var(--p1);stroke-width:1.6}
 @media (max-width:700px){.direct{display:none}.odd{display:none}h1{font-size:19px}.name{font-size:11.5px}}
