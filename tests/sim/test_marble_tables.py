@@ -17,7 +17,7 @@ from hpcdl.sim.papers.marble import (
     warm_starts,
     with_noise,
 )
-from hpcdl.sim.papers.optimus import SLOT_S
+from hpcdl.sim.papers.optimus import PERIOD_S
 from hpcdl.sim.papers.table import Row, Table
 
 SINGLE = ("set 1", "set 2", "set 3")
@@ -112,7 +112,7 @@ def test_against_optimus() -> None:
     for number in (7, 8, 9):
         ours = row(table, f"set {number}", "adaptive")
         assert ours.makespan_s < row(table, f"set {number}", "marble").makespan_s
-    assert SLOT_S == 600
+    assert PERIOD_S == 600
     for each in gpu_by_gpu(quiet).rows:
         if each.policy == "adaptive":
             assert each.more["vs_optimus"] > 0

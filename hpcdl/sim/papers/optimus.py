@@ -5,7 +5,7 @@ from hpcdl.core.plan import JobView, Plan, View
 from hpcdl.core.units import count
 from hpcdl.placing.pool import Pool, pool_of
 
-SLOT_S = 600.0
+PERIOD_S = 600.0
 """Seconds between two reallocations: "Optimus schedules DL jobs in 10 minutes slots"."""
 
 _AT_ONCE_S = 1e-3
@@ -30,14 +30,14 @@ class OptimusNodes:
                 given[job.id] = [empty.pop(0)]
             else:
                 pool.refuse(job, "waits for an empty node")
-        if view.now % SLOT_S < _AT_ONCE_S:
+        if view.now % PERIOD_S < _AT_ONCE_S:
             _add(view, pool, given, empty)
         jobs = {job.id: job for job in view.jobs}
         for number, nodes in given.items():
             pool.give(jobs[number], _whole(pool, nodes), f"{count(len(nodes), 'whole node')} by marginal gain")
         plan = pool.plan()
-        until = SLOT_S - view.now % SLOT_S
-        return Plan(plan.targets, wake_at=view.now + (until if until > _AT_ONCE_S else SLOT_S))
+        until = PERIOD_S - view.now % PERIOD_S
+        return Plan(plan.targets, wake_at=view.now + (until if until > _AT_ONCE_S else PERIOD_S))
 
 
 def _add(view: View, pool: Pool, given: dict[int, list[str]], empty: list[str]) -> None:
