@@ -1,5 +1,6 @@
 """Algorithm 2: running jobs, with reshape up."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,15 +34,35 @@ def schedule_running(outlook: Outlook, at_any_cost: bool = False) -> Addition | 
 
 
 def _additions(outlook: Outlook) -> Iterator[Addition]:
-    """Lines 4 to 9 and 12 to 16: on its own node with the GPUs that it has, on another one with idle ones only."""
+    """Lines 4 to 9 and 12 to 16: on its own node with the GPUs that it has, on another one with idle ones only.
+
+    Of other nodes with enough idle GPUs of a type, the one with the fewest: the paper's cluster has one a type.
+    """
     free = outlook.pool.free
+    fitting: dict[int, list[list[str]]] = {}
+
+    def others(number: int) -> list[list[str]]:
+        """By type, two nodes with so many idle GPUs, those with the fewest: one of them is another than a job's own."""
+        if number not in fitting:
+            kinds: dict[str, list[str]] = {}
+            for name in nodes[bisect_left(sizes, number) :]:
+                of_kind = kinds.setdefault(outlook.kinds[name], [])
+                if len(of_kind) < 2:
+                    of_kind.append(name)
+            fitting[number] = list(kinds.values())
+        return fitting[number]
+
+    nodes = sorted(free, key=lambda name: (len(free[name]), name))
+    sizes = [len(free[name]) for name in nodes]
     for held in outlook.changeable():
-        for name in outlook.pool.nodes:
-            most = len(free[name]) + (held.gpus if name == held.node else 0)
-            if most <= held.gpus:
+        own = held.gpus + len(free[held.node])
+        for number in held.job.allowed(max(own, sizes[-1])):
+            if number <= held.gpus:
                 continue
-            for number in held.job.allowed(most):
-                if number <= held.gpus:
-                    continue
-                ends_s = outlook.reshaped_ends_s(held, name, number)
-                yield Addition(held, name, number, ends_s, outlook.forecast({held.job.id: ends_s}, number - held.gpus))
+            places = [held.node] if number <= own else []
+            for names in others(number):
+                places += [name for name in names if name != held.node][:1]
+            for place in places:
+                ends_s = outlook.reshaped_ends_s(held, place, number)
+                forecast = outlook.forecast({held.job.id: ends_s}, number - held.gpus)
+                yield Addition(held, place, number, ends_s, forecast)
