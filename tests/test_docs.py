@@ -38,7 +38,8 @@ def commands() -> Iterator[tuple[str, click.Command]]:
         command = cli.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
-            if command.invoke_without_command and command.params:
+            own = {name for param in command.params for name in param.opts if name.startswith("--")}
+            if command.invoke_without_command and own - COMMON:
                 yield f"hpcdl {name}", command  # a command of its own, not only a name for those below
             for below in command.commands.values():
                 yield f"hpcdl {name} {below.name}", below
