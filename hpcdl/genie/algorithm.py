@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from hpcdl.core.model import Placement
 from hpcdl.core.plan import JobView, Plan, View
+from hpcdl.genie.launch import Launch, keep
 from hpcdl.genie.model import Option, expected_at, latency, placements, platform_of
-from hpcdl.genie.words import FreeWords, allowance_words, outcome_words, shape, where
-from hpcdl.placing.pool import Pool, impossible, pool_of
-from hpcdl.placing.symmetric import packed
+from hpcdl.genie.words import NO_FIT, allowance_words, shape
+from hpcdl.placing.pool import impossible, pool_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +62,15 @@ class Genie:
             if options:
                 queue.append(choose(job, options, view.now))
             else:
-                pool.refuse(job, impossible(pool, job) or "no numbers of GPUs that it takes are there on its nodes")
+                pool.refuse(job, impossible(pool, job) or NO_FIT)
         queue.sort(key=lambda each: (each.allowance is None, each.allowance or 0.0))  # line 15; sorting is stable
-        free = FreeWords(pool)
+        launch = Launch(pool)
         for each in queue:
-            _launch(pool, each, free)
+            option = each.option
+            if not launch.start(each.job, option.nodes, option.gpus, option.kind):
+                needs = f"{shape(option.nodes, option.gpus)}, {launch.free(option.nodes, option.gpus)}"
+                pool.refuse(each.job, f"{allowance_words(each.allowance)}; needs {needs}")
         return pool.plan()
-
-
-def keep(pool: Pool) -> None:
-    """Says of the jobs that keep their GPUs when they will be done."""
-    for job in pool.view.jobs:
-        kept = pool.placements.get(job.id)
-        if kept is None or job.placement is None or not kept.same_gpus(job.placement):
-            continue
-        if all(name in pool.nodes for name in kept.nodes):
-            pool.reasons[job.id] = started(pool, job, kept, expected_at(job))
-
-
-def started(pool: Pool, job: JobView, placement: Placement, due: float | None) -> str:
-    """The reason of a job that has its GPUs."""
-    kind = pool.nodes[placement.nodes[0]].kind
-    return f"on {where(placement)}{outcome_words(job, placement, pool.view.now, kind, due)}"
 
 
 def choose(job: JobView, options: tuple[Option, ...], now: float) -> Waiting:
@@ -105,14 +91,3 @@ def _select(job: JobView, options: tuple[Option, ...], now: float, due: float | 
         if seconds is None or now + seconds <= due:
             return option
     return options[0]
-
-
-def _launch(pool: Pool, each: Waiting, free: FreeWords) -> None:
-    option = each.option
-    placement = packed(pool, option.nodes, option.gpus, option.kind)
-    if placement is not None:
-        pool.give(each.job, placement, started(pool, each.job, placement, each.due))
-        free.changed()
-        return
-    needs = shape(option.nodes, option.gpus)
-    pool.refuse(each.job, f"{allowance_words(each.allowance)}; needs {needs}, {free.said(option.nodes, option.gpus)}")

@@ -5,16 +5,13 @@ user asked for: on the fewest nodes that the job allows, the most GPUs that it t
 Where a user gives a range, that is its maximum; where one number, that number.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.genie.algorithm import keep, started
+from hpcdl.genie.launch import Launch, keep
 from hpcdl.genie.model import Option, Platform, expected_at, placements, platform_of
-from hpcdl.genie.words import FreeWords, shape
+from hpcdl.genie.words import NO_FIT, shape
 from hpcdl.placing.pool import Pool, impossible, pool_of
-from hpcdl.placing.symmetric import packed
-
-NO_FIT = "no numbers of GPUs that it takes are there on its nodes"
 
 
 def asked(job: JobView, platform: Platform) -> int:
@@ -36,19 +33,19 @@ class Fifo:
         pool = pool_of(view)
         keep(pool)
         platform = platform_of(view)
-        free = FreeWords(pool)
+        launch = Launch(pool)
         first: JobView | None = None
         for job in self.order(pool.queue()):
             gpus = asked(job, platform)
             if not gpus:
                 pool.refuse(job, impossible(pool, job) or NO_FIT)
-            elif first is not None or not _start(pool, job, free, job.nodes, gpus):
+            elif first is not None or not launch.start(job, job.nodes, gpus):
                 before = "" if first is None else f"; job {first.id} is before it"
-                pool.refuse(job, f"needs {shape(job.nodes, gpus)}, {free.said(job.nodes, gpus)}{before}")
+                pool.refuse(job, f"needs {shape(job.nodes, gpus)}, {launch.free(job.nodes, gpus)}{before}")
                 first = first or job
         return pool.plan()
 
-    def order(self, jobs: list[JobView]) -> list[JobView]:
+    def order(self, jobs: Sequence[JobView]) -> Sequence[JobView]:
         """The jobs, given in the order of submission, in the order in which they start."""
         return jobs
 
@@ -58,7 +55,7 @@ class MinMin(Fifo):
 
     name = "min-min"
 
-    def order(self, jobs: list[JobView]) -> list[JobView]:
+    def order(self, jobs: Sequence[JobView]) -> Sequence[JobView]:
         """By ECT."""
         return _by(jobs, [expected_at(job) for job in jobs])
 
@@ -68,13 +65,13 @@ class WeightedFair(Fifo):
 
     name = "weighted-fair"
 
-    def order(self, jobs: list[JobView]) -> list[JobView]:
+    def order(self, jobs: Sequence[JobView]) -> Sequence[JobView]:
         """By the mean of arrival and ECT."""
         expected = ((job.submitted_at, expected_at(job)) for job in jobs)
         return _by(jobs, [None if due is None else (at + due) / 2 for at, due in expected])
 
 
-def _by(jobs: list[JobView], times: Iterable[float | None]) -> list[JobView]:
+def _by(jobs: Sequence[JobView], times: Iterable[float | None]) -> list[JobView]:
     pairs = sorted(zip(times, jobs, strict=True), key=lambda pair: (pair[0] is None, pair[0] or 0.0))
     return [job for _, job in pairs]
 
@@ -96,7 +93,7 @@ class Capacity:
         keep(pool)
         platform = platform_of(view)
         shares = _shares(view)
-        free = FreeWords(pool)
+        launch = Launch(pool)
         held = dict.fromkeys(shares, 0)
         for job in view.jobs:
             kept = pool.placements.get(job.id) or job.placement
@@ -109,12 +106,12 @@ class Capacity:
                 continue
             left = shares[job.user] - held[job.user]
             gpus = 0 if job.user in stuck else _within(pool, job, most, left, empty=not held[job.user])
-            if gpus and _start(pool, job, free, job.nodes, gpus):
+            if gpus and launch.start(job, job.nodes, gpus):
                 held[job.user] += gpus * job.nodes
                 continue
             before = f"; job {stuck[job.user].id} is before it" if job.user in stuck else ""
             holds = f"its queue holds {held[job.user]} of its {shares[job.user]} GPUs"
-            pool.refuse(job, f"{holds}, {free.said(1, 1)}{before}")
+            pool.refuse(job, f"{holds}, {launch.free(1, 1)}{before}")
             stuck.setdefault(job.user, job)
         return pool.plan()
 
@@ -149,16 +146,16 @@ class TetrisPerf:
         pool = pool_of(view)
         keep(pool)
         platform = platform_of(view)
-        free = FreeWords(pool)
+        launch = Launch(pool)
         for job in pool.queue():
             options = placements(job, platform)
             if not options:
                 pool.refuse(job, impossible(pool, job) or NO_FIT)
                 continue
             option = self.pick(options)
-            if not _start(pool, job, free, option.nodes, option.gpus, option.kind):
+            if not launch.start(job, option.nodes, option.gpus, option.kind):
                 needs = shape(option.nodes, option.gpus)
-                pool.refuse(job, f"{self.words(option)}: needs {needs}, {free.said(option.nodes, option.gpus)}")
+                pool.refuse(job, f"{self.words(option)}: needs {needs}, {launch.free(option.nodes, option.gpus)}")
         return pool.plan()
 
     def pick(self, options: tuple[Option, ...]) -> Option:
@@ -182,13 +179,3 @@ class TetrisCer(TetrisPerf):
     def words(self, option: Option) -> str:
         """Why that one."""
         return f"has most for its cost at {option.rate:.3g} steps/s"
-
-
-def _start(pool: Pool, job: JobView, free: FreeWords, nodes: int, gpus: int, kind: str | None = None) -> bool:
-    """Gives the job such a placement, if it is free."""
-    placement = packed(pool, nodes, gpus, kind)
-    if placement is None:
-        return False
-    pool.give(job, placement, started(pool, job, placement, expected_at(job)))
-    free.changed()
-    return True

@@ -4,7 +4,8 @@ from hpcdl.core.model import Placement
 from hpcdl.core.plan import JobView
 from hpcdl.core.units import count, fold_nodes, seconds_text
 from hpcdl.genie.model import startup_s
-from hpcdl.placing.pool import Pool, most_free
+
+NO_FIT = "no numbers of GPUs that it takes are there on its nodes"
 
 
 def shape(nodes: int, gpus: int) -> str:
@@ -16,29 +17,6 @@ def where(placement: Placement) -> str:
     """`2 GPUs of n1`, `2 GPUs each of n[1-3]`."""
     each = "" if len(placement.shares) == 1 else " each"
     return f"{count(placement.per_node, 'GPU')}{each} of {fold_nodes(placement.nodes)}"
-
-
-class FreeWords:
-    """What is free, as it matters to a job; put together once for all that need the same, until `changed`."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._most = ""
-        self._enough: dict[int, int] = {}
-
-    def changed(self) -> None:
-        """GPUs of the pool were given away."""
-        self._most = ""
-        self._enough.clear()
-
-    def said(self, nodes: int, gpus: int) -> str:
-        """To a job that needs `gpus` GPUs on each of `nodes` nodes."""
-        if nodes == 1:
-            self._most = self._most or most_free(self._pool)
-            return self._most
-        if gpus not in self._enough:
-            self._enough[gpus] = sum(len(free) >= gpus for free in self._pool.free.values())
-        return f"{count(self._enough[gpus], 'node')} with them free"
 
 
 def allowance_words(allowance: float | None) -> str:
