@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hpcdl.adaptive import completion, makespan
+from hpcdl.adaptive import completion, deadline, makespan
 from hpcdl.adaptive.choice import Choice
 from hpcdl.adaptive.fifo import in_order
 from hpcdl.adaptive.options import Candidate, Found, Option, candidates
@@ -14,6 +14,7 @@ from hpcdl.placing.shapes import Layout, Shape, realise, settled
 OBJECTIVES = {
     "jct": completion.choose,
     "makespan": makespan.choose,
+    "deadline": deadline.choose,
     "throughput": completion.choose_throughput,
     "fair": completion.choose_fair,
 }

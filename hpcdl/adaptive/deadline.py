@@ -1,0 +1,251 @@
+"""Objective `deadline`: as many jobs as possible done by their deadlines, the others on what is left, in bounded time.
+
+Three classes, served in one exact optimisation over counts:
+
+1. Jobs that can still be on time and are accepted. Acceptance is Moore and Hodgson's rule (Management Science, 1968) on
+   GPU time, each job on the option that meets its deadline with the fewest GPU seconds, all GPUs as one machine: in the
+   order of deadlines, and whenever one would be late, the job with most GPU time is given up. What a job has done
+   counts, so one that was accepted stays so unless jobs with less left need its GPU time.
+2. Of the others that have waited for `AGE_S`, the first in the order of submission, on `KEPT_SHARE` of all GPUs. This
+   bounds their wait: nobody overtakes them there, so such a job has GPUs at the latest AGE_S after its submission plus
+   the GPU time of those before it over the GPUs so kept, whatever else comes.
+3. All others, by what they are worth to the objective `jct`.
+
+That an accepted job of t seconds gets an option that is on time is worth (1 h / t)^0.5, since short jobs meet more
+deadlines with the same GPUs; up to three times that where its slack is short against t, since it can be on time only
+now; a fifth more for going on as it is, since every change loses time. Late jobs make no other late: who cannot be on
+time any more is out of the first class at once.
+"""
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdl.adaptive.choice import Choice, pick
+from hpcdl.adaptive.completion import values
+from hpcdl.adaptive.due import Clock, late_words
+from hpcdl.adaptive.options import Candidate, Floats, Found, Option
+from hpcdl.core.plan import JobView, View
+
+Mask = npt.NDArray[np.bool_]
+
+AGE_S = 4 * 3600.0
+KEPT_SHARE = 1 / 16
+"""Of all GPUs, at least one."""
+TOLERANCE_S = 1.0
+"""Reported steps are whole, so an end is not known better than this."""
+SHORT = 0.5
+URGENT = 2.0
+HELD = 1.2
+REST = 1e-3
+"""All that an option is worth to `jct`, of what the least job of the first class is worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """A job that can still meet its deadline.
+
+    `cheapest`: the option on which it does with the fewest GPU seconds, `gpu_s`, in `needs_s` seconds from now on.
+    `starts_by`: when it needs GPUs at the latest, on its fastest option.
+    """
+
+    job: JobView
+    due: float
+    cheapest: Option
+    needs_s: float
+    gpu_s: float
+    starts_by: float
+
+    def worth(self, now: float) -> float:
+        """What it is worth that it gets an option that is on time."""
+        needs_s = max(self.needs_s, 1.0)
+        slack_s = max(0.0, self.due - now - self.needs_s)
+        return float((3600.0 / needs_s) ** SHORT * (1.0 + URGENT * math.exp(-slack_s / needs_s)))
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """`seconds`: to the end of each candidate on each of its options, all in one column; inf where it is not known.
+
+    Candidate i has the columns from `starts[i]` to `starts[i + 1]`. `on_time`: whether its deadline is met there.
+    """
+
+    starts: list[int]
+    seconds: Floats
+    on_time: Mask
+    prospects: tuple[Prospect, ...]
+
+
+def outlook(view: View, found: Found) -> Outlook:
+    """When every job would be done on each of its options, and who can be on time.
+
+    Where a profile's rates are uncertain, they are taken one standard error lower. A job without GPUs that needs more
+    than are free starts when others have saved.
+    """
+    listed = found.candidates
+    lengths = [len(each.options) for each in listed]
+    starts = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
+    if not starts[-1]:
+        return Outlook(starts, np.zeros(0), np.zeros(0, dtype=np.bool_), ())
+    menus = [each.menu for each in listed]
+    left = np.repeat(
+        [math.inf if each.left_s is None else each.left_s * _caution(each.job) for each in listed], lengths
+    )
+    units = np.fromiter(chain.from_iterable(menu.units for menu in menus), np.int64, starts[-1])
+    pools = np.fromiter(chain.from_iterable(menu.pools for menu in menus), np.int64, starts[-1])
+    free, save_s = _freed(view, found)
+    holds = np.repeat([each.kept is not None for each in listed], lengths)
+    seconds = np.concatenate([menu.stall_s for menu in menus]) + left / np.concatenate([menu.speed for menu in menus])
+    seconds += np.where(holds | (units <= free[pools]), 0.0, save_s[pools])
+    for at, each in zip(starts, listed, strict=False):
+        if each.kept is not None and each.job.step_at is None:
+            seconds[at + each.options.index(each.kept)] += _until_it_trains(each.job, view.now)
+    dues = np.array([-math.inf if each.job.deadline is None else each.job.deadline for each in listed])
+    on_time = view.now + seconds <= np.repeat(dues, lengths) + TOLERANCE_S
+    return Outlook(starts, seconds, on_time, _prospects(listed, starts, seconds, units * seconds, on_time))
+
+
+def _prospects(
+    listed: Sequence[Candidate], starts: Sequence[int], seconds: Floats, gpu_s: Floats, on_time: Mask
+) -> tuple[Prospect, ...]:
+    cost = np.where(on_time, gpu_s, math.inf)
+    found = []
+    for number in np.flatnonzero(np.add.reduceat(on_time, starts[:-1]) > 0).tolist() if len(listed) else []:
+        job, first, end = listed[number].job, starts[number], starts[number + 1]
+        if first == end or job.deadline is None:
+            continue
+        best = int(cost[first:end].argmin())
+        fastest = float(seconds[first:end].min())
+        needs_s = float(seconds[first + best])
+        option = listed[number].options[best]
+        found.append(Prospect(job, job.deadline, option, needs_s, option.units * needs_s, job.deadline - fastest))
+    return tuple(found)
+
+
+def _freed(view: View, found: Found) -> tuple[npt.NDArray[np.int64], Floats]:
+    """By pool: how many GPUs nobody holds, and how long the slowest of those who train there takes to save."""
+    where = {name: number for number, pool in enumerate(found.pools) for name in pool.nodes}
+    free = np.array(found.capacity, dtype=np.int64)
+    save_s = np.zeros(len(found.pools))
+    for job in view.jobs:
+        if job.placement is None or job.blocked:
+            continue
+        pool = where.get(job.placement.shares[0].node)
+        if pool is not None:
+            free[pool] -= len(job.placement.gpus)
+            if job.profile is not None and job.step_at is not None:
+                save_s[pool] = max(save_s[pool], job.profile.save_s)
+    return free, save_s
+
+
+def _caution(job: JobView) -> float:
+    return 1.0 if job.profile is None else 1.0 + job.profile.spread
+
+
+def _until_it_trains(job: JobView, now: float) -> float:
+    """Seconds for which a job that keeps its GPUs makes no progress yet, since it still starts."""
+    if job.profile is None or job.placement is None or job.leaving or job.held_since is None:
+        return 0.0
+    whole = job.profile.resume_s if job.step > 0 else job.profile.startup_s
+    return max(0.0, job.held_since + whole - now)
+
+
+def accept(prospects: Sequence[Prospect], now: float, gpus: int) -> tuple[Prospect, ...]:
+    """Those that can all be on time together, as far as GPU time tells: the most, by Moore and Hodgson's rule."""
+    kept: list[tuple[float, int, Prospect]] = []
+    used_s = 0.0
+    for each in sorted(prospects, key=lambda each: (each.due, each.job.id)):
+        heapq.heappush(kept, (-each.gpu_s, -each.job.id, each))
+        used_s += each.gpu_s
+        while used_s > (each.due - now + TOLERANCE_S) * gpus:
+            used_s += heapq.heappop(kept)[0]
+    return tuple(sorted((each for _, _, each in kept), key=lambda each: each.job.id))
+
+
+def aged(found: Sequence[Candidate], now: float, gpus: int) -> tuple[Candidate, ...]:
+    """Of these the first ones in the order of submission that have waited for AGE_S, as far as the kept GPUs go."""
+    room = max(1, int(gpus * KEPT_SHARE))
+    chosen: list[Candidate] = []
+    old = [each for each in found if each.options and now >= each.job.submitted_at + AGE_S]
+    for each in sorted(old, key=lambda each: (each.job.submitted_at, each.job.id)):
+        least = min(each.menu.units)
+        if chosen and least > room:
+            break  # in order: nobody overtakes
+        chosen.append(each)
+        room -= least
+        if room <= 0:
+            break
+    return tuple(chosen)
+
+
+def choose(view: View, found: Found) -> Choice:
+    """The option of each job, None: it waits (or is suspended)."""
+    if not found.candidates:
+        return Choice({}, True)
+    gpus = sum(found.capacity)
+    seen = outlook(view, found)
+    accepted = {each.job.id: each for each in accept(seen.prospects, view.now, gpus)}
+    rest = [each for each in found.candidates if each.job.id not in accepted]
+    first = [each.job.id for each in aged(rest, view.now, gpus)]
+    choice = pick(found, _worths(view, found, seen, accepted), first)
+    times = [at for at in _times(found, choice, accepted) if at > view.now + TOLERANCE_S]
+    return replace(choice, why=_why(view, found, seen, choice, accepted), wake_at=min(times, default=None))
+
+
+def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Prospect]) -> list[list[float]]:
+    """What each option of each job is worth: to be on time, and far below that, what it is worth to `jct`."""
+    rest = values(view, found)
+    most = max(map(max, filter(None, rest)), default=0.0)
+    dues = {number: each.worth(view.now) for number, each in accepted.items()}
+    scale = REST * min(dues.values(), default=1.0) / most if most > 0 else 1.0
+    worth: list[list[float]] = []
+    for candidate, plain, first in zip(found.candidates, rest, seen.starts, strict=False):
+        row = [scale * value for value in plain]
+        due = dues.get(candidate.job.id)
+        if due is not None:
+            for place in np.flatnonzero(seen.on_time[first : first + len(row)]).tolist():
+                row[place] += due * (HELD if candidate.options[place] is candidate.kept else 1.0)
+        worth.append(row)
+    return worth
+
+
+def _times(found: Found, choice: Choice, accepted: Mapping[int, Prospect]) -> Iterator[float]:
+    """When jobs that wait stand otherwise than now though nothing happens."""
+    for candidate in found.candidates:
+        if choice.options[candidate.job.id] is None:
+            yield candidate.job.submitted_at + AGE_S
+            each = accepted.get(candidate.job.id)
+            if each is not None:
+                yield each.due - each.needs_s
+                yield each.starts_by
+
+
+def _why(view: View, found: Found, seen: Outlook, choice: Choice, accepted: Mapping[int, Prospect]) -> dict[int, str]:
+    clock = Clock(view.now)
+    first = set(choice.first)
+    why: dict[int, str] = {}
+    for candidate, start in zip(found.candidates, seen.starts, strict=False):
+        job, option = candidate.job, choice.options[candidate.job.id]
+        each = accepted.get(job.id)
+        if job.deadline is None:
+            text = ""
+        elif each is None:
+            seconds = seen.seconds[start : start + len(candidate.options)]
+            text = late_words(candidate, job.deadline, seconds, clock)
+        elif option is None:
+            text = (
+                f"due at {clock.text(job.deadline)}: waits, and is on time if it starts by {clock.text(each.starts_by)}"
+            )
+        else:
+            ends = view.now + float(seen.seconds[start + candidate.options.index(option)])
+            text = f"due at {clock.text(job.deadline)}, done by {clock.text(ends)}"
+        if job.id in first:
+            text += f"{'; ' if text else ''}has waited longest of those that no deadline helps: GPUs are kept for it"
+        if text:
+            why[job.id] = text
+    return why
