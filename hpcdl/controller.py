@@ -4,16 +4,16 @@ A step is: inputs become events, and are recorded in one commit, which is what a
 that, the policy is asked, its plan checked and reconciled, and plan and requests are recorded in a second commit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdl.core import events as ev
 from hpcdl.core.commands import Command, Refused, Tick
 from hpcdl.core.intake import Intake, Settings
 from hpcdl.core.journal import Journal, JournalError, Request
-from hpcdl.core.lifecycle import Draft
+from hpcdl.core.lifecycle import Draft, Touched
 from hpcdl.core.model import Target, World
-from hpcdl.core.plan import BadPlan, Plan, Profiles, View, check
+from hpcdl.core.plan import BadPlan, Plan, Profiles, Reasons, Targets, View, check
 from hpcdl.core.policy import Policies
 from hpcdl.core.reconcile import reconcile
 from hpcdl.core.views import Views
@@ -35,11 +35,13 @@ class Controller:
         self.world: World = journal.load()
         self.wake_at: float | None = None
         self.undecided = True
-        self.reasons: dict[int, str] = {}
+        self.reasons: Mapping[int, str] = Reasons()
         """Why each unfinished job stands where it stands, in the words of the last plan."""
         self._pending: dict[int, Request] = {request.id: request for request in journal.pending()}
         self._trouble = ""
         self._views = Views()
+        self._touched: Touched | None = None
+        self._still: set[int] = set()
 
     def begin(self, event: ev.DaemonStarted, now: float) -> None:
         """Records that a daemon took over. Raises JournalError."""
@@ -82,24 +84,31 @@ class Controller:
         A policy that fails or breaks a promise changes nothing: the targets stay. Raises JournalError.
         """
         draft = Draft(self.world)
-        view = self._views.build(draft.world, self.profiles, now)
-        wakes = [job.retry_at for job in view.jobs if job.retry_at > now]
+        view = self._views.build(draft.world, self.profiles, now, self._touched)
+        if self._touched is None or self._touched.jobs is None:
+            self._still.clear()
+        else:
+            self._still.difference_update(self._touched.jobs)
+        self._touched = Touched()
+        wakes = [job.retry_at for job in view.between if job.retry_at > now]
         plan = self._plan(draft, view, now)
         if plan is not None:
             if plan.wake_at is not None:
                 wakes.append(plan.wake_at)
-            self.reasons = {target.job: target.reason for target in plan.targets}
+            self.reasons = Reasons(plan)
             changed = _changed(draft.world, plan)
             if changed or plan.warm != draft.world.warm:
                 name = draft.world.policy
                 draft.add(ev.PlanAdopted(name, changed, plan.warm, plan.optimal, plan.bound, plan.gap), now)
-        steps = reconcile(draft.world, now)
+        self._still.difference_update(draft.touched.jobs or ())  # those that the plan gives something else
+        steps = reconcile(draft.world, now, self._still)
         for event in steps.events:
             draft.add(event, now)
         try:
             requests = self._commit(draft, steps.requests, [])
         except JournalError:
             self._trouble = ""  # what was to be told was not recorded: the next decision tells it
+            self._still.clear()
             raise
         self.wake_at = min(wakes, default=None)
         self.undecided = False
@@ -132,6 +141,8 @@ class Controller:
         if records and records[-1].seq != draft.world.seq:
             raise AssertionError(f"the journal is at seq {records[-1].seq}, the world at {draft.world.seq}")
         self.world = draft.world
+        if self._touched is not None:
+            self._touched.merge(draft.touched)
         for number in closed:
             self._pending.pop(number, None)
         self._pending.update((request.id, request) for request in numbered)
@@ -140,12 +151,15 @@ class Controller:
 
 def _changed(world: World, plan: Plan) -> tuple[Target, ...]:
     """The targets that give a job another placement than it was to have, or take it away."""
-    before = {number: target.placement for number, target in world.targets.items()}
-    return tuple(
-        target
-        for target in plan.targets
-        if target.placement is not (old := before.get(target.job)) and target.placement != old
-    )
+    before = world.targets
+    targets = plan.targets.new() if isinstance(plan.targets, Targets) else plan.targets
+    found = []
+    for target in targets:
+        known = before.get(target.job)
+        old = None if known is None else known.placement
+        if target.placement is not old and target.placement != old:
+            found.append(target)
+    return tuple(found)
 
 
 def _concerns(world: World, request: Request) -> bool:

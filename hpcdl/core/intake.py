@@ -139,6 +139,8 @@ class Intake:
 
     def _refuse_shared_folders(self, specs: tuple[JobSpec, ...]) -> None:
         """Two jobs in one checkpoint folder would resume from each other's checkpoints; one after the other may."""
+        if all(spec.checkpoint_dir is None for spec in specs):
+            return
         world = self.draft.world
         users: dict[str, list[int]] = {}
         for number in world.active:
@@ -325,14 +327,14 @@ def _all_before(world: World, after: Iterable[int]) -> set[int]:
 def _jobs_on(world: World, node: str) -> list[int]:
     return [
         number
-        for number in world.active
+        for number in world.live
         if any((part := inc.part(node)) is not None and not part.gone for inc in world.jobs[number].live)
     ]
 
 
 def _expected(world: World, node: str, waiting: set[tuple[int, int]]) -> list[cmd.Expected]:
     found = []
-    for number in world.active:
+    for number in world.live:
         for incarnation in world.jobs[number].live:
             part = incarnation.part(node)
             if part is not None and not part.gone:

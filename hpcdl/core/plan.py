@@ -187,22 +187,56 @@ class View:
 
     def kind_of(self, node: str) -> str:
         """The type of GPU of a node, "" where it is not known."""
-        kinds: dict[str, str] | None = self.memo.get("kinds")
-        if kinds is None:
-            kinds = self.memo["kinds"] = {each.name: each.kind for each in self.nodes}
-        return kinds.get(node, "")
+        return self.kinds.get(node, "")
 
-    def gpus_of(self, node: str) -> frozenset[int]:
-        """The GPUs of a node that may be granted; none of a node that is away."""
-        gpus: dict[str, frozenset[int]] | None = self.memo.get("gpus")
-        if gpus is None:
-            gpus = self.memo["gpus"] = {each.name: frozenset(each.gpus) for each in self.nodes}
-        return gpus.get(node, frozenset())
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """Types of GPUs by node."""
+        found: dict[str, str] | None = self.memo.get("kinds")
+        if found is None:
+            found = self.memo["kinds"] = {each.name: each.kind for each in self.nodes}
+        return found
+
+    @property
+    def gpus(self) -> Mapping[str, frozenset[int]]:
+        """GPUs that may be granted, by node; nodes that are away are missing."""
+        found: dict[str, frozenset[int]] | None = self.memo.get("gpus")
+        if found is None:
+            found = self.memo["gpus"] = {each.name: frozenset(each.gpus) for each in self.nodes}
+        return found
+
+    @property
+    def free(self) -> Mapping[str, tuple[int, ...]]:
+        """GPUs that may be granted and that nobody holds, by node, ascending."""
+        found: dict[str, tuple[int, ...]] | None = self.memo.get("free")
+        if found is None:
+            none: frozenset[int] = frozenset()
+            held = self.held
+            found = {}
+            for node in self.nodes:
+                taken = held.get(node.name, none)
+                found[node.name] = tuple([gpu for gpu in node.gpus if gpu not in taken]) if taken else node.gpus
+            self.memo["free"] = found
+        return found
+
+    @property
+    def held(self) -> Mapping[str, frozenset[int]]:
+        """GPUs that jobs hold, by node; nodes without such are missing."""
+        found: dict[str, frozenset[int]] | None = self.memo.get("held")
+        if found is None:
+            found = self.memo["held"] = {name: held_on(name, jobs) for name, jobs in self.by_node.items()}
+        return found
 
     @property
     def largest_node(self) -> int:
         """GPUs of the node that has most, 0 without nodes."""
         return max((len(node.gpus) for node in self.nodes), default=0)
+
+
+def held_on(node: str, jobs: Iterable[JobView]) -> frozenset[int]:
+    """The GPUs of a node that these jobs hold."""
+    shares = (share for job in jobs if job.placement is not None for share in job.placement.shares)
+    return frozenset(gpu for share in shares if share.node == node for gpu in share.gpus)
 
 
 class Targets(Sequence[Target]):
@@ -212,7 +246,7 @@ class Targets(Sequence[Target]):
     reason, from what does not change any more. With thousands of jobs waiting, a plan is mostly of these.
     """
 
-    __slots__ = ("named", "view", "_why")
+    __slots__ = ("_why", "named", "view")
 
     def __init__(self, view: View, named: Mapping[int, Target], why: Callable[[JobView], str]) -> None:
         self.view, self.named, self._why = view, named, why
@@ -264,7 +298,8 @@ class Reasons(Mapping[int, str]):
         self._said = {} if self._targets is not None else {target.job: target.reason for target in targets}
 
     def __getitem__(self, number: int) -> str:
-        return self._said[number] if self._targets is None else self._targets.of(self._targets.view.by_id[number]).reason
+        targets = self._targets
+        return self._said[number] if targets is None else targets.of(targets.view.by_id[number]).reason
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._said if self._targets is None else self._targets.view.by_id)
@@ -437,5 +472,5 @@ def _check_placement(job: JobView, placement: Placement, view: View) -> None:
             )
         if job.counts and len(share.gpus) not in job.counts:
             raise BadPlan(f"job {job.id} takes {', '.join(map(str, job.counts))} GPUs, gets {len(share.gpus)}")
-        if not view.gpus_of(share.node).issuperset(share.gpus):
+        if not view.gpus.get(share.node, frozenset()).issuperset(share.gpus):
             raise BadPlan(f"job {job.id}: node {share.node} cannot grant GPUs {share.gpus}")

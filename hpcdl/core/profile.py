@@ -97,6 +97,7 @@ class Profile:
     power_w: float = 0.0
     spread: float = 0.0
     _rates: dict[tuple[int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _best: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _on: dict[str, "Profile"] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -194,6 +195,12 @@ class Profile:
 
         The smallest one where several are equal (within a relative 1e-9).
         """
+        found = self._best.get((limit, minimum, nodes))
+        if found is None:
+            found = self._best[limit, minimum, nodes] = self._best_gpus(limit, minimum, nodes)
+        return found
+
+    def _best_gpus(self, limit: int, minimum: int, nodes: int) -> int:
         if not 1 <= minimum <= limit:
             raise ValueError(f"profile {self.name}: needs 1 <= minimum <= limit, got {minimum} and {limit}")
         last = max(gpus for _, gpus, _ in self.points)

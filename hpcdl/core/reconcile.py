@@ -61,21 +61,22 @@ class Steps:
                 )
 
 
-def reconcile(world: World, now: float) -> Steps:
+def reconcile(world: World, now: float, still: set[int] | None = None) -> Steps:
     """The events and requests that lead from the world towards its adopted targets.
 
-    Once the events are folded in, a second call at the same time gives nothing.
+    Once the events are folded in, a second call at the same time gives nothing. `still`: jobs that were found to run as
+    planned, and to which nothing has happened since; those that are found now are added.
     """
+    still = set() if still is None else still
     steps = Steps()
     grants: list[tuple[Job, Placement]] = []
     warm: list[tuple[Job, Placement]] = []
-    for number in world.active:
+    for number in sorted({*world.targets, *world.live} - still):  # ids rise with the submits
         job = world.jobs[number]
         target = world.targets.get(number)
-        if target is None and not job.live:
-            continue
         placement = None if target is None else target.placement
         if placement is not None and _goes_on(world, job, placement):
+            still.add(number)
             continue
         _release(world, job, placement, steps, now)
         if placement is None or job.held or job.cancelling or job.final is not None or world.stopping:

@@ -27,5 +27,8 @@ def validate(world: World) -> None:
                     if gpu in expected:
                         raise ValueError(f"GPU {gpu} is in jobs {expected[gpu][0]} and {job.id}")
                     expected[gpu] = (job.id, incarnation.number)
+    alive = {job.id for job in world.jobs.values() if job.live}
+    if alive != set(world.live):
+        raise ValueError(f"jobs {sorted(alive)} have incarnations, but live are {sorted(world.live)}")
     if expected != world.holders:
         raise ValueError(f"holders are {world.holders}, incarnations say {expected}")

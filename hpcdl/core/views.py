@@ -1,11 +1,14 @@
 """From the world to what a policy sees of it. What has not changed since the last view is taken from there."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from hpcdl.core.lifecycle import Touched
 from hpcdl.core.model import GpuInfo, Job, Node, Target, World
 from hpcdl.core.observing import seen_of
 from hpcdl.core.plan import JobView, NodeView, Profiles, View
 from hpcdl.core.profile import Profile, Seen, Timing
+from hpcdl.core.sorting import Sorted
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count, gpu_kind
 
@@ -30,6 +33,16 @@ class _Learnt:
     profile: Profile | None
 
 
+@dataclass(frozen=True, slots=True)
+class _There:
+    """The nodes of a view, and what follows from them alone."""
+
+    nodes: tuple[NodeView, ...]
+    bare: frozenset[str]
+    largest: int
+    memo: dict[str, Any]
+
+
 class Views:
     """Makes views, one after another, of one world as it goes on. Only a cache: `Views().build` gives the same."""
 
@@ -37,10 +50,38 @@ class Views:
         self._jobs: dict[int, _MadeOf] = {}
         self._nodes: dict[str, tuple[tuple[GpuInfo, ...], NodeView]] = {}
         self._learnt_of: dict[str, _Learnt] = {}
-        self._largest = -1
+        self._sorted = Sorted()
+        self._restless: set[int] = set()
+        self._there: _There | None = None
+        self._made_with: tuple[int, bool, Profiles] | None = None
 
-    def build(self, world: World, profiles: Profiles, now: float) -> View:
-        """The view of a world. Jobs that only wait for their processes to go are `leaving`."""
+    def build(self, world: World, profiles: Profiles, now: float, touched: Touched | None = None) -> View:
+        """The view of a world. Jobs that only wait for their processes to go are `leaving`.
+
+        `touched`: all to which anything has happened since the view before; None: it may have been anything.
+        """
+        if touched is None or touched.nodes or self._there is None:
+            self._there = self._look(world)
+        there = self._there
+        largest = there.largest
+        made_with = (largest, world.stopping, profiles)
+        if self._made_with is None or self._made_with != made_with:
+            self._made_with = made_with
+            self._jobs.clear()
+            touched = None
+        changed = None if touched is None else touched.jobs
+        if len(self._learnt_of) > 2 * len(world.observed) + 100:
+            self._learnt_of.clear()
+        if changed is None:
+            changed = {*self._sorted.jobs, *world.active}
+        for number in sorted(self._restless.union(changed)):
+            self._update(world, number, profiles, now, largest)
+        view = View(now, there.nodes, self._sorted.all(), world.objective, there.bare)
+        view.memo.update(self._sorted.memo())
+        view.memo.update(there.memo)
+        return view
+
+    def _look(self, world: World) -> _There:
         nodes, bare = [], []
         for name in sorted(world.nodes):
             node = world.nodes[name]
@@ -52,15 +93,23 @@ class Views:
             elif node.gpus:
                 bare.append(name)
         largest = max((len(node.gpus) for node in world.nodes.values()), default=0)
-        if largest != self._largest:
-            self._largest = largest
-            self._jobs.clear()
-        if len(self._learnt_of) > 2 * len(world.observed) + 100:
-            self._learnt_of.clear()
-        jobs = tuple([self._job(world, world.jobs[number], profiles, now) for number in world.active])
-        if len(self._jobs) > 2 * len(jobs) + 100:
-            self._jobs = {job.id: self._jobs[job.id] for job in jobs}
-        return View(now, tuple(nodes), jobs, world.objective, frozenset(bare))
+        found = View(0.0, tuple(nodes), ())
+        memo = {"kinds": found.kinds, "gpus": found.gpus}
+        return _There(found.nodes, frozenset(bare), largest, memo)
+
+    def _update(self, world: World, number: int, profiles: Profiles, now: float, largest: int) -> None:
+        if number not in world.active:
+            self._jobs.pop(number, None)
+            self._sorted.drop(number)
+            self._restless.discard(number)
+            return
+        view = self._job(world, world.jobs[number], profiles, now, largest)
+        self._sorted.put(view)
+        # What blocks a job may pass by itself, and what is learnt of jobs like it comes from others.
+        if view.blocked or (profiles.learn is not None and world.jobs[number].spec.profile is None):
+            self._restless.add(number)
+        else:
+            self._restless.discard(number)
 
     def _node(self, node: Node) -> NodeView:
         known = self._nodes.get(node.name)
@@ -72,7 +121,7 @@ class Views:
         self._nodes[node.name] = (node.gpus, view)
         return view
 
-    def _job(self, world: World, job: Job, profiles: Profiles, now: float) -> JobView:
+    def _job(self, world: World, job: Job, profiles: Profiles, now: float, largest: int) -> JobView:
         target = world.targets.get(job.id)
         spec = job.spec
         profile = profiles.of(job) if spec.profile is not None else self._learnt(world, job, profiles)
@@ -90,7 +139,7 @@ class Views:
             total = known.view.total
         else:
             total = profiles.total_of(job)
-        view = _job_view(job, target, profile, total, blocked, self._largest)
+        view = _job_view(job, target, profile, total, blocked, largest)
         self._jobs[job.id] = _MadeOf(job, target, profile, view)
         return view
 

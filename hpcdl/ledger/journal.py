@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from hpcdl.core.codec import CodecError, from_json, to_json
 from hpcdl.core.events import Recorded
 from hpcdl.core.journal import JournalError, LeaseLost, Request, Stamped
-from hpcdl.core.lifecycle import Draft, fold
+from hpcdl.core.lifecycle import Draft, copied, fold
 from hpcdl.core.model import World
 from hpcdl.core.transitions import IllegalEvent
 from hpcdl.core.validate import validate
@@ -140,7 +140,7 @@ class SqliteJournal:
     def load(self) -> World:
         """See `Journal.load`."""
         with self._lock:
-            return Draft(self._known().draft.world).world
+            return copied(self._known().draft.world)
 
     def pending(self) -> list[Request]:
         """See `Journal.pending`."""

@@ -2,7 +2,7 @@
 
 from hpcdl.core.model import JobState, Placement, Role, Share
 from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.placing.pool import Pool, best_on, impossible, most_free, move_reason, pool_of, role_reason, waiting
+from hpcdl.placing.pool import Pool, best_on, impossible, lean_pool_of, most_free, move_reason, role_reason, waiting
 
 
 class Marble:
@@ -36,24 +36,23 @@ class Marble:
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
-        return self._pool(view).plan()
-
-    def _pool(self, view: View) -> Pool:
-        pool = pool_of(view)
+        pool = lean_pool_of(view)
         _promote(pool)
-        _run_multiple_jobs(pool)
-        return pool
+        first = _run_multiple_jobs(pool)
+        return pool.lean_plan(lambda job: impossible(pool, job) or waiting(job, first, most_free(pool)))
 
 
 def _promote(pool: Pool) -> None:
     """Lines 5 to 9: running secondaries, in FIFO order, for which enough GPUs are free."""
-    for job in pool.view.jobs:
+    for job in pool.view.steady:
         held = job.placement
-        if held is None or held.role is not Role.SECONDARY or job.blocked or job.leaving:
+        if held is None or held.role is not Role.SECONDARY:
             continue
         if any(share.node not in pool.nodes for share in held.shares):
             continue
         best = best_on(pool, job, held.nodes)
+        if held.per_node < best and any(len(share.gpus) + len(pool.free[share.node]) < best for share in held.shares):
+            continue
         if held.per_node >= best:  # these nodes have nothing faster for it
             role = Placement(held.shares, Role.PRIMARY, held.layout)
             pool.give(job, role, role_reason(job, role, pool, best))
@@ -75,20 +74,17 @@ def _larger(pool: Pool, held: Placement, best: int) -> Placement | None:
     return Placement(tuple(shares), Role.PRIMARY)
 
 
-def _run_multiple_jobs(pool: Pool) -> None:
-    """Lines 14 to 22."""
-    first: JobView | None = None
+def _run_multiple_jobs(pool: Pool) -> JobView | None:
+    """Lines 14 to 22. Returns the job that is the first to wait, and makes those after it wait, or None."""
     for job in pool.queue():
-        never = impossible(pool, job)
-        if never:
-            pool.refuse(job, never)
+        if impossible(pool, job):
             continue
-        chosen = _choose(pool, job) if first is None else None
-        if chosen is not None:
-            pool.give(job, chosen, role_reason(job, chosen, pool, best_on(pool, job, chosen.nodes)))
-            continue
-        pool.refuse(job, waiting(job, first, most_free(pool)))
-        first = first or job
+        chosen = _choose(pool, job)
+        if chosen is None:
+            pool.refuse(job, waiting(job, None, most_free(pool)))
+            return job
+        pool.give(job, chosen, role_reason(job, chosen, pool, best_on(pool, job, chosen.nodes)))
+    return None
 
 
 def _choose(pool: Pool, job: JobView) -> Placement | None:

@@ -3,7 +3,7 @@
 from hpcdl.core.model import Placement, Role
 from hpcdl.core.plan import JobView, Plan, View
 from hpcdl.core.units import count, fold_nodes
-from hpcdl.placing.pool import Pool, impossible, pool_of, waiting
+from hpcdl.placing.pool import Pool, impossible, lean_pool_of, waiting
 
 
 class FifoExclusive:
@@ -16,29 +16,32 @@ class FifoExclusive:
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
-        pool = pool_of(view)
-        for job in view.jobs:
+        pool = lean_pool_of(view)
+        for job in view.between:
             kept = pool.placements.get(job.id)
             if kept is not None:
                 pool.reasons[job.id] = _exclusive(kept)
         first: JobView | None = None
+        empty = [name for name, node in pool.nodes.items() if len(pool.free[name]) == len(node.gpus)]
         for job in pool.queue():
-            never = impossible(pool, job)
-            if never:
-                pool.refuse(job, never)
+            if impossible(pool, job):
                 continue
-            empty = [name for name, node in pool.nodes.items() if len(pool.free[name]) == len(node.gpus)]
             fitting = sorted(
                 (name for name in empty if len(pool.free[name]) >= job.gpus_min),
                 key=lambda name: (-min(job.gpus_max, len(pool.free[name])), len(pool.free[name]), name),
             )
-            if first is not None or len(fitting) < job.nodes:
-                free = f"{len(empty)} of {count(len(pool.nodes), 'node')} empty"
-                pool.refuse(job, f"gets {_whole(job)}; " + waiting(job, first, free))
-                first = first or job
-                continue
+            if len(fitting) < job.nodes:
+                first = job
+                break
             _place(pool, job, fitting[: job.nodes])
-        return pool.plan()
+            empty = [name for name in empty if name not in fitting[: job.nodes]]
+        free = f"{len(empty)} of {count(len(pool.nodes), 'node')} empty"
+
+        def waits(job: JobView) -> str:
+            before = None if first is None or job.id == first.id else first
+            return impossible(pool, job) or f"gets {_whole(job)}; " + waiting(job, before, free)
+
+        return pool.lean_plan(waits, _exclusive)
 
 
 def _place(pool: Pool, job: JobView, names: list[str]) -> None:

@@ -1,8 +1,9 @@
 """Ours: MARBLE's placements, with the start-up of what is to be resumed hidden behind the suspend."""
 
+from dataclasses import replace
+
 from hpcdl.core.model import Placement
-from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.core.units import GpuRef
+from hpcdl.core.plan import JobView, Plan, Targets, View
 from hpcdl.marble.algorithm import Marble
 
 
@@ -13,15 +14,17 @@ class MarbleWarm(Marble):
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
-        pool = self._pool(view)
-        holders = {gpu: job.id for job in view.jobs if job.placement is not None for gpu in job.placement.gpus}
-        plan = pool.plan()
-        targets = plan.by_job()
-        return pool.plan(tuple(job.id for job in view.jobs if _waits(job, targets[job.id].placement, holders)))
+        plan = super().decide(view)
+        said = plan.targets.new() if isinstance(plan.targets, Targets) else plan.targets  # the others keep theirs
+        return replace(
+            plan, warm=tuple(each.job for each in said if _waits(view, view.by_id[each.job], each.placement))
+        )
 
 
-def _waits(job: JobView, target: Placement | None, holders: dict[GpuRef, int]) -> bool:
+def _waits(view: View, job: JobView, target: Placement | None) -> bool:
     """Whether the job is to get other GPUs than it has, and some are still held: by others, or by itself."""
     if target is None or (job.placement is not None and job.placement.same_gpus(target)):
         return False
-    return any(gpu in holders for gpu in target.gpus)
+    wanted = set(target.gpus)
+    holders = [other.placement for name in target.nodes for other in view.by_node.get(name, ())]
+    return any(not wanted.isdisjoint(held.gpus) for held in holders if held is not None)

@@ -1,22 +1,27 @@
 """Which GPUs are free once every job keeps what it has, what was given of them, and in which words."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hpcdl.core.model import Placement, Role, Share, Target
-from hpcdl.core.plan import JobView, NodeView, Plan, View
+from hpcdl.core.plan import JobView, NodeView, Plan, Standing, Targets, View
 from hpcdl.core.units import count, fold_nodes
 
 
 @dataclass(slots=True)
 class Pool:
-    """A plan in the making. `free`: by node, the GPUs that nobody holds and nobody has been given, ascending."""
+    """A plan in the making. `free`: by node, the GPUs that nobody holds and nobody has been given, ascending.
+
+    `lean`: jobs that keep what they hold are in `placements` and `reasons` only if something was said about them.
+    """
 
     view: View
     nodes: dict[str, NodeView]
     free: dict[str, list[int]]
     placements: dict[int, Placement | None] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+    lean: bool = False
+    never: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def give(self, job: JobView, placement: Placement, reason: str) -> None:
         """Targets the job at these GPUs; they are not free any more."""
@@ -33,9 +38,27 @@ class Pool:
         """The `number` free GPUs with the lowest indices on each of these nodes."""
         return Placement(tuple(Share(name, tuple(self.free[name][:number])) for name in sorted(names)), role)
 
-    def queue(self) -> list[JobView]:
-        """Jobs that nothing was said about yet, in FIFO order."""
-        return [job for job in self.view.jobs if job.id not in self.reasons]
+    def queue(self) -> Sequence[JobView]:
+        """Jobs that nothing was said about yet, and that do not just keep what they hold, in FIFO order."""
+        if not self.lean:
+            return [job for job in self.view.jobs if job.id not in self.reasons]
+        others = [job for job in self.view.between if job.id not in self.reasons]
+        waiting = self.view.waiting
+        return sorted([*others, *waiting], key=lambda job: job.id) if others else waiting
+
+    def lean_plan(self, waits: Callable[[JobView], str], kept: Callable[[Placement], str] | None = None) -> Plan:
+        """The plan, in which jobs that nothing was said about keep what they hold, or wait for the reason `waits`.
+
+        `kept`: why a job keeps it; None: in the words of `role_reason`. Nothing may be given any more after that.
+        """
+
+        def why(job: JobView) -> str:
+            if job.standing is not Standing.STEADY or job.placement is None:
+                return waits(job)
+            return _kept(self, job, job.placement) if kept is None else kept(job.placement)
+
+        named = {number: self._target(self.view.by_id[number]) for number in self.reasons}
+        return Plan(Targets(self.view, named, why))
 
     def plan(self, warm: tuple[int, ...] = ()) -> Plan:
         """The plan; every job of the view must have been given or refused GPUs."""
@@ -50,6 +73,26 @@ class Pool:
         return target
 
 
+def lean_pool_of(view: View) -> Pool:
+    """As `pool_of`, for `Pool.lean_plan`: it costs nothing for jobs that go on, or that only wait."""
+    nodes = {node.name: node for node in view.nodes}
+    pool = Pool(view, nodes, {name: list(free) for name, free in view.free.items()}, lean=True)
+    if view.between:
+        taken: dict[str, set[int]] = {}
+        for name in {name for job in view.between if job.target is not None for name in job.target.nodes}:
+            taken[name] = {
+                gpu
+                for other in view.by_node.get(name, ())
+                if other.placement is not None and not other.leaving
+                for share in other.placement.shares
+                if share.node == name
+                for gpu in share.gpus
+            }
+        for job in view.between:
+            _settle(pool, job, taken)
+    return pool
+
+
 def pool_of(view: View) -> Pool:
     """The pool in which all jobs that hold or are about to hold GPUs keep them, and blocked jobs have been refused.
 
@@ -58,30 +101,34 @@ def pool_of(view: View) -> Pool:
     unless its GPUs cannot be granted any more or are another job's.
     """
     nodes = {node.name: node for node in view.nodes}
-    held: dict[str, set[int]] = {}
     taken: dict[str, set[int]] = {}  # for as long as this plan can see: what is leaving frees its GPUs soon
     for job in view.jobs:
-        for share in job.placement.shares if job.placement is not None else ():
-            held.setdefault(share.node, set()).update(share.gpus)
-            if not job.leaving:
-                taken.setdefault(share.node, set()).update(share.gpus)
-    none: set[int] = set()
-    free = {name: [gpu for gpu in node.gpus if gpu not in held.get(name, none)] for name, node in nodes.items()}
-    pool = Pool(view, nodes, free)
+        for share in job.placement.shares if job.placement is not None and not job.leaving else ():
+            taken.setdefault(share.node, set()).update(share.gpus)
+    pool = Pool(view, nodes, {name: list(free) for name, free in view.free.items()})
     for job in view.jobs:
-        if job.blocked:
-            pool.refuse(job, job.blocked)
-        elif job.placement is not None and not job.leaving:
+        if job.standing is Standing.STEADY and job.placement is not None:
             pool.placements[job.id], pool.reasons[job.id] = job.placement, _kept(pool, job, job.placement)
-        elif job.target is not None and _grantable(pool, job, job.target, taken):
-            for share in job.target.shares:
-                taken.setdefault(share.node, set()).update(share.gpus)
-            before = job.placement
-            moves = before is not None and not job.target.same_gpus(before)
-            pool.give(job, job.target, move_reason(job, job.target) if moves else _kept(pool, job, job.target))
-        elif job.placement is not None:
-            pool.refuse(job, f"its last processes on {fold_nodes(job.placement.nodes)} are ending; then it is its turn")
+        elif job.standing is Standing.BETWEEN:
+            _settle(pool, job, taken)
     return pool
+
+
+def _settle(pool: Pool, job: JobView, taken: dict[str, set[int]]) -> None:
+    """What becomes of a job that is blocked, leaving, or waits for what the last plan gave it.
+
+    `taken`: by node, GPUs that are others' as long as this plan can see; those that it gets are added.
+    """
+    if job.blocked:
+        pool.refuse(job, job.blocked)
+    elif job.target is not None and _grantable(pool, job, job.target, taken):
+        for share in job.target.shares:
+            taken.setdefault(share.node, set()).update(share.gpus)
+        before = job.placement
+        moves = before is not None and not job.target.same_gpus(before)
+        pool.give(job, job.target, move_reason(job, job.target) if moves else _kept(pool, job, job.target))
+    elif job.placement is not None:
+        pool.refuse(job, f"its last processes on {fold_nodes(job.placement.nodes)} are ending; then it is its turn")
 
 
 def _grantable(pool: Pool, job: JobView, target: Placement, taken: dict[str, set[int]]) -> bool:
@@ -145,6 +192,13 @@ def move_reason(job: JobView, target: Placement) -> str:
 
 def impossible(pool: Pool, job: JobView) -> str:
     """Why the job could not start even if every node of the pool were empty, or ""."""
+    known = pool.never.get((job.nodes, job.gpus_min))
+    if known is None:
+        known = pool.never[job.nodes, job.gpus_min] = _impossible(pool, job)
+    return known
+
+
+def _impossible(pool: Pool, job: JobView) -> str:
     fitting = [node for node in pool.nodes.values() if len(node.gpus) >= job.gpus_min]
     if not pool.nodes and pool.view.bare:
         return f"needs {_wanted(job)}; all GPUs of {fold_nodes(sorted(pool.view.bare))} are lost or dirty"
@@ -171,10 +225,10 @@ def waiting(job: JobView, first: JobView | None, free: str) -> str:
 
 def most_free(pool: Pool) -> str:
     """`3 free on n1`, the node with most free GPUs, or `0 of 6 GPUs free`."""
-    name = min(pool.free, key=lambda name: (-len(pool.free[name]), name))
-    free = len(pool.free[name])
-    total = sum(len(node.gpus) for node in pool.nodes.values())
-    return f"{free} free on {name}" if free else f"0 of {count(total, 'GPU')} free"
+    free = max(map(len, pool.free.values()))
+    if not free:
+        return f"0 of {count(sum(len(node.gpus) for node in pool.nodes.values()), 'GPU')} free"
+    return f"{free} free on {min(name for name, gpus in pool.free.items() if len(gpus) == free)}"
 
 
 def _wanted(job: JobView) -> str:

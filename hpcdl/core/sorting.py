@@ -1,0 +1,97 @@
+"""The jobs of one view after another, kept sorted by how they stand and by node, so that a view costs what changed."""
+
+from typing import Any
+
+from hpcdl.core.plan import JobView, Standing, held_on
+
+
+class Sorted:
+    """The jobs as they are now. What is handed out does not change any more."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, JobView] = {}
+        self._standing = {each: _Ordered() for each in Standing}
+        self._by_node: dict[str, tuple[JobView, ...]] = {}
+        self._held: dict[str, frozenset[int]] = {}
+        self._all: tuple[JobView, ...] | None = None
+        self._memo: dict[str, Any] | None = None
+
+    def put(self, job: JobView) -> None:
+        """A job is new, or stands otherwise than before. New jobs come in the order of their ids."""
+        before = self.jobs.get(job.id)
+        if before is job:
+            return
+        self._all = self._memo = None
+        self.jobs[job.id] = job
+        if before is not None:
+            self._off_nodes(before)
+            if before.standing is not job.standing:
+                self._standing[before.standing].drop(job.id)
+        self._standing[job.standing].put(job)
+        for name in () if job.placement is None else job.placement.nodes:
+            self._by_node[name] = tuple(sorted((*self._by_node.get(name, ()), job), key=lambda each: each.id))
+            self._held[name] = held_on(name, self._by_node[name])
+
+    def drop(self, number: int) -> None:
+        """A job is finished."""
+        job = self.jobs.pop(number, None)
+        if job is None:
+            return
+        self._all = self._memo = None
+        self._standing[job.standing].drop(number)
+        self._off_nodes(job)
+
+    def _off_nodes(self, job: JobView) -> None:
+        for name in () if job.placement is None else job.placement.nodes:
+            left = tuple(each for each in self._by_node[name] if each is not job)
+            if left:
+                self._by_node[name], self._held[name] = left, held_on(name, left)
+            else:
+                del self._by_node[name], self._held[name]
+
+    def all(self) -> tuple[JobView, ...]:
+        """Every job, in order."""
+        if self._all is None:
+            self._all = tuple(self.jobs.values())
+        return self._all
+
+    def memo(self) -> dict[str, Any]:
+        """For `View.memo`: what a view would work out from all jobs."""
+        if self._memo is None:
+            standing = {each: ordered.all() for each, ordered in self._standing.items()}
+            self._memo = {
+                "standing": standing,
+                "by_id": self.jobs.copy(),
+                "by_node": self._by_node.copy(),
+                "held": self._held.copy(),
+            }
+        return self._memo
+
+
+class _Ordered:
+    """Jobs in the order of their ids."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, JobView] = {}
+        self._last = 0
+        self._in_order = True
+        self._all: tuple[JobView, ...] | None = None
+
+    def put(self, job: JobView) -> None:
+        self._all = None
+        if job.id not in self._jobs:
+            self._in_order = self._in_order and job.id > self._last
+            self._last = max(self._last, job.id)
+        self._jobs[job.id] = job
+
+    def drop(self, number: int) -> None:
+        self._all = None
+        del self._jobs[number]
+
+    def all(self) -> tuple[JobView, ...]:
+        if not self._in_order:
+            self._jobs = dict(sorted(self._jobs.items()))
+            self._in_order = True
+        if self._all is None:
+            self._all = tuple(self._jobs.values())
+        return self._all
