@@ -37,8 +37,13 @@ class Compared:
 
 
 def number(value: float) -> str:
-    """`12`, `3.14`: whole numbers as they are."""
-    return f"{value:,.0f}".replace(",", " ") if value == int(value) else f"{value:.2f}"
+    """`10 000`: a whole number."""
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def decimals(value: float) -> str:
+    """`3.14`."""
+    return f"{value:.2f}"
 
 
 def side_by_side(runs: Sequence[Compared], measures: Sequence[Measure]) -> str:
@@ -61,7 +66,7 @@ def side_by_side(runs: Sequence[Compared], measures: Sequence[Measure]) -> str:
             if best is not None and place in best:
                 inside = f'<b>{inside}</b> <span class="star" title="best">{BEST}</span>'
             elif best is not None and measure.relative and value and least:
-                inside += f' <span class="soft">{100 * (value / least - 1):+.0f} %</span>'
+                inside += f' <span class="soft">{_over(value / least)}</span>'
             cells.append(f'<td class="right">{inside}</td>')
         title = f' title="{escape(measure.told)}"' if measure.told else ""
         rows.append(f'<tr><th scope="row"{title}>{escape(measure.title)}</th>{"".join(cells)}</tr>')
@@ -69,6 +74,10 @@ def side_by_side(runs: Sequence[Compared], measures: Sequence[Measure]) -> str:
         f'<div class="table compare"><table><thead><tr><th></th>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _over(ratio: float) -> str:
+    return f"× {ratio:.0f}" if ratio >= 10 else f"{100 * (ratio - 1):+.0f} %"
 
 
 def best_of(measure: Measure, texts: Sequence[str], whole: Sequence[bool]) -> tuple[int, ...] | None:

@@ -82,7 +82,7 @@ def node_rows(nodes: set[str]) -> list[list[str]]:
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"([0-9]+)", name) if part]
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]
 
 
 def _short(names: Sequence[str]) -> str:

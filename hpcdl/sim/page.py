@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 from hpcdl.core.units import count, seconds_text
-from hpcdl.report.comparison import Compared, Measure, curves, number, queue_measures, side_by_side
+from hpcdl.report.comparison import Compared, Measure, curves, decimals, number, queue_measures, side_by_side
 from hpcdl.report.curves import BINS, COARSE, Window, gpus_there
 from hpcdl.report.document import Table, document, note, table_html
 from hpcdl.report.heat import heat, heat_legend
@@ -42,9 +42,7 @@ def page_of(workload: Workload, conditions: Conditions, runs: Sequence[Run]) -> 
         parts.append("<h2>Policies side by side</h2>")
         parts.append(side_by_side(compared, [*_measures(runs), *queue_measures(compared)]))
         parts.append(
-            note(
-                "★ best of its row; percentages beside the others are differences to it. All times are simulated ones."
-            )
+            note("★ best of its row; beside the others, how far they are from it. All times are simulated ones.")
         )
         parts.append("<h2>Over time</h2>")
         windows = [((spell.from_s, spell.until_s), spell.gpus) for spell in workload.nodes]
@@ -157,8 +155,8 @@ def _measures(runs: Sequence[Run]) -> list[Measure]:
         numbers("Rescales", "rescales", 0),
         numbers("Moves to other nodes", "moves", 0),
         shares("Deadlines met", "deadlines_met", 1),
-        numbers("Fairness, mean", "mean_fairness"),
-        numbers("Fairness, worst", "worst_fairness"),
+        Measure("Fairness, mean", tuple(result.mean_fairness for result in results), decimals, -1),
+        Measure("Fairness, worst", tuple(result.worst_fairness for result in results), decimals, -1),
         Measure("Energy", tuple(result.energy_kwh for result in results), lambda value: f"{value:.2f} kWh", -1),
         numbers("Jobs finished", "finished", 0),
     ]

@@ -16,8 +16,8 @@ _WORDS = {"jct": "JCT", "qos": "QoS", "gpus": "GPUs", "gpu": "GPU", "p95": "95th
 _WORDS |= {"job2": "job 2", "vs": "against", "s": "", "ect": "ECT"}
 _SAID = (
     '<p class="simulated"><b>Everything of ours on this page is simulated</b>, on the papers\' workloads as far as '
-    "they print them. Figures marked “paper” are printed there, with our difference to them. ± is half of a 95 % confidence "
-    "interval.</p>"
+    "they print them. Figures marked “paper” are printed there, with our difference to them. ± is half of a 95 % "
+    "confidence interval.</p>"
 )
 
 
