@@ -79,6 +79,7 @@ IMPOSED = {
     "current_task": "asyncio",
     "all_tasks": "asyncio",
     "run_in_executor": "asyncio",
+    "ProcessPoolExecutor": "concurrent.futures",
     "ThreadPoolExecutor": "concurrent.futures, and the name of APScheduler's pool",
     "executors": "APScheduler's parameter",
     "max_workers": "concurrent.futures",
