@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.adaptive.beliefs import Usual, believed, usual
 from hpcdl.core.model import JobState, Placement
 from hpcdl.core.plan import JobView, NodeView, View
 from hpcdl.core.profile import MAX_GPUS, Profile
@@ -22,12 +23,6 @@ _NONE: frozenset[int] = frozenset()
 
 FEW_STATES = 20_000
 """Nodes are pools of their own while all combinations of what is used of each are at most so many."""
-
-CONCAVE = 0.8
-"""The speed-up on n GPUs of a job that nothing is known about is taken to be n ** CONCAVE."""
-
-UNKNOWN_COST_S = 30.0
-"""What a change is taken to cost a job without a profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,22 +143,28 @@ def _pools(
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What the candidates of all jobs are made of. `where`: the number of the pool of each node."""
+    """What the candidates of all jobs are made of. `where`: the number of the pool of each node.
+
+    `kinds`: the types of GPU of the pools. `usual`: for jobs of which nothing was seen; None where there are none.
+    """
 
     pools: tuple[GpuPool, ...]
     where: Mapping[str, int]
     usable: Mapping[str, frozenset[int]]
+    kinds: tuple[str, ...]
+    usual: Usual | None
 
 
 @lru_cache(maxsize=64)
-def _ground(pools: tuple[GpuPool, ...], nodes: tuple[NodeView, ...]) -> _Ground:
+def _ground(pools: tuple[GpuPool, ...], nodes: tuple[NodeView, ...], found: Usual | None) -> _Ground:
     where = {name: number for number, pool in enumerate(pools) for name in pool.nodes}
-    return _Ground(pools, where, {node.name: frozenset(node.gpus) for node in nodes})
+    kinds = tuple(sorted({pool.kind for pool in pools})) or ("",)
+    return _Ground(pools, where, {node.name: frozenset(node.gpus) for node in nodes}, kinds, found)
 
 
 def candidates(view: View) -> Found:
     """The pools, and the jobs that can be decided about: not blocked, and not on nodes that are away."""
-    ground = _ground(pools_of(view), view.nodes)
+    ground = _ground(pools_of(view), view.nodes, usual(view))
     found = []
     for job in view.jobs:
         if job.blocked:
@@ -199,22 +200,23 @@ def _known(now: float, job: JobView, ground: _Ground) -> _Known:
     fixed = held is not None and not job.leaving and not job.can_suspend
     if held is not None and not job.leaving and any(share.node not in ground.where for share in held.shares):
         return _Known(ground, None, None, True)  # its node is away: it keeps what it has there
-    phase = _phase(now, job, ground.where)
+    profile = believed(job, ground.kinds, ground.usual)
+    phase = _phase(now, job, profile, ground.where)
     aim = job.target if held is None or job.leaving else held
     if fixed and held is not None:
         number = ground.where[held.shares[0].node]
         kind, gpus, nodes = ground.pools[number].kind, held.per_node, len(held.shares)
-        option = Option(kind, nodes, gpus, rate_of(job.profile, kind, gpus, nodes), 0.0, number)
-        menu = _columns((option,), _unit(job.profile, ground.pools))
+        option = Option(kind, nodes, gpus, rate_of(profile, kind, gpus, nodes), 0.0, number)
+        menu = _columns((option,), _unit(profile, ground.pools))
         kept: Option | None = option
     else:
-        menu = _menu(job.profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, ground.pools, phase)
+        menu = _menu(profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, ground.pools, phase)
         kept = _kept(menu, aim, held, ground)
     there = held if held is not None else aim
     kind = "" if there is None else _kind(ground, there)
-    left = None if job.profile is None else job.remaining(now, kind)
-    trains = job.step_at is not None and left is not None
-    gates = not phase.begun and job.profile is not None and phase.ahead_s < job.profile.gate_s
+    left = job.remaining(now, kind)
+    trains = job.step_at is not None and left is not None and job.profile is not None
+    gates = not phase.begun and phase.ahead_s < profile.gate_s
     return _Known(ground, Candidate(job, menu, kept, left, fixed), kind if trains else None, not gates)
 
 
@@ -248,11 +250,11 @@ class _Phase:
     ahead_s: float = 0.0
 
 
-def _phase(now: float, job: JobView, where: Mapping[str, int]) -> _Phase:
+def _phase(now: float, job: JobView, profile: Profile, where: Mapping[str, int]) -> _Phase:
     begun = job.step > 0 or job.step_at is not None or job.state is JobState.SUSPENDED
     ahead = 0.0
-    if not begun and job.profile is not None and job.profile.gate_s:
-        ahead = min(job.profile.gate_s, max(0.0, now - job.submitted_at))
+    if not begun and profile.gate_s:
+        ahead = min(profile.gate_s, max(0.0, now - job.submitted_at))
     holds = job.placement is not None and not job.leaving
     at = job.placement or (job.last if begun else None)
     if at is None:
@@ -263,7 +265,7 @@ def _phase(now: float, job: JobView, where: Mapping[str, int]) -> _Phase:
 
 @lru_cache(maxsize=4096)
 def _menu(
-    profile: Profile | None,
+    profile: Profile,
     allowed: tuple[int, ...],
     nodes: int,
     nodes_max: int,
@@ -305,14 +307,12 @@ def _columns(options: tuple[Option, ...], unit: float) -> Menu:
     return Menu(options, unit, pools, tuple(option.units for option in options), speed, stall_s)
 
 
-def rate_of(profile: Profile | None, kind: str, gpus: int, nodes: int) -> float:
-    """Steps/s there. A job without a profile is taken to do one on one GPU, and to scale as n ** CONCAVE."""
-    return (gpus * nodes) ** CONCAVE if profile is None else profile.on(kind).rate(gpus, nodes)
+def rate_of(profile: Profile, kind: str, gpus: int, nodes: int) -> float:
+    """Steps/s there."""
+    return profile.on(kind).rate(gpus, nodes)
 
 
-def _stall_s(profile: Profile | None, phase: _Phase, gpus: int, moved: bool) -> float:
-    if profile is None:
-        return UNKNOWN_COST_S
+def _stall_s(profile: Profile, phase: _Phase, gpus: int, moved: bool) -> float:
     if not phase.begun:
         return profile.startup_s - phase.ahead_s
     before = phase.gpus * phase.nodes or gpus
@@ -320,8 +320,6 @@ def _stall_s(profile: Profile | None, phase: _Phase, gpus: int, moved: bool) -> 
 
 
 @lru_cache(maxsize=4096)
-def _unit(profile: Profile | None, pools: tuple[GpuPool, ...]) -> float:
+def _unit(profile: Profile, pools: tuple[GpuPool, ...]) -> float:
     """Steps/s on one GPU of the best kind."""
-    if profile is None:
-        return 1.0
     return max((profile.on(kind).rate(1) for kind in {pool.kind for pool in pools}), default=profile.rate(1))

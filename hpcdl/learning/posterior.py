@@ -51,6 +51,10 @@ ACROSS_SLOPE = 0.1
 JITTER = 0.02  # relative error of a rate that was seen for a minute
 HALF_STEP = 0.5  # a window of progress begins and ends within a step
 
+SPEEDS = {"k80": 0.25, "p100": 0.8, "v100": 1.0, "a100": 2.0, "h100": 4.0}
+"""How many times as fast as a V100 a kind is, as far as is known beforehand: medians of 26 jobs on K80, P100 and V100
+(Gavel), rounded; what vendors' own figures say of the others. A kind that is not there is taken for a V100."""
+
 LOUDEST = 6.0  # logarithm of how much faster a kind may be than the reference
 TRUST = 0.05  # relative error with which the reference's curve is carried over
 
@@ -108,10 +112,13 @@ class Posterior:
     def _expected(self, sites: Array, kind: str) -> Array:
         """The expected curve: the logarithm of the rate before this kind's own observations correct it."""
         if self._anchor is None:
-            return _prior(sites)
+            nothing: Array = _prior(sites) + math.log(usual_speed(kind))
+            return nothing
         if kind == self._reference:
             return self._anchor.at(sites)
-        return _carried(self._anchor, sites, self._speeds.get(kind, 1.0))
+        known = self._speeds.get(kind)
+        speed = usual_speed(kind) / usual_speed(self._reference) if known is None else known
+        return _carried(self._anchor, sites, speed)
 
     def _speed(self, known: Sequence[Observation]) -> float:
         """How many times as fast as the reference a kind of GPU computes, from where both were or can be compared."""
@@ -137,6 +144,11 @@ class _Anchor:
         alike = np.ones((1, 1), dtype=np.bool_)
         rates: Array = _prior(sites) + _covariance(sites[:, None], self._sites[None], alike) @ self._weights
         return rates
+
+
+def usual_speed(kind: str) -> float:
+    """How many times as fast as a V100 GPUs of that kind usually are."""
+    return SPEEDS.get(kind, 1.0)
 
 
 def _carried(anchor: _Anchor, sites: Array, speed: float | Array) -> Array:

@@ -1,0 +1,106 @@
+"""What is believed of a job of which nothing was seen yet, from the other jobs of the view.
+
+A job without a profile, whose like has never trained, is taken to scale as most do, on every kind of GPU, and to be as
+long as the others usually are: its steps say nothing of that while nobody has seen how fast it does them. What starts
+and suspends take is what they take others. All of it is replaced by what was learnt with the first report of progress.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import median
+
+from hpcdl.core.plan import JobView, View
+from hpcdl.core.profile import MAX_GPUS, Point, Profile
+from hpcdl.learning import fit_curve
+
+LENGTH_S = 600.0
+"""How long a job is taken to be on one GPU where none is known that would show it."""
+
+COST_S = 30.0
+"""And what starting it takes, and suspending it and starting it again."""
+
+GRAIN = 1.25
+"""What is usual is rounded to powers of it: what follows from it is to stay the same for a while."""
+
+_TIMES = ("startup_s", "save_s", "resume_s", "gate_s", "resume_up_s", "move_save_s", "move_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What is usual among jobs of which more is known.
+
+    `length_s`: of the whole job on one GPU of the best kind there is. `times`: those of a profile, by their names.
+    """
+
+    length_s: float = LENGTH_S
+    times: tuple[tuple[str, float], ...] = (("startup_s", COST_S), ("resume_s", COST_S))
+
+
+def usual(view: View) -> Usual | None:
+    """What is usual in the view; None where no job of it needs that."""
+    if all(job.profile is not None for job in view.jobs):
+        return None
+    kinds = kinds_of(view)
+    lengths, known = [], {}
+    for job in view.jobs:
+        profile = job.profile
+        if profile is None:
+            continue
+        known[id(profile)] = profile
+        if job.total is not None:
+            lengths.append(job.total / max(profile.on(kind).rate(1) for kind in kinds))
+    if not known:
+        return Usual()
+    times = []
+    for name in _TIMES:
+        values = [value for profile in known.values() if (value := getattr(profile, name)) is not None]
+        if 2 * len(values) > len(known):
+            times.append((name, _rounded(median(values))))
+    return Usual(_rounded(median(lengths)) if lengths else LENGTH_S, tuple(times))
+
+
+def believed(job: JobView, kinds: tuple[str, ...], found: Usual | None) -> Profile:
+    """The job's profile, or else what is usual. `kinds`: of the GPUs that there are. Raises nothing."""
+    if job.profile is not None:
+        return job.profile
+    return _assumed(job.total, job.nodes_max, kinds, found or Usual())
+
+
+def kinds_of(view: View) -> tuple[str, ...]:
+    """The kinds of GPU of the nodes, sorted; never empty."""
+    return tuple(sorted({node.kind for node in view.nodes})) or ("",)
+
+
+@lru_cache(maxsize=4096)
+def _assumed(total: int | None, nodes: int, kinds: tuple[str, ...], found: Usual) -> Profile:
+    scale = (total or found.length_s) / found.length_s  # steps/s on one GPU of the best kind
+    shapes = [(kind, _shape(kind, nodes)) for kind in kinds]
+    best = max(points[0][2] for _, points in shapes)
+    curves = tuple((kind, tuple((n, g, rate * scale / best) for n, g, rate in points)) for kind, points in shapes)
+    times = dict(found.times)
+    times["startup_s"] = max(times.get("startup_s", 0.0), times.get("gate_s", 0.0))
+    return Profile(
+        "not seen yet",
+        curves[0][1],
+        source="assumed: nothing was seen of it yet",
+        kinds=tuple(each for each in curves if each[0]),
+        spread=1.0,
+        **times,  # type: ignore[arg-type]  # seconds only
+    )
+
+
+@lru_cache(maxsize=64)
+def _shape(kind: str, nodes: int) -> tuple[Point, ...]:
+    """Points of the curve that most jobs have, on GPUs of that kind."""
+    curve = fit_curve((), MAX_GPUS, nodes, kind)
+    return tuple((n, g, curve.rate(g, n)) for n in _doublings(nodes) for g in (*range(1, 17), 32, 64, MAX_GPUS))
+
+
+def _doublings(most: int) -> Iterable[int]:
+    return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
+
+
+def _rounded(value: float) -> float:
+    return 0.0 if value <= 0 else float(GRAIN ** round(math.log(value, GRAIN)))
