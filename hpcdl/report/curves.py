@@ -70,7 +70,11 @@ class Steps:
         for at, end, value in zip(self.times, (*self.times[1:], self.end), self.values, strict=True):
             spread(at / width, end / width, value, areas)
         areas[-1] /= self.end / width - (len(areas) - 1)  # it may end within its last bin
-        return Steps(tuple(width * place for place in range(len(areas))), tuple(areas), self.end)
+        times = [width * place for place in range(len(areas))]
+        if self.times[-1] == self.end > times[-1]:  # to where it ends: mostly to 0
+            times.append(self.end)
+            areas.append(self.values[-1])
+        return Steps(tuple(times), tuple(areas), self.end)
 
 
 def spread(begin: float, end: float, value: float, bins: list[float]) -> None:

@@ -4,7 +4,7 @@ CSS = """
 :root{--page:#fff;--ink:#1b1f24;--soft:#5b6470;--line:#d9dee4;--lane:#f3f5f7;--stripe:rgba(255,255,255,.55);
 --dark-stripe:rgba(0,0,0,.42);--grey:#b4bcc6;--c0:#8ec1f0;--c1:#f6bd7a;--c2:#96d6a4;--c3:#e9a3c6;--c4:#c7b2ee;--c5:#f2d769;
 --c6:#8fd8d6;--c7:#f0a69a;--c8:#c5d67c;--c9:#b9c3d8;
---p0:#0072b2;--p1:#d55e00;--p2:#008f68;--p3:#b4548c;--p4:#c48a00;--p5:#4aa3d9;--p6:#6a3d9a;--p7:#5a5a5a;
+--p0:#0072b2;--p1:#d55e00;--p2:#008f68;--p3:#b4548c;--p4:#c48a00;--p5:#3c93c9;--p6:#6a3d9a;--p7:#5a5a5a;
 --heat:#0b5f96;--bad:#b3261e;--bad-soft:#fdecea}
 @media (prefers-color-scheme:dark){:root{--page:#14171b;--ink:#eceff3;--soft:#a2acb8;--line:#343b44;--lane:#1d2228;
 --stripe:rgba(20,23,27,.45);--dark-stripe:rgba(255,255,255,.5);--grey:#5a636e;--c0:#2866a3;--c1:#99601a;--c2:#2c7a40;
@@ -79,6 +79,7 @@ figcaption span,.soft{color:var(--soft)}
 .compare thead th{color:var(--ink);font-weight:600}
 .star{color:var(--p1)}
 details{margin:6px 0 14px}
+details td,details th{padding-right:20px}
 summary{cursor:pointer;color:var(--soft)}
 .value{font-size:11px;fill:var(--ink)}
 .beside td{vertical-align:top}

@@ -17,8 +17,10 @@ from hpcdl.sim.results import JobResult, Results
 from hpcdl.sim.workload import Workload
 
 MOST_GPUS = 64
-MOST_BARS = 700
-"""Bars of all runs together, up to which every one is drawn; their page then has less than a megabyte."""
+MOST_BARS = 400
+"""Bars of a run, up to which every one is drawn: more are too narrow for a name."""
+MOST_BARS_IN_ALL = 1200
+"""Of all runs together: the page then has about a megabyte."""
 MOST_JOBS = 200
 """Up to so many jobs are listed one by one."""
 MOST_PROBLEMS = 10
@@ -114,7 +116,8 @@ def _problems(runs: Sequence[Run]) -> list[str]:
         lines = list(results.problems)
         left = len(run.workload.jobs) - results.finished
         if left:
-            lines.append(f"{count(left, 'job')} of {len(run.workload.jobs)} did not finish; means are over the others")
+            what = "" if lines else f"{count(left, 'job')} of {len(run.workload.jobs)} did not finish; "
+            lines.append(f"{what}means are over the {results.finished} that finished")
         if not lines:
             continue
         more = len(lines) - MOST_PROBLEMS
@@ -171,7 +174,7 @@ def _runs(workload: Workload, runs: Sequence[Run]) -> list[str]:
     parts = ["<h2>GPUs by job</h2>" if fine else "<h2>Nodes</h2>"]
     if not fine:
         parts += [
-            note("The share of each node's GPUs that jobs hold: too many jobs to draw each of them."),
+            note("The share of each node's GPUs that jobs hold: there is too much to draw a bar for each job."),
             heat_legend(),
         ]
     for run, results in runs:
@@ -190,8 +193,9 @@ def _runs(workload: Workload, runs: Sequence[Run]) -> list[str]:
 
 def draws_every_bar(histories: Sequence[History]) -> bool:
     """Whether the runs are small enough for a bar for each incarnation on a node: in all of them, or in none."""
-    bars = sum(len({(span.job, span.incarnation, span.node) for span in history.spans}) for history in histories)
-    return bars <= MOST_BARS and all(len(history.gpus) <= MOST_GPUS for history in histories)
+    bars = [len({(span.job, span.incarnation, span.node) for span in history.spans}) for history in histories]
+    small = max(bars, default=0) <= MOST_BARS and sum(bars) <= MOST_BARS_IN_ALL
+    return small and all(len(history.gpus) <= MOST_GPUS for history in histories)
 
 
 def _job_table(results: Results) -> Table:

@@ -100,6 +100,9 @@ def test_thinning_keeps_the_area(length: float | None) -> None:
     assert curve.mean is not None
     assert thin.mean == pytest.approx(curve.mean)
     assert thin.most <= curve.most
+    ends = Steps((*times, 970.0), (*curve.values, 0.0), 970.0).thinned(length=length)
+    assert (ends.times[-1], ends.values[-1]) == (970.0, 0.0)
+    assert ends.mean == pytest.approx(curve.mean)
     few = Steps((0.0, 1.0), (1.0, 2.0), 3.0)
     assert few.thinned() is few
 
