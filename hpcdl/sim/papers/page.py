@@ -114,8 +114,8 @@ def _difference(key: str, ours: Any, printed: Any) -> str:
         return ""
     if _is_share(key):
         text = f"{100 * (ours - printed):+.1f}"
-        return "as printed" if float(text) == 0 else f"{text} points"
+        return "the same" if float(text) == 0 else f"{text} points"
     if not printed:
         return ""
     text = f"{100 * (ours / printed - 1):+.1f}"
-    return "as printed" if float(text) == 0 else f"{text} %"
+    return "the same" if float(text) == 0 else f"{text} %"
