@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import IntEnum
 from typing import Any, TypeAlias, overload
 
 from hpcdl.core.model import Job, JobState, Placement, Role, Share, Target
@@ -23,12 +23,12 @@ class NodeView:
     kind: str = ""
 
 
-class Standing(Enum):
+class Standing(IntEnum):
     """Where a job stands between two plans; see the properties of `View`."""
 
-    STEADY = "steady"
-    WAITING = "waiting"
-    BETWEEN = "between"
+    STEADY = 0
+    WAITING = 1
+    BETWEEN = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from hpcdl.sim.trainers import Delays, Past, Trainer, predicted_total
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload, check_fits
 
 GRACE_S = 3600.0
-DECISIONS_PER_JOB = 2_000
-"""A policy that is asked more often than this for each job turns in circles."""
+DECISIONS, DECISIONS_PER_JOB = 10_000, 2_000
+"""A policy that is asked more often than this, in all and for each job, turns in circles."""
 
 
 def simulate(
@@ -93,7 +93,7 @@ class Simulation:
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Until every job is finished, nothing more can happen, or the conditions' end."""
         self._begin()
-        most = 10_000 + DECISIONS_PER_JOB * len(self.workload.jobs)
+        most = DECISIONS + DECISIONS_PER_JOB * len(self.workload.jobs)
         told = 0
         while self._heap and not self._done():
             if self._heap[0][0] > self.conditions.until_s:
@@ -102,7 +102,7 @@ class Simulation:
             self.now = self._heap[0][0]
             while self._heap and self._heap[0][0] <= self.now:
                 heapq.heappop(self._heap)[2]()
-            while self._inbox:
+            while self._inbox and len(self._decide_s) <= most:
                 commands, self._inbox = self._inbox, []
                 self._turn(commands)
             if len(self._decide_s) > most:
@@ -208,10 +208,12 @@ class Simulation:
     def _leave(self, spell: NodeSpell) -> None:
         """The node is gone, with all that ran there."""
         del self._nodes[spell.name]
-        for trainer in self._trainers.values():
-            if spell.name in trainer.parts:
-                trainer.parts.discard(spell.name)
+        for trainer in [each for each in self._trainers.values() if spell.name in each.parts]:
+            trainer.parts.discard(spell.name)
+            if not trainer.stopping or spell.name == trainer.nodes[0]:  # else the writer still saves
                 self._lose_progress(trainer)
+            if not trainer.parts:
+                del self._trainers[trainer.job, trainer.number]
         self._inbox.append(cmd.NodeGone(spell.name, "its time is over"))
 
     def _report(self, node: str, kind: type[ev.Report], trainer: Trainer, **more: Any) -> None:
@@ -321,11 +323,18 @@ class Simulation:
 
     def _lose_progress(self, trainer: Trainer) -> None:
         """Its processes die now: what is left are the checkpoints that it wrote at every interval."""
-        if trainer.since is not None:
-            past = self._past[trainer.job]
-            whole = (self.now - trainer.since) // self.conditions.checkpoint_s
-            past.step = max(past.step, trainer.step + whole * self.conditions.checkpoint_s * trainer.rate)
+        self._count_checkpoints(trainer)
         trainer.settle(self.now)
+
+    def _count_checkpoints(self, trainer: Trainer) -> None:
+        """What it wrote while it trained until now is told in one report: nobody asks for it before."""
+        if trainer.since is None:
+            return
+        whole = (self.now - trainer.since) // self.conditions.checkpoint_s
+        if whole:
+            past = self._past[trainer.job]
+            past.step = max(past.step, trainer.step + whole * self.conditions.checkpoint_s * trainer.rate)
+            self._report(trainer.nodes[0], ev.Saved, trainer, step=int(past.step))
 
     def _exit(self, trainer: Trainer, node: str, **how: Any) -> None:
         if node in trainer.parts:
@@ -343,6 +352,7 @@ class Simulation:
             self._exit(trainer, request.node, code=143, ended_by="suspend")
             return
         if not trainer.stopping:
+            self._count_checkpoints(trainer)
             trainer.settle(self.now)
             trainer.stopping = True
         if self._all_arrived(trainer, request.node):

@@ -38,7 +38,6 @@ class Trainer:
     rate: float = 0.0
     turn: int = 0
     stopping: bool = False
-    trained: float = 0.0
 
     def step_at(self, now: float) -> float:
         """Steps done by `now`."""
