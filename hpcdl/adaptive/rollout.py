@@ -244,12 +244,12 @@ class _Run:
         if self.now < last.trains_s or self.now + last.entrant.again_s >= last.ends_s:
             return
         beside = [each for each in self.active.values() if each is last or not set(each.on).isdisjoint(last.on)]
-        self.work += len(beside)
         group = [each for each in beside if each.on == last.on]
         if len(group) < len(beside):
             group = [last]  # the others also have GPUs elsewhere
         spare = min(self.free[number] for number in last.on)
         ways = [self._ways(each) for each in group]
+        self.work += len(self.active) // 8 + sum(map(len, ways))
         limits = sorted({ends_s for each in ways for ends_s, _, _ in each if ends_s < last.ends_s - 1e-6})
         low, high = 0, len(limits)
         while low < high:
