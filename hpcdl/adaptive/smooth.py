@@ -3,7 +3,6 @@
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import nnls
 
 
 @lru_cache(maxsize=4096)
@@ -16,6 +15,8 @@ def concave(gpus: tuple[int, ...], rates: tuple[float, ...]) -> tuple[float, ...
     """
     if len(gpus) < 3:
         return rates
+    from scipy.optimize import nnls  # it takes long to load
+
     at, given = np.array(gpus, dtype=np.float64), np.array(rates)
     shapes = np.array([at] + [-np.maximum(0.0, at - knot) for knot in at[:-1]]).T
     weights, _ = nnls(shapes / given[:, None], np.ones(len(given)))

@@ -240,7 +240,9 @@ def _conditions(ctx: click.Context, workload: "Workload", asked: _Asked) -> "Con
 def _learner(workload: "Workload") -> Any:
     from hpcdl.learning import learner
 
-    return learner(max((spell.gpus for spell in workload.nodes), default=1), len(workload.nodes))
+    kinds = sorted({spell.kind for spell in workload.nodes} - {""})
+    nodes = len({spell.name for spell in workload.nodes})
+    return learner(max((spell.gpus for spell in workload.nodes), default=1), min(64, max(1, nodes)), kinds)
 
 
 def _progress(name: str) -> Callable[[int, int], None] | None:

@@ -4,6 +4,7 @@ Only `effects` calls what changes the world. What was seen is part of it, so a r
 profiles of it.
 """
 
+import math
 from collections.abc import Iterable
 
 from hpcdl.core.model import Incarnation, Job, Placement, World
@@ -24,6 +25,9 @@ KEPT = 1_000
 
 KEPT_RATES = 64
 """Numbers of GPUs, for each of these."""
+
+GRAIN = 1.25
+"""The seconds that a rate was seen for are rounded to powers of it."""
 
 LEAST_S = 5.0
 """A suspend ends a stretch of training within a step; from so many seconds on that is no matter."""
@@ -79,13 +83,26 @@ def observe_save(world: World, job: Job, incarnation: Incarnation, at: float) ->
 
 
 def seen_of(world: World, key: str) -> Seen | None:
-    """What was seen of jobs with this `learns_as`, with the usual times where they showed none; None without a step."""
+    """What was seen of jobs with this `learns_as`, with the usual times where they showed none; None without a step.
+
+    Rounded, so that it stays the same while what is reported is no news.
+    """
     seen = world.observed.get(key)
     if seen is None or not seen.rates:
         return None
     own = {timing.what for timing in seen.times}
-    usual = tuple(timing for timing in world.usual_times if timing.what not in own)
-    return Seen(seen.rates, (*seen.times, *usual)) if usual else seen
+    usual = (timing for timing in world.usual_times if timing.what not in own)
+    return Seen(tuple(map(_rounded, seen.rates)), tuple(map(_mean, (*seen.times, *usual))))
+
+
+def _rounded(seen: Observation) -> Observation:
+    seconds = GRAIN ** round(math.log(seen.seconds, GRAIN))
+    return Observation(seen.kind, seen.nodes, seen.gpus, float(f"{seen.steps / seen.seconds:.3g}") * seconds, seconds)
+
+
+def _mean(timing: Timing) -> Timing:
+    """As if it had been seen once."""
+    return Timing(timing.what, 1.0, float(f"{timing.seconds / timing.times:.2g}"))
 
 
 def thinned(points: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:

@@ -62,6 +62,7 @@ class Views:
         """
         if touched is None or touched.nodes or self._there is None:
             self._there = self._look(world)
+            self._learnt_of.clear()  # what is learnt is for the nodes that there are
         there = self._there
         largest = there.largest
         made_with = (largest, world.stopping, profiles)

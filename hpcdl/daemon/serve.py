@@ -21,11 +21,11 @@ from hpcdl.core.events import DaemonStarted
 from hpcdl.core.intake import Settings
 from hpcdl.core.journal import JournalError, Request
 from hpcdl.core.model import World
-from hpcdl.core.plan import Profiles
 from hpcdl.daemon.api import About, Api, Changes
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.hub import Hub, HubSettings
 from hpcdl.daemon.identity import load_identity, node_name
+from hpcdl.daemon.learnt import Learnt
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.ticks import Ticks
 from hpcdl.daemon.websocket import PingedProtocol
@@ -75,7 +75,7 @@ class Daemon:
         self.journal = journal
         found = load_profiles([conf_folder() / "profiles", home / "profiles"])
         aliases = {alias.lower(): profile for profile in found.values() for alias in profile.aliases}
-        self.profiles = Profiles(aliases | found)
+        self.profiles = Learnt(lambda: self.controller.world).profiles(aliases | found)
         self.policies = all_policies()
         rules = Rules(
             config.poison_limit, config.poison_limit_infrastructure, config.retry_pause_s, config.retry_pause_max_s

@@ -1,0 +1,53 @@
+"""What the daemon makes of what jobs show: profiles where they have none, and how long jobs will be."""
+
+from collections.abc import Callable
+
+from hpcdl.core.model import World
+from hpcdl.core.plan import Profiles
+from hpcdl.core.profile import Profile, Seen
+from hpcdl.core.units import gpu_kind
+
+MOST_NODES = 64
+"""A learnt profile has points for so many nodes at most."""
+
+_Learn = Callable[[str, Seen], Profile | None]
+_Shape = tuple[int, int, tuple[str, ...]]
+
+
+class Learnt:
+    """The hooks of `Profiles`. What they need is loaded when the first job needs it: that takes a while."""
+
+    def __init__(self, world: Callable[[], World]) -> None:
+        """`world`: how it is now; a profile has points for its nodes and kinds of GPU."""
+        self._world = world
+        self._shape: _Shape | None = None
+        self._learn: _Learn | None = None
+
+    def learn(self, key: str, seen: Seen) -> Profile | None:
+        """See `Profiles`: the same for the same arguments, as long as nodes and GPUs are the same."""
+        shape = shape_of(self._world())
+        learn = self._learn
+        if learn is None or shape != self._shape:
+            from hpcdl.learning import learner
+
+            self._shape, learn = shape, learner(*shape)
+            self._learn = learn
+        return learn(key, seen)
+
+    def foresee(self, points: tuple[tuple[int, float], ...], target: float) -> float | None:
+        """See `Profiles`: Optimus's fit."""
+        from hpcdl.learning import predict_steps
+
+        return predict_steps(points, target)
+
+    def profiles(self, by_name: dict[str, Profile]) -> Profiles:
+        """Those profiles, and the hooks."""
+        return Profiles(by_name, self.learn, self.foresee)
+
+
+def shape_of(world: World) -> _Shape:
+    """GPUs of the largest node, nodes (up to a power of two, so that it rarely changes), and kinds of GPU."""
+    gpus = max((len(node.gpus) for node in world.nodes.values()), default=1)
+    nodes = min(MOST_NODES, 1 << max(0, len(world.nodes) - 1).bit_length())
+    kinds = {gpu_kind(gpu.name) for node in world.nodes.values() for gpu in node.gpus}
+    return max(1, gpus), nodes, tuple(sorted(kinds - {""}))
