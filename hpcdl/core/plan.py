@@ -338,7 +338,7 @@ class Profiles:
 
     `learn`: makes a profile of what was seen of jobs alike, by their `JobSpec.learns_as`; None where it cannot. It is
     asked again whenever more was seen. `foresee`: after how many steps a metric that rose like these (step, metric)
-    reaches a target; None where that cannot be said. Both give the same for the same arguments.
+    reaches a target; None where that cannot be said. Both give the same for the same arguments and the same nodes.
     """
 
     by_name: Mapping[str, Profile] = field(default_factory=dict)
