@@ -87,6 +87,8 @@ def fit(kinds: Sequence[str], free: Sequence[int], option: Option) -> tuple[int,
         for number, room in enumerate(free):
             if option.gpus <= room < least and kinds[number] == option.kind:
                 best, least = number, room
+                if room == option.gpus:
+                    break
         return (best,) if best >= 0 else None
     rooms = sorted(
         (room, number) for number, room in enumerate(free) if room >= option.gpus and kinds[number] == option.kind
@@ -163,7 +165,9 @@ class _Run:
         self.heap: list[tuple[float, int]] = []
         self.ends: dict[int, float] = {}
         self.given: dict[int, Given] = {}
-        self.most: dict[str, int] = {}  # free GPUs of the node with most of them, by type; empty: to be counted again
+        self.most: dict[str, int] = {}  # by type: no node has more free GPUs than that
+        for kind, room in zip(kinds, free, strict=True):
+            self.most[kind] = max(room, self.most.get(kind, 0))
         self.work = 0
         self.step = 1 + len(free) // 16
 
@@ -178,19 +182,19 @@ class _Run:
     def _take(self, on: tuple[int, ...], gpus: int) -> None:
         for number in on:
             self.free[number] -= gpus
+            if gpus < 0:
+                kind = self.kinds[number]
+                self.most[kind] = max(self.most[kind], self.free[number])
         self.room -= gpus * len(on)
-        self.most.clear()
 
     def _fit(self, option: Option) -> tuple[int, ...] | None:
-        if not self.most:
-            self.work += self.step
-            for kind, room in zip(self.kinds, self.free, strict=True):
-                if room >= self.most.get(kind, 0):
-                    self.most[kind] = room
         if option.gpus > self.most.get(option.kind, 0):
             return None
         self.work += self.step
-        return fit(self.kinds, self.free, option)
+        found = fit(self.kinds, self.free, option)
+        if found is None and option.nodes == 1:
+            self.most[option.kind] = option.gpus - 1
+        return found
 
     def next_end(self) -> bool:
         """Moves to the next moment at which jobs end; False where there is none."""
