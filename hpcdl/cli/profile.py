@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.profiles import ls, show, yaml_text
 from hpcdl.cli.rows import FINISHED, connect, duration_text, end_text
 from hpcdl.cli.submit import default_name, environment
 from hpcdl.client import Client, path_with
@@ -37,6 +38,10 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[in
 @click.group()
 def profile() -> None:
     """Measure how a training script scales, and make the profile that policies decide by."""
+
+
+profile.add_command(ls)
+profile.add_command(show)
 
 
 @profile.command()
@@ -341,7 +346,7 @@ def fit(
     elif output is Output.QUIET:
         print_ids([made.name])
     elif out is None:
-        print(_yaml(made.name, mapping), end="")
+        print(yaml_text(made.name, mapping), end="")
     else:
         print(f"wrote {escape(str(out))}: {len(found)} runs, fitted within {model.error:.1%}")
     if model.error > 0.05:
@@ -351,20 +356,4 @@ def fit(
 def _save(out: Path, name: str, mapping: dict[str, Any]) -> None:
     from hpcdl.cli.files import replace_file
 
-    replace_file(out, _yaml(name, mapping))
-
-
-def _yaml(name: str, mapping: dict[str, Any]) -> str:
-    import yaml
-
-    text: str = yaml.safe_dump({"profiles": {name: _rounded(mapping)}}, sort_keys=False, allow_unicode=True)
-    return text
-
-
-def _rounded(value: Any) -> Any:
-    """With as many digits as such a measurement can have."""
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    replace_file(out, yaml_text(name, mapping))

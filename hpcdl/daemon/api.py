@@ -25,6 +25,7 @@ from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.explain import explain
 from hpcdl.daemon.hub import Hub
 from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.profilerows import profile_row, profile_rows
 from hpcdl.daemon.rows import SCHEMA, Rows, event_row
 
 log = logging.getLogger("hpcdl.daemon")
@@ -123,6 +124,7 @@ class Api:
             Route("/v1/wait", self._guard(self._wait), methods=["GET"]),
             Route("/v1/events", self._guard(self._events), methods=["GET"]),
             Route("/v1/nodes", self._guard(self._nodes), methods=["GET"]),
+            Route("/v1/profiles", self._guard(self._profiles_known), methods=["GET"]),
             Route("/v1/status", self._guard(self._status), methods=["GET"]),
             Route("/v1/config", self._guard(self._config), methods=["GET", "PUT"]),
             Route("/v1/stop", self._guard(self._stop), methods=["POST"]),
@@ -270,6 +272,15 @@ class Api:
         rows, beats = self._rows(), self._hub.heartbeats()
         samples = {name: {line.index: line for line in beat.gpus} for name, beat in beats.items()}
         return {"nodes": [rows.node(name, samples.get(name, {})) for name in sorted(rows.world.nodes)]}
+
+    async def _profiles_known(self, request: Request) -> dict[str, Any]:
+        world, name = self._loop.world, request.query_params.get("name")
+        if name is None:
+            return {"profiles": await asyncio.to_thread(profile_rows, world, self._profiles)}
+        row = await asyncio.to_thread(profile_row, world, self._profiles, name)
+        if row is None:
+            raise _Problem(404, f"there is no profile {name[:100]!r}: hpcdl profile ls lists them", "unknown-profile")
+        return {"profiles": [row]}
 
     async def _status(self, request: Request) -> dict[str, Any]:
         world, about = self._loop.world, self._about

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Placement, Purpose, World
+from hpcdl.core.observing import seen_of
 from hpcdl.core.plan import Profiles
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count, fold_nodes, seconds_text
@@ -116,7 +117,7 @@ def eta_s(world: World, job: Job, profiles: Profiles, now: float) -> float | Non
     if not all(name in world.nodes and world.nodes[name].connected for name in running.placement.nodes):
         return None  # nobody reports its steps, so the last one is old
     step, placement = job.step or 0, running.placement
-    profile = profiles.of(job)
+    profile = profiles.of(job, seen_of(world, job.spec.learns_as))
     if running.ready_at is not None:
         trained, elapsed = step - running.ready_step, now - running.ready_at
         if trained > 0 and elapsed >= MEASURED_AFTER_S:

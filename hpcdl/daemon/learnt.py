@@ -20,19 +20,17 @@ class Learnt:
     def __init__(self, world: Callable[[], World]) -> None:
         """`world`: how it is now; a profile has points for its nodes and kinds of GPU."""
         self._world = world
-        self._shape: _Shape | None = None
-        self._learn: _Learn | None = None
+        self._made: tuple[_Shape, _Learn] | None = None  # one value: threads share it
 
     def learn(self, key: str, seen: Seen) -> Profile | None:
         """See `Profiles`: the same for the same arguments, as long as nodes and GPUs are the same."""
         shape = shape_of(self._world())
-        learn = self._learn
-        if learn is None or shape != self._shape:
+        made = self._made
+        if made is None or made[0] != shape:
             from hpcdl.learning import learner
 
-            self._shape, learn = shape, learner(*shape)
-            self._learn = learn
-        return learn(key, seen)
+            made = self._made = (shape, learner(*shape))
+        return made[1](key, seen)
 
     def foresee(self, points: tuple[tuple[int, float], ...], target: float) -> float | None:
         """See `Profiles`: Optimus's fit."""

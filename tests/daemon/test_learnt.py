@@ -1,0 +1,159 @@
+"""Profiles that the daemon learns from a job that runs, keeps over its end, and shows; with real processes."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hpcdl.client import Client, ClientError, path_with
+from hpcdl.core.model import GpuInfo, JobSpec, Node, World
+from hpcdl.core.plan import Profiles
+from hpcdl.core.profile import Observation, Profile, Seen, Timing
+from hpcdl.daemon.learnt import Learnt, shape_of
+from hpcdl.daemon.profilerows import profile_row, profile_rows
+from hpcdl.profiles import load_profiles
+
+SOON_S = 90.0
+SCRIPT = """
+import time
+import hpcdl.trainer as hpcdl
+
+hpcdl.attach()
+hpcdl.ready(0)
+step = 0
+while not hpcdl.should_suspend():
+    step += 1
+    hpcdl.progress(step, metric=1 - 1 / (1 + step / 50))
+    time.sleep(0.01)
+with hpcdl.checkpoint(step) as folder:
+    (folder / "step").write_text(str(step))
+hpcdl.exit_suspended()
+"""
+
+
+def run(home: Path, *words: str) -> str:
+    command = [sys.executable, "-m", "hpcdl", "--home", str(home), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o700)
+    (folder / "config.yaml").write_text("monitor_interval_s: 1.0\n")
+    (folder / "config.yaml").chmod(0o600)
+    run(folder, "daemon", "start", "--emulate-gpus", "2", "--node", "n1")
+    yield folder
+    with contextlib.suppress(subprocess.CalledProcessError):  # it is stopped already
+        run(folder, "daemon", "stop", "--now")
+
+
+def until_learnt(client: Client) -> dict[str, object]:
+    end = time.monotonic() + SOON_S
+    while time.monotonic() < end:
+        rows: list[dict[str, object]] = [row for row in client.get("/v1/profiles")["profiles"] if row["learnt"]]
+        if rows and rows[0]["points"]:
+            return rows[0]
+        time.sleep(0.2)
+    raise AssertionError("nothing was learnt")
+
+
+@pytest.mark.timeout(300)
+def test_what_a_job_shows_is_learnt_and_kept(home: Path, tmp_path: Path) -> None:
+    script = tmp_path / "fit.py"
+    script.write_text(SCRIPT)
+    run(home, "submit", "--model", "Tiny", "--accuracy", "0.999", "--", sys.executable, str(script))
+    with Client(home) as client:
+        row = until_learnt(client)
+        assert row["name"] == "tiny @ fit.py"
+        end = time.monotonic() + SOON_S
+        while client.get("/v1/jobs/1")["job"]["step"] < 100 and time.monotonic() < end:
+            time.sleep(0.2)
+        with pytest.raises(ClientError, match="there is no profile 'nobody'"):
+            client.get(path_with("/v1/profiles", name="nobody"))
+    run(home, "daemon", "stop")
+    run(home, "daemon", "start", "--emulate-gpus", "2", "--node", "n1")
+    with Client(home) as client:
+        again = until_learnt(client)
+    assert again["name"] == "tiny @ fit.py"
+    assert {"startup_s", "save_s"} <= dict(again["times"]).keys()  # type: ignore[call-overload]
+    assert "tiny @ fit.py" in run(home, "profile", "ls")
+    assert "tiny @ fit.py" in run(home, "profile", "ls", "--quiet").splitlines()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "tiny.yaml").write_text(run(home, "profile", "show", "tiny"))
+    profile = load_profiles([tmp_path / "out"])["tiny @ fit.py"]
+    shown = json.loads(run(home, "profile", "show", "TINY @ fit.py", "--json"))["profiles"][0]["profile"]
+    assert profile.rate(1) == pytest.approx(shown["points"][0]["rate"], rel=1e-4)
+    assert profile.spread > 0
+    assert yaml.safe_load(run(home, "profile", "show", "tiny"))["profiles"]["tiny @ fit.py"]["save_s"] >= 0
+    assert "Traceback" not in (home / "daemon.log").read_text()
+
+
+def small_world() -> World:
+    nodes = {}
+    for name, kind, many in (("n1", "Tesla V100", 4), ("n2", "Tesla K80", 2), ("n3", "", 1)):
+        gpus = tuple(GpuInfo(index, f"{name}-{index}", kind) for index in range(many))
+        nodes[name] = Node(name, gpus)
+    seen = {
+        "a @ x.py": Seen((Observation("v100", 1, 2, 600, 60),), (Timing("save_s", 2, 9),)),
+        "meta/b @ x.py": Seen((), (Timing("startup_s", 1, 9),)),
+        "a @ y.py": Seen((Observation("v100", 1, 1, 60, 60),)),
+    }
+    return World(nodes=nodes, observed=seen)
+
+
+def test_learnt_profiles_are_for_the_nodes_that_there_are() -> None:
+    world = small_world()
+    assert shape_of(world) == (4, 4, ("k80", "v100"))
+    assert shape_of(World()) == (1, 1, ())
+    learnt = Learnt(lambda: world)
+    seen = world.observed["a @ x.py"]
+    profile = learnt.learn("a @ x.py", seen)
+    assert profile is not None
+    assert learnt.learn("a @ x.py", seen) is profile
+    assert profile.save_s == 4.5
+    assert profile.on("v100").rate(2) == pytest.approx(10, rel=0.02)
+    assert max(gpus for _, gpus, _ in profile.points) == 4
+    world.nodes["n4"] = Node("n4", tuple(GpuInfo(index, str(index), "H100") for index in range(8)))
+    wider = learnt.learn("a @ x.py", seen)
+    assert wider is not None
+    assert max(gpus for _, gpus, _ in wider.points) == 8
+    assert [kind for kind, _ in wider.kinds] == ["h100", "k80", "v100"]
+
+
+def test_a_metric_is_foreseen_by_optimus_fit() -> None:
+    profiles = Learnt(World).profiles({})
+    assert profiles.foresee is not None
+    points = tuple((step, 1 - 1 / (1 + step / 50)) for step in range(10, 200, 10))
+    steps = profiles.foresee(points, 0.95)
+    assert steps is not None
+    assert steps == pytest.approx(950, rel=0.05)
+
+
+def test_rows_of_profiles() -> None:
+    world = small_world()
+    file = Profile("Made", ((1, 1, 2.0), (1, 2, 3.0)), aliases=("mk",))
+    profiles = Learnt(lambda: world).profiles({"made": file, "mk": file})
+    rows = profile_rows(world, profiles)
+    assert [(row["name"], row["learnt"]) for row in rows] == [("Made", False), ("a @ x.py", True), ("a @ y.py", True)]
+    assert rows[0]["points"][1] == {"kind": "", "nodes": 1, "gpus": 2, "rate": 3.0, "seen_s": None}
+    assert rows[1]["points"] == [{"kind": "v100", "nodes": 1, "gpus": 2, "rate": 10.0, "seen_s": 60}]
+    assert rows[1]["times"] == {"save_s": 4.5}
+    made = profile_row(world, profiles, "MK")
+    assert made is not None
+    assert Profile.from_mapping("Made", made["profile"]) == file
+    last = profile_row(world, profiles, "a")
+    assert last is not None
+    assert last["name"] == "a @ y.py"
+    exact = profile_row(world, profiles, "A @ x.py")
+    assert exact is not None
+    assert exact["profile"]["spread"] > 0
+    assert profile_row(world, profiles, "meta/b") is None
+    assert profile_row(world, Profiles(), "a") is None
+    assert JobSpec(("python", "x.py"), "n", model="Meta/B").learns_as in world.observed
