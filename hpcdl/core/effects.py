@@ -84,6 +84,8 @@ def _job_submitted(world: World, event: ev.JobSubmitted, at: float) -> None:
         spec = replace(spec, env=before.spec.env)  # jobs of one shell share kilobytes of environment: keep them once
     world.jobs[event.job] = Job(id=event.job, spec=spec, submitted_at=at, total=spec.steps)
     world.active[event.job] = None
+    for number in spec.after:
+        world.awaited[number] = (*world.awaited.get(number, ()), event.job)
     world.request_ids[event.request_id] = (*world.request_ids.get(event.request_id, ()), event.job)
     world.next_job = max(world.next_job, event.job + 1)
 
@@ -430,7 +432,7 @@ EFFECTS: dict[type[ev.Event], Callable[[World, Any, float], None]] = {
 
 _OF_JOBS = ("jobs",)
 WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, _OF_JOBS) | {
-    ev.JobSubmitted: ("jobs", "active", "request_ids"),
+    ev.JobSubmitted: ("jobs", "active", "request_ids", "awaited"),
     ev.JobEnded: ("jobs", "active"),
     ev.StartRequested: ("jobs", "holders", "live"),
     ev.OpenRequested: ("jobs", "holders"),

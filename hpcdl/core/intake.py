@@ -80,8 +80,7 @@ class Intake:
                 if isinstance(event, ev.JobEvent):
                     touched[event.job] = None
                 if isinstance(event, ev.JobEnded):
-                    jobs = self.draft.world.jobs
-                    touched |= {n: None for n in self.draft.world.active if event.job in jobs[n].spec.after}
+                    touched |= dict.fromkeys(self.draft.world.awaited.get(event.job, ()))
 
     def _add(self, event: ev.Event, at: float | None = None) -> None:
         self.draft.add(event, self.now if at is None else at)

@@ -13,7 +13,7 @@ from hpcdl.core.effects import EFFECTS, WRITES
 from hpcdl.core.model import World
 
 _OF_ANY_JOB = (ev.NodeLost, ev.DaemonStarted, ev.DaemonStopping)
-_DICTS = ("jobs", "active", "nodes", "holders", "request_ids", "observed", "live")
+_DICTS = ("jobs", "active", "nodes", "holders", "request_ids", "observed", "live", "awaited")
 
 
 @dataclass(slots=True)

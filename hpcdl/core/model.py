@@ -433,7 +433,8 @@ class World:
     for its order). `holders`: which (job, incarnation) holds a GPU. `request_ids`: the jobs of each submit.
     `targets`, `warm`: the plan that was adopted last. `fence`: of the newest daemon. `observed`: what jobs showed, by
     `JobSpec.learns_as`, what was seen last at the end; `usual_times`: how long starts and suspends took all of them.
-    `live`: the ids of jobs that have incarnations; it follows from `jobs`, and is not stored.
+    `live`: the ids of jobs that have incarnations; `awaited`: by job, those that wait for its end, finished ones too.
+    These two follow from `jobs`, and are not stored.
     """
 
     seq: int = 0
@@ -454,6 +455,11 @@ class World:
     observed: dict[str, Seen] = field(default_factory=dict)
     usual_times: tuple[Timing, ...] = ()
     live: dict[int, None] = field(init=False, repr=False)
+    awaited: dict[int, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self.awaited = {}
+        for number in self.active:
+            for before in self.jobs[number].spec.after if number in self.jobs else ():
+                self.awaited[before] = (*self.awaited.get(before, ()), number)
         self.live = {number: None for number in self.active if number in self.jobs and self.jobs[number].live}

@@ -13,6 +13,7 @@ class Sorted:
         self._standing = {each: _Ordered() for each in Standing}
         self._by_node: dict[str, tuple[JobView, ...]] = {}
         self._held: dict[str, frozenset[int]] = {}
+        self._changed: set[str] = set()
         self._all: tuple[JobView, ...] | None = None
         self._memo: dict[str, Any] | None = None
 
@@ -31,6 +32,7 @@ class Sorted:
         for name in () if job.placement is None else job.placement.nodes:
             self._by_node[name] = tuple(sorted((*self._by_node.get(name, ()), job), key=lambda each: each.id))
             self._held[name] = held_on(name, self._by_node[name])
+            self._changed.add(name)
 
     def drop(self, number: int) -> None:
         """A job is finished."""
@@ -43,11 +45,17 @@ class Sorted:
 
     def _off_nodes(self, job: JobView) -> None:
         for name in () if job.placement is None else job.placement.nodes:
+            self._changed.add(name)
             left = tuple(each for each in self._by_node[name] if each is not job)
             if left:
                 self._by_node[name], self._held[name] = left, held_on(name, left)
             else:
                 del self._by_node[name], self._held[name]
+
+    def changed_nodes(self) -> set[str]:
+        """Nodes of which other jobs, or the same ones otherwise, hold GPUs than when this was asked for before."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def all(self) -> tuple[JobView, ...]:
         """Every job, in order."""

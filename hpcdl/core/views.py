@@ -53,6 +53,7 @@ class Views:
         self._sorted = Sorted()
         self._restless: set[int] = set()
         self._there: _There | None = None
+        self._free: dict[str, tuple[int, ...]] = {}
         self._made_with: tuple[int, bool, Profiles] | None = None
 
     def build(self, world: World, profiles: Profiles, now: float, touched: Touched | None = None) -> View:
@@ -62,6 +63,7 @@ class Views:
         """
         if touched is None or touched.nodes or self._there is None:
             self._there = self._look(world)
+            self._free.clear()
             self._learnt_of.clear()  # what is learnt is for the nodes that there are
         there = self._there
         largest = there.largest
@@ -80,7 +82,18 @@ class Views:
         view = View(now, there.nodes, self._sorted.all(), world.objective, there.bare)
         view.memo.update(self._sorted.memo())
         view.memo.update(there.memo)
+        view.memo["free"] = self._free_of(view)
         return view
+
+    def _free_of(self, view: View) -> dict[str, tuple[int, ...]]:
+        changed = self._sorted.changed_nodes()
+        if not self._free:
+            self._free = dict(view.free)
+        elif changed:
+            held, none = view.held, frozenset[int]()
+            for name in changed & self._free.keys():
+                self._free[name] = tuple(sorted(view.gpus[name] - held.get(name, none)))
+        return self._free.copy()
 
     def _look(self, world: World) -> _There:
         nodes, bare = [], []

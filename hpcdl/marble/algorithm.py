@@ -48,10 +48,11 @@ def _promote(pool: Pool) -> None:
         held = job.placement
         if held is None or held.role is not Role.SECONDARY:
             continue
+        best = _best_here(pool, job, held)
+        share = held.shares[0]
+        if len(share.gpus) < best and len(share.gpus) + len(pool.free.get(share.node, ())) < best:
+            continue  # of most jobs, at most decisions
         if any(share.node not in pool.nodes for share in held.shares):
-            continue
-        best = best_on(pool, job, held.nodes)
-        if held.per_node < best and any(len(share.gpus) + len(pool.free[share.node]) < best for share in held.shares):
             continue
         if held.per_node >= best:  # these nodes have nothing faster for it
             role = Placement(held.shares, Role.PRIMARY, held.layout)
@@ -60,6 +61,17 @@ def _promote(pool: Pool) -> None:
             target = _larger(pool, held, best)
             if target is not None:
                 pool.give(job, target, move_reason(job, target))
+
+
+def _best_here(pool: Pool, job: JobView, held: Placement) -> int:
+    """`best_on` the nodes that it is on, as far as they are there."""
+    known: tuple[object, int] | None = job.memo.get("best here")
+    if known is not None and known[0] is pool.view.gpus:
+        return known[1]
+    there = [name for name in held.nodes if name in pool.nodes]
+    best = best_on(pool, job, there) if there else 0
+    job.memo["best here"] = (pool.view.gpus, best)
+    return best
 
 
 def _larger(pool: Pool, held: Placement, best: int) -> Placement | None:

@@ -4,10 +4,12 @@ Everything that happens is an entry of the heap; what happens at the same moment
 it would reach the daemon's inbox. Nothing in the Controller knows that time is not real.
 """
 
+import gc
 import heapq
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -92,6 +94,10 @@ class Simulation:
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Until every job is finished, nothing more can happen, or the conditions' end."""
+        with _rare_collections():
+            self._run(progress)
+
+    def _run(self, progress: Callable[[int, int], None] | None) -> None:
         self._begin()
         most = DECISIONS + DECISIONS_PER_JOB * len(self.workload.jobs)
         told = 0
@@ -407,6 +413,17 @@ class Simulation:
             decide_s=tuple(self._decide_s),
             problems=tuple(problems),
         )
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Next to nothing here is ever garbage in a circle, and looking for it goes through the whole growing journal."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _spec(job: SimJob, profile: str | None, conditions: Conditions) -> JobSpec:
