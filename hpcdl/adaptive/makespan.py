@@ -24,8 +24,8 @@ from hpcdl.adaptive.rollout import Forecast, Given, Running, at_once, fit, forwa
 from hpcdl.core.plan import View
 from hpcdl.core.units import count, seconds_text
 
-WORK = 10_000
-"""Work (see `Forecast.work`) for one decision: about 15 ms."""
+WORK = 15_000
+"""Work (see `Forecast.work`) for one decision: about 20 ms."""
 
 FEWEST_RUNS = 6
 """Where that is not enough for so many trials, none is made."""
