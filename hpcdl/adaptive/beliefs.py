@@ -24,6 +24,9 @@ COST_S = 30.0
 GRAIN = 1.25
 """What is usual is rounded to powers of it: what follows from it is to stay the same for a while."""
 
+LOOK_S = 60.0
+"""A job of which nothing was seen, and that has GPUs, is looked at again so soon."""
+
 _TIMES = ("startup_s", "save_s", "resume_s", "gate_s", "resume_up_s", "move_save_s", "move_s")
 
 
@@ -66,6 +69,12 @@ def believed(job: JobView, kinds: tuple[str, ...], found: Usual | None) -> Profi
     if job.profile is not None:
         return job.profile
     return _assumed(job.total, job.nodes_max, kinds, found or Usual())
+
+
+def look_again_at(view: View) -> float | None:
+    """When the first report of a job that is not known may have come; None where there is no such job."""
+    unseen = any(job.profile is None and job.placement is not None and not job.leaving for job in view.jobs)
+    return view.now + LOOK_S if unseen else None
 
 
 def kinds_of(view: View) -> tuple[str, ...]:

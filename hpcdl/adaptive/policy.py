@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from hpcdl.adaptive import completion, deadline, makespan
+from hpcdl.adaptive.beliefs import look_again_at
 from hpcdl.adaptive.choice import Choice
 from hpcdl.adaptive.fifo import in_order
 from hpcdl.adaptive.options import Candidate, Found, Option, candidates
@@ -101,7 +102,8 @@ def _plan(view: View, found: Found, choice: Choice, layout: Layout) -> Plan:
             if _to_warm(job, candidate, placement, layout):
                 warm.append(job.id)
         targets.append(_target(job, placement, text))
-    return Plan(tuple(targets), tuple(warm), choice.wake_at, choice.optimal, choice.bound, None)
+    wakes = [at for at in (choice.wake_at, look_again_at(view)) if at is not None]
+    return Plan(tuple(targets), tuple(warm), min(wakes, default=None), choice.optimal, choice.bound, None)
 
 
 def _target(job: JobView, placement: Placement | None, text: str) -> Target:

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from hpcdl.adaptive import Adaptive
-from hpcdl.adaptive.beliefs import COST_S, GRAIN, LENGTH_S, Usual, believed, usual
+from hpcdl.adaptive.beliefs import COST_S, GRAIN, LENGTH_S, LOOK_S, Usual, believed, look_again_at, usual
 from hpcdl.adaptive.options import candidates
 from hpcdl.core.policy import Policies
 from hpcdl.core.profile import Profile
@@ -103,3 +103,9 @@ def test_what_is_learnt_is_worth_almost_as_much_as_what_is_told() -> None:
     told, learnt, never = mean_jct_s(True), mean_jct_s(False), mean_jct_s(False, learns=False)
     assert learnt < 1.12 * told
     assert learnt < never
+
+
+def test_the_first_report_is_waited_for() -> None:
+    assert look_again_at(view(job(1), running(2, 0), job(3, profile=None))) is None
+    assert look_again_at(view(running(1, 0, profile=None), now=500.0)) == 500 + LOOK_S
+    assert Adaptive().decide(view(running(1, 0, profile=None), now=500.0)).wake_at == 500 + LOOK_S
