@@ -45,7 +45,7 @@ _FIT_NOTES = (
 )
 _WARM_NOTES = (
     (
-        "With warm starts: a job whose GPUs are still held starts ahead and waits at the gate, so that its start- "
+        "With warm starts: a job whose GPUs are still held starts ahead and waits at the gate, so that its start-"
         "up is hidden. The paper has none. vs_marble: against MARBLE without."
     ),
 )
@@ -291,7 +291,7 @@ def _rows(number: int, workload: Workload, policies: Sequence[str]) -> list[Row]
             "reduction": 1 - result.makespan_s / lsf_s,
             "vs_marble": 1 - result.makespan_s / marble_s,
         }
-        more["over_optimum"] = result.makespan_s / best.makespan_s - 1
+        more["over_optimum"] = round(result.makespan_s / best.makespan_s - 1, 9)
         rows.append(_row(workload.name, policy, result, more, _printed(policy, printed)))
     more = {
         "suspends": best.suspends,
