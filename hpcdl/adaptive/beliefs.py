@@ -73,8 +73,11 @@ def believed(job: JobView, kinds: tuple[str, ...], found: Usual | None) -> Profi
 
 def look_again_at(view: View) -> float | None:
     """When the first report of a job that is not known may have come; None where there is no such job."""
-    unseen = any(job.profile is None and job.placement is not None and not job.leaving for job in view.jobs)
-    return view.now + LOOK_S if unseen else None
+    for job in view.jobs:
+        # One that has reported steps, and still has no profile, is one that nobody learns from.
+        if job.profile is None and job.step == 0 and job.placement is not None and not job.leaving:
+            return view.now + LOOK_S
+    return None
 
 
 def kinds_of(view: View) -> tuple[str, ...]:
