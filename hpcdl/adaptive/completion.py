@@ -1,9 +1,13 @@
 """Objectives that weigh rates: `jct`, `throughput` and `fair`.
 
-Every option is worth its speed times the weight of the job, less what a stall costs over the time for which the option
-is likely to last. An exact choice over counts then maximises the sum. For one class of concave speed-ups s(n) = n^p and
-jobs that are all there, the order that minimises the mean completion time gives a job a share that grows with the
-number of jobs at least as long (heSRPT, Berg et al.), which is what weights of about rank^p do here.
+Every option is worth the weight of its job times the speed that is left of it when what the change costs is spread over
+the time for which it is likely to last. An exact choice over counts then maximises the sum.
+
+The weight for `jct` has two parts. For jobs that are all there and speed up as n^p, mean completion time is least when
+the job that is k-th in falling order of what it has left gets a share that rises with k (heSRPT: Berg, Vesilo and
+Harchol-Balter, 2020); maximising a sum of weighted speeds gives those shares for weights of nearly k^p. That alone
+leaves the longest jobs for the end, when they cannot use all GPUs: so a job also weighs more the nearer its own
+shortest time comes to the time in which all GPUs together could finish everything that there is.
 """
 
 from collections.abc import Callable
@@ -15,12 +19,21 @@ from hpcdl.adaptive.choice import Choice, pick
 from hpcdl.adaptive.options import Floats, Found
 from hpcdl.core.plan import View
 
-RANK_POWER = 0.4
-LONG_SHARE = 0.5
-LONG_POWER = 4
-PER_HOUR = 0.3
-LEAST_HORIZON_S = 300.0
+RANK_POWER = 1 / 3
+TAIL = 0.25
+TAIL_POWER = 4
+TAIL_TOP = 0.85
+"""Of a job's shortest time, as the tail counts it: this much on its fastest option, the rest on one GPU."""
+
+LEAST_HORIZON_S = 30.0
 MOST_HORIZON_S = 900.0
+"""An option is taken to last until the job's end, but not longer than until something else is likely to change."""
+
+STAYS = 1.045
+"""What a job has is worth this much more than the same anew: what follows is never quite what was foreseen."""
+
+GATED = 1e-6
+"""Weight of a job that cannot use GPUs yet: it gets those that nobody else wants."""
 
 UNKNOWN_S = 600.0
 """A job of unknown length is taken to go on for as long as it has, and for this long at least, on one GPU."""
@@ -48,10 +61,14 @@ def choose_fair(view: View, found: Found) -> Choice:
 
 def _completion(view: View, found: Found, left_s: Floats) -> Floats:
     order = np.sort(left_s)
-    rank = 1.0 - np.searchsorted(order, left_s * (1 - 1e-9), "left") / len(left_s)
-    longest = max(float(order[-1]), 1e-9)
-    hours = np.maximum(0.0, view.now - submits(found)) / 3600.0
-    return np.asarray(rank**RANK_POWER + LONG_SHARE * (left_s / longest) ** LONG_POWER + PER_HOUR * hours)
+    shorter = np.searchsorted(order, left_s * (1 - 1e-9), "left")
+    rank = 1.0 - shorter / len(left_s)
+    apiece = np.array([candidate.menu.apiece for candidate in found.candidates])
+    drain_s = left_s.sum() / max(float(apiece.mean(axis=0) @ np.array(found.capacity)), 1e-9)
+    top = np.array([candidate.menu.top for candidate in found.candidates])
+    own_s = left_s * (TAIL_TOP / top + 1.0 - TAIL_TOP)
+    tail = np.minimum(1.0, own_s / drain_s) ** TAIL_POWER
+    return np.asarray(rank**RANK_POWER + TAIL * tail)
 
 
 def _fairness(view: View, found: Found, left_s: Floats) -> Floats:
@@ -69,11 +86,12 @@ def _weighed(view: View, found: Found, weigh: Callable[[View, Found, Floats], Fl
     overdue = submits(found) + PATIENCE_S + PATIENCE_RUNS * left_s
     due = [found.candidates[at] for at in np.flatnonzero(overdue <= view.now)]
     due.sort(key=lambda candidate: (candidate.job.submitted_at, candidate.job.id))
-    choice = pick(
-        found, worth(found, left_s, weigh(view, found, left_s)), [each.job.id for each in due if each.options]
-    )
+    ready = np.array([candidate.ready_at for candidate in found.candidates])
+    gated = (ready > view.now) & np.array([candidate.kept is None for candidate in found.candidates])
+    weights = np.where(gated, GATED, 1.0) * weigh(view, found, left_s)
+    choice = pick(found, worth(view, found, left_s, weights), [each.job.id for each in due if each.options])
     waits = np.array([choice.options[candidate.job.id] is None for candidate in found.candidates])
-    wakes = overdue[waits & (overdue > view.now)]
+    wakes = np.concatenate([overdue[waits & (overdue > view.now)], ready[waits & gated]])
     return replace(choice, wake_at=float(wakes.min()) if len(wakes) else None)
 
 
@@ -82,7 +100,7 @@ def values(view: View, found: Found) -> list[list[float]]:
     if not found.candidates:
         return []
     left_s = left_of(view, found)
-    return worth(found, left_s, _completion(view, found, left_s))
+    return worth(view, found, left_s, _completion(view, found, left_s))
 
 
 def left_of(view: View, found: Found) -> Floats:
@@ -102,7 +120,7 @@ def submits(found: Found) -> Floats:
     return np.array([candidate.job.submitted_at for candidate in found.candidates])
 
 
-def worth(found: Found, left_s: Floats, weights: Floats) -> list[list[float]]:
+def worth(view: View, found: Found, left_s: Floats, weights: Floats) -> list[list[float]]:
     """For each candidate what each of its options is worth."""
     menus = [candidate.menu for candidate in found.candidates]
     lengths = np.array([len(menu.options) for menu in menus])
@@ -110,6 +128,17 @@ def worth(found: Found, left_s: Floats, weights: Floats) -> list[list[float]]:
     stall_s = np.concatenate([menu.stall_s for menu in menus])
     left, weight = np.repeat(left_s, lengths), np.repeat(weights, lengths)
     horizon_s = np.clip(left / speed, LEAST_HORIZON_S, MOST_HORIZON_S)
-    values = (weight * speed * np.maximum(0.0, 1.0 - stall_s / horizon_s)).tolist()
-    ends = np.cumsum(lengths).tolist()
-    return [values[end - many : end] for end, many in zip(ends, lengths.tolist(), strict=True)]
+    starts = np.cumsum(lengths) - lengths
+    kept = [
+        (start + each.place, each.starts_at)
+        for start, each in zip(starts.tolist(), found.candidates, strict=True)
+        if each.place >= 0
+    ]
+    stays = np.ones(len(speed))
+    if kept:
+        at, starts_at = np.array([at for at, _ in kept]), np.array([when for _, when in kept])
+        stays[at] = STAYS
+        starting = starts_at > view.now
+        stall_s[at[starting]] = starts_at[starting] - view.now  # what is lost already is no reason to stay
+    values = (weight * speed * stays * horizon_s / (horizon_s + stall_s)).tolist()
+    return [values[start : start + many] for start, many in zip(starts.tolist(), lengths.tolist(), strict=True)]

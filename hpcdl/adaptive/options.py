@@ -61,7 +61,8 @@ class Option:
 class Menu:
     """Options as columns: for each its pool, its GPUs in all, its speed in units of `unit`, and its stall in seconds.
 
-    `unit`: steps/s on one GPU of the best kind there is, which makes the rates of jobs comparable.
+    `unit`: steps/s on one GPU of the best kind there is, which makes the rates of jobs comparable. `top`: the highest
+    speed of all; `apiece`: by pool, the most that a GPU adds to the speed where the job makes best use of it.
     """
 
     options: tuple[Option, ...]
@@ -70,6 +71,8 @@ class Menu:
     units: tuple[int, ...]
     speed: Floats
     stall_s: Floats
+    top: float
+    apiece: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class Candidate:
 
     `menu`: what it could have, none twice. `kept`: the option that it has now, or is on its way to; None: it has none.
     `remaining`: steps that it still has to do, None where that is not known. `fixed`: it cannot be suspended, so its
-    only option is to keep what it holds.
+    only option is to keep what it holds. `ready_at`: GPUs are of no use to it before, as it is still being initialised.
+    `starts_at`: it holds GPUs and starts up; it trains from then on. `place`: of `kept` among the options, -1 for None.
     """
 
     job: JobView
@@ -86,6 +90,9 @@ class Candidate:
     kept: Option | None
     remaining: float | None
     fixed: bool = False
+    ready_at: float = 0.0
+    starts_at: float = 0.0
+    place: int = -1
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -175,9 +182,8 @@ def candidates(view: View) -> Found:
         candidate = known.candidate
         if candidate is not None:
             if known.kind is not None:
-                candidate = Candidate(
-                    job, candidate.menu, candidate.kept, job.remaining(view.now, known.kind), candidate.fixed
-                )
+                left = job.remaining(view.now, known.kind)
+                candidate = Candidate(job, candidate.menu, candidate.kept, left, candidate.fixed, place=candidate.place)
             found.append(candidate)
     return Found(ground.pools, tuple(found))
 
@@ -207,7 +213,7 @@ def _known(now: float, job: JobView, ground: _Ground) -> _Known:
         number = ground.where[held.shares[0].node]
         kind, gpus, nodes = ground.pools[number].kind, held.per_node, len(held.shares)
         option = Option(kind, nodes, gpus, rate_of(profile, kind, gpus, nodes), 0.0, number)
-        menu = _columns((option,), _unit(profile, ground.pools))
+        menu = _columns((option,), _unit(profile, ground.pools), len(ground.pools))
         kept: Option | None = option
     else:
         menu = _menu(profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, ground.pools, phase)
@@ -217,7 +223,10 @@ def _known(now: float, job: JobView, ground: _Ground) -> _Known:
     left = job.remaining(now, kind)
     trains = job.step_at is not None and left is not None and job.profile is not None
     gates = not phase.begun and phase.ahead_s < profile.gate_s
-    return _Known(ground, Candidate(job, menu, kept, left, fixed), kind if trains else None, not gates)
+    ready_at = job.submitted_at + job.profile.gate_s if gates and job.profile is not None else 0.0
+    place = -1 if kept is None else menu.options.index(kept)
+    candidate = Candidate(job, menu, kept, left, fixed, ready_at, _starts_at(job, phase), place)
+    return _Known(ground, candidate, kind if trains else None, not gates)
 
 
 def _kept(menu: Menu, aim: Placement | None, held: Placement | None, ground: _Ground) -> Option | None:
@@ -263,6 +272,19 @@ def _phase(now: float, job: JobView, profile: Profile, where: Mapping[str, int])
     return _Phase(pool, at.per_node, len(at.shares), holds, holds and begun, begun, ahead)
 
 
+def _starts_at(job: JobView, phase: _Phase) -> float:
+    """When a job that holds GPUs and starts up will train; 0 where it does, or holds none."""
+    held, profile = job.placement, job.profile
+    if held is None or profile is None or job.leaving or job.step_at is not None or job.held_since is None:
+        return 0.0
+    if phase.begun:
+        before = held if job.last is None else job.last
+        moved = before.nodes != held.nodes
+        return job.held_since + profile.resume_for(len(before.gpus), len(held.gpus), moved)
+    ahead_s = min(profile.gate_s, max(0.0, job.held_since - job.submitted_at))
+    return job.held_since + profile.startup_s - ahead_s
+
+
 @lru_cache(maxsize=4096)
 def _menu(
     profile: Profile,
@@ -285,7 +307,7 @@ def _menu(
                 found.append(
                     Option(pool.kind, many, gpus, rate_of(profile, pool.kind, gpus, many), stall, number, moved)
                 )
-    return _columns(tuple(found), _unit(profile, pools))
+    return _columns(tuple(found), _unit(profile, pools), len(pools))
 
 
 def _sizes(allowed: tuple[int, ...], pool: GpuPool, nodes: int, held: int) -> tuple[int, ...]:
@@ -300,11 +322,21 @@ def _sizes(allowed: tuple[int, ...], pool: GpuPool, nodes: int, held: int) -> tu
     return tuple(gpus for gpus in fitting if gpus & (gpus - 1) == 0 or gpus in (fitting[0], pool.size, held))
 
 
-def _columns(options: tuple[Option, ...], unit: float) -> Menu:
+def _columns(options: tuple[Option, ...], unit: float, pools: int) -> Menu:
     speed = np.array([option.rate for option in options]) / unit
-    stall_s = np.array([option.stall_s for option in options])
-    pools = tuple(option.pool for option in options)
-    return Menu(options, unit, pools, tuple(option.units for option in options), speed, stall_s)
+    apiece = [0.0] * pools
+    for option, each in zip(options, speed.tolist(), strict=True):
+        apiece[option.pool] = max(apiece[option.pool], each / option.units)
+    return Menu(
+        options=options,
+        unit=unit,
+        pools=tuple(option.pool for option in options),
+        units=tuple(option.units for option in options),
+        speed=speed,
+        stall_s=np.array([option.stall_s for option in options]),
+        top=max(speed.tolist(), default=1.0),
+        apiece=tuple(apiece),
+    )
 
 
 def rate_of(profile: Profile, kind: str, gpus: int, nodes: int) -> float:

@@ -97,6 +97,10 @@ def _plan(view: View, found: Found, choice: Choice, layout: Layout) -> Plan:
             text = kept_reason(view, job, placement)
         elif placement is None:
             text = waits(view, found, candidate, choice.why.get(job.id, ""))
+        elif job.placement is not None and _grows_later(job, job.placement, placement, layout):
+            # To be suspended now, and to wait for GPUs that others still save on, would be time lost.
+            text = f"{reason(found, candidate, job.placement, '')}; gets {placement.per_node} when they are free"
+            placement = job.placement
         else:
             text = reason(found, candidate, placement, choice.why.get(job.id, ""))
             if _to_warm(job, candidate, placement, layout):
@@ -104,6 +108,16 @@ def _plan(view: View, found: Found, choice: Choice, layout: Layout) -> Plan:
         targets.append(_target(job, placement, text))
     wakes = [at for at in (choice.wake_at, look_again_at(view)) if at is not None]
     return Plan(tuple(targets), tuple(warm), min(wakes, default=None), choice.optimal, choice.bound, None)
+
+
+def _grows_later(job: JobView, now: Placement, wanted: Placement, layout: Layout) -> bool:
+    """Whether the job is to keep all that it has and get more, some of which others still hold."""
+    if job.leaving or now is wanted or now.nodes != wanted.nodes:
+        return False
+    pairs = list(zip(now.shares, wanted.shares, strict=True))
+    if not all(set(old.gpus) <= set(new.gpus) for old, new in pairs):
+        return False
+    return any((set(new.gpus) - set(old.gpus)) & layout.held.get(new.node, set()) for old, new in pairs)
 
 
 def _target(job: JobView, placement: Placement | None, text: str) -> Target:
