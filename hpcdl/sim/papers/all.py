@@ -1,54 +1,54 @@
-"""All papers' tables, a paper a process."""
+"""All papers' tables, made side by side."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
 
+from hpcdl.sim.papers.figures import figures
 from hpcdl.sim.papers.table import Table
 
 PAPERS = ("marble", "sidecar", "genie", "unknown")
 """Modules of this package that have `tables()`: three papers, and what it costs to know no profile."""
 
 
+PARTS = {"genie": ("densities", "sizes", "priorities", "durations", "prediction", "drawn")}
+"""Papers whose tables take so long that each is made in a process of its own, the longest first."""
+
+
 def all_tables(
     papers: Sequence[str] = PAPERS, seeds: int | None = None, progress: Callable[[str], None] | None = None
 ) -> tuple[Table, ...]:
-    """The tables of these papers, in this order. `seeds`: no study takes more than so many; None: each its own number.
+    """The tables of these papers, and what ours is to reach beside what it reached, which is the first one.
 
-    `progress`: is told what is ready, or what comes next where there is one processor only.
+    `seeds`: no study takes more than so many; None: each its own number. `progress`: is told what is ready. As many
+    processes as there are processors.
     """
     told = progress or (lambda _: None)
-    found: dict[str, tuple[Table, ...]] = {}
-    for name, tables in _made(papers, seeds, told):
-        found[name] = tables
-    return tuple(table for name in papers for table in found[name])
-
-
-def _made(
-    papers: Sequence[str], seeds: int | None, told: Callable[[str], None]
-) -> Iterator[tuple[str, tuple[Table, ...]]]:
-    processors = len(os.sched_getaffinity(0))
-    if processors == 1 or len(papers) == 1:
-        yield from ((name, tables_of(name, seeds, told)) for name in papers)
-        return
-    with ProcessPoolExecutor(min(processors, len(papers))) as pool:
-        # The longest first, so that none is left alone at the end.
-        order = sorted(papers, key=lambda name: ("genie", "sidecar").index(name) if name in ("genie", "sidecar") else 2)
-        making: dict[Future[tuple[Table, ...]], str] = {pool.submit(tables_of, name, seeds): name for name in order}
-        told(f"{', '.join(order)}: a few minutes")
+    parts = [(name, part) for name in papers for part in PARTS.get(name, ("",))]
+    made: dict[tuple[str, str], tuple[Table, ...]] = {}
+    with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(parts))) as pool:
+        making = {
+            pool.submit(tables_of, name, part, seeds): (name, part)
+            for name, part in sorted(parts, key=lambda each: _LONGEST.index(each[0]))
+        }
+        told(f"{len(parts)} studies, which take some minutes")
         for ready in as_completed(making):
-            told(f"{making[ready]}: ready")
-            yield making[ready], ready.result()
+            made[making[ready]] = ready.result()
+            told(f"{' '.join(making[ready]).strip()} is ready, {len(parts) - len(made)} to go")
+    tables = tuple(table for part in parts for table in made[part])
+    return (figures(tables), *tables)
 
 
-def tables_of(name: str, seeds: int | None, progress: Callable[[str], None] | None = None) -> tuple[Table, ...]:
-    """The tables of one paper; see `all_tables`."""
+_LONGEST = ("genie", "sidecar", "unknown", "marble")
+
+
+def tables_of(name: str, part: str, seeds: int | None) -> tuple[Table, ...]:
+    """The tables of one paper, or of a part of it; see `all_tables`."""
     module = import_module(f"hpcdl.sim.papers.{name}")
-    arguments = {} if seeds is None else {"seeds": _first(module.SEEDS, seeds)}
-    tables: tuple[Table, ...] = tuple(module.tables(**arguments, progress=progress))
+    wanted = tuple(module.SEEDS)[:seeds]
+    if part:
+        table: Table = getattr(module.Runs(wanted, module.FEW, lambda _: None), part)()
+        return (table,)
+    tables: tuple[Table, ...] = tuple(module.tables(wanted))
     return tables
-
-
-def _first(seeds: Iterable[int], number: int) -> tuple[int, ...]:
-    return tuple(seeds)[:number]
