@@ -9,12 +9,15 @@ Three classes, served in one exact optimisation over counts:
 2. Of the others that have waited for `AGE_S`, the first in the order of submission, on `KEPT_SHARE` of all GPUs. This
    bounds their wait: nobody overtakes them there, so such a job has GPUs at the latest AGE_S after its submission plus
    the GPU time of those before it over the GPUs so kept, whatever else comes.
-3. All others, by what they are worth to the objective `jct`.
+3. All others, by what they are worth to the objective `jct`, and more the longer they have waited.
 
 That an accepted job of t seconds gets an option that is on time is worth (1 h / t)^0.5, since short jobs meet more
 deadlines with the same GPUs; up to three times that where its slack is short against t, since it can be on time only
 now; a fifth more for going on as it is, since every change loses time. Late jobs make no other late: who cannot be on
 time any more is out of the first class at once.
+
+A job whose deadline leaves it no time to wait, not even for others to save, needs GPUs that are free already. While
+such jobs come, some are kept free for the next one.
 """
 
 import heapq
@@ -34,14 +37,20 @@ from hpcdl.core.plan import JobView, View
 
 Mask = npt.NDArray[np.bool_]
 
-AGE_S = 4 * 3600.0
+AGE_S = 6 * 3600.0
 KEPT_SHARE = 1 / 16
 """Of all GPUs, at least one."""
 TOLERANCE_S = 1.0
 """Reported steps are whole, so an end is not known better than this."""
+RECENT_S = 2 * 3600.0
+"""Jobs without time to wait that were submitted within it are taken to go on coming."""
+MOST_SPARE = 1 / 8
+"""Of all GPUs; more that are kept free would cost more than they gain."""
 SHORT = 0.5
 URGENT = 2.0
 HELD = 1.2
+PER_HOUR = 1.0
+"""Of what it is worth to `jct`, by which a job gains with every hour since its submission."""
 REST = 1e-3
 """All that an option is worth to `jct`, of what the least job of the first class is worth."""
 
@@ -183,6 +192,35 @@ def aged(found: Sequence[Candidate], now: float, gpus: int) -> tuple[Candidate, 
     return tuple(chosen)
 
 
+def _spared(view: View, found: Found) -> Found:
+    """The same with fewer GPUs in the emptiest pool, where some are to be kept free for jobs that cannot wait.
+
+    As many as such jobs come, by those of the last `RECENT_S`, while one that trains saves.
+    """
+    gpus = sum(found.capacity)
+    if gpus == 0:
+        return found
+    free, _ = _freed(view, found)
+    slowest = max((each.job.profile.save_s for each in found.candidates if each.job.profile is not None), default=0.0)
+    hasty = sum(_cannot_wait(each, slowest) for each in found.candidates if each.job.submitted_at > view.now - RECENT_S)
+    spare = math.ceil(hasty * slowest / RECENT_S)
+    pool = int(free.argmax())
+    if not 0 < spare <= min(gpus * MOST_SPARE, found.pools[pool].units):
+        return found
+    less = replace(found.pools[pool], units=found.pools[pool].units - spare)
+    return replace(found, pools=(*found.pools[:pool], less, *found.pools[pool + 1 :]))
+
+
+def _cannot_wait(candidate: Candidate, save_s: float) -> bool:
+    """Whether the job's deadline left it, when it was submitted, less time than a save takes on its fewest GPUs."""
+    job = candidate.job
+    if job.deadline is None or job.total is None or job.profile is None or not candidate.options:
+        return False
+    least = min(candidate.options, key=lambda option: (option.units, -option.rate))
+    slack_s = job.deadline - job.submitted_at - job.profile.startup_s - job.total / least.rate
+    return -TOLERANCE_S <= slack_s < save_s
+
+
 def choose(view: View, found: Found) -> Choice:
     """The option of each job, None: it waits (or is suspended)."""
     if not found.candidates:
@@ -192,7 +230,7 @@ def choose(view: View, found: Found) -> Choice:
     accepted = {each.job.id: each for each in accept(seen.prospects, view.now, gpus)}
     rest = [each for each in found.candidates if each.job.id not in accepted]
     first = [each.job.id for each in aged(rest, view.now, gpus)]
-    choice = pick(found, _worths(view, found, seen, accepted), first)
+    choice = pick(_spared(view, found), _worths(view, found, seen, accepted), first)
     times = [at for at in _times(found, choice, accepted) if at > view.now + TOLERANCE_S]
     return replace(choice, why=_why(view, found, seen, choice, accepted), wake_at=min(times, default=None))
 
@@ -205,7 +243,8 @@ def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Pros
     scale = REST * min(dues.values(), default=1.0) / most if most > 0 else 1.0
     worth: list[list[float]] = []
     for candidate, plain, first in zip(found.candidates, rest, seen.starts, strict=False):
-        row = [scale * value for value in plain]
+        weight = scale * (1.0 + PER_HOUR * max(0.0, view.now - candidate.job.submitted_at) / 3600.0)
+        row = [weight * value for value in plain]
         due = dues.get(candidate.job.id)
         if due is not None:
             for place in np.flatnonzero(seen.on_time[first : first + len(row)]).tolist():
