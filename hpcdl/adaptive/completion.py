@@ -20,7 +20,11 @@ from hpcdl.adaptive.options import Floats, Found
 from hpcdl.core.plan import View
 
 RANK_POWER = 1 / 3
-TAIL = 0.25
+TAIL = 0.6
+CHEAP_S = 10.0
+"""How much the tail counts: TAIL where changes are dear. Where the least change costs well below CHEAP_S, less needs to
+be done about the tail ahead of time."""
+
 TAIL_POWER = 4
 TAIL_TOP = 0.85
 """Of a job's shortest time, as the tail counts it: this much on its fastest option, the rest on one GPU."""
@@ -68,7 +72,8 @@ def _completion(view: View, found: Found, left_s: Floats) -> Floats:
     top = np.array([candidate.menu.top for candidate in found.candidates])
     own_s = left_s * (TAIL_TOP / top + 1.0 - TAIL_TOP)
     tail = np.minimum(1.0, own_s / drain_s) ** TAIL_POWER
-    return np.asarray(rank**RANK_POWER + TAIL * tail)
+    change_s = float(np.mean([candidate.menu.least_s for candidate in found.candidates]))
+    return np.asarray(rank**RANK_POWER + TAIL * change_s / (change_s + CHEAP_S) * tail)
 
 
 def _fairness(view: View, found: Found, left_s: Floats) -> Floats:

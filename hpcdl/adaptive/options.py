@@ -61,8 +61,9 @@ class Option:
 class Menu:
     """Options as columns: for each its pool, its GPUs in all, its speed in units of `unit`, and its stall in seconds.
 
-    `unit`: steps/s on one GPU of the best kind there is, which makes the rates of jobs comparable. `top`: the highest
-    speed of all; `apiece`: by pool, the most that a GPU adds to the speed where the job makes best use of it.
+    `unit`: steps/s on one GPU of the best kind there is, which makes the rates of jobs comparable. `least_s`: the
+    smallest stall but 0, 0 where there is none. `top`: the highest speed of all; `apiece`: by pool, the most that a GPU
+    adds to the speed where the job makes best use of it.
     """
 
     options: tuple[Option, ...]
@@ -71,6 +72,7 @@ class Menu:
     units: tuple[int, ...]
     speed: Floats
     stall_s: Floats
+    least_s: float
     top: float
     apiece: tuple[float, ...]
 
@@ -334,6 +336,7 @@ def _columns(options: tuple[Option, ...], unit: float, pools: int) -> Menu:
         units=tuple(option.units for option in options),
         speed=speed,
         stall_s=np.array([option.stall_s for option in options]),
+        least_s=min((option.stall_s for option in options if option.stall_s), default=0.0),
         top=max(speed.tolist(), default=1.0),
         apiece=tuple(apiece),
     )
