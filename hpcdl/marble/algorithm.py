@@ -109,7 +109,8 @@ def _choose(pool: Pool, job: JobView) -> Placement | None:
     by_free = sorted((-len(free), name) for name, free in pool.free.items())
     names = [name for _, name in by_free[: job.nodes]]
     best = best_on(pool, job, names)
-    left = min(best, *(len(pool.free[name]) for name in names))
-    if left < job.gpus_min:
+    allowed = job.allowed(min(best, *(len(pool.free[name]) for name in names)))
+    if not allowed:
         return None
+    left = allowed[-1]
     return pool.lowest(names, left, Role.PRIMARY if left == best else Role.SECONDARY)

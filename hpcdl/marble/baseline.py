@@ -45,7 +45,7 @@ class FifoExclusive:
 
 
 def _place(pool: Pool, job: JobView, names: list[str]) -> None:
-    each = min(job.gpus_max, *(len(pool.free[name]) for name in names))
+    each = job.allowed(min(len(pool.free[name]) for name in names))[-1]
     placement = pool.lowest(names, each, Role.PRIMARY)
     pool.give(job, placement, _exclusive(placement))
     for name in names:
