@@ -137,7 +137,9 @@ def why(ctx: click.Context, job: int, output: Output) -> None:
     else:
         reason = f": {answer['reason']}" if answer.get("reason") else ""
         print_fields([(f"job {answer['job']}", f"{answer['state']}{reason}")])
-        print_fields([(" ", str(detail)) for detail in answer.get("details") or ()])
+        foreseen = answer.get("forecast") or {}
+        details = [*(answer.get("details") or ()), *([foreseen["text"]] if foreseen.get("text") else ())]
+        print_fields([(" ", str(detail)) for detail in details])
 
 
 @click.command()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.output import Output, outputs, print_ids, print_json, say
+from hpcdl.cli.output import Output, escape, outputs, print_ids, print_json, say
 from hpcdl.cli.rows import connect
 from hpcdl.core.codec import to_json
 from hpcdl.core.model import ECT_CLASSES, SIGNAL_PRESETS, JobSpec
@@ -209,6 +209,8 @@ def submit(
     else:
         for row in rows:
             click.echo(f"job {row['id']} {row['state'].lower()}: {row['name']}")
+            if row.get("forecast"):
+                click.echo(f"  {escape(row['forecast']['text'])}")
 
 
 def default_name(command: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from hpcdl.core.model import Job, JobSpec, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.transitions import state_of
 from hpcdl.daemon.clock import Clock
+from hpcdl.daemon.deadlines import forecast
 from hpcdl.daemon.explain import explain
 from hpcdl.daemon.hub import Hub
 from hpcdl.daemon.loop import Loop
@@ -191,7 +192,12 @@ class Api:
             raise _Problem(400, str(error)[:500]) from error
         ids = await self._send(cmd.Submit(specs, request_id))
         rows = self._rows()
-        return {"jobs": [rows.job(rows.world.jobs[number]) for number in ids]}
+        return {"jobs": [rows.job(rows.world.jobs[number]) | self._forecast(rows, number) for number in ids]}
+
+    def _forecast(self, rows: Rows, number: int) -> dict[str, Any]:
+        """A job with a deadline is told at once whether it will meet it."""
+        found = forecast(rows.world, rows.world.jobs[number], self._profiles, rows.now)
+        return {} if found is None else {"forecast": found}
 
     async def _list(self, request: Request) -> dict[str, Any]:
         rows = self._rows()
@@ -215,7 +221,7 @@ class Api:
             "reason": answer.reason,
             "details": list(answer.details),
             "eta_s": answer.eta_s,
-        }
+        } | self._forecast(self._rows(), job.id)
 
     async def _verb(self, request: Request) -> dict[str, Any]:
         verbs: dict[str, Callable[[int], cmd.Command]] = {

@@ -1,0 +1,39 @@
+"""Whether a job meets its deadline: said when it is submitted, and whenever its user asks why it is where it is."""
+
+from typing import Any
+
+from hpcdl.core.model import Job, World
+from hpcdl.core.plan import Profiles
+from hpcdl.core.views import build_view
+
+Json = dict[str, Any]
+
+MEANT_FOR = ("deadline", frozenset({"adaptive", "adaptive-fifo"}))
+"""The objective and the policies that the forecast is about: any other may take jobs in another order."""
+
+
+def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | None:
+    """`{"deadline", "probability", "ends_at", "helps", "text"}`; None without a deadline or once it is finished.
+
+    `probability` and `ends_at` are None where the job's length is not known: it needs steps and a profile.
+    """
+    if job.spec.deadline is None or job.finished:
+        return None
+    from hpcdl.adaptive.forecast import foresee  # numpy takes its time, and few jobs have a deadline
+
+    view = build_view(world, profiles, now)
+    found = foresee(view, next(each for each in view.jobs if each.id == job.id))
+    answer: Json = {"deadline": job.spec.deadline, "probability": None, "ends_at": None, "helps": [], "text": ""}
+    if found is None:
+        late = " has passed" if job.spec.deadline < now else " cannot be foreseen: that needs --steps and a profile"
+        return answer | {"text": f"its deadline{late}"}
+    objective, policies = MEANT_FOR
+    text = found.text
+    if world.objective != objective or world.policy not in policies:
+        text += f"; reckoned for the objective {objective} (hpcdl config objective {objective})"
+    return answer | {
+        "probability": round(found.probability, 4),
+        "ends_at": found.ends_at,
+        "helps": list(found.helps),
+        "text": text,
+    }
