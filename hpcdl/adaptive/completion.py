@@ -16,8 +16,9 @@ from dataclasses import replace
 import numpy as np
 
 from hpcdl.adaptive.choice import Choice, pick
-from hpcdl.adaptive.options import Floats, Found
+from hpcdl.adaptive.options import Candidate, Floats, Found
 from hpcdl.core.plan import View
+from hpcdl.core.units import seconds_text
 
 RANK_POWER = 1 / 3
 TAIL = 0.6
@@ -97,7 +98,27 @@ def _weighed(view: View, found: Found, weigh: Callable[[View, Found, Floats], Fl
     choice = pick(found, worth(view, found, left_s, weights), [each.job.id for each in due if each.options])
     waits = np.array([choice.options[candidate.job.id] is None for candidate in found.candidates])
     wakes = np.concatenate([overdue[waits & (overdue > view.now)], ready[waits & gated]])
-    return replace(choice, wake_at=float(wakes.min()) if len(wakes) else None)
+    why = {
+        each.job.id: _why(each, left, bool(initialised))
+        for each, left, alone, initialised in zip(
+            found.candidates, left_s.tolist(), waits.tolist(), gated.tolist(), strict=True
+        )
+        if alone and each.options
+    }
+    return replace(choice, why=why, wake_at=float(wakes.min()) if len(wakes) else None)
+
+
+def _why(candidate: Candidate, left_s: float, gated: bool) -> str:
+    """What is to be said of a job that waits."""
+    memo = candidate.job.memo
+    known = memo.get("overdue")
+    if known is None or known[0] != (left_s, gated):
+        text = f"overdue {seconds_text(PATIENCE_S + PATIENCE_RUNS * left_s)} after its submit: then it comes first"
+        if gated:
+            text = "it is still being initialised, for which it needs none"
+        known = memo["overdue"] = ((left_s, gated), text)
+    found: str = known[1]
+    return found
 
 
 def values(view: View, found: Found) -> list[list[float]]:

@@ -3,7 +3,7 @@
 from hpcdl.adaptive.options import Candidate, Found, Option
 from hpcdl.core.model import Placement
 from hpcdl.core.plan import JobView, View
-from hpcdl.core.units import count, fold_nodes, seconds_text
+from hpcdl.core.units import count, fold_nodes
 
 
 def reason(found: Found, candidate: Candidate, placement: Placement, why: str) -> str:
@@ -94,8 +94,3 @@ def kept_reason(view: View, job: JobView, placement: Placement | None) -> str:
     where = f"{count(placement.per_node, 'GPU')} of {fold_nodes(placement.nodes)}"
     why = "whose GPUs are lost or dirty" if set(placement.nodes) & view.bare else "whose agent is away"
     return f"keeps its {where}, {why}"
-
-
-def overdue_words(seconds: float) -> str:
-    """What is said of a job whose turn comes in so many seconds."""
-    return f"its turn comes in {seconds_text(seconds)} at the latest"

@@ -66,6 +66,14 @@ def test_who_can_run_nowhere_is_told_why() -> None:
     assert reasons(plan) == ["needs 1 GPU; no node is connected"]
 
 
+def test_who_waits_is_told_when_it_comes_first() -> None:
+    plan = decide(POLICY, view(running(1, *range(8), can_suspend=False), job(2)))
+    assert reasons(plan)[1] == (
+        "waits: needs 1 GPU; the 8 GPUs do more for other jobs now; "
+        "overdue 5 h 06 min after its submit: then it comes first"
+    )
+
+
 def test_only_allowed_counts() -> None:
     plan = decide(POLICY, view(job(1, counts=(1, 3)), nodes=(node("n1", 4),)))
     assert counts(plan) == [3]
