@@ -22,7 +22,8 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
     from hpcdl.adaptive.forecast import foresee  # numpy takes its time, and few jobs have a deadline
 
     view = build_view(world, profiles, now)
-    found = foresee(view, next(each for each in view.jobs if each.id == job.id))
+    seen = next(each for each in view.jobs if each.id == job.id)
+    found = foresee(view, seen) if seen.profile is not None else None
     answer: Json = {"deadline": job.spec.deadline, "probability": None, "ends_at": None, "helps": [], "text": ""}
     if found is None:
         late = " has passed" if job.spec.deadline < now else " cannot be foreseen: that needs --steps and a profile"

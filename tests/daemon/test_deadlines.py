@@ -1,0 +1,93 @@
+"""Whether a deadline will be met, as the API answers it."""
+
+import pytest
+
+from hpcdl.controller import Controller
+from hpcdl.core import commands as cmd
+from hpcdl.core.journal import MemoryJournal
+from hpcdl.core.model import GpuInfo, JobSpec
+from hpcdl.core.plan import Profiles
+from hpcdl.core.profile import Profile
+from hpcdl.daemon.deadlines import forecast
+from hpcdl.policies import all_policies
+
+NOW = 1_000_000.0
+PROFILES = Profiles({"p": Profile("p", ((1, 1, 1.0), (1, 2, 1.8), (1, 4, 3.0)), startup_s=10.0)})
+
+
+@pytest.fixture
+def controller() -> Controller:
+    """Four idle GPUs under the daemon's own policy, with deadlines as the objective."""
+    controller = Controller(MemoryJournal(), all_policies(), PROFILES)
+    gpus = tuple(GpuInfo(index, f"n1-{index}", "Tesla V100-SXM2-16GB") for index in range(4))
+    chosen = [cmd.ChoosePolicy("adaptive"), cmd.ChooseObjective("deadline")]
+    controller.step([*chosen, cmd.Inventory("n1", gpus, 8, 1, 1, "boot", "log", False)], NOW)
+    return controller
+
+
+def submit(controller: Controller, **more: object) -> int:
+    values = {"command": ("train",), "name": "j", "gpus_max": 4, "profile": "p", "steps": 3600, **more}
+    (ids,) = controller.step([cmd.Submit((JobSpec(**values),), f"r{more}")], NOW)  # type: ignore[arg-type]
+    assert isinstance(ids, tuple), ids
+    controller.decide(NOW)
+    return int(ids[0])
+
+
+def foreseen(controller: Controller, number: int, now: float = NOW) -> dict[str, object] | None:
+    return forecast(controller.world, controller.world.jobs[number], PROFILES, now)
+
+
+def test_an_easy_deadline_is_likely(controller: Controller) -> None:
+    found = foreseen(controller, submit(controller, deadline=NOW + 4 * 3600))
+    assert found is not None
+    assert found["probability"] >= 0.8  # type: ignore[operator]
+    assert NOW + 1200 <= found["ends_at"] <= NOW + 4 * 3600  # type: ignore[operator]
+
+
+def test_an_impossible_one_says_what_it_needs_and_what_would_help(controller: Controller) -> None:
+    found = foreseen(controller, submit(controller, deadline=NOW + 600))
+    assert found is not None
+    assert found["probability"] == 0.0
+    assert "cannot meet its deadline" in str(found["text"])
+    assert any("later" in each for each in found["helps"])  # type: ignore[attr-defined]
+
+
+def test_classes_are_reckoned_from_one_gpu(controller: Controller) -> None:
+    for ect, factor in (("urgent", 0), ("prior", 1), ("normal", 2)):
+        number = submit(controller, ect=ect)
+        assert controller.world.jobs[number].spec.deadline == pytest.approx(NOW + factor * 3610)
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        ({"deadline": NOW - 60}, "1 min 00 s ago"),
+        ({"ect": "prior", "profile": None}, "--profile and --steps"),
+        ({"ect": "normal", "steps": None}, "--profile and --steps"),
+    ],
+)
+def test_what_cannot_be_a_deadline_is_refused(controller: Controller, more: dict[str, object], words: str) -> None:
+    values = {"command": ("train",), "name": "j", "gpus_max": 4, "profile": "p", "steps": 3600, **more}
+    (answer,) = controller.step([cmd.Submit((JobSpec(**values),), "r")], NOW)  # type: ignore[arg-type]
+    assert isinstance(answer, cmd.Refused)
+    assert words in str(answer)
+    assert not controller.world.jobs
+
+
+def test_a_slip_is_told_later_and_unknown_lengths_are_said_to_be(controller: Controller) -> None:
+    number = submit(controller, deadline=NOW + 1300)
+    late = foreseen(controller, number, NOW + 1200)
+    assert late is not None
+    assert late["probability"] == 0.0
+    unknown = foreseen(controller, submit(controller, deadline=NOW + 600, profile=None))
+    assert unknown is not None
+    assert unknown["probability"] is None
+    assert "--steps and a profile" in str(unknown["text"])
+    assert foreseen(controller, submit(controller)) is None
+
+
+def test_another_objective_is_said_to_be_one(controller: Controller) -> None:
+    controller.step([cmd.ChooseObjective("jct")], NOW)
+    found = foreseen(controller, submit(controller, deadline=NOW + 4 * 3600))
+    assert found is not None
+    assert "hpcdl config objective deadline" in str(found["text"])
