@@ -35,7 +35,7 @@ def late_words(candidate: Candidate, due: float, seconds: Floats, clock: Clock) 
         return f"due at {at}: how long it takes is not known, so its deadline cannot be planned for"
     best = int(seconds.argmin())
     takes_s = float(seconds[best])
-    key = (due, candidate.options[best], candidate.remaining)
+    key = (due, candidate.options[best], takes_s, clock.now + takes_s > due)
     known = candidate.job.memo.get("late")
     if known is None or known[0] != key:
         needs = f"needs {seconds_text(takes_s)} on {count(candidate.options[best].units, 'GPU')}"

@@ -78,8 +78,9 @@ def _must_stay(job: JobView) -> bool:
 
 
 def _asked(pool: Pool, job: JobView) -> int:
-    """GPUs on each node: as many as it takes, and as the largest node has."""
-    numbers = job.allowed(pool.view.largest_node)
+    """GPUs on each node: as many as it takes, and as the largest nodes have, of which it needs so many."""
+    sizes = sorted((len(node.gpus) for node in pool.view.nodes), reverse=True)
+    numbers = job.allowed(sizes[job.nodes - 1]) if len(sizes) >= job.nodes else ()
     return numbers[-1] if numbers else job.gpus_min
 
 

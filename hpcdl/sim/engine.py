@@ -84,6 +84,7 @@ class Simulation:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._entries = 0
         self._wake_at: float | None = None
+        self._woken: float | None = None
         self._decide_s: list[float] = []
         self._problems: list[str] = []
 
@@ -172,12 +173,20 @@ class Simulation:
         requests = controller.decide(self.now)
         self._decide_s.append(time.perf_counter() - began)
         wake_at = controller.wake_at
-        if wake_at is not None and wake_at != self._wake_at and math.isfinite(wake_at):
+        if wake_at is None or not math.isfinite(wake_at):
+            self._wake_at = None
+        elif wake_at not in (self._wake_at, self._woken):
             self._wake_at = wake_at
             # A policy that wants to be asked again at once would never let time pass.
-            self._at(max(wake_at, self.now + 1e-3), lambda: self._inbox.append(cmd.Tick()))
+            self._at(max(wake_at, self.now + 1e-3), partial(self._wake, wake_at))
         for request in requests:
             self._take(request)
+
+    def _wake(self, wake_at: float) -> None:
+        """It is time to ask the policy again, unless it has wanted another time since."""
+        if self._wake_at == wake_at:
+            self._wake_at, self._woken = None, wake_at
+            self._inbox.append(cmd.Tick())
 
     def _submit(self, first: int, last: int) -> None:
         self._inbox.append(cmd.Submit(tuple(self._specs[first:last]), f"submit {first}"))
@@ -191,7 +200,7 @@ class Simulation:
     def _restart(self) -> None:
         """The daemon is killed and started again: all it knows is in its journal; agents and trainers go on."""
         self._controller = self._new_controller()
-        self._wake_at = None
+        self._wake_at = self._woken = None
         self._controller.begin(ev.DaemonStarted(self._controller.world.fence + 1, "", 0, ""), self.now)
         self._inbox += [self._inventory(spell) for spell in self._nodes.values()]
 

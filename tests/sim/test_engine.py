@@ -322,6 +322,19 @@ def test_strange_times_to_be_asked_again(wake_at: float) -> None:
     assert ends(run(jobs_of(20), policy=Calls(decide))) == [30.0]
 
 
+def test_only_the_last_time_to_be_asked_again_counts() -> None:
+    asked: list[float] = []
+
+    def decide(view: View) -> Plan:
+        asked.append(view.now)
+        return Plan(tuple(Target(job.id, on("n1", job.id % 4), "here") for job in view.jobs), wake_at=view.now + 30.0)
+
+    jobs = tuple(SimJob(1.0 * number, f"j{number}", COSTS, 300 + number) for number in range(4))
+    run(jobs, policy=Calls(decide))
+    quiet = [at for at in asked if 20.0 < at < 300.0]
+    assert len(quiet) == len(set(quiet)) < 12  # one chain of questions, not one for each decision
+
+
 def test_the_end_that_was_asked_for() -> None:
     ran = run(jobs_of(20), until_s=12.0)
     assert "ended at 12 s, as asked" in ran.problems
