@@ -6,9 +6,9 @@ Three classes, served in one exact optimisation over counts:
    GPU time, each job on the option that meets its deadline with the fewest GPU seconds, all GPUs as one machine: in the
    order of deadlines, and whenever one would be late, the job with most GPU time is given up. What a job has done
    counts, so one that was accepted stays so unless jobs with less left need its GPU time.
-2. Of the others that have waited for `AGE_S`, the first in the order of submission, on `KEPT_SHARE` of all GPUs. This
-   bounds their wait: nobody overtakes them there, so such a job has GPUs at the latest AGE_S after its submission plus
-   the GPU time of those before it over the GPUs so kept, whatever else comes.
+2. Of the others that are overdue, `AGE_S` and `AGE_RUNS` times their own length after their submission, the first ones,
+   on `KEPT_SHARE` of all GPUs. This bounds their wait: whatever else comes, such a job has GPUs as soon as those that
+   were overdue before it are done on the GPUs so kept.
 3. All others, by what they are worth to the objective `jct`, and more the longer they have waited.
 
 That an accepted job of t seconds gets an option that is on time is worth (1 h / t)^0.5, since short jobs meet more
@@ -37,7 +37,8 @@ from hpcdl.core.plan import JobView, View
 
 Mask = npt.NDArray[np.bool_]
 
-AGE_S = 6 * 3600.0
+AGE_S = 4 * 3600.0
+AGE_RUNS = 8.0
 KEPT_SHARE = 1 / 16
 """Of all GPUs, at least one."""
 TOLERANCE_S = 1.0
@@ -49,8 +50,8 @@ MOST_SPARE = 1 / 8
 SHORT = 0.5
 URGENT = 2.0
 HELD = 1.2
-PER_HOUR = 1.0
-"""Of what it is worth to `jct`, by which a job gains with every hour since its submission."""
+OLDER = 3.0
+"""What is left is worth more to a job by its hours since its submission, plus 1, to this power."""
 REST = 1e-3
 """All that an option is worth to `jct`, of what the least job of the first class is worth."""
 
@@ -176,12 +177,17 @@ def accept(prospects: Sequence[Prospect], now: float, gpus: int) -> tuple[Prospe
     return tuple(sorted((each for _, _, each in kept), key=lambda each: each.job.id))
 
 
+def overdue_at(candidate: Candidate) -> float:
+    """From when on GPUs are kept for a job that no deadline helps."""
+    return candidate.job.submitted_at + AGE_S + AGE_RUNS * (candidate.left_s or 0.0)
+
+
 def aged(found: Sequence[Candidate], now: float, gpus: int) -> tuple[Candidate, ...]:
-    """Of these the first ones in the order of submission that have waited for AGE_S, as far as the kept GPUs go."""
+    """Of these the first ones in the order in which they became overdue, as far as the kept GPUs go."""
     room = max(1, int(gpus * KEPT_SHARE))
     chosen: list[Candidate] = []
-    old = [each for each in found if each.options and now >= each.job.submitted_at + AGE_S]
-    for each in sorted(old, key=lambda each: (each.job.submitted_at, each.job.id)):
+    old = sorted((when, each.job.id, each) for each in found if each.options and (when := overdue_at(each)) <= now)
+    for _, _, each in old:
         least = min(each.menu.units)
         if chosen and least > room:
             break  # in order: nobody overtakes
@@ -238,12 +244,13 @@ def choose(view: View, found: Found) -> Choice:
 def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Prospect]) -> list[list[float]]:
     """What each option of each job is worth: to be on time, and far below that, what it is worth to `jct`."""
     rest = values(view, found)
-    most = max(map(max, filter(None, rest)), default=0.0)
+    olds = [_older(each.job, view.now) for each in found.candidates]
+    most = max((old * max(each) for old, each in zip(olds, rest, strict=True) if each), default=0.0)
     dues = {number: each.worth(view.now) for number, each in accepted.items()}
     scale = REST * min(dues.values(), default=1.0) / most if most > 0 else 1.0
     worth: list[list[float]] = []
-    for candidate, plain, first in zip(found.candidates, rest, seen.starts, strict=False):
-        weight = scale * (1.0 + PER_HOUR * max(0.0, view.now - candidate.job.submitted_at) / 3600.0)
+    for candidate, plain, old, first in zip(found.candidates, rest, olds, seen.starts, strict=False):
+        weight = scale * old
         row = [weight * value for value in plain]
         due = dues.get(candidate.job.id)
         if due is not None:
@@ -253,11 +260,16 @@ def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Pros
     return worth
 
 
+def _older(job: JobView, now: float) -> float:
+    """How much more what is left matters to a job because of its wait: soon the oldest go before all others."""
+    return float((1.0 + max(0.0, now - job.submitted_at) / 3600.0) ** OLDER)
+
+
 def _times(found: Found, choice: Choice, accepted: Mapping[int, Prospect]) -> Iterator[float]:
     """When jobs that wait stand otherwise than now though nothing happens."""
     for candidate in found.candidates:
         if choice.options[candidate.job.id] is None:
-            yield candidate.job.submitted_at + AGE_S
+            yield overdue_at(candidate)
             each = accepted.get(candidate.job.id)
             if each is not None:
                 yield each.due - each.needs_s

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from hpcdl.adaptive import Adaptive, deadline
-from hpcdl.adaptive.deadline import AGE_S, accept, aged, choose, outlook
+from hpcdl.adaptive.deadline import AGE_RUNS, AGE_S, accept, aged, choose, outlook
 from hpcdl.adaptive.options import Found, candidates
 from hpcdl.core.plan import JobView, View
 from hpcdl.core.profile import Profile
@@ -95,7 +95,7 @@ def test_jobs_without_a_deadline_get_what_is_left() -> None:
 
 def test_gpus_are_kept_for_who_has_waited_longest() -> None:
     old = [due_job(number, 5000, 10.0, submitted_at=float(number)) for number in (1, 2)]
-    now = AGE_S + 100.0
+    now = AGE_S + 5000.0 * AGE_RUNS + 100.0
     fresh = [due_job(number, 1000, now + 1040.0, submitted_at=now) for number in (3, 4, 5, 6)]
     seen = due_view(*old, *fresh, now=now)
     got = gpus_of(seen)
@@ -109,10 +109,11 @@ def test_nobody_overtakes_on_the_kept_gpus() -> None:
         due_job(1, 5000, 10.0, submitted_at=1.0, gpus_min=2, gpus_max=2),
         due_job(2, 5000, 10.0, submitted_at=0.0),
     )
-    found = candidates(due_view(*jobs, gpus=16, now=AGE_S + 50.0))
-    assert [each.job.id for each in aged(found.candidates, AGE_S + 50.0, 16)] == [2]
-    assert [each.job.id for each in aged(found.candidates, AGE_S + 50.0, 48)] == [2, 1]
-    assert aged(found.candidates, AGE_S - 1.0, 16) == ()
+    when = AGE_S + 5000.0 * AGE_RUNS + 50.0
+    found = candidates(due_view(*jobs, gpus=16, now=when))
+    assert [each.job.id for each in aged(found.candidates, when, 16)] == [2]
+    assert [each.job.id for each in aged(found.candidates, when, 48)] == [2, 1]
+    assert aged(found.candidates, when - 51.0, 16) == ()
 
 
 def test_a_gpu_is_kept_free_while_jobs_come_that_cannot_wait() -> None:
@@ -137,7 +138,7 @@ def test_uncertain_rates_are_taken_with_caution() -> None:
     assert outlook(due_view(unsure), candidates(due_view(unsure))).prospects[0].cheapest.units == 2
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
     late=st.lists(st.integers(300, 2000), min_size=1, max_size=4),
     stream=st.integers(200, 900),
@@ -156,6 +157,7 @@ def test_rejected_jobs_wait_no_longer_than_the_bound(late: list[int], stream: in
     jobs = tuple(sorted([*hopeless, *coming], key=lambda each: each.submit_s))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deadline, "AGE_S", age_s)
+        patch.setattr(deadline, "AGE_RUNS", 0.0)
         conditions = Conditions(objective="deadline", until_s=bound + max(late) + 1000.0)
         run = simulate(Workload("stream", jobs, cluster(1, gpus)), "adaptive", all_policies(), conditions)
     for number, told in run.jobs.items():
