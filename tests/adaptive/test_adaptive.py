@@ -5,7 +5,7 @@ import pytest
 from hpcdl.adaptive import Adaptive, AdaptiveFifo
 from hpcdl.core.model import JobState, Placement, Share
 from hpcdl.core.profile import Profile
-from tests.adaptive.views import FLAT, LINEAR, counts, decide, gpus, job, node, reasons, running, view
+from tests.adaptive.views import CONCAVE, FLAT, LINEAR, counts, decide, gpus, job, node, reasons, running, view
 
 POLICY = Adaptive()
 
@@ -145,3 +145,21 @@ def test_an_overdue_job_is_kept_a_node_where_nobody_can_be_suspended() -> None:
     stays = running(2, 0, submitted_at=day - 10.0, step_at=day, can_suspend=False)
     plan = decide(POLICY, view(big, stays, job(3, submitted_at=day - 5.0), now=day))
     assert counts(plan) == [0, 1, 0]
+
+
+def test_a_large_cluster_is_used_whole_and_stays_as_it_is() -> None:
+    """Forty nodes of two kinds are two pools: what fits nowhere as wished is placed with fewer GPUs."""
+    nodes = tuple(node(f"n{at:02d}", 8, "v100" if at % 2 else "k80") for at in range(40))
+    jobs = [
+        job(number, total=200 * (1 + number % 17), profile=(CONCAVE, LINEAR)[number % 2]) for number in range(1, 99)
+    ]
+    plan = decide(POLICY, view(*jobs, nodes=nodes))
+    assert plan.optimal
+    assert sum(counts(plan)) == 320
+    held = [
+        running(each.id, 0, total=each.total, profile=each.profile, placement=target.placement, target=target.placement)
+        for each, target in zip(jobs, plan.targets, strict=True)
+        if target.placement is not None
+    ]
+    again = decide(POLICY, view(*held, nodes=nodes))
+    assert [each.placement for each in again.targets] == [each.placement for each in held]
