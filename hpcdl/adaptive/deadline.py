@@ -9,7 +9,8 @@ Three classes, served in one exact optimisation over counts:
 2. Of the others that are overdue, `AGE_S` and `AGE_RUNS` times their own length after their submission, the first ones,
    on `KEPT_SHARE` of all GPUs. This bounds their wait: whatever else comes, such a job has GPUs as soon as those that
    were overdue before it are done on the GPUs so kept.
-3. All others, by what they are worth to the objective `jct`, and more the longer they have waited.
+3. All others, by what they are worth to the objective `jct`, or by their speed where they had a deadline, and soon by
+   the time for which they have waited.
 
 That an accepted job of t seconds gets an option that is on time is worth (1 h / t)^0.5, since short jobs meet more
 deadlines with the same GPUs; up to three times that where its slack is short against t, since it can be on time only
@@ -30,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.adaptive.choice import Choice, pick
-from hpcdl.adaptive.completion import values
+from hpcdl.adaptive.completion import left_of, values, worth
 from hpcdl.adaptive.due import Clock, late_words
 from hpcdl.adaptive.options import Candidate, Floats, Found, Option
 from hpcdl.core.plan import JobView, View
@@ -243,12 +244,12 @@ def choose(view: View, found: Found) -> Choice:
 
 def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Prospect]) -> list[list[float]]:
     """What each option of each job is worth: to be on time, and far below that, what it is worth to `jct`."""
-    rest = values(view, found)
+    rest = _rest(view, found)
     olds = [_older(each.job, view.now) for each in found.candidates]
     most = max((old * max(each) for old, each in zip(olds, rest, strict=True) if each), default=0.0)
     dues = {number: each.worth(view.now) for number, each in accepted.items()}
     scale = REST * min(dues.values(), default=1.0) / most if most > 0 else 1.0
-    worth: list[list[float]] = []
+    rows: list[list[float]] = []
     for candidate, plain, old, first in zip(found.candidates, rest, olds, seen.starts, strict=False):
         weight = scale * old
         row = [weight * value for value in plain]
@@ -256,8 +257,24 @@ def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Pros
         if due is not None:
             for place in np.flatnonzero(seen.on_time[first : first + len(row)]).tolist():
                 row[place] += due * (HELD if candidate.options[place] is candidate.kept else 1.0)
-        worth.append(row)
-    return worth
+        rows.append(row)
+    return rows
+
+
+def _rest(view: View, found: Found) -> list[list[float]]:
+    """What each option is worth without regard to deadlines: to `jct`; or its speed alone, where there was a deadline.
+
+    Who is late is not served the shortest first, which would leave the longest for the very end.
+    """
+    left_s = left_of(view, found)
+    speeds = worth(view, found, left_s, np.ones(len(left_s)))
+    if all(each.job.deadline is not None for each in found.candidates):
+        return speeds
+    plain = values(view, found)
+    return [
+        mine if each.job.deadline is None else fast
+        for each, mine, fast in zip(found.candidates, plain, speeds, strict=True)
+    ]
 
 
 def _older(job: JobView, now: float) -> float:
