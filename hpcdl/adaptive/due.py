@@ -1,6 +1,6 @@
 """Deadlines in words."""
 
-import time
+from datetime import UTC, datetime
 from functools import lru_cache
 
 from hpcdl.adaptive.options import Candidate, Floats
@@ -12,18 +12,21 @@ class Clock:
 
     def __init__(self, now: float) -> None:
         self.now = now
-        there = time.localtime(now)
-        self._day = there.tm_year, there.tm_yday
+        self._day = _local(now).date().toordinal()
 
     def text(self, at: float) -> str:
         """`14:20`; with its day, `21 Nov 14:20`, where that is not today."""
         return _text(int(at // 60), self._day)
 
 
+def _local(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC).astimezone()
+
+
 @lru_cache(maxsize=4096)
-def _text(minute: int, day: tuple[int, int]) -> str:
-    there = time.localtime(60 * minute)
-    return time.strftime("%H:%M" if (there.tm_year, there.tm_yday) == day else "%d %b %H:%M", there)
+def _text(minute: int, day: int) -> str:
+    there = _local(60.0 * minute)
+    return there.strftime("%H:%M" if there.date().toordinal() == day else "%d %b %H:%M")
 
 
 def late_words(candidate: Candidate, due: float, seconds: Floats, clock: Clock) -> str:
