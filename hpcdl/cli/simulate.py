@@ -98,7 +98,7 @@ COLUMNS = (
 )
 @outputs
 @click.pass_context
-def simulate(ctx: click.Context, output: Output, **options: Any) -> None:
+def simulate(ctx: click.Context, /, output: Output, **options: Any) -> None:
     """Replay a workload under several policies on a virtual clock, with the daemon's own Controller.
 
     hpcdl simulate --workload jobs.csv --nodes 4 --gpus-per-node 4 --policy marble,adaptive

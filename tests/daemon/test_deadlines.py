@@ -20,7 +20,7 @@ def controller() -> Controller:
     """Four idle GPUs under the daemon's own policy, with deadlines as the objective."""
     controller = Controller(MemoryJournal(), all_policies(), PROFILES)
     gpus = tuple(GpuInfo(index, f"n1-{index}", "Tesla V100-SXM2-16GB") for index in range(4))
-    chosen = [cmd.ChoosePolicy("adaptive"), cmd.ChooseObjective("deadline")]
+    chosen: list[cmd.Command] = [cmd.ChoosePolicy("adaptive"), cmd.ChooseObjective("deadline")]
     controller.step([*chosen, cmd.Inventory("n1", gpus, 8, 1, 1, "boot", "log", False)], NOW)
     return controller
 
