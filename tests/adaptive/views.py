@@ -49,7 +49,9 @@ def running(number: int, *gpus: int, on: str = "n1", total: int | None = 1000, *
     return job(number, total, **(known | more))
 
 
-def view(*jobs: JobView, nodes: tuple[NodeView, ...] = (node("n1", 8),), now: float = 1000.0, objective: str = "jct") -> View:
+def view(
+    *jobs: JobView, nodes: tuple[NodeView, ...] = (node("n1", 8),), now: float = 1000.0, objective: str = "jct"
+) -> View:
     return View(now, nodes, jobs, objective=objective)
 
 
