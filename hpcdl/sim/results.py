@@ -51,9 +51,10 @@ class JobResult:
 class Results:
     """A run. Means, medians and 95th percentiles are over finished jobs; None where there is none.
 
-    `makespan_s`: from the first submit to the last end. `utilisation`, `held`: see `report.RunMeasures`. `lost_share`:
-    seconds lost to rescaling over the seconds between first start and end, summed over jobs. `deadlines_met`: of those
-    jobs that have a deadline, None if none has. `energy_kwh`: of training GPUs whose profile says what they take.
+    `makespan_s`: from the first submit to the last end. `utilisation`, `held`: see `report.RunMeasures`, of the GPUs
+    while they are there. `lost_share`: seconds lost to rescaling over the seconds between first start and end, summed
+    over jobs. `deadlines_met`: of those jobs that have a deadline, None if none has. `energy_kwh`: of training GPUs
+    whose profile says what they take.
     """
 
     policy: str
@@ -105,6 +106,7 @@ def summarise(run: Simulated) -> Results:
     history = _with_truth(run)
     measured = measure(history, {f"{number}": job.profile for number, job in run.jobs.items()})
     ideals = _ideal_jct(run, history)
+    share = _ever_over_there(run, history)
     jobs = tuple(
         _job_result(run.jobs[each.id], each, story, ideals.get(each.id))
         for each, story in zip(measured.jobs, history.jobs, strict=True)
@@ -127,8 +129,8 @@ def summarise(run: Simulated) -> Results:
         median_wait_s=median(wait) if wait else None,
         p95_wait_s=percentile(wait, 0.95),
         longest_wait_s=max(wait, default=None),
-        utilisation=measured.utilisation,
-        held=measured.held,
+        utilisation=None if measured.utilisation is None else measured.utilisation * share,
+        held=None if measured.held is None else measured.held * share,
         lost_share=lost / stayed if stayed > 0 else None,
         suspends=measured.suspends,
         resumes=sum(job.resumes for job in jobs),
@@ -142,6 +144,15 @@ def summarise(run: Simulated) -> Results:
         energy_kwh=_energy_kwh(run, history),
         problems=run.problems,
     )
+
+
+def _ever_over_there(run: Simulated, history: History) -> float:
+    """GPU seconds if all GPUs that ever joined had been there all the time, over those that were there."""
+    spells = (
+        (max(history.begin, spell.from_s), min(history.end, spell.until_s), spell.gpus) for spell in run.workload.nodes
+    )
+    there = math.fsum((end - begin) * gpus for begin, end, gpus in spells if end > begin)
+    return (history.end - history.begin) * len(history.gpus) / there if there > 0 else 1.0
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

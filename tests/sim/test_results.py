@@ -5,7 +5,8 @@ import json
 import pytest
 
 from hpcdl.core.profile import Profile
-from hpcdl.sim import SimJob, cluster
+from hpcdl.policies import all_policies
+from hpcdl.sim import SimJob, Workload, cluster, simulate
 from hpcdl.sim.results import percentile, summarise
 from hpcdl.sim.workload import NodeSpell
 from tests.sim.runs import Calls, Script, jobs_of, on, run
@@ -92,3 +93,13 @@ def test_as_json() -> None:
     assert [job["name"] for job in plain["jobs"]] == ["j1", "j2"]
     assert plain["jobs"][0]["gpus"][-1][1] == 0
     assert "jobs" not in found.to_json(jobs=False)
+
+
+def test_gpus_count_only_while_their_node_is_there() -> None:
+    profile = Profile("p", ((1, 1, 1.0),))
+    nodes = (NodeSpell("n1", 1), NodeSpell("n2", 1, from_s=1_000.0))
+    workload = Workload("w", (SimJob(0.0, "j", profile, 500, gpus_max=1),), (*nodes, NodeSpell("n3", 1, until_s=250.0)))
+    results = summarise(simulate(workload, "fifo", all_policies()))
+    assert results.makespan_s == pytest.approx(500.0)
+    assert results.utilisation == pytest.approx(500 / 750)
+    assert results.held == pytest.approx(500 / 750)
