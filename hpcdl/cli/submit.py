@@ -105,7 +105,12 @@ def _job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     "--deadline", callback=_deadline, metavar="TIME|CLASS",
     help="When it is to be done: +2h, 18:30, 2026-05-01T08:00; or normal, prior, urgent, reckoned from its profile.",
 )  # fmt: skip
-@click.option("--accuracy", type=float, metavar="VALUE", help="It ends once the metric that it reports reaches this.")
+@click.option(
+    "--accuracy",
+    type=float,
+    metavar="VALUE",
+    help="The metric at which its script ends: predicts how far it has to go.",
+)
 @click.option("--after", callback=_job_ids, multiple=True, metavar="ID,..", help="Start once these jobs are DONE.")
 @click.option(
     "--env", multiple=True, metavar="K[=V]",
