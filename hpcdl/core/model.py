@@ -148,8 +148,8 @@ class JobSpec:
     of GPUs on each node that it can train on, ascending; empty: every one of its range. `nodes_max`: it may have from
     `nodes` to that many; None: exactly `nodes`. `deadline`: when it is to be finished, in seconds since the epoch.
     `model`: what it trains; a profile that is learnt is kept under it. `accuracy_target`: its script ends once the
-    metric that it reports has reached this, however many steps that takes. `ect`: a key of ECT_CLASSES, from which its deadline is
-    worked out when it is submitted.
+    metric that it reports has reached this, however many steps that takes. `ect`: a key of ECT_CLASSES, from which its
+    deadline is worked out when it is submitted.
     """
 
     command: tuple[str, ...]
