@@ -70,7 +70,8 @@ class Cluster:
         self.agents: list[subprocess.Popen[bytes]] = []
         self._instance = ""
         home.mkdir(mode=0o700, exist_ok=True)
-        values = {"monitor_interval_s": 1, "stop_grace_s": 20, "node_name": "n1", **settings}
+        plain = {"monitor_interval_s": 1, "stop_grace_s": 20, "node_name": "n1"}
+        values = plain | {"policy": "marble"} | settings  # its placements are easy to foretell
         (home / "config.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items()))
         (home / "config.yaml").chmod(0o600)
 

@@ -1,0 +1,36 @@
+"""The daemon's own policy with real trainers: GPUs change hands, nothing is lost, nobody is moved for ever."""
+
+from collections.abc import Callable
+
+from tests.system.cluster import Cluster
+
+MakeCluster = Callable[..., Cluster]
+
+
+def test_jobs_share_grow_and_survive_a_kill(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(gpus=4, policy="adaptive", objective="jct").start()
+    first = cluster.submit(steps=600, gpus="1:4", options=("--model", "one"))
+    cluster.until(lambda: (cluster.job(first)["step"] or 0) > 5)
+    others = [cluster.submit(steps=200, gpus="1:2", options=("--model", "two")) for _ in range(3)]
+    others.append(cluster.submit(steps=100, gpus="1,2,4", options=("--deadline", "+2h")))
+    cluster.until(lambda: cluster.job(others[0])["gpus"] > 0)
+    cluster.kill_daemon()
+    cluster.start()
+    jobs = [first, *others]
+    cluster.until(lambda: all(cluster.job(job)["state"] == "DONE" for job in jobs), 120.0)
+    for job in jobs:
+        # These trainers save in hundredths of a second, so every submit and end may pay for a change; nothing else may.
+        assert cluster.job(job)["suspends"] < 2 * len(jobs), cluster.events(job)
+    plans = [event["body"] for event in cluster.events() if event["kind"] == "PlanAdopted"]
+    assert plans
+    assert all(target["reason"] for plan in plans for target in plan["targets"])
+
+
+def test_a_waiting_job_takes_gpus_from_one_that_has_many(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(gpus=2, policy="adaptive", objective="jct").start()
+    large = cluster.submit(steps=100_000, gpus="1:2")
+    cluster.until(lambda: cluster.job(large)["gpus"] == 2)
+    small = cluster.submit(steps=50, gpus="1")
+    cluster.until(lambda: cluster.job(small)["state"] == "DONE", 120.0)
+    assert "SuspendRequested" in cluster.kinds(large)
+    assert not [event for event in cluster.events() if event["kind"] == "TroubleSeen"]
