@@ -111,8 +111,8 @@ class ShortestRemainingTime(Ordered):
 class LeastAttainedService(Ordered):
     """Tiresias (NSDI'19), discretised two-dimensional LAS: queues by GPU seconds attained, FIFO within a queue.
 
-    `THRESHOLD_GPU_S` parts the two queues; the paper's other knob, promotion of what starves, is not needed with two
-    queues, because what waits in the second is served in order of its submit once the first is empty.
+    `THRESHOLD_GPU_S` parts the two queues. The paper's other knob, promotion of what starves, is left out: while new jobs
+    keep all GPUs busy, those of the second queue wait.
     """
 
     name = "las"
@@ -139,7 +139,7 @@ class MaxMinFairness(Ordered):
     wake_s = 360.0
 
     def order(self, job: JobView, view: View) -> float:
-        """Rounds attained for each hour since its submit, in whole rounds."""
+        """Whole rounds in which it has held the GPUs that it asked for."""
         asked = max(1, (job.allowed(view.largest_node) or (job.gpus_min,))[-1] * job.nodes)
         return float(job.attained_gpu_s(view.now) / asked // self.wake_s)
 
