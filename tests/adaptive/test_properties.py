@@ -165,9 +165,10 @@ def test_the_order_of_start_is_kept() -> None:
     assert free != sorted(free, key=lambda at: at or 0.0)
 
 
+@pytest.mark.parametrize("objective", ["jct", "throughput", "fair"])
 @pytest.mark.parametrize("policy", ["adaptive", "adaptive-fifo"])
 @pytest.mark.parametrize("wide", [1, 4])
-def test_no_job_waits_beyond_the_bound(monkeypatch: pytest.MonkeyPatch, policy: str, wide: int) -> None:
+def test_no_job_waits_beyond_the_bound(monkeypatch: pytest.MonkeyPatch, policy: str, wide: int, objective: str) -> None:
     """Short jobs come faster than they can be served; the one that nobody wants is done within the bound.
 
     The bound: PATIENCE_S and PATIENCE_RUNS times its length after its submit it is overdue, and then nobody that came
@@ -180,7 +181,7 @@ def test_no_job_waits_beyond_the_bound(monkeypatch: pytest.MonkeyPatch, policy: 
     flood = [SimJob(20.0 * number, f"s{number}", plain, 100, 1, 4) for number in range(150)]
     late = SimJob(30.0, "late", plain, 400, wide, 4)
     jobs = tuple(sorted([*flood, late], key=lambda each: each.submit_s))
-    run = ran(Workload("flood", jobs, (NodeSpell("n1", 4),)), policy, "jct")
+    run = ran(Workload("flood", jobs, (NodeSpell("n1", 4),)), policy, objective)
     ends = {run.jobs[number].name: each.finished_at for number, each in run.world.jobs.items()}
     done = ends["late"]
     before_s = sum(each.steps + 50.0 for each in jobs if each.submit_s <= late.submit_s)
