@@ -126,9 +126,10 @@ def _prospects(
 ) -> tuple[Prospect, ...]:
     cost = np.where(on_time, gpu_s, math.inf)
     found = []
-    for number in np.flatnonzero(np.add.reduceat(on_time, starts[:-1]) > 0).tolist() if len(listed) else []:
+    before = np.concatenate(([0], np.cumsum(on_time)))  # a job that fits nowhere has no options: reduceat would fail
+    for number in np.flatnonzero(np.diff(before[list(starts)])).tolist():
         job, first, end = listed[number].job, starts[number], starts[number + 1]
-        if first == end or job.deadline is None:
+        if job.deadline is None:
             continue
         best = int(cost[first:end].argmin())
         fastest = float(seconds[first:end].min())

@@ -86,6 +86,14 @@ def test_one_that_waits_is_told_when_it_must_start() -> None:
     assert "waits, and is on time if it starts by " in reason
 
 
+@pytest.mark.parametrize("alone", [1, 2, 3])
+def test_a_job_that_fits_nowhere_is_passed_over(alone: int) -> None:
+    jobs = [due_job(number, 1000, 1040.0, **({"gpus_min": 8} if number == alone else {})) for number in (1, 2, 3)]
+    seen = due_view(*jobs)
+    assert accepted(candidates(seen), seen) == {1, 2, 3} - {alone}
+    assert {number for number, gpus in gpus_of(seen).items() if gpus} == {1, 2, 3} - {alone}
+
+
 def test_jobs_without_a_deadline_get_what_is_left() -> None:
     jobs = [due_job(number, 1000, 1040.0) for number in (1, 2, 3)]
     got = gpus_of(due_view(*jobs, due_job(4, 100, None), due_job(5, 5000, None)))
