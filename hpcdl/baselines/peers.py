@@ -111,8 +111,8 @@ class ShortestRemainingTime(Ordered):
 class LeastAttainedService(Ordered):
     """Tiresias (NSDI'19), discretised two-dimensional LAS: queues by GPU seconds attained, FIFO within a queue.
 
-    `THRESHOLD_GPU_S` parts the two queues. The paper's other knob, promotion of what starves, is left out: while new jobs
-    keep all GPUs busy, those of the second queue wait.
+    `THRESHOLD_GPU_S` parts the two queues. The paper's other knob, promotion of what starves, is left out: while new
+    jobs keep all GPUs busy, those of the second queue wait.
     """
 
     name = "las"

@@ -11,6 +11,7 @@ import click
 from hpcdl.cli.output import Column, Output, outputs, print_ids, print_json, print_table, say
 from hpcdl.cli.output import escape as printable
 from hpcdl.cli.papers import papers
+from hpcdl.core.units import count
 
 if TYPE_CHECKING:
     from hpcdl.core.policy import Policies
@@ -157,7 +158,8 @@ def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
                 "workload": workload.name,
                 "source": workload.source,
                 "jobs": len(workload.jobs),
-                "gpus": sum(spell.gpus for spell in workload.nodes),
+                "nodes": len(workload.nodes_named),
+                "gpus": sum(workload.nodes_named.values()),
                 "seed": asked.seed,
                 "objective": conditions.objective,
                 "simulated": True,
@@ -241,8 +243,8 @@ def _learner(workload: "Workload") -> Any:
     from hpcdl.learning import learner
 
     kinds = sorted({spell.kind for spell in workload.nodes} - {""})
-    nodes = len({spell.name for spell in workload.nodes})
-    return learner(max((spell.gpus for spell in workload.nodes), default=1), min(64, max(1, nodes)), kinds)
+    sizes = workload.nodes_named
+    return learner(max(sizes.values(), default=1), min(64, max(1, len(sizes))), kinds)
 
 
 def _progress(name: str) -> Callable[[int, int], None] | None:
@@ -258,8 +260,11 @@ def _progress(name: str) -> Callable[[int, int], None] | None:
 
 
 def _print(workload: "Workload", conditions: "Conditions", results: "Sequence[Results]", asked: _Asked) -> None:
-    gpus = sum(spell.gpus for spell in workload.nodes)
-    what = f"{len(workload.jobs)} jobs of {workload.name} on {len(workload.nodes)} nodes with {gpus} GPUs"
+    there = workload.nodes_named
+    what = (
+        f"{count(len(workload.jobs), 'job')} of {workload.name} on {count(len(there), 'node')} "
+        f"with {count(sum(there.values()), 'GPU')}"
+    )
     print(printable(f"Simulated: {what}, objective {conditions.objective}, seed {conditions.seed}."))
     for note in workload.notes:
         print(printable(f"  {note}"))

@@ -62,8 +62,8 @@ def _whole(run: Simulated, results: Results) -> bool:
 
 
 def _head(workload: Workload, conditions: Conditions) -> list[str]:
-    gpus = sum(spell.gpus for spell in workload.nodes)
-    nodes = len({spell.name for spell in workload.nodes})
+    sizes = workload.nodes_named
+    nodes, gpus = len(sizes), sum(sizes.values())
     kinds = sorted({spell.kind for spell in workload.nodes if spell.kind})
     what = f"{count(len(workload.jobs), 'job')} on {count(nodes, 'node')} with {count(gpus, 'GPU')}"
     if len(workload.nodes) > nodes:

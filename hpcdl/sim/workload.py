@@ -4,7 +4,7 @@ All times are seconds on the clock of the workload, which begins at 0.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcdl.core.model import LARGEST
@@ -147,6 +147,14 @@ class Workload:
                 f"workload {self.name}: node {first.name} is there twice at {second.from_s:g}: "
                 f"{first.from_s:g} to {first.until_s:g} and {second.from_s:g} to {second.until_s:g}"
             )
+
+    @property
+    def nodes_named(self) -> Mapping[str, int]:
+        """GPUs of each node by its name, however often it comes and goes; the most that it ever has."""
+        found: dict[str, int] = {}
+        for spell in self.nodes:
+            found[spell.name] = max(spell.gpus, found.get(spell.name, 0))
+        return found
 
 
 def overlapping(spells: Iterable[NodeSpell]) -> tuple[NodeSpell, NodeSpell] | None:

@@ -1,0 +1,168 @@
+"""`hpcdl simulate`: its three outputs, its files and its errors."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcdl.core.plan import Plan, View
+from hpcdl.core.policy import Policies
+from hpcdl.policies import all_policies
+from tests.cli.conftest import Run
+
+JOBS = """submit_s,model,gpus,steps,duration_s,deadline_s,user
+0,Net (batch size 8),4,2000,,,ana
+60,Net (batch size 8),1:4,900,,5400,ben
+120,Net (batch size 8),2,,300,,ben
+"""
+TABLE = """model_and_batch_per_gpu,gpu,gpus,steps_per_s
+Net (batch size 8),v100,1,2
+Net (batch size 8),v100,2,3.8
+Net (batch size 8),v100,4,6
+Net (batch size 8),k80,1,0.5
+"""
+POLICIES = "marble,elastic,genie,adaptive,fifo"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    (tmp_path / "speeds.csv").write_text(TABLE)
+    return tmp_path
+
+
+def asked(files: Path, *more: object) -> tuple[object, ...]:
+    nodes = ("--nodes", 4, "--gpus-per-node", 4, "--gpu-type", "v100")
+    return ("simulate", "--workload", files / "jobs.csv", "--profiles", files / "speeds.csv", *nodes, *more)
+
+
+def test_one_json_value_for_all_policies_and_a_page(hpcdl: Run, files: Path) -> None:
+    page = files / "out.html"
+    done = hpcdl(*asked(files, "--policy", POLICIES, "--seed", 1, "--json", "--report", page))
+    assert done.code == 0
+    value = done.value
+    assert (value["jobs"], value["nodes"], value["gpus"], value["seed"]) == (3, 4, 16, 1)
+    assert (value["objective"], value["simulated"]) == ("deadline", True)
+    assert [run["policy"] for run in value["runs"]] == POLICIES.split(",")
+    for run in value["runs"]:
+        assert run["finished"] == len(run["jobs"]) == 3
+        assert run["problems"] == []
+        assert run["makespan_s"] > run["mean_jct_s"] > 0
+        assert (run["deadlines"], run["deadlines_met"]) == (1, 1.0)
+        assert {"utilisation", "lost_share", "suspends", "resumes", "rescales", "p95_jct_s", "mean_fairness"} <= set(
+            run
+        )
+        assert run["jobs"][0]["gpus"][0] == [0.0, 4]
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    again = hpcdl(*asked(files, "--policy", POLICIES, "--seed", 1, "--json", "--report", files / "again.html"))
+    assert again.out == done.out
+    assert (files / "again.html").read_bytes() == page.read_bytes()
+
+
+def test_a_table_and_names_alone(hpcdl: Run, files: Path) -> None:
+    done = hpcdl(*asked(files, "--policy", "fifo,adaptive", "--jobs"))
+    assert done.out.startswith("Simulated: 3 jobs of jobs.csv on 4 nodes with 16 GPUs, objective deadline, seed 0.")
+    assert "DEADLINES MET" in done.out
+    assert "\nadaptive:\n" in done.out
+    assert hpcdl(*asked(files, "--policy", "fifo,adaptive", "-q")).out == "fifo\nadaptive\n"
+
+
+def test_a_node_that_comes_and_goes_is_one_node(hpcdl: Run, files: Path) -> None:
+    trace = files / "idle.csv"
+    trace.write_text("node,idle_from_s,idle_until_s\na,0,1000\nb,10,2000\na,1500,90000\n")
+    done = hpcdl(
+        "simulate", "-w", files / "jobs.csv", "--profiles", files / "speeds.csv", "--idle-trace", trace,
+        "--gpus-per-node", 4, "-p", "adaptive", "--json",
+    )  # fmt: skip
+    assert done.code == 0
+    assert (done.value["nodes"], done.value["gpus"]) == (2, 8)
+    trace.write_text("node,idle_from_s,idle_until_s\na,0,1000\na,500,2000\n")
+    bad = hpcdl("simulate", "-w", files / "jobs.csv", "--profiles", files / "speeds.csv", "--idle-trace", trace)
+    assert bad.code == 1
+    assert "idle.csv:3: idle_from_s: node a is idle from 500" in bad.err
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("-5,Net (batch size 8),1,10,,,", "jobs.csv:2: submit_s: must be 0 or more"),
+        ("nan,Net (batch size 8),1,10,,,", "jobs.csv:2: submit_s: expected a number"),
+        ("0,Other,1,10,,,", "jobs.csv:2: model: no profile is called 'Other'"),
+        ("0,Net (batch size 8),0,10,,,", "jobs.csv:2: gpus: must be 1 or more"),
+        ("9,Net (batch size 8),1,10,,5,", "jobs.csv:2: deadline_s: 5 is not after the submit"),
+        ("0,Net (batch size 8),99,10,,,", "can never fit"),
+    ],
+)
+def test_bad_jobs_are_one_line(hpcdl: Run, files: Path, row: str, says: str) -> None:
+    (files / "jobs.csv").write_text(f"{JOBS.splitlines()[0]}\n{row}\n")
+    done = hpcdl(*asked(files))
+    assert (done.code, done.out) == (1, "")
+    assert says in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--policy", "nobody"), "no policy 'nobody'; there are adaptive"),
+        (("--policy", ","), "no policy is named"),
+        (("--nodes", 0), "0 is not in the range"),
+        (("--gpus-per-node", 0), "0 is not in the range"),
+        (("--objective", "luck"), "no objective 'luck'; there are jct"),
+        (("--idle-trace", "x.csv"), "exclude each other"),
+    ],
+)
+def test_bad_options(hpcdl: Run, files: Path, more: tuple[object, ...], says: str) -> None:
+    done = hpcdl(*asked(files, *more))
+    assert done.code == 2
+    assert says in done.err
+
+
+def test_without_a_workload(hpcdl: Run) -> None:
+    done = hpcdl("simulate")
+    assert done.code == 2
+    assert "--workload FILE is missing" in done.err
+
+
+def test_a_policy_that_breaks_down_is_told_and_the_others_are_not_lost(
+    hpcdl: Run, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        name = "broken"
+
+        def decide(self, view: View) -> Plan:
+            raise ZeroDivisionError("no GPUs per job")
+
+    def policies() -> Policies:
+        known = all_policies()
+        known.register("broken", Broken)
+        return known
+
+    monkeypatch.setattr("hpcdl.policies.all_policies", policies)
+    done = hpcdl(*asked(files, "--policy", "broken,fifo", "--json"))
+    assert done.code == 1
+    broken, fifo = json.loads(done.out)["runs"]
+    assert any("no GPUs per job" in problem for problem in broken["problems"])
+    assert fifo["finished"] == 3
+    assert "no GPUs per job" in done.err
+
+
+def test_the_papers_tables_have_the_schema_that_others_read(hpcdl: Run, tmp_path: Path) -> None:
+    page = tmp_path / "papers.html"
+    done = hpcdl("simulate", "papers", "--only", "marble", "--seeds", 1, "--json", "--report", page)
+    assert done.code == 0
+    tables = {table["name"]: table["rows"] for table in done.value["tables"]}
+    for rows in tables.values():
+        assert rows
+        for row in rows:
+            assert {"workload", "policy", "makespan_s", "mean_jct_s", "paper"} <= set(row)
+    sets = {(row["workload"], row["policy"]): row for row in tables["MARBLE sets 1 to 3"]}
+    for number, printed in enumerate((496, 608, 501), 1):
+        row = sets[f"set {number}", "marble"]
+        assert row["paper"]["makespan_s"] == printed
+        assert row["makespan_s"] == pytest.approx(printed, rel=0.05)
+    assert all("met" in row for row in tables["Figures to reach"])
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    unknown = hpcdl("simulate", "papers", "--only", "nobody")
+    assert unknown.code == 2
+    assert "there are marble, sidecar, genie, unknown" in unknown.err
