@@ -14,7 +14,7 @@ Three classes, served in one exact optimisation over counts:
 
 That an accepted job of t seconds gets an option that is on time is worth (1 h / t)^0.5, since short jobs meet more
 deadlines with the same GPUs; up to three times that where its slack is short against t, since it can be on time only
-now; a fifth more for going on as it is, since every change loses time. Late jobs make no other late: who cannot be on
+now; a fifth more where it loses no GPU, since every change loses time. Late jobs make no other late: who cannot be on
 time any more is out of the first class at once.
 
 A job whose deadline leaves it no time to wait, not even for others to save, needs GPUs that are free already. While
@@ -257,9 +257,15 @@ def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Pros
         due = dues.get(candidate.job.id)
         if due is not None:
             for place in np.flatnonzero(seen.on_time[first : first + len(row)]).tolist():
-                row[place] += due * (HELD if candidate.options[place] is candidate.kept else 1.0)
+                row[place] += due * (HELD if _goes_on(candidate, candidate.options[place]) else 1.0)
         rows.append(row)
     return rows
+
+
+def _goes_on(candidate: Candidate, option: Option) -> bool:
+    """Whether the job goes on with what it has, or that and more: then nobody has taken anything from it."""
+    kept = candidate.kept
+    return kept is not None and option.pool == kept.pool and option.units >= kept.units
 
 
 def _rest(view: View, found: Found) -> list[list[float]]:
