@@ -28,12 +28,15 @@ def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | No
 
     Takes some minutes. Every figure is simulated, with means and 95 % intervals over seeds.
     """
+    from hpcdl.cli.files import check_folder
     from hpcdl.sim.papers.all import PAPERS, all_tables
 
     names = list(dict.fromkeys(part.strip() for part in (only or ",".join(PAPERS)).split(",") if part.strip()))
     unknown = [name for name in names if name not in PAPERS]
     if unknown or not names:
         raise click.BadParameter(f"{only!r}: there are {', '.join(PAPERS)}", ctx, param_hint="'--only'")
+    if report is not None:
+        check_folder(report)  # before the minutes of work, not after them
     tables = all_tables(names, seeds, _progress())
     if report is not None:
         from hpcdl.cli.files import replace_file

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +134,7 @@ class _Asked:
 
 
 def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
+    from hpcdl.cli.files import check_folder
     from hpcdl.policies import all_policies
     from hpcdl.sim import simulate as run_one
     from hpcdl.sim import summarise
@@ -141,6 +143,8 @@ def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
         raise click.UsageError("--workload FILE is missing, or `papers` for the papers' tables", ctx)
     policies = all_policies()
     names = _names(ctx, policies, asked.policy_names)
+    if asked.report is not None:
+        check_folder(asked.report)  # before the work, not after it
     workload = _read(ctx, asked)
     conditions = _conditions(ctx, workload, asked)
     learn = _learner(workload) if asked.unknown else None
@@ -171,7 +175,7 @@ def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
         print_ids([result.policy for result in results])
     else:
         _print(workload, conditions, results, asked)
-    broken = [problem for result in results for problem in result.problems]
+    broken = [f"under {result.policy}: {problem}" for result in results for problem in result.problems]
     for problem in broken:
         say(problem)
     if broken:
@@ -228,7 +232,7 @@ def _profiles(asked: _Asked, kind: str) -> "dict[str, Profile]":
 
 def _conditions(ctx: click.Context, workload: "Workload", asked: _Asked) -> "Conditions":
     from hpcdl.core.intake import OBJECTIVES
-    from hpcdl.sim import Conditions
+    from hpcdl.sim import Conditions, WorkloadError
 
     due = any(job.deadline_s is not None for job in workload.jobs)
     objective = asked.objective or ("deadline" if due else "jct")
@@ -236,7 +240,10 @@ def _conditions(ctx: click.Context, workload: "Workload", asked: _Asked) -> "Con
         raise click.BadParameter(
             f"no objective {objective!r}; there are {', '.join(OBJECTIVES)}", ctx, param_hint="'--objective'"
         )
-    return Conditions(seed=asked.seed, jitter=asked.jitter, mtbf_s=asked.mtbf, objective=objective, warm=asked.warm)
+    try:
+        return Conditions(seed=asked.seed, jitter=asked.jitter, mtbf_s=asked.mtbf, objective=objective, warm=asked.warm)
+    except WorkloadError as error:
+        raise click.UsageError(f"--{str(error).replace('mtbf_s', 'mtbf')}", ctx) from None
 
 
 def _learner(workload: "Workload") -> Any:
@@ -281,7 +288,8 @@ def _print(workload: "Workload", conditions: "Conditions", results: "Sequence[Re
 
 
 def _gpus(row: Any) -> str:
-    return " -> ".join(str(number) for _, number in row["gpus"] if number) or "-"
+    numbers = [number for _, number in row["gpus"] if number]
+    return " -> ".join(str(number) for number, _ in groupby(numbers)) or "-"
 
 
 JOB_COLUMNS = (

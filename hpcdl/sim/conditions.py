@@ -10,6 +10,9 @@ from hpcdl.core.profile import Profile
 from hpcdl.report.spans import History
 from hpcdl.sim.workload import SimJob, Workload, WorkloadError
 
+MOST_JITTER = 5.0
+"""Its sigma: a delay is then 150 times as long or as short already."""
+
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
@@ -37,6 +40,8 @@ class Conditions:
             value: float = getattr(self, key)
             if not (math.isfinite(value) and value >= 0):
                 raise WorkloadError(f"{key} must be a finite number, 0 or more, got {value}")
+        if self.jitter > MOST_JITTER:
+            raise WorkloadError(f"jitter must be {MOST_JITTER:g} or less, got {self.jitter}")
         for key in ("progress_s", "checkpoint_s", "until_s"):
             if not getattr(self, key) > 0:
                 raise WorkloadError(f"{key} must be more than 0 seconds, got {getattr(self, key)}")

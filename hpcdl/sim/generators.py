@@ -45,7 +45,10 @@ def exponential_gaps(draws: random.Random, jobs: int, span_s: float) -> tuple[fl
 def poisson(draws: random.Random, per_hour: float, hours: float) -> tuple[float, ...]:
     """Arrivals of a Poisson process from 0 to `hours`, ascending, in seconds; possibly none."""
     if not 0 < per_hour < 1e9 or not 0 < hours < 1e7:
-        raise WorkloadError(f"arrivals need a rate and hours above 0, got {per_hour:g} an hour for {hours:g} h")
+        raise WorkloadError(
+            f"arrivals need a rate above 0 and below 1e9, and hours above 0 and below 1e7, got {per_hour:g} an hour "
+            f"for {hours:g} h"
+        )
     _check(round(per_hour * hours), hours * 3600)
     found: list[float] = []
     at = draws.expovariate(per_hour / 3600)

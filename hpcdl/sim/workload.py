@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hpcdl.core.model import LARGEST
 from hpcdl.core.profile import MAX_GPUS, MAX_NODES, Profile
+from hpcdl.core.units import count
 
 KINDS = ("training", "inference")
 MAX_NAME = 200
@@ -178,26 +179,33 @@ def cluster(nodes: int, gpus: int, kind: str = "", first: int = 1) -> tuple[Node
 def check_fits(workload: Workload) -> None:
     """WorkloadError for the first job that can never fit: it names the job and the largest node.
 
-    A job fits where as many nodes as it needs have enough GPUs, at some moment together.
+    A job fits where as many nodes as it needs, with GPUs of one type, have enough of them, at some moment together.
     """
     if not workload.nodes:
-        raise WorkloadError(f"workload {workload.name} has no nodes: say how many, with how many GPUs each")
+        raise WorkloadError(
+            f"workload {workload.name} has no nodes: say how many, with how many GPUs each (--nodes, --gpus-per-node)"
+        )
     largest = max(workload.nodes, key=lambda spell: spell.gpus)
+    kinds = {spell.kind for spell in workload.nodes}
     together: dict[int, int] = {}
     for job in workload.jobs:
         need = job.smallest(largest.gpus)
         if need is None:
             counts = job.gpus_counts or (job.gpus_min,)
             raise WorkloadError(
-                f"job {job.name} can never fit: it needs {counts[0]} GPUs on a node, and the largest node, "
+                f"job {job.name} can never fit: it needs {count(counts[0], 'GPU')} on a node, and the largest node, "
                 f"{largest.name}, has {largest.gpus}"
             )
         if need not in together:
-            together[need] = _most_at_once([spell for spell in workload.nodes if spell.gpus >= need])
+            together[need] = max(
+                _most_at_once([spell for spell in workload.nodes if spell.gpus >= need and spell.kind == kind])
+                for kind in kinds
+            )
         if together[need] < job.nodes:
             raise WorkloadError(
-                f"job {job.name} can never fit: it needs {job.nodes} nodes with {need} GPUs or more, and never are "
-                f"more than {together[need]} there at once; the largest node, {largest.name}, has {largest.gpus}"
+                f"job {job.name} can never fit: it needs {count(job.nodes, 'node')} with {count(need, 'GPU')} or more "
+                f"of one type, and never are more than {together[need]} there at once; the largest node, "
+                f"{largest.name}, has {largest.gpus}"
             )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.core.profile import Profile
-from hpcdl.sim.readers import read_workload
+from hpcdl.sim.readers import read_throughputs, read_workload
 from hpcdl.sim.workload import NodeSpell, Workload, WorkloadError, check_fits, cluster
 
 NODES = cluster(4, 4, "v100")
@@ -164,12 +164,37 @@ def test_bad_rows_are_refused_with_line_and_column(tmp_path: Path, text: str, to
 def test_a_job_that_can_never_fit_is_named_with_the_largest_node(tmp_path: Path) -> None:
     many = refused(tmp_path, HEAD + "0,BERT,64:64,5,,,\n")
     assert many == (
-        "job BERT/1 can never fit: it needs 16 nodes with 4 GPUs or more, and never are more than 4 there at once; "
-        "the largest node, n1, has 4"
+        "job BERT/1 can never fit: it needs 16 nodes with 4 GPUs or more of one type, and never are more than "
+        "4 there at once; the largest node, n1, has 4"
     )
     listed = refused(tmp_path, HEAD + "0,BERT,8|16,5,,,\n")
     assert listed == "job BERT/1 can never fit: it needs 8 GPUs on a node, and the largest node, n1, has 4"
     assert "has no nodes: say how many" in refused(tmp_path, HEAD + "0,BERT,1,5,,,\n", ())
+
+
+def test_the_nodes_of_a_job_have_gpus_of_one_type(tmp_path: Path) -> None:
+    mixed = (*cluster(2, 4, "v100"), *cluster(2, 4, "p100", first=3))
+    told = refused(tmp_path, HEAD + "0,BERT,12,5,,,\n", mixed)
+    assert "needs 3 nodes with 1 GPU or more of one type, and never are more than 2" in told
+    check_fits(read(tmp_path, HEAD + "0,BERT,8,5,,,\n", mixed))
+
+
+def test_lengths_that_cannot_be_meant(tmp_path: Path) -> None:
+    assert "2: steps: a job that trains for more than 10 years" in refused(tmp_path, HEAD + "0,BERT,1,1e15,,,\n")
+    assert "2: duration_s: a job that trains for" in refused(tmp_path, HEAD + "0,,1,,1e10,,\n")
+
+
+def test_a_gpu_type_that_was_not_measured_is_noted(tmp_path: Path) -> None:
+    table = tmp_path / "speeds.csv"
+    table.write_text("model_and_batch_per_gpu,gpu,gpus,steps_per_s\nA,v100,1,5\nA,k80,1,1\n")
+    rows = tmp_path / "jobs.csv"
+    rows.write_text(HEAD + "0,A,1,5,,,\n")
+    for kind, notes in (("k80", 0), ("a100", 1)):
+        found = read_workload(rows, read_throughputs(table, kind), cluster(1, 4, kind))
+        assert len(found.notes) == notes
+    assert found.notes[0].startswith(
+        "A was not measured on 'a100': there it has its default curve (measured: k80, v100)"
+    )
 
 
 def test_nodes_that_are_never_there_together_do_not_add_up(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_cluster_has_nodes() -> None:
 def test_what_fits_depends_on_allowed_numbers_and_nodes() -> None:
     nodes = (*cluster(2, 4), NodeSpell("big", 8))
     check_fits(Workload("w", (job(gpus_counts=(8, 16)), job(nodes=3, gpus_min=4), job(gpus_min=2)), nodes))
-    with pytest.raises(WorkloadError, match="needs 2 nodes with 8 GPUs or more, and never are more than 1 there"):
+    with pytest.raises(WorkloadError, match="needs 2 nodes with 8 GPUs or more of one type, and never are more than 1"):
         check_fits(Workload("w", (job(nodes=2, gpus_min=8),), nodes))
     with pytest.raises(WorkloadError, match="needs 9 GPUs on a node, and the largest node, big, has 8"):
         check_fits(Workload("w", (job(gpus_min=9),), nodes))

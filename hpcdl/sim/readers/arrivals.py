@@ -51,7 +51,9 @@ def draw_rows(place: Place, value: object, given: Given) -> list[Row]:
             many = place.whole("arrivals: jobs", found["jobs"], 1, MOST_JOBS)
             moments = exponential_gaps(draws, many, place.number("arrivals: span_s", found["span_s"]))
     except WorkloadError as error:
-        place.wrong("" if str(error).startswith(str(place.path)) else "arrivals", str(error))
+        if str(error).startswith(str(place.path)):
+            raise
+        place.wrong("arrivals", str(error))
     mix = found.get("mix")
     if not isinstance(mix, list) or not mix:
         place.wrong("arrivals: mix", f"expected a list of what may arrive, got {shown(mix)}")

@@ -9,13 +9,20 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from hpcdl.core.model import LARGEST
-from hpcdl.core.profile import MAX_GPUS, MAX_NODES, Profile
+from hpcdl.core.profile import MAX_GPUS, MAX_NODES, Profile, ProfileError
 from hpcdl.core.units import count, parse_range
 from hpcdl.sim.readers.models import ModelUnknown, as_inference, find_model, known_model, rigid
 from hpcdl.sim.readers.source import Place, shown
 from hpcdl.sim.workload import KINDS, NodeSpell, SimJob, WorkloadError
+
+YEAR_S: Final = 365 * 86400.0
+MOST_SECONDS: Final = 10 * YEAR_S
+_TOO_LONG: Final = (
+    "a job that trains for more than 10 years on the GPUs that it asks for is a mistake in its length or its rate"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,11 @@ class Given:
     def kind(self) -> str:
         """The GPU type of durations."""
         return self.gpu_type.strip().lower() or (self.nodes[0].kind if self.nodes else "")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The GPU types of all nodes; that of durations without nodes."""
+        return tuple(sorted({spell.kind for spell in self.nodes})) or (self.kind,)
 
     @property
     def per_node(self) -> int | None:
@@ -164,12 +176,18 @@ def make_job(place: Place, row: Row, given: Given, notes: Notes, number: int) ->
         )
     try:
         profile = _profile(row, given, notes, place.line)
-    except ModelUnknown as unknown:
+    except (ModelUnknown, ProfileError) as unknown:
         place.wrong("model", str(unknown))
     gpus, nodes = row.asked.full
+    _note_kinds(profile, given, notes, place.line)
     steps = row.steps if row.steps is not None else _steps(row, profile.on(given.kind), gpus, nodes)
     if steps > LARGEST:
         place.wrong("duration_s", f"is {steps} steps, more than {LARGEST}")
+    needs_s = steps / max(profile.on(kind).rate(gpus, nodes) for kind in given.kinds)
+    if needs_s > MOST_SECONDS:
+        place.wrong(
+            "steps" if row.steps is not None else "duration_s", f"{_TOO_LONG}, got {needs_s / YEAR_S:.3g} years"
+        )
     draw = row.asked.draw
     try:
         return SimJob(
@@ -209,6 +227,17 @@ def _profile(row: Row, given: Given, notes: Notes, line: int) -> Profile:
         )
         return rigid(row.model or "no profile", *row.asked.full)
     return as_inference(found) if row.kind == "inference" else found
+
+
+def _note_kinds(profile: Profile, given: Given, notes: Notes, line: int) -> None:
+    known = {kind for kind, _ in profile.kinds}
+    for kind in given.kinds if known else ():
+        if kind and kind not in known:
+            notes.add(
+                f"{profile.name} was not measured on {shown(kind)}: there it has its default curve "
+                f"(measured: {', '.join(sorted(known))})",
+                line,
+            )
 
 
 def _steps(row: Row, profile: Profile, gpus: int, nodes: int) -> int:

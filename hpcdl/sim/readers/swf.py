@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hpcdl.sim.readers.asking import Given, Notes, Row, make_job, parse_asked, rebased
-from hpcdl.sim.readers.source import MAX_ROWS, Place, read_text
+from hpcdl.sim.readers.source import MAX_ROWS, Place, read_text, shown
 from hpcdl.sim.workload import SimJob, Workload
 
 FIELDS = (
@@ -37,6 +37,8 @@ def read_swf(path: Path, given: Given) -> Workload:
             place.wrong("submit", f"{submit:g} is before that of an earlier line, {latest:g}: sort the lines by submit")
         latest = submit
         procs = int(numbers["processors"] if numbers["processors"] > 0 else numbers["processors asked"])
+        if numbers["processors"] != int(numbers["processors"]):
+            place.wrong("processors", f"expected a whole number, got {shown(cells[4])}")
         if procs == 0:
             place.wrong("processors", "must not be 0 (-1: not known)")
         if numbers["status"] in _PARTS:
