@@ -11,8 +11,10 @@ from hpcdl.elastic import Elastic
 from hpcdl.policies import all_policies
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
+from hpcdl.sim.papers import sidecar
 from hpcdl.sim.papers.sidecar import interval, lengths_table, run_one, workloads_table
 from hpcdl.sim.papers.sidecar_case import case_study, case_table
+from hpcdl.sim.papers.table import Table
 from hpcdl.sim.workload import WorkloadError
 
 
@@ -117,3 +119,18 @@ def test_a_run_with_a_problem_is_no_measurement(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Elastic, "decide", fail)
     with pytest.raises(WorkloadError, match=r"W2 seed 0 under elastic: policy elastic .*no idea"):
         run_one("W2", 0, "elastic")
+
+
+def test_fewer_seeds_are_fewer_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: dict[str, tuple[int, ...]] = {}
+
+    def table(title: str, seeds: tuple[int, ...], *_: object, **__: object) -> Table:
+        taken[title] = seeds
+        return Table(title, ())
+
+    monkeypatch.setattr(sidecar, "workloads_table", table)
+    monkeypatch.setattr(sidecar, "lengths_table", lambda seeds, _: table("lengths", seeds))
+    sidecar.tables((0, 1))
+    assert sorted(taken.values()) == [(0, 1), (0, 1), (0, 1), (1000, 1001)]
+    sidecar.tables()
+    assert taken["SideCar W1 to W4, unseen seeds"] == sidecar.UNSEEN

@@ -166,22 +166,22 @@ def tables(
     unseen: Iterable[int] = UNSEEN,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[Table, ...]:
-    """The case study; W1 to W4 on the files' seeds, on others of the same kind, and at a tenth of the costs.
+    """The case study; W1 to W4 on the files' seeds, on as many others of the same kind, and at a tenth of the costs.
 
     `progress`: is told what comes next.
     """
+    seeds = tuple(seeds)
+    unseen = tuple(unseen)[: len(seeds)]
     told = progress or (lambda _: None)
     there = all_policies().names()
     ours = [name for name in ("adaptive",) if name in there]
     told("SideCar: case study")
     found = [case_table()]
     of = ("k8s-default", "optimus", "elastic", *ours)
-    found.append(workloads_table("SideCar W1 to W4", tuple(seeds), of, told, paper=True))
-    found.append(workloads_table("SideCar W1 to W4, unseen seeds", tuple(unseen), of, told))
-    found.append(
-        workloads_table("SideCar W1 to W4, costs at a tenth", tuple(seeds), ("elastic", *ours), told, costs=0.1)
-    )
-    found.append(lengths_table(tuple(seeds)[:FEW], told))
+    found.append(workloads_table("SideCar W1 to W4", seeds, of, told, paper=True))
+    found.append(workloads_table("SideCar W1 to W4, unseen seeds", unseen, of, told))
+    found.append(workloads_table("SideCar W1 to W4, costs at a tenth", seeds, ("elastic", *ours), told, costs=0.1))
+    found.append(lengths_table(seeds[:FEW], told))
     return tuple(found)
 
 
