@@ -19,7 +19,8 @@ MAX_GPUS = 1_024
 _TIE = 1e-9
 _TIMES = ("startup_s", "save_s", "resume_s", "gate_s", "resume_up_s", "move_save_s", "move_s")
 _NONE = ("resume_up_s", "move_save_s", "move_s")
-_OPTIONAL = ("gate_s", "resume_up_s", "move_save_s", "move_s", "power_w", "spread")
+_OPTIONAL = ("gate_s", "resume_up_s", "move_save_s", "move_s", "power_w", "spread", "times_spread")
+MOST_TIMES_SPREAD = 5.0
 
 _Curve: TypeAlias = tuple[tuple[int, float], ...]
 
@@ -79,6 +80,7 @@ class Profile:
     GPUs than before, `move_s` on other nodes. The last three are as their plain namesakes where None.
     power_w: what a GPU takes while it trains, 0 where it is not known.
     spread: relative standard error of the rates; 0 where they are taken as true.
+    times_spread: how far starts, saves and resumes differ from one to the next: sigma of a lognormal factor on each.
     source: where the numbers come from, in words: measured on what, or assumed, or a fit.
     """
 
@@ -96,6 +98,7 @@ class Profile:
     move_s: float | None = None
     power_w: float = 0.0
     spread: float = 0.0
+    times_spread: float = 0.0
     _rates: dict[tuple[int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _best: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _on: dict[str, "Profile"] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -112,11 +115,13 @@ class Profile:
                 self._wrong("kinds", f"{kind} is there twice")
             kinds.append((kind, self._sorted(f"kinds: {kind}", points)))
         object.__setattr__(self, "kinds", tuple(sorted(kinds)))
-        for key in (*_TIMES, "power_w", "spread"):
+        for key in (*_TIMES, "power_w", "spread", "times_spread"):
             seconds: float | None = getattr(self, key)
             if seconds is not None and (not math.isfinite(seconds) or seconds < 0):
                 unit = "number of seconds" if key in _TIMES else "number"
                 self._wrong(key, f"must be a finite {unit}, 0 or more, got {seconds:g}")
+        if self.times_spread > MOST_TIMES_SPREAD:
+            self._wrong("times_spread", f"must be {MOST_TIMES_SPREAD:g} or less, got {self.times_spread:g}")
         if self.gate_s > self.startup_s:
             self._wrong("gate_s", f"is a part of startup_s ({self.startup_s:g} s), got {self.gate_s:g}")
 

@@ -68,15 +68,15 @@ class Delays:
             seconds = job.profile.resume_for(past.gpus, len(placement.gpus), moved)
         else:
             seconds = job.profile.startup_s - min(job.profile.gate_s, max(0.0, waited_s))
-        return seconds * self._factor(trainer, "startup")
+        return seconds * self._factor(job, trainer, "startup")
 
     def gate_s(self, job: SimJob, trainer: Trainer) -> float:
         """From a warm start to the gate."""
-        return (job.profile.gate_s or job.profile.startup_s) * self._factor(trainer, "startup")
+        return (job.profile.gate_s or job.profile.startup_s) * self._factor(job, trainer, "startup")
 
     def save_s(self, job: SimJob, trainer: Trainer, moved: bool) -> float:
         """From the suspend signal until its processes are gone."""
-        return job.profile.save_for(moved) * self._factor(trainer, "save")
+        return job.profile.save_for(moved) * self._factor(job, trainer, "save")
 
     def fails_after_s(self, trainer: Trainer) -> float:
         """Seconds of training until it fails; infinite without failures."""
@@ -84,8 +84,8 @@ class Delays:
             return math.inf
         return self._random(trainer, "failure").expovariate(1 / self.conditions.mtbf_s)
 
-    def _factor(self, trainer: Trainer, what: str) -> float:
-        sigma = self.conditions.jitter
+    def _factor(self, job: SimJob, trainer: Trainer, what: str) -> float:
+        sigma = math.hypot(self.conditions.jitter, job.profile.times_spread)
         return math.exp(self._random(trainer, what).gauss(0.0, sigma)) if sigma else 1.0
 
     def _random(self, trainer: Trainer, what: str) -> random.Random:

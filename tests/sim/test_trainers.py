@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import replace
+from statistics import pstdev
 
 import pytest
 
 from hpcdl.core.model import Placement, Share
+from hpcdl.core.profile import ProfileError
 from hpcdl.sim import SimJob
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.trainers import Delays, Past, Trainer, predicted_total
@@ -48,6 +50,24 @@ def test_saves_and_gates() -> None:
     assert delays.gate_s(SimJob(0.0, "j", replace(COSTS, gate_s=0.0), 1), trainer()) == 10.0
     with pytest.raises(ValueError, match="does not start up"):
         delays.startup_s(JOB, Past(), Trainer(1, 1, ("n1",), None), 0.0)
+
+
+def test_the_profile_says_how_far_times_differ() -> None:
+    def saves(own: float, jitter: float) -> list[float]:
+        job = replace(JOB, profile=replace(COSTS, times_spread=own))
+        return [
+            Delays(Conditions(1, jitter=jitter)).save_s(job, trainer(number=number), False) for number in range(1, 400)
+        ]
+
+    def sigma(seconds: list[float]) -> float:
+        return pstdev(math.log(each / COSTS.save_s) for each in seconds)
+
+    assert set(saves(0.0, 0.0)) == {COSTS.save_s}
+    assert sigma(saves(0.3, 0.0)) == pytest.approx(0.3, rel=0.1)
+    assert sigma(saves(0.3, 0.4)) == pytest.approx(0.5, rel=0.1)
+    assert saves(0.3, 0.0) == saves(0.3, 0.0)
+    with pytest.raises(ProfileError, match="times_spread: must be 5 or less"):
+        replace(COSTS, times_spread=6.0)
 
 
 def test_chance_depends_on_the_seed_and_on_whom_it_concerns() -> None:
