@@ -46,6 +46,7 @@ TOLERANCE_S = 1.0
 """Reported steps are whole, so an end is not known better than this."""
 RECENT_S = 2 * 3600.0
 """Jobs without time to wait that were submitted within it are taken to go on coming."""
+LEAST_START_S = 1.0
 MOST_SPARE = 1 / 8
 """Of all GPUs; more that are kept free would cost more than they gain."""
 SHORT = 0.5
@@ -159,6 +160,13 @@ def _caution(job: JobView) -> float:
     return 1.0 if job.profile is None else 1.0 + job.profile.spread
 
 
+def _starts(job: JobView, now: float) -> bool:
+    """Whether its start has only begun. It is left to it: else two decisions could undo each other without end."""
+    if job.placement is None or job.leaving or job.step_at is not None or job.held_since is None:
+        return False
+    return now < job.held_since + LEAST_START_S or _until_it_trains(job, now) > 0.0
+
+
 def _until_it_trains(job: JobView, now: float) -> float:
     """Seconds for which a job that keeps its GPUs makes no progress yet, since it still starts."""
     if job.profile is None or job.placement is None or job.leaving or job.held_since is None:
@@ -250,6 +258,7 @@ def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Pros
     most = max((old * max(each) for old, each in zip(olds, rest, strict=True) if each), default=0.0)
     dues = {number: each.worth(view.now) for number, each in accepted.items()}
     scale = REST * min(dues.values(), default=1.0) / most if most > 0 else 1.0
+    starting = 2.0 * HELD * sum(dues.values()) + 1.0
     rows: list[list[float]] = []
     for candidate, plain, old, first in zip(found.candidates, rest, olds, seen.starts, strict=False):
         weight = scale * old
@@ -258,6 +267,8 @@ def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Pros
         if due is not None:
             for place in np.flatnonzero(seen.on_time[first : first + len(row)]).tolist():
                 row[place] += due * (HELD if _goes_on(candidate, candidate.options[place]) else 1.0)
+        if candidate.kept is not None and _starts(candidate.job, view.now):
+            row[candidate.options.index(candidate.kept)] += starting
         rows.append(row)
     return rows
 
