@@ -1,7 +1,8 @@
 """What each job could have: a number of GPUs of which pool, how fast it would be there, and what going there costs.
 
 A pool is a node where there are few nodes, so that counts alone can be realised; else all nodes of one size and type
-of GPU. What follows from a job's profile and range alone is worked out once for all jobs alike.
+of GPU, or all of one type where a job needs more nodes than there are of one size. What follows from a job's profile
+and range alone is worked out once for all jobs alike.
 """
 
 import math
@@ -27,13 +28,21 @@ FEW_STATES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class GpuPool:
-    """Nodes whose GPUs are alike. `size`: GPUs on each of them; `units`: GPUs that jobs can be given, in all."""
+    """Nodes whose GPUs are alike. `size`: GPUs on each of them; `units`: GPUs that jobs can be given, in all.
+
+    `sizes`: GPUs on each node, the most first, where they differ; `size` is then the most.
+    """
 
     name: str
     kind: str
     size: int
     nodes: frozenset[str]
     units: int
+    sizes: tuple[int, ...] = ()
+
+    def offers(self, nodes: int, gpus: int) -> bool:
+        """Whether so many of its nodes have so many GPUs."""
+        return gpus <= self.size if not self.sizes else nodes <= len(self.sizes) and gpus <= self.sizes[nodes - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +137,13 @@ def pools_of(view: View) -> tuple[GpuPool, ...]:
             for share in job.placement.shares:
                 lost.setdefault(share.node, set()).update(share.gpus)
     alone = all(job.nodes_max == 1 for job in view.jobs)
-    return _pools(view.nodes, frozenset((name, frozenset(gpus)) for name, gpus in lost.items()), alone)
+    wide = 1 if alone else max((job.nodes for job in view.jobs if not job.blocked), default=1)
+    return _pools(view.nodes, frozenset((name, frozenset(gpus)) for name, gpus in lost.items()), alone, wide)
 
 
 @lru_cache(maxsize=64)
 def _pools(
-    nodes: tuple[NodeView, ...], lost: frozenset[tuple[str, frozenset[int]]], alone: bool
+    nodes: tuple[NodeView, ...], lost: frozenset[tuple[str, frozenset[int]]], alone: bool, wide: int
 ) -> tuple[GpuPool, ...]:
     gone = dict(lost)
     free = {node.name: sum(gpu not in gone.get(node.name, ()) for gpu in node.gpus) for node in nodes}
@@ -144,10 +154,18 @@ def _pools(
     alike: dict[tuple[str, int], list[str]] = {}
     for node in nodes:
         alike.setdefault((node.kind, len(node.gpus)), []).append(node.name)
-    return tuple(
-        GpuPool(f"{kind or 'GPUs'} x {size}", kind, size, frozenset(names), sum(free[name] for name in names))
-        for (kind, size), names in sorted(alike.items())
-    )
+    found = []
+    for kind in sorted({kind for kind, _ in alike}):
+        classes = [(size, names) for (of, size), names in sorted(alike.items()) if of == kind]
+        most = max(len(names) for _, names in classes)
+        sizes: tuple[int, ...] = ()
+        if most < wide <= sum(len(names) for _, names in classes):  # else that job would wait for ever
+            sizes = tuple(size for size, names in reversed(classes) for _ in names)
+            classes = [(sizes[0], [name for _, names in classes for name in names])]
+        for size, names in classes:
+            units = sum(free[name] for name in names)
+            found.append(GpuPool(f"{kind or 'GPUs'} x {size}", kind, size, frozenset(names), units, sizes))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +318,7 @@ def _menu(
     for number, pool in enumerate(pools):
         for many in range(nodes, min(nodes_max, len(pool.nodes)) + 1):
             for gpus in _sizes(allowed, pool, many, phase.gpus if phase.pool == number else 0):
-                if gpus * many > pool.units:
+                if gpus * many > pool.units or not pool.offers(many, gpus):
                     break
                 moved = phase.pool not in (-1, number)
                 stall = 0.0

@@ -24,7 +24,7 @@ def _reason(found: Found, candidate: Candidate, placement: Placement) -> str:
     gpus, nodes = placement.per_node, len(placement.shares)
     mine = next((each for each in candidate.options if _is(found, each, placement)), None)
     pool = None if mine is None else found.pools[mine.pool]
-    size = "" if pool is None else f" of {pool.size}"
+    size = "" if pool is None or pool.sizes else f" of {pool.size}"
     each = "" if nodes == 1 else " each"
     where = f"{gpus}{size} GPUs{each} of {fold_nodes(placement.nodes)}" if size else count(gpus, "GPU")
     if candidate.fixed:

@@ -163,3 +163,18 @@ def test_a_large_cluster_is_used_whole_and_stays_as_it_is() -> None:
     ]
     again = decide(POLICY, view(*held, nodes=nodes))
     assert [each.placement for each in again.targets] == [each.placement for each in held]
+
+
+@pytest.mark.parametrize("objective", ["jct", "makespan", "throughput", "deadline", "fair"])
+def test_a_job_may_have_nodes_of_different_sizes_where_it_needs_more_than_there_are_of_one(objective: str) -> None:
+    nodes = (node("a1", 4), node("a2", 4), node("b1", 2), node("b2", 2))
+    wide = job(1, nodes=3, nodes_max=3, gpus_max=4)
+    seen = view(wide, nodes=nodes, objective=objective)
+    placement = decide(POLICY, seen).by_job()[1].placement
+    assert placement is not None
+    assert [len(share.gpus) for share in placement.shares] == [2, 2, 2]
+    never = view(job(1, nodes=3, nodes_max=3, gpus_min=3, gpus_max=4), job(2), nodes=nodes, objective=objective)
+    assert [bool(target.placement) for target in decide(POLICY, never).targets] == [False, True]
+    of_two_types = (node("a1", 4, "v100"), node("a2", 4, "v100"), node("b1", 4, "p100"))
+    plan = decide(POLICY, view(wide, job(2), nodes=of_two_types, objective=objective))
+    assert [bool(target.placement) for target in plan.targets] == [False, True]
