@@ -87,7 +87,9 @@ COLUMNS = (
     help="Throughputs: CSV of model_and_batch_per_gpu,gpu,gpus,steps_per_s, or profiles as in conf/profiles.",
 )  # fmt: skip
 @click.option("--objective", metavar="NAME", help=f"{OBJECTIVE}.  [default: deadline if jobs have some, else jct]")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Same seed, same result.")
+@click.option(
+    "--seed", type=int, metavar="N", help="Same seed, same result.  [default: the workload's for its arrivals, else 0]"
+)
 @click.option(
     "--jitter", type=float, default=0.0, metavar="SIGMA", help="Lognormal noise on every delay.  [default: 0]"
 )
@@ -124,7 +126,7 @@ class _Asked:
     policy_names: str
     profile_files: tuple[Path, ...]
     objective: str | None
-    seed: int
+    seed: int | None
     jitter: float
     mtbf: float
     warm: bool
@@ -164,7 +166,7 @@ def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
                 "jobs": len(workload.jobs),
                 "nodes": len(workload.nodes_named),
                 "gpus": sum(workload.nodes_named.values()),
-                "seed": asked.seed,
+                "seed": conditions.seed,
                 "objective": conditions.objective,
                 "simulated": True,
                 "notes": list(workload.notes),
@@ -241,7 +243,9 @@ def _conditions(ctx: click.Context, workload: "Workload", asked: _Asked) -> "Con
             f"no objective {objective!r}; there are {', '.join(OBJECTIVES)}", ctx, param_hint="'--objective'"
         )
     try:
-        return Conditions(seed=asked.seed, jitter=asked.jitter, mtbf_s=asked.mtbf, objective=objective, warm=asked.warm)
+        return Conditions(
+            seed=asked.seed or 0, jitter=asked.jitter, mtbf_s=asked.mtbf, objective=objective, warm=asked.warm
+        )
     except WorkloadError as error:
         raise click.UsageError(f"--{str(error).replace('mtbf_s', 'mtbf')}", ctx) from None
 

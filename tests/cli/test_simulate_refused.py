@@ -51,3 +51,14 @@ def test_the_same_number_of_gpus_again_is_said_once(hpcdl: Run, jobs: Path) -> N
     done = hpcdl("simulate", "-w", jobs, "--nodes", 1, "-p", "fifo", "--mtbf", 50, "--jobs", "--seed", 1)
     assert done.code == 0
     assert "->" not in done.out
+
+
+def test_arrivals_keep_their_seed_unless_another_is_given(hpcdl: Run, tmp_path: Path) -> None:
+    text = "schema: 1\ncluster: {{nodes: 1, gpus_per_node: 4}}\n"
+    text += "arrivals: {{process: poisson, per_hour: 9, hours: 3, seed: {}, "
+    drawn = []
+    for seed, more in ((5, ()), (6, ()), (6, ("--seed", 5))):
+        path = tmp_path / "drawn.yaml"
+        path.write_text(text.format(seed) + "mix: [{duration_s: [10, 900]}]}\n")
+        drawn.append(hpcdl("simulate", "-w", path, "-p", "fifo", "--json", *more).value["runs"][0]["makespan_s"])
+    assert drawn[0] == drawn[2] != drawn[1]

@@ -91,3 +91,14 @@ def test_another_objective_is_said_to_be_one(controller: Controller) -> None:
     found = foreseen(controller, submit(controller, deadline=NOW + 4 * 3600))
     assert found is not None
     assert "hpcdl config objective deadline" in str(found["text"])
+
+
+def test_a_forecast_that_fails_is_no_failed_submit(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise IndexError("out of bounds")
+
+    monkeypatch.setattr("hpcdl.adaptive.forecast.foresee", fails)
+    assert foreseen(controller, submit(controller, deadline=NOW + 600)) is None
+    assert "could not be foreseen" in caplog.text
