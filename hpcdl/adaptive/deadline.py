@@ -46,9 +46,9 @@ TOLERANCE_S = 1.0
 """Reported steps are whole, so an end is not known better than this."""
 RECENT_S = 2 * 3600.0
 """Jobs without time to wait that were submitted within it are taken to go on coming."""
-LEAST_START_S = 1.0
 MOST_SPARE = 1 / 8
 """Of all GPUs; more that are kept free would cost more than they gain."""
+LEAST_START_S = 1.0
 SHORT = 0.5
 URGENT = 2.0
 HELD = 1.2

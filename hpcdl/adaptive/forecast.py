@@ -38,7 +38,7 @@ GAIN = 0.05
 """What helps less is not told."""
 LATER_S = tuple(60.0 * minutes for minutes in (5, 10, 20, 30, 40, 60, 90, 120, 180, 240, 360, 480, 720, 1440, 2880))
 
-WEIGHTS = (3.04, -2.0, -1.52, -6.36, 1.45)
+WEIGHTS = (3.26, -2.22, -2.52, -5.72, 1.65)
 """Of 1, of the GPUs' share that shorter jobs take, of being late in the model, of ln(1 + wait / need), of slack / need
 (at most 2)."""
 
