@@ -25,21 +25,22 @@ import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcdl.adaptive.choice import Choice, pick
-from hpcdl.adaptive.completion import left_of, values, worth
+from hpcdl.adaptive.completion import left_of, submits, values, worth
 from hpcdl.adaptive.due import Clock, late_words
 from hpcdl.adaptive.options import Candidate, Floats, Found, Option
 from hpcdl.core.plan import JobView, View
 
+Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 AGE_S = 4 * 3600.0
-AGE_RUNS = 8.0
+AGE_RUNS = 12.0
 KEPT_SHARE = 1 / 16
 """Of all GPUs, at least one."""
 TOLERANCE_S = 1.0
@@ -84,10 +85,14 @@ class Prospect:
 class Outlook:
     """`seconds`: to the end of each candidate on each of its options, all in one column; inf where it is not known.
 
-    Candidate i has the columns from `starts[i]` to `starts[i + 1]`. `on_time`: whether its deadline is met there.
+    Candidate i has the columns from `starts[i]` to `starts[i + 1]`, of which it is the `owner`. `on_time`: whether its
+    deadline is met there.
     """
 
     starts: list[int]
+    owner: Ints
+    units: Ints
+    pools: Ints
     seconds: Floats
     on_time: Mask
     prospects: tuple[Prospect, ...]
@@ -102,45 +107,48 @@ def outlook(view: View, found: Found) -> Outlook:
     listed = found.candidates
     lengths = [len(each.options) for each in listed]
     starts = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
-    if not starts[-1]:
-        return Outlook(starts, np.zeros(0), np.zeros(0, dtype=np.bool_), ())
+    owner = np.repeat(np.arange(len(listed)), lengths)
     menus = [each.menu for each in listed]
-    left = np.repeat(
-        [math.inf if each.left_s is None else each.left_s * _caution(each.job) for each in listed], lengths
-    )
     units = np.fromiter(chain.from_iterable(menu.units for menu in menus), np.int64, starts[-1])
     pools = np.fromiter(chain.from_iterable(menu.pools for menu in menus), np.int64, starts[-1])
+    if not starts[-1]:
+        return Outlook(starts, owner, units, pools, np.zeros(0), np.zeros(0, dtype=np.bool_), ())
+    left = np.array([math.inf if (left := each.left_s) is None else left * _caution(each.job) for each in listed])
     free, save_s = _freed(view, found)
-    holds = np.repeat([each.kept is not None for each in listed], lengths)
-    seconds = np.concatenate([menu.stall_s for menu in menus]) + left / np.concatenate([menu.speed for menu in menus])
-    seconds += np.where(holds | (units <= free[pools]), 0.0, save_s[pools])
+    holds = np.array([each.kept is not None for each in listed])
+    seconds = np.concatenate([menu.stall_s for menu in menus]) + left[owner] / np.concatenate(
+        [menu.speed for menu in menus]
+    )
+    seconds += np.where(holds[owner] | (units <= free[pools]), 0.0, save_s[pools])
     for at, each in zip(starts, listed, strict=False):
         if each.kept is not None and each.job.step_at is None:
             seconds[at + each.options.index(each.kept)] += _until_it_trains(each.job, view.now)
-    dues = np.array([-math.inf if each.job.deadline is None else each.job.deadline for each in listed])
-    on_time = view.now + seconds <= np.repeat(dues, lengths) + TOLERANCE_S
-    return Outlook(starts, seconds, on_time, _prospects(listed, starts, seconds, units * seconds, on_time))
+    dues = np.array([-math.inf if (due := each.job.deadline) is None else due for each in listed])
+    on_time = view.now + seconds <= dues[owner] + TOLERANCE_S
+    prospects = _prospects(listed, starts, owner, seconds, np.where(on_time, units * seconds, math.inf))
+    return Outlook(starts, owner, units, pools, seconds, on_time, prospects)
 
 
 def _prospects(
-    listed: Sequence[Candidate], starts: Sequence[int], seconds: Floats, gpu_s: Floats, on_time: Mask
+    listed: Sequence[Candidate], starts: Sequence[int], owner: Ints, seconds: Floats, cost: Floats
 ) -> tuple[Prospect, ...]:
-    cost = np.where(on_time, gpu_s, math.inf)
+    """`cost`: GPU seconds of each option, inf where it is not on time."""
+    least, fastest = np.full(len(listed), math.inf), np.full(len(listed), math.inf)
+    np.minimum.at(least, owner, cost)
+    np.minimum.at(fastest, owner, seconds)
+    hits = np.flatnonzero(np.isfinite(cost) & (cost == least[owner]))
+    whose, first = np.unique(owner[hits], return_index=True)
     found = []
-    before = np.concatenate(([0], np.cumsum(on_time)))  # a job that fits nowhere has no options: reduceat would fail
-    for number in np.flatnonzero(np.diff(before[list(starts)])).tolist():
-        job, first, end = listed[number].job, starts[number], starts[number + 1]
-        if job.deadline is None:
-            continue
-        best = int(cost[first:end].argmin())
-        fastest = float(seconds[first:end].min())
-        needs_s = float(seconds[first + best])
-        option = listed[number].options[best]
-        found.append(Prospect(job, job.deadline, option, needs_s, option.units * needs_s, job.deadline - fastest))
+    for number, place in zip(whose.tolist(), hits[first].tolist(), strict=True):
+        each = listed[number]
+        option, due = each.options[place - starts[number]], each.job.deadline
+        if due is not None:
+            needs_s, gpu_s = float(seconds[place]), float(cost[place])
+            found.append(Prospect(each.job, due, option, needs_s, gpu_s, due - float(fastest[number])))
     return tuple(found)
 
 
-def _freed(view: View, found: Found) -> tuple[npt.NDArray[np.int64], Floats]:
+def _freed(view: View, found: Found) -> tuple[Ints, Floats]:
     """By pool: how many GPUs nobody holds, and how long the slowest of those who train there takes to save."""
     where = {name: number for number, pool in enumerate(found.pools) for name in pool.nodes}
     free = np.array(found.capacity, dtype=np.int64)
@@ -252,31 +260,25 @@ def choose(view: View, found: Found) -> Choice:
 
 
 def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Prospect]) -> list[list[float]]:
-    """What each option of each job is worth: to be on time, and far below that, what it is worth to `jct`."""
-    rest = _rest(view, found)
-    olds = [_older(each.job, view.now) for each in found.candidates]
-    most = max((old * max(each) for old, each in zip(olds, rest, strict=True) if each), default=0.0)
-    dues = {number: each.worth(view.now) for number, each in accepted.items()}
-    scale = REST * min(dues.values(), default=1.0) / most if most > 0 else 1.0
-    starting = 2.0 * HELD * sum(dues.values()) + 1.0
-    rows: list[list[float]] = []
-    for candidate, plain, old, first in zip(found.candidates, rest, olds, seen.starts, strict=False):
-        weight = scale * old
-        row = [weight * value for value in plain]
-        due = dues.get(candidate.job.id)
-        if due is not None:
-            for place in np.flatnonzero(seen.on_time[first : first + len(row)]).tolist():
-                row[place] += due * (HELD if _goes_on(candidate, candidate.options[place]) else 1.0)
+    """What each option of each job is worth: to be on time, and far below that, what it is worth otherwise."""
+    listed = found.candidates
+    olds = np.maximum(0.0, view.now - submits(found)) / 3600.0 + 1.0
+    rest = np.fromiter(chain.from_iterable(_rest(view, found)), np.float64, seen.starts[-1]) * olds[seen.owner] ** OLDER
+    dues = [0.0 if (each := accepted.get(candidate.job.id)) is None else each.worth(view.now) for candidate in listed]
+    most = float(rest.max(initial=0.0))
+    least = min((due for due in dues if due), default=1.0)
+    worth = rest * (REST * least / most if most > 0.0 else 1.0)
+    # Who goes on with what it has, or that and more, loses no GPU.
+    kept = [(-1, 0) if each.kept is None else (each.kept.pool, each.kept.units) for each in listed]
+    pool, units = np.array(kept, dtype=np.int64).T
+    goes_on = (seen.pools == pool[seen.owner]) & (seen.units >= units[seen.owner])
+    worth += np.where(seen.on_time, np.array(dues)[seen.owner] * np.where(goes_on, HELD, 1.0), 0.0)
+    starting = 2.0 * HELD * sum(dues) + 1.0
+    for candidate, first in zip(listed, seen.starts, strict=False):
         if candidate.kept is not None and _starts(candidate.job, view.now):
-            row[candidate.options.index(candidate.kept)] += starting
-        rows.append(row)
-    return rows
-
-
-def _goes_on(candidate: Candidate, option: Option) -> bool:
-    """Whether the job goes on with what it has, or that and more: then nobody has taken anything from it."""
-    kept = candidate.kept
-    return kept is not None and option.pool == kept.pool and option.units >= kept.units
+            worth[first + candidate.options.index(candidate.kept)] += starting
+    flat = worth.tolist()
+    return [flat[first:end] for first, end in pairwise(seen.starts)]
 
 
 def _rest(view: View, found: Found) -> list[list[float]]:
@@ -293,11 +295,6 @@ def _rest(view: View, found: Found) -> list[list[float]]:
         mine if each.job.deadline is None else fast
         for each, mine, fast in zip(found.candidates, plain, speeds, strict=True)
     ]
-
-
-def _older(job: JobView, now: float) -> float:
-    """How much more what is left matters to a job because of its wait: soon the oldest go before all others."""
-    return float((1.0 + max(0.0, now - job.submitted_at) / 3600.0) ** OLDER)
 
 
 def _times(found: Found, choice: Choice, accepted: Mapping[int, Prospect]) -> Iterator[float]:
