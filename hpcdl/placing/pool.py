@@ -175,8 +175,13 @@ def role_reason(job: JobView, placement: Placement, pool: Pool, best: int) -> st
     each = "" if len(placement.shares) == 1 else " each"
     where = f"{placement.per_node} of {count(size, 'GPU')}{each} of {fold_nodes(placement.nodes)}"
     if placement.role is Role.PRIMARY:
-        fastest = "its fastest number" if job.profile is not None else "as many as it takes; it has no profile"
-        return f"primary on {where}: {fastest}"
+        if job.profile is None:
+            why = "as many as it takes; it has no profile"
+        elif placement.per_node == best:
+            why = "its fastest number"
+        else:  # another policy gave it these
+            why = f"what it has; fastest on {best}"
+        return f"primary on {where}: {why}"
     return f"secondary on {where}: what is left; fastest on {best}"
 
 

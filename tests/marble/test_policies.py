@@ -82,6 +82,11 @@ def test_primary_then_what_is_left() -> None:
     ]
 
 
+def test_a_primary_with_fewer_gpus_than_it_is_fastest_on_is_not_told_otherwise() -> None:
+    plan = decide(Marble(), running(1, on(0)))  # as another policy, chosen before, left it
+    assert plan.targets[0].reason == "primary on 1 of 6 GPUs of n1: what it has; fastest on 4"
+
+
 def test_a_secondary_is_promoted_with_its_own_gpus_before_the_next_starts() -> None:
     plan = decide(Marble(), running(1, SECONDARY), job(2))
     assert gpus(plan) == ["n1:0,1,2,3 primary", "n1:4,5 secondary"]
