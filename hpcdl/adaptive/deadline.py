@@ -169,8 +169,13 @@ def _caution(job: JobView) -> float:
 
 
 def _starts(job: JobView, now: float) -> bool:
-    """Whether its start has only begun. It is left to it: else two decisions could undo each other without end."""
-    if job.placement is None or job.leaving or job.step_at is not None or job.held_since is None:
+    """Whether it waits for the GPUs that it was given to be free, or has only begun to start on them.
+
+    These are left to it: else two decisions could undo each other without end.
+    """
+    if job.placement is None or job.leaving:
+        return job.target is not None
+    if job.step_at is not None or job.held_since is None:
         return False
     return now < job.held_since + LEAST_START_S or _until_it_trains(job, now) > 0.0
 
