@@ -38,7 +38,7 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
     objective, policies = MEANT_FOR
     text = found.text
     if world.objective != objective or world.policy not in policies:
-        text += f"; reckoned for the objective {objective} (hpcdl config objective {objective})"
+        text = f"under the objective {objective} (hpcdl config objective {objective}) it {text}"
     return answer | {
         "probability": round(found.probability, 4),
         "ends_at": found.ends_at,

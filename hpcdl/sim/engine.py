@@ -18,7 +18,7 @@ from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
 from hpcdl.core.intake import Settings
 from hpcdl.core.journal import MemoryJournal, Request
-from hpcdl.core.model import GpuInfo, JobSpec, Purpose
+from hpcdl.core.model import GpuInfo, JobSpec, JobState, Purpose
 from hpcdl.core.plan import Learn, Profiles
 from hpcdl.core.policy import Policies
 from hpcdl.core.profile import Profile
@@ -410,6 +410,11 @@ class Simulation:
             reason = self._controller.reasons.get(unfinished[0], "")
             told = f"; the first: {reason}" if reason else ""
             problems.append(f"{len(unfinished)} of {len(self.workload.jobs)} jobs never ended: {shown}{more}{told}")
+        failed = [job for job in self._controller.world.jobs.values() if job.outcome is JobState.FAILED]
+        if failed:
+            first = failed[0]
+            told = f"{first.spec.name}: {first.final_detail}"
+            problems.append(f"{len(failed)} of {len(self.workload.jobs)} jobs FAILED; the first: {told}")
         return Simulated(
             workload=self.workload,
             policy=self.policy,
