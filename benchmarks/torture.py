@@ -103,7 +103,7 @@ class Users:
                 self._verb(client, job, "suspend")
                 held[job] = time.monotonic() + rng.uniform(0.2, 3.0)
         elif rng.random() < 0.05:
-            client.request("PUT", "/v1/config", {"policy": rng.choice(["marble", "marble-warm", "adaptive", "adaptive"])})
+            client.request("PUT", "/v1/config", {"policy": rng.choice(["marble", "marble-warm", "adaptive"])})
 
     def _verb(self, client: Client, job: int, verb: str) -> None:
         client.request("POST", f"/v1/jobs/{job}/{verb}", {})

@@ -192,11 +192,14 @@ class Api:
             raise _Problem(400, str(error)[:500]) from error
         ids = await self._send(cmd.Submit(specs, request_id))
         rows = self._rows()
-        return {"jobs": [rows.job(rows.world.jobs[number]) | self._forecast(rows, number) for number in ids]}
+        return {"jobs": [rows.job(rows.world.jobs[number]) | await self._forecast(rows, number) for number in ids]}
 
-    def _forecast(self, rows: Rows, number: int) -> dict[str, Any]:
-        """A job with a deadline is told at once whether it will meet it."""
-        found = forecast(rows.world, rows.world.jobs[number], self._profiles, rows.now)
+    async def _forecast(self, rows: Rows, number: int) -> dict[str, Any]:
+        """A job with a deadline is told at once whether it will meet it; others need not wait while that is found."""
+        job = rows.world.jobs[number]
+        if job.spec.deadline is None:
+            return {}
+        found = await asyncio.to_thread(forecast, rows.world, job, self._profiles, rows.now)
         return {} if found is None else {"forecast": found}
 
     async def _list(self, request: Request) -> dict[str, Any]:
@@ -221,7 +224,7 @@ class Api:
             "reason": answer.reason,
             "details": list(answer.details),
             "eta_s": answer.eta_s,
-        } | self._forecast(self._rows(), job.id)
+        } | await self._forecast(self._rows(), job.id)
 
     async def _verb(self, request: Request) -> dict[str, Any]:
         verbs: dict[str, Callable[[int], cmd.Command]] = {
