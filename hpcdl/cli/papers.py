@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table
+from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
 
 _INTERVAL = "_ci95"
 
@@ -37,7 +37,7 @@ def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | No
         raise click.BadParameter(f"{only!r}: there are {', '.join(PAPERS)}", ctx, param_hint="'--only'")
     if report is not None:
         check_folder(report)  # before the minutes of work, not after them
-    tables = all_tables(names, seeds, _progress())
+    tables, problems = all_tables(names, seeds, _progress())
     if report is not None:
         from hpcdl.cli.files import replace_file
         from hpcdl.sim.papers.page import papers_page
@@ -52,6 +52,10 @@ def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | No
             _print(table)
         if report is not None:
             print(f"wrote {escape(str(report))}")
+    for problem in problems:
+        say(problem)
+    if problems:
+        ctx.exit(1)
 
 
 def _progress() -> Callable[[str], None]:

@@ -18,15 +18,16 @@ PARTS = {"genie": ("densities", "sizes", "priorities", "durations", "prediction"
 
 def all_tables(
     papers: Sequence[str] = PAPERS, seeds: int | None = None, progress: Callable[[str], None] | None = None
-) -> tuple[Table, ...]:
-    """The tables of these papers, and what ours is to reach beside what it reached, which is the first one.
+) -> tuple[tuple[Table, ...], tuple[str, ...]]:
+    """The tables of these papers, first of all what ours is to reach beside what it reached; and what went wrong.
 
     `seeds`: no study takes more than so many; None: each its own number. `progress`: is told what is ready. As many
-    processes as there are processors.
+    processes as there are processors. A study that fails is one line of what went wrong, and its tables are missing.
     """
     told = progress or (lambda _: None)
     parts = [(name, part) for name in papers for part in PARTS.get(name, ("",))]
     made: dict[tuple[str, str], tuple[Table, ...]] = {}
+    problems: list[str] = []
     with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(parts))) as pool:
         making = {
             pool.submit(tables_of, name, part, seeds): (name, part)
@@ -34,10 +35,15 @@ def all_tables(
         }
         told(f"{len(parts)} studies, which take some minutes")
         for ready in as_completed(making):
-            made[making[ready]] = ready.result()
-            told(f"{' '.join(making[ready]).strip()} is ready, {len(parts) - len(made)} to go")
+            name = " ".join(making[ready]).strip()
+            try:
+                made[making[ready]] = ready.result()
+            except Exception as error:  # what the others took minutes for is not thrown away
+                made[making[ready]] = ()
+                problems.append(f"{name}: {error}")
+            told(f"{name} is ready, {len(parts) - len(made)} to go")
     tables = tuple(table for part in parts for table in made[part])
-    return (figures(tables), *tables)
+    return (figures(tables), *tables), tuple(problems)
 
 
 _LONGEST = ("genie", "sidecar", "unknown", "marble")
