@@ -9,7 +9,7 @@ def test_a_job_goes_on_from_the_folder_of_one_that_is_done(cluster: Cluster, tmp
     folder = tmp_path / "shared"
     first = cluster.submit(steps=40, options=("--checkpoint-dir", str(folder)))
     cluster.until_done(first)
-    second = cluster.submit(steps=100_000, options=("--checkpoint-dir", str(folder)))
+    second = cluster.submit(steps=80, options=("--checkpoint-dir", str(folder)))
     cluster.until_done(second)
     cluster.check_weights(second, 80)
     ready = [event["body"]["step"] for event in cluster.events(second) if event["kind"] == "TrainerReady"]
