@@ -1,7 +1,24 @@
-"""Exact optimisation over counts: units of which pool each job gets, for the highest sum of values."""
+"""Exact optimisation over counts: units of which pool each job gets, nodes of which group each trainer."""
 
+from hpcdl.counts.allocate import SOLVERS, Allotment, allocate
+from hpcdl.counts.fast import prepare
 from hpcdl.counts.rescale import Elastic, rescaled
 from hpcdl.counts.solver import Solution, dynamic, solve
 from hpcdl.counts.table import InfeasibleError, Item
+from hpcdl.counts.trainers import Curve, Trainer
 
-__all__ = ["Elastic", "InfeasibleError", "Item", "Solution", "dynamic", "rescaled", "solve"]
+__all__ = [
+    "SOLVERS",
+    "Allotment",
+    "Curve",
+    "Elastic",
+    "InfeasibleError",
+    "Item",
+    "Solution",
+    "Trainer",
+    "allocate",
+    "dynamic",
+    "prepare",
+    "rescaled",
+    "solve",
+]

@@ -18,6 +18,7 @@ from hpcdl.counts.table import Floats, Ints, Table
 SECANTS = 100
 ROUNDS = 60  # of Newton steps, at falling temperatures
 COLDEST = 1e-6  # of the first temperature
+NEAR = 0.1  # of the first temperature: where to begin with prices that are nearly right
 NEWTON_STEPS = 4  # at each of them
 HALVINGS = 6  # of a step that goes too far
 NEGLIGIBLE = 40.0  # temperatures that a row may lose and still count: beyond, its weight is below 1e-17
@@ -33,6 +34,7 @@ class Priced:
     bound: float
     reduced: Floats  # by row, at least 0
     rows: Ints  # of each item a row that is best, or as good as best, at these prices
+    heat: float = 0.0  # the last temperature of many_prices
 
 
 def slack(table: Table) -> float:
@@ -97,16 +99,19 @@ class _Soft:
     room: Floats  # what the rest leaves of each pool; below 0 where it uses more
 
 
-def many_prices(table: Table) -> Priced:
+def many_prices(table: Table, near: Floats | None = None) -> Priced:
     """Good prices for several pools: Newton's method on L with its maxima softened, ever less.
 
     At temperature t, max_o becomes t log sum_o exp(./t): its slope is the use that an item expects if it picks each
-    option with probability proportional to exp(./t), its curvature the covariance of that use over t.
+    option with probability proportional to exp(./t), its curvature the covariance of that use over t. `near`: prices
+    that are nearly right.
     """
     lowest = priced(table, np.zeros(len(table.capacity)))
-    price = np.full(len(table.capacity), _together(table))
+    price = together(table) if near is None else near
     heat = float(price[0]) / 8 or max(float(np.abs(table.value[lowest.rows]).mean()), 1.0)
     coldest = heat * COLDEST
+    if near is not None:
+        heat *= NEAR
     found = priced(table, price)
     for _ in range(ROUNDS):
         soft = _warm(table, found, heat)
@@ -118,7 +123,21 @@ def many_prices(table: Table) -> Priced:
             heat /= 5.0
             if heat < coldest:
                 break
-    return lowest
+    return replace(lowest, heat=coldest)
+
+
+def shared(table: Table, at: Priced) -> tuple[Ints, Floats]:
+    """Rows that an item wavers between at these prices, of many_prices, and the probability of each."""
+    soft = _warm(table, at, at.heat)
+    if not len(soft.starts):
+        return soft.row, np.zeros(0)
+    return soft.row, _shares(soft, at.price, at.heat)[2]
+
+
+def rounded(table: Table, price: Floats, heat: float) -> Priced:
+    """What many_prices gives, for prices that were found elsewhere, at a last temperature."""
+    found = priced(table, price)
+    return replace(found, rows=_rounded(found.rows, _warm(table, found, heat), price, heat), heat=heat)
 
 
 def _rounded(rows: Ints, soft: _Soft, price: Floats, heat: float) -> Ints:
@@ -148,8 +167,12 @@ def _rounded(rows: Ints, soft: _Soft, price: Floats, heat: float) -> Ints:
     return rows
 
 
-def _together(table: Table) -> float:
-    """The price if all pools were one: where to begin."""
+def together(table: Table) -> Floats:
+    """The price of every pool if all were one: where to begin."""
+    return np.full(len(table.capacity), _one_pool(table))
+
+
+def _one_pool(table: Table) -> float:
     one = table.alone(np.arange(len(table.item)), int(table.capacity.sum()))
     if one.units[cheapest(one)].sum() > one.capacity[0]:
         return float(one.value.max())

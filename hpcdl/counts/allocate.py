@@ -1,0 +1,86 @@
+"""How many nodes each trainer gets: the best counts, with their proof."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcdl.counts import plain
+from hpcdl.counts.exact import one_group
+from hpcdl.counts.groups import several_groups
+from hpcdl.counts.rows import read
+from hpcdl.counts.trainers import Trainer
+
+SOLVERS = ("exact", "dp")
+SMALL = 1_000_000  # additions of a dynamic program over all counts of several groups that is cheaper than any bound
+MIDDLE = 30_000_000  # the same, where branches did not come to an end
+
+
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """The nodes that each trainer gets, of which group (None: it gets none), and how good that is proven to be.
+
+    `value`: the sum of what the trainers' counts are worth to them (Trainer.worth). No other counts are worth more
+    than `bound`; where `optimal`, that is `value`, up to the grid of values (hpcdl/counts/rows.py). `solver`: which
+    found it.
+    """
+
+    counts: tuple[int, ...]
+    groups: tuple[int | None, ...]
+    value: float
+    bound: float
+    optimal: bool
+    solver: str
+
+    @property
+    def gap(self) -> float:
+        """How much better other counts could be at most, in the unit of the values; 0 where optimal."""
+        return 0.0 if self.optimal else max(0.0, self.bound - self.value)
+
+    @property
+    def relative_gap(self) -> float:
+        """The gap as a part of the value."""
+        return self.gap / abs(self.value) if self.gap and self.value else self.gap and math.inf
+
+
+def allocate(trainers: Sequence[Trainer], capacities: Sequence[int], solver: str = "exact") -> Allotment:
+    """The counts of the highest value: max sum_j v_j(n_j), with the nodes used of each group at most its capacity.
+
+    `capacities`: the nodes of each group; group g of a trainer is `capacities[g]`. Counts are enough, since the nodes
+    of a group are interchangeable (BFTrainer, section 3: its node-level program, equations 1 to 16, has the same
+    optimum: who shrinks keeps any of its nodes, who grows takes what is free or released).
+
+    One group: always exact. Several: exact too, or with a bound that is nearly always within 0.1 % of the value.
+    Of counts with the same value those with the fewest nodes in all; then those nearest to the current ones (least
+    sum of |n - C|, or n + C in another group); then with the most nodes for trainer 0, then 1, ... (with several
+    groups: of those that were looked at). Same input, same answer.
+
+    `solver`: "exact" or "dp" (the plain dynamic program, a check on the other; MemoryError where it is too large).
+    ValueError: numbers that make no sense, or another solver.
+    """
+    if solver not in SOLVERS:
+        raise ValueError(f"no solver of counts is called {solver!r}: there are {', '.join(SOLVERS)}")
+    rows = read(trainers, capacities)
+    if not rows.trainers:
+        return Allotment((), (), 0.0, 0.0, True, solver)
+    if solver == "dp" or (len(rows.capacity) > 1 and plain.work(rows) <= SMALL):
+        return allotment(trainers, plain.best(rows), None, solver)
+    if len(rows.capacity) == 1:
+        found = one_group(rows, rows.capacity[0])
+        assert found is not None  # no node for anybody always fits
+        return allotment(trainers, [(nodes, 0) for nodes in found.nodes.tolist()], None, solver)
+    answer = several_groups(rows)
+    chosen = list(zip(answer.nodes.tolist(), answer.groups.tolist(), strict=True))
+    proven = answer.bound <= answer.value
+    if not proven and plain.work(rows) <= MIDDLE:
+        return allotment(trainers, plain.best(rows), None, solver)
+    return allotment(trainers, chosen, None if proven else rows.real(answer.bound + rows.rounding), solver)
+
+
+def allotment(
+    trainers: Sequence[Trainer], chosen: Sequence[tuple[int, int]], bound: float | None, solver: str
+) -> Allotment:
+    """The answer that gives trainers these nodes of these groups; no `bound`: it is proven to be the best."""
+    groups = tuple(group if nodes else None for nodes, group in chosen)
+    counts = tuple(nodes for nodes, _ in chosen)
+    value = math.fsum(map(Trainer.worth, trainers, counts, groups))
+    return Allotment(counts, groups, value, value if bound is None else max(bound, value), bound is None, solver)

@@ -1,0 +1,16 @@
+"""BFTrainer: which elastic trainers get how many of the nodes that come and go, and which ones."""
+
+from hpcdl.core.policy import Policies
+from hpcdl.milp.equal_share import EqualShare
+from hpcdl.milp.policy import BFTrainer
+from hpcdl.milp.reallocation import Reallocation
+
+
+def register(policies: Policies, settings: Reallocation | None = None) -> None:
+    """Adds `bftrainer` and `equal-share`."""
+    known = settings or Reallocation()
+    policies.register(BFTrainer.name, lambda: BFTrainer(known))
+    policies.register(EqualShare.name, lambda: EqualShare(known))
+
+
+__all__ = ["BFTrainer", "EqualShare", "Reallocation", "register"]

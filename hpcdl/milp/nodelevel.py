@@ -1,0 +1,179 @@
+"""BFTrainer's program over nodes (section 3, equations 1 to 16), and its answer as counts.
+
+For each trainer j and each group g in which it may run (the paper has one group): x_jn says that it gets node n. A
+trainer that has C nodes of a group may get N of the same group by keeping or by adding; in another group it has C = 0.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from hpcdl.counts import Trainer
+from hpcdl.milp.model import Model
+from hpcdl.milp.problem import Problem, allowed
+
+_LARGEST_COST = 1e4  # of a column, after scaling: solvers' tolerances are absolute
+
+
+@dataclass(slots=True)
+class NodeLevel:
+    """The program, and where in it the nodes of each (trainer, group) are. What it costs x `scale` is our objective."""
+
+    model: Model
+    nodes: dict[tuple[int, int], list[int]]
+    scale: float
+
+    def chosen(self, trainers: int, values: Sequence[float]) -> list[tuple[int, int]]:
+        """(nodes, group) of each trainer."""
+        found = [(0, 0)] * trainers
+        for (trainer, group), columns in self.nodes.items():
+            number = sum(values[column] > 0.5 for column in columns)
+            if number:
+                found[trainer] = (number, group)
+        return found
+
+
+@dataclass(slots=True)
+class _Build:
+    problem: Problem
+    model: Model = field(default_factory=Model)
+    nodes: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    running: dict[int, list[int]] = field(default_factory=dict)  # trainer -> y^l of its groups
+
+
+def node_level(problem: Problem) -> NodeLevel:
+    """The program of a problem.
+
+    Big-M is twice the number of nodes: in equation 10 a trainer may give up that much more than it adds, and with
+    |N| + 1 it could not change by more than half of the nodes. Where a trainer needs more nodes than that, M is that
+    number, for equation 4.
+    """
+    build = _Build(problem)
+    model = build.model
+    holders = _holders(problem)
+    for trainer, group in problem.places():
+        build.nodes[trainer, group] = [model.binary() for _ in range(problem.groups[group].size)]
+    for group, its in enumerate(problem.groups):  # equation 5: a node is one trainer's
+        columns = [each for (_, where), each in build.nodes.items() if where == group]
+        if len(columns) > 1:
+            for node in range(its.size):
+                model.row(-math.inf, 1.0, [(each[node], 1.0) for each in columns])
+    for trainer, group in problem.places():
+        mine = [node for node, owner in enumerate(holders[group]) if owner == trainer]
+        _place(build, trainer, group, mine)
+    for stays in build.running.values():  # a trainer uses one group at a time
+        if len(stays) > 1:
+            model.row(len(stays) - 1.0, math.inf, [(each, 1.0) for each in stays])
+    largest = max(map(abs, model.cost), default=0.0)
+    scale = 2.0 ** math.ceil(math.log2(largest / _LARGEST_COST)) if largest > 0 else 1.0
+    model.cost = [cost / scale for cost in model.cost]
+    return NodeLevel(model, build.nodes, -scale)
+
+
+def _holders(problem: Problem) -> list[list[int | None]]:
+    """Of each node of each group the trainer that has it now; where nodes have no names, the first ones in turn."""
+    found: list[list[int | None]] = [[None] * group.size for group in problem.groups]
+    numbers = [{name: at for at, name in enumerate(group.names or ())} for group in problem.groups]
+    following = [0] * len(problem.groups)
+    for number, trainer in enumerate(problem.trainers):
+        group = trainer.group
+        if problem.groups[group].names is not None:
+            for name in problem.held[number]:
+                found[group][numbers[group][name]] = number
+        else:
+            until = min(following[group] + trainer.now, problem.groups[group].size)
+            for node in range(following[group], until):
+                found[group][node] = number
+            following[group] = until
+    return found
+
+
+def _place(build: _Build, number: int, group: int, mine: list[int]) -> None:
+    """Everything about a trainer in a group; `mine`: the nodes that it has there."""
+    trainer, model = build.problem.trainers[number], build.model
+    x = build.nodes[number, group]
+    big = float(max(2 * len(x), trainer.fewest, 1))
+    nodes = model.column(0.0, float(len(x)))  # equation 2: N_j = sum x_jn
+    model.row(0.0, 0.0, [(nodes, 1.0), *((each, -1.0) for each in x)])
+    _size(build, number, trainer, nodes, big)
+    if mine:
+        _no_migration(model, x, mine, big)
+    _rate(build.problem, model, trainer, group, nodes)
+    _rescale(build, trainer, group, nodes, big)
+
+
+def _size(build: _Build, number: int, trainer: Trainer, nodes: int, big: float) -> None:
+    """Equation 4: N = 0, or fewest <= N <= most."""
+    model = build.model
+    none_low, none_high = model.binary(), model.binary()
+    model.row(float(trainer.fewest), math.inf, [(nodes, 1.0), (none_low, big)])
+    model.row(-math.inf, big, [(nodes, 1.0), (none_low, big)])
+    model.row(-math.inf, float(trainer.most), [(nodes, 1.0), (none_high, -big)])
+    model.row(-math.inf, big, [(nodes, 1.0), (none_high, big)])
+    build.running.setdefault(number, []).append(none_low)
+
+
+def _no_migration(model: Model, x: list[int], mine: list[int], big: float) -> None:
+    """Equations 9 and 10: |N - C| = sum of u, where u_n = x_n xor c_n."""
+    held = set(mine)
+    terms: list[tuple[int, float]] = []
+    for node, column in enumerate(x):
+        u = model.binary()
+        c = 1.0 if node in held else 0.0
+        model.row(-math.inf, c, [(u, 1.0), (column, -1.0)])
+        model.row(-c, math.inf, [(u, 1.0), (column, -1.0)])
+        model.row(c, math.inf, [(u, 1.0), (column, 1.0)])
+        model.row(-math.inf, 2.0 - c, [(u, 1.0), (column, 1.0)])
+        terms.append((u, 1.0))
+    z = model.binary()
+    count = float(len(mine))
+    added = [(column, 1.0) for column in x]
+    model.row(count, math.inf, [*added, *((u, -1.0) for u, _ in terms), (z, big)])
+    model.row(-math.inf, count + big, [*added, *terms, (z, big)])
+
+
+def _rate(problem: Problem, model: Model, trainer: Trainer, group: int, nodes: int) -> None:
+    """Equations 11, 12 and the gain of 16: f(N) between neighbouring points, or at one of the allowed sizes."""
+    curve = trainer.curves[group]
+    assert curve is not None
+    room = problem.groups[group].size
+    gain = trainer.weight * problem.horizon_s
+    if trainer.sizes:
+        points = [0, *allowed(trainer, room)]
+    else:
+        end = min(trainer.most, room)
+        points = [0, *(at for at, _ in curve.points if at < end), *([end] if end else [])]
+    rates = [curve.rate(at) for at in points]
+    w = [model.column(0.0, 1.0, -gain * rate, integer=bool(trainer.sizes)) for rate in rates]
+    model.row(1.0, 1.0, [(each, 1.0) for each in w])
+    model.row(0.0, 0.0, [(nodes, -1.0), *((each, float(at)) for each, at in zip(w, points, strict=True) if at)])
+    if not trainer.sizes and len(w) > 2:
+        if _concave(points, rates):
+            model.implied.add(len(model.sos2))
+        model.sos2.append(tuple(w))
+
+
+def _rescale(build: _Build, trainer: Trainer, group: int, nodes: int, big: float) -> None:
+    """Equations 13 to 15 and the cost of 16: z^u = 1 where N > C, z^d = 1 where N < C."""
+    model = build.model
+    lost = trainer.weight * trainer.held_rate
+    here = trainer.now if group == trainer.group else 0
+    if not lost:
+        return
+    big = max(big, here + 1.0)
+    # A trainer that goes to another group leaves all that it has: what that costs here is not counted there.
+    up = model.binary(lost * (trainer.up_s if group == trainer.group else trainer.up_s - trainer.down_s))
+    model.row(-math.inf, float(here), [(nodes, 1.0), (up, here - big)])
+    model.row(0.0, math.inf, [(nodes, 1.0), (up, -(here + 1.0))])
+    if here:
+        down = model.binary(lost * trainer.down_s)
+        model.row(-math.inf, big, [(nodes, 1.0), (down, big - (here - 1.0))])
+        model.row(float(here), math.inf, [(nodes, 1.0), (down, float(here))])
+
+
+def _concave(points: Sequence[int], rates: Sequence[float]) -> bool:
+    """Whether no point lies below the line between its neighbours: then the best weights are neighbours anyway."""
+    steps = pairwise(zip(points, rates, strict=True))
+    slopes = [(rate - before) / (at - start) for (start, before), (at, rate) in steps]
+    return all(later <= earlier for earlier, later in pairwise(slopes))

@@ -1,0 +1,162 @@
+"""What each number of nodes is worth to each trainer (BFTrainer, eq. 13 to 16), for the user's objective."""
+
+from collections.abc import Sequence
+
+from hpcdl.counts import Curve, Trainer
+from hpcdl.milp.case import Candidate, Case
+
+RANK_POWER = 1 / 3
+"""Under `jct`, the trainer that is k-th in falling order of what is left weighs k to this power (heSRPT)."""
+
+ON_TIME = 1e3
+"""Under `deadline`, to be fast enough for it is worth as much to a trainer as so many nodes' progress."""
+
+LEAST_S = 1.0
+"""A trainer is never taken to be done in less."""
+
+
+def trainers(case: Case, horizon_s: float, overdue: int | None = None) -> list[Trainer]:
+    """The problem of eq. 16 for the objective of the view; one trainer for each candidate.
+
+    `throughput` sums steps/s, as the paper does. All others sum what each trainer does in units of what it does on one
+    node (the paper's efficiency): as it is for `efficiency` and for objectives without a rule of their own here
+    (`fair`, `makespan`); times the job's weight for `priority`; times what rises as less is left of it for `jct`. For
+    `deadline` being fast enough to be on time is worth ON_TIME nodes more. `overdue`: a job that must get nodes.
+    """
+    weights = _weights(case)
+    deadline = case.view.objective == "deadline"
+    found = []
+    must = [each.must or each.job.id == overdue for each in case.candidates]
+    extra = 0.0
+    if any(must):
+        extra = _beyond(case.candidates, weights, horizon_s)
+    for each, weight, needed in zip(case.candidates, weights, must, strict=True):
+        job, its = each.job, each.its
+        curves = its.curves
+        if deadline:
+            curves = _by_deadline(case, each)
+        if each.holds and its.move_s > its.up_s and len(curves) > 1:
+            lost = each.rate * (its.move_s - its.up_s) / horizon_s
+            curves = _moved(curves, each.group, job.nodes, lost)
+        if each.must:
+            curves = tuple([curve if at == each.group else None for at, curve in enumerate(curves)])
+        if needed and weight > 0:
+            more = extra * (4.0 if each.must else 1.0) / weight
+            curves = tuple([None if curve is None else _raised(curve, job.nodes, more) for curve in curves])
+        up_s, down_s = its.up_s, its.down_s
+        if each.trains != len(each.current):  # under way: it loses what it does now, not what it will do
+            part = _lost(each)
+            up_s, down_s = up_s * part, down_s * part
+        now = len(each.current)
+        found.append(
+            Trainer(curves, job.nodes, job.nodes_max, (), now, max(each.group, 0), up_s, down_s, weight, horizon_s)
+        )
+    return found
+
+
+def _lost(each: Candidate) -> float:
+    """Steps/s now, by steps/s on `current`."""
+    curve = each.its.curves[each.group] if each.current else None
+    there = 0.0 if curve is None else curve.rate(len(each.current))
+    return each.rate / there if there > 0 else 0.0
+
+
+def _weights(case: Case) -> list[float]:
+    """The weight of each candidate's steps/s."""
+    objective = case.view.objective
+    if objective == "throughput":
+        return [1.0] * len(case.candidates)
+    if objective == "priority":
+        return [each.job.weight / each.its.unit for each in case.candidates]
+    if objective != "jct":
+        return [1.0 / each.its.unit for each in case.candidates]
+    left_s = [_left_s(case, each) for each in case.candidates]
+    order = sorted(left_s)
+    shorter = {seconds: at for at, seconds in reversed(list(enumerate(order)))}
+    many = len(left_s)
+    return [
+        (1.0 - shorter[seconds] / many) ** RANK_POWER / each.its.unit
+        for seconds, each in zip(left_s, case.candidates, strict=True)
+    ]
+
+
+def lefts_of(case: Case) -> list[float]:
+    """What the candidates of a case still have to do, in seconds on one node, ascending; infinite where not known."""
+    return sorted(_left_s(case, each) for each in case.candidates)
+
+
+def _left_s(case: Case, candidate: Candidate) -> float:
+    """What it still has to do, in seconds on one node; infinite where that is not known."""
+    left = candidate.job.remaining(case.view.now, _kind(case, candidate))
+    return float("inf") if left is None else left / candidate.its.unit
+
+
+def _kind(case: Case, candidate: Candidate) -> str:
+    return case.kinds[candidate.group][0] if candidate.group >= 0 else ""
+
+
+def _by_deadline(case: Case, candidate: Candidate) -> tuple[Curve | None, ...]:
+    """The curves, higher by ON_TIME from the number of nodes on with which it would be on time."""
+    its = candidate.its
+    due, left = candidate.job.deadline, candidate.job.remaining(case.view.now, _kind(case, candidate))
+    if due is None or left is None:
+        return its.curves
+    here = case.view.now
+    found = []
+    for number, curve in enumerate(its.curves):
+        start_s = 0.0 if candidate.holds and candidate.group == number else its.up_s
+        room_s = due - here - start_s
+        if curve is None or room_s < LEAST_S:
+            found.append(curve)
+        else:
+            found.append(_stepped(curve, candidate.job.nodes, left / room_s * (1 - 1e-6), ON_TIME * its.unit))
+    return tuple(found)
+
+
+def _stepped(curve: Curve, fewest: int, needed: float, extra: float) -> Curve:
+    """The curve, raised by `extra` from the first number of nodes on where it is `needed`; itself if it never is."""
+    last = curve.points[-1][0]
+    if max(rate for _, rate in curve.points) < needed:
+        return curve
+    low, high = fewest, max(last, fewest)
+    if curve.rate(high) < needed:
+        low = high = next(nodes for nodes, rate in curve.points if rate >= needed)  # it falls further on
+    while low < high:
+        middle = (low + high) // 2
+        if curve.rate(middle) >= needed:
+            high = middle
+        else:
+            low = middle + 1
+    points = {nodes: rate + (extra if nodes >= low else 0.0) for nodes, rate in curve.points}
+    points[low] = curve.rate(low) + extra
+    if low > 1:
+        points[low - 1] = curve.rate(low - 1)
+    return Curve(tuple(sorted(points.items())))
+
+
+def _raised(curve: Curve, fewest: int, extra: float) -> Curve:
+    """The curve, higher by `extra` from `fewest` nodes on."""
+    points = {nodes: rate + extra for nodes, rate in curve.points if nodes > fewest}
+    points[fewest] = curve.rate(fewest) + extra
+    return Curve(tuple(sorted(points.items())))
+
+
+def _moved(curves: tuple[Curve | None, ...], group: int, fewest: int, lost: float) -> tuple[Curve | None, ...]:
+    """The curves, lower by what a move costs in all groups but its own."""
+    return tuple(
+        [
+            curve if curve is None or number == group else _raised(curve, fewest, -lost)
+            for number, curve in enumerate(curves)
+        ]
+    )
+
+
+def _beyond(candidates: Sequence[Candidate], weights: Sequence[float], horizon_s: float) -> float:
+    """More than all trainers together can gain or lose, per second of the horizon."""
+    total = 1.0
+    for each, weight in zip(candidates, weights, strict=True):
+        its = each.its
+        highest = max((curve.highest for curve in its.curves if curve is not None), default=0.0)
+        dearest = max(its.up_s, its.down_s, its.move_s)
+        total += weight * (highest + ON_TIME * its.unit) * (1.0 + dearest / horizon_s)
+    return 2.0 * total

@@ -1,0 +1,130 @@
+"""Why each trainer has the nodes that it has, in words and numbers."""
+
+from dataclasses import dataclass
+
+from hpcdl.core.plan import JobView
+from hpcdl.core.units import count, fold_nodes
+from hpcdl.milp.case import Candidate, Case
+from hpcdl.milp.pricing import Priced
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What was decided of one candidate: `nodes` of group `group` for `horizon_s`. `why`: words to add, or ""."""
+
+    candidate: Candidate
+    nodes: int
+    group: int | None
+    horizon_s: float
+    why: str = ""
+
+
+def reason(case: Case, said: Said) -> str:
+    """Why it has, gets or loses nodes."""
+    text = _reason(case, said)
+    return f"{text}; {said.why}" if said.why else text
+
+
+def _reason(case: Case, said: Said) -> str:
+    each, job = said.candidate, said.candidate.job
+    its = each.its
+    before = each.trains
+    held = 0 if job.placement is None or job.leaving else len(job.placement.shares)
+    if not said.nodes:
+        return _nothing(case, each, before)
+    after = _rate(its, said.group, said.nodes)
+    unit = "steps/s" if job.profile is not None else "steps/s if it scales as most do (no profile yet)"
+    if not before:
+        again = "resumes" if job.step or job.last is not None else "starts"
+        moved = f", and leaves {count(held, 'node')} that it has not whole" if held else ""
+        cost = f" after {its.up_s:.0f} s" if its.up_s else ""
+        return f"{again} on {count(said.nodes, 'node')}: {after:.3g} {unit}{cost}{moved}"
+    rate = each.rate
+    if said.group != each.group:
+        return (
+            f"{before} -> {count(said.nodes, 'node')} of another kind: {rate:.3g} -> {after:.3g} {unit}, "
+            f"which pays {its.move_s:.0f} s of moving in {said.horizon_s:.0f} s"
+        )
+    if said.nodes == before:
+        lost = held - len(each.current) if before == len(each.current) else 0
+        where = f"keeps {count(before, 'node')}: {after:.3g} {unit}"
+        if lost > 0:
+            where += f"; {count(lost, 'node')} left"
+        if said.nodes < job.nodes_max:
+            more = _rate(its, said.group, before + 1) - after
+            cost = f", and rescaling takes {its.up_s:.0f} s" if its.up_s else ""
+            where += f"; another one would add {more:.2g}{cost}"
+        return where
+    if said.nodes > before and after <= rate:  # the policy does not ask what it gains
+        return (
+            f"{before} -> {count(said.nodes, 'node')}: {rate:.3g} -> {after:.3g} {unit}; {its.up_s:.0f} s of rescaling"
+        )
+    if said.nodes > before:
+        gain = f"+{after - rate:.3g} {unit}"
+        if not said.horizon_s:
+            return f"{before} -> {count(said.nodes, 'node')}: {gain} after {its.up_s:.0f} s of rescaling"
+        return (
+            f"{before} -> {count(said.nodes, 'node')}: {gain} for {said.horizon_s:.0f} s "
+            f"pays {its.up_s:.0f} s of rescaling"
+        )
+    return (
+        f"{before} -> {count(said.nodes, 'node')}: {after - rate:.3g} {unit} and {its.down_s:.0f} s of rescaling; "
+        f"{'fewer are faster' if after > rate else 'they do more for others'}"
+    )
+
+
+def _nothing(case: Case, each: Candidate, before: int) -> str:
+    job = each.job
+    here = case.capacities[each.group] if each.group >= 0 else max(case.capacities, default=0)
+    if before and before < job.nodes:
+        return f"below its {count(job.nodes, 'node')}: {before} are left"
+    if here < job.nodes:
+        return f"needs {count(job.nodes, 'node')}, and {here} are there"
+    done = f"suspended, its {count(before, 'node')}" if before else f"waits: the {count(here, 'node')}"
+    return f"{done} do more for others now"
+
+
+def _rate(its: Priced, group: int | None, nodes: int) -> float:
+    curve = None if group is None else its.curves[group]
+    return 0.0 if curve is None else curve.rate(nodes)
+
+
+def waits(case: Case, job: JobView) -> str:
+    """Why a job that was not asked has nothing."""
+    if job.blocked:
+        return job.blocked
+    known = impossible(case, job)
+    if known:
+        return known
+    running = len(case.candidates) + len(case.kept)
+    if case.limit is not None and running >= case.limit:
+        return f"waits: {count(running, 'trainer')} {'is' if running == 1 else 'are'} before it, the most allowed"
+    return f"waits: {count(running, 'trainer')} before it can use all of {count(len(case.where), 'node')}"
+
+
+def impossible(case: Case, job: JobView) -> str:
+    """Why it could not run on the nodes that can be given, even if it had all of them, or ""."""
+    if not case.view.nodes:
+        if case.view.bare:
+            return f"needs {_wanted(job)}; no GPU of {fold_nodes(sorted(case.view.bare))} can be granted"
+        return f"needs {_wanted(job)}; no node is connected"
+    fitting = [many for (_, size), many in zip(case.kinds, case.capacities, strict=True) if job.allowed(size)]
+    if not fitting:
+        return f"needs {_wanted(job)}; the largest node has {case.view.largest_node}"
+    if max(fitting) < job.nodes:
+        return f"needs {_wanted(job)}; {count(max(fitting), 'node')} could hold it"
+    return ""
+
+
+def _wanted(job: JobView) -> str:
+    gpus = count(job.gpus_min, "GPU")
+    return gpus if job.nodes == 1 else f"{gpus} on each of {job.nodes} nodes"
+
+
+def kept(case: Case, job: JobView) -> str:
+    """Why a job that cannot be decided about keeps what it holds."""
+    names = () if job.placement is None else job.placement.nodes
+    where = f"keeps {fold_nodes(names)}"
+    if any(name not in case.nodes and name not in case.view.bare for name in names):
+        return f"{where}, of which an agent is away"
+    return f"{where}: it has not shown yet that it can be suspended"
