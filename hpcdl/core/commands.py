@@ -1,10 +1,12 @@
 """What users, agents and ticks ask of the Controller, and what they get back. Values only."""
 
+import math
 from dataclasses import dataclass
 
 from hpcdl.core.events import Event
 from hpcdl.core.journal import Request
 from hpcdl.core.model import GpuInfo, JobSpec
+from hpcdl.core.pilot import BatchJob, Hole
 
 
 class Refused(ValueError):
@@ -85,15 +87,21 @@ class Inventory:
     boot_id: str
     log_id: str
     emulated: bool
+    until: float | None = None
+    place: tuple[str, ...] = ()
+    allocation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentReport:
-    """Number `number` of the agent's log. Answered (None) once it is recorded or dropped as stale."""
+    """Number `number` of the agent's log. Answered (None) once it is recorded or dropped as stale.
+
+    None: of no log, so nobody has to be told that it may be forgotten.
+    """
 
     node: str
     log_id: str
-    number: int
+    number: int | None
     event: Event
 
 
@@ -121,6 +129,54 @@ class NodeGone:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """A node goes at `until` (None: nobody knows when). `now`: nothing starts there, and what runs there leaves it.
+
+    Neither: it stays after all.
+    """
+
+    node: str
+    until: float | None
+    now: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSeen:
+    """One poll of the batch system: the batch jobs that were asked for, and what idles (None: that was not asked).
+
+    `asked_at`: when the poll began; of nodes that joined since then it may tell what was before that.
+    """
+
+    jobs: tuple[BatchJob, ...] = ()
+    holes: tuple[Hole, ...] | None = None
+    asked_at: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class PilotTaken:
+    """The batch system has taken a pilot, or had taken it before a restart."""
+
+    pilot: int
+    batch_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PilotNotTaken:
+    """The batch system refused a pilot; in its words."""
+
+    pilot: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelPilot:
+    """`hpcdl pilots --cancel ID`."""
+
+    pilot: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """Something of ours failed and was survived: users should see it."""
 
@@ -135,7 +191,7 @@ class Tick:
 
 Command = (
     Submit | Hold | Release | Cancel | ChoosePolicy | ChooseObjective | Stop | Hello | Inventory | AgentReport | Taken
-    | AgentGone | NodeGone | Trouble | Tick
+    | AgentGone | NodeGone | Drain | BatchSeen | PilotTaken | PilotNotTaken | CancelPilot | Trouble | Tick
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from hpcdl.core.events import Event, IncarnationEnded, JobEnded
+from hpcdl.core.events import Event, IncarnationEnded, JobEnded, LeftBehind
 from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, JobState, Part, World
 from hpcdl.core.transitions import FAILURES
 
@@ -12,6 +12,12 @@ OUTSIDE_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"
 
 STALE_EXIT = 75
 """A trainer that saw a newer claim in its checkpoint folder exits with this code."""
+
+
+def slipped(part: Part) -> bool:
+    """Whether a part went by no doing of the job's: with its node, for lack of a daemon, or killed."""
+    outside = part.signal in OUTSIDE_SIGNALS or part.hint in (Cause.INFRASTRUCTURE, Cause.NODE_LOST, Cause.PREEMPTED)
+    return part.lost or (part.exited and (part.ended_by == "absence" or (part.ended_by is None and outside)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,24 @@ def conclusions(world: World, jobs: Iterable[int], now: float, rules: Rules) -> 
         if job is None or job.finished:
             continue
         if job.live:
+            found.extend(
+                LeftBehind(job.id, inc.number, nodes) for inc in job.live if (nodes := _left_behind(world, inc))
+            )
             ended = [inc for inc in job.live if inc.state is IncarnationState.EXITED]
             found.extend(_incarnation_ended(job, incarnation, now, rules) for incarnation in ended)
         else:
             found.extend(_job_ended(world, job))
     return found
+
+
+def _left_behind(world: World, incarnation: Incarnation) -> tuple[str, ...]:
+    """The nodes that alone keep an incarnation alive: it was to leave them, and their agents are silent."""
+    left = tuple(part for part in incarnation.parts if not part.gone)
+    for part in left:
+        node = world.nodes.get(part.node)
+        if not part.leaving or (node is not None and node.connected):
+            return ()
+    return tuple(part.node for part in left)
 
 
 def _job_ended(world: World, job: Job) -> list[Event]:
@@ -62,7 +81,8 @@ def _job_ended(world: World, job: Job) -> list[Event]:
 
 def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     """Why an incarnation that is EXITED ended, and the detail for people."""
-    parts = incarnation.parts
+    # How those ended that had been asked to leave, or had not joined yet, says nothing of the job.
+    parts = tuple(part for part in incarnation.training if not part.leaving) or incarnation.parts
     codes = {part.code for part in parts if not part.lost}
     clean = codes <= {0} and not any(part.signal for part in parts)
     lost = next((part for part in parts if part.lost), None)
@@ -121,7 +141,7 @@ def _how(part: Part) -> str:
 
 def _incarnation_ended(job: Job, incarnation: Incarnation, now: float, rules: Rules) -> IncarnationEnded:
     cause, detail = cause_of(job, incarnation)
-    codes = [part.code for part in incarnation.parts if part.code]
+    codes = [part.code for part in incarnation.training if part.code and not part.leaving]
     event = IncarnationEnded(
         job.id,
         incarnation.number,

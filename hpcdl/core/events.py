@@ -5,61 +5,15 @@ daemon's, in seconds since the epoch, and belong to the record, not the event.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from hpcdl.core.codec import CodecError, from_json, to_json
+from hpcdl.core.eventbase import KINDS as KINDS
+from hpcdl.core.eventbase import Event as Event
+from hpcdl.core.eventbase import IncarnationEvent as IncarnationEvent
+from hpcdl.core.eventbase import JobEvent as JobEvent
+from hpcdl.core.eventbase import NodeEvent as NodeEvent
 from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Target
-
-KINDS: dict[str, type["Event"]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Base of all events."""
-
-    stream_of: ClassVar[str] = "daemon"
-
-    def __init_subclass__(cls, **extra: Any) -> None:
-        # slots=True makes each class twice; the second, with slots, is the one that stays.
-        KINDS[cls.__name__] = cls
-
-    @property
-    def kind(self) -> str:
-        """The event's name in the ledger and in `hpcdl events`."""
-        return type(self).__name__
-
-    @property
-    def stream(self) -> str:
-        """`job/7`, `node/n1` or `daemon`: what the event's version counts within."""
-        if self.stream_of == "job":
-            return f"job/{self.job}"  # type: ignore[attr-defined]
-        if self.stream_of == "node":
-            return f"node/{self.node}"  # type: ignore[attr-defined]
-        return "daemon"
-
-
-@dataclass(frozen=True, slots=True)
-class JobEvent(Event):
-    """Base of the events of one job."""
-
-    stream_of: ClassVar[str] = "job"
-    job: int
-
-
-@dataclass(frozen=True, slots=True)
-class IncarnationEvent(JobEvent):
-    """Base of the events of one incarnation."""
-
-    incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEvent(Event):
-    """Base of the events of one node."""
-
-    stream_of: ClassVar[str] = "node"
-    node: str
-
 
 # --- jobs: what users ask -------------------------------------------------------------------------------------------
 
@@ -131,6 +85,39 @@ class EndRequested(IncarnationEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class JoinRequested(IncarnationEvent):
+    """More nodes start ranks for a running incarnation; the others train on until these can be taken in."""
+
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleRequested(IncarnationEvent):
+    """Its ranks are to form a new membership, on `members` in the order of their ranks; `leaving` are to go."""
+
+    membership: int
+    members: tuple[str, ...]
+    leaving: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequested(IncarnationEvent):
+    """What was started on these nodes to join is not wanted any more."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind(IncarnationEvent):
+    """The rest of it has ended, and the agents of these nodes, which it was to leave, are silent: it is over.
+
+    What they still have of it is expected by nobody, and is ended when they call.
+    """
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RoleChanged(IncarnationEvent):
     """Same GPUs, other role: nothing is asked of the trainer."""
 
@@ -158,9 +145,10 @@ class Started(Report):
 
 @dataclass(frozen=True, slots=True)
 class AtGate(Report):
-    """Warmed up and waiting, without a GPU."""
+    """Warmed up and waiting: without a GPU for them, or for the next membership, which could meet at `address`."""
 
     warm_s: float = 0.0
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +164,22 @@ class TrainerReady(Report):
     """The training loop begins at `step` (what was resumed, or 0)."""
 
     step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reformed(Report):
+    """The ranks of the new membership train on, from `step`; they did not for `seconds`. Of the first node only."""
+
+    step: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Broken(Report):
+    """The other ranks do not answer: this node's keep their state, and wait for a new membership."""
+
+    step: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +234,9 @@ class Noted(Report):
     text: str = ""
 
 
-for _base in (JobEvent, IncarnationEvent, NodeEvent, Report):
-    KINDS.pop(_base.__name__, None)
+KINDS.pop(Report.__name__, None)
 
-REPORTS = (Started, AtGate, Attached, TrainerReady, Progressed, Saved, Exited, GpusFreed, Noted)
+REPORTS = (Started, AtGate, Attached, TrainerReady, Reformed, Broken, Progressed, Saved, Exited, GpusFreed, Noted)
 
 
 # --- incarnations: what endings concludes --------------------------------------------------------------------------
@@ -265,7 +268,11 @@ class IncarnationEnded(IncarnationEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined(NodeEvent):
-    """Its agent connected, for the first time or again. `log_id` names the agent's report log."""
+    """Its agent connected, for the first time or again. `log_id` names the agent's report log.
+
+    `until`: when the node goes, where the agent knows. `place`: where it is in the network, the outermost switch first.
+    `allocation`: the id of the batch job that holds the node for us, "" outside of any.
+    """
 
     gpus: tuple[GpuInfo, ...]
     cpus: int = 0
@@ -274,6 +281,9 @@ class NodeJoined(NodeEvent):
     boot_id: str = ""
     log_id: str = ""
     emulated: bool = False
+    until: float | None = None
+    place: tuple[str, ...] = ()
+    allocation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +297,15 @@ class NodeSilent(NodeEvent):
 class NodeLost(NodeEvent):
     """Concluded: the batch system says so, or the agent's lease has run out."""
 
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeaves(NodeEvent):
+    """It goes at `until` (None: nobody knows when). `now`: nothing starts there, and what runs there leaves it."""
+
+    until: float | None
+    now: bool
     reason: str
 
 
@@ -361,6 +380,10 @@ class TroubleSeen(Event):
 
     where: str
     detail: str
+
+
+# A ledger has events of pilots too: whoever can decode the ones above can decode those.
+import hpcdl.core.pilotevents  # noqa: E402, F401
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,26 @@
 """From what users, agents and ticks ask to events: each command is checked against the world as the batch leaves it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 from typing import Any
 
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
+from hpcdl.core import pilotevents as pe
+from hpcdl.core.batching import polled
 from hpcdl.core.commands import Refused
 from hpcdl.core.endings import Rules, conclusions
 from hpcdl.core.journal import Request
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import ECT_CLASSES, Job, JobSpec, JobState, World
+from hpcdl.core.pilot import BY_USER, Pilot
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies, UnknownPolicy
 from hpcdl.core.transitions import accepts
 from hpcdl.core.units import seconds_text
 
-OBJECTIVES = ("jct", "makespan", "throughput", "deadline", "fair")
+OBJECTIVES = ("jct", "makespan", "throughput", "efficiency", "priority", "deadline", "fair")
 """What a policy may be asked to aim for; each policy says which of them it heeds."""
 
 
@@ -26,13 +29,15 @@ class Settings:
     """What the Controller is configured with; see conf/hpcdl.yaml.
 
     `agent_lease_s`: seconds after which an agent without a daemon ends its trainers. Another `lease_margin_s` seconds
-    later, and the longest grace of its jobs, its node is concluded to be lost.
+    later, and the longest grace of its jobs, its node is concluded to be lost. A node whose end is known is left
+    `leave_margin_s` before it, and as long before that as the slowest save there takes.
     """
 
     agent_lease_s: float = 600.0
     lease_margin_s: float = 60.0
     rules: Rules = field(default_factory=Rules)
     max_jobs_a_submit: int = 10_000
+    leave_margin_s: float = 30.0
 
 
 Late = Callable[[World, Mapping[int, Request]], Any]
@@ -51,8 +56,9 @@ class Intake:
         profiles: Profiles,
         settings: Settings,
         pending: Mapping[int, Request],
+        missed: MutableMapping[str, int],
     ) -> None:
-        """`pending`: requests that are not taken yet, by id."""
+        """`pending`: requests that are not taken yet, by id. `missed`: see `batching.polled`."""
         self.draft = draft
         self.now = now
         self.settled: list[int] = []
@@ -60,12 +66,14 @@ class Intake:
         self._profiles = profiles
         self._settings = settings
         self._pending = pending
+        self._missed = missed
         self._touched: dict[int, None] = {}
         self._seen: dict[str, int] = {}
+        self._of_kind: Callable[[cmd.Command], Any] = self._take  # looked up once, not for each command
 
     def take(self, command: cmd.Command) -> Any:
         """Adds the command's events. Returns its answer, or a `Late` one. Raises Refused."""
-        return self._take(command)
+        return self._of_kind(command)
 
     def finish(self) -> None:
         """Adds what follows from the batch, until nothing more does: an ending may end jobs that waited for it."""
@@ -82,8 +90,8 @@ class Intake:
                 if isinstance(event, ev.JobEnded):
                     touched |= dict.fromkeys(self.draft.world.awaited.get(event.job, ()))
 
-    def _add(self, event: ev.Event, at: float | None = None) -> None:
-        self.draft.add(event, self.now if at is None else at)
+    def _add(self, event: ev.Event, at: float | None = None) -> Iterable[int]:
+        return self.draft.add(event, self.now if at is None else at)
 
     @singledispatchmethod
     def _take(self, command: Any) -> Any:
@@ -237,6 +245,9 @@ class Intake:
             command.boot_id,
             command.log_id,
             command.emulated,
+            command.until,
+            command.place,
+            command.allocation,
         )
         known = self.draft.world.nodes.get(command.node)
         if known is not None and known.log_id != command.log_id:
@@ -253,9 +264,10 @@ class Intake:
         node = self.draft.world.nodes.get(command.node)
         if node is None or node.log_id != command.log_id:
             raise Refused("a report came before the inventory", "protocol")
-        if command.number <= self._seen.get(command.node, node.reports_seen):
-            return
-        self._seen[command.node] = command.number
+        if command.number is not None:
+            if command.number <= self._seen.get(command.node, node.reports_seen):
+                return
+            self._seen[command.node] = command.number
         event = command.event
         try:
             if isinstance(event, ev.Report):
@@ -279,18 +291,59 @@ class Intake:
     def _(self, command: cmd.AgentGone) -> None:
         node = self.draft.world.nodes.get(command.node)
         if node is not None and node.connected:
+            self._touched |= dict.fromkeys(_jobs_on(self.draft.world, command.node))
             self._add(ev.NodeSilent(command.node, command.reason))
 
     @_take.register
     def _(self, command: cmd.NodeGone) -> None:
         self._lose(command.node, command.reason)
 
+    @_take.register
+    def _(self, command: cmd.Drain) -> None:
+        node = self.draft.world.nodes.get(command.node)
+        if node is None or node.lost:
+            raise Refused(f"there is no node {command.node!r}: hpcdl nodes lists them", "unknown-node")
+        if (node.leaving, node.until) != (command.now, command.until):
+            self._add(ev.NodeLeaves(command.node, command.until, command.now, command.reason))
+
     def _lose(self, node: str, reason: str) -> None:
         known = self.draft.world.nodes.get(node)
         if known is None or known.lost:
             return
-        self._touched |= dict.fromkeys(_jobs_on(self.draft.world, node))
-        self._add(ev.NodeLost(node, reason))
+        self._touched |= dict.fromkeys(self._add(ev.NodeLost(node, reason)))
+
+    # --- the batch system ------------------------------------------------------------------------------------------
+
+    @_take.register
+    def _(self, command: cmd.BatchSeen) -> None:
+        for event in list(polled(self.draft.world, command.jobs, self._missed, command.asked_at)):
+            if isinstance(event, ev.NodeLost):
+                self._lose(event.node, event.reason)
+            else:
+                self._add(event)
+
+    @_take.register
+    def _(self, command: cmd.PilotTaken) -> None:
+        if not self._pilot(command.pilot).batch_id:
+            self._add(pe.PilotSubmitted(command.pilot, command.batch_id))
+
+    @_take.register
+    def _(self, command: cmd.PilotNotTaken) -> None:
+        self._pilot(command.pilot)
+        self._add(pe.PilotRefused(command.pilot, command.reason))
+
+    @_take.register
+    def _(self, command: cmd.CancelPilot) -> None:
+        if not self._pilot(command.pilot).cancelled:
+            self._add(pe.PilotCancelRequested(command.pilot, BY_USER))
+
+    def _pilot(self, number: int) -> Pilot:
+        pilot = self.draft.world.pilots.get(number)
+        if pilot is None:
+            raise Refused(f"there is no pilot p{number}: hpcdl pilots --all lists them", "unknown-pilot")
+        if pilot.over:
+            raise Refused(f"pilot p{number} is over already: {pilot.how}", "finished")
+        return pilot
 
     # --- ourselves -------------------------------------------------------------------------------------------------
 
@@ -338,5 +391,6 @@ def _expected(world: World, node: str, waiting: set[tuple[int, int]]) -> list[cm
             part = incarnation.part(node)
             if part is not None and not part.gone:
                 taken = (number, incarnation.number) not in waiting
-                found.append(cmd.Expected(number, incarnation.number, incarnation.membership, taken))
+                newest = max(part.since, incarnation.membership)
+                found.append(cmd.Expected(number, incarnation.number, newest, taken))
     return found

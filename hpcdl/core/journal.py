@@ -1,9 +1,10 @@
 """The journal that the Controller writes to: SQLite in the daemon, memory in the simulator and in tests."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
+from hpcdl.core.changed import changed
 from hpcdl.core.events import Event, Recorded
 from hpcdl.core.lifecycle import fold
 from hpcdl.core.model import Placement, World
@@ -22,9 +23,11 @@ class LeaseLost(JournalError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of an agent. `kind`: start (which names all `nodes`), open, suspend, end. `id`: from the journal.
+    """What is asked of an agent. `kind`: start (which names all `nodes`), open, rescale, leave, suspend, end.
 
-    Agents are idempotent by (job, incarnation, kind); requests with a fence below the highest seen are refused.
+    A rescale names the nodes of the new membership in the order of their ranks, and where they meet (`address`). `id`:
+    from the journal. Agents are idempotent by (job, incarnation, kind), of rescales the newest membership counts;
+    requests with a fence below the highest seen are refused.
     """
 
     kind: str
@@ -35,6 +38,7 @@ class Request:
     nodes: tuple[str, ...] = ()
     placement: Placement | None = None
     grace_s: float = 0.0
+    address: str = ""
     id: int = 0
 
 
@@ -86,7 +90,7 @@ class MemoryJournal:
         numbered = []
         for request in requests:
             self._last_request += 1
-            numbered.append(replace(request, id=self._last_request))
+            numbered.append(changed(request, id=self._last_request))
             self._outbox[self._last_request] = numbered[-1]
         for number in settled:
             self._outbox.pop(number, None)

@@ -6,8 +6,9 @@ profiles of it.
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
-from hpcdl.core.model import Incarnation, Job, Placement, World
+from hpcdl.core.model import Incarnation, Job, Part, Placement, World
 from hpcdl.core.profile import Observation, Seen, Timing
 from hpcdl.core.units import gpu_kind
 
@@ -42,6 +43,10 @@ def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: flo
         at = incarnation.asked_at  # from then on it finishes a step, and saves
         if at - since < LEAST_S:
             return
+    if incarnation.rescale_at is not None or incarnation.broken_at is not None:
+        return  # on which nodes that was, nobody can say
+    if incarnation.members and len(incarnation.members) < len(placement.shares):  # the others warm up
+        placement = replace(placement, shares=tuple(s for s in placement.shares if s.node in incarnation.members))
     if incarnation.ending is not None or len({len(share.gpus) for share in placement.shares}) != 1:
         return  # it may have been killed, or the placement is not one that a curve has a place for
     spot = (_kind_on(world, placement), len(placement.shares), placement.per_node)
@@ -80,6 +85,19 @@ def observe_save(world: World, job: Job, incarnation: Incarnation, at: float) ->
     aim = None if target is None else target.placement
     moves = aim is not None and aim.nodes != incarnation.nodes
     _took(world, job, "move_save_s" if moves else "save_s", at - incarnation.asked_at)
+
+
+def observe_rescale(world: World, job: Job, incarnation: Incarnation, seconds: float) -> None:
+    """Its ranks have formed a new membership in place: adds how long they did not train."""
+    before, after = incarnation.members_before, len(incarnation.members)
+    if before and before != after and math.isfinite(seconds) and seconds >= 0:
+        _took(world, job, "grow_s" if after > before else "shrink_s", seconds)
+
+
+def observe_join(world: World, job: Job, part: Part, at: float) -> None:
+    """Its processes on one more node can be taken in: adds how long they took, while the others trained."""
+    if part.asked_at and at >= part.asked_at:
+        _took(world, job, "join_s", at - part.asked_at)
 
 
 def seen_of(world: World, key: str) -> Seen | None:

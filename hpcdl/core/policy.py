@@ -1,8 +1,9 @@
 """The policy protocol and the registry. A policy has no hidden state and changes nothing: same view, same plan."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from typing import Protocol
 
+from hpcdl.core.pilot import Hole, Pilot, PilotChoice
 from hpcdl.core.plan import Plan, View
 
 
@@ -16,6 +17,19 @@ class Policy(Protocol):
 
     def decide(self, view: View) -> Plan:
         """The plan for a view. Pure; warm starts of solvers come from the jobs' last targets."""
+        ...
+
+
+class PilotPolicy(Protocol):
+    """Decides which pilots to submit into the holes, and which not to wait for any more. Pure."""
+
+    def __call__(
+        self, view: View, plan: Plan, pilots: Sequence[Pilot], holes: Sequence[Hole], known: Set[str]
+    ) -> PilotChoice:
+        """`plan`: the one that was just made for the view. `pilots`: those that live, and the last that ended.
+
+        `known`: nodes whose agents have come and that are not lost, those that are away included.
+        """
         ...
 
 

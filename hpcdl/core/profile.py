@@ -17,9 +17,9 @@ Point: TypeAlias = tuple[int, int, float]
 MAX_NODES = 100_000
 MAX_GPUS = 1_024
 _TIE = 1e-9
-_TIMES = ("startup_s", "save_s", "resume_s", "gate_s", "resume_up_s", "move_save_s", "move_s")
-_NONE = ("resume_up_s", "move_save_s", "move_s")
-_OPTIONAL = ("gate_s", "resume_up_s", "move_save_s", "move_s", "power_w", "spread", "times_spread")
+_NONE = ("resume_up_s", "move_save_s", "move_s", "grow_s", "shrink_s", "join_s")
+_TIMES = ("startup_s", "save_s", "resume_s", "gate_s", *_NONE)
+_OPTIONAL = ("gate_s", *_NONE, "power_w", "spread", "times_spread")
 MOST_TIMES_SPREAD = 5.0
 
 _Curve: TypeAlias = tuple[tuple[int, float], ...]
@@ -47,7 +47,8 @@ class Observation:
 class Timing:
     """How long something round a start or a suspend took: `seconds` in all, for `times` of it.
 
-    `what`: the time of `Profile` that it shows: startup_s, save_s, resume_s, resume_up_s, move_save_s or move_s.
+    `what`: the time of `Profile` that it shows: startup_s, save_s, resume_s, resume_up_s, move_save_s, move_s, grow_s,
+    shrink_s or join_s.
     """
 
     what: str
@@ -78,6 +79,9 @@ class Profile:
     save_s: from the suspend signal until the GPUs are seen free; `move_save_s` where it is to go to other nodes.
     resume_s: from the start of the resumed process to its first new step, its start-up included; `resume_up_s` on more
     GPUs than before, `move_s` on other nodes. The last three are as their plain namesakes where None.
+    grow_s, shrink_s: without progress while it takes nodes in or gives some back in place, by the job's own means; as a
+    suspend and resume where both are None. join_s: from the start of the processes on a node that is to be taken in
+    until they can be, while the others train on; as startup_s where None.
     power_w: what a GPU takes while it trains, 0 where it is not known.
     spread: relative standard error of the rates; 0 where they are taken as true.
     times_spread: how far starts, saves and resumes differ from one to the next: sigma of a lognormal factor on each.
@@ -96,6 +100,9 @@ class Profile:
     resume_up_s: float | None = None
     move_save_s: float | None = None
     move_s: float | None = None
+    grow_s: float | None = None
+    shrink_s: float | None = None
+    join_s: float | None = None
     power_w: float = 0.0
     spread: float = 0.0
     times_spread: float = 0.0
@@ -185,6 +192,14 @@ class Profile:
         """
         resume_s = self.resume_for(before, after, moved)
         return self.save_for(moved) + resume_s if running else resume_s
+
+    def rescale_for(self, before: int, after: int) -> float:
+        """Seconds without progress of going from `before` nodes to `after` in place.
+
+        Of a direction that is not known the other one says more than a suspend and resume would.
+        """
+        known = (self.grow_s, self.shrink_s) if after > before else (self.shrink_s, self.grow_s)
+        return next((seconds for seconds in known if seconds is not None), self.suspend_resume_s)
 
     def covers(self, gpus: int, nodes: int = 1) -> bool:
         """Whether the rate there lies between points; False where it is held flat or scaled down."""

@@ -1,15 +1,18 @@
 """From what is wanted to what must be asked: the difference between a plan and the world, in a safe order.
 
-Releases come before grants. A GPU is granted only when nothing holds it, and an agent has said so. The means is
-suspend and resume. Whatever a plan says, no GPU can be given twice: `holders` decides, not the plan.
+Releases come before grants. A GPU is granted only when nothing holds it, and an agent has said so. The means is a
+rescale in place where the job can (`rescaling`), else suspend and resume. Whatever a plan says, no GPU can be given
+twice: `holders` decides, not the plan.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from hpcdl.core.endings import slipped
 from hpcdl.core.events import EndRequested, Event, OpenRequested, RoleChanged, StartRequested, SuspendRequested
 from hpcdl.core.journal import Request
 from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, Part, Placement, Purpose, World
+from hpcdl.core.rescaling import Way, dismiss, settled, steer
 from hpcdl.core.units import GpuRef
 
 END_GRACE_S = 30.0
@@ -24,10 +27,18 @@ GATE_PATIENCE_S = 600.0
 
 @dataclass(slots=True)
 class Steps:
-    """Events to record and, with them, requests to send."""
+    """Events to record and, with them, requests to send; and when some steps are due that only time brings."""
 
     events: list[Event] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
+    wake_at: float | None = None
+
+    def take(self, way: Way) -> None:
+        """Adds what leads a job on in place."""
+        self.events += way.events
+        self.requests += way.requests
+        if way.wake_at is not None:
+            self.wake_at = way.wake_at if self.wake_at is None else min(self.wake_at, way.wake_at)
 
     def suspend(self, job: Job, incarnation: Incarnation, purpose: Purpose) -> None:
         """Asks for the handshake on every node of the incarnation."""
@@ -56,9 +67,8 @@ class Steps:
     def _ask(self, kind: str, job: Job, incarnation: Incarnation, grace_s: float) -> None:
         for part in incarnation.parts:
             if not part.gone:
-                self.requests.append(
-                    Request(kind, part.node, job.id, incarnation.number, incarnation.membership, grace_s=grace_s)
-                )
+                newest = max(incarnation.membership, part.since)
+                self.requests.append(Request(kind, part.node, job.id, incarnation.number, newest, grace_s=grace_s))
 
 
 def reconcile(world: World, now: float, still: set[int] | None = None) -> Steps:
@@ -71,12 +81,16 @@ def reconcile(world: World, now: float, still: set[int] | None = None) -> Steps:
     steps = Steps()
     grants: list[tuple[Job, Placement]] = []
     warm: list[tuple[Job, Placement]] = []
+    in_place: list[tuple[Job, Placement]] = []
     for number in sorted({*world.targets, *world.live} - still):  # ids rise with the submits
         job = world.jobs[number]
         target = world.targets.get(number)
-        placement = None if target is None else target.placement
+        placement = None if target is None else _without_leaving(world, job, target.placement)
         if placement is not None and _goes_on(world, job, placement):
             still.add(number)
+            continue
+        if placement is not None and _may_steer(world, job):
+            in_place.append((job, placement))
             continue
         _release(world, job, placement, steps, now)
         if placement is None or job.held or job.cancelling or job.final is not None or world.stopping:
@@ -86,6 +100,8 @@ def reconcile(world: World, now: float, still: set[int] | None = None) -> Steps:
         elif number in world.warm and job.gated is None and not placement.same_gpus(job.running.placement or placement):
             warm.append((job, placement))
     taken: set[GpuRef] = set()
+    for job, placement in in_place:
+        _rescale(world, job, placement, taken, steps, now)
     for job, placement in grants:
         if not _grant(world, job, placement, taken, steps, now) and job.id in world.warm and job.gated is None:
             warm.append((job, placement))
@@ -96,16 +112,72 @@ def reconcile(world: World, now: float, still: set[int] | None = None) -> Steps:
 
 
 def _goes_on(world: World, job: Job, target: Placement) -> bool:
-    """Whether the job runs, on one node, exactly as the plan has it: most jobs, at most decisions."""
+    """Whether the job runs exactly as the plan has it, and nobody waits for anything: most jobs, at most decisions."""
     if len(job.live) != 1 or job.held or job.cancelling or job.final is not None or world.stopping:
         return False
     running = job.live[0]
+    if running.state is not IncarnationState.RUNNING or running.ending is not None:
+        return False
+    if job.spec.rescale != "restart":
+        return running.placement == target and settled(running)
+    return running.placement is target and len(running.parts) == 1
+
+
+def _without_leaving(world: World, job: Job, target: Placement | None) -> Placement | None:
+    """A target without the nodes that are to be left now; None where too few remain for the job.
+
+    The policy gives such nodes to nobody new; but one that has not heard of it keeps what runs there.
+    """
+    if target is None or not any(world.nodes[node].leaving for node in target.nodes if node in world.nodes):
+        return target
+    shares = tuple(share for share in target.shares if not world.nodes[share.node].leaving)
+    return replace(target, shares=shares) if len(shares) >= job.spec.nodes else None
+
+
+def _may_steer(world: World, job: Job) -> bool:
+    """Whether the job runs, is to go on running, and its ranks can form new memberships."""
+    running = job.running
     return (
-        running.placement is target
-        and running.state is IncarnationState.RUNNING
+        job.spec.rescale != "restart"
+        and running is not None
         and running.ending is None
-        and len(running.parts) == 1
+        and running.state is IncarnationState.RUNNING
+        and not (job.held or job.cancelling or job.final is not None or world.stopping)
+        and _failed(running) is None
+        and any(part.stays for part in running.parts)
     )
+
+
+def _rescale(world: World, job: Job, target: Placement, taken: set[GpuRef], steps: Steps, now: float) -> None:
+    """Leads a running job on in place; or else suspends it, as any other."""
+    running = job.running
+    if running is None:
+        return
+
+    mine: set[GpuRef] = set()
+
+    def free(gpus: Iterable[GpuRef]) -> bool:
+        wanted = tuple(gpus)
+        if not _free(world, wanted, taken):
+            return False
+        mine.update(wanted)
+        return True
+
+    way = steer(world, job, running, target, free, now)
+    if way is None:
+        _release(world, job, target, steps, now)
+    elif way.over:
+        steps.end(job, running, way.cause, END_GRACE_S, way.over)
+    elif way.suspend:
+        steps.suspend(job, running, Purpose.PREEMPT)
+    else:
+        steps.take(way)
+        taken |= mine
+
+
+def _failed(running: Incarnation) -> Part | None:
+    """A member that ended by its own doing, or as the training did; None: at most some slipped away."""
+    return next((part for part in running.training if part.exited and not part.leaving and not slipped(part)), None)
 
 
 def _release(world: World, job: Job, target: Placement | None, steps: Steps, now: float) -> None:
@@ -120,14 +192,19 @@ def _release(world: World, job: Job, target: Placement | None, steps: Steps, now
             steps.end(job, gated, Cause.INFRASTRUCTURE, 5.0, "a part of its warm start ended")
     if running is None or running.ending is not None:
         return
+    over = bool(running.members) and running.state is IncarnationState.RUNNING and _failed(running) is not None
+    if over:
+        steps.take(dismiss(job, running))
     if job.cancelling:
         steps.end(job, running, Cause.CANCELLED, min(job.spec.grace_s, END_GRACE_S), "cancelled by its user")
         return
-    broken = _gang_broken(running, now)
+    broken = _gang_broken(job, running, now)
     if world.stopping_now:
         steps.end(job, running, Cause.PREEMPTED, 0.0, "the daemon was stopped at once")
     elif broken is not None:
         steps.end(job, running, Cause.INFRASTRUCTURE, END_GRACE_S, broken)
+    elif over and target is not None and not (job.held or world.stopping):
+        return  # a member is through: the others follow, there is nothing to rescale
     elif running.state is IncarnationState.RUNNING:
         _suspend_or_keep(world, job, running, target, steps)
 
@@ -150,22 +227,25 @@ def _gate_broken(gated: Incarnation) -> bool:
     return any(part.exited or part.lost for part in gated.parts)
 
 
-def _gang_broken(incarnation: Incarnation, now: float) -> str | None:
+def _gang_broken(job: Job, incarnation: Incarnation, now: float) -> str | None:
     """Why the remaining parts of a job on several nodes have to end, or None.
 
     Either a part failed or was lost, or the writer's part ended well more than STRAGGLER_S ago.
     """
-    gone = [part for part in incarnation.parts if part.exited or part.lost]
-    if not gone or len(gone) == len(incarnation.parts):
+    elastic = job.spec.rescale != "restart"  # the others go on without what slipped away
+    parts = [part for part in incarnation.training if not (part.leaving or (elastic and slipped(part)))]
+    gone = [part for part in parts if part.exited or part.lost]
+    if not gone or len(gone) == len(parts):
         return None
+    writer = incarnation.part(incarnation.writer) or parts[0]
     saving = incarnation.state is IncarnationState.SAVING
     bad = next((part for part in gone if _broke(part, saving)), None)
-    if saving and bad is not incarnation.parts[0]:
+    if saving and bad is not writer:
         return None  # the writer may still save; the agents' own grace bounds it
     if bad is not None:
         return f"its part on {bad.node} ended"
     # While the writer goes on the job does: it may evaluate or export long after the others are through.
-    since = incarnation.parts[0].exited_at
+    since = writer.exited_at
     late = since is not None and now - since > STRAGGLER_S
     return f"its part on {gone[0].node} ended {STRAGGLER_S:.0f} s ago" if late else None
 

@@ -29,6 +29,12 @@ TRANSITIONS: dict[tuple[IncarnationState | None, type[ev.Event]], IncarnationSta
     (_R, ev.Saved): _R,
     (_R, ev.Noted): _R,
     (_R, ev.RoleChanged): _R,
+    (_R, ev.JoinRequested): _R,
+    (_R, ev.RescaleRequested): _R,
+    (_R, ev.LeaveRequested): _R,
+    (_R, ev.LeftBehind): _R,
+    (_R, ev.Reformed): _R,
+    (_R, ev.Broken): _R,
     (_R, ev.SuspendRequested): _S,
     (_R, ev.EndRequested): _R,
     (_R, ev.Exited): _R,
@@ -40,6 +46,9 @@ TRANSITIONS: dict[tuple[IncarnationState | None, type[ev.Event]], IncarnationSta
     (_S, ev.Progressed): _S,
     (_S, ev.Saved): _S,
     (_S, ev.Noted): _S,
+    (_S, ev.LeftBehind): _S,
+    (_S, ev.Reformed): _S,
+    (_S, ev.Broken): _S,
     (_S, ev.EndRequested): _S,
     (_S, ev.Exited): _S,
     (_S, ev.GpusFreed): _S,
@@ -56,6 +65,10 @@ def state_of(job: Job) -> JobState:
     if running is not None:
         if running.state is IncarnationState.SAVING:
             return JobState.RESCALING if running.purpose is Purpose.RESCALE else JobState.SUSPENDING
+        if job.spec.rescale != "restart" and running.ready_at is None:
+            return JobState.STARTING
+        if running.members:
+            return JobState.RUNNING if running.rescale_at is None else JobState.RESCALING
         return JobState.RUNNING if all(part.started for part in running.parts) else JobState.STARTING
     return JobState.SUSPENDED if job.suspended or job.held else JobState.QUEUED
 
@@ -74,7 +87,12 @@ def accepts(world: World, event: ev.Report) -> bool:
     if incarnation is None or (incarnation.state, type(event)) not in TRANSITIONS:
         return False
     part = incarnation.part(event.node)
-    if part is None or part.lost or event.membership != incarnation.membership:
+    if part is None or part.lost:
+        return False
+    if isinstance(event, ev.Reformed | ev.Broken):
+        current = event.membership == incarnation.membership and part.node in incarnation.members
+        return current and (isinstance(event, ev.Broken) or incarnation.rescale_at is not None)
+    if not (event.membership == part.since or part.since <= event.membership <= incarnation.membership):
         return False
     if isinstance(event, ev.Exited):
         return not part.exited
@@ -82,4 +100,7 @@ def accepts(world: World, event: ev.Report) -> bool:
         return part.exited and not part.freed
     if isinstance(event, ev.Started):
         return not part.started
+    if isinstance(event, ev.Progressed | ev.TrainerReady):
+        # What was left out of its membership, or is no part of one yet, is not where the job stands.
+        return not part.leaving and (not incarnation.members or part.node in incarnation.members)
     return True

@@ -19,11 +19,16 @@ def validate(world: World) -> None:
                 raise ValueError(f"job {job.id}: incarnation {incarnation.number} > last {job.last_incarnation}")
             if incarnation.placement is None:
                 continue
-            for gpu in incarnation.placement.gpus:
-                part = incarnation.part(gpu.node)
-                if part is None:
-                    raise ValueError(f"job {job.id}.{incarnation.number} has GPU {gpu} and no part on that node")
-                if not (part.freed or part.lost):
+            for share in incarnation.placement.shares:
+                part = incarnation.part(share.node)
+                if part is None or part.gpus != share.gpus:
+                    raise ValueError(f"job {job.id}.{incarnation.number} has {share} and no such part")
+            if len({part.node for part in incarnation.parts}) != len(incarnation.parts):
+                raise ValueError(f"job {job.id}.{incarnation.number} has two parts on one node: {incarnation.nodes}")
+            if not set(incarnation.nodes).issuperset(incarnation.members):
+                raise ValueError(f"job {job.id}.{incarnation.number}: members {incarnation.members} without a part")
+            for part in incarnation.parts:
+                for gpu in (GpuRef(part.node, index) for index in part.gpus if not (part.freed or part.lost)):
                     if gpu in expected:
                         raise ValueError(f"GPU {gpu} is in jobs {expected[gpu][0]} and {job.id}")
                     expected[gpu] = (job.id, incarnation.number)

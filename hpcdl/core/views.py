@@ -1,16 +1,16 @@
 """From the world to what a policy sees of it. What has not changed since the last view is taken from there."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from hpcdl.core.lifecycle import Touched
-from hpcdl.core.model import GpuInfo, Job, Node, Target, World
+from hpcdl.core.model import IncarnationState, Job, Target, World
 from hpcdl.core.observing import seen_of
-from hpcdl.core.plan import JobView, NodeView, Profiles, View
+from hpcdl.core.plan import JobView, Profiles, View
 from hpcdl.core.profile import Profile, Seen, Timing
 from hpcdl.core.sorting import Sorted
+from hpcdl.core.standing import StandingNodes, There
 from hpcdl.core.transitions import state_of
-from hpcdl.core.units import count, gpu_kind
+from hpcdl.core.units import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +33,16 @@ class _Learnt:
     profile: Profile | None
 
 
-@dataclass(frozen=True, slots=True)
-class _There:
-    """The nodes of a view, and what follows from them alone."""
-
-    nodes: tuple[NodeView, ...]
-    bare: frozenset[str]
-    largest: int
-    memo: dict[str, Any]
-
-
 class Views:
     """Makes views, one after another, of one world as it goes on. Only a cache: `Views().build` gives the same."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, _MadeOf] = {}
-        self._nodes: dict[str, tuple[tuple[GpuInfo, ...], NodeView]] = {}
+        self._standing = StandingNodes()
         self._learnt_of: dict[str, _Learnt] = {}
         self._sorted = Sorted()
         self._restless: set[int] = set()
-        self._there: _There | None = None
-        self._free: dict[str, tuple[int, ...]] = {}
+        self._there: There | None = None
         self._made_with: tuple[int, bool, Profiles] | None = None
 
     def build(self, world: World, profiles: Profiles, now: float, touched: Touched | None = None) -> View:
@@ -61,9 +50,9 @@ class Views:
 
         `touched`: all to which anything has happened since the view before; None: it may have been anything.
         """
-        if touched is None or touched.nodes or self._there is None:
-            self._there = self._look(world)
-            self._free.clear()
+        changed_nodes = None if touched is None else touched.nodes
+        if changed_nodes is None or changed_nodes or self._there is None:
+            self._there = self._standing.look(world, None if self._there is None else changed_nodes)
             self._learnt_of.clear()  # what is learnt is for the nodes that there are
         there = self._there
         largest = there.largest
@@ -79,37 +68,11 @@ class Views:
             changed = {*self._sorted.jobs, *world.active}
         for number in sorted(self._restless.union(changed)):
             self._update(world, number, profiles, now, largest)
-        view = View(now, there.nodes, self._sorted.all(), world.objective, there.bare)
+        view = View(now, there.nodes, self._sorted.all(), world.objective, there.bare, world.gaps)
         view.memo.update(self._sorted.memo())
         view.memo.update(there.memo)
-        view.memo["free"] = self._free_of(view)
+        view.memo["free"] = self._standing.free(self._sorted.changed_nodes(), view.held)
         return view
-
-    def _free_of(self, view: View) -> dict[str, tuple[int, ...]]:
-        changed = self._sorted.changed_nodes()
-        if not self._free:
-            self._free = dict(view.free)
-        elif changed:
-            held, none = view.held, frozenset[int]()
-            for name in changed & self._free.keys():
-                self._free[name] = tuple(sorted(view.gpus[name] - held.get(name, none)))
-        return self._free.copy()
-
-    def _look(self, world: World) -> _There:
-        nodes, bare = [], []
-        for name in sorted(world.nodes):
-            node = world.nodes[name]
-            if not node.connected or node.lost:
-                continue
-            view = self._node(node)
-            if view.gpus:
-                nodes.append(view)
-            elif node.gpus:
-                bare.append(name)
-        largest = max((len(node.gpus) for node in world.nodes.values()), default=0)
-        found = View(0.0, tuple(nodes), ())
-        memo = {"kinds": found.kinds, "gpus": found.gpus}
-        return _There(found.nodes, frozenset(bare), largest, memo)
 
     def _update(self, world: World, number: int, profiles: Profiles, now: float, largest: int) -> None:
         if number not in world.active:
@@ -124,16 +87,6 @@ class Views:
             self._restless.add(number)
         else:
             self._restless.discard(number)
-
-    def _node(self, node: Node) -> NodeView:
-        known = self._nodes.get(node.name)
-        if known is not None and known[0] is node.gpus:
-            return known[1]
-        names = {gpu.name for gpu in node.gpus}
-        kind = gpu_kind(names.pop()) if len(names) == 1 else ""
-        view = NodeView(node.name, node.usable(), kind)
-        self._nodes[node.name] = (node.gpus, view)
-        return view
 
     def _job(self, world: World, job: Job, profiles: Profiles, now: float, largest: int) -> JobView:
         target = world.targets.get(job.id)
@@ -218,9 +171,25 @@ def _job_view(
         gate=spec.gate and not job.warm_failed,
         ahead_since=None if job.gated is None else job.gated.requested_at,
         at_gate=job.gated is not None and all(part.at_gate for part in job.gated.parts),
-        held_since=None if running is None else running.granted_at or running.requested_at,
+        held_since=None if running is None else running.placed_at or running.granted_at or running.requested_at,
         accuracy=job.accuracy,
         accuracy_target=spec.accuracy_target,
+        rescale=spec.rescale,
+        in_place=_in_place(job),
+        rescaling=running is not None and running.rescale_at is not None,
+        members=() if running is None else running.members,
+        weight=spec.weight,
+    )
+
+
+def _in_place(job: Job) -> bool:
+    running = job.running
+    return (
+        job.spec.rescale != "restart"
+        and running is not None
+        and running.membership > 0
+        and running.state is IncarnationState.RUNNING
+        and running.ending is None
     )
 
 

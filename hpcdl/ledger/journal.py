@@ -1,7 +1,7 @@
 """`Journal` in SQLite: what was appended is on the disk when `append` returns, or nothing of it ever is."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -130,7 +130,8 @@ class SqliteJournal:
                     connection.exec_driver_sql(schema.ADD_EVENT, event_rows)
                     projections.write(connection, touched.rows(draft.world))
                 if numbered:
-                    rows = [(each.id, seq, each.kind, dumps(to_json(each)), "pending") for each in numbered]
+                    bodies = _bodies(numbered)
+                    rows = [(each.id, seq, each.kind, next(bodies), "pending") for each in numbered]
                     connection.exec_driver_sql(schema.ADD_REQUEST, rows)
                 if settled:
                     connection.exec_driver_sql(schema.SETTLE, [(number,) for number in settled])
@@ -368,3 +369,18 @@ class SqliteJournal:
             connection.execute(delete(schema.event).where(schema.event.c.seq <= last))
             outbox = schema.outbox
             connection.execute(delete(outbox).where(outbox.c.state == "settled", outbox.c.seq <= last))
+
+
+def _bodies(requests: Iterable[Request]) -> Iterator[str]:
+    """Requests as JSON. Those to all nodes of a job name the same nodes and GPUs, which are written down once."""
+    known: dict[int, str] = {}
+    for request in requests:
+        plain = to_json(replace(request, nodes=(), placement=None))
+        shared = []
+        for name in ("nodes", "placement"):
+            value = getattr(request, name)
+            if id(value) not in known:  # they live as long as the requests do
+                known[id(value)] = dumps(to_json(value))
+            del plain[name]
+            shared.append(f'"{name}":{known[id(value)]}')
+        yield f"{dumps(plain)[:-1]},{','.join(shared)}}}"

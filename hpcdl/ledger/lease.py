@@ -71,7 +71,8 @@ class Holder:
 
     def __str__(self) -> str:
         when = datetime.fromtimestamp(self.since).astimezone().isoformat(" ", "seconds")
-        inside = f" in batch job {self.batch_job}" if self.batch_job else ""
+        parts = (self.batch_job or "").split(":")  # kind, id, start, cluster: for people the id
+        inside = f" in batch job {parts[1] if len(parts) > 1 else parts[0]}" if self.batch_job else ""
         return f"process {self.pid} on {self.host}{inside} since {when}"
 
 

@@ -47,7 +47,11 @@ class WelcomeMessage:
 
 @dataclass(frozen=True, slots=True)
 class InventoryMessage:
-    """Agent: what it has. GPUs that something stale still holds are `dirty`."""
+    """Agent: what it has. GPUs that something stale still holds are `dirty`.
+
+    `allocation`: the id of the batch job that it runs in, "" outside of any; `left_s`: how long until that ends, None
+    where that is not known (no clocks are compared). `place`: where the node is in the network.
+    """
 
     gpus: tuple[GpuInfo, ...]
     cpus: int
@@ -55,6 +59,17 @@ class InventoryMessage:
     pid: int
     boot_id: str
     emulated: bool
+    allocation: str = ""
+    left_s: float | None = None
+    place: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingMessage:
+    """Agent: the batch system takes the node back, in `left_s` (None: nobody knows when); everything is to leave it."""
+
+    left_s: float | None
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +160,7 @@ Message = (
     | RecordedMessage
     | ForgetMessage
     | HeartbeatMessage
+    | LeavingMessage
     | ByeMessage
 )
 
@@ -158,6 +174,7 @@ _TYPES: dict[str, type[Any]] = {
     "recorded": RecordedMessage,
     "forget": ForgetMessage,
     "heartbeat": HeartbeatMessage,
+    "leaving": LeavingMessage,
     "bye": ByeMessage,
 }
 _NAMES = {kind: name for name, kind in _TYPES.items()}

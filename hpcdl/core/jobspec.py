@@ -1,0 +1,135 @@
+"""What a user submits. Values only."""
+
+import math
+import re
+from dataclasses import dataclass
+
+SIGNAL_PRESETS: dict[str, str | None] = {
+    "hpcdl": "SIGTSTP",
+    "lightning": "SIGUSR1",
+    "submitit": "SIGUSR2",
+    "hf": "SIGTERM",
+    "none": None,
+}
+"""How a trainer is asked to checkpoint and exit; None: it cannot be asked, only ended."""
+
+
+RESCALES = ("restart", "torchrun", "in-process")
+"""How a job goes to other nodes: suspend and resume; torchrun's elastic agent; or its ranks re-form in place."""
+
+ECT_CLASSES: dict[str, float] = {"urgent": 0.0, "prior": 1.0, "normal": 2.0}
+"""GENIE's classes of expected completion times: so many times its time alone on one GPU after its submit (eq. 9)."""
+
+LARGEST = 1 << 53
+"""Whole numbers beyond this are no counts of anything: JSON's readers round them, and SQLite refuses them."""
+
+
+def _has_bytes(text: str) -> bool:
+    """Whether the text can be passed to the operating system: it may hold undecodable bytes, but no lone surrogate."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a user submitted. Raises ValueError where a value makes no sense.
+
+    `gpus_min`, `gpus_max`: GPUs on each of `nodes` nodes; None as the maximum: as many as a node has. `profile`: the
+    name of its scaling profile. `steps`: training steps in all. `after`: jobs that must be DONE before it starts.
+    `retries`: starts after a user error. `checkpoint_dir`: None is a folder in the daemon's home. `grace_s`: seconds to
+    checkpoint in. `signal`: a key of SIGNAL_PRESETS. `progress_regex`: finds the step in its output. `gate`: its
+    command is run through `hpcdl.trainer.gate`, so it may be started ahead of its GPUs. `gpus_counts`: the only numbers
+    of GPUs on each node that it can train on, ascending; empty: every one of its range. `nodes_max`: it may have from
+    `nodes` to that many; None: exactly `nodes`. `deadline`: when it is to be finished, in seconds since the epoch.
+    `model`: what it trains; a profile that is learnt is kept under it. `accuracy_target`: its script ends once the
+    metric that it reports has reached this, however many steps that takes. `ect`: a key of ECT_CLASSES, from which its
+    deadline is worked out when it is submitted. `rescale`: one of RESCALES. `weight`: what it counts
+    under the objective `priority`.
+    """
+
+    command: tuple[str, ...]
+    name: str
+    user: str = ""
+    cwd: str = "/"
+    gpus_min: int = 1
+    gpus_max: int | None = 1
+    nodes: int = 1
+    profile: str | None = None
+    steps: int | None = None
+    after: tuple[int, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    retries: int = 0
+    checkpoint_dir: str | None = None
+    grace_s: float = 60.0
+    signal: str = "hpcdl"
+    progress_regex: str | None = None
+    gate: bool = False
+    gpus_counts: tuple[int, ...] = ()
+    nodes_max: int | None = None
+    deadline: float | None = None
+    model: str | None = None
+    accuracy_target: float | None = None
+    ect: str | None = None
+    rescale: str = "restart"
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.command or not self.command[0]:
+            raise ValueError("a job needs a command")
+        if not self.name or len(self.name) > 200 or not self.name.isprintable():
+            raise ValueError("a job's name must have 1 to 200 printable characters")
+        if self.gpus_min < 1 or (self.gpus_max is not None and self.gpus_max < self.gpus_min):
+            raise ValueError(f"gpus {self.gpus_min}:{self.gpus_max}: needs 1 <= MIN <= MAX")
+        if not 1 <= self.nodes <= 100_000:
+            raise ValueError(f"nodes must be from 1 to 100000, got {self.nodes}")
+        if self.nodes_max is not None and not self.nodes <= self.nodes_max <= 100_000:
+            raise ValueError(f"nodes {self.nodes}:{self.nodes_max}: needs MIN <= MAX <= 100000")
+        if self.ect is not None and self.ect not in ECT_CLASSES:
+            raise ValueError(f"the deadline's class must be one of {', '.join(ECT_CLASSES)}, got {self.ect!r}")
+        if self.gpus_counts:
+            counts = self.gpus_counts
+            if list(counts) != sorted(set(counts)) or (counts[0], counts[-1]) != (self.gpus_min, self.gpus_max):
+                raise ValueError(f"gpus {counts}: must be ascending and distinct, from the minimum to the maximum")
+        for what, value in (("deadline", self.deadline), ("accuracy target", self.accuracy_target)):
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"the {what} must be a finite number, got {value}")
+        if self.steps is not None and not 1 <= self.steps <= LARGEST:
+            raise ValueError(f"steps must be from 1 to {LARGEST}, got {self.steps}")
+        if not 0 <= self.retries <= LARGEST or max(self.gpus_min, self.gpus_max or 0) > LARGEST:
+            raise ValueError(f"retries and GPUs must be numbers from 0 to {LARGEST}")
+        if not 0 < self.grace_s <= 86_400:
+            raise ValueError(f"grace must be from 0 to 86400 seconds, got {self.grace_s}")
+        if self.rescale not in RESCALES:
+            raise ValueError(f"rescale must be one of {', '.join(RESCALES)}, got {self.rescale!r}")
+        if self.rescale != "restart" and self.gate:
+            raise ValueError(
+                f"a job that is rescaled by {self.rescale} waits for its ranks by itself: leave out the gate"
+            )
+        if not (0 < self.weight <= 1e9):
+            raise ValueError(f"the weight must be above 0, and at most 1e9, got {self.weight}")
+        if self.signal not in SIGNAL_PRESETS:
+            raise ValueError(f"signal must be one of {', '.join(SIGNAL_PRESETS)}, got {self.signal!r}")
+        texts = (*self.command, self.cwd, self.checkpoint_dir or "", *(part for pair in self.env for part in pair))
+        if any("\0" in text for text in texts):
+            raise ValueError("command, folders and environment must not hold NUL characters")
+        if not all(map(_has_bytes, texts)):
+            raise ValueError("command, folders and environment must be text that can be written as UTF-8")
+        for what, path in (("cwd", self.cwd), ("checkpoint folder", self.checkpoint_dir)):
+            if path is not None and not path.startswith("/"):
+                raise ValueError(f"the {what} must be an absolute path, got {path!r}")
+        if self.progress_regex is not None:
+            try:
+                re.compile(self.progress_regex)
+            except re.error as error:
+                raise ValueError(f"the progress expression {self.progress_regex!r} is not one: {error}") from error
+        if any(not key or "=" in key for key, _ in self.env):
+            raise ValueError("an environment variable's name must not be empty or hold '='")
+
+    @property
+    def learns_as(self) -> str:
+        """What jobs that scale alike have in common: what they train, and by which script."""
+        script = next((part for part in self.command if part.endswith(".py")), self.command[0])
+        return f"{(self.model or self.name).lower()} @ {script.rpartition('/')[2]}"

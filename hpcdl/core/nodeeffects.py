@@ -1,0 +1,140 @@
+"""What the events of nodes and of the daemon do to the world; `effects` has the table."""
+
+from dataclasses import replace
+
+from hpcdl.core import events as ev
+from hpcdl.core.changed import changed
+from hpcdl.core.changing import jobs_on, put_part, put_settled, release, story
+from hpcdl.core.model import RESTARTED, Node, World
+
+GAPS = 64
+"""Changes of the set of nodes that are remembered."""
+
+
+UNTIL_CHANGED_S = 30.0
+"""An end that is told this much otherwise than before is another one; less is rounding."""
+
+
+def _another_run(old: Node, event: ev.NodeJoined, at: float) -> bool:
+    """Whether the batch job has begun anew under the same id: another agent, past the end that was told, or later."""
+    if old.until is None or old.agent_pid == event.agent_pid:
+        return False
+    return at > old.until or (event.until is not None and event.until > old.until + UNTIL_CHANGED_S)
+
+
+def node_joined(world: World, event: ev.NodeJoined, at: float) -> None:
+    old = world.nodes.get(event.node)
+    same_log = old is not None and old.log_id == event.log_id
+    stayed = old is not None and not old.lost
+    same_place = old is not None and old.allocation == event.allocation and not _another_run(old, event, at)
+    if old is None or not stayed:
+        _changed_nodes(world, at)
+    world.nodes[event.node] = Node(
+        name=event.node,
+        gpus=event.gpus,
+        cpus=event.cpus,
+        memory_mib=event.memory_mib,
+        agent_pid=event.agent_pid,
+        boot_id=event.boot_id,
+        emulated=event.emulated,
+        connected=True,
+        since=at,
+        log_id=event.log_id,
+        reports_seen=old.reports_seen if old is not None and same_log else 0,
+        joined_at=old.joined_at if old is not None and stayed else at,
+        until=old.until if old is not None and stayed and event.until is None and same_place else event.until,
+        place=event.place,
+        leaving=old is not None and stayed and same_log and same_place and old.leaving,
+        allocation=event.allocation,
+    )
+
+
+def _changed_nodes(world: World, at: float) -> None:
+    """What comes or goes at the same moment is one change of the set of nodes."""
+    if at > world.nodes_changed_at:
+        if world.nodes_changed_at:
+            world.gaps = (*world.gaps[1 - GAPS :], at - world.nodes_changed_at)
+        world.nodes_changed_at = at
+
+
+def _known_node(world: World, event: ev.NodeEvent) -> Node:
+    node = world.nodes.get(event.node)
+    if node is None:
+        raise story(world, event, f"no such node {event.node}")
+    return node
+
+
+def node_silent(world: World, event: ev.NodeSilent, at: float) -> None:
+    node = _known_node(world, event)
+    reason = node.reason if node.leaving and node.reason else event.reason  # its agent had announced that it goes
+    world.nodes[event.node] = changed(node, connected=False, reason=reason, since=at)
+
+
+def node_lost(world: World, event: ev.NodeLost, at: float) -> None:
+    node = _known_node(world, event)
+    _changed_nodes(world, at)
+    world.nodes[event.node] = changed(node, connected=False, lost=True, reason=event.reason, since=at)
+    for number in dict.fromkeys(jobs_on(world, event.node)):
+        for incarnation in world.jobs[number].live:
+            part = incarnation.part(event.node)
+            if part is not None and not part.gone:
+                release(world, (number, incarnation.number), part)
+                # What has exited was not ended by the loss; only its GPUs went with the node.
+                gone = changed(part, freed=True) if part.exited else changed(part, lost=True, detail=event.reason)
+                put_settled(world, world.jobs[number], put_part(incarnation, gone), at)
+
+
+def node_leaves(world: World, event: ev.NodeLeaves, at: float) -> None:
+    node = _known_node(world, event)
+    _changed_nodes(world, at)
+    world.nodes[event.node] = changed(node, leaving=event.now, until=event.until, reason=event.reason)
+
+
+def gpu_changed(world: World, event: ev.GpuChanged, at: float) -> None:
+    node = _known_node(world, event)
+    gpus = tuple(
+        replace(gpu, state=event.state, detail=event.detail) if gpu.index == event.index else gpu for gpu in node.gpus
+    )
+    world.nodes[event.node] = changed(node, gpus=gpus)
+
+
+def reports_seen(world: World, event: ev.ReportsSeen, at: float) -> None:
+    world.nodes[event.node] = changed(_known_node(world, event), reports_seen=event.number)
+
+
+def daemon_started(world: World, event: ev.DaemonStarted, at: float) -> None:
+    if event.fence <= world.fence:
+        raise story(world, event, f"fence {event.fence} is not above {world.fence}")
+    world.fence = event.fence
+    world.stopping = world.stopping_now = False
+    for name, node in world.nodes.items():
+        if node.connected:
+            world.nodes[name] = changed(node, connected=False, reason=RESTARTED, since=at)
+
+
+def daemon_stopping(world: World, event: ev.DaemonStopping, at: float) -> None:
+    world.stopping = True
+    world.stopping_now = world.stopping_now or event.now
+
+
+def policy_chosen(world: World, event: ev.PolicyChosen, at: float) -> None:
+    world.policy = event.policy
+
+
+def objective_chosen(world: World, event: ev.ObjectiveChosen, at: float) -> None:
+    world.objective = event.objective
+
+
+def plan_adopted(world: World, event: ev.PlanAdopted, at: float) -> None:
+    targets = dict(world.targets)
+    for target in event.targets:
+        if target.placement is None:
+            targets.pop(target.job, None)
+        else:
+            targets[target.job] = target
+    world.targets = targets
+    world.warm = event.warm
+
+
+def trouble_seen(world: World, event: ev.TroubleSeen, at: float) -> None:
+    """Told to people; changes nothing."""

@@ -1,0 +1,63 @@
+"""What the events of pilots do to the world; `effects` has the table."""
+
+from dataclasses import replace
+
+from hpcdl.core import pilotevents as pe
+from hpcdl.core.changing import story
+from hpcdl.core.eventbase import PilotEvent
+from hpcdl.core.model import World
+from hpcdl.core.pilot import BatchState, Pilot
+
+KEPT = 64
+"""Pilots that have ended and are remembered."""
+
+
+def pilot_requested(world: World, event: pe.PilotRequested, at: float) -> None:
+    if event.pilot != world.next_pilot:
+        raise story(world, event, f"the next pilot is {world.next_pilot}, not {event.pilot}")
+    over = [number for number, pilot in world.pilots.items() if pilot.over]
+    for number in over[: max(0, len(over) - KEPT)]:
+        del world.pilots[number]
+    world.pilots[event.pilot] = Pilot(event.pilot, event.spec, since=at, asked_at=at)
+    world.next_pilot = event.pilot + 1
+
+
+def _living(world: World, event: PilotEvent) -> Pilot:
+    pilot = world.pilots.get(event.pilot)
+    if pilot is None or pilot.over:
+        raise story(world, event, f"no pilot {event.pilot} lives")
+    return pilot
+
+
+def pilot_submitted(world: World, event: pe.PilotSubmitted, at: float) -> None:
+    pilot = _living(world, event)
+    if pilot.batch_id:
+        raise story(world, event, f"pilot {event.pilot} is batch job {pilot.batch_id} already")
+    world.pilots[event.pilot] = replace(pilot, batch_id=event.batch_id, since=at)
+
+
+def pilot_refused(world: World, event: pe.PilotRefused, at: float) -> None:
+    world.pilots[event.pilot] = replace(_living(world, event), how=event.reason or "refused", refused=True, since=at)
+
+
+def pilot_seen(world: World, event: pe.PilotSeen, at: float) -> None:
+    pilot = _living(world, event)
+    job, before = event.job, pilot.job
+    known = BatchState.PENDING if before is None else before.state
+    ran = None if before is None else (before.started_at, before.nodes)
+    # Another reason is no news for how long it waits: some batch systems count hosts in theirs.
+    same = job.state is known and (job.state is BatchState.PENDING or (job.started_at, job.nodes) == ran)
+    world.pilots[event.pilot] = replace(pilot, job=job, since=pilot.since if same else at)
+
+
+def pilot_cancel_requested(world: World, event: pe.PilotCancelRequested, at: float) -> None:
+    world.pilots[event.pilot] = replace(_living(world, event), cancelled=event.why or "cancelled")
+
+
+def pilot_ended(world: World, event: pe.PilotEnded, at: float) -> None:
+    pilot = _living(world, event)
+    job, before = event.job or pilot.job, pilot.job
+    if job is not None and before is not None and job.started_at is None and not job.nodes:
+        # Of one that is over, batch systems may tell less; that it ran is not forgotten.
+        job = replace(job, started_at=before.started_at, nodes=before.nodes)
+    world.pilots[event.pilot] = replace(pilot, job=job, how=event.how or "ended", since=at)
