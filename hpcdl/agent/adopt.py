@@ -5,11 +5,20 @@ from collections.abc import Collection
 
 from hpcdl.agent import processes, start
 from hpcdl.agent.reports import Key
+from hpcdl.wire.messages import RequestMessage
 
 
 def never_started(found: start.Found) -> bool:
     """Whether the run folder was made, and its maker died before there was a trainer."""
     return start.is_free(found.folder) and not start.read_records(found.folder)
+
+
+def left_over(found: start.Found, order: RequestMessage | None) -> bool:
+    """Whether the run folder is of an earlier start in the same incarnation, of which nothing is left: its node left
+    the incarnation, and was asked to join it again."""
+    if order is None or found.start is None or not found.start.request:
+        return False
+    return found.start.request != order.request.id and start.is_free(found.folder)
 
 
 def sweep(instance: str, node: str, known: Collection[Key]) -> int:

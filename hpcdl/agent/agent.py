@@ -14,9 +14,11 @@ from hpcdl.agent.connection import Connection, Rejected
 from hpcdl.agent.folder import EMULATED, Heard, still_ours
 from hpcdl.agent.gpus import Gpus
 from hpcdl.agent.grants import Grants
-from hpcdl.agent.incarnations import Part, Site, Stage
+from hpcdl.agent.incarnations import Part
+from hpcdl.agent.leaving import Leaving, Stay
 from hpcdl.agent.orders import Limits
 from hpcdl.agent.reports import Key, ReportLog, boottime
+from hpcdl.agent.site import Site, Stage
 from hpcdl.core.commands import Expected
 from hpcdl.core.events import Exited, GpusFreed
 from hpcdl.core.model import Cause
@@ -27,6 +29,7 @@ from hpcdl.wire.messages import (
     HeartbeatMessage,
     HelloMessage,
     InventoryMessage,
+    LeavingMessage,
     RequestMessage,
     WelcomeMessage,
 )
@@ -54,6 +57,7 @@ class Agent:
         source: GpuSource,
         reports: ReportLog,
         stderr: int,
+        stay: Stay,
     ) -> None:
         """`run`: the node's folder, whose lock we hold. `stderr`: where supervisors say what no record can tell."""
         self.instance = instance
@@ -73,8 +77,11 @@ class Agent:
         self._lease_s = reports.lease_s or LEASE_S
         self._lapsed = False
         self._fresh_start: dict[Key, RequestMessage] = {}
+        self._free_before: set[Key] = set()  # run folders of an earlier agent's of which nothing is left
         self._bye_at: float | None = None
-        self._dismissed = asyncio.Event()
+        self._hurried = asyncio.Event()  # the end is near: dismissed, or the node goes
+        self._leaving = Leaving(stay, boottime())
+        self._leaves = asyncio.Event()
         self._connection = Connection(home, self)
         self._over = asyncio.Event()
 
@@ -107,26 +114,33 @@ class Agent:
         for found in await asyncio.to_thread(lambda: list(start.find(self._run))):
             order = self.reports.requests.get(found.key, {}).get("start")
             marks = self.reports.unreported(found.key)
-            if await asyncio.to_thread(adopt.never_started, found):
+            if await asyncio.to_thread(adopt.left_over, found, order):
+                shutil.rmtree(found.folder, ignore_errors=True)
+            elif await asyncio.to_thread(adopt.never_started, found):
                 # Its supervisor has written no record, so there is no trainer: to start it (again) is harmless.
                 shutil.rmtree(found.folder, ignore_errors=True)
             elif marks.exited and marks.freed:
-                pass  # over and reported; it goes when the daemon says so, or does not expect it
+                self._free_before.add(found.key)  # and reported; it goes when the daemon says so, or does not expect it
             else:
                 self._live(Part(self._site, found.key, order, found))
         for key, kinds in self.reports.requests.items():
             part, marks = self.parts.get(key), self.reports.unreported(key)
             if part is not None:
-                for message in sorted(kinds.values(), key=lambda each: each.request.id):
-                    if message.request.kind == "open":
-                        part.adopt_grant(message)
-                    if message.request.kind != "start":
-                        part.obey(message)
+                self._obey_known(part)
             elif "start" in kinds and not marks.exited:
                 self._fresh_start[key] = kinds["start"]
         swept = await asyncio.to_thread(adopt.sweep, self.instance, self._node, set(self.parts))
         if swept:
             log.warning("%d processes without a run folder were killed", swept)
+
+    def _obey_known(self, part: Part) -> None:
+        """What the log holds for it, in the order in which it was asked."""
+        kinds = self.reports.requests.get(part.key, {})
+        for message in sorted(kinds.values(), key=lambda each: each.request.id):
+            if message.request.kind == "open":
+                part.adopt_grant(message)
+            if message.request.kind != "start":
+                part.obey(message)
 
     def _live(self, part: Part) -> None:
         self.parts[part.key] = part
@@ -135,15 +149,20 @@ class Agent:
         life.add_done_callback(self._lives.discard)
 
     def _freed(self, part: Part) -> None:
-        if part.stale or part.forgotten:
+        if part.stale:
             self._remove(part.key)
 
     def _remove(self, key: Key) -> None:
         self.parts.pop(key, None)
+        self._free_before.discard(key)
         self.reports.forget(key)
         shutil.rmtree(start.folder_of(self._run, key), ignore_errors=True)
 
     # --- the daemon ------------------------------------------------------------------------------------------------
+
+    def dialled(self, address: str) -> None:
+        """See `Caller`."""
+        self._site.address = address
 
     def hello(self) -> HelloMessage:
         """See `Caller`."""
@@ -159,7 +178,8 @@ class Agent:
         self.heard()
         self._lapsed = False
         self._bye_at = None
-        self._dismissed.clear()
+        if not self._leaving.begun:
+            self._hurried.clear()
         self._lease_s, self._site.interval_s = welcome.lease_s, max(0.05, welcome.interval_s)
         self.reports.recorded(welcome.reports_seen)
         self._settle(welcome.expected)
@@ -172,6 +192,9 @@ class Agent:
             os.getpid(),
             self.reports.boot,
             self._site.gpus.emulated,
+            self._leaving.stay.allocation,
+            self._leaving.walltime_left_s(boottime()),
+            self._leaving.stay.place,
         )
 
     def _settle(self, expected: tuple[Expected, ...]) -> None:
@@ -228,29 +251,38 @@ class Agent:
         key = (request.job, request.incarnation)
         part = self.parts.get(key)
         if request.kind == "start":
-            if part is None and not self.reports.unreported(key).exited:
+            known = self.reports.requests.get(key, {}).get("start")
+            over = key in self._free_before or (part is not None and part.stage is Stage.FREED)
+            if over and not self.reports.unreported(key).freed and known is not None and known.request.id == request.id:
+                # The node left this incarnation, and joins it again; nothing is left of its first time.
+                self.parts.pop(key, None)
+                self._free_before.discard(key)
+                shutil.rmtree(start.folder_of(self._run, key), ignore_errors=True)
+                self._begin(message)
+            elif part is None and not self.reports.unreported(key).exited:
                 self._begin(message)
         elif part is not None and part.stage is not Stage.FREED:
             part.obey(message)
 
     def _begin(self, message: RequestMessage) -> None:
-        self._live(Part(self._site, (message.request.job, message.request.incarnation), message, None))
+        part = Part(self._site, (message.request.job, message.request.incarnation), message, None)
+        self._live(part)
+        self._obey_known(part)
 
     def forget(self, message: ForgetMessage) -> None:
         """See `Caller`."""
         key = (message.job, message.incarnation)
         part = self.parts.get(key)
-        if part is None or part.stage is Stage.FREED:
+        # Where nothing was seen free since it was last started, what may go is what it was before.
+        if self.reports.unreported(key).freed and (part is None or part.stage is Stage.FREED):
             self._remove(key)
-        else:
-            part.forgotten = True
 
     def bye(self, message: ByeMessage) -> None:
         """See `Caller`."""
         log.info("the daemon stops: %s", message.why)
         if message.end:
             self._bye_at = boottime()
-            self._dismissed.set()
+            self._hurried.set()
 
     async def heartbeat(self) -> HeartbeatMessage:
         """See `Caller`."""
@@ -264,13 +296,47 @@ class Agent:
 
     # --- the lease, and the end ------------------------------------------------------------------------------------
 
+    def leave(self, reason: str) -> None:
+        """The node is wanted back: everything on it is to go, and then the agent. Once, whatever comes after it."""
+        if self._leaving.begin(reason):
+            self._site.goes = reason
+            log.warning("this node goes (%s): %.0f s are left", reason, self._leaving.left_s)
+            self._leaves.set()
+            self._hurried.set()
+
+    async def goes(self) -> LeavingMessage:
+        """See `Caller`."""
+        await self._leaves.wait()
+        return self._leaving.message(boottime())
+
+    async def _give_back(self) -> None:
+        """What the daemon does not have leave is suspended; at the end of the grace nothing is left running."""
+        leaving, connected = self._leaving, self._site.connected
+        living = [part for part in self.parts.values() if part.stage in (Stage.ORDERED, Stage.FOLLOWED)]
+        for part in living:
+            if part.ending or not connected or not leaving.patient:
+                part.go(leaving.trainers_s)
+        if leaving.left_s <= 0:
+            log.error("the grace is over: %d trainers are killed", len(living))
+            await asyncio.gather(*(part.kill() for part in living))
+            self._over.set()
+        elif all(part.stage is Stage.FREED for part in self.parts.values()) and (self.reports.settled or not connected):
+            log.info("nothing is left here, and the node is given back")
+            self._over.set()
+
     async def _watch(self) -> None:
         while not self._over.is_set():
-            if self._dismissed.is_set():
+            if self._hurried.is_set():
                 await asyncio.sleep(LAST_LOOK_S)
             else:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._dismissed.wait(), LOOK_S)
+                    await asyncio.wait_for(self._hurried.wait(), LOOK_S)
+            self._leaving.look(boottime(), self._site.connected)
+            if self._leaving.begun:
+                self._site.goes = self._leaving.reason
+                self._leaves.set()
+                self._hurried.set()
+                await self._give_back()
             if not self._site.connected:
                 self._look_at_lease()
                 if not still_ours(self._run, self._lock):

@@ -21,20 +21,24 @@ class Stale(Exception):
 
 def write_claim(directory: str, job: int, incarnation: int, tag: str) -> None:
     """Claim the folder, made if it is missing, durably. Raises Stale if a higher incarnation of the job has, or an
-    incarnation of another job (or of another instance's) that is as high or higher; and OSError."""
+    incarnation of another job (or of another instance's) that is as high or higher; and OSError.
+
+    A membership in the same incarnation's claim stays there: it is its ranks' to raise, and nobody's to lower."""
     os.makedirs(directory, exist_ok=True)
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with _locked(folder):
-            newest, owner = _read(folder)
+            newest, owner, membership = _read(folder)
             if newest > incarnation:
                 raise Stale(
                     f"incarnation {newest} ({owner}) has claimed {directory}; this is incarnation {incarnation}"
                 )
             if newest == incarnation and _job_of(owner) != _job_of(tag):
                 raise Stale(f"another job ({owner}) has claimed {directory}; this is {tag}")
-            content = json.dumps({"v": 1, "job": job, "incarnation": incarnation, "tag": tag}).encode()
-            _replace(folder, content)
+            body = {"v": 1, "job": job, "incarnation": incarnation, "tag": tag}
+            if newest == incarnation and membership:
+                body["membership"] = membership
+            _replace(folder, json.dumps(body).encode())
     finally:
         os.close(folder)
 
@@ -61,21 +65,21 @@ def _locked(folder: int) -> Iterator[None]:
     yield
 
 
-def _read(folder: int) -> tuple[int, str]:
-    """The incarnation in the claim and its tag; (-1, "") where there is no claim that can be understood."""
+def _read(folder: int) -> tuple[int, str, int]:
+    """The claim's incarnation, tag and membership (0: none); (-1, "", 0) where there is none that is understood."""
     try:
         file = os.open(NAME, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
-        return -1, ""
+        return -1, "", 0
     try:
         content = os.read(file, LIMIT)
     finally:
         os.close(file)
     try:
         claim = json.loads(content)
-        return int(claim["incarnation"]), str(claim.get("tag", ""))[:200]
+        return int(claim["incarnation"]), str(claim.get("tag", ""))[:200], int(claim.get("membership") or 0)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return -1, ""
+        return -1, "", 0
 
 
 def _replace(folder: int, content: bytes) -> None:

@@ -7,10 +7,10 @@ import signal
 from typing import Protocol
 
 from hpcdl.agent import processes
-from hpcdl.agent.escalation import END, KILL_INTERVAL_S, Action, Ending, Seen
+from hpcdl.agent.escalation import END, KILL_INTERVAL_S, LEAVE, Action, Ending, Seen
 from hpcdl.agent.processes import Process
 from hpcdl.agent.ranks import Rank, Trainer, send_all
-from hpcdl.agent.startfile import Start
+from hpcdl.agent.startfile import TORCHRUN, Start
 
 YOUNG_S = 5.0  # a trainer younger than this may still be about to attach
 LEFTOVER_PATIENCE_S = 0.5  # after the main process ended, for the others to end by themselves
@@ -66,31 +66,41 @@ class Closing:
         """SIGKILL was sent by us."""
         return bool(self._killed)
 
-    def request(self, ended_by: str, by: str, grace_s: float, now: float) -> None:
-        """Suspend or end. Repeated, the grace may only get shorter; an end replaces a suspend, never the reverse."""
+    def request(self, ended_by: str, by: str, grace_s: float, now: float, state: bool = True) -> None:
+        """Suspend, leave or end. Repeated, the grace may only get shorter; an end replaces the others, nothing else
+        replaces anything: who leaves is no part any more of what is suspended, and the reverse. `state`: its ranks may
+        have something that the others need; a leave without it does not wait for them."""
         before = self._ending
+        if before is not None and ended_by != END and (before.ended_by == LEAVE) != (ended_by == LEAVE):
+            return
         if before is not None and before.ended_by == END and ended_by != END:
             return
         if before is None or (ended_by == END and before.ended_by != END):
             grace_s = grace_s if before is None else min(grace_s, before.left(now))
-            self._ending = Ending(ended_by, now, grace_s, self._signal is not None)
+            self._ending = Ending(ended_by, now, grace_s, state if ended_by == LEAVE else self._signal is not None)
             self._young = not self._trainer.attached and now - self._began < YOUNG_S
             self.heard = False
         elif not before.hasten(now, grace_s):
             return
-        if ended_by != END:
+        if ended_by == LEAVE:
+            self._record("leaving", grace_s=grace_s)
+        elif ended_by != END:
             self._record("suspending", by=by, grace_s=grace_s)
         self._next_look = now
         self._next_stopped_look = now
         self.escalate(now)
 
     def greet(self, rank: Rank, now: float) -> None:
-        """A rank attached while the trainer is being suspended: it has not been asked."""
+        """A rank attached while the trainer is to suspend or leave: it has not been asked."""
         if self._ending is None or self._ending.ended_by == END:
             return
         self._next_look = now
         if not self._ending.asked and not self._ending.terminated:
             return  # escalate sees that somebody answers now, and asks
+        if self._ending.ended_by == LEAVE:
+            if self._start.rescale != TORCHRUN:
+                self._send(rank, "leave")
+            return
         self._send(rank, "suspend", grace_s=round(self._ending.left(now), 3))
         if self._ending.asked and self._signal is not None and rank.catches(self._signal):
             found = processes.look(rank.pid)
@@ -99,6 +109,8 @@ class Closing:
     def escalate(self, now: float) -> None:
         """Once a turn while the main process runs, and after it as long as ranks live: what is due now."""
         ending = self._ending
+        if ending is not None and ending.ended_by == LEAVE and self._start.rescale == TORCHRUN:
+            self._end_launcher(ending)
         if ending is None or now < self._next_look or not ending.wants_look(now):
             return
         self._next_look = now + LOOK_INTERVAL_S
@@ -110,13 +122,31 @@ class Closing:
         elif action is Action.KILL:
             self._kill()
 
+    def _end_launcher(self, ending: Ending) -> None:
+        # torchrun's way to leave: it passes SIGTERM on to its ranks, which commit together with the other nodes'. If
+        # they ended by themselves, it would wait for those, and then close the rendezvous for all of them.
+        if ending.terminated:
+            return
+        ending.terminated = True
+        found = None if self._trainer.main is None else processes.look(self._trainer.main)
+        self._signalled(signal.SIGTERM, [] if found is None else [found])
+
     def _seen(self, ending: Ending) -> Seen:
-        answers = not ending.asked and self._signal is not None and self._trainer.answers(self._signal)
+        if ending.asked:
+            answers = False
+        elif ending.ended_by == LEAVE:
+            answers = any(rank.connection is not None for rank in self._trainer.living_ranks)
+        else:
+            answers = self._signal is not None and self._trainer.answers(self._signal)
         expected = self._young and not self._trainer.attached and self._start.signal == "hpcdl"
         return Seen(answers, expected, self._trainer.saving or self.final, self.heard)
 
     def _ask(self, ending: Ending, now: float) -> None:
         self._continue([each for each in self._trainer.processes() if each.stopped])
+        if ending.ended_by == LEAVE:  # no signal: it would suspend the ranks of the other nodes, too
+            for rank in self._trainer.living_ranks:
+                self._send(rank, "leave")
+            return
         targets = [] if self._signal is None else self._trainer.askable(self._signal)
         for rank in self._trainer.living_ranks:
             self._send(rank, "suspend", grace_s=round(ending.left(now), 3))
@@ -124,6 +154,10 @@ class Closing:
             self._signalled(self._signal, targets)
 
     def _terminate(self) -> None:
+        if self._start.batch and self.ended_by == END:
+            # There a rank takes a SIGTERM for its batch system's, of which it hears more from us.
+            for rank in self._trainer.living_ranks:
+                self._send(rank, "end")
         found = self._trainer.processes()
         self._signalled(signal.SIGTERM, found)
         self._continue([each for each in found if each.stopped])  # SIGTERM waits until then

@@ -21,6 +21,7 @@ from hpcdl.wire.messages import (
     HeartbeatMessage,
     HelloMessage,
     InventoryMessage,
+    LeavingMessage,
     Message,
     RecordedMessage,
     RequestMessage,
@@ -55,6 +56,9 @@ class Caller(Protocol):
     changed: asyncio.Event
     """There is something to be told in a heartbeat before the next is due."""
 
+    def dialled(self, address: str) -> None:
+        """A connection was made, from this IP of ours."""
+
     def hello(self) -> HelloMessage:
         """The first message."""
 
@@ -81,6 +85,9 @@ class Caller(Protocol):
 
     def parted(self) -> None:
         """The session has ended."""
+
+    async def goes(self) -> LeavingMessage:
+        """Returns once the node is wanted back, with what the daemon is to know of that."""
 
     @property
     def interval_s(self) -> float:
@@ -145,6 +152,7 @@ class Connection:
         socket = await self._dial(access)
         joined = False
         try:
+            self._caller.dialled(str(socket.local_address[0]))
             await self._greet(socket)
             joined = True
             self._said = ""
@@ -191,6 +199,7 @@ class Connection:
                 self._report(socket),
                 self._beat(socket),
                 self._ping(socket),
+                self._tell(socket),
             )
         ]
         try:
@@ -253,6 +262,11 @@ class Connection:
                 await asyncio.wait_for(self._caller.changed.wait(), max(0.0, self._caller.interval_s - BEAT_PAUSE_S))
             except TimeoutError:
                 pass
+
+    async def _tell(self, socket: ClientConnection) -> None:
+        """Each session anew: the daemon may be another one."""
+        await socket.send(encode_message(await self._caller.goes()))
+        await asyncio.Event().wait()
 
     async def _ping(self, socket: ClientConnection) -> None:
         while True:

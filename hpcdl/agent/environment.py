@@ -30,8 +30,12 @@ def trainer_environment(
     membership: int,
     node: str,
     checkpoint_dir: str | None,
+    address: str,
+    allocation: str = "",
 ) -> dict[str, str]:
-    """All but the GPUs, the tag and the socket, which the supervisor adds."""
+    """All but the GPUs, the tag and the socket, which the supervisor adds. `address`: this node's IP for its peers.
+
+    `allocation`: the batch job that this node is in; in one, signals of the batch system come to trainers as well."""
     kept = {name: value for name, value in agent.items() if name in BASE or name.startswith(BASE_PREFIXES)}
     kept.update(spec.env)
     found = {name: value for name, value in kept.items() if not scrubbed(name)}
@@ -42,6 +46,10 @@ def trainer_environment(
     found["HPCDL_NODE"] = node
     found["HPCDL_GRACE_S"] = f"{spec.grace_s:g}"
     found["HPCDL_SIGNAL"] = spec.signal
+    found["HPCDL_RESCALE"] = spec.rescale
+    found["HPCDL_ADDRESS"] = address
+    if allocation:
+        found["HPCDL_ALLOCATION"] = allocation
     if checkpoint_dir:
         found["HPCDL_CHECKPOINT_DIR"] = checkpoint_dir
     if spec.steps is not None:

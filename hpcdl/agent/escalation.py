@@ -8,7 +8,7 @@ from enum import Enum
 ASK_AGAIN_AFTER = 1 / 3  # of the grace
 TERMINATE_AFTER = 0.8
 KILL_INTERVAL_S = 0.5
-SUSPEND, END, ABSENCE = "suspend", "end", "absence"  # what `exit` says in `ended_by`
+SUSPEND, END, ABSENCE, LEAVE = "suspend", "end", "absence", "leave"  # what `exit` says in `ended_by`
 
 
 class Action(Enum):
@@ -35,7 +35,7 @@ class Ending:
     """One request to end, from its beginning to the last process."""
 
     def __init__(self, ended_by: str, began: float, grace_s: float, askable: bool) -> None:
-        """`askable`: the trainer has a suspend signal, and this is not a cancel."""
+        """`askable`: the trainer has a suspend signal, or is to leave, and this is not a cancel."""
         self.ended_by = ended_by
         self._began = began
         self._grace_s = grace_s

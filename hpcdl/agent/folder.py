@@ -67,12 +67,34 @@ def run_folder(home: Path, node: str, instance: str) -> Path:
     return folder
 
 
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file system: where it is, of what kind (`nfs4`), and the options of its mount, with those of its file system.
+
+    `shared`: other nodes write to it too.
+    """
+
+    point: str = ""
+    kind: str = ""
+    options: frozenset[str] = frozenset()
+
+    @property
+    def shared(self) -> bool:
+        """See above."""
+        return self.kind.startswith(_SHARED)
+
+
 def is_local(path: Path, mounts: str | None = None) -> bool:
     """Whether the file system of `path` belongs to this node alone. `mounts`: content of /proc/self/mountinfo."""
+    return not mount_of(path, mounts).shared
+
+
+def mount_of(path: Path, mounts: str | None = None) -> Mount:
+    """The file system of `path`, which need not exist. `mounts`: content of /proc/self/mountinfo."""
     if mounts is None:
         mounts = Path("/proc/self/mountinfo").read_text(errors="replace")
     real = os.path.realpath(path)
-    best, kind = "", ""
+    best = Mount()
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         fields = left.split()
@@ -80,9 +102,13 @@ def is_local(path: Path, mounts: str | None = None) -> bool:
             continue
         point = fields[4].encode().decode("unicode_escape")
         inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):  # of several on one point the last one is seen
-            best, kind = point, right.split()[0]
-    return not kind.startswith(_SHARED)
+        if inside and len(point) >= len(best.point):  # of several on one point the last one is seen
+            kind, *rest = right.split()
+            options = frozenset(fields[5].split(",") if len(fields) > 5 else ()) | frozenset(
+                ",".join(rest[1:]).split(",")
+            )
+            best = Mount(point, kind, options)
+    return best
 
 
 def lock(folder: Path) -> int:
@@ -133,9 +159,9 @@ def read_about(folder: Path) -> About | None:
         return None
 
 
-def write_about(folder: Path, node: str, emulate_gpus: int | None) -> About:
-    """Says who has the folder. `emulate_gpus` None: as many as the last agent had."""
-    if emulate_gpus is None and (known := read_about(folder)) is not None:
+def write_about(folder: Path, node: str, emulate_gpus: int | None, said: bool = False) -> About:
+    """Says who has the folder. `emulate_gpus` None: as many as the last agent had, unless that was `said`."""
+    if emulate_gpus is None and not said and (known := read_about(folder)) is not None:
         emulate_gpus = known.emulate_gpus
     pid = os.getpid()
     about = About(pid, start_ticks(pid) or 0, node, emulate_gpus)

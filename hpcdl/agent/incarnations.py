@@ -7,18 +7,18 @@ import asyncio
 import contextlib
 import logging
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import Enum
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from hpcdl.agent import processes, start
-from hpcdl.agent.environment import gpu_environment, nodes_environment
-from hpcdl.agent.gpus import Gpus
-from hpcdl.agent.grants import Grants
-from hpcdl.agent.orders import Limits, Refusal, indices_of, make_start, nodes_and_gpus
-from hpcdl.agent.reports import Key, ReportLog, boottime
+from hpcdl.agent import start
+from hpcdl.agent.grant import Grant
+from hpcdl.agent.orders import Refusal, indices_of, make_start
+from hpcdl.agent.packets import Rescale
+from hpcdl.agent.ports import Port
+from hpcdl.agent.reports import Key, boottime
+from hpcdl.agent.rescales import Rescales
+from hpcdl.agent.site import Site, Stage
+from hpcdl.agent.startfile import TORCHRUN
 from hpcdl.agent.supervisorlink import SupervisorLink
 from hpcdl.agent.translate import Names, Progress, event_of, exit_of
 from hpcdl.core import events as ev
@@ -28,53 +28,12 @@ from hpcdl.wire.private import NotPrivate
 
 log = logging.getLogger("hpcdl.agent")
 
-FREE_AT_ONCE_S = 2.0
-"""Seconds for which a GPU that is granted may still be held by a program that is just ending."""
-DIRTY_AFTER_S = 30.0
-"""Seconds after its exit from which on GPUs that an incarnation still holds are reported dirty."""
 HUNG_AFTER_S = 60.0
 """Beyond the grace: a supervisor that has not ended its trainer by then is ended itself."""
 UNOPENED_GRACE_S = 5.0
 """For a trainer whose gate cannot be opened."""
 STALE_GRACE_S = 10.0
 """For a trainer that the daemon does not expect."""
-
-
-class Stage(Enum):
-    """How far a part is. ORDERED: no supervisor yet. EXITED: its GPUs are not seen free yet. FREED: nothing is left."""
-
-    ORDERED = 1
-    FOLLOWED = 2
-    EXITED = 3
-    FREED = 4
-
-
-@dataclass(slots=True)
-class Site:
-    """What all parts of a node share.
-
-    `run`: the agent's folder. `emulated`: the folder of emulated GPUs, None with real ones. `stderr`: a descriptor for
-    what supervisors say. `on_freed` is called with a part once nothing is left of it. `changed`: a trainer came or
-    went. `interval_s`: seconds between reports of progress. `connected`: a daemon is there.
-    """
-
-    node: str
-    instance: str
-    run: Path
-    limits: Limits
-    reports: ReportLog
-    gpus: Gpus
-    grants: Grants
-    emulated: Path | None
-    stderr: int
-    on_freed: Callable[["Part"], None]
-    changed: asyncio.Event
-    interval_s: float = 10.0
-    connected: bool = False
-
-    def tag(self, key: Key) -> str:
-        """What every process of the part has as HPCDL_TAG; the node is in it, for two may share a machine."""
-        return f"{self.instance}:{key[0]}:{key[1]}:{self.node}"
 
 
 class Part:
@@ -90,27 +49,27 @@ class Part:
         membership = order.request.membership if order is not None else 1
         self._grace_s = order.spec.grace_s if order is not None and order.spec is not None else 30.0
         self._same_boot = True
-        self._leads = True  # of several nodes the first has the writer, and speaks of the job's steps
-        self.gpus: tuple[str, ...] = ()  # UUIDs
+        self._grant = Grant(site, key)
+        spec = None if order is None else order.spec
+        self._rescales = Rescales(site.node) if spec is None else Rescales(site.node, spec.rescale)
         self.stage = Stage.ORDERED if found is None else Stage.FOLLOWED
         if found is not None:
             self._same_boot = found.boot == site.reports.boot
             if found.start is not None:
                 membership, self._grace_s = found.start.membership, found.start.grace_s
-                granted = found.start.gpu_env or {}
-                self.gpus = tuple(uuid for uuid in granted.get("HPCDL_GPUS", "").split(",") if uuid)
-                self._leads = granted.get("HPCDL_NODE_RANK", "0") == "0"
-                site.gpus.claim(key, self.gpus, () if order is None else indices_of(order, site.node))
+                self._rescales.kind = found.start.rescale
+                self._grant.found(
+                    dict(found.start.gpu_env or {}), () if order is None else indices_of(order, site.node)
+                )
         self.names = Names(key[0], key[1], membership, site.node)
         self.stale = False
-        self.forgotten = False
         self._progress = Progress()
         self._told_at = -1e9
         self._verdict: tuple[Cause, str] | None = None
         self._supervisor: dict[str, Any] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._trainer_pid = 0
-        self._suspending = self._gate = self._opened = False
+        self._suspending = self._gate = self._opened = self._going = False
         self._asked: list[tuple[str, dict[str, object]]] = []
         self._more = asyncio.Event()
         self._overdue_at: float | None = None
@@ -118,20 +77,60 @@ class Part:
 
     # --- what is asked of it ---------------------------------------------------------------------------------------
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs that it holds."""
+        return self._grant.gpus
+
+    @property
+    def _leads(self) -> bool:
+        # Of several nodes the first has the writer, or one rank of whose progress stands for all, and speaks of steps.
+        return self._rescales.leads if self._rescales.elastic else self._grant.first
+
     def obey(self, message: RequestMessage) -> None:
-        """Carries out an open, a suspend or an end, once, in the order in which they come."""
+        """Carries out an open, a rescale, a leave, a suspend or an end, once, in the order in which they come."""
+        if message.request.kind in ("rescale", "leave"):
+            try:
+                if not self._rescales.take(message):
+                    return
+            except ValueError as error:
+                log.error("%s: a membership that makes no sense: %s", self, error)
+                return
+            self._follows(message.request.membership if message.request.kind == "rescale" else 0)
         self._requests.put_nowait(message)
+
+    def _follows(self, membership: int) -> None:
+        """What is reported from here on is of this membership, if it is newer."""
+        if membership > self.names.membership:
+            self.names = replace(self.names, membership=membership)
 
     def adopt_grant(self, message: RequestMessage) -> None:
         """An open that an earlier agent took: these GPUs are its own, whether the gate was opened yet or not."""
         with contextlib.suppress(Refusal):  # its node may have lost some meanwhile
-            self._take_grant(message)
-            self._site.gpus.claim(self.key, self.gpus)
+            self._grant.take(message)
+            self._grant.claim()
 
     def suspend(self) -> None:
         """The agent's own wish: its lease has run out."""
         if not self._suspending:
             self._ask("suspend", self._grace_s, by="agent")
+
+    def go(self, grace_s: float) -> None:
+        """The node goes in so many seconds: whatever is to end this part does it by then, a suspend if nothing is."""
+        if self._going:
+            return
+        self._going = True
+        kind, grace_s = self.ending or "suspend", min(self._grace_s, grace_s)
+        if kind == "suspend":
+            self._ask(kind, grace_s, by="agent")
+        else:
+            self._ask(kind, grace_s)
+
+    async def kill(self) -> None:
+        """Nothing of it may stay on a node that is not ours: its supervisor, with which its trainer goes."""
+        if self._supervisor is not None:
+            await asyncio.to_thread(start.kill_supervisor, self._supervisor)
+        await asyncio.to_thread(start.kill_tagged, self.tag)
 
     def end_stale(self) -> None:
         """The daemon does not expect it: it ends, nothing more is reported of it, and its GPUs are dirty meanwhile."""
@@ -177,6 +176,10 @@ class Part:
             try:
                 if request.kind == "open":
                     await self._open(message)
+                elif request.kind == "rescale" and self._rescales.newest is not None:
+                    self._ask("rescale", None, **self._rescales.newest.body)
+                elif request.kind == "leave":
+                    self._ask("leave", request.grace_s)
                 elif request.kind == "suspend" and not self._suspending:
                     self._ask("suspend", request.grace_s, by="daemon")
                 elif request.kind == "end":
@@ -189,50 +192,15 @@ class Part:
         if self._opened or self.stage is Stage.EXITED or self.stage is Stage.FREED:
             return
         try:
-            nodes = self._take_grant(message)
-            await self._take_gpus()
-            self._ask("open", None, gpu_env=self._gpu_env(nodes))
+            nodes = self._grant.take(message)
+            await self._grant.hold()
+            self._ask("open", None, gpu_env=self._grant.environment(nodes))
         except Refusal as refusal:
             self._give_up(str(refusal))
 
     def _give_up(self, why: str) -> None:
         self._verdict = (Cause.INFRASTRUCTURE, why)
         self._ask("end", UNOPENED_GRACE_S)
-
-    def _take_grant(self, message: RequestMessage) -> tuple[str, ...]:
-        """Which GPUs the request names, and the nodes of the job. Raises Refusal."""
-        nodes, indices = nodes_and_gpus(message, self._site.node)
-        try:
-            self.gpus = self._site.gpus.meant(indices)
-        except ValueError as error:
-            raise Refusal(str(error)) from None
-        self._leads = nodes[0] == self._site.node
-        return nodes
-
-    def _gpu_env(self, nodes: tuple[str, ...]) -> dict[str, str]:
-        """What the trainer is to be told of the GPUs that it has from now on."""
-        try:
-            shown = self._site.gpus.shown(self.gpus)
-        except ValueError as error:
-            raise Refusal(str(error)) from None
-        self._site.grants.granted(self.key, self.gpus)
-        return gpu_environment(self.gpus, shown) | nodes_environment(nodes, self._site.node)
-
-    async def _take_gpus(self) -> None:
-        """Claims its GPUs, which nothing else may hold. Raises Refusal, and then they are dirty."""
-        gpus, until, pause = self._site.gpus, boottime() + FREE_AT_ONCE_S, 0.02
-        while True:
-            conflict = gpus.claim(self.key, self.gpus)
-            found = await gpus.in_the_way(self.gpus, self.tag)
-            if conflict is None and not found:
-                return
-            if boottime() >= until:
-                gpus.found_held(found)
-                gpus.release(self.key)
-                self.gpus = ()
-                raise Refusal(conflict or "; ".join(found.values()))
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 0.5)
 
     # --- its life --------------------------------------------------------------------------------------------------
 
@@ -261,15 +229,23 @@ class Part:
     async def _begin(self) -> None:
         if self._order is None:
             raise ValueError(f"{self} has neither an order nor a run folder")
+        site = self._site
         try:
             if self._order.request.placement is None:
                 gpu_env = None
-                self._leads = self._order.request.nodes[:1] in ((), (self._site.node,))
+                self._grant.first = self._order.request.nodes[:1] in ((), (site.node,))
             else:
-                nodes = self._take_grant(self._order)
-                await self._take_gpus()
-                gpu_env = self._gpu_env(nodes)
-            what = make_start(self._order, self.tag, self._site.node, self._site.limits, gpu_env, self._site.emulated)
+                nodes = self._grant.take(self._order)
+                await self._grant.hold()
+                gpu_env = self._grant.environment(nodes)
+            formed = None
+            if self._rescales.kind == TORCHRUN:
+                formed = await self._membership()
+                if formed is None:
+                    return
+            what = make_start(
+                self._order, self.tag, site.node, site.limits, gpu_env, site.emulated, site.address, formed
+            )
             self._process = await asyncio.to_thread(start.begin, self.folder, what, self._site.stderr)
         except FileExistsError:
             log.info("%s was started before", self)
@@ -278,6 +254,33 @@ class Part:
             self._report_exit(ev.Exited(**self.names.fields, hint=Cause.INFRASTRUCTURE, detail=str(error)[:500]))
             return
         self.stage = Stage.FOLLOWED
+
+    async def _membership(self) -> Rescale | None:
+        """The membership into which torchrun is to start the ranks, once there is one; until then nothing is started.
+
+        None: it was asked to go before, and that is reported.
+        """
+        if self._undecided():
+            port = Port(self._site.address)
+            try:
+                self._site.reports.report(ev.AtGate(**self.names.fields, address=port.address), self.key)
+                while self._undecided():
+                    self._more.clear()
+                    await self._more.wait()
+            finally:
+                port.release()
+        if self.ending:
+            self._report_exit(ev.Exited(**self.names.fields, code=0, ended_by=self.ending))
+            return None
+        return self._rescales.newest
+
+    def _undecided(self) -> bool:
+        return self._rescales.newest is None and not self.ending
+
+    @property
+    def ending(self) -> str:
+        """What it was asked first that ends it, or ""."""
+        return next((kind for kind, _ in self._asked if kind in ("suspend", "leave", "end")), "")
 
     async def _follow(self) -> None:
         """Until the exit is known: from the supervisor, from its records, or because it was lost."""
@@ -378,6 +381,8 @@ class Part:
                 self._opened = True
             case "suspending":
                 self._suspending = True
+            case "rescaling" if isinstance(record.get("membership"), int):
+                self._follows(record["membership"])
 
     async def _record(self, record: dict[str, Any]) -> None:
         """Reports a record that was not reported yet."""
@@ -396,6 +401,9 @@ class Part:
             if (record.get("code") or record.get("signal")) and self._verdict is None and not self.stale:
                 if lost := await self._site.gpus.lost(self.gpus):
                     self._verdict = (Cause.INFRASTRUCTURE, lost)
+                elif self._site.goes and record.get("ended_by") is None and record.get("oom") is not True:
+                    # The batch system's signals come to trainers too: what does not know them ends by one, unasked.
+                    self._verdict = (Cause.PREEMPTED, f"its node is wanted back: {self._site.goes}")
             self._report_exit(self._exit(record), number, at)
             return
         try:
@@ -443,24 +451,8 @@ class Part:
     # --- after it --------------------------------------------------------------------------------------------------
 
     async def _until_free(self) -> None:
-        gpus, began, pause, stuck = self._site.gpus, boottime(), 0.02, ""
-        while left := await self._left():
-            if boottime() - began > DIRTY_AFTER_S and stuck != left and not self.stale:
-                stuck = left
-                log.warning("%s has ended and its GPUs are not free: %s", self, left)
-                gpus.stick(self.key, self.gpus, f"{self} has ended, but {left}")
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.3, 2.0 if stuck else 0.5)
-        self._site.grants.freed(self.key, self.gpus)
-        gpus.release(self.key)
-        gpus.unstick(self.key)
+        await self._grant.until_free(str(self), lambda: self.stale)
         marks = self._site.reports.unreported(self.key)
         if not self.stale and not marks.freed:
             self._site.reports.report(ev.GpusFreed(**self.names.fields), self.key, marks.record)
         self.stage = Stage.FREED
-
-    async def _left(self) -> str:
-        """What of it is still there, in words, or ""."""
-        found = [f"process {each.pid}" for each in await asyncio.to_thread(processes.tagged, self.tag)]
-        found += await self._site.gpus.held_by(self.gpus, self.tag)
-        return ", ".join(found[:20])

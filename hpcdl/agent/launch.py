@@ -15,8 +15,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 NOT_FOUND = 127  # exit codes as a shell gives them
 NOT_EXECUTABLE = 126
-IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP, signal.SIGPIPE)
-"""Signals that the supervisor ignores, and the trainer must not."""
+IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP, signal.SIGPIPE, signal.SIGUSR2, signal.SIGXCPU)
+"""Signals that the supervisor ignores, and the trainer must not: a batch system sends some to all that runs in it."""
 
 # Loaded now: between fork and exec nothing may be imported or looked up.
 _libc = ctypes.CDLL(None, use_errno=True)

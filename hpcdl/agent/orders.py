@@ -1,13 +1,20 @@
 """From a request of the daemon to what a supervisor is to start."""
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
+from hpcdl.agent import torchrun
 from hpcdl.agent.environment import nodes_environment, trainer_environment
-from hpcdl.agent.startfile import BadStart, Start
+from hpcdl.agent.packets import Rescale
+from hpcdl.agent.startfile import IN_PROCESS, TORCHRUN, BadStart, Start
 from hpcdl.wire.messages import RequestMessage
+
+LAUNCHER = ("-m", "hpcdl.trainer.ranks")
+"""What starts the ranks of one node, unless the job's command does so itself."""
 
 
 class Refusal(Exception):
@@ -33,11 +40,15 @@ def indices_of(message: RequestMessage, node: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the settings of the same names give every supervisor (hpcdl/config.py)."""
+    """What the settings of the same names give every supervisor (hpcdl/config.py).
+
+    `allocation`: the id of the batch job that all this is in, "" outside of any.
+    """
 
     agent_absence_s: float
     stopped_s: float
     log_limit_bytes: int
+    allocation: str = ""
 
 
 def make_start(
@@ -47,33 +58,48 @@ def make_start(
     limits: Limits,
     gpu_env: Mapping[str, str] | None,
     emulated: Path | None,
+    address: str,
+    formed: Rescale | None = None,
 ) -> Start:
-    """What start.json says. `gpu_env` None: a warm start. `emulated`: the folder of emulated GPUs. Raises Refusal."""
+    """What start.json says. `gpu_env` None: a warm start. `emulated`: the folder of emulated GPUs. `address`: this
+    node's IP for its peers. `formed`: the membership into which torchrun starts its ranks. Raises Refusal."""
     request, spec = order.request, order.spec
     if spec is None:
         raise Refusal("the request to start says not what")
     directory = order.checkpoint_dir or spec.checkpoint_dir or None
+    membership = request.membership if formed is None else formed.membership
     environment = trainer_environment(
         os.environ,
         spec,
         job=request.job,
         incarnation=request.incarnation,
-        membership=request.membership,
+        membership=membership,
         node=node,
         checkpoint_dir=directory,
+        address=address,
+        allocation=limits.allocation,
     )
     if gpu_env is None and node in request.nodes:  # ranks that attach at the gate must know which they are
         environment |= nodes_environment(request.nodes, node)
     if emulated is not None:
         environment["HPCDL_EMULATED"] = str(emulated)
+    command = spec.command
+    if spec.rescale == TORCHRUN and formed is not None:
+        # All nodes' tags have these three parts in common, and nothing else does.
+        command = torchrun.command_line(spec, formed, node, "-".join(tag.split(":")[:3]), address)
+        environment |= torchrun.ENVIRONMENT
+    elif (
+        spec.rescale == IN_PROCESS and (ranks := len(indices_of(order, node))) > 1 and LAUNCHER not in pairwise(command)
+    ):
+        command = (sys.executable, *LAUNCHER, str(ranks), "--", *command)
     try:
         return Start(
             tag=tag,
             job=request.job,
             incarnation=request.incarnation,
-            membership=request.membership,
+            membership=membership,
             node=node,
-            argv=spec.command,
+            argv=command,
             cwd=spec.cwd,
             env=environment,
             log=order.log,
@@ -87,6 +113,9 @@ def make_start(
             agent_absence_s=limits.agent_absence_s,
             stopped_s=limits.stopped_s,
             log_limit_bytes=limits.log_limit_bytes,
+            rescale=spec.rescale,
+            request=request.id,
+            batch=bool(limits.allocation),
         )
     except BadStart as error:
         raise Refusal(str(error)) from None

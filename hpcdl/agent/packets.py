@@ -16,6 +16,7 @@ LIMIT = 65536  # bytes in a packet
 TEXT_LIMIT = 4096
 NUMBER_LIMIT = 1 << 53
 GPUS_LIMIT = 64
+NODES_LIMIT = 8192  # of a membership; the packet's limit comes sooner where their names are long
 SUSPENDERS = ("daemon", "agent")
 
 
@@ -91,6 +92,26 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """A rank waits to be taken into a membership, which could meet at `address` (the node's lead rank names one)."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reformed:
+    membership: int
+    step: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """The agent's first packet: it has the records up to number `after`."""
 
@@ -113,8 +134,48 @@ class End:
     grace_s: float | None
 
 
-FromRank = Gate | Opened | Ready | Progress | Saving | Saved | SaveFailed | Done
-FromAgent = Open | Suspend | End
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """The ranks are to form this membership: so many `ranks` on each of `nodes`, in the order of their numbers."""
+
+    membership: int
+    nodes: tuple[str, ...]
+    ranks: tuple[int, ...]
+    address: str
+
+    def __post_init__(self) -> None:
+        if self.membership < 1:
+            raise Malformed("membership must be 1 or more")
+        if not self.nodes or len(set(self.nodes)) < len(self.nodes) or len(self.nodes) != len(self.ranks):
+            raise Malformed("nodes must be different ones, each with its number of ranks")
+        if min(self.ranks) < 1:
+            raise Malformed("ranks must be numbers from 1 on")
+
+    @property
+    def size(self) -> int:
+        """Ranks in all."""
+        return sum(self.ranks)
+
+    @property
+    def body(self) -> dict[str, object]:
+        """As keys of a packet."""
+        return {
+            "membership": self.membership,
+            "nodes": list(self.nodes),
+            "ranks": list(self.ranks),
+            "address": self.address,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """This node's ranks are to go, and the others to train on."""
+
+    grace_s: float | None
+
+
+FromRank = Gate | Opened | Join | Ready | Reformed | Broken | Progress | Saving | Saved | SaveFailed | Done
+FromAgent = Open | Rescale | Leave | Suspend | End
 Packet = Attach | Hello | FromRank | FromAgent
 
 
@@ -196,6 +257,13 @@ def _texts_or_none(body: Mapping[str, Any], name: str) -> tuple[str, ...] | None
     return tuple(_text({name: each}, name) for each in value)
 
 
+def _list(body: Mapping[str, Any], name: str) -> list[Any]:
+    value = body.get(name)
+    if not isinstance(value, list) or len(value) > NODES_LIMIT:
+        raise Malformed(f"{name} must be a list of at most {NODES_LIMIT}")
+    return value
+
+
 def _variables(body: Mapping[str, Any], name: str) -> Mapping[str, str]:
     value = body.get(name)
     if not isinstance(value, dict):
@@ -238,8 +306,18 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Packet]] = {
     ),
     "save_failed": lambda body: SaveFailed(_whole(body, "step"), _whole_or_none(body, "errno"), _text(body, "why")),
     "done": lambda body: Done(_whole_or_none(body, "step")),
+    "join": lambda body: Join(_text(body, "address")),
+    "reformed": lambda body: Reformed(_whole(body, "membership"), _whole(body, "step"), _seconds(body, "seconds")),
+    "broken": lambda body: Broken(_whole(body, "step"), _text(body, "why")),
     "agent": lambda body: Hello(_whole_or_none(body, "after") or 0),
     "open": lambda body: Open(_variables(body, "gpu_env")),
+    "rescale": lambda body: Rescale(
+        _whole(body, "membership"),
+        tuple(_text({"nodes": each}, "nodes") for each in _list(body, "nodes")),
+        tuple(_whole({"ranks": each}, "ranks") for each in _list(body, "ranks")),
+        _text(body, "address"),
+    ),
+    "leave": lambda body: Leave(_seconds_or_none(body, "grace_s")),
     "suspend": lambda body: Suspend(_seconds_or_none(body, "grace_s"), _suspender(body)),
     "end": lambda body: End(_seconds_or_none(body, "grace_s")),
 }

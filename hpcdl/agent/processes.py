@@ -79,6 +79,15 @@ def look(pid: int) -> Process | None:
     return Process(pid, stat.start_ticks, _tag(pid, stat), stat.state)
 
 
+def variable(pid: int, name: str) -> str | None:
+    """What the process had in this variable when its program began; None where it had none, or is gone."""
+    wanted = f"{name}=".encode()
+    for each in _read(f"/proc/{pid}/environ").split(b"\0"):
+        if each.startswith(wanted):
+            return each[len(wanted) :].decode("utf-8", "replace")
+    return None
+
+
 def tagged(wanted: str) -> list[Process]:
     """Processes of our uid whose environment has this HPCDL_TAG, or one that begins with it and a colon: so an
     instance, `instance:job` and a full tag can be asked for. The caller itself is left out."""

@@ -11,6 +11,14 @@ from hpcdl.agent.packets import Attach
 from hpcdl.agent.processes import Process
 from hpcdl.agent.sidechannel import Connection
 
+WORLD_VARIABLE = "WORLD_SIZE"
+
+
+def world_of(pid: int) -> int | None:
+    """The number of ranks that torchrun told a process of."""
+    found = processes.variable(pid, WORLD_VARIABLE)
+    return int(found) if found is not None and found.isdecimal() else None
+
 
 class Rank:
     """A process that attached. It keeps its pid over an exec, and then attaches again."""
@@ -21,7 +29,11 @@ class Rank:
         self.membership = attach.membership
         self.connection: Connection | None = connection
         self.gated = False
+        self.ready_step: int | None = None
+        self.ready_at = 0.0
+        self.trained_before: float | None = None  # when others were last heard to train, once it was ready itself
         self.saving = False
+        self.world = world_of(attach.pid)
         self._start_ticks = processes.start_ticks(attach.pid)  # None: it is gone already, what it said still counts
 
     @property

@@ -141,7 +141,7 @@ class ReportLog:
         )
 
     def _keep(self, message: RequestMessage) -> None:
-        request = message.request
+        request = message.request  # in the place of an earlier one of its kind
         self.requests.setdefault((request.job, request.incarnation), {})[request.kind] = message
 
     def _drop(self, key: Key) -> None:
@@ -171,9 +171,19 @@ class ReportLog:
         self._note(key, record, "")
 
     async def take(self, message: RequestMessage) -> None:
-        """Keeps a request; returns once it is on the disk. The same request again changes nothing."""
+        """Keeps a request; returns once it is on the disk. The same request again changes nothing.
+
+        Of rescales the newest membership is kept. Another start, when nothing is left of what the one before began, is
+        that of a node that left the incarnation, and joins it again: nothing of before counts any more.
+        """
         request = message.request
-        known = self.requests.get((request.job, request.incarnation), {}).get(request.kind)
+        key = (request.job, request.incarnation)
+        known = self.requests.get(key, {}).get(request.kind)
+        if request.kind == "start" and self.unreported(key).freed and (known is None or known.request.id != request.id):
+            self.forget(key)
+            known = None
+        elif known is not None and request.kind == "rescale" and request.membership > known.request.membership:
+            known = None
         if known is None:
             self._keep(message)
             await self._added({"request": encode_message(message)})

@@ -7,15 +7,19 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 from hpcdl.agent import folder
 from hpcdl.agent.agent import Agent
 from hpcdl.agent.folder import AnotherAgent
+from hpcdl.agent.leaving import SIGNALS, Stay
 from hpcdl.agent.orders import Limits
 from hpcdl.agent.reports import ReportLog
+from hpcdl.agent.start import find
 from hpcdl.config import load_config
-from hpcdl.gpu import GpuSource, discover
+from hpcdl.gpu import discover
 from hpcdl.wire.access import AccessError, AccessFile, read_access
 from hpcdl.wire.private import NotPrivate, open_private
 
@@ -28,41 +32,77 @@ END_S = 2.0
 LOG_BYTES, LOGS_KEPT = 8 << 20, 2
 
 
-def main(home: Path, node: str, emulate_gpus: int | None) -> int:
+def main(home: Path, node: str, emulate_gpus: int | None, said: bool, stay: Stay, absence_s: float) -> int:
     """Runs until it is told to end. 0: told so; 3: this node has an agent; 1: it cannot run. One line says why.
 
-    `emulate_gpus` None: as many as this node's last agent had.
+    `emulate_gpus` None: as many as this node's last agent had, unless real ones are what was `said`. `stay`: the batch
+    job that this is in; there supervisors without an agent end their trainers after `absence_s` seconds.
     """
     os.umask(0o077)
+    early = _Early()
+    if stay.allocation:
+        for number in SIGNALS:
+            signal.signal(number, early.came)
     home = home.absolute()
     try:
         if not node or "/" in node or node in (".", "..") or not node.isprintable():
             raise ValueError(f"{node!r} cannot be a node's name")
         config = load_config(home)
         limits = Limits(config.agent_absence_s, config.stopped_s, config.log_limit_bytes)
-        access = _access(home)
+        if stay.allocation:
+            absence_s = min(config.agent_absence_s, absence_s)
+            limits = Limits(absence_s, config.stopped_s, config.log_limit_bytes, stay.allocation)
+        access = _access(home, early)
         run = folder.run_folder(home, node, access.instance)
         lock = folder.lock(run)
+        early.may_go(run)
     except AnotherAgent as error:
         return _fail(str(error), ANOTHER_RUNS)
     except (AccessError, NotPrivate, OSError, ValueError) as error:
         return _fail(str(error), FAILED)
     try:
-        about = folder.write_about(run, node, emulate_gpus)
+        about = folder.write_about(run, node, emulate_gpus, said)
         stderr = _begin_logging(run / folder.LOG)
         source = discover(about.emulate_gpus, run / folder.EMULATED)
-        return asyncio.run(_run(home, node, access.instance, run, limits, lock, source, stderr))
+        reports = ReportLog(run / folder.REPORTS)
+        log.info("agent of %s, process %d, in %s; GPUs: %s %s", node, os.getpid(), run, source.name, source.detail)
+        return asyncio.run(
+            _run(
+                lambda: Agent(home, node, access.instance, run, limits, lock, source, reports, stderr, stay),
+                stay,
+                early,
+            )
+        )
     except (NotPrivate, OSError, ValueError) as error:
         log.exception("the agent cannot run")
         return _fail(str(error), FAILED)
 
 
-async def _run(
-    home: Path, node: str, instance: str, run: Path, limits: Limits, lock: int, source: GpuSource, stderr: int
-) -> int:
-    reports = ReportLog(run / folder.REPORTS)
-    agent = Agent(home, node, instance, run, limits, lock, source, reports, stderr)
-    log.info("agent of %s, process %d, in %s; GPUs: %s %s", node, os.getpid(), run, source.name, source.detail)
+class _Early:
+    """A batch system's signal that comes before the agent can answer it. `name`: which, "" for none.
+
+    It ends this process at once, but where an earlier agent has left trainers: they are to save first.
+    """
+
+    def __init__(self) -> None:
+        self.name = ""
+        self._run: Path | None = None
+
+    def came(self, number: int, frame: FrameType | None) -> None:
+        """A handler of signals."""
+        self.name = signal.Signals(number).name
+        if self._run is not None:
+            self.may_go(self._run)
+
+    def may_go(self, run: Path) -> None:
+        """From here on it is known whether there are trainers: in this folder."""
+        self._run = run
+        if self.name and next(find(run), None) is None:
+            os._exit(0)
+
+
+async def _run(make: Callable[[], Agent], stay: Stay, early: _Early) -> int:
+    agent = make()
     own = asyncio.create_task(agent.run())
     loop = asyncio.get_running_loop()
 
@@ -70,21 +110,31 @@ async def _run(
         own.cancel()
         loop.call_later(END_S, os._exit, 0)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, end)
+    if stay.allocation:
+        for number in SIGNALS:
+            loop.add_signal_handler(number, agent.leave, f"{number.name} in batch job {stay.allocation}")
+        if early.name:
+            agent.leave(f"{early.name} in batch job {stay.allocation}")
+    else:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, end)
     try:
         await own
     except asyncio.CancelledError:
         log.info("asked to end: supervisors and trainers stay, the next agent adopts them")
+    if stay.allocation:
+        os._exit(0)  # the node is waited for: no thread of a GPU's driver is
     return 0
 
 
-def _access(home: Path) -> AccessFile:
+def _access(home: Path, early: _Early) -> AccessFile:
     until = time.monotonic() + ACCESS_WAIT_S
     while True:
         try:
             return read_access(home)
         except AccessError:
+            if early.name:
+                os._exit(0)  # nobody has started a trainer
             if time.monotonic() > until:
                 raise
             time.sleep(0.1)

@@ -21,6 +21,8 @@ PRESETS: Mapping[str, signal.Signals | None] = {
     "hf": signal.SIGTERM,
     "none": None,
 }
+TORCHRUN, IN_PROCESS = "torchrun", "in-process"
+RESCALES = ("restart", TORCHRUN, IN_PROCESS)
 NO_GPUS: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": "", "HPCDL_GPUS": "", "HPCDL_GPU_COUNT": "0"}
 
 
@@ -31,7 +33,9 @@ class BadStart(ValueError):
 @dataclass(frozen=True, slots=True)
 class Start:
     """`env`: the trainer's complete environment without GPUs; `gpu_env`: the rest, None for a warm start. Times in
-    seconds; an absence or stopped time of None is unlimited."""
+    seconds; an absence or stopped time of None is unlimited. `rescale`: how its ranks go to another membership.
+    `request`: the number of the request that it is the answer to, 0 where that is not known. `batch`: in a batch job,
+    whose signals come to every process of it: what to do about a SIGTERM is the agent's to say while there is one."""
 
     tag: str
     job: int
@@ -53,6 +57,9 @@ class Start:
     stopped_s: float | None = 10.0
     cgroup: str | None = None
     log_limit_bytes: int = LOG_LIMIT_BYTES
+    rescale: str = RESCALES[0]
+    request: int = 0
+    batch: bool = False
 
     def __post_init__(self) -> None:
         if not self.tag or "\0" in self.tag:
@@ -63,6 +70,8 @@ class Start:
             raise BadStart("argv, cwd, log and env must not hold NUL characters")
         if self.signal not in PRESETS:
             raise BadStart(f"signal {self.signal!r} is none of {', '.join(PRESETS)}")
+        if self.rescale not in RESCALES:
+            raise BadStart(f"rescale {self.rescale!r} is none of {', '.join(RESCALES)}")
         if not self.grace_s >= 0:
             raise BadStart(f"grace_s {self.grace_s} must not be negative")
 
@@ -159,4 +168,7 @@ _KINDS: Mapping[str, Any] = {
     "stopped_s": _or_none(_seconds),
     "cgroup": _or_none(_text),
     "log_limit_bytes": _whole,
+    "rescale": _text,
+    "request": _whole,
+    "batch": _flag,
 }

@@ -17,7 +17,8 @@ from hpcdl.agent.claim import Stale, write_claim
 from hpcdl.agent.clients import RETRY_S, Clients, Refusal
 from hpcdl.agent.clock import Clock
 from hpcdl.agent.closing import Closing, describe
-from hpcdl.agent.escalation import ABSENCE, END, SUSPEND
+from hpcdl.agent.escalation import ABSENCE, END, LEAVE, SUSPEND
+from hpcdl.agent.memberships import Memberships
 from hpcdl.agent.output import Log, Output, ProgressReader, last_line, printable
 from hpcdl.agent.packets import Attach, Progress
 from hpcdl.agent.ranks import Rank, Trainer
@@ -28,12 +29,13 @@ from hpcdl.agent.wakeup import Wakeup
 
 TICK_S = 1.0
 FAST_TICK_S = 0.05  # while something is about to end
-CLAIMLESS_GRACE_S = 5.0  # for a trainer at the gate whose claim failed
+CLAIMLESS_GRACE_S = 5.0  # for a trainer at the gate whose claim failed, or that fails again and again
 LINGER_S = 2.0  # for the agent to take the last records
 ERROR_NOTES = 10
 STALE = os.EX_TEMPFAIL
 SHELL_KILLED = 128 + signal.SIGKILL  # what a shell makes of it
 CLAIM_FAILED = os.EX_CANTCREAT
+FAILED = 1
 REFUSED = os.EX_USAGE  # exit codes of the supervisor itself: nothing was started, no record was written
 USAGE = "usage: python -m hpcdl.agent.supervisor RUNFOLDER [--lock-fd N]"
 
@@ -54,13 +56,14 @@ class Supervisor:
         self._clients = Clients(self._selector, listener, self._clock, records.packets, self, self._note)
         self._trainer = Trainer(start.tag)
         self._closing = Closing(start, self._trainer, self._record, self._clients.send, self._clock.now())
+        self._memberships = Memberships(start, self._trainer, self._record, self._clients.send)
         me = os.getpid()
         self._record("supervisor", pid=me, start=processes.start_ticks(me))
         log = Log(start.log, start.log_limit_bytes, self._note)
         self._output = Output(log, ProgressReader(start.progress_regex, start.steps, self._note), self._on_progress)
         self._output_read = False
         self._gpu_env: Mapping[str, str] | None = None
-        self._failure: tuple[int, bool, str] | None = None  # exit code, stale, detail: it could not be started
+        self._failure: tuple[int, bool, str] | None = None  # exit code, stale, detail: why we ended or never began it
         self._ended_by: str | None = None
         self._exited_at: float | None = None  # when `exit` was recorded
         self._step: int | None = None
@@ -121,11 +124,14 @@ class Supervisor:
             if self._closing.emptied(now):
                 self._finish()
             return
-        if self._wakeup.take_terminate():
-            self._closing.request(SUSPEND, "agent", self._start.grace_s, now)
         absent, limit = self._clients.absent_since, self._start.agent_absence_s
+        # A batch system's comes to the agent too, which may have better to say: to leave a job that goes on elsewhere.
+        if self._wakeup.terminate and not (self._start.batch and absent is None):
+            self._wakeup.take_terminate()
+            self._closing.request(SUSPEND, "agent", self._start.grace_s, now)
         if absent is not None and limit is not None and now - absent >= limit and self._closing.ended_by is None:
             self._closing.request(ABSENCE, "absence", self._start.grace_s, now)
+        self._memberships.look(now, self._step, self._done or self._closing.ended_by is not None)
         self._closing.escalate(now)
         self._closing.watch_stopped(now)
 
@@ -218,14 +224,21 @@ class Supervisor:
             return
         if self._trainer.status is not None:
             return
+        now = self._clock.now()
+        if isinstance(packet, packets.Rescale):
+            self._memberships.tell(packet, now)
+            return
         grace_s = self._start.grace_s if packet.grace_s is None else packet.grace_s
         if isinstance(packet, packets.Suspend):
-            self._closing.request(SUSPEND, packet.by, grace_s, self._clock.now())
+            self._closing.request(SUSPEND, packet.by, grace_s, now)
+        elif isinstance(packet, packets.Leave):
+            self._closing.request(LEAVE, "", grace_s, now, self._memberships.told)
         else:
-            self._closing.request(END, "", grace_s, self._clock.now())
+            self._closing.request(END, "", grace_s, now)
 
     def on_attach(self, packet: Attach, connection: Connection) -> Rank:
-        """A rank says who it is. Raises Refusal for one of another incarnation or of a membership before ours."""
+        """A rank says who it is. Raises Refusal for one of another incarnation, or of a membership before the first
+        that this node was asked to be in: whoever is merely behind is told of the newest."""
         if packet.incarnation != self._start.incarnation:
             raise Refusal(f"incarnation {packet.incarnation} attached to incarnation {self._start.incarnation}")
         if packet.membership < self._start.membership:
@@ -238,7 +251,11 @@ class Supervisor:
         return rank
 
     def on_attached(self, rank: Rank) -> None:
-        """A suspend that came before it is passed on."""
+        """A membership, a suspend or a leave that came before it is passed on."""
+        why = self._memberships.greet(rank, self._step)
+        if why and self._failure is None:
+            self._failure = (FAILED, False, why)
+            self._closing.request(END, "", CLAIMLESS_GRACE_S, self._clock.now())
         self._closing.greet(rank, self._clock.now())
 
     def on_rank(self, rank: Rank, packet: packets.FromRank) -> None:
@@ -252,12 +269,18 @@ class Supervisor:
             case packets.Opened():
                 rank.gated = False
                 self._record("opened", gpus=packet.gpus, ok=packet.ok)
+            case packets.Join() | packets.Reformed() | packets.Broken():
+                self._memberships.on_rank(rank, packet, self._clock.now())
+                if not isinstance(packet, packets.Join):
+                    self._reached(packet.step)
             case packets.Ready():
+                self._memberships.on_rank(rank, packet, self._clock.now())
                 if rank is self._trainer.lead:
                     self._record("ready", step=packet.step)
                 self._reached(packet.step)
             case packets.Progress():
                 if rank is self._trainer.lead:
+                    self._memberships.trained(self._clock.now())
                     self._on_progress(packet)
             case packets.Saving():
                 rank.saving = True
@@ -274,12 +297,13 @@ class Supervisor:
 
     def _on_saved(self, rank: Rank, packet: packets.Saved) -> None:
         rank.saving = False
-        if (packet.incarnation, packet.membership) != (self._start.incarnation, rank.membership):
+        writes = self._memberships.writes(rank, packet.membership)
+        if packet.incarnation != self._start.incarnation or writes is None:
             self._note(f"ignored: a save of incarnation {packet.incarnation}, membership {packet.membership}")
             return
         self._closing.heard = True
-        if rank.number != 0:
-            return  # the writer is rank 0; what others saved is theirs
+        if not writes:
+            return  # what others saved is theirs
         self._save_failed, self._save_errno = False, None
         self._closing.final = self._closing.final or packet.final
         self._reached(packet.step)

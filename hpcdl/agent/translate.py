@@ -90,6 +90,20 @@ def _gate(record: Record, names: dict[str, Any]) -> ev.Report:
     return ev.AtGate(**names, warm_s=_seconds(record, "warm_s"))
 
 
+def _join(record: Record, names: dict[str, Any]) -> ev.Report:
+    return ev.AtGate(**names, address=str(record.get("address") or ""))
+
+
+def _reformed(record: Record, names: dict[str, Any]) -> ev.Report:
+    names = names | {"membership": _whole(record, "membership")}
+    return ev.Reformed(**names, step=_whole(record, "step"), seconds=_seconds(record, "seconds"))
+
+
+def _broken(record: Record, names: dict[str, Any]) -> ev.Report:
+    names = names | {"membership": _whole(record, "membership")}
+    return ev.Broken(**names, step=_whole(record, "step"), why=str(record.get("why") or "")[:1000])
+
+
 def _opened(record: Record, names: dict[str, Any]) -> ev.Report | None:
     if record.get("ok") is not False:
         return None
@@ -162,6 +176,9 @@ _KINDS: dict[str, Callable[[Record, dict[str, Any]], ev.Report | None]] = {
     "started": _started,
     "attached": _attached,
     "gate": _gate,
+    "join": _join,
+    "reformed": _reformed,
+    "broken": _broken,
     "opened": _opened,
     "ready": _ready,
     "suspending": _suspending,

@@ -33,6 +33,11 @@ class Wakeup:
         except BlockingIOError:
             pass
 
+    @property
+    def terminate(self) -> bool:
+        """Whether a SIGTERM came that nobody has taken."""
+        return self._terminate
+
     def take_terminate(self) -> bool:
         """True once for the SIGTERMs that came."""
         was, self._terminate = self._terminate, False

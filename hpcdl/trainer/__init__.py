@@ -9,6 +9,7 @@ Standard library only, and a no-op outside hpcdl. Ten lines make a loop suspenda
         train(step)
 
 or call `resume`, `ready`, `progress`, `should_suspend`, `checkpoint` and `exit_suspended` from a loop of your own.
+`hpcdl.trainer.elastic` is for PyTorch on a number of ranks that changes while it trains.
 """
 
 from collections.abc import Iterator

@@ -21,17 +21,21 @@ _TEMPORARY = re.compile(r"\.tmp-step-\d{12,}\.i(\d+)-.*")
 
 
 class StaleIncarnation(SystemExit):
-    """The job was started again elsewhere, or another job took the folder: this incarnation must write nothing more.
-    Uncaught, it exits with 75."""
+    """The job was started again elsewhere, goes on elsewhere under a newer membership, or another job took the folder:
+    this process must write nothing more. Uncaught, it exits with 75."""
 
-    def __init__(self, mine: int, newest: int, owner: str = "") -> None:
-        """`owner`: the tag of another job whose incarnation `newest` is, or of another instance's."""
+    def __init__(self, mine: int, newest: int, owner: str = "", membership: int | None = None) -> None:
+        """`owner`: the tag of another job whose incarnation `newest` is, or of another instance's. `membership`: the
+        newer one of the same incarnation."""
         super().__init__(os.EX_TEMPFAIL)
         self.mine = mine
         self.newest = newest
         self.owner = owner
+        self.membership = membership
 
     def __str__(self) -> str:
+        if self.membership is not None:
+            return f"incarnation {self.mine} is stale here: its membership {self.membership} has claimed the folder"
         whose = f"another job ({self.owner})" if self.owner else "the job"
         return f"incarnation {self.mine} is stale: incarnation {self.newest} of {whose} has claimed the folder"
 
@@ -79,12 +83,14 @@ def is_complete(checkpoint: Checkpoint) -> bool:
         return False
 
 
-def check_claim(directory: Path, incarnation: int, tag: str = "") -> None:
+def check_claim(directory: Path, incarnation: int, tag: str = "", membership: int = 0) -> None:
     """Raises StaleIncarnation if another incarnation than that of the tag (instance:job:incarnation:node) has claimed
-    the folder, or without a tag a newer one; OSError if that cannot be known."""
+    the folder, or without a tag a newer one, or a membership of the same incarnation that is newer than `membership`
+    (a claim that names none is of membership 0); OSError if that cannot be known."""
     try:
         claim = json.loads((directory / CLAIM).read_bytes())
         newest, owner = int(claim["incarnation"]), str(claim.get("tag", ""))
+        formed = int(claim.get("membership", 0))
     except FileNotFoundError:
         return
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -94,15 +100,19 @@ def check_claim(directory: Path, incarnation: int, tag: str = "") -> None:
         raise StaleIncarnation(incarnation, newest, owner[:200] or "without a name")
     if newest > incarnation or (tag and newest != incarnation):
         raise StaleIncarnation(incarnation, newest)
+    if newest == incarnation and formed > membership:
+        raise StaleIncarnation(incarnation, newest, membership=formed)
 
 
 @contextmanager
-def write(directory: Path, step: int, incarnation: int, replace: bool = False, tag: str = "") -> Iterator[Path]:
+def write(
+    directory: Path, step: int, incarnation: int, replace: bool = False, tag: str = "", membership: int = 0
+) -> Iterator[Path]:
     """Yields a temporary folder. When the block ends well, what is in it becomes the checkpoint of `step`; when it
     raises, or the disk is full, the folder is removed and the checkpoints that were there stay as they were.
 
     One incarnation writes a step once: if that checkpoint is complete already, it is kept and the new files dropped,
-    unless `replace` is set, for runs that are not numbered. `tag`: see `check_claim`.
+    unless `replace` is set, for runs that are not numbered. `tag`, `membership`: see `check_claim`.
     """
     target = at(directory, step, incarnation)
     directory.mkdir(parents=True, exist_ok=True)
@@ -114,7 +124,7 @@ def write(directory: Path, step: int, incarnation: int, replace: bool = False, t
         if os.path.lexists(temporary / MARKER):
             raise ValueError(f"a checkpoint may not hold a file called {MARKER}")
         sizes = _sync(temporary)
-        check_claim(directory, incarnation, tag)
+        check_claim(directory, incarnation, tag, membership)
         if replace or not is_complete(target):
             _discard(target.path)
             os.rename(temporary, target.path)
@@ -122,7 +132,7 @@ def write(directory: Path, step: int, incarnation: int, replace: bool = False, t
             _mark(target, sizes)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    check_claim(directory, incarnation, tag)
+    check_claim(directory, incarnation, tag, membership)
     prune(directory, target)
 
 

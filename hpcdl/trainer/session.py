@@ -19,9 +19,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from hpcdl.trainer import folder
+from hpcdl.trainer import claim, folder, leaving, stray
 from hpcdl.trainer.channel import Channel, Refused
 from hpcdl.trainer.folder import Checkpoint, StaleIncarnation
+from hpcdl.trainer.membership import Membership, from_packet
 
 log = logging.getLogger("hpcdl.trainer")
 
@@ -33,6 +34,7 @@ PRESETS: Mapping[str, signal.Signals | None] = {
     "none": None,
 }
 # Launchers tell a rank its number in one of these; a script without a launcher is one rank a node.
+IN_PROCESS = "in-process"  # HPCDL_RESCALE: the ranks form a new group themselves
 RANK_VARIABLES = ("RANK", "HPCDL_RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HPCDL_NODE_RANK")
 ESSENTIAL_WAIT_S = 3.0
 ANSWER_WAIT_S = 5.0
@@ -53,8 +55,15 @@ class Session:
     work on a folder that was given. Steps count those that are done: after the first one, `step` is 1."""
 
     def __init__(self, environ: Mapping[str, str], rank: int | None, checkpoint_dir: str | Path | None) -> None:
-        self.rank = rank if rank is not None else _rank(environ)
         self.inside = bool(environ.get("HPCDL_SOCKET"))
+        self.rescale = (environ.get("HPCDL_RESCALE") or "restart") if self.inside else "restart"
+        self.node = environ.get("HPCDL_NODE", "")
+        self.local_rank = int(environ.get("HPCDL_LOCAL_RANK") or environ.get("LOCAL_RANK") or 0)
+        if rank is None:
+            # A rank that is rescaled in place has no number yet; on its node it is known by this one.
+            rank = self.local_rank if self.rescale == IN_PROCESS else _rank(environ)
+        self.rank = rank
+        self.formed = self.rescale != IN_PROCESS
         self.job = environ.get("HPCDL_JOB", "")
         self.tag = environ.get("HPCDL_TAG", "") if self.inside else ""
         self.incarnation = int(environ.get("HPCDL_INCARNATION") or 0)
@@ -67,17 +76,22 @@ class Session:
         self._before: Any = None
         self._handles = False
         self._asked = False
+        self._ended = self._exiting = False
+        self._batch = self.inside and bool(environ.get("HPCDL_ALLOCATION"))
         self._channel: Channel | None = None
         self._durable: _Durable | None = None
         self._next_progress = 0.0
         self._next_metric = 0.0
         self._metric: float | None = None  # to be told with the next packet
         self._next_poll = 0.0
+        self._reading = threading.RLock()  # a thread may look at the channel while the main one is in a collective
+        self.target: Membership | None = None  # the newest membership that was asked for
+        self.leaving = False  # asked to go, because no membership from now on has this rank
 
     @property
     def writer(self) -> bool:
-        """Only rank 0 writes checkpoints."""
-        return self.rank == 0
+        """Only rank 0 writes checkpoints; before the first membership is formed nobody does."""
+        return self.formed and self.rank == 0
 
     # attaching
 
@@ -87,6 +101,8 @@ class Session:
         if not self.inside:
             return
         self._install()
+        if self._batch:
+            stray.heed(self._terminated, self._signal)
         try:
             self._channel = Channel(self._socket)
         except OSError:
@@ -108,6 +124,18 @@ class Session:
         self._before = signal.signal(self._signal, self._on_signal)
         self._handles = True
 
+    def _terminated(self) -> bool:
+        """In a batch job, whose SIGTERM comes to all: whether this one is meant to end this rank without a save."""
+        if self._exiting:
+            return False
+        while self._channel is not None and not self._channel.gone and self.receive(0.0) is not None:
+            continue
+        if self._channel is None or self._channel.gone or self._ended:
+            return True
+        if self.rescale == "restart":
+            self._asked = True  # as the agent will ask in a moment; ranks that may go on without their node wait for it
+        return False
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
 
@@ -128,17 +156,37 @@ class Session:
         return self._channel is not None and self._channel.send(kind, body, ESSENTIAL_WAIT_S)
 
     def receive(self, wait_s: float) -> dict[str, Any] | None:
-        """The next packet, or None; a request to suspend in it is remembered. Raises Refused."""
+        """The next packet, or None; what it asks for (suspend, rescale, leave) is remembered. Raises Refused."""
         if self._channel is None:
             return None
-        message = self._channel.receive(wait_s)
-        if message is not None and message["type"] == "suspend":
-            self._asked = True
-        elif message is not None and message["type"] == "refused":
-            raise Refused(f"the supervisor refused rank {self.rank}: {message.get('why', 'no reason given')}")
-        if self._channel.gone:
-            self._asked = True
+        with self._reading:
+            message = self._channel.receive(wait_s)
+            if message is not None:
+                self._heed(message)
+            if self._channel.gone:
+                self._asked = True
         return message
+
+    def _heed(self, message: dict[str, Any]) -> None:
+        match message["type"]:
+            case "suspend":
+                self._asked = True
+            case "rescale":
+                wanted = from_packet(message)
+                if wanted is not None and wanted.number > (0 if self.target is None else self.target.number):
+                    self.target = wanted
+                    self.leaving = False
+            case "leave":
+                self.leaving = True
+            case "end":
+                self._ended = True
+            case "refused":
+                raise Refused(f"the supervisor refused rank {self.rank}: {message.get('why', 'no reason given')}")
+
+    @property
+    def asked(self) -> bool:
+        """As `should_suspend`, from what has been read so far."""
+        return self._asked
 
     def should_suspend(self) -> bool:
         """True once a suspend was asked for, by signal or on the channel, or once the supervisor is gone."""
@@ -184,6 +232,38 @@ class Session:
         """Training is complete after `step` steps."""
         self.send("done", step=int(step))
 
+    # memberships
+
+    def join(self, address: str) -> None:
+        """Say that this rank is ready to be taken into a membership; `address`: of the store that a node's lead rank
+        keeps, "" from the others. Until `adopt` it writes nothing."""
+        self.formed = False
+        self.membership = 0
+        self.send("join", address=address)
+
+    def adopt(self, membership: int, rank: int) -> None:
+        """This rank is number `rank` of the membership from now on; rank 0 claims the checkpoint folder for it, and
+        goes on where that cannot be written. Raises StaleIncarnation."""
+        self.membership = membership
+        self.rank = rank
+        self.formed = True
+        if rank == 0 and self.inside and self.checkpoint_dir is not None:
+            try:
+                claim.claim(self.checkpoint_dir, int(self.job or 0), self.incarnation, membership, self.tag)
+            except StaleIncarnation as error:
+                log.error("%s", error)
+                raise
+            except OSError as error:
+                log.warning("the claim of membership %d could not be written: %s", membership, error)
+
+    def reformed(self, step: int, seconds: float) -> None:
+        """The membership trains, at `step`, after `seconds` without progress. Rank 0 says it."""
+        self.send("reformed", membership=self.membership, step=int(step), seconds=round(seconds, 6))
+
+    def broken(self, step: int, why: str) -> None:
+        """The ranks lost each other at `step`; this one keeps its state and waits for the next membership."""
+        self.send("broken", membership=self.membership, step=int(step), why=why[:1000])
+
     # checkpoints
 
     def resume(self, before: Checkpoint | None = None) -> Checkpoint | None:
@@ -192,7 +272,7 @@ class Session:
         if self.checkpoint_dir is None:
             return None
         if self.inside:
-            folder.check_claim(self.checkpoint_dir, self.incarnation, self.tag)
+            folder.check_claim(self.checkpoint_dir, self.incarnation, self.tag, self.membership)
         for found in folder.complete(self.checkpoint_dir):
             if before is None or found.order < before.order:
                 self._durable = _Durable(found.step, found.path, 0.0)
@@ -217,8 +297,8 @@ class Session:
         self.send("saving", step=step)
         began = time.monotonic()
         try:
-            mine = self.incarnation
-            with folder.write(self.checkpoint_dir, step, mine, not self.inside, self.tag) as temporary:
+            mine, fence = self.incarnation, self.membership
+            with folder.write(self.checkpoint_dir, step, mine, not self.inside, self.tag, fence) as temporary:
                 yield temporary
         except BaseException as error:
             number = errno.ESTALE if isinstance(error, StaleIncarnation) else getattr(error, "errno", None)
@@ -235,14 +315,16 @@ class Session:
         body = {"incarnation": self.incarnation, "membership": self.membership, "step": durable.step}
         self.send("saved", **body, path=str(durable.path), seconds=round(durable.seconds, 6), final=final)
 
-    def exit_suspended(self, hard: bool = False) -> NoReturn:
+    def exit_suspended(self, hard: bool = False, quick: bool = False) -> NoReturn:
         """Name the last durable checkpoint as the final one, wake the supervisor, and exit with 0; with 143 if there
         is no checkpoint, since an exit of 0 would say that training is complete.
 
         The exit is the interpreter's own (SystemExit), which ends data loaders' processes; `hard` leaves by os._exit
-        instead, for programs whose threads do not end, and such processes then linger until they notice.
+        instead, for programs whose threads do not end, and such processes then linger until they notice. `quick`: the
+        interpreter's, but for its teardown.
         """
         code = 0
+        self._exiting = True
         if self.inside and self.writer:
             if self._durable is None:
                 code = ENDED_UNSAVED
@@ -255,7 +337,14 @@ class Session:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+        if quick:
+            leaving.leave(code)
         raise SystemExit(code)
+
+    def leave(self, code: int) -> NoReturn:
+        """Nothing is left to do here: close the channel and exit, quickly."""
+        self.close()
+        leaving.leave(code)
 
     def close(self) -> None:
         """Close the channel, after what was sent on it; again is no error."""

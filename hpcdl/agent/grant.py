@@ -1,0 +1,99 @@
+"""The GPUs of one part: which the daemon means, that nothing else holds them, and what the trainer is told of them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from hpcdl.agent import processes
+from hpcdl.agent.environment import gpu_environment, nodes_environment
+from hpcdl.agent.orders import Refusal, nodes_and_gpus
+from hpcdl.agent.reports import Key, boottime
+from hpcdl.agent.site import Site
+from hpcdl.wire.messages import RequestMessage
+
+log = logging.getLogger("hpcdl.agent")
+
+FREE_AT_ONCE_S = 2.0
+"""Seconds for which a GPU that is granted may still be held by a program that is just ending."""
+
+DIRTY_AFTER_S = 30.0
+"""Seconds after its exit from which on GPUs that an incarnation still holds are reported dirty."""
+
+
+class Grant:
+    """`gpus`: UUIDs. `first`: whether this node is the first of those that the daemon named."""
+
+    def __init__(self, site: Site, key: Key) -> None:
+        self._site = site
+        self._key = key
+        self.gpus: tuple[str, ...] = ()
+        self.first = True
+
+    def found(self, env: dict[str, str], indices: Sequence[int]) -> None:
+        """A grant that an earlier agent took, by the trainer's environment. `indices`: by the daemon's request."""
+        self.gpus = tuple(uuid for uuid in env.get("HPCDL_GPUS", "").split(",") if uuid)
+        self.first = env.get("HPCDL_NODE_RANK", "0") == "0"
+        self._site.gpus.claim(self._key, self.gpus, tuple(indices))
+
+    def take(self, message: RequestMessage) -> tuple[str, ...]:
+        """Which GPUs the request names, and the nodes of the job. Raises Refusal."""
+        nodes, indices = nodes_and_gpus(message, self._site.node)
+        try:
+            self.gpus = self._site.gpus.meant(indices)
+        except ValueError as error:
+            raise Refusal(str(error)) from None
+        self.first = nodes[0] == self._site.node
+        return nodes
+
+    def claim(self) -> None:
+        """They are its own, whatever holds them."""
+        self._site.gpus.claim(self._key, self.gpus)
+
+    async def hold(self) -> None:
+        """Claims its GPUs, which nothing else may hold. Raises Refusal, and then they are dirty."""
+        gpus, until, pause = self._site.gpus, boottime() + FREE_AT_ONCE_S, 0.02
+        while True:
+            conflict = gpus.claim(self._key, self.gpus)
+            found = await gpus.in_the_way(self.gpus, self._site.tag(self._key))
+            if conflict is None and not found:
+                return
+            if boottime() >= until:
+                gpus.found_held(found)
+                gpus.release(self._key)
+                self.gpus = ()
+                raise Refusal(conflict or "; ".join(found.values()))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.5)
+
+    def environment(self, nodes: Sequence[str]) -> dict[str, str]:
+        """What the trainer is to be told of the GPUs that it has from now on. Raises Refusal."""
+        try:
+            shown = self._site.gpus.shown(self.gpus)
+        except ValueError as error:
+            raise Refusal(str(error)) from None
+        self._site.grants.granted(self._key, self.gpus)
+        return gpu_environment(self.gpus, shown) | nodes_environment(nodes, self._site.node)
+
+    async def until_free(self, who: str, stale: Callable[[], bool]) -> None:
+        """Returns once no process of `who` is left and nothing of it holds the GPUs; then they are nobody's.
+
+        `stale`: the daemon does not know of it any more; why its GPUs are dirty has been said.
+        """
+        gpus, began, pause, stuck = self._site.gpus, boottime(), 0.02, ""
+        while left := await self._left():
+            if boottime() - began > DIRTY_AFTER_S and stuck != left and not stale():
+                stuck = left
+                log.warning("%s has ended and its GPUs are not free: %s", who, left)
+                gpus.stick(self._key, self.gpus, f"{who} has ended, but {left}")
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.3, 2.0 if stuck else 0.5)
+        self._site.grants.freed(self._key, self.gpus)
+        gpus.release(self._key)
+        gpus.unstick(self._key)
+
+    async def _left(self) -> str:
+        """What of it is still there, in words, or ""."""
+        tag = self._site.tag(self._key)
+        found = [f"process {each.pid}" for each in await asyncio.to_thread(processes.tagged, tag)]
+        found += await self._site.gpus.held_by(self.gpus, tag)
+        return ", ".join(found[:20])

@@ -1,0 +1,58 @@
+"""What all parts of a node share, and how far a part is."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcdl.agent.gpus import Gpus
+from hpcdl.agent.grants import Grants
+from hpcdl.agent.orders import Limits
+from hpcdl.agent.reports import Key, ReportLog
+
+if TYPE_CHECKING:
+    from hpcdl.agent.incarnations import Part
+
+LOOPBACK = "127.0.0.1"
+
+
+class Stage(Enum):
+    """How far a part is. ORDERED: no supervisor yet. EXITED: its GPUs are not seen free yet. FREED: nothing is left."""
+
+    ORDERED = 1
+    FOLLOWED = 2
+    EXITED = 3
+    FREED = 4
+
+
+@dataclass(slots=True)
+class Site:
+    """What all parts of a node share.
+
+    `run`: the agent's folder. `emulated`: the folder of emulated GPUs, None with real ones. `stderr`: a descriptor for
+    what supervisors say. `on_freed` is called with a part once nothing is left of it. `changed`: a trainer came or
+    went. `interval_s`: seconds between reports of progress. `connected`: a daemon is there. `address`: the IP by which
+    this node reaches the daemon, and other nodes this one. `goes`: why the node is wanted back, "" while it is not.
+    """
+
+    node: str
+    instance: str
+    run: Path
+    limits: Limits
+    reports: ReportLog
+    gpus: Gpus
+    grants: Grants
+    emulated: Path | None
+    stderr: int
+    on_freed: Callable[["Part"], None]
+    changed: asyncio.Event
+    interval_s: float = 10.0
+    connected: bool = False
+    address: str = LOOPBACK
+    goes: str = ""
+
+    def tag(self, key: Key) -> str:
+        """What every process of the part has as HPCDL_TAG; the node is in it, for two may share a machine."""
+        return f"{self.instance}:{key[0]}:{key[1]}:{self.node}"

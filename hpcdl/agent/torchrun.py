@@ -1,0 +1,54 @@
+"""How a job's ranks are started by torchrun on one node. Pure: from the job and a membership to a command line.
+
+torchrun's elastic agents of all nodes meet at a store that the first node's keeps. When a node joins or goes they
+start all ranks anew, which resume from the last checkpoint.
+"""
+
+import re
+from collections.abc import Sequence
+
+from hpcdl.agent.packets import Rescale
+from hpcdl.core.model import JobSpec
+
+MODULE = "torch.distributed.run"
+RESTARTS = 1000
+"""Of the ranks after one of them failed: each node that goes costs the others one, for a rank loses its peers then."""
+MONITOR_S = 0.3
+STORE = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+"""Seconds to wait for more nodes once there are enough, and after which (in all 3) a silent one is left out."""
+
+ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""With a shared store PyTorch 2.13 cannot grow: a node that joins waits for a key that nobody sets, and all give up."""
+
+_PYTHON = re.compile(r"python[\d.]*")
+
+
+def python_of(command: Sequence[str]) -> str:
+    """The Python whose torchrun is meant: the command's own, where it is one, else what the job's PATH finds."""
+    return command[0] if _PYTHON.fullmatch(command[0].rpartition("/")[2]) else "python3"
+
+
+def command_line(spec: JobSpec, membership: Rescale, node: str, name: str, address: str) -> tuple[str, ...]:
+    """What starts this node's ranks. `name`: the rendezvous's, the same on all nodes. `address`: this node's own IP.
+
+    The job's least and most numbers of nodes bound what torchrun waits for; the membership says where it meets.
+    """
+    here = membership.ranks[membership.nodes.index(node)]
+    most = spec.nodes if spec.nodes_max is None else spec.nodes_max
+    host = "true" if membership.nodes[0] == node else "false"
+    return (
+        python_of(spec.command),
+        "-m",
+        MODULE,
+        f"--nnodes={spec.nodes}:{most}",
+        f"--nproc-per-node={here}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={membership.address}",
+        f"--rdzv-id={name}",
+        f"--rdzv-conf=is_host={host},{STORE}",
+        f"--local-addr={address}",
+        f"--monitor-interval={MONITOR_S}",
+        f"--max-restarts={RESTARTS}",
+        "--no-python",
+        *spec.command,
+    )

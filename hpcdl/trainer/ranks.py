@@ -1,0 +1,166 @@
+"""Several ranks on one node: `python -m hpcdl.trainer.ranks N -- command ...` starts the command N times.
+
+Each gets HPCDL_LOCAL_RANK (0 to N-1), HPCDL_LOCAL_RANKS, HPCDL_RANK, and its own equal part of the GPUs. N may be
+`gpu`: one rank for each GPU, and one where there is none. When one fails the others are ended, and the exit code is
+that of the first that failed. No rank outlives this process. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FrameType
+
+from hpcdl.trainer import stray
+from hpcdl.trainer.forming import LOCAL_STORE
+
+USAGE = "usage: python -m hpcdl.trainer.ranks N|gpu -- command ..."
+RANKS_LIMIT = 1024
+KILL_S = 10.0  # from the SIGTERM that follows a failure
+POLL_S = 0.02
+NOT_FOUND = 127  # exit codes as a shell gives them
+NOT_EXECUTABLE = 126
+PR_SET_PDEATHSIG = 1
+
+# Loaded now: between fork and exec nothing may be looked up.
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+class Usage(ValueError):
+    """The command line, or what it asks for, makes no sense here; the message says why."""
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, list[str]]:
+    """How many ranks, and the command. Raises Usage."""
+    if len(argv) < 3 or argv[1] != "--":
+        raise Usage(USAGE)
+    if argv[0] == "gpu":
+        return max(1, len(listed(environ, "HPCDL_GPUS") or listed(environ, "CUDA_VISIBLE_DEVICES"))), list(argv[2:])
+    if not argv[0].isdigit() or not 1 <= int(argv[0]) <= RANKS_LIMIT:
+        raise Usage(f"{argv[0]!r} ranks: say a number from 1 to {RANKS_LIMIT}, or gpu")
+    return int(argv[0]), list(argv[2:])
+
+
+def listed(environ: Mapping[str, str], name: str) -> list[str]:
+    """The entries of a variable with commas."""
+    return [each for each in environ.get(name, "").split(",") if each]
+
+
+def environment(environ: Mapping[str, str], local_rank: int, ranks: int, store: str) -> dict[str, str]:
+    """One rank's. Raises Usage where the GPUs cannot be shared out equally."""
+    mine = dict(environ)
+    mine["HPCDL_LOCAL_RANK"] = mine["HPCDL_RANK"] = str(local_rank)
+    mine["HPCDL_LOCAL_RANKS"] = str(ranks)
+    mine[LOCAL_STORE] = store
+    for name in ("HPCDL_GPUS", "CUDA_VISIBLE_DEVICES"):
+        gpus = listed(environ, name)
+        if not gpus:
+            continue
+        if len(gpus) % ranks:
+            raise Usage(f"{len(gpus)} GPUs in {name} cannot be shared out equally among {ranks} ranks")
+        part = len(gpus) // ranks
+        mine[name] = ",".join(gpus[local_rank * part : (local_rank + 1) * part])
+        if name == "HPCDL_GPUS":
+            mine["HPCDL_GPU_COUNT"] = str(part)
+    return mine
+
+
+class Ranks:
+    """The processes, from their start until none is left."""
+
+    def __init__(self) -> None:
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def start(self, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
+        """Raises OSError where the command cannot be started."""
+        # One in the middle would miss the rank that runs and is not in the list yet: it waits until all are.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            for each in environments:
+                self._children.append(subprocess.Popen(command, env=each, preexec_fn=_tied(os.getpid(), before)))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def terminate(self, number: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
+        """SIGTERM to all that are left."""
+        for child in self._children:
+            if child.returncode is None:  # not reaped, so the number is still its own
+                child.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """The exit code of the first that failed, 0 if none did; 128 and the signal's number for a signal."""
+        failed: int | None = None
+        kill_at = 0.0
+        while None in [child.poll() for child in self._children]:
+            if failed is None:
+                failed = next((child.returncode for child in self._children if child.returncode), None)
+                if failed is not None:
+                    self.terminate()
+                    kill_at = time.monotonic() + KILL_S
+            elif time.monotonic() > kill_at:
+                self.kill()
+            time.sleep(POLL_S)
+        if failed is None:
+            failed = next((child.returncode for child in self._children if child.returncode), 0)
+        return 128 - failed if failed < 0 else failed
+
+    def kill(self) -> None:
+        """SIGKILL to all that are left, which are then reaped."""
+        for child in self._children:
+            if child.returncode is None:
+                child.kill()
+                child.wait()
+
+
+def _tied(parent: int, mask: Iterable[signal.Signals | int]) -> Callable[[], None]:
+    def prepare() -> None:
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before the line above
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # one that comes before the exec is the rank's end, not lost
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    return prepare
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code."""
+    try:
+        ranks, command = parse(argv, os.environ)
+        folder = tempfile.mkdtemp(prefix="hpcdl-ranks-")
+        try:
+            return _run(command, [environment(os.environ, each, ranks, f"{folder}/store") for each in range(ranks)])
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except Usage as error:
+        sys.stderr.write(f"ranks: {error}\n")
+        return os.EX_USAGE
+
+
+def _run(command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> int:
+    ranks = Ranks()
+    # A suspend goes to the ranks themselves, which attach. What ends this process must end them, and not before they
+    # have done what they do at a SIGTERM; a Ctrl-C comes to them anyway.
+    signal.signal(signal.SIGTERM, ranks.terminate)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.environ.get("HPCDL_ALLOCATION"):
+        stray.heed(lambda: True, signal.SIGTERM)
+    try:
+        ranks.start(command, environments)
+    except OSError as error:
+        ranks.kill()
+        sys.stderr.write(f"ranks: cannot start {command[0]}: {error.strerror}\n")
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    return ranks.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
