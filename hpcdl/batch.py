@@ -1,0 +1,257 @@
+"""Batch systems behind one protocol: the allocation hpcdl runs in, the holes it may fill, the pilots it submits.
+
+An adapter is pairs of pure functions, an argv and a parser of what that prints (`text.py` of `hpcdl.slurm` and
+`hpcdl.lsf`), with `run` between them. Commands are lists, never shell strings; one call answers for all ids.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hpcdl.core.pilot import BatchJob, Hole, PilotSpec
+
+TIMEOUT_S = 30.0
+"""Seconds that a command of a batch system may take; Slurm's give up after 9 to 18 s when their daemon is down."""
+
+
+class BatchError(Exception):
+    """The batch system did not do what was asked; the message is one line for people.
+
+    `away`: it does not answer at all, or not in time, so nothing is known. Else it answered, and refused.
+    `again`: the same may well be taken later.
+    """
+
+    def __init__(self, message: str, *, away: bool = False, again: bool = False) -> None:
+        super().__init__(message)
+        self.away = away
+        self.again = again or away
+
+
+class Unsupported(BatchError):
+    """This batch system, or this version of it, cannot do that."""
+
+
+class HalfAnAllocation(BatchError):
+    """Some of an allocation's variables are here and some are missing; the message names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a command printed, and its exit code. `seconds`: how long it took."""
+
+    out: str
+    err: str
+    code: int
+    seconds: float = 0.0
+
+
+class Run(Protocol):
+    """Runs a command of the batch system; `run` is the real one, tests have theirs."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        timeout_s: float = TIMEOUT_S,
+        *,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> Completed:
+        """Raises BatchError (`away`) where the command is missing or does not end in time."""
+        ...
+
+
+def run(
+    argv: Sequence[str],
+    timeout_s: float = TIMEOUT_S,
+    *,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    on_start: Callable[["subprocess.Popen[bytes]"], None] | None = None,
+) -> Completed:
+    """See `Run`. `env`: variables over this process's own. A command that is too late is ended with what it started.
+
+    `on_start` is called with the process once it runs.
+    """
+    began = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Our own commands are never for the drop-ins of jobscripts/, which may be the first sbatch or bsub in PATH.
+            env={**os.environ, "LC_ALL": "C", "HPCDL_BYPASS": "1", **(env or {})},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise BatchError(f"cannot run {argv[0]}: {error.strerror}", away=True) from None
+    with process:
+        if on_start is not None:
+            on_start(process)
+        try:
+            out, err = process.communicate(stdin.encode(), timeout_s)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            raise BatchError(f"{argv[0]} has not answered within {timeout_s:g} s", away=True) from None
+    text = (out.decode(errors="replace"), err.decode(errors="replace"))
+    return Completed(*text, process.returncode, time.monotonic() - began)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """Ends a command that `run` started, with what it started: at some sites they are scripts around the real ones."""
+    if process.returncode is None:  # nobody has waited for it, so its number is still its own
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+class Commands:
+    """A `Run` that counts what it runs, and that another thread can end, whatever runs just then."""
+
+    def __init__(self, run: Callable[..., Completed] = run) -> None:
+        """`run`: as the function of this module."""
+        self.count = 0
+        self._run = run
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        timeout_s: float = TIMEOUT_S,
+        *,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> Completed:
+        """See `Run`. For one thread."""
+        if self._ended:
+            raise BatchError(f"{argv[0]} is not run any more: the daemon ends", away=True)
+        self.count += 1
+        try:
+            return self._run(argv, timeout_s, stdin=stdin, env=env, on_start=self._started)
+        finally:
+            self._process = None
+
+    def _started(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        if self._ended:
+            _kill(process)
+
+    def end(self) -> None:
+        """Kills the command that runs, if one does, with what it started; later ones fail."""
+        self._ended = True
+        process = self._process
+        if process is not None:
+            _kill(process)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The nodes that the batch system gave this process, and until when.
+
+    `id`: the batch job's, with `started_at` (None where it is not told) the key of its state, for a requeued job has
+    the same id. `nodes`: in the batch system's order, without the launch node; `gpus`: how many on each, None where
+    that is not told. `until`: seconds since the epoch, None where no end is known. `kind`: `slurm` or `lsf`.
+    """
+
+    kind: str
+    id: str
+    nodes: tuple[str, ...]
+    gpus: int | None
+    until: float | None = None
+    started_at: float | None = None
+    queue: str = ""
+    here: str = ""
+    """The node of this process as the batch system calls it, "" on a launch node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a batch system here can do. `missing`: what it lacks and what that costs us, a line each."""
+
+    kind: str
+    version: str
+    json: bool
+    preemption: str = ""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    queues: tuple[str, ...] = ()
+    commands: Mapping[str, bool] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """How an agent is started on a node from within an allocation: what is run, and variables over our own."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PilotScript:
+    """What a pilot's batch job runs: `argv` on its first node, where the adapter adds what its batch system needs.
+
+    `mark`: see `pilot_mark`. `output`: where what it prints goes. `options`: what the site wants on each submission
+    (account, project, constraint), as arguments of sbatch or bsub. `notice_s`: how long before the walltime's end the
+    batch system is to send its signal.
+    """
+
+    argv: tuple[str, ...]
+    mark: str
+    name: str
+    output: str
+    options: tuple[str, ...] = ()
+    notice_s: float = 60.0
+
+
+class BatchSystem(Protocol):
+    """One batch system. Each call but `allocation` and `launch` may take seconds: never from the controller's thread.
+
+    All raise BatchError. Nothing is cached but what cannot change while the batch system runs (its version).
+    """
+
+    kind: str
+
+    def capabilities(self) -> Capabilities:
+        """What it is and can do, asked now."""
+        ...
+
+    def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """The allocation of this process, None outside of any. Raises HalfAnAllocation."""
+        ...
+
+    def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
+        """What idles, and until when. `own`: batch ids of our pilots, whose plans and nodes end no hole."""
+        ...
+
+    def submit(self, spec: PilotSpec, script: PilotScript) -> str:
+        """Submits a pilot; its batch id. Raises BatchError with the batch system's own words."""
+        ...
+
+    def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        """All of these in one call; accounting is asked for those not listed. Each id has a value."""
+        ...
+
+    def marked(self, prefix: str) -> dict[str, BatchJob]:
+        """This user's batch jobs whose mark begins with `prefix`, by mark."""
+        ...
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """Ends them. What is gone already is no error."""
+        ...
+
+    def signal(self, batch_id: str, name: str) -> None:
+        """Sends a signal (`TERM`, `USR1`) to the steps of a batch job."""
+        ...
+
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> Launched:
+        """How `argv` is run on one node of the allocation, with all its GPUs."""
+        ...
+
+    def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Where nodes are in the network, the outermost switch first; those that it does not know are missing."""
+        ...

@@ -1,0 +1,380 @@
+"""LSF as a batch system, and what is like it: what it knows is found by asking, and remembered."""
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from hpcdl.batch import (
+    TIMEOUT_S,
+    Allocation,
+    BatchError,
+    Capabilities,
+    Completed,
+    Launched,
+    PilotScript,
+    Run,
+    Unsupported,
+    run,
+)
+from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec
+from hpcdl.lsf import environment, gaps, hosts, queues, text
+from hpcdl.lsf.calls import TRIES, Calls, Pause, Which
+from hpcdl.lsf.jobs import CAPABLE, Form, bjobs_argv, parse_bjobs
+from hpcdl.lsf.jobstat import jobstat_argv, parse_jobstat
+from hpcdl.lsf.long import bhist_argv, parse_bhist
+from hpcdl.lsf.missing import told_missing
+from hpcdl.lsf.scripts import write_script
+from hpcdl.lsf.steady import Steady
+from hpcdl.lsf.windows import Window, bslots_argv, no_window, parse_bslots
+
+COMMANDS = (
+    "bsub", "bjobs", "bhist", "bhosts", "bqueues", "bslots", "bkill", "bstop", "bresume", "lsid", "lshosts",
+    "blaunch", "jsrun", "jobstat",
+)  # fmt: skip
+QUICK_S = 10.0
+"""Seconds for what an allocation can do without."""
+GPUS_KEPT_S = 600.0
+"""Seconds for which the hosts' GPUs are taken to stay what they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What differs from site to site. `submit_by`: bsub reads its script from stdin at most sites, from a file at some.
+    `nodes_by`: whether nodes are asked for in slots (`-n`) or as such (`-nnodes`). `select`: a resource that only
+    hosts which compute have (`CN`), "" where all do. `queues`: those that pilots may use, () for all.
+    """
+
+    submit_by: Literal["auto", "stdin", "file"] = "auto"
+    nodes_by: Literal["auto", "slots", "nodes"] = "auto"
+    launcher: Literal["auto", "blaunch", "jsrun"] = "auto"
+    select: str = ""
+    queues: tuple[str, ...] = ()
+
+
+class Lsf:
+    """See BatchSystem. `now`: seconds since the epoch, for moments that LSF tells without a year, or as a length.
+    `environ`: of this process, which may be in an LSF job itself.
+    """
+
+    kind = "lsf"
+
+    def __init__(
+        self,
+        run: Run = run,
+        *,
+        now: Callable[[], float],
+        ways: Ways = Ways(),
+        which: Which = shutil.which,
+        pause: Pause = time.sleep,
+        host_name: Callable[[], str] = socket.gethostname,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._calls = Calls(run, which, pause)
+        self._now = now
+        self._ways = ways
+        self._host_name = host_name
+        self._environ = environ
+        self._form: Form | None = None
+        self._bhosts = 0
+        self._no_bslots = not self._calls.has("bslots")
+        self._without: frozenset[str] = frozenset()
+        self._by_file = ways.submit_by == "file"
+        self._through_launch_node = False
+        self._steady = Steady()
+        self._full: dict[str, str] = {}
+        self._gpus: tuple[float, dict[str, hosts.HostGpus]] | None = None
+
+    def capabilities(self) -> Capabilities:
+        """What this LSF is and can do; `limits` has the kinds of its queues, and what jobstat says where it is."""
+        version, cluster = text.parse_lsid(self._output(["lsid"])) if self._calls.has("lsid") else ("", "")
+        self._listed(())
+        commands = {name: self._calls.has(name) for name in COMMANDS}
+        found = self._queues()
+        rows = self._rows()
+        limits = {f"queue {queue.name}": queue.kind for queue in found if queue.kind}
+        if cluster:
+            limits["cluster"] = cluster
+        if commands["jobstat"]:
+            try:
+                limits["jobstat"] = parse_jobstat(self._output(jobstat_argv())).words()
+            except (BatchError, ValueError) as error:
+                limits["jobstat"] = str(error)
+        if not self._no_bslots:
+            self._windows()
+        preempted = [f"{queue.name}: {queue.kind}" for queue in found if queue.preemptable]
+        return Capabilities(
+            kind=self.kind,
+            version=version,
+            json=self._form is Form.JSON,
+            preemption="; ".join(preempted),
+            limits=limits,
+            queues=tuple(queue.name for queue in found),
+            commands=commands,
+            missing=told_missing(
+                commands={name for name, there in commands.items() if there},
+                form=self._form,
+                bslots=not self._no_bslots,
+                backfill=any(queue.backfill for queue in found),
+                gpus=bool(self._gpus_of(rows)),
+            ),
+        )
+
+    def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """From the environment; start and end from bjobs, None where it does not tell them at once."""
+        told = environment.given(environ, lambda path: Path(path).read_text(encoding="utf-8"))
+        if told is None:
+            return None
+        self._through_launch_node = told.launch or "CSM_ALLOCATION_ID" in environ
+        self._full.update((text.short(host), host) for host in told.hosts)
+        nodes = tuple(text.short(host) for host in told.hosts)
+        job: BatchJob | None = None
+        gpus: dict[str, hosts.HostGpus] = {}
+        try:
+            job = self._listed((told.id,), QUICK_S)[0].get(told.id)
+            gpus = self._gpus_of(())
+        except BatchError:
+            pass  # LSF is away, the nodes are ours all the same
+        cards = {gpus[node].count if node in gpus else 0 for node in nodes} if gpus else set()
+        return Allocation(
+            kind=self.kind,
+            id=told.id,
+            nodes=nodes,
+            gpus=cards.pop() if len(cards) == 1 else None,
+            until=job.until if job else None,
+            started_at=job.started_at if job else None,
+            queue=told.queue or (job.queue if job else ""),
+            here=environment.here(told.hosts, (self._host_name(), environ.get("HOSTNAME", ""))),
+        )
+
+    def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
+        """Backfill windows where bslots tells them, else hosts that idle, without an end. What `own` pilots hold or
+        wait for is in neither.
+        """
+        rows = self._rows()
+        slots = self._slots(rows)
+        gpus = self._gpus_of(rows)
+        found = self._queues()
+        windows = None if self._no_bslots else self._windows()
+        if windows is None:
+            queue = queues.for_idle(found, [row.name for row in rows], self._ways.queues)
+            return gaps.from_idle(rows, slots, gpus, queue)
+        return gaps.from_windows(windows, slots, gpus, queues.for_gaps(found, self._ways.queues), now)
+
+    def submit(self, spec: PilotSpec, script: PilotScript) -> str:
+        """See BatchSystem. Tried again where LSF asks to wait; where it prints nothing, our mark is looked for."""
+        for tried in range(1, TRIES + 1):
+            argv = environment.outside(text.bsub_argv(spec, script, self._asking(spec)), self._environ)
+            body = text.script_of(script.argv)
+            if self._by_file:
+                done = self._calls.once([*argv, str(write_script(script, body))])
+            else:
+                done = self._calls.once(argv, stdin=body)
+            if (job := text.parse_bsub(done)) is not None:
+                return job
+            if not text.answered(done) and not text.transient(done) and done.code == 0:
+                return self._lost_reply(script.mark)
+            refused = text.refused_options(done) - self._without if text.refused(done) else frozenset()
+            if text.wants_a_file(done) and not self._by_file and self._ways.submit_by == "auto":
+                self._by_file = True
+            elif refused:
+                self._without |= refused
+            elif not text.transient(done):
+                raise BatchError(f"bsub: {text.words(done)}", again=text.taken_later(done))
+            elif tried < TRIES:
+                self._calls.wait(tried)
+        raise BatchError(f"bsub: {text.words(done)}", away=True)
+
+    def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        """See BatchSystem. Where bjobs prints nothing at all nothing is known, which is not the same as gone."""
+        if not ids:
+            return {}
+        listed, told = self._listed(ids)
+        missing = [each for each in ids if each not in listed]
+        if not told:
+            lost = {each: BatchJob(each, BatchState.UNKNOWN, reason="bjobs printed nothing") for each in missing}
+        else:
+            lost = self._history(missing)
+        return {each: listed.get(each) or lost[each] for each in ids}
+
+    def marked(self, prefix: str) -> dict[str, BatchJob]:
+        """See BatchSystem; jobs that ended a short while ago are among them, where no other one has their mark."""
+        listed, told = self._listed(())
+        if not told:
+            raise BatchError("bjobs printed nothing: nobody knows whether the pilot was submitted", away=True)
+        found: dict[str, BatchJob] = {}
+        for job in listed.values():
+            if job.mark.startswith(prefix) and (
+                job.mark not in found or found[job.mark].state in (BatchState.ENDED, BatchState.ENDING)
+            ):
+                found[job.mark] = job
+        return found
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """See BatchSystem. LSF may end a job of several hosts by SIGKILL at once: send a signal before, and wait."""
+        if ids:
+            self._control(text.bkill_argv(ids))
+
+    def signal(self, batch_id: str, name: str) -> None:
+        """See BatchSystem. `name`: with or without SIG; not every relative of LSF knows URG."""
+        if self._control(text.bkill_argv([batch_id], name)):
+            raise BatchError(f"bkill -s {name}: job {batch_id} has ended already")
+
+    def stop(self, batch_id: str) -> None:
+        """Suspends it (bstop): TSTP for a job of several hosts, STOP for another."""
+        self._control(["bstop", batch_id])
+
+    def resume(self, batch_id: str) -> None:
+        """Lets it go on (bresume)."""
+        self._control(["bresume", batch_id])
+
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> Launched:
+        """By blaunch, or by jsrun where jobs are started from a launch node. See `jsrun_argv` about its node."""
+        by = self._ways.launcher
+        if by == "auto":
+            jsrun = self._calls.has("jsrun") and (self._through_launch_node or not self._calls.has("blaunch"))
+            by = "jsrun" if jsrun else "blaunch"
+        if node not in allocation.nodes:
+            raise BatchError(f"{node} is no node of LSF job {allocation.id}")
+        if by == "jsrun":
+            return Launched(tuple(environment.jsrun_argv(argv, allocation.gpus)))
+        if self._calls.has("blaunch"):
+            return Launched(tuple(environment.blaunch_argv(self._full.get(node, node), argv)))
+        if node == allocation.here:
+            return Launched(tuple(argv))
+        raise Unsupported(f"neither blaunch nor jsrun is on PATH: no agent can be started on {node}")
+
+    def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Always {}: LSF knows groups of hosts, not switches."""
+        return {}
+
+    def _output(self, argv: Sequence[str]) -> str:
+        """What a command printed. Raises BatchError where it failed, or printed nothing."""
+        done = self._calls.ask(argv)
+        if done.code != 0 or not done.out.strip():
+            raise BatchError(f"{argv[0]}: {text.words(done)}", again=done.code == 0)
+        return done.out
+
+    def _listed(self, ids: Collection[str], timeout_s: float = TIMEOUT_S) -> tuple[dict[str, BatchJob], bool]:
+        """The jobs that bjobs lists, all of this user's for no ids, and whether it said anything at all."""
+        for form in sorted(Form, key=lambda each: each is not self._form):
+            done = self._calls.ask(bjobs_argv(form, ids), timeout_s)
+            jobs = parse_bjobs(form, done.out, self._now())
+            if jobs is not None or text.not_found(done):
+                self._form = form
+                return {job: self._steady.job(told) for job, told in (jobs or {}).items()}, True
+            if not text.answered(done):
+                return {}, False
+            if done.code != 0 and not text.refused(done):
+                raise BatchError(f"bjobs: {text.words(done)}")
+        self._form = None
+        raise Unsupported(f"bjobs answers in none of the forms that hpcdl knows: {text.words(done)}")
+
+    def _history(self, ids: Sequence[str]) -> dict[str, BatchJob]:
+        """Those that bjobs does not list: it forgets them an hour after their end, and says no more than that."""
+        if not ids or not self._calls.has("bhist"):
+            return {each: BatchJob(each, BatchState.MISSING) for each in ids}
+        try:
+            told = parse_bhist(self._calls.ask(bhist_argv(ids)).out, self._now())
+        except BatchError as error:
+            return {each: BatchJob(each, BatchState.UNKNOWN, reason=f"bjobs does not list it; {error}") for each in ids}
+        return {each: told.get(each) or BatchJob(each, BatchState.MISSING) for each in ids}
+
+    def _control(self, argv: Sequence[str]) -> bool:
+        """Whether some job was gone already. Raises BatchError with LSF's words."""
+        wrong, gone = text.complaints(self._calls.ask(argv))
+        if wrong:
+            raise BatchError(f"{argv[0]}: {'; '.join(wrong)}")
+        return gone
+
+    def _lost_reply(self, mark: str) -> str:
+        """The id of a job whose submission was answered by nothing."""
+        job = self.marked(mark).get(mark)
+        if job is None:
+            raise BatchError("bsub printed nothing, and bjobs does not list the pilot", away=True)
+        return job.id
+
+    def _asking(self, spec: PilotSpec) -> text.Asking:
+        if self._form is None:
+            self._listed(())
+        by_nodes = self._ways.nodes_by == "nodes" or (self._ways.nodes_by == "auto" and self._calls.has("jsrun"))
+        asking = text.Asking(None, by_nodes, self._form in CAPABLE, self._ways.select, without=self._without)
+        if by_nodes and asking.knows("nnodes") and not spec.on:
+            return asking
+        rows = self._rows()
+        slots, gpus = self._slots(rows), self._gpus_of(rows)
+        some = [node for node in spec.on if node in slots] or list(slots)
+        cards = {gpus[node].count for node in some if node in gpus}
+        wanted = tuple(self._full.get(node, node) for node in spec.on)
+        return replace(
+            asking,
+            slots=gaps.usual(slots[node] for node in some),
+            hosts=wanted,
+            gpus=cards.pop() if len(cards) == 1 else None,
+        )
+
+    def _rows(self) -> tuple[hosts.HostRow, ...]:
+        done = self._calls.ask(hosts.BHOSTS_ARGV[self._bhosts])
+        while text.refused(done) and self._bhosts + 1 < len(hosts.BHOSTS_ARGV):
+            self._bhosts += 1
+            done = self._calls.ask(hosts.BHOSTS_ARGV[self._bhosts])
+        rows = hosts.parse_bhosts(done.out)
+        if not rows:
+            raise BatchError(f"bhosts: {text.words(done)}", again=done.code == 0)
+        self._full.update((text.short(row.name), row.name) for row in rows)
+        return rows
+
+    def _slots(self, rows: Sequence[hosts.HostRow]) -> dict[str, int]:
+        cpus: dict[str, int] = {}
+        if any(row.most is None for row in rows) and self._calls.has("lshosts"):
+            cpus = hosts.parse_lshosts(self._calls.ask(hosts.lshosts_argv()).out)
+        return gaps.slots_of(rows, cpus)
+
+    def _gpus_of(self, rows: Sequence[hosts.HostRow]) -> dict[str, hosts.HostGpus]:
+        """GPUs by host, {} where LSF tells of none at all. `rows`: known hosts, which have none if not told."""
+        now = self._now()
+        if self._gpus is None or not 0 <= now - self._gpus[0] < GPUS_KEPT_S:
+            told: dict[str, hosts.HostGpus] = {}
+            for argv in hosts.gpus_argv():
+                if self._calls.has(argv[0]) and not told:
+                    done = self._calls.ask(argv, QUICK_S)
+                    told = {} if text.refused(done) else hosts.parse_gpus(done.out)
+            self._gpus = (now, told)
+        told = self._gpus[1]
+        return {**{text.short(row.name): hosts.HostGpus(0) for row in rows}, **told} if told else {}
+
+    def _queues(self) -> tuple[queues.Queue, ...]:
+        done = self._calls.ask(queues.bqueues_argv())
+        found = queues.parse_bqueues_long(done.out)
+        if not found:
+            done = self._calls.ask(queues.bqueues_argv(long=False))
+            found = queues.parse_bqueues(done.out)
+        if not found:
+            raise BatchError(f"bqueues: {text.words(done)}", again=done.code == 0)
+        return found
+
+    def _windows(self) -> tuple[Window, ...] | None:
+        """Backfill windows, with hosts where -l tells them; None where bslots is refused, which is remembered."""
+        said: Completed | None = None
+        for long in (True, False):
+            done = self._calls.ask(bslots_argv(long=long, select=self._ways.select))
+            if no_window(done):
+                return ()
+            try:
+                if windows := parse_bslots(done.out):
+                    return windows
+            except ValueError as error:
+                if not long:
+                    raise BatchError(f"bslots: {error}") from None
+            said = done
+            if not text.answered(done):
+                break
+        assert said is not None
+        if text.refused(said):
+            self._no_bslots = True
+            return None
+        raise BatchError(f"bslots: {text.words(said)}", away=not text.answered(said))

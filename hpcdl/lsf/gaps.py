@@ -1,0 +1,119 @@
+"""Holes from what LSF tells: backfill windows in slots, or hosts that merely idle. Only whole nodes count."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from hpcdl.core.pilot import Hole
+from hpcdl.lsf.hosts import HostGpus, HostRow
+from hpcdl.lsf.queues import Queue, may_use
+from hpcdl.lsf.text import LAUNCH, short
+from hpcdl.lsf.windows import Window
+
+NO_END = "nobody says until when they idle: this LSF has no bslots"
+
+
+def slots_of(rows: Sequence[HostRow], cpus: Mapping[str, int]) -> dict[str, int]:
+    """Slots of each host that computes, by short name; its CPUs where bhosts sets no limit."""
+    told = {row.name: many for row in rows if (many := row.most or cpus.get(row.name, 0))}
+    marked = [name for name in told if LAUNCH.search(name)]
+    found = {name: many for name, many in told.items() if len(marked) == len(told) or name not in marked}
+    single = (usual(found.values()) or 1) > 1  # then those with one slot are launch nodes without a mark
+    return {short(name): many for name, many in found.items() if many > 1 or not single}
+
+
+def usual(slots: Iterable[int]) -> int | None:
+    """How many slots most nodes have, None where nobody tells; the larger number of two equally frequent ones."""
+    counted = Counter(slots)
+    return max(counted, key=lambda many: (counted[many], many), default=None)
+
+
+def from_windows(
+    windows: Sequence[Window],
+    slots: Mapping[str, int],
+    gpus: Mapping[str, HostGpus],
+    queue: Queue | None,
+    now: float,
+) -> tuple[Hole, ...]:
+    """A hole for each window, more where its hosts have different GPUs. Slots that make no whole node are left out, and
+    so are hosts that the queue may not use. `slots`, `gpus`: by short name.
+    """
+    holes: list[Hole] = []
+    per_node = usual(slots.values())
+    if per_node is None or (most := _nodes_max(queue, per_node)) == 0:
+        return ()
+    own = _short_hosts(queue)
+    cards = {gpus.get(host) for host in slots}
+    for window in windows:
+        until = None if window.length_s is None else now + window.length_s
+        if window.hosts:
+            whole = [short(name) for name, many in window.hosts if many >= slots.get(short(name), many + 1)]
+            may = [name for name in whole if may_use(own, name, slots)]
+            holes.extend(_named(may, gpus, queue, until, _why(queue, until), most))
+        elif count := window.slots // per_node:
+            same = next(iter(cards)) if len(cards) == 1 else None
+            holes.append(_hole(queue, count, (), same, until, _why(queue, until), most))
+    return tuple(holes)
+
+
+def from_idle(
+    rows: Sequence[HostRow], slots: Mapping[str, int], gpus: Mapping[str, HostGpus], queue: Queue | None
+) -> tuple[Hole, ...]:
+    """Hosts on which nothing runs and nothing is reserved, as far as the queue may use them."""
+    per_node, own = usual(slots.values()), _short_hosts(queue)
+    if per_node is None or (most := _nodes_max(queue, per_node)) == 0:
+        return ()
+    known = {short(row.name) for row in rows}
+    idle = [short(row.name) for row in rows if row.idle and short(row.name) in slots]
+    return tuple(_named([name for name in idle if may_use(own, name, known)], gpus, queue, None, NO_END, most))
+
+
+def _short_hosts(queue: Queue | None) -> Queue | None:
+    return queue if queue is None else replace(queue, hosts=tuple(short(host) for host in queue.hosts))
+
+
+def _nodes_max(queue: Queue | None, per_node: int) -> int | None:
+    return None if queue is None or queue.slots_max is None else queue.slots_max // per_node
+
+
+def _why(queue: Queue | None, until: float | None) -> str:
+    if queue is not None and queue.interruptible_s is not None:
+        return "LSF ends the job when a waiting one needs the nodes, whatever walltime was asked"
+    return "no end is planned" if until is None else "a waiting job is to start"
+
+
+def _named(
+    names: Sequence[str],
+    gpus: Mapping[str, HostGpus],
+    queue: Queue | None,
+    until: float | None,
+    why: str,
+    most: int | None,
+) -> list[Hole]:
+    """A hole for each kind of node among these."""
+    kinds: dict[HostGpus | None, list[str]] = {}
+    for name in names:
+        kinds.setdefault(gpus.get(name), []).append(name)
+    return [_hole(queue, len(same), tuple(same), card, until, why, most) for card, same in kinds.items()]
+
+
+def _hole(
+    queue: Queue | None,
+    count: int,
+    names: tuple[str, ...],
+    card: HostGpus | None,
+    until: float | None,
+    why: str,
+    most: int | None,
+) -> Hole:
+    return Hole(
+        queue="" if queue is None else queue.name,
+        count=count,
+        nodes=names,
+        gpus=None if card is None else card.count,
+        kind="" if card is None else card.kind,
+        until=until,
+        why=why,
+        walltime_s=None if queue is None else queue.run_limit_s,
+        nodes_max=most,
+    )

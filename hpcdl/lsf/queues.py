@@ -1,0 +1,176 @@
+"""bqueues: what kinds of queues there are. Backfill, interruptible backfill and killable are three different things.
+
+A backfill queue fills the gaps before jobs that have reserved slots; an interruptible one is ended by LSF when the
+gap ends, whatever walltime was asked; a killable one is preempted when its nodes are wanted by another queue.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from hpcdl.lsf.moments import limit_of
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue. `run_limit_s`: the longest walltime, None without a limit. `interruptible_s`: the shortest gap that
+    its jobs are put into, None where it is no interruptible backfill queue. `preempted_by`: the queues named, () for
+    any. `ends`: TERMINATE_WHEN. `requeues`: REQUEUE_EXIT_VALUES. `hosts`: as written, () for all. `slots_max`: the most
+    that it gives one job, None without a limit.
+    """
+
+    name: str
+    priority: int = 0
+    open: bool = True
+    run_limit_s: float | None = None
+    backfill: bool = False
+    interruptible_s: float | None = None
+    preemptable: bool = False
+    preempted_by: tuple[str, ...] = ()
+    rerunnable: bool = False
+    ends: tuple[str, ...] = ()
+    requeues: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    slots_max: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """For people, "" for an ordinary queue."""
+        kinds = []
+        if self.interruptible_s is not None:
+            kinds.append(f"interruptible backfill (gaps of {self.interruptible_s:g} s and more)")
+        elif self.backfill:
+            kinds.append("backfill")
+        if self.preemptable:
+            by = f" by {', '.join(self.preempted_by)}" if self.preempted_by else ""
+            kinds.append(f"preempted{by}" + (", ended" if "PREEMPT" in self.ends else ""))
+        if self.rerunnable:
+            kinds.append("rerun when its host is lost")
+        if self.requeues:
+            kinds.append(f"requeued upon exit code {', '.join(str(code) for code in self.requeues)}")
+        if self.run_limit_s is not None:
+            kinds.append(f"at most {self.run_limit_s / 60:g} min")
+        return "; ".join(kinds)
+
+
+def bqueues_argv(*, long: bool = True) -> list[str]:
+    """All queues; only -l tells of what kind they are."""
+    return ["bqueues", *(["-l"] if long else [])]
+
+
+_QUEUE = re.compile(r"^QUEUE: *(\S+)", re.M)
+
+
+def parse_bqueues_long(text: str) -> tuple[Queue, ...]:
+    """The blocks of bqueues -l. A queue that another one says to preempt is preemptable, named there or not."""
+    found = list(_QUEUE.finditer(text))
+    queues = []
+    for at, each in enumerate(found):
+        end = found[at + 1].start() if at + 1 < len(found) else len(text)
+        queues.append(_queue(each[1], text[each.end() : end]))
+    preempting = {name: _preempts(text[each.start() :].split("\nQUEUE:", 1)[0]) for each in found for name in [each[1]]}
+    return tuple(_crossed(queue, preempting) for queue in queues)
+
+
+def _queue(name: str, block: str) -> Queue:
+    stats = re.search(r"^ *PRIO +NICE +STATUS.*\n *(-?\d+) +\S+ +(\S+)", block, re.M)
+    policies = re.search(r"^ *SCHEDULING POLICIES:(.*)$", block, re.M)
+    words = policies[1].split() if policies else []
+    gap = re.search(r"^ *INTERRUPTIBLE_BACKFILL *[:=] *(\d+)", block, re.M)
+    preemption = re.search(r"^ *PREEMPTION *[:=] *(.*)$", block, re.M)
+    told = f"{preemption[1] if preemption else ''} {' '.join(words)}"
+    by = re.search(r"PREEMPTABLE\[([^\]]*)\]", told)
+    ends = re.search(r"^ *TERMINATE_WHEN *[:=] *(.*)$", block, re.M)
+    requeues = re.search(r"^ *REQUEUE_EXIT_VALUES *[:=] *(.*)$", block, re.M)
+    hosts = re.search(r"^ *HOSTS:(.*)$", block, re.M)
+    named = hosts[1].split() if hosts else []
+    limits = block.split("MAXIMUM LIMITS:", 1)
+    return Queue(
+        name=name,
+        priority=int(stats[1]) if stats else 0,
+        open=stats is None or stats[2].lower() == "open:active",
+        run_limit_s=limit_of(limits[1]) if len(limits) > 1 else limit_of(_without_defaults(block)),
+        backfill="BACKFILL" in words or "INTERRUPTIBLE_BACKFILL" in words,
+        interruptible_s=float(gap[1]) if gap else 0.0 if "INTERRUPTIBLE_BACKFILL" in words else None,
+        preemptable="PREEMPTABLE" in told,
+        preempted_by=tuple(_bare(part) for part in by[1].split()) if by else (),
+        rerunnable=re.search(r"^ *RERUNNABLE *[:=] *y", block, re.M | re.I) is not None,
+        ends=tuple(ends[1].split()) if ends else (),
+        requeues=tuple(int(part) for part in requeues[1].split() if part.isdecimal()) if requeues else (),
+        slots_max=_slots_max(limits[-1]),
+        hosts=() if not named or named[0] == "all" else tuple(_bare(host.rstrip("/")) for host in named),
+    )
+
+
+def _slots_max(block: str) -> int | None:
+    """PROCLIMIT, or TASKLIMIT: one number, or the least, the default and the most; it is the last limit of its line."""
+    found = re.search(r"^ *(?:[A-Z]+LIMIT +)*(?:PROC|TASK)LIMIT *\n[^\n]*?(\d+) *$", block, re.M)
+    return int(found[1]) if found else None
+
+
+def _without_defaults(block: str) -> str:
+    """Without the limits that count only where nothing was asked."""
+    return re.sub(r"^ *DEFAULT LIMITS:.*?(?=^SCHEDULING PARAMETERS|\Z)", "", block, flags=re.M | re.S)
+
+
+def _bare(name: str) -> str:
+    """A queue or host without the preference behind it, `batch+2`."""
+    return name.partition("+")[0]
+
+
+def _preempts(block: str) -> tuple[str, ...]:
+    found = re.search(r"PREEMPTIVE\[([^\]]*)\]", block)
+    return tuple(_bare(part) for part in found[1].split()) if found else ()
+
+
+def _crossed(queue: Queue, preempting: dict[str, tuple[str, ...]]) -> Queue:
+    by = tuple(name for name, others in preempting.items() if queue.name in others)
+    if not by:
+        return queue
+    return replace(queue, preemptable=True, preempted_by=tuple(dict.fromkeys((*queue.preempted_by, *by))))
+
+
+def parse_bqueues(text: str) -> tuple[Queue, ...]:
+    """The table of bqueues: names, priorities, and whether they are open."""
+    queues = []
+    columns: list[str] = []
+    for line in text.splitlines():
+        cells = line.split()
+        if cells and cells[0] == "QUEUE_NAME":
+            columns = cells
+        elif columns and len(cells) >= 3 and cells[1].lstrip("-").isdecimal():
+            queues.append(Queue(cells[0], int(cells[1]), cells[2].lower() == "open:active"))
+    return tuple(queues)
+
+
+def for_gaps(queues: Sequence[Queue], allowed: Collection[str] = ()) -> Queue | None:
+    """The queue for pilots in backfill windows: an open backfill one, not interruptible if there is a choice, for
+    that one ends its jobs when LSF likes; the least urgent, so that a pilot that waits is before nobody. None without.
+
+    `allowed`: by name, () for all; where none of these is said to backfill it is one of them all the same.
+    """
+    able = [queue for queue in queues if queue.open and (queue.name in allowed or (queue.backfill and not allowed))]
+    return min(
+        able,
+        key=lambda queue: (not queue.backfill, queue.interruptible_s is not None, queue.priority),
+        default=None,
+    )
+
+
+def for_idle(queues: Sequence[Queue], hosts: Sequence[str], allowed: Collection[str] = ()) -> Queue | None:
+    """The queue for pilots on hosts that merely idle: an open one that may use them and that others preempt, else
+    the least urgent, so that nobody waits for us. `allowed`: by name, () for all.
+    """
+    able = [
+        queue
+        for queue in queues
+        if queue.open and (queue.name in allowed or not allowed) and any(may_use(queue, host, hosts) for host in hosts)
+    ]
+    return min(able, key=lambda queue: (not queue.preemptable, queue.priority), default=None)
+
+
+def may_use(queue: Queue | None, host: str, hosts: Collection[str]) -> bool:
+    """Whether the queue's jobs may run on that host, of all `hosts`. A group of hosts, whose members are not told
+    here, is taken to hold it.
+    """
+    return queue is None or not queue.hosts or host in queue.hosts or any(each not in hosts for each in queue.hosts)

@@ -1,0 +1,316 @@
+"""Which pilots to submit, and which not to wait for: from the holes, the jobs, break-even and the site's limits."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from hpcdl.core.model import Target
+from hpcdl.core.pilot import BY_USER, Hole, Pilot, PilotChoice, PilotSpec
+from hpcdl.core.plan import Plan, View
+from hpcdl.core.units import count, fold_nodes, seconds_text
+from hpcdl.pilots.demand import demand, waits
+from hpcdl.pilots.site import Site
+
+PAUSE_S, PAUSE_MAX_S = 60.0, 3600.0
+"""After a refusal nothing is submitted for so long; each further one in a row doubles it."""
+
+AFTER_USER_S = 600.0
+"""After a pilot was cancelled by its user or an admin, nothing is submitted for so long."""
+
+NO_AGENT = "no agent with a GPU has come"
+"""Why a pilot is cancelled that nobody can train on: its agents cannot reach us, or its nodes show no GPU."""
+
+AT_ONCE_S = 60.0
+"""A pilot that failed within so long of its start most likely never worked, and neither will the next one."""
+
+NO_END_S = 6 * 3600.0
+"""How long a hole without a known end is reckoned to last."""
+
+
+def choose(
+    view: View, plan: Plan, pilots: Sequence[Pilot], holes: Sequence[Hole], known: Set[str], site: Site
+) -> PilotChoice:
+    """See `PilotPolicy`. Same arguments, same choice.
+
+    A hole whose end is known is taken by one pilot, for its nodes end together anyway. Without a known end, somebody
+    may take any node of it back at any time, and a batch job is preempted whole: there each node gets a pilot of its
+    own, as far as the site's number of pilots allows.
+    """
+    living = [pilot for pilot in pilots if not pilot.over]
+    choice = _Choice(view, plan, living, known, site, _startup_s(view, living, site))
+    cancel = choice.unwanted()
+    refused_until, why = _pause(pilots, view.now, known)
+    if any(why.startswith(NO_AGENT) for _, why in cancel):
+        return PilotChoice((), cancel, (), choice.wake_at)
+    if refused_until > view.now:
+        left = seconds_text(refused_until - view.now)
+        note = f"{why}: the next one is tried in {left}"
+        return PilotChoice((), cancel, (note,), refused_until)
+    for hole in sorted(holes, key=lambda each: (-_end(each, view.now), -(each.gpus or 0), each.queue, each.nodes)):
+        choice.fill(hole)
+    return PilotChoice(tuple(choice.ask), cancel, tuple(choice.notes), choice.wake_at)
+
+
+def walltime_s(hole: Hole, now: float, site: Site) -> float:
+    """The walltime of a pilot that takes the hole: within it, with the margin, in the site's steps; 0.0 for none."""
+    most = _end(hole, now) - now - site.margin_s
+    for limit in (hole.walltime_s, site.walltime_max_s):
+        most = most if limit is None else min(most, limit)
+    return max(0.0, math.floor(most / site.walltime_step_s) * site.walltime_step_s)
+
+
+def pays_s(site: Site, startup_s: float) -> float:
+    """The shortest walltime that pays: what is left of it after the start-up is the useful part that the site wants."""
+    return max(site.walltime_min_s, startup_s / (1.0 - site.useful))
+
+
+def _end(hole: Hole, now: float) -> float:
+    return now + NO_END_S if hole.until is None else hole.until
+
+
+def _startup_s(view: View, living: Sequence[Pilot], site: Site) -> float:
+    """From a pilot's start until its first agent was there: the median of those that run.
+
+    At most what a pilot without agents is waited for: a node that was lost and came again says nothing of start-ups.
+    """
+    joined = {node.name: node.since for node in view.nodes}
+    seen = []
+    for pilot in living:
+        if pilot.job is not None and pilot.job.started_at is not None:
+            begin = pilot.job.started_at
+            seen += sorted(joined[name] - begin for name in pilot.nodes if joined.get(name, -math.inf) >= begin)[:1]
+    return min(statistics.median(seen), _agents_within_s(site)) if seen else site.startup_s
+
+
+def _agents_within_s(site: Site) -> float:
+    """A pilot whose agents have not come by then is of no use."""
+    return max(site.patience_s, 4 * site.startup_s)
+
+
+def _pause(pilots: Sequence[Pilot], now: float, known: Set[str]) -> tuple[float, str]:
+    """Until when nothing is submitted, and why: the last pilots were refused, failed, or waited in vain, in a row.
+
+    One that waits in vain may have lost its hole, which is nobody's fault; a second one in a row may never be able to
+    start (some sites take batch jobs that are over their limits, and leave them waiting).
+    """
+    by_hand = [pilot for pilot in pilots if pilot.cancelled == BY_USER or _ended_by_hand(pilot)]
+    if by_hand and (last_at := max(pilot.since for pilot in by_hand) + AFTER_USER_S) > now:
+        return last_at, "a pilot was cancelled by hand"  # the next one would take the same nodes at once
+    streak: list[Pilot] = []
+    for pilot in sorted(pilots, key=lambda each: each.id, reverse=True):
+        if pilot.refused or _no_use(pilot) or _failed_at_once(pilot) or (pilot.over and _never_ran(pilot)):
+            streak.append(pilot)
+        elif pilot.batch_id and not _never_ran(pilot) and (pilot.over or not known.isdisjoint(pilot.nodes)):
+            break
+    sure = any(each.refused or _no_use(each) or _failed_at_once(each) for each in streak)
+    times = len(streak) - (0 if sure else 1)
+    if times <= 0:
+        return -math.inf, ""
+    last = streak[0]
+    pause_s = min(PAUSE_MAX_S, PAUSE_S * 2.0 ** (times - 1))
+    if _no_use(last):
+        return (last.since if last.over else now) + pause_s, f"the last pilot was of no use ({last.cancelled})"
+    if _failed_at_once(last):
+        return last.since + pause_s, f"the last pilot failed at once ({last.how}; see logs/pilots/p{last.id}.log)"
+    what = "the batch system refused the last pilot" if last.refused else "the last pilots waited in vain"
+    why = last.how if last.refused else (last.job.reason if last.job is not None else "")
+    return last.since + pause_s, f"{what} ({why})" if why else what
+
+
+def _ended_by_hand(pilot: Pilot) -> bool:
+    """By somebody who is not us: an admin, or its user past us."""
+    return pilot.over and not pilot.cancelled and pilot.job is not None and pilot.job.by_hand
+
+
+def _no_use(pilot: Pilot) -> bool:
+    return pilot.cancelled.startswith(NO_AGENT)
+
+
+def _failed_at_once(pilot: Pilot) -> bool:
+    """By its own word: its exit code is no signal's, and nobody took its nodes."""
+    job = pilot.job
+    if job is None or not pilot.over or pilot.cancelled or job.preempted or not 0 < (job.code or 0) < 128:
+        return False
+    return pilot.since - (pilot.asked_at if job.started_at is None else job.started_at) < AT_ONCE_S
+
+
+def _never_ran(pilot: Pilot) -> bool:
+    return pilot.job is None or (pilot.job.started_at is None and not pilot.job.nodes)
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One choice while it is being made. `living`: also those that are cancelled, which take up limits to their end."""
+
+    view: View
+    plan: Plan
+    living: list[Pilot]
+    known: Set[str]
+    site: Site
+    startup_s: float
+    ask: list[PilotSpec] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    wake_at: float | None = None
+    _wanted: dict[tuple[int, float], int] = field(default_factory=dict)
+    _coming: list[Pilot] = field(default_factory=list)
+    _targets: Mapping[int, Target] = field(init=False)  # a large plan is put into words once, not for each hole
+    _free: int | None = None
+
+    def __post_init__(self) -> None:
+        self._targets = self.plan.by_job()
+
+    def unwanted(self) -> tuple[tuple[int, str], ...]:
+        """Pilots to be cancelled, and why."""
+        found = []
+        targets = self._targets
+        used = {share.node for job in self.view.jobs if job.placement for share in job.placement.shares}
+        used |= {share.node for target in targets.values() if target.placement for share in target.placement.shares}
+        largest = max((pilot.spec.gpus or 0 for pilot in self.living), default=0) or self._usual_gpus()
+        idle = not waits(self.view) and not demand(self.view, targets, largest, NO_END_S)
+        for pilot in self.living:
+            if pilot.cancelled:
+                continue
+            waited = self.view.now - pilot.since
+            if not pilot.nodes:
+                if idle and not used.intersection(pilot.spec.on):
+                    found.append((pilot.id, "no job could train on it any more"))
+                elif waited >= self.site.patience_s:
+                    found.append((pilot.id, f"it has waited for {seconds_text(waited)}: its hole is gone"))
+                else:
+                    self._wake(pilot.since + self.site.patience_s)
+            elif not self._has_joined(pilot):
+                late_at = pilot.since + _agents_within_s(self.site)
+                if self.view.now >= late_at:
+                    found.append((pilot.id, f"{NO_AGENT} in {seconds_text(waited)}"))
+                else:
+                    self._wake(late_at)
+            elif idle and not used.intersection(pilot.nodes):
+                found.append((pilot.id, "nothing is left to train on it"))
+        given_up = {number for number, _ in found}
+        self._coming = [each for each in self.living if not each.cancelled and each.id not in given_up]
+        return tuple(found)
+
+    def _has_joined(self, pilot: Pilot) -> bool:
+        return not self.known.isdisjoint(pilot.nodes)
+
+    def _wake(self, at: float) -> None:
+        if at > self.view.now and (self.wake_at is None or at < self.wake_at):
+            self.wake_at = at
+
+    def fill(self, hole: Hole) -> None:
+        """Adds pilots for a hole, or a note why not."""
+        site, name = self.site, _name(hole)
+        if site.queues and hole.queue not in site.queues:
+            return
+        nodes = [node for node in hole.nodes if node not in site.without and node not in self._taken()]
+        free = len(nodes) if hole.nodes else hole.count - self._on_its_way(hole.queue)
+        if free <= 0:
+            return
+        time_s = walltime_s(hole, self.view.now, site)
+        pays = pays_s(site, self.startup_s)
+        if time_s < pays:
+            left = seconds_text(max(0.0, time_s))
+            self.notes.append(
+                f"{name}: a pilot of {left} is shorter than the {seconds_text(pays)} that pay "
+                f"(start-up {seconds_text(self.startup_s)}, margin {seconds_text(site.margin_s)})"
+            )
+            return
+        wanted = self._demand(hole.gpus or self._usual_gpus(), time_s - self.startup_s)
+        if wanted <= 0:
+            self.notes.append(f"{name}: no job could train on more nodes")
+            return
+        number = min(free, wanted, self._nodes_left())
+        if number <= 0:
+            self.notes.append(f"{name}: the site allows {site.nodes_total} nodes for pilots")
+            return
+        for size in self._sizes(number, hole):
+            on = tuple(nodes[:size])
+            del nodes[:size]
+            self.ask.append(PilotSpec(size, time_s, hole.queue, hole.gpus, on if hole.nodes else (), _why(hole, size)))
+        asked = sum(each.nodes for each in self.ask)
+        if asked < wanted and len(self.living) + len(self.ask) >= site.pilots_max:
+            self.notes.append(f"the site allows {count(site.pilots_max, 'pilot')}, and there are as many")
+
+    def _demand(self, gpus: int, window_s: float) -> int:
+        """Nodes wanted beyond those that are used, on their way, or asked for in this choice."""
+        key = (gpus, window_s)
+        if key not in self._wanted:
+            self._wanted[key] = demand(self.view, self._targets, gpus, window_s)
+        return self._wanted[key] - self._on_its_way(None) - self._unused()
+
+    def _usual_gpus(self) -> int:
+        """GPUs of a node of which nobody says how many it has: as those that are here, and enough for any one job."""
+        return max([self.view.largest_node, 1, *(job.gpus_min for job in self.view.jobs)])
+
+    def _unused(self) -> int:
+        """Nodes that are there and of which the plan uses nothing: they are given out before others are asked for."""
+        if self._free is None:
+            used = {share.node for each in self._targets.values() if each.placement for share in each.placement.shares}
+            taken = used | set(self.view.held)
+            waiting = [job.gpus_min for job in self.view.jobs if job.id not in self._targets or job.placement is None]
+            least = min(waiting, default=1)  # a login node with one GPU is no node for a job that needs four
+            free = [node for node in self.view.nodes if node.name not in taken and len(node.gpus) >= least]
+            self._free = len(free)
+        return self._free
+
+    def _on_its_way(self, queue: str | None) -> int:
+        """Nodes of pilots whose agents have not come yet, those of this choice included."""
+        there = self.known
+        coming = 0
+        for pilot in self._coming:
+            if queue is None or pilot.spec.queue == queue:
+                coming += sum(1 for node in pilot.nodes if node not in there) if pilot.nodes else pilot.spec.nodes
+        return coming + sum(each.nodes for each in self.ask if queue is None or each.queue == queue)
+
+    def _taken(self) -> set[str]:
+        """Nodes that pilots hold or have asked for by name, and nodes whose agents are here."""
+        found = {node for pilot in self.living for node in (pilot.nodes or pilot.spec.on)}
+        found |= {node for each in self.ask for node in each.on}
+        return found | self.known
+
+    def _nodes_left(self) -> int:
+        total = self.site.nodes_total
+        if total is None:
+            return 1 << 30
+        held = sum(len(pilot.nodes) or pilot.spec.nodes for pilot in self.living)
+        return total - held - sum(each.nodes for each in self.ask)
+
+    def _sizes(self, nodes: int, hole: Hole) -> list[int]:
+        """Into pilots of which sizes so many nodes of the hole are divided."""
+        left = self.site.pilots_max - len(self.living) - len(self.ask)
+        most = min(self.site.nodes_max or nodes, hole.nodes_max or nodes)
+        together = hole.until is not None
+        size = min(most, nodes) if together else 1
+        if left <= 0:
+            return []
+        if not together and nodes > left:
+            size = min(most, -(-nodes // left))
+        found: list[int] = []
+        while nodes > 0 and len(found) < left:
+            found.append(min(size, nodes))
+            nodes -= found[-1]
+        return found
+
+
+def _name(hole: Hole) -> str:
+    which = fold_nodes(hole.nodes) if hole.nodes else count(hole.count, "node")
+    return f"{which} in {hole.queue}" if hole.queue else which
+
+
+def _why(hole: Hole, nodes: int) -> str:
+    ends = "" if not hole.why else f", until {hole.why}" if hole.until is not None else f": {hole.why}"
+    return f"{count(nodes, 'idle node')}{ends}"
+
+
+@dataclass(frozen=True, slots=True)
+class SitePolicy:
+    """`choose` for one site."""
+
+    site: Site
+
+    def __call__(
+        self, view: View, plan: Plan, pilots: Sequence[Pilot], holes: Sequence[Hole], known: Set[str]
+    ) -> PilotChoice:
+        """See `PilotPolicy`."""
+        return choose(view, plan, pilots, holes, known, self.site)

@@ -1,0 +1,155 @@
+"""Site files: what a site allows pilots. `conf/sites/*.yaml` of the project, or a file of one's own."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from hpcdl.pilots.site import Site
+from hpcdl.profiles import conf_folder
+
+MAX_FILE_BYTES = 1 << 20
+_TIMES = ("walltime_min_s", "walltime_max_s", "walltime_step_s", "margin_s", "startup_s", "patience_s")
+_COUNTS = ("pilots_max", "nodes_max", "nodes_total")
+_LISTS = ("queues", "without", "options")
+_CHOICES = {
+    "kind": ("slurm", "lsf"),
+    "submit_by": ("auto", "stdin", "file"),
+    "nodes_by": ("auto", "slots", "nodes"),
+    "launcher": ("auto", "blaunch", "jsrun"),
+}
+_TEXTS = ("kind", "charge", "submit_by", "nodes_by", "launcher", "select")
+KEYS = (*_TEXTS, *_COUNTS, *_LISTS, *_TIMES, "useful")
+"""What a site file may set: the fields of `Site` by name, the kind of batch system, and the charge rule in words."""
+
+
+class SiteError(ValueError):
+    """No such site, or a file that is wrong; one line that names file, line and key."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFile:
+    """A site as its file has it. `kind`: slurm or lsf, "" where the file does not say. `charge`: for people.
+
+    The rest is for LSF only, see `hpcdl.lsf.Ways`: how bsub takes its script, how nodes are asked for, what starts
+    processes on them, and the resource of hosts that compute.
+    """
+
+    site: Site = field(default_factory=Site)
+    kind: str = ""
+    charge: str = ""
+    submit_by: Literal["auto", "stdin", "file"] = "auto"
+    nodes_by: Literal["auto", "slots", "nodes"] = "auto"
+    launcher: Literal["auto", "blaunch", "jsrun"] = "auto"
+    select: str = ""
+
+    def on(self, kind: str) -> Site:
+        """The site, for this kind of batch system ("": none). Raises SiteError where the file is for another one."""
+        if kind and self.kind and kind != self.kind:
+            raise SiteError(
+                f"site: its file is for {self.kind}, and the batch system here is {kind}: choose another site, "
+                "or set batch"
+            )
+        return self.site
+
+
+def load_site(choice: str | None, pilots: int, home: Path | None = None) -> SiteFile:
+    """The site that the settings name: `choice` is a name in conf/sites or `home`/sites, or a path; None: no limits.
+
+    `pilots`: how many the user wants at most; the site's own limit stays below that. Raises SiteError, OSError.
+    """
+    if choice is None:
+        return SiteFile(Site(pilots_max=pilots))
+    read = read_site(_path_of(choice, home))
+    most = min(pilots, read.site.pilots_max)
+    return dataclasses.replace(read, site=dataclasses.replace(read.site, pilots_max=most))
+
+
+def _path_of(choice: str, home: Path | None) -> Path:
+    if "/" in choice or choice.endswith((".yaml", ".yml")):
+        path = Path(choice).expanduser()
+        return path if path.is_absolute() or home is None else home / path
+    folders = [folder for folder in (home and home / "sites", conf_folder() / "sites") if folder]
+    for folder in folders:
+        if (folder / f"{choice}.yaml").is_file():
+            return folder / f"{choice}.yaml"
+    known = sorted({path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.yaml")})
+    raise SiteError(
+        f"site: there is no site {choice!r}; there are {', '.join(known) or 'none'}: "
+        "name one of them or a file, or have one written: hpcdl doctor --site"
+    )
+
+
+def read_site(path: Path) -> SiteFile:
+    """One file. Raises SiteError, and OSError where it cannot be read."""
+    import yaml  # here, so that a command that needs no site starts fast
+
+    with path.open("rb") as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise SiteError(f"{path}: larger than {MAX_FILE_BYTES} bytes: it is no site file")
+    try:
+        root = yaml.compose(content, Loader=yaml.SafeLoader)
+        lines: dict[str, int] = {}
+        if root is not None:
+            if not isinstance(root, yaml.MappingNode):
+                raise SiteError(f"{path}:{root.start_mark.line + 1}: expected lines of the form `key: value`")
+            for key, _ in root.value:
+                where = f"{path}:{key.start_mark.line + 1}"
+                if not isinstance(key, yaml.ScalarNode) or key.value not in KEYS:
+                    named = key.value if isinstance(key, yaml.ScalarNode) else "a list"
+                    raise SiteError(f"{where}: {named!r} is not a key of a site: {', '.join(KEYS)}")
+                if key.value in lines:
+                    raise SiteError(f"{where}: {key.value} is set already in line {lines[key.value]}")
+                lines[key.value] = key.start_mark.line + 1
+        values = yaml.safe_load(content) or {}
+    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        raise SiteError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}: correct it") from None
+    return _site(path, values, lines)
+
+
+def _site(path: Path, values: Mapping[str, Any], lines: Mapping[str, int]) -> SiteFile:
+    fields: dict[str, Any] = {"pilots_max": 10_000}
+    texts: dict[str, Any] = {}
+    for key, value in values.items():
+        if value is None:
+            continue
+        try:
+            if key in _TEXTS:
+                texts[key] = _text(value, _CHOICES.get(key))
+            else:
+                fields[key] = _field(key, value)
+        except ValueError as error:
+            raise SiteError(f"{path}:{lines[key]}: {key}: {error}, got {value!r}") from None
+    try:
+        site = Site(**fields)
+    except ValueError as error:
+        key = next((key for key in lines if key in str(error)), next(iter(lines), ""))
+        raise SiteError(f"{path}:{lines.get(key, 1)}: {error}") from None
+    return SiteFile(site, **texts)
+
+
+def _field(key: str, value: Any) -> Any:
+    if key in _COUNTS:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ValueError("must be a whole number from 0 on")
+        return value
+    if key in _LISTS:
+        if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+            raise ValueError("must be a list of texts, like [a, b]")
+        return frozenset(value) if key == "without" else tuple(value)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError("must be a number")
+    return float(value)
+
+
+def _text(value: Any, choices: tuple[str, ...] | None) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    if choices is not None and value not in choices:
+        raise ValueError(f"must be {' or '.join(choices)}")
+    return value

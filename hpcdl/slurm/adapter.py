@@ -1,0 +1,250 @@
+"""Slurm behind the protocol of `hpcdl.batch`: its commands are run here, and understood in the other modules."""
+
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from hpcdl.batch import Allocation, BatchError, Capabilities, Completed, Launched, PilotScript, Run, run
+from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec
+from hpcdl.pilots.holes import IdleNode, OpenQueue, PlannedUse, find_holes, planned_job
+from hpcdl.slurm import jobs, nodes, site, submission
+from hpcdl.slurm.environment import allocation_of, of_a_batch_job
+from hpcdl.slurm.text import TIMES, complaint, is_away
+
+COMMANDS = ("sinfo", "squeue", "scontrol", "sbatch", "srun", "scancel", "sacct")
+_LIMITS = ("KillWait", "MinJobAge", "MaxJobCount", "MaxArraySize", "MessageTimeout", "AccountingStorageEnforce")
+_SOON_S = 12.0
+_JSON_OF_JOBS = (23, 2)
+
+T = TypeVar("T")
+
+
+class Slurm:
+    """See `BatchSystem`. `options`: what the site wants on each submission; reservation and licences limit holes.
+
+    Remembered for as long as it lives: Slurm's version, and that JSON or the accounting are not there.
+    """
+
+    kind = "slurm"
+
+    def __init__(self, run: Run = run, options: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> None:
+        self._run = run
+        self._wanted = site.wanted(options)
+        self._stale = of_a_batch_job(environ)
+        self._version: tuple[int, ...] | None = None
+        self._json = True
+        self._accounting = True
+
+    def capabilities(self) -> Capabilities:
+        """See `BatchSystem`."""
+        here = {name: shutil.which(name) is not None for name in COMMANDS}
+        version = site.parse_version(self._ask(["sinfo", "--version"]))
+        config = site.parse_config(self._ask(site.config_argv()))
+        partitions = site.parse_partitions(self._ask(site.partitions_argv()))
+        self._nodes()
+        accounting = here["sacct"] and config.get("AccountingStorageType", "") not in ("", "accounting_storage/none")
+        missing = [f"{name} is not on PATH" for name, there in here.items() if not there]
+        if not self._json:
+            missing.append("sinfo has no --json here: nodes are read as text")
+        if not accounting:
+            missing.append("no accounting: how a pilot ended is known for MinJobAge only")
+        limits = {name: config[name] for name in _LIMITS if config.get(name)}
+        for part in partitions:
+            limits |= _limits_of(part)
+        mode, kind = config.get("PreemptMode", ""), config.get("PreemptType", "")
+        return Capabilities(
+            kind=self.kind,
+            version=version or config.get("SLURM_VERSION", ""),
+            json=self._json,
+            preemption="" if kind in ("", "preempt/none") else f"{mode} ({kind.removeprefix('preempt/')})",
+            limits=limits,
+            queues=tuple(part.name for part in partitions),
+            commands=here,
+            missing=tuple(missing),
+        )
+
+    def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """See `BatchSystem`. Slurm is asked for the end where no variable has it; without an answer it is not known."""
+        found = allocation_of(environ)
+        if found is None or found.until is not None:
+            return found
+        try:
+            listed = jobs.jobs_of_text(self._ask(jobs.jobs_argv([found.id]), _SOON_S))
+        except BatchError:
+            return found
+        job = next((job for job in listed if job.id == found.id), None)
+        return (
+            found
+            if job is None
+            else replace(found, until=job.end, started_at=job.start, queue=job.queue or found.queue)
+        )
+
+    def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
+        """See `BatchSystem`."""
+        seen = self._nodes()
+        parts = site.parse_partitions(self._ask(site.partitions_argv()))
+        reservations = site.parse_reservations(self._ask(site.reservations_argv()))
+        expected = jobs.expected_of_text(self._ask(jobs.expected_argv()))
+        live = [each for each in reservations if each.end is None or each.end > now]
+        uses = [planned_job(job.id, job.start, job.nodes, job.id in own) for job in expected]
+        uses += [_use_of(each) for each in live if each.name != self._wanted.reservation]
+        limits = self._licence_limits(now, live)
+        idle = [node for node in seen if node.idle]
+        if self._wanted.reservation:
+            mine = next((each for each in live if each.name == self._wanted.reservation), None)
+            if mine is None or mine.start > now:
+                return ()
+            idle = [node for node in idle if node.name in mine.nodes]
+            if mine.end is not None:
+                limits.append(PlannedUse(mine.end, (), f"the reservation {mine.name} ends"))
+        else:
+            idle = [node for node in idle if not node.set_aside]
+        free = [IdleNode(node.name, node.queues, node.gpus, node.kind, node.planned) for node in idle]
+        queues = [OpenQueue(each.name, each.walltime_s, each.nodes_min, each.nodes_max) for each in parts if each.open]
+        return find_holes(now, free, uses, queues, limits)
+
+    def submit(self, spec: PilotSpec, script: PilotScript) -> str:
+        """See `BatchSystem`."""
+        argv = submission.submit_argv(spec, script, self._stale)
+        done = self._run(argv, stdin=submission.submit_script(script))
+        if done.code != 0:
+            raise submission.refusal(done.err, done.out)
+        return submission.submitted(done.out)
+
+    def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        """See `BatchSystem`. One that neither squeue nor the accounting lists is MISSING.
+
+        One is UNKNOWN while there is an accounting that does not answer.
+        """
+        wanted = sorted(set(ids))
+        if not wanted:
+            return {}
+        found = {job.id: jobs.batch_job(job) for job in self._listed(wanted) if job.id in set(wanted)}
+        rest = [id_ for id_ in wanted if id_ not in found]
+        lost = BatchState.MISSING, ""
+        if rest and self._accounting:
+            try:
+                found |= {job.id: jobs.batch_job(job) for job in self._accounted(rest) if job.id in set(rest)}
+            except BatchError as error:
+                lost = BatchState.UNKNOWN, str(error)
+        return {id_: found[id_] if id_ in found else BatchJob(id_, lost[0], reason=lost[1]) for id_ in wanted}
+
+    def marked(self, prefix: str) -> dict[str, BatchJob]:
+        """See `BatchSystem`. Of two with the same mark the one that lives, else the later one."""
+        listed = jobs.jobs_of_text(self._ask(jobs.own_jobs_argv(str(os.getuid()))))
+        listed = tuple(job for job in listed if job.comment.startswith(prefix) and not job.was_refused)
+        found = [jobs.batch_job(job) for job in listed]
+        found.sort(key=lambda job: (job.state is not BatchState.ENDED, len(job.id), job.id))
+        return {job.mark: job for job in found}
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """See `BatchSystem`."""
+        if ids:
+            self._tell(submission.cancel_argv(sorted(ids)))
+
+    def signal(self, batch_id: str, name: str) -> None:
+        """See `BatchSystem`."""
+        self._tell(submission.signal_argv(batch_id, name))
+
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> Launched:
+        """See `BatchSystem`."""
+        return Launched(tuple(submission.launch_argv(allocation, node, argv)))
+
+    def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """See `BatchSystem`."""
+        return site.parse_topology(self._ask(site.topology_argv()), nodes)
+
+    def _nodes(self) -> tuple[nodes.SlurmNode, ...]:
+        return self._either(
+            lambda: nodes.nodes_of_json(self._ask(nodes.nodes_argv(True)), idle_only=True),
+            lambda: nodes.nodes_of_text(self._ask(nodes.nodes_argv(False))),
+        )
+
+    def _listed(self, ids: Collection[str]) -> tuple[jobs.SlurmJob, ...]:
+        def as_text() -> tuple[jobs.SlurmJob, ...]:
+            return jobs.jobs_of_text(self._ask_for_jobs(jobs.jobs_argv(ids)))
+
+        def as_json() -> tuple[jobs.SlurmJob, ...]:
+            printed = self._ask_for_jobs(jobs.jobs_json_argv(ids))
+            return jobs.jobs_of_json(printed) if printed else ()
+
+        if not self._json or self._version_() < _JSON_OF_JOBS:
+            return as_text()
+        return self._either(as_json, as_text)
+
+    def _either(self, as_json: Callable[[], T], as_text: Callable[[], T]) -> T:
+        """In JSON where Slurm has that; once it has not, in text from then on."""
+        if self._json:
+            try:
+                return as_json()
+            except ValueError:
+                self._json = False
+            except BatchError as error:
+                if error.away:
+                    raise
+                self._json = False
+        return as_text()
+
+    def _accounted(self, ids: Collection[str]) -> tuple[jobs.SlurmJob, ...]:
+        done = self._run(jobs.accounted_argv(ids), env=TIMES)
+        if done.code != 0 and jobs.no_accounting(done.err + done.out):
+            self._accounting = False
+            return ()
+        return jobs.jobs_of_accounting(_checked("sacct", done))
+
+    def _licence_limits(self, now: float, reservations: Sequence[site.Reservation]) -> list[PlannedUse]:
+        """When the licences that each pilot asks for are not there any more."""
+        if not self._wanted.licences:
+            return []
+        free = site.parse_licences(self._ask(site.licences_argv()))
+        limits = []
+        for name, count in self._wanted.licences:
+            if free.get(name, 0) < count:
+                limits.append(PlannedUse(now, (), f"{free.get(name, 0)} licences of {name} are free"))
+            for kept in reservations:
+                if free.get(name, 0) - kept.licences.get(name, 0) < count and name in kept.licences:
+                    limits.append(PlannedUse(kept.start, (), f"the reservation {kept.name} takes licences of {name}"))
+        return limits
+
+    def _version_(self) -> tuple[int, ...]:
+        if self._version is None:
+            said = site.parse_version(self._ask(["sinfo", "--version"]))
+            self._version = tuple(int(part) for part in said.split(".") if part.isdecimal())
+        return self._version
+
+    def _ask(self, argv: Sequence[str], timeout_s: float = 30.0) -> str:
+        return _checked(argv[0], self._run(argv, timeout_s, env=TIMES))
+
+    def _ask_for_jobs(self, argv: Sequence[str]) -> str:
+        done = self._run(argv, env=TIMES)
+        return "" if done.code != 0 and jobs.no_such_jobs(done.err) else _checked(argv[0], done)
+
+    def _tell(self, argv: Sequence[str]) -> None:
+        done = self._run(argv)
+        wrong = done.code != 0 or "error" in done.err.lower()
+        if wrong and not jobs.no_such_jobs(done.err):
+            _checked(argv[0], replace(done, code=done.code or 1))
+
+
+def _use_of(kept: site.Reservation) -> PlannedUse:
+    what = "maintenance" if kept.maintenance else "the reservation"
+    return PlannedUse(kept.start, kept.nodes, f"{what} {kept.name} begins")
+
+
+def _checked(name: str, done: Completed) -> str:
+    """What a command printed. Raises BatchError with its own words where it failed."""
+    if done.code != 0:
+        raise BatchError(f"{name}: {complaint(done.err, done.out)}", away=is_away(done.err))
+    return done.out
+
+
+def _limits_of(part: site.Partition) -> dict[str, str]:
+    found = {"MaxTime": None if part.walltime_s is None else f"{part.walltime_s:.0f} s"}
+    found["MaxNodes"] = None if part.nodes_max is None else str(part.nodes_max)
+    found["MinNodes"] = str(part.nodes_min) if part.nodes_min > 1 else None
+    found["PreemptMode"] = part.preemption or None
+    found["GraceTime"] = f"{part.grace_s:.0f} s" if part.grace_s else None
+    found["State"] = None if part.open else "takes no jobs"
+    return {f"{part.name} {name}": value for name, value in found.items() if value}

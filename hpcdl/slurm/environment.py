@@ -1,0 +1,81 @@
+"""The allocation of a process as Slurm's variables tell it. Pure."""
+
+import re
+from collections.abc import Mapping
+
+from hpcdl.batch import Allocation, HalfAnAllocation
+from hpcdl.slurm.text import expand, moment
+
+_NEEDED = {
+    "SLURM_JOB_ID": ("SLURM_JOB_ID", "SLURM_JOBID"),
+    "SLURM_JOB_NODELIST": ("SLURM_JOB_NODELIST", "SLURM_NODELIST"),
+}
+_OURS = frozenset({"SLURM_CONF", "SLURM_TIME_FORMAT"})
+"""Variables of Slurm that say nothing of a batch job."""
+
+_MASKS = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"})
+
+
+def allocation_of(environ: Mapping[str, str]) -> Allocation | None:
+    """The allocation; `until` and `started_at` only where these variables have them (from 23.02 on).
+
+    None outside of any. Raises HalfAnAllocation where only some of the variables that tell it are here.
+    """
+    found = {name: _first(environ, names) for name, names in _NEEDED.items()}
+    if not any(found.values()):
+        return None
+    missing = [name for name, value in found.items() if not value]
+    nodes = expand(found["SLURM_JOB_NODELIST"])
+    if missing or not nodes:
+        here = [name for name, value in found.items() if value]
+        lacks = ", ".join(missing) or "a list of nodes"
+        raise HalfAnAllocation(
+            f"this looks like a Slurm allocation ({', '.join(here)} is set) but {lacks} is missing: "
+            "start hpcdl with the environment that Slurm gave the batch job, or unset SLURM_JOB_ID"
+        )
+    return Allocation(
+        kind="slurm",
+        id=found["SLURM_JOB_ID"],
+        nodes=nodes,
+        gpus=_gpus(environ),
+        until=moment(environ.get("SLURM_JOB_END_TIME", "")),
+        started_at=moment(environ.get("SLURM_JOB_START_TIME", "")),
+        queue=environ.get("SLURM_JOB_PARTITION", ""),
+        here=environ.get("SLURMD_NODENAME", ""),
+    )
+
+
+def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((environ[name].strip() for name in names if environ.get(name, "").strip()), "")
+
+
+def _gpus(environ: Mapping[str, str]) -> int | None:
+    """GPUs on each node. On a node without any of the variables: none were granted; elsewhere nobody knows."""
+    listed = environ.get("SLURM_JOB_GPUS", "").strip()
+    if listed:
+        return sum(_length(part) for part in listed.split(","))
+    on_node = environ.get("SLURM_GPUS_ON_NODE", "").strip()
+    if on_node.isdecimal():
+        return int(on_node)
+    per_node = environ.get("SLURM_GPUS_PER_NODE", "").strip()
+    if per_node:
+        counts = [re.search(r"(?:^|:)(\d+)$", part.strip()) for part in per_node.split(",")]
+        return sum(int(match[1]) for match in counts if match)
+    return 0 if environ.get("SLURMD_NODENAME") else None
+
+
+def _length(part: str) -> int:
+    """`0` is one GPU, `0-3` are four, and so is a MIG instance's name one."""
+    match = re.fullmatch(r"(\d+)-(\d+)", part.strip())
+    return int(match[2]) - int(match[1]) + 1 if match else 1
+
+
+def of_a_batch_job(environ: Mapping[str, str]) -> list[str]:
+    """Names of variables that belong to the batch job this process is in: another one must not inherit them.
+
+    Within one that is the mask of its GPUs, too: where nobody grants GPUs one by one it would stay that of our node.
+    """
+    inside = bool(environ.get("SLURM_JOB_ID"))
+    return sorted(
+        name for name in environ if (re.match(r"SLURM(D)?_", name) and name not in _OURS) or (inside and name in _MASKS)
+    )

@@ -1,0 +1,268 @@
+"""Batch jobs as squeue and sacct show them, in JSON or text: their states, nodes and times. Pure."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from hpcdl.core.pilot import BatchJob, BatchState
+from hpcdl.slurm.text import SEPARATOR, columns, entries, expand, hosts, moment, number, rows, string, told, words
+
+_FIELDS = (
+    "JobID",
+    "Partition",
+    "State",
+    "StartTime",
+    "EndTime",
+    "PreemptTime",
+    "exit_code",
+    "NodeList",
+    "SchedNodes",
+    "Reason",
+    "Comment",
+)
+_PLANNED = ("JobID", "StartTime", "SchedNodes")
+_ACCOUNTED = ("JobIDRaw", "Partition", "State", "Start", "End", "ExitCode", "NodeList", "Comment")
+
+STATES = {
+    "PENDING": BatchState.PENDING,
+    "REQUEUED": BatchState.PENDING,
+    "REQUEUE_FED": BatchState.PENDING,
+    "REQUEUE_HOLD": BatchState.PENDING,
+    "RESV_DEL_HOLD": BatchState.PENDING,
+    "SPECIAL_EXIT": BatchState.PENDING,
+    "CONFIGURING": BatchState.RUNNING,
+    "POWER_UP_NODE": BatchState.RUNNING,
+    "RESIZING": BatchState.RUNNING,
+    "RUNNING": BatchState.RUNNING,
+    "SIGNALING": BatchState.RUNNING,
+    "STOPPED": BatchState.SUSPENDED,
+    "SUSPENDED": BatchState.SUSPENDED,
+    "COMPLETING": BatchState.ENDING,
+    "STAGE_OUT": BatchState.ENDING,
+    "BOOT_FAIL": BatchState.ENDED,
+    "CANCELLED": BatchState.ENDED,
+    "COMPLETED": BatchState.ENDED,
+    "DEADLINE": BatchState.ENDED,
+    "EXPEDITING": BatchState.PENDING,
+    "FAILED": BatchState.ENDED,
+    "LAUNCH_FAILED": BatchState.ENDED,
+    "NODE_FAIL": BatchState.ENDED,
+    "OUT_OF_MEMORY": BatchState.ENDED,
+    "PREEMPTED": BatchState.ENDED,
+    "RECONFIG_FAIL": BatchState.ENDED,
+    "REVOKED": BatchState.ENDED,
+    "TIMEOUT": BatchState.ENDED,
+}
+"""Slurm's states of a job. One that is not here is UNKNOWN."""
+
+_FIRST = ("COMPLETING", "STAGE_OUT", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "SUSPENDED")
+"""Where JSON lists a state and its flags, these tell more than the state they stand beside."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A batch job. `states`: its state and flags, in upper case. `planned`: nodes that Slurm has chosen for it.
+
+    `start`: when it started, or is expected to. `end`: when it ended, or its walltime or its grace ends.
+    """
+
+    id: str
+    states: tuple[str, ...]
+    queue: str = ""
+    start: float | None = None
+    end: float | None = None
+    preempted_at: float | None = None
+    code: int | None = None
+    nodes: tuple[str, ...] = ()
+    planned: tuple[str, ...] = ()
+    reason: str = ""
+    comment: str = ""
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether it is what sbatch leaves behind when it refuses a job that no node could ever run."""
+        return "FAILED" in self.states and not self.nodes and self.reason == "BadConstraints"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A batch job that waits, and what Slurm plans for it. `start`: None where it is not planned."""
+
+    id: str
+    start: float | None
+    nodes: tuple[str, ...]
+
+
+def jobs_argv(ids: Collection[str]) -> list[str]:
+    """All of these, those among them that ended a short while ago (MinJobAge). One that is unknown is no error."""
+    return [*_squeue("all"), f"--jobs={','.join(ids)}", f"--Format={columns(_FIELDS)}"]
+
+
+def own_jobs_argv(user: str) -> list[str]:
+    """This user's, ended ones included."""
+    return [*_squeue("all"), f"--user={user}", f"--Format={columns(_FIELDS)}"]
+
+
+def expected_argv() -> list[str]:
+    """What is planned for everybody's waiting jobs. Text in all versions: JSON of 22.05 has no planned nodes."""
+    return [*_squeue("PENDING"), f"--Format={columns(_PLANNED)}"]
+
+
+def jobs_json_argv(ids: Collection[str]) -> list[str]:
+    """As `jobs_argv`, in JSON; only from 23.02 on is it limited to these, and has all that the text has."""
+    return [*_squeue("all"), f"--jobs={','.join(ids)}", "--json"]
+
+
+def _squeue(states: str) -> list[str]:
+    return ["squeue", "--noheader", "--all", f"--states={states}"]
+
+
+def no_such_jobs(err: str) -> bool:
+    """Whether a command complains of nothing but that Slurm knows these jobs no more."""
+    lines = [line.lower() for line in err.splitlines() if line.strip()]
+    gone = ("invalid job id specified", "already completing or completed", "job has finished", "invalid job id")
+    return bool(lines) and all(any(word in line for word in gone) for line in lines)
+
+
+def jobs_of_text(text: str) -> tuple[SlurmJob, ...]:
+    """What `jobs_argv` and `own_jobs_argv` print."""
+    found = []
+    for id_, queue, state, start, end, preempted, code, names, planned, reason, comment in rows(text, len(_FIELDS)):
+        found.append(
+            SlurmJob(
+                id=id_,
+                states=(state.upper(),),
+                queue=queue,
+                start=moment(start),
+                end=moment(end),
+                preempted_at=moment(preempted),
+                code=_exit_code(int(code)) if code.isdecimal() else None,
+                nodes=expand(names),
+                planned=expand(planned),
+                reason=told(reason),
+                comment=told(comment),
+            )
+        )
+    return tuple(found)
+
+
+def jobs_of_json(text: str) -> tuple[SlurmJob, ...]:
+    """What `squeue --json` prints. ValueError: it is something else. Raises as `entries` does."""
+    _, found = entries(text, "jobs")
+    return tuple(_job_of_entry(entry) for entry in found)
+
+
+def _job_of_entry(entry: object) -> SlurmJob:
+    if not isinstance(entry, Mapping) or number(entry.get("job_id")) is None:
+        raise ValueError("a job without an id")
+    return SlurmJob(
+        id=f"{number(entry['job_id']):.0f}",
+        states=words(entry.get("job_state")),
+        queue=string(entry.get("partition")),
+        start=number(entry.get("start_time")) or None,
+        end=number(entry.get("end_time")) or None,
+        preempted_at=number(entry.get("preempt_time")) or None,
+        code=_code_of_entry(entry.get("exit_code")),
+        nodes=expand(hosts(entry.get("nodes"))),
+        planned=expand(hosts(entry.get("scheduled_nodes"))),
+        reason=told(string(entry.get("state_description"))) or told(string(entry.get("state_reason"))),
+        comment=told(string(entry.get("comment"))),
+    )
+
+
+def _code_of_entry(value: object) -> int | None:
+    """A wait status up to 23.02, later `{"status": …, "return_code": …, "signal": {"id": …}}`."""
+    if not isinstance(value, Mapping) or "number" in value:
+        raw = number(value)
+        return None if raw is None else _exit_code(int(raw))
+    sent = value.get("signal")
+    ended_by = sent.get("id", sent.get("signal_id")) if isinstance(sent, Mapping) else None
+    by, code = number(ended_by), number(value.get("return_code"))
+    if by:
+        return 128 + int(by)
+    return None if code is None else int(code)
+
+
+def _exit_code(status: int) -> int:
+    """A wait status as shells tell it: 128 and the signal for what a signal ended."""
+    return 128 + (status & 0x7F) if status & 0x7F else status >> 8
+
+
+def expected_of_text(text: str) -> tuple[Expected, ...]:
+    """What `expected_argv` prints."""
+    return tuple(Expected(id_, moment(start), expand(names)) for id_, start, names in rows(text, len(_PLANNED)))
+
+
+def accounted_argv(ids: Collection[str]) -> list[str]:
+    """Jobs that squeue no longer lists, from the accounting; the whole job, not its steps, its last start."""
+    return [
+        *("sacct", "--noheader", "--parsable2", "--allocations"),
+        *(f"--jobs={','.join(ids)}", f"--format={','.join(_ACCOUNTED)}"),
+    ]
+
+
+def no_accounting(err: str) -> bool:
+    """Whether there is none here at all, as against one that does not answer."""
+    return "storage is disabled" in err.lower() or "not configured" in err.lower()
+
+
+def jobs_of_accounting(text: str) -> tuple[SlurmJob, ...]:
+    """What `accounted_argv` prints."""
+    found = []
+    for line in text.splitlines():
+        parts = line.split(SEPARATOR, len(_ACCOUNTED) - 1)
+        if len(parts) != len(_ACCOUNTED) or not parts[2].split():
+            continue
+        id_, queue, state, start, end, code, names, comment = parts
+        status, _, sent = code.partition(":")
+        ended_by = int(sent) if sent.isdecimal() else 0
+        found.append(
+            SlurmJob(
+                id=id_,
+                states=(state.upper().split()[0],),
+                queue=queue,
+                start=moment(start),
+                end=moment(end),
+                code=128 + ended_by if ended_by else int(status) if status.isdecimal() else None,
+                nodes=() if names == "None assigned" else expand(names),
+                comment=told(comment),
+            )
+        )
+    return tuple(found)
+
+
+def batch_job(job: SlurmJob) -> BatchJob:
+    """In the words of the core."""
+    state = _state(job.states)
+    holds = state in (BatchState.RUNNING, BatchState.SUSPENDED, BatchState.ENDING)
+    begun = holds or (state is BatchState.ENDED and bool(job.nodes))
+    preempted = "PREEMPTED" in job.states or (job.preempted_at is not None and state is not BatchState.PENDING)
+    return BatchJob(
+        id=job.id,
+        state=state,
+        mark=job.comment,
+        queue=job.queue,
+        nodes=job.nodes if begun else (),
+        started_at=job.start if begun else None,
+        until=job.end if holds else None,
+        reason=_reason(job, state),
+        preempted=preempted,
+        code=job.code if state is BatchState.ENDED else None,
+        by_hand="CANCELLED" in job.states and not preempted,
+    )
+
+
+def _state(states: tuple[str, ...]) -> BatchState:
+    for word in _FIRST:
+        if word in states:
+            return STATES[word]
+    return next((STATES[word] for word in states if word in STATES), BatchState.UNKNOWN)
+
+
+def _reason(job: SlurmJob, state: BatchState) -> str:
+    """Why it waits, or is stopped, or how it ended; words of Slurm."""
+    if state is BatchState.RUNNING:
+        return job.reason
+    if state is BatchState.PENDING:
+        return job.reason or job.states[0]
+    said = "+".join(job.states)
+    return f"{said} ({job.reason})" if job.reason else said

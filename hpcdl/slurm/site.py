@@ -1,0 +1,185 @@
+"""What holds for all: partitions, reservations, licences, switches and the configuration, from scontrol. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpcdl.slurm.text import duration, expand, moment, pairs, told, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition that this user may see. `open`: it takes and starts batch jobs of an ordinary user.
+
+    `walltime_s`: its MaxTime, None without a limit; `grace_s`: between the first signal of a preemption and the end.
+    """
+
+    name: str
+    open: bool
+    walltime_s: float | None
+    nodes_min: int
+    nodes_max: int | None
+    preemption: str = ""
+    grace_s: float = 0.0
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Nodes and licences set aside from `start` to `end` for some."""
+
+    name: str
+    start: float
+    end: float | None
+    nodes: tuple[str, ...]
+    licences: Mapping[str, int]
+    maintenance: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the site's options make each pilot ask for, beside nodes: it limits which holes it can use."""
+
+    reservation: str = ""
+    licences: tuple[tuple[str, int], ...] = ()
+
+
+def partitions_argv() -> list[str]:
+    """Those that this user may use; hidden ones and others' are left out by Slurm."""
+    return ["scontrol", "show", "partition", "--oneliner"]
+
+
+def parse_partitions(text: str) -> tuple[Partition, ...]:
+    """What `partitions_argv` prints."""
+    found = []
+    for line in text.splitlines():
+        said = pairs(line)
+        if "PartitionName" not in said:
+            continue
+        shut = said.get("RootOnly") == "YES" or said.get("ReqResv") == "YES" or said.get("MaxNodes") == "0"
+        found.append(
+            Partition(
+                name=said["PartitionName"],
+                open=said.get("State", "UP") == "UP" and not shut,
+                walltime_s=duration(said.get("MaxTime", "")),
+                nodes_min=max(1, whole(said.get("MinNodes", "")) or 1),
+                nodes_max=whole(said.get("MaxNodes", "")),
+                preemption=told(said.get("PreemptMode", "")),
+                grace_s=float(whole(said.get("GraceTime", "")) or 0),
+                default=said.get("Default") == "YES",
+            )
+        )
+    return tuple(found)
+
+
+def reservations_argv() -> list[str]:
+    """All reservations, with their nodes."""
+    return ["scontrol", "show", "reservation", "--oneliner"]
+
+
+def parse_reservations(text: str) -> tuple[Reservation, ...]:
+    """What `reservations_argv` prints; () for `No reservations in the system`."""
+    found = []
+    for line in text.splitlines():
+        said = pairs(line)
+        start = moment(said.get("StartTime", ""))
+        if "ReservationName" not in said or start is None:
+            continue
+        flags = said.get("Flags", "").upper().split(",")
+        found.append(
+            Reservation(
+                name=said["ReservationName"],
+                start=start,
+                end=moment(said.get("EndTime", "")),
+                nodes=expand(said.get("Nodes", "")),
+                licences=parse_licences_wanted(said.get("Licenses", "")),
+                maintenance="MAINT" in flags,
+            )
+        )
+    return tuple(found)
+
+
+def licences_argv() -> list[str]:
+    """All licences, with how many are free."""
+    return ["scontrol", "show", "licenses", "--oneliner"]
+
+
+def parse_licences(text: str) -> dict[str, int]:
+    """How many of each licence are free; {} where there are none."""
+    found = {}
+    for line in text.splitlines():
+        said = pairs(line)
+        if "LicenseName" in said:
+            free = whole(said.get("Free", ""))
+            total, used = whole(said.get("Total", "")) or 0, whole(said.get("Used", "")) or 0
+            found[said["LicenseName"]] = free if free is not None else max(0, total - used)
+    return found
+
+
+def parse_licences_wanted(text: str) -> dict[str, int]:
+    """`matlab:2,fluent` or `matlab=2` -> how many of each."""
+    found = {}
+    for part in told(text).split(","):
+        name, _, count = part.replace("=", ":").strip().partition(":")
+        if name:
+            found[name] = whole(count) if whole(count) is not None else 1
+    return {name: count for name, count in found.items() if count is not None}
+
+
+def wanted(options: Sequence[str]) -> Wanted:
+    """What these options of sbatch ask for: `-L`, `--licenses`, `--reservation`, in both forms of each."""
+    reservation, licences = "", dict[str, int]()
+    for at, option in enumerate(options):
+        name, equals, value = option.partition("=")
+        if not equals and option[:2] == "-L" and len(option) > 2:
+            name, value = "-L", option[2:]
+        elif not equals:
+            value = options[at + 1] if at + 1 < len(options) else ""
+        if name in ("-L", "--licenses"):
+            licences.update(parse_licences_wanted(value))
+        elif name == "--reservation":
+            reservation = value
+    return Wanted(reservation, tuple(sorted(licences.items())))
+
+
+def topology_argv() -> list[str]:
+    """The switches, or blocks, and their nodes."""
+    return ["scontrol", "show", "topology", "--oneliner"]
+
+
+def parse_topology(text: str, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The switches above each of these nodes, the outermost first. {} for a flat network, which has none."""
+    switches = []
+    for line in text.splitlines():
+        said = pairs(line)
+        name = said.get("SwitchName") or said.get("BlockName") or said.get("AggregatedBlock")
+        if name:
+            inside = expand(said.get("Nodes", ""))
+            level = whole(said.get("Level", "")) or 0
+            switches.append((-level, -len(inside), name, frozenset(inside)))
+    found = {}
+    for node in nodes:
+        place = tuple(name for _, _, name, inside in sorted(switches, key=lambda each: each[:3]) if node in inside)
+        if place:
+            found[node] = place
+    return found
+
+
+def config_argv() -> list[str]:
+    """Slurm's configuration."""
+    return ["scontrol", "show", "config"]
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """`Name = value`, a line each; values that say nothing are ""."""
+    found = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition(" = ")
+        if equals and not line.startswith(" "):
+            found[name.strip()] = told(value)
+    return found
+
+
+def parse_version(text: str) -> str:
+    """`slurm 23.02.7`, `slurm-wlm 22.05.8` -> the number; "" where there is none."""
+    last = text.strip().splitlines()[-1].split() if text.strip() else []
+    return last[-1] if last and last[-1][:1].isdecimal() else ""

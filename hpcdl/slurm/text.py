@@ -1,0 +1,221 @@
+"""What all of Slurm's commands share: separators, times, durations, numbers, lists of hosts, its errors. Pure.
+
+Formats are those of Slurm's manual pages, 21.08 to 24.11; recordings of them are in tests/recordings/slurm.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from hpcdl.batch import BatchError
+
+TIMES = {"SLURM_TIME_FORMAT": "%s"}
+"""Variables for commands that print times: without a zone as they are by default, with this as epoch seconds."""
+
+SEPARATOR = "|"
+
+_NOTHING = frozenset({"", "(null)", "n/a", "none", "unknown", "not_set", "invalid", "n/s", "null"})
+_ENDLESS = frozenset({"unlimited", "infinite", "partition_limit"})
+
+MOST_HOSTS = 1 << 17
+"""A list that names more hosts than this is none."""
+_BRACKETS = 8
+_LARGEST = 1e15
+
+_AWAY = (
+    "unable to contact slurm controller",
+    "socket timed out",
+    "connection refused",
+    "connection timed out",
+    "connection reset",
+    "standby mode",
+    "zero bytes were transmitted",
+    "unable to establish control",
+    "transport endpoint",
+    "could not establish a configuration source",
+    "authentication",
+    "munge",
+    "insufficient permissions to connect",
+    "message receive failure",
+    "message send failure",
+    "network is unreachable",
+    "no route to host",
+)
+
+
+def columns(fields: tuple[str, ...]) -> str:
+    """The argument of -O for these fields: each followed by the separator, and none cut to a width."""
+    return ",".join(f"{field}:{SEPARATOR}" for field in fields)
+
+
+def rows(text: str, number: int) -> Iterator[list[str]]:
+    """Lines printed by `columns` of so many fields, stripped; the last one may hold separators. Others are skipped."""
+    for line in text.splitlines():
+        parts = line.rstrip().removesuffix(SEPARATOR).split(SEPARATOR, number - 1)
+        if len(parts) == number:
+            yield [part.strip() for part in parts]
+
+
+def pairs(line: str) -> dict[str, str]:
+    """`Name=value` as `scontrol show -o` prints; of a name that comes twice the first, free text being at the end."""
+    found: dict[str, str] = {}
+    for match in re.finditer(r"(?:^|\s)([A-Za-z][\w/:]*)=(\S*)", line):
+        found.setdefault(match[1], match[2])
+    return found
+
+
+def told(text: str) -> str:
+    """The text, "" for the words that Slurm prints where there is nothing."""
+    return "" if text.strip().lower() in _NOTHING else text.strip()
+
+
+def moment(text: str) -> float | None:
+    """Epoch seconds, None where there is none. A time without a zone is local, as Slurm prints it."""
+    text = told(text)
+    if re.fullmatch(r"\d{1,15}(\.\d+)?", text):
+        return float(text) or None
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
+
+
+def duration(text: str) -> float | None:
+    """Seconds of `30`, `30:00`, `2:00:00`, `1-00:00:00` (minutes, m:s, h:m:s, d-h:m:s); None: no limit, or not told."""
+    text = told(text)
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if match is None or text.lower() in _ENDLESS:
+        return None
+    days, parts = int(match[1] or 0), [int(part) for part in match.groups()[1:] if part is not None]
+    if match[1] is not None:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, (minutes, seconds) = 0, [*parts, 0][:2]
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def whole(text: str) -> int | None:
+    """A number, None for UNLIMITED and what is none."""
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def entries(text: str, *names: str) -> tuple[str, list[object]]:
+    """The list in JSON that is under one of these names, and under which. ValueError: it is something else.
+
+    Raises BatchError (`away`) for the errors in it: when its controller is away, Slurm prints them beside an empty
+    list and exits with 0. That a job is unknown is no such error.
+    """
+    try:
+        data = json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON that is nested without end") from None
+    if not isinstance(data, Mapping):
+        raise ValueError("JSON without an object")
+    errors = data.get("errors")
+    for error in errors if isinstance(errors, list) else []:
+        said = error if isinstance(error, Mapping) else {}
+        told_of = str(said.get("error") or said.get("description") or error)
+        if "job id" not in told_of.lower():
+            source = str(said.get("source") or said.get("description") or "").strip()
+            raise BatchError(f"Slurm's JSON holds an error instead: {told_of} {source}".rstrip(), away=True)
+    for name in names:
+        if isinstance(found := data.get(name), list):
+            return name, found
+    raise ValueError(f"JSON without {' or '.join(names)}")
+
+
+def number(value: object) -> float | None:
+    """A number of JSON: plain up to 23.02, later `{"set": …, "infinite": …, "number": …}`; None: unset or infinite."""
+    if isinstance(value, Mapping):
+        usable = value.get("set", True) and not value.get("infinite", False)
+        return number(value.get("number")) if usable else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST:
+        return None
+    return float(value)
+
+
+def string(value: object) -> str:
+    """A text of JSON, "" for anything else."""
+    return value if isinstance(value, str) else ""
+
+
+def words(value: object) -> tuple[str, ...]:
+    """States of JSON in upper case: one text up to 23.02, later a list."""
+    found = value if isinstance(value, list) else [value]
+    return tuple(part.upper() for word in found if isinstance(word, str) for part in word.split("+") if part)
+
+
+def hosts(value: object) -> str:
+    """A list of hosts in JSON: a text, or from 24.05 on a structure that has it under `list`."""
+    if isinstance(value, Mapping):
+        return hosts(value.get("list", value.get("nodes", "")))
+    if isinstance(value, list):
+        return ",".join(text for text in value if isinstance(text, str))
+    return told(value) if isinstance(value, str) else ""
+
+
+@lru_cache(maxsize=16384)
+def expand(text: str) -> tuple[str, ...]:
+    """The hosts of a list: `n[1-3,7],gpu[01-04]`, `a[1-2]b[3-4]`; in its order, leading zeros kept.
+
+    What is no range, or more than MOST_HOSTS, is taken as it is: a name that nobody knows harms less than a crash.
+    """
+    if "[" not in text and "," not in text:
+        return (told(text),) if told(text) else ()
+    return tuple(name for part in _parts(told(text)) for name in _product(part))
+
+
+def _parts(text: str) -> list[str]:
+    """Split at the commas that are outside of brackets."""
+    found, depth, start = [], 0, 0
+    for at, char in enumerate(text):
+        if char == "[":
+            depth += 1
+        elif char == "]":
+            depth -= 1
+        elif char == "," and depth == 0:
+            found.append(text[start:at])
+            start = at + 1
+    found.append(text[start:])
+    return [part.strip() for part in found if part.strip()]
+
+
+def _product(text: str) -> list[str]:
+    match = re.fullmatch(r"([^\[\]]*)\[([^\[\]]*)\](.*)", text)
+    if match is None or text.count("[") > _BRACKETS:
+        return [text]
+    ends = _product(match[3]) if match[3] else [""]
+    middles = _range(match[2])
+    if len(middles) * len(ends) > MOST_HOSTS:
+        return [text]
+    return [match[1] + middle + end for middle in middles for end in ends]
+
+
+def _range(text: str) -> list[str]:
+    found: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,15})-(\d{1,15})\s*", part)
+        if match is None or int(match[2]) - int(match[1]) >= MOST_HOSTS:
+            found.append(part.strip())
+        else:
+            width = len(match[1])
+            found.extend(f"{each:0{width}d}" for each in range(int(match[1]), int(match[2]) + 1))
+    return found
+
+
+def complaint(err: str, out: str = "") -> str:
+    """What a command complains about, in its own words and one line: the last error that it prints."""
+    lines = [line.strip() for line in [*out.splitlines(), *err.splitlines()]]
+    lines = [line for line in lines if line and not line.startswith("Try ")]
+    errors = [line for line in lines if "error" in line.lower() or "fatal" in line.lower()]
+    line = (errors or lines or ["it gives no reason"])[-1]
+    return re.sub(r"^\w+: ((error|fatal): )?", "", line)
+
+
+def is_away(err: str) -> bool:
+    """Whether a complaint means that Slurm does not answer, so that nothing is known."""
+    return any(sign in err.lower() for sign in _AWAY)
