@@ -15,12 +15,15 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from hpcdl.core import commands as cmd
-from hpcdl.core.codec import CodecError, from_json
 from hpcdl.core.intake import OBJECTIVES
 from hpcdl.core.journal import JournalError
-from hpcdl.core.model import Job, JobSpec, World
+from hpcdl.core.leaving import leave_s
+from hpcdl.core.model import Job
 from hpcdl.core.plan import Profiles
 from hpcdl.core.transitions import state_of
+from hpcdl.daemon.batching import Batching
+from hpcdl.daemon.batchroutes import BatchRoutes
+from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.deadlines import forecast
 from hpcdl.daemon.explain import explain
@@ -28,13 +31,14 @@ from hpcdl.daemon.hub import Hub
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.profilerows import profile_row, profile_rows
 from hpcdl.daemon.rows import SCHEMA, Rows, event_row
+from hpcdl.daemon.submits import BadSubmit, submit_of
 
 log = logging.getLogger("hpcdl.daemon")
 
 MAX_BODY = 8 << 20
 MAX_WAIT_S = 60.0
 MAX_EVENTS = 10_000
-STATUS_OF_CODE = {"unknown-job": 404, "finished": 409, "stopping": 409, "protocol": 400}
+STATUS_OF_CODE = {"unknown-job": 404, "finished": 409, "stopping": 409, "protocol": 400, "unknown-pilot": 404}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class About:
     version: str
     home: str
     policies: tuple[str, ...]
+    pilots_max: int = 0
+    leave_margin_s: float = 30.0
 
 
 class _Problem(Exception):
@@ -54,40 +60,6 @@ class _Problem(Exception):
         super().__init__(message)
         self.status = status
         self.code = code
-
-
-class Changes:
-    """Wakes those who wait for the world to change. `announce` may be called from any thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """`loop`: where the waiters are."""
-        self._loop = loop
-        self._event = asyncio.Event()
-        self.closed = False
-
-    def announce(self, world: World) -> None:
-        """Something was committed."""
-        try:
-            self._loop.call_soon_threadsafe(self._swap)
-        except RuntimeError:
-            log.debug("a commit after the end of the event loop")
-
-    def close(self) -> None:
-        """The daemon ends: nobody is to wait any more. In the event loop's thread."""
-        self.closed = True
-        self._swap()
-
-    def _swap(self) -> None:
-        event, self._event = self._event, asyncio.Event()
-        event.set()
-
-    async def wait(self, seconds: float) -> bool:
-        """Until the next change, or so many seconds. False on the latter."""
-        try:
-            await asyncio.wait_for(self._event.wait(), max(0.0, seconds))
-        except TimeoutError:
-            return False
-        return True
 
 
 class Api:
@@ -103,6 +75,7 @@ class Api:
         about: About,
         token: str,
         on_stop: Callable[[bool], float],
+        batching: Batching | None = None,
     ) -> None:
         """`on_stop(now)` is called once a stop is recorded; it returns the seconds that the stop may take."""
         self._loop = loop
@@ -113,6 +86,7 @@ class Api:
         self._about = about
         self._token = token.encode()
         self._on_stop = on_stop
+        self._batch = BatchRoutes(loop, batching, about.pilots_max, changes.wait)
 
     def application(self) -> Starlette:
         """The ASGI application."""
@@ -125,7 +99,11 @@ class Api:
             Route("/v1/wait", self._guard(self._wait), methods=["GET"]),
             Route("/v1/events", self._guard(self._events), methods=["GET"]),
             Route("/v1/nodes", self._guard(self._nodes), methods=["GET"]),
+            Route("/v1/nodes/{node:str}/drain", self._guard(self._drain), methods=["POST"]),
             Route("/v1/profiles", self._guard(self._profiles_known), methods=["GET"]),
+            Route("/v1/pilots", self._guard(self._batch.pilots), methods=["GET"]),
+            Route("/v1/pilots/{pilot:int}/cancel", self._guard(self._batch.cancel), methods=["POST"]),
+            Route("/v1/holes", self._guard(self._batch.holes), methods=["GET"]),
             Route("/v1/status", self._guard(self._status), methods=["GET"]),
             Route("/v1/config", self._guard(self._config), methods=["GET", "PUT"]),
             Route("/v1/stop", self._guard(self._stop), methods=["POST"]),
@@ -181,16 +159,11 @@ class Api:
 
     async def _submit(self, request: Request) -> dict[str, Any]:
         body = await _body(request)
-        request_id, jobs = body.get("request_id"), body.get("jobs")
-        if not isinstance(request_id, str) or not 1 <= len(request_id) <= 100 or not request_id.isprintable():
-            raise _Problem(400, "request_id must be a string of 1 to 100 printable characters")
-        if not isinstance(jobs, list):
-            raise _Problem(400, "jobs must be a list of specs")
         try:
-            specs = tuple(from_json(JobSpec, spec) for spec in jobs)
-        except CodecError as error:
-            raise _Problem(400, str(error)[:500]) from error
-        ids = await self._send(cmd.Submit(specs, request_id))
+            command = submit_of(body)
+        except BadSubmit as error:
+            raise _Problem(400, str(error)) from error
+        ids = await self._send(command)
         rows = self._rows()
         return {"jobs": [rows.job(rows.world.jobs[number]) | await self._forecast(rows, number) for number in ids]}
 
@@ -218,11 +191,13 @@ class Api:
     async def _why(self, request: Request) -> dict[str, Any]:
         job = self._job(request)
         answer = explain(self._loop.world, job, self._loop.reasons, self._profiles, self._clock.now())
+        waits = job.running is None and not job.finished and not job.held
+        notes = [f"no more pilots: {note}" for note in self._batch.notes()] if waits and self._about.pilots_max else []
         return {
             "job": job.id,
             "state": state_of(job).value,
             "reason": answer.reason,
-            "details": list(answer.details),
+            "details": [*answer.details, *notes],
             "eta_s": answer.eta_s,
         } | await self._forecast(self._rows(), job.id)
 
@@ -282,6 +257,17 @@ class Api:
         samples = {name: {line.index: line for line in beat.gpus} for name, beat in beats.items()}
         return {"nodes": [rows.node(name, samples.get(name, {})) for name in sorted(rows.world.nodes)]}
 
+    async def _drain(self, request: Request) -> dict[str, Any]:
+        body = await _body(request)
+        now, until, reason = body.get("now", False), body.get("until"), body.get("reason", "")
+        if not isinstance(now, bool) or not isinstance(reason, str) or len(reason) > 200:
+            raise _Problem(400, "now must be true or false, reason a text of 200 characters at most")
+        if until is not None and not (isinstance(until, int | float) and not isinstance(until, bool) and until >= 0):
+            raise _Problem(400, "until must be a time in seconds since the epoch, or null")
+        name = request.path_params["node"]
+        await self._send(cmd.Drain(name, None if until is None else float(until), now, reason))
+        return {"nodes": [self._rows().node(name, {})]}
+
     async def _profiles_known(self, request: Request) -> dict[str, Any]:
         world, name = self._loop.world, request.query_params.get("name")
         if name is None:
@@ -310,6 +296,8 @@ class Api:
                 "policy": world.policy,
                 "objective": world.objective,
                 "stopping": world.stopping,
+                "leave_s": leave_s(world, about.leave_margin_s),
+                "held": sum(1 for number in world.active if world.jobs[number].held),
             },
             "agents": [
                 {"pid": node.agent_pid, "node": name, "connected": name in connected}
@@ -328,6 +316,9 @@ class Api:
             ],
             "jobs": states,
             "events": world.seq,
+            "batch": self._batch.about(),
+            "pilots": sum(1 for pilot in world.pilots.values() if not pilot.over),
+            "notes": self._batch.notes(),
         }
 
     async def _config(self, request: Request) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Placement, Purpose, World
 from hpcdl.core.observing import seen_of
+from hpcdl.core.pilot import Pilot
 from hpcdl.core.plan import Profiles
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count, fold_nodes, seconds_text
@@ -25,7 +26,7 @@ class Answer:
 def explain(world: World, job: Job, said: Mapping[int, str], profiles: Profiles, now: float) -> Answer:
     """The answer of `hpcdl why`. `said`: the last plan's reasons by job."""
     eta = eta_s(world, job, profiles, now)
-    return Answer(reason(world, job, said), tuple(_details(job, eta, now)), eta)
+    return Answer(reason(world, job, said), tuple(_details(world, job, eta, now)), eta)
 
 
 def reason(world: World, job: Job, said: Mapping[int, str]) -> str:
@@ -42,7 +43,8 @@ def reason(world: World, job: Job, said: Mapping[int, str]) -> str:
         return f"is to save its checkpoint and free its GPUs: {_wanted_by(world, job, running) or planned}"
     if state is JobState.STARTING and running is not None:
         waits = [part.node for part in running.parts if not part.started]
-        return f"its processes are starting on {', '.join(waits)}" + (f"; {planned}" if planned else "")
+        begun = f"its processes are starting on {fold_nodes(waits)}" if waits else "its processes get ready to train"
+        return begun + (f"; {planned}" if planned else "")
     if running is None and target is not None and target.placement is not None:
         return _waits_for_gpus(world, target.placement) or planned
     if job.held:
@@ -52,7 +54,15 @@ def reason(world: World, job: Job, said: Mapping[int, str]) -> str:
     here = [node for node in world.nodes.values() if node.connected and not node.lost]
     if here and not any(node.gpus for node in here):
         without = f"no GPU was found on {fold_nodes(node.name for node in here)}"
-        return f"needs {count(job.spec.gpus_min, 'GPU')}; {without} (hpcdl daemon start --emulate-gpus N emulates some)"
+        coming = sum(1 for pilot in world.pilots.values() if not pilot.over)
+        more = "hpcdl daemon start --emulate-gpus N emulates some"
+        if coming:
+            more = f"{count(coming, 'pilot')} may bring some: hpcdl pilots"
+        elif world.pilots:
+            more = "hpcdl pilots says why none is on its way"
+        elif any(node.allocation for node in here):
+            more = "ask the batch system for some; HPCDL_EMULATE_GPUS=N for its job script emulates them"
+        return f"needs {count(job.spec.gpus_min, 'GPU')}; {without} ({more})"
     return planned or "the policy has not been asked yet"
 
 
@@ -76,12 +86,15 @@ def _waits_for_gpus(world: World, placement: Placement) -> str:
     return f"waits for {', '.join(map(str, away))} to come back" if away else ""
 
 
-def _details(job: Job, eta: float | None, now: float) -> list[str]:
+def _details(world: World, job: Job, eta: float | None, now: float) -> list[str]:
     lines = []
     running = job.running
     if running is not None and running.placement is not None:
         where = ", ".join(f"{share.node}: GPUs {','.join(map(str, share.gpus))}" for share in running.placement.shares)
         lines.append(f"incarnation {running.number} holds {where} as {running.placement.role}")
+        lines += _that_go(world, running.placement, now)
+    elif not job.finished:
+        lines += [_on_its_way(pilot) for pilot in world.pilots.values() if not (pilot.over or pilot.nodes)]
     if job.step is not None:
         lines.append(f"step {job.step}" + (f" of {job.total}" if job.total else ""))
     if job.saved_step is not None:
@@ -100,6 +113,26 @@ def _details(job: Job, eta: float | None, now: float) -> list[str]:
     elif not job.finished and job.first_start_at is None and running is None:
         lines.append(f"has waited {seconds_text(max(0.0, now - job.submitted_at))} since its submission")
     return lines
+
+
+def _that_go(world: World, placement: Placement, now: float) -> list[str]:
+    """The job's nodes whose end is known, or that are being left."""
+    lines = []
+    for name in placement.nodes:
+        node = world.nodes.get(name)
+        if node is not None and (node.leaving or node.until is not None):
+            when = "" if node.until is None else f"goes in {seconds_text(max(0.0, node.until - now))}"
+            told = ("is being left" if node.leaving else "", when)
+            why = f" ({node.reason})" if node.reason else ""
+            lines.append(f"{name} {' and '.join(each for each in told if each)}{why}")
+    return lines
+
+
+def _on_its_way(pilot: Pilot) -> str:
+    """A pilot that may bring the nodes which a job waits for."""
+    batch_job = f"batch job {pilot.batch_id}" if pilot.batch_id else "not submitted yet"
+    said = "" if pilot.job is None or not pilot.job.reason else f": {pilot.job.reason}"
+    return f"pilot p{pilot.id} for {count(pilot.spec.nodes, 'node')} waits ({batch_job}){said}"
 
 
 def retries_used(job: Job) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -117,6 +118,10 @@ class Hub:
                 del self._connections[connection.node]
                 self._loop.send(cmd.AgentGone(connection.node, why))
 
+    def _at(self, left_s: float | None) -> float | None:
+        """The time that an agent says is so far ahead: its clock may be another one."""
+        return None if left_s is None or not math.isfinite(left_s) else self._loop.now() + max(0.0, left_s)
+
     async def _greet(self, socket: WebSocket) -> tuple[_Connection, msg.InventoryMessage]:
         hello = msg.decode_message(await asyncio.wait_for(_frame(socket), HELLO_S))
         if not isinstance(hello, msg.HelloMessage):
@@ -159,6 +164,9 @@ class Hub:
                     inventory.boot_id,
                     connection.log_id,
                     inventory.emulated,
+                    self._at(inventory.left_s),
+                    inventory.place,
+                    inventory.allocation,
                 )
             )
         )
@@ -215,6 +223,9 @@ class Hub:
                 reports.put_nowait((message.number, event, self._loop.send(command)))
             elif isinstance(message, msg.TakenMessage):
                 self._loop.send(cmd.Taken(message.id))
+            elif isinstance(message, msg.LeavingMessage):
+                until = self._at(message.left_s)
+                self._loop.send(cmd.Drain(connection.node, until, True, message.reason[:200]))
             elif isinstance(message, msg.HeartbeatMessage):
                 connection.heartbeat = message
                 self._on_heartbeat(connection.node, message)

@@ -12,6 +12,7 @@ from hpcdl.controller import Controller
 from hpcdl.core.commands import Command, Trouble
 from hpcdl.core.journal import JournalError, LeaseLost, Request
 from hpcdl.core.model import World
+from hpcdl.core.pilot import Hole
 from hpcdl.daemon.clock import Clock
 
 log = logging.getLogger("hpcdl.daemon")
@@ -73,6 +74,20 @@ class Loop:
     def reasons(self) -> Mapping[int, str]:
         """Why each unfinished job stands where it stands, as the last plan put it."""
         return self._controller.reasons
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        """What idled in the batch system when it was asked last."""
+        return self._controller.holes
+
+    @property
+    def pilot_notes(self) -> tuple[str, ...]:
+        """Why there are no more pilots than there are."""
+        return self._controller.pilot_notes
+
+    def now(self) -> float:
+        """The daemon's time, in seconds since the epoch."""
+        return self._clock.now()
 
     def start(self) -> None:
         """Starts the thread."""

@@ -40,6 +40,9 @@ class Rows:
             "gpus_min": spec.gpus_min,
             "gpus_max": spec.gpus_max,
             "nodes": spec.nodes,
+            "nodes_max": spec.nodes if spec.nodes_max is None else spec.nodes_max,
+            "rescale": spec.rescale,
+            "weight": spec.weight,
             "placement": {share.node: list(share.gpus) for share in placement.shares} if placement else None,
             "gpus": len(placement.gpus) if placement else 0,
             "role": placement.role.value if placement else None,
@@ -81,6 +84,12 @@ class Rows:
             "started_at": incarnation.started_at,
             "ready_at": incarnation.ready_at,
             "purpose": None if incarnation.purpose is None else incarnation.purpose.value,
+            "membership": incarnation.membership,
+            "members": list(incarnation.members),
+            "joining": [part.node for part in incarnation.joining] if incarnation.members else [],
+            "leaving": [part.node for part in incarnation.parts if part.leaving and not part.gone],
+            "rescale_at": incarnation.rescale_at,
+            "broken_at": incarnation.broken_at,
         }
 
     def node(self, name: str, samples: dict[int, GpuLine]) -> Json:
@@ -103,6 +112,10 @@ class Rows:
             "name": name,
             "connected": node.connected,
             "lost": node.lost,
+            "leaving": node.leaving,
+            "until": node.until,
+            "allocation": node.allocation,
+            "place": list(node.place),
             "reason": node.reason,
             "cpus": node.cpus,
             "memory_mib": node.memory_mib,

@@ -1,18 +1,19 @@
 """The daemon process: puts the parts together, says when it is ready, and takes them apart in order."""
 
 import asyncio
-import json
+import gc
 import logging
 import os
 import signal
 import socket
-import sys
 import time
 from pathlib import Path
 
 import uvicorn
 
 from hpcdl import __version__
+from hpcdl.allocation.address import listen_address
+from hpcdl.allocation.here import look_around
 from hpcdl.config import Config
 from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
@@ -21,22 +22,27 @@ from hpcdl.core.events import DaemonStarted
 from hpcdl.core.intake import Settings
 from hpcdl.core.journal import JournalError, Request
 from hpcdl.core.model import World
-from hpcdl.daemon.api import About, Api, Changes
+from hpcdl.daemon.ahead import Ahead
+from hpcdl.daemon.api import About, Api
+from hpcdl.daemon.batching import Batching, BatchSettings, pilot_policy
+from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.hub import Hub, HubSettings
 from hpcdl.daemon.identity import load_identity, node_name
 from hpcdl.daemon.learnt import Learnt
 from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.ready import Ready
+from hpcdl.daemon.server import make_server
+from hpcdl.daemon.spool import SpoolReader
 from hpcdl.daemon.ticks import Ticks
-from hpcdl.daemon.websocket import PingedProtocol
 from hpcdl.ledger import Lease, SqliteJournal
 from hpcdl.ledger.samples import Sample
 from hpcdl.local.launcher import LocalAgent
-from hpcdl.policies import all_policies
+from hpcdl.policies import Reallocation, all_policies
 from hpcdl.profiles import conf_folder, load_profiles
+from hpcdl.sites import load_site
 from hpcdl.wire.access import AccessFile, write_access
-from hpcdl.wire.messages import MAX_MESSAGE, HeartbeatMessage
-from hpcdl.wire.tls import server_context
+from hpcdl.wire.messages import HeartbeatMessage
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -48,8 +54,8 @@ LEASE_LOST_EXIT = 4
 AFTER_GRACE_S = 10.0
 """Past its grace a trainer is killed; so long its end takes to be known here."""
 
-PING_S = 10.0
-"""Agents are asked this often whether they are there; one that has not answered for as long is away."""
+PILOTS_S = 20.0
+"""How long a stop waits for the batch system to take back pilots."""
 
 TROUBLE_AGAIN_S = 600.0
 """The same trouble is recorded at most this often."""
@@ -62,12 +68,20 @@ class Daemon:
         """Takes the lease and loads the world. Raises LeaseHeld, JournalError, OSError with a line for the user."""
         self.home = home
         self.config = config
-        self.lease = Lease.acquire(home, now=Clock(0.0).now())
+        self.site_file = load_site(config.site, config.pilots, home)
+        self.here = look_around(config.batch, now=Clock(0.0).now, site=self.site_file)
+        self.lease = self._acquire(Clock(0.0).now(), 0)
         try:
             self._open(emulate_gpus, local_agent)
         except BaseException:
             self.lease.release()
             raise
+
+    def _acquire(self, now: float, fence_hint: int) -> Lease:
+        here = self.here
+        return Lease.acquire(
+            self.home, now=now, fence_hint=fence_hint, batch_job=here.batch_job, batch_ended=here.batch_ended
+        )
 
     def _open(self, emulate_gpus: int | None, local_agent: bool) -> None:
         home, config = self.home, self.config
@@ -76,16 +90,21 @@ class Daemon:
         found = load_profiles([conf_folder() / "profiles", home / "profiles"])
         aliases = {alias.lower(): profile for profile in found.values() for alias in profile.aliases}
         self.profiles = Learnt(lambda: self.controller.world).profiles(aliases | found)
-        self.policies = all_policies()
+        self.policies = all_policies(Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing))
         rules = Rules(
             config.poison_limit, config.poison_limit_infrastructure, config.retry_pause_s, config.retry_pause_max_s
         )
-        settings = Settings(config.agent_lease_s, config.lease_margin_s, rules, config.max_jobs_a_submit)
-        self.controller = Controller(journal, self.policies, self.profiles, settings)
+        settings = Settings(
+            config.agent_lease_s, config.lease_margin_s, rules, config.max_jobs_a_submit, config.leave_margin_s
+        )
+        system = self.here.system
+        self.site = self.site_file.on("" if system is None else system.kind)
+        pilots = None if system is None else pilot_policy(self.site)
+        self.controller = Controller(journal, self.policies, self.profiles, settings, pilots)
         world = self.controller.world
         if self.lease.fence <= world.fence:  # the fence file was lost; the ledger remembers
             self.lease.release()
-            self.lease = Lease.acquire(home, now=world.at, fence_hint=world.fence)
+            self.lease = self._acquire(world.at, world.fence)
         self.clock = Clock(world.at)
         fresh = world.seq == 0
         self.identity = load_identity(home, self.clock.now())
@@ -104,11 +123,19 @@ class Daemon:
         self.local_agent = local_agent
         self.exit_code = 0
 
-    async def run(self, on_ready: "Ready") -> int:
+    async def run(self, on_ready: Ready) -> int:
         """Serves until it is stopped; returns the exit code."""
         self._running = running = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         changes = Changes(running)
+        self._ahead = Ahead()
+        self.batching: Batching | None = None
+
+        def changed(world: World) -> None:
+            changes.announce(world)
+            if self.batching is not None:
+                self.batching.changed(world)
+            self._ahead.look(world.policy)
 
         def dispatch(requests: list[Request]) -> None:
             running.call_soon_threadsafe(self.hub.dispatch, requests)
@@ -117,21 +144,27 @@ class Daemon:
             self.exit_code = LEASE_LOST_EXIT
             running.call_soon_threadsafe(self._end_server)
 
-        self.loop = Loop(self.controller, self.clock, self.config.debounce_s, changes.announce, dispatch, lost)
+        self.loop = Loop(self.controller, self.clock, self.config.debounce_s, changed, dispatch, lost)
+        self._spool = SpoolReader(self.home, self.loop.send, self._on_trouble)
         self.hub = Hub(
             self.loop,
             HubSettings(self.identity.instance, self.home, self.config.agent_lease_s, self.config.heartbeat),
             self._keep_samples,
         )
         self._changes = changes
-        listener = socket.create_server((self.config.listen_host, self.config.listen_port), backlog=512)
+        self.batching = self._make_batching()
+        address = listen_address(self.config, self.batching is not None and self.batching.settings.pilots)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.create_server((address, self.config.listen_port), family=family, backlog=512)
         server = self._server(changes)
         self._uvicorn = server
         port = int(listener.getsockname()[1])
         node = self.node
         self.agent = LocalAgent(self.home, node, self.emulate_gpus, lambda: node in self.hub.nodes())
         ticks = self._ticks()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # HUP: its terminal was closed
+        # HUP: its terminal was closed. The others: in a batch job they come to every process of it, before its end.
+        inside = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGXCPU) if self.here.run is not None else ()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *inside):
             running.add_signal_handler(number, self._on_signal)
         self.loop.start()
         identity = self.identity
@@ -139,7 +172,7 @@ class Daemon:
             self.home,
             AccessFile(
                 identity.instance,
-                self.config.listen_host,
+                address,
                 port,
                 identity.certificate,
                 identity.token,
@@ -149,6 +182,8 @@ class Daemon:
         )
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         ticks.start()
+        if self.batching is not None:
+            self.batching.start()
         stopper = asyncio.create_task(self._stop_when_asked())
         try:
             await self._become_ready(server, on_ready)
@@ -156,12 +191,36 @@ class Daemon:
         finally:
             stopper.cancel()
             ticks.stop()
+            if self.batching is not None:
+                self.batching.stop()
             await asyncio.to_thread(self._close)
         return self.exit_code
 
+    def _make_batching(self) -> Batching | None:
+        config, system, here = self.config, self.here.system, self.here
+        if here.trouble:
+            self._on_trouble("allocation", here.trouble)
+        if system is None:
+            if config.pilots:
+                self._on_trouble(
+                    "pilots", "there is no batch system to submit them to: hpcdl doctor says what is missing"
+                )
+            return None
+        settings = BatchSettings(
+            self.home, self.identity.instance, config.batch_interval_s, self.site.pilots_max > 0, self.site.options
+        )
+        return Batching(system, self.loop, settings, commands=here.commands)
+
     def _server(self, changes: Changes) -> uvicorn.Server:
         about = About(
-            os.getpid(), socket.gethostname(), self.started_at, __version__, str(self.home), self.policies.names()
+            os.getpid(),
+            socket.gethostname(),
+            self.started_at,
+            __version__,
+            str(self.home),
+            self.policies.names(),
+            self.site.pilots_max,
+            self.config.leave_margin_s,
         )
         api = Api(
             self.loop,
@@ -172,31 +231,14 @@ class Daemon:
             about,
             self.identity.token,
             self._on_stop,
+            self.batching,
         )
-        config = uvicorn.Config(
-            api.application(),
-            ws=PingedProtocol,
-            ws_max_size=MAX_MESSAGE,
-            ws_per_message_deflate=False,
-            ws_ping_interval=PING_S,
-            ws_ping_timeout=PING_S,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=1,
-            timeout_keep_alive=30,
-        )
-        config.load()
-        config.ssl = server_context(self.identity.certificate_path, self.identity.key_path)
-        server = uvicorn.Server(config)
-        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # ours suspend first
-        return server
+        return make_server(api.application(), self.identity.certificate_path, self.identity.key_path)
 
     def _ticks(self) -> Ticks:
         ticks = Ticks(self._on_trouble)
         ticks.every(self.config.monitor_interval_s, "monitor", self._monitor)
+        ticks.every(self.config.monitor_interval_s, "spool", self._spool.look)
         ticks.every(10.0, "lease", self._renew)
         ticks.every(60.0, "retention", self._retain)
         if self.local_agent:
@@ -243,7 +285,7 @@ class Daemon:
 
         self.loop.call(keep).result()
 
-    async def _become_ready(self, server: uvicorn.Server, on_ready: "Ready") -> None:
+    async def _become_ready(self, server: uvicorn.Server, on_ready: Ready) -> None:
         while not server.started:
             await asyncio.sleep(0.01)
             if server.should_exit:
@@ -254,6 +296,7 @@ class Daemon:
                 await asyncio.wait_for(self.hub.arrived.wait(), AGENTS_S)
             except TimeoutError:
                 log.warning("no agent has called within %d s", AGENTS_S)
+        await asyncio.to_thread(self._spool.look)
         about: dict[str, object] = {
             "pid": os.getpid(),
             "home": str(self.home),
@@ -262,6 +305,9 @@ class Daemon:
         }
         note = self._surprise()
         on_ready.tell(about | ({"note": note} if note else {}))
+        self._ahead.start(self.loop.world.policy)
+        gc.collect()
+        gc.freeze()  # what is loaded stays: a collection need not look at it, with everybody waiting for it
 
     def _surprise(self) -> str:
         """What whoever asked for emulated GPUs should know: an agent that survived the last daemon keeps its own."""
@@ -299,6 +345,7 @@ class Daemon:
             await self._changes.wait(1.0)
         if _lives(self.loop.world, ours):
             log.warning("stopping with trainers that have not ended; their agents end them when their lease runs out")
+        await self._end_pilots()
         self.agent.end()
         self.hub.bye("hpcdl daemon stop")
         end = time.monotonic() + AGENTS_S
@@ -306,6 +353,12 @@ class Daemon:
             await self._changes.wait(0.5)  # an agent that goes is recorded, and wakes us
         await asyncio.to_thread(self.agent.finish)
         self._end_server()
+
+    async def _end_pilots(self) -> None:
+        """The core wants none of them now; waits until the batch system was told, or does not answer."""
+        end = time.monotonic() + PILOTS_S
+        while self.batching is not None and not self.batching.settled(self.loop.world) and time.monotonic() < end:
+            await self._changes.wait(0.2)
 
     def _end_server(self) -> None:
         self._uvicorn.should_exit = True
@@ -335,25 +388,3 @@ def _lives(world: World, ours: str | None) -> bool:
         for part in incarnation.parts
         if part.node in world.nodes
     )
-
-
-class Ready:
-    """Tells whoever started the daemon that it is ready, or why not: one JSON line on an inherited descriptor."""
-
-    def __init__(self, descriptor: int | None) -> None:
-        """None: nobody waits; what is told goes to standard output."""
-        self._descriptor = descriptor
-
-    def tell(self, body: dict[str, object]) -> None:
-        """Once."""
-        line = json.dumps(body) + "\n"
-        if self._descriptor is None:
-            sys.stdout.write(line)
-            sys.stdout.flush()
-            return
-        try:
-            os.write(self._descriptor, line.encode())
-            os.close(self._descriptor)
-        except OSError:
-            log.info("nobody waits for the start any more")
-        self._descriptor = None

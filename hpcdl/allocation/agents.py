@@ -1,0 +1,217 @@
+"""The agents of an allocation: one on each node, each in a step of its own, started again when one is lost."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from hpcdl.agent.leaving import SIGNALS
+from hpcdl.allocation.tied import tied
+from hpcdl.batch import Allocation, BatchError, BatchSystem
+
+log = logging.getLogger("hpcdl.allocation")
+
+PAUSE_S, PAUSE_MAX_S = 1.0, 60.0
+LASTED_S = 60.0
+"""An agent that lived so long had started well; its loss is not the node's fault."""
+TRIES = 5
+"""So often in a row an agent is started that does not last; then its node is left alone."""
+FORWARDED_S = 3.0
+"""What starts an agent may or may not pass signals on to it; after this time the batch system is asked to."""
+
+
+class Stands(Enum):
+    """How it stands with a node. GIVEN_BACK: its agent has ended as it should. ALONE: no agent can be started there."""
+
+    WAITS = 1
+    RUNS = 2
+    GIVEN_BACK = 3
+    ALONE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What every agent is told; see `python -m hpcdl.agent --help`. `emulate_gpus` "": nothing is said."""
+
+    home: Path
+    emulate_gpus: str = ""
+    grace_s: float | None = None
+    alone_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Node:
+    stands: Stands = Stands.WAITS
+    process: "subprocess.Popen[bytes] | None" = None
+    began: float = 0.0
+    not_before: float = 0.0
+    failed: int = 0
+    pause_s: float = PAUSE_S
+
+
+def agent_argv(
+    options: AgentOptions, allocation: Allocation, node: str, left_s: float | None, place: Sequence[str] = ()
+) -> list[str]:
+    """`left_s`: seconds until the end, None where that is not known. `place`: the outermost switch first."""
+    argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(options.home), "--node", node]
+    argv += ["--allocation", allocation.id]
+    if left_s is not None:
+        argv += ["--left", f"{max(0.0, left_s):.3f}"]
+    for switch in place:
+        argv += ["--place", switch]
+    for name, value in (("--grace", options.grace_s), ("--alone", options.alone_s)):
+        if value is not None:
+            argv += [name, f"{value:g}"]
+    if options.emulate_gpus:
+        argv += ["--emulate-gpus", options.emulate_gpus]
+    return argv
+
+
+def wanted_back(code: int) -> bool:
+    """Whether an agent ended by one of a batch system's signals: it came before the agent could hear it.
+
+    `code`: of what started it, -N or, as shells and srun have it, 128 + N for the signal N.
+    """
+    return (-code if code < 0 else code - 128) in SIGNALS
+
+
+class Agents:
+    """`look` is called again and again. What happens is told to `say`, a line each."""
+
+    def __init__(
+        self,
+        system: BatchSystem,
+        allocation: Allocation,
+        options: AgentOptions,
+        left_s: Callable[[], float | None],
+        say: Callable[[str], None],
+        places: Mapping[str, Sequence[str]] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`left_s()`: seconds until the allocation's end. `places`: where nodes are in the network."""
+        self._system = system
+        self._allocation = allocation
+        self._options = options
+        self._left_s = left_s
+        self._say = say
+        self._places = places or {}
+        self._monotonic = monotonic
+        self._nodes = {name: _Node() for name in allocation.nodes}
+        self._ending = False
+
+    @property
+    def running(self) -> list[str]:
+        """Nodes whose agents were started and have not ended."""
+        return [name for name, node in self._nodes.items() if node.process is not None]
+
+    @property
+    def given_back(self) -> bool:
+        """Whether at least one node was given back and no other has an agent, or is to get one."""
+        stands = [node.stands for node in self._nodes.values()]
+        return Stands.GIVEN_BACK in stands and not {Stands.RUNS, Stands.WAITS} & set(stands)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether every node was left alone."""
+        return all(node.stands is Stands.ALONE for node in self._nodes.values())
+
+    def look(self) -> None:
+        """Hears which agents have ended, and starts those that are missing."""
+        now = self._monotonic()
+        for name, node in self._nodes.items():
+            if node.process is not None and node.process.poll() is not None:
+                self._ended(name, node, now)
+            if node.stands is Stands.WAITS and now >= node.not_before and not self._ending:
+                self._start(name, node, now)
+
+    def leave(self) -> None:
+        """From here on no agent is started; those that run are told that their nodes are wanted back."""
+        self._ending = True
+        for node in self._nodes.values():
+            if node.process is not None:
+                node.process.send_signal(signal.SIGUSR1)
+
+    def stop_starting(self) -> None:
+        """From here on no agent is started."""
+        self._ending = True
+
+    def wait(self, seconds: float, pause: Callable[[float], object]) -> bool:
+        """Until no agent runs, or so long; whether none does. `pause(s)` waits."""
+        end = self._monotonic() + seconds
+        while True:
+            self.look()
+            if not self.running:
+                return True
+            if self._monotonic() >= end:
+                return False
+            pause(0.02)
+
+    def end(self, seconds: float, pause: Callable[[float], object]) -> None:
+        """Has the agents give their nodes back, within so many seconds; then their steps are killed."""
+        self.leave()
+        end = self._monotonic() + seconds
+        if self.wait(min(FORWARDED_S, seconds), pause):
+            return
+        try:
+            self._system.signal(self._allocation.id, "USR1")
+        except BatchError as error:
+            log.warning("the agents could not be signalled: %s", error)
+        if self.wait(end - self._monotonic(), pause):  # a batch system that is away has cost some of it
+            return
+        self._say(f"the agents of {', '.join(self.running)} have not ended in time, and are killed")
+        for node in self._nodes.values():
+            if node.process is not None:
+                node.process.kill()
+                node.process.wait()
+                node.process = None
+
+    def _start(self, name: str, node: _Node, now: float) -> None:
+        argv = agent_argv(self._options, self._allocation, name, self._left_s(), self._places.get(name, ()))
+        try:
+            launched = self._system.launch(self._allocation, name, argv)
+            node.process = subprocess.Popen(
+                list(launched.argv),
+                stdin=subprocess.DEVNULL,
+                cwd="/",
+                env={**os.environ, **launched.env},
+                # A Ctrl-C, or a signal for our group, is ours to answer.
+                start_new_session=True,
+                preexec_fn=tied(),
+            )
+        except (BatchError, OSError) as error:
+            self._failed(name, node, now, str(error))
+            return
+        node.stands, node.began = Stands.RUNS, now
+
+    def _ended(self, name: str, node: _Node, now: float) -> None:
+        code = 0 if node.process is None else node.process.returncode
+        node.process = None
+        if code == 0:
+            node.stands = Stands.GIVEN_BACK
+            if not self._ending:
+                self._say(f"{name}: its agent has given the node back")
+            return
+        how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        if self._ending or wanted_back(code):
+            node.stands = Stands.GIVEN_BACK
+            self._say(f"{name}: its agent {how}")
+            return
+        if now - node.began >= LASTED_S:
+            node.failed, node.pause_s = 0, PAUSE_S
+        self._failed(name, node, now, f"its agent {how}")
+
+    def _failed(self, name: str, node: _Node, now: float, why: str) -> None:
+        node.failed += 1
+        if node.failed >= TRIES:
+            node.stands = Stands.ALONE
+            self._say(f"{name}: {why}, for the {node.failed}th time: this node is left alone")
+            return
+        node.stands, node.not_before = Stands.WAITS, now + node.pause_s
+        self._say(f"{name}: {why}; it is started again in {node.pause_s:.0f} s")
+        node.pause_s = min(PAUSE_MAX_S, node.pause_s * 2)

@@ -1,0 +1,64 @@
+"""`hpcdl pilot`: what the batch job of a pilot runs on its first node. An agent on each node, and no daemon."""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcdl.allocation.agents import AgentOptions, Agents
+from hpcdl.allocation.run import TURN_S
+from hpcdl.allocation.signals import Signals
+from hpcdl.batch import Allocation, BatchError, BatchSystem
+from hpcdl.core.units import fold_nodes
+
+GRACE_S = 25.0
+ASK_S = 1.0
+"""After the agents' start the batch system is asked once: a preemption before that was told to no step."""
+
+
+def run_pilot(
+    home: Path,
+    system: BatchSystem,
+    allocation: Allocation,
+    now: Callable[[], float],
+    say: Callable[[str], None],
+    *,
+    emulate_gpus: str = "",
+    idle_s: float = 120.0,
+    grace_s: float = GRACE_S,
+) -> int:
+    """Until all agents have ended. 0: their nodes were given back; 1: no agent could be started on any.
+
+    The batch system's signals come to the agents by themselves; those that come here only are passed on, and so is a
+    preemption before there were agents. An agent that no daemon answers for `idle_s` seconds gives its node back.
+    """
+
+    def left_s() -> float | None:
+        return None if allocation.until is None else allocation.until - now()
+
+    options = AgentOptions(home, emulate_gpus, grace_s, idle_s)
+    with Signals() as signals:
+        say(f"pilot, batch job {allocation.id}: {fold_nodes(allocation.nodes)}")
+        agents = Agents(system, allocation, options, left_s, say)
+        ask_at = time.monotonic() + ASK_S
+        while not agents.given_back and not agents.hopeless:
+            agents.look()
+            why = f"{signals.first} came" if signals.wait(TURN_S) else ""
+            if not why and time.monotonic() >= ask_at:
+                ask_at = math.inf
+                why = "this batch job was preempted as it began" if _preempted(system, allocation) else ""
+            if why:
+                say(f"{why}: the nodes are given back")
+                agents.end(grace_s, time.sleep)
+                break
+    say("no agent could be started" if agents.hopeless else "all nodes are given back")
+    return 1 if agents.hopeless else 0
+
+
+def _preempted(system: BatchSystem, allocation: Allocation) -> bool:
+    """Whether the nodes are wanted by somebody else; not known is no."""
+    try:
+        job = system.poll([allocation.id]).get(allocation.id)
+    except BatchError:
+        return False
+    return job is not None and job.preempted

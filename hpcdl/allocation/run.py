@@ -1,0 +1,269 @@
+"""`hpcdl allocation`: what a batch script runs on its first node. A daemon, an agent on each node, and a clean end."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcdl.agent.granted import has_driver
+from hpcdl.allocation.address import own_address
+from hpcdl.allocation.agents import AgentOptions, Agents
+from hpcdl.allocation.chain import of_a_chain, script_of, submit_next
+from hpcdl.allocation.served import NotStarted, Served
+from hpcdl.allocation.signals import Signals
+from hpcdl.batch import Allocation, BatchError, BatchSystem, Run
+from hpcdl.batch import run as run_command
+from hpcdl.config import Config
+from hpcdl.core.units import fold_nodes, seconds_text
+
+log = logging.getLogger("hpcdl.allocation")
+
+TURN_S = 0.2
+AGENTS_S = 30.0
+"""After the daemon's end, for agents to give their nodes back."""
+RESERVE_S = 5.0
+"""Of the walltime, for our own end."""
+END_S = 600.0
+"""What the end may take where no walltime is known; the daemon bounds it by the longest grace of its jobs."""
+AGAIN_S = 5.0
+"""Between two tries to become the daemon where another one holds the lease."""
+UNFINISHED = ("QUEUED", "STARTING", "RUNNING", "RESCALING", "SUSPENDING", "SUSPENDED")
+
+
+class CannotRun(Exception):
+    """There is nothing to run here; the message is one line with the next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The options of `hpcdl allocation`; see docs/commands.md. `emulate_gpus` "": nothing is said."""
+
+    wait: bool = False
+    chain: int | None = None
+    script: Path | None = None
+    emulate_gpus: str = ""
+    idle_exit_s: float | None = None
+    grace_s: float | None = None
+
+
+def find_allocation(system: BatchSystem | None, environ: Mapping[str, str]) -> tuple[BatchSystem, Allocation]:
+    """The batch system and the allocation of this process. Raises CannotRun."""
+    if system is None:
+        raise CannotRun(
+            "this is no batch job, and no batch system was found: start it from one (sbatch jobscripts/hpcdl.slurm, "
+            "bsub < jobscripts/hpcdl.lsf), or use hpcdl daemon start on a machine of your own"
+        )
+    try:
+        allocation = system.allocation(environ)
+    except BatchError as error:
+        raise CannotRun(str(error)) from None
+    if allocation is None:
+        name = "Slurm" if system.kind == "slurm" else "LSF"
+        raise CannotRun(
+            f"this process is in no {name} batch job: start it from one (see jobscripts/hpcdl.{system.kind})"
+        )
+    if not allocation.nodes:
+        raise CannotRun(f"batch job {allocation.id} has no nodes that an agent could run on")
+    return system, allocation
+
+
+def without_gpus(kind: str, driver: bool) -> str:
+    """What is said where the batch system granted none. `driver`: this machine has one for GPUs."""
+    if driver:
+        return "no GPU was granted to this batch job: its agents take those that they find on its nodes"
+    how = "#SBATCH --gres=gpu:N" if kind == "slurm" else "#BSUB -gpu num=N"
+    return (
+        f"no GPU was granted to this batch job, so no job will start: ask for some ({how}); "
+        "HPCDL_EMULATE_GPUS=N tries hpcdl out without any"
+    )
+
+
+class AllocationRun:
+    """One allocation, from the daemon's start to its end. In the main thread, for its signals."""
+
+    def __init__(
+        self,
+        home: Path,
+        config: Config,
+        system: BatchSystem,
+        allocation: Allocation,
+        wishes: Wishes,
+        now: Callable[[], float],
+        say: Callable[[str], None],
+        *,
+        environ: Mapping[str, str] = os.environ,
+        command: Run = run_command,
+    ) -> None:
+        """`now()`: seconds since the epoch. `say`: a line for the batch job's output. `command`: for the chain."""
+        self._home = home
+        self._config = config
+        self._system = system
+        self._allocation = allocation
+        self._wishes = wishes
+        self._now = now
+        self._say = say
+        self._environ = environ
+        self._command = command
+        self._signals = Signals()
+        self._next = ""
+        self._idle_since: float | None = None
+        listening = config.origin("listen_host") == "default"
+        self._address = own_address(self._others()) if listening else None
+        self._served = Served(home, self._address, say)
+
+    def _others(self) -> list[str]:
+        return [node for node in self._allocation.nodes if node != self._allocation.here]
+
+    def left_s(self) -> float | None:
+        """Seconds until the walltime ends; None where that is not known."""
+        until = self._allocation.until
+        return None if until is None else until - self._now()
+
+    def run(self) -> int:
+        """0: it has come to its end, or its end was asked for; 1: there was no daemon, or is none any more."""
+        with self._signals:
+            self._introduce()
+            try:
+                if not self._start_daemon():
+                    self._say(f"{self._signals.first or 'the end of the walltime'} came before there was a daemon")
+                    return 0
+            except NotStarted as error:
+                self._say(str(error))
+                return 1
+            options = AgentOptions(self._home, self._wishes.emulate_gpus, self._wishes.grace_s)
+            agents = Agents(self._system, self._allocation, options, self.left_s, self._say, self._places())
+            self._submit_next()
+            while not (why := self._over(agents)):
+                agents.look()
+                self._served.look()
+                self._signals.wait(TURN_S)
+            failed = self._served.failed or agents.hopeless
+            self._end(why, agents)
+        return 1 if failed else 0
+
+    def _introduce(self) -> None:
+        allocation, left_s = self._allocation, self.left_s()
+        nodes = f"{len(allocation.nodes)} node{'s' if len(allocation.nodes) > 1 else ''}"
+        end = "no end is known" if left_s is None else f"{seconds_text(max(0.0, left_s))} left"
+        gpus = "" if allocation.gpus is None else f", {allocation.gpus} GPUs each"
+        self._say(f"batch job {allocation.id}: {nodes} ({fold_nodes(allocation.nodes)}){gpus}, {end}")
+        if allocation.gpus == 0 and self._wishes.emulate_gpus in ("", "auto"):
+            self._say(without_gpus(self._system.kind, has_driver()))
+
+    def _places(self) -> dict[str, tuple[str, ...]]:
+        try:
+            return dict(self._system.topology(self._allocation.nodes))
+        except BatchError as error:
+            log.warning("where the nodes are in the network is not known: %s", error)
+            return {}
+
+    def _start_daemon(self) -> bool:
+        """False where a signal, or the end of the walltime, came first. Raises NotStarted."""
+        told = ""
+        while True:
+            try:
+                self._served.start()
+            except NotStarted as error:
+                if not error.held or not self._wishes.wait:
+                    raise
+                if str(error) != told:
+                    told = str(error)
+                    self._say(f"waiting for the lease: {error}")
+            else:
+                where = self._address or self._config.listen_host
+                self._say(f"daemon of {self._home} on {socket.gethostname()} ({where})")
+                return True
+            end = time.monotonic() + AGAIN_S
+            while time.monotonic() < end:
+                left_s = self.left_s()
+                if self._signals.wait(TURN_S) or (left_s is not None and left_s < self._leave_s()):
+                    return False
+
+    def _leave_s(self) -> float:
+        """So long before the walltime's end all is to be saved: for the slowest save, as the daemon has measured it."""
+        told = self._served.status.get("daemon", {}).get("leave_s")
+        return float(told) if isinstance(told, int | float) else self._config.leave_margin_s
+
+    def _over(self, agents: Agents) -> str:
+        """Why this allocation is to end now, "" while it is not."""
+        left_s = self.left_s()
+        if self._signals.first:
+            return f"{self._signals.first} came"
+        if self._served.over:
+            return self._served.over
+        if left_s is not None and left_s <= self._leave_s() + RESERVE_S:
+            return f"the walltime ends in {seconds_text(max(0.0, left_s))}"
+        if agents.given_back:
+            return "the daemon was stopped" if self._served.stopping() else "all nodes were wanted back"
+        if agents.hopeless:
+            return "no agent can be started on any node"
+        idle_s = self._wishes.idle_exit_s
+        if idle_s is not None and self._idle_s() >= idle_s:
+            return f"there was nothing to do for {seconds_text(idle_s)}"
+        return ""
+
+    def _idle_s(self) -> float:
+        """For how long no job was left that could run."""
+        status = self._served.status
+        if not status or self._unfinished() > 0 or status.get("trainers"):
+            self._idle_since = None
+            return 0.0
+        now = time.monotonic()
+        if self._idle_since is None:
+            self._idle_since = now
+        return now - self._idle_since
+
+    def _unfinished(self) -> int:
+        """Jobs that could still run: those that their users hold cannot."""
+        status = self._served.status
+        states = status.get("jobs", {})
+        held = int(status.get("daemon", {}).get("held") or 0)
+        return sum(int(states.get(state, 0)) for state in UNFINISHED) - held
+
+    # --- the chain, and the end ------------------------------------------------------------------------------------
+
+    def _submit_next(self) -> None:
+        left = of_a_chain(self._environ, self._wishes.chain)
+        if left <= 0:
+            return
+        try:
+            script = script_of(self._wishes.script, self._environ)
+            self._next = submit_next(self._command, self._allocation, script, left - 1, self._environ)
+        except BatchError as error:
+            self._say(str(error))
+            return
+        self._say(f"batch job {self._next} is to go on after this one ({left - 1} more may follow)")
+
+    def _cancel_next(self) -> None:
+        """Nothing is left to do for the next one."""
+        if not self._next or not self._served.status or self._unfinished() > 0:
+            return
+        try:
+            self._system.cancel([self._next])
+        except BatchError as error:
+            self._say(f"batch job {self._next} has nothing to do, and could not be cancelled: {error}")
+            return
+        self._say(f"batch job {self._next} has nothing to do, and was cancelled")
+
+    def _end(self, why: str, agents: Agents) -> None:
+        """All trainers are suspended by the daemon's stop, then the agents end."""
+        self._say(f"{why}: everything is saved, and goes on in the next allocation")
+        agents.stop_starting()
+        left_s = self.left_s()
+        seconds = END_S if left_s is None else max(1.0, left_s - RESERVE_S)
+        began = time.monotonic()
+
+        def pause(seconds: float) -> None:
+            agents.look()
+            time.sleep(seconds)
+
+        if self._served.stop(seconds, pause):
+            self._cancel_next()
+        else:
+            self._say("the daemon has not ended in time, and is killed")
+            self._served.kill()
+        agents.end(max(1.0, min(AGENTS_S, seconds - (time.monotonic() - began))), pause)
+        self._say(f"ended after {time.monotonic() - began:.1f} s")

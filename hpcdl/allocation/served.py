@@ -1,0 +1,179 @@
+"""The daemon of an allocation: a process of its own on the first node, started again when it dies."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcdl.allocation.tied import tied
+from hpcdl.client import Client, ClientError
+from hpcdl.wire.private import NotPrivate, make_private_folder, open_private
+
+READY_S = 90.0
+STATUS_S = 2.0
+PAUSE_S = 1.0
+TRIES = 5
+LASTED_S = 60.0
+LEASE_LOST = 4
+"""Exit code of a daemon that another one has replaced."""
+
+
+class NotStarted(Exception):
+    """The daemon does not run; the message is one line for people. `held`: another one has the lease."""
+
+    def __init__(self, message: str, held: bool = False) -> None:
+        super().__init__(message)
+        self.held = held
+
+
+class Served:
+    """`start`, then `look` again and again, then `stop`."""
+
+    def __init__(
+        self,
+        home: Path,
+        address: str | None,
+        say: Callable[[str], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`address`: where it listens; None: as its settings say."""
+        self._home = home
+        self._address = address
+        self._say = say
+        self._monotonic = monotonic
+        self._process: subprocess.Popen[bytes] | None = None
+        self._client = Client(home, patience_s=0.0)
+        self._looked = -1e9
+        self._began = 0.0
+        self._not_before = 0.0
+        self._failed = 0
+        self._code: int | None = None
+        self.status: dict[str, Any] = {}
+        """What it said of itself last."""
+        self.over = ""
+        """Why there will be no daemon any more, in words; "" while there is or will be one."""
+        self.failed = False
+        """Whether that is a failure."""
+
+    def start(self) -> None:
+        """Returns when it is ready. Raises NotStarted."""
+        argv = [sys.executable, "-m", "hpcdl.daemon", "--home", str(self._home), "--no-agent"]
+        env = dict(os.environ) if self._address is None else {**os.environ, "HPCDL_LISTEN_HOST": self._address}
+        try:
+            make_private_folder(self._home)
+            out = open_private(self._home / "daemon.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        except (NotPrivate, OSError) as error:
+            raise NotStarted(f"cannot use {self._home}: {error}: name another folder with HPCDL_HOME") from None
+        ready, told = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [*argv, "--ready-fd", str(told)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd="/",
+                env=env,
+                start_new_session=True,
+                pass_fds=(told,),
+                preexec_fn=tied(),
+            )
+        finally:
+            os.close(told)
+            os.close(out)
+        try:
+            self._await(ready)
+        finally:
+            os.close(ready)
+        self._began = self._monotonic()
+
+    def _await(self, ready: int) -> None:
+        end, text = self._monotonic() + READY_S, b""
+        while not text.endswith(b"\n"):
+            readable, _, _ = select.select([ready], [], [], max(0.0, end - self._monotonic()))
+            piece = os.read(ready, 65536) if readable else b""
+            if not piece:
+                self.kill()
+                late = f"is not ready after {READY_S:.0f} s" if not readable else "ended while starting"
+                raise NotStarted(f"the daemon {late}: see {self._home / 'daemon.log'}")
+            text += piece
+        error = json.loads(text).get("error")
+        if error is not None:
+            self.kill()
+            raise NotStarted(str(error), held="already runs on" in str(error))
+
+    def look(self) -> None:
+        """Hears whether it still runs, starts it again if not, and asks it about itself now and then."""
+        if self.over or (self._process is None and self._code is None):
+            return
+        now = self._monotonic()
+        if self._process is not None:
+            self._code = self._process.poll()
+        code = self._code
+        if code is None:
+            if now - self._looked >= STATUS_S:
+                self._looked = now
+                self._ask()
+        elif code == 0:
+            self.over = "the daemon was stopped"
+        elif code == LEASE_LOST:
+            self.over, self.failed = "another daemon has replaced this one", True
+        elif now >= self._not_before:
+            self._again(code, now)
+
+    def _ask(self) -> bool:
+        try:
+            self.status = self._client.get("/v1/status")
+        except (ClientError, OSError):
+            self._client.close()
+            return False
+        return True
+
+    def _again(self, code: int, now: float) -> None:
+        if now - self._began >= LASTED_S:
+            self._failed = 0
+        self._failed += 1
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        try:
+            if self._failed <= TRIES:
+                self.start()
+                self._say(f"the daemon had ended {how}, and was started again")
+                return
+            why = f"the daemon has ended {how} again and again: see {self._home / 'daemon.log'}"
+        except NotStarted as error:
+            self._not_before = now + PAUSE_S * 2.0**self._failed
+            if self._failed <= TRIES and not error.held:
+                return
+            why = str(error)
+        self.over, self.failed = why, True
+
+    def stopping(self) -> bool:
+        """Whether somebody has stopped it; asked now. One that listens no more has been."""
+        if self._process is not None and self._process.poll() is None:
+            return not self._ask() or bool(self.status.get("daemon", {}).get("stopping"))
+        return self._process is not None and self._process.returncode == 0
+
+    def stop(self, seconds: float, pause: Callable[[float], object]) -> bool:
+        """Has it suspend everything and end; whether it has within so many seconds. `pause(s)` waits."""
+        self._client.close()
+        process = self._process
+        if process is None or process.poll() is not None:
+            return True
+        process.terminate()
+        end = self._monotonic() + seconds
+        while process.poll() is None:
+            if self._monotonic() >= end:
+                return False
+            pause(0.02)
+        return True
+
+    def kill(self) -> None:
+        """Ends it at once, whatever it does; what it has recorded is all that counts."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None

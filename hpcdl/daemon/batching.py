@@ -1,0 +1,399 @@
+"""The one thread that talks with the batch system: polls it, submits and cancels pilots, and is never in a hurry.
+
+The core decides, and has recorded it before anything is done here: a pilot without a batch id is asked for, one that is
+cancelled is to go. Slow or dead, the batch system holds up nobody but this thread.
+"""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcdl.batch import BatchError, BatchSystem, Commands, PilotScript
+from hpcdl.core import commands as cmd
+from hpcdl.core.journal import JournalError
+from hpcdl.core.model import Job, World
+from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, pilot_mark, pilot_of
+from hpcdl.core.plan import Plan, View
+from hpcdl.core.policy import PilotPolicy
+from hpcdl.core.units import count
+from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.troubles import Troubles
+from hpcdl.pilots.choice import SitePolicy
+from hpcdl.pilots.site import Site
+from hpcdl.wire.private import NotPrivate, make_private_folder
+
+log = logging.getLogger("hpcdl.daemon")
+
+TRIES = 6
+"""A submission that the batch system may take later is tried so often; each pause is twice the one before."""
+
+PAUSE_MAX_S = 600.0
+
+SUBMITS = 50
+"""Pilots that are submitted in one interval, at most."""
+
+AFTER_GRACE_S = 10.0
+"""Past its grace a trainer is killed; so long its end takes to be known."""
+
+ASKED_S = 120.0
+"""Holes that somebody asked for are looked at for so long after that."""
+
+RECORDED_S = 60.0
+"""What was seen or done is recorded within this time, or it is asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """What the thread is told. `interval_s`: between two polls at least. `pilots`: whether any may be submitted.
+
+    `options`: what each submission carries; `notice_s`: see `PilotScript`.
+    """
+
+    home: Path
+    instance: str
+    interval_s: float
+    pilots: bool = False
+    options: tuple[str, ...] = ()
+    notice_s: float = 60.0
+
+
+@dataclass(slots=True)
+class _Tried:
+    """How often a pilot's submission was tried, and when it is again."""
+
+    tries: int = 0
+    at: float = 0.0
+    error: str = ""
+
+
+def pilot_policy(site: Site) -> PilotPolicy:
+    """`SitePolicy`; where the site allows none, and none is left of a time when it did, nothing is looked at."""
+    policy = SitePolicy(site)
+
+    def choose(view: View, plan: Plan, pilots: Sequence[Pilot], holes: Sequence[Hole], known: Set[str]) -> PilotChoice:
+        if not site.pilots_max and all(pilot.over for pilot in pilots):
+            return PilotChoice()
+        return policy(view, plan, pilots, holes, known)
+
+    return choose
+
+
+class Batching:
+    """`start` to `stop`. Other threads call `changed`, `ask_holes`, `settled` and read the attributes."""
+
+    def __init__(
+        self,
+        system: BatchSystem,
+        loop: Loop,
+        settings: BatchSettings,
+        *,
+        commands: Commands | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`commands`: what the system runs its commands with; at a stop nobody waits for the one that runs then."""
+        self.system = system
+        self.kind = system.kind
+        self.settings = settings
+        self.polled_at: float | None = None
+        """When the batch system answered last, by the daemon's clock."""
+        self.holes_at: float | None = None
+        """When its holes were asked for last."""
+        self._troubles = Troubles(system.kind, loop)
+        self._loop = loop
+        self._commands = commands or Commands()
+        self._monotonic = monotonic
+        self._wake = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="batch system", daemon=True)
+        begin = monotonic()
+        self._poll_at = self._submit_at = begin
+        self._holes_next = begin
+        self._cancel_at = begin
+        self._asked_until = -1.0
+        self._away = False
+        self._tried: dict[int, _Tried] = {}
+        self._told: set[int] = set()
+        self._leave_by: dict[int, float] = {}
+
+    # --- from other threads ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread, and the command that it waits for. Does not wait for it."""
+        self._ended = True
+        self._troubles.end()  # what fails because we end is no trouble
+        self._wake.set()
+        self._commands.end()
+
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """What of the batch system does not work now, by what it was asked for; another object when that changes."""
+        return self._troubles.now
+
+    def commands(self) -> int:
+        """Commands of the batch system that were run so far."""
+        return self._commands.count
+
+    def changed(self, world: World) -> None:
+        """Something was committed: maybe pilots are to be submitted or cancelled."""
+        if world.pilots:
+            self._wake.set()
+
+    def ask_holes(self) -> None:
+        """Somebody wants to know what idles: it is asked now, where that is not younger than the interval."""
+        self._asked_until = self._monotonic() + ASKED_S
+        self._wake.set()
+
+    def settled(self, world: World) -> bool:
+        """Whether the batch system was told of every pilot that is not wanted, or cannot be told."""
+        return self._away or all(pilot.over or pilot.id in self._told for pilot in world.pilots.values())
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._ended:
+            try:
+                pause_s = self.turn()
+            except Exception as error:  # a fault of ours must not end the thread, nor be tried without a pause
+                log.exception("the batch system's thread failed")
+                self._troubles.bad("thread", f"{type(error).__name__}: {error}"[:500])
+                self._poll_at = self._submit_at = self._holes_next = self._monotonic() + self.settings.interval_s
+                pause_s = self.settings.interval_s
+            if self._wake.wait(pause_s):
+                self._wake.clear()
+
+    def turn(self) -> float:
+        """Does what is due, each thing once; how long nothing will be, in seconds, unless something changes."""
+        now = self._monotonic()
+        polls = now >= self._poll_at
+        if polls:
+            self._poll_at = now + self.settings.interval_s
+            self._poll(now)
+        elif self._wants_holes(now) and now >= self._holes_next:
+            self._look_for_holes(now, (), self._loop.now())
+        if not self._away:
+            self._act(now)
+        if polls:
+            self._troubles.good("thread")  # a whole turn went well, not only one in which nothing was due
+        return max(0.01, self._next(now) - self._monotonic())
+
+    def _next(self, now: float) -> float:
+        world = self._loop.world
+        times = [self._poll_at]
+        if self._wants_holes(now):
+            times.append(self._holes_next)
+        if not self._away:
+            waiting = [self._tried[p.id].at if p.id in self._tried else now for p in self._requested(world)]
+            if waiting:
+                times.append(max(self._submit_at, min(waiting)))
+            if _unwanted(world):
+                times.append(max(self._cancel_at, min(self._leave_by.values(), default=0.0)))
+        return min(times)
+
+    def _wants_holes(self, now: float) -> bool:
+        return self.settings.pilots or now < self._asked_until
+
+    def _poll(self, now: float) -> None:
+        """One poll of everything that matters: our pilots, and the allocations of our nodes."""
+        world = self._loop.world
+        ids = {pilot.batch_id for pilot in world.pilots.values() if pilot.batch_id and not pilot.over}
+        ids |= {node.allocation for node in world.nodes.values() if node.allocation and not node.lost}
+        jobs: tuple[BatchJob, ...] = ()
+        asked_at = self._loop.now()
+        if ids:
+            try:
+                jobs = tuple(self.system.poll(sorted(ids)).values())
+            except BatchError as error:
+                self._away = error.away
+                self._troubles.bad("poll", str(error))
+                return
+            self._troubles.good("poll")
+        self._away = False
+        if self._wants_holes(now) and now >= self._holes_next:
+            self._look_for_holes(now, jobs, asked_at)
+        elif jobs:
+            self._tell(cmd.BatchSeen(jobs, None, asked_at))
+
+    def _look_for_holes(self, now: float, jobs: tuple[BatchJob, ...], asked_at: float) -> None:
+        self._holes_next = now + self.settings.interval_s
+        own = {pilot.batch_id for pilot in self._loop.world.pilots.values() if pilot.batch_id and not pilot.over}
+        holes: tuple[Hole, ...] | None = None
+        try:
+            holes = self.system.holes(self._loop.now(), own)
+        except BatchError as error:
+            self._away = error.away
+            self._troubles.bad("holes", str(error))
+        else:
+            self._away = False
+            self._troubles.good("holes")
+            self.holes_at = self._loop.now()
+        if jobs or holes is not None:
+            self._tell(cmd.BatchSeen(jobs, holes, asked_at))
+
+    def _tell(self, command: cmd.Command) -> bool:
+        """Has it recorded. False where that failed: then it is seen, or looked for, again."""
+        if self._ended:
+            return False
+        try:
+            self._loop.send(command).result(RECORDED_S)
+        except (cmd.Refused, JournalError, TimeoutError) as error:
+            log.warning("%s was not recorded: %s", type(command).__name__, error)
+            return False
+        if isinstance(command, cmd.BatchSeen):
+            self.polled_at = self._loop.now()
+        return True
+
+    # --- pilots ------------------------------------------------------------------------------------------------------
+
+    def _requested(self, world: World) -> list[Pilot]:
+        """Those that the batch system has not taken yet, as far as we know."""
+        living = [pilot for pilot in world.pilots.values() if not pilot.over and not pilot.batch_id]
+        # While everything is suspended nothing is begun; what is cancelled then is still looked for.
+        return [pilot for pilot in living if pilot.cancelled or not world.stopping]
+
+    def _act(self, now: float) -> None:
+        world = self._loop.world
+        requested = [p for p in self._requested(world) if p.id not in self._tried or now >= self._tried[p.id].at]
+        if requested and (now >= self._submit_at or world.stopping):
+            self._submit_at = now + self.settings.interval_s
+            self._take_up(requested, now)
+        self._cancel(now)
+
+    def _take_up(self, requested: Sequence[Pilot], now: float) -> None:
+        """Submits what is not there yet: an earlier daemon, or an answer that was lost, may have submitted it."""
+        instance = self.settings.instance
+        try:
+            there = self.system.marked(pilot_mark(instance, 0).removesuffix("0"))
+        except BatchError as error:
+            self._troubles.bad("submit", str(error))
+            for pilot in requested:
+                self._again(pilot, error, now)
+            return
+        pilots = self._loop.world.pilots
+        strays = []
+        for mark, job in there.items():
+            number = pilot_of(mark, instance)
+            known = None if number is None else pilots.get(number)
+            if number is not None and (known is None or known.over):
+                if job.state in (BatchState.PENDING, BatchState.RUNNING, BatchState.SUSPENDED):
+                    strays.append(job.id)
+        if strays:  # they were given up while the batch system did not answer
+            self._end(strays)
+        submitted = 0
+        for pilot in requested:
+            job_there = there.get(pilot_mark(instance, pilot.id))
+            if job_there is not None:
+                self._taken(pilot, job_there.id)
+            elif pilot.cancelled:
+                tried = self._tried.pop(pilot.id, None)
+                why = f" (tried {count(tried.tries, 'time')}: {tried.error})" if tried is not None else ""
+                self._tell(cmd.PilotNotTaken(pilot.id, f"not submitted: {pilot.cancelled}{why}"))
+            elif submitted == SUBMITS or not self._submit(pilot, now):
+                return  # the others in a while: a batch system that refuses one is not asked many times over
+            else:
+                submitted += 1
+
+    def _submit(self, pilot: Pilot, now: float) -> bool:
+        try:
+            batch_id = self.system.submit(pilot.spec, self._script(pilot))
+        except BatchError as error:
+            self._troubles.bad("submit", str(error))
+            if error.again:
+                self._again(pilot, error, now)
+            else:
+                self._tell(cmd.PilotNotTaken(pilot.id, str(error)))
+            return False
+        except (OSError, NotPrivate) as error:  # the folder of its output
+            self._troubles.bad("submit", str(error))
+            self._again(pilot, BatchError(str(error)), now)
+            return False
+        self._troubles.good("submit")
+        self._taken(pilot, batch_id)
+        return True
+
+    def _script(self, pilot: Pilot) -> PilotScript:
+        settings = self.settings
+        folder = settings.home / "logs" / "pilots"
+        make_private_folder(folder)
+        return PilotScript(
+            (sys.executable, "-m", "hpcdl", "--home", str(settings.home), "pilot"),
+            pilot_mark(settings.instance, pilot.id),
+            f"hpcdl-p{pilot.id}",
+            str(folder / f"p{pilot.id}.log"),
+            settings.options,
+            settings.notice_s,
+        )
+
+    def _taken(self, pilot: Pilot, batch_id: str) -> None:
+        if self._tell(cmd.PilotTaken(pilot.id, batch_id)):
+            self._tried.pop(pilot.id, None)
+
+    def _again(self, pilot: Pilot, error: BatchError, now: float) -> None:
+        """A pause, twice the one before; after the last try it is refused."""
+        tried = self._tried.setdefault(pilot.id, _Tried())
+        tried.tries += 1
+        tried.error = str(error)
+        tried.at = now + min(PAUSE_MAX_S, self.settings.interval_s * 2.0**tried.tries)
+        if tried.tries >= TRIES and self._tell(cmd.PilotNotTaken(pilot.id, f"tried {tried.tries} times: {error}")):
+            self._tried.pop(pilot.id)
+
+    def _cancel(self, now: float) -> None:
+        """Ends those that are not wanted: a new one at once, and all of them at each interval until they are gone.
+
+        What trains on its nodes leaves them before that, or saves, as far as its grace allows: how much of one the
+        batch system gives is its own business, and may be nothing.
+        """
+        world = self._loop.world
+        unwanted = _unwanted(world)
+        self._told.intersection_update(pilot.id for pilot in unwanted)
+        self._leave_by = {pilot.id: self._leave_by[pilot.id] for pilot in unwanted if pilot.id in self._leave_by}
+        unwanted = [pilot for pilot in unwanted if pilot.id in self._told or self._is_left(world, pilot, now)]
+        new = any(pilot.id not in self._told for pilot in unwanted)
+        if not unwanted or (now < self._cancel_at and not (new and "cancel" not in self._troubles.now)):
+            return
+        self._cancel_at = now + self.settings.interval_s
+        if self._end([pilot.batch_id for pilot in unwanted]):
+            self._told.update(pilot.id for pilot in unwanted)
+
+    def _is_left(self, world: World, pilot: Pilot, now: float) -> bool:
+        """Whether nothing trains on the pilot's nodes any more, or it has had its time to leave them."""
+        nodes = [node for node in world.nodes.values() if node.allocation == pilot.batch_id and not node.lost]
+        there = frozenset(node.name for node in nodes if node.connected)
+        graces = [world.jobs[number].spec.grace_s for number in world.live if _trains_on(world.jobs[number], there)]
+        if not graces:
+            return True
+        end = self._leave_by.setdefault(pilot.id, now + max(graces) + AFTER_GRACE_S)
+        for node in nodes:
+            if node.connected and not node.leaving:
+                self._tell(
+                    cmd.Drain(node.name, node.until, True, f"pilot p{pilot.id} is given back: {pilot.cancelled}")
+                )
+        return now >= end
+
+    def _end(self, batch_ids: Sequence[str]) -> bool:
+        try:
+            self.system.cancel(batch_ids)
+        except BatchError as error:
+            self._troubles.bad("cancel", str(error))
+            return False
+        self._troubles.good("cancel")
+        return True
+
+
+def _trains_on(job: Job, nodes: Set[str]) -> bool:
+    return any(part.node in nodes and not part.gone for incarnation in job.live for part in incarnation.parts)
+
+
+def _unwanted(world: World) -> list[Pilot]:
+    return [pilot for pilot in world.pilots.values() if pilot.cancelled and pilot.batch_id and not pilot.over]

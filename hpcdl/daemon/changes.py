@@ -1,0 +1,42 @@
+"""How requests that wait hear of commits."""
+
+import asyncio
+import logging
+
+from hpcdl.core.model import World
+
+log = logging.getLogger("hpcdl.daemon")
+
+
+class Changes:
+    """Wakes those who wait for the world to change. `announce` may be called from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """`loop`: where the waiters are."""
+        self._loop = loop
+        self._event = asyncio.Event()
+        self.closed = False
+
+    def announce(self, world: World) -> None:
+        """Something was committed."""
+        try:
+            self._loop.call_soon_threadsafe(self._swap)
+        except RuntimeError:
+            log.debug("a commit after the end of the event loop")
+
+    def close(self) -> None:
+        """The daemon ends: nobody is to wait any more. In the event loop's thread."""
+        self.closed = True
+        self._swap()
+
+    def _swap(self) -> None:
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+    async def wait(self, seconds: float) -> bool:
+        """Until the next change, or so many seconds. False on the latter."""
+        try:
+            await asyncio.wait_for(self._event.wait(), max(0.0, seconds))
+        except TimeoutError:
+            return False
+        return True
