@@ -21,6 +21,11 @@ DEFAULT = "default"
 _DAY = 86_400.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _HOST = re.compile(r"[A-Za-z0-9:.%_-]+")
+_PATH = re.compile(r"[^\0\n]+")
+
+
+PACKING = ("adaptive", "marble")
+BATCH = ("auto", "slurm", "lsf", "none")
 
 
 class ConfigError(ValueError):
@@ -39,14 +44,15 @@ class Limits:
     optional: bool = False
 
 
-def _seconds(default: float | None, low: float, high: float = _DAY) -> Any:
+def _seconds(default: float | None, low: float, high: float = _DAY, optional: bool = False) -> Any:
     said = f"a number of seconds from {low:g} to {high:g}"
-    return field(default=default, metadata={"limits": Limits(float, said, low, high, optional=default is None)})
+    optional = optional or default is None
+    return field(default=default, metadata={"limits": Limits(float, said, low, high, optional=optional)})
 
 
-def _whole(default: int, low: int, high: int, unit: str = "") -> Any:
+def _whole(default: int | None, low: int, high: int, unit: str = "") -> Any:
     said = f"a whole number {f'of {unit} ' if unit else ''}from {low} to {high}"
-    return field(default=default, metadata={"limits": Limits(int, said, low, high)})
+    return field(default=default, metadata={"limits": Limits(int, said, low, high, optional=default is None)})
 
 
 def _text(default: str | None, form: re.Pattern[str], said: str) -> Any:
@@ -67,6 +73,9 @@ class Config:
     debounce_s: float = _seconds(0.02, 0, 60)
     policy: str = _text("adaptive", _NAME, "a policy's name")
     objective: str = _text("jct", _NAME, "an objective's name")
+    t_fwd_s: float | None = _seconds(120.0, 1, optional=True)
+    parallel_trainers: int | None = _whole(None, 1, 1_000_000, "trainers")
+    packing: str = _text("adaptive", re.compile("|".join(PACKING)), " or ".join(PACKING))
     agent_lease_s: float = _seconds(600.0, 1, 30 * _DAY)
     lease_margin_s: float = _seconds(60.0, 0.1)
     agent_absence_s: float = _seconds(120.0, 1, 30 * _DAY)
@@ -77,6 +86,12 @@ class Config:
     retry_pause_s: float = _seconds(1.0, 0)
     retry_pause_max_s: float = _seconds(30.0, 0)
     max_jobs_a_submit: int = _whole(10_000, 1, 1_000_000, "jobs")
+    batch: str = _text("auto", re.compile("|".join(BATCH)), "auto, slurm, lsf or none")
+    batch_interval_s: float = _seconds(30.0, 1, 3600)
+    site: str | None = _text(None, _PATH, "the name of a site in conf/sites, or the path of its file")
+    pilots: int = _whole(0, 0, 10_000, "pilots")
+    leave_margin_s: float = _seconds(30.0, 0)
+    pilot_idle_s: float = _seconds(120.0, 1)
     listen_host: str = _text("127.0.0.1", _HOST, "a host name or address")
     listen_port: int = _whole(0, 0, 65_535)
     node_name: str | None = _text(None, _HOST, "a node's name")

@@ -8,26 +8,42 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdl.core import events as ev
-from hpcdl.core.commands import Command, Refused, Tick
+from hpcdl.core import pilotevents as pe
+from hpcdl.core.commands import BatchSeen, Command, Refused, Tick
 from hpcdl.core.intake import Intake, Settings
 from hpcdl.core.journal import Journal, JournalError, Request
+from hpcdl.core.leaving import due
 from hpcdl.core.lifecycle import Draft, Touched
 from hpcdl.core.model import Target, World
+from hpcdl.core.pilot import Hole
 from hpcdl.core.plan import BadPlan, Plan, Profiles, Reasons, Targets, View, check
-from hpcdl.core.policy import Policies
+from hpcdl.core.policy import PilotPolicy, Policies
 from hpcdl.core.reconcile import reconcile
 from hpcdl.core.views import Views
 
-_DECIDES_NOTHING = (ev.Progressed, ev.ReportsSeen, ev.Noted, ev.TroubleSeen, ev.TrainerReady, ev.Started)
+_DECIDES_NOTHING = (ev.Progressed, ev.ReportsSeen, ev.Noted, ev.TroubleSeen, ev.TrainerReady, ev.Started, ev.Saved)
+_PLANNED = (ev.Reformed, ev.GpusFreed)
+"""What the last plan was waiting for: it only has to be carried on. An incarnation that ends is another event."""
+
+
+def _is_planned(event: ev.Event) -> bool:
+    if isinstance(event, ev.AtGate):
+        return bool(event.address)  # it waits for the next membership, not for a plan
+    return isinstance(event, _PLANNED) or (isinstance(event, ev.Exited) and event.ended_by == "leave")
 
 
 class Controller:
     """Owns the world. One thread calls it; nothing in it waits, and nothing in it knows what time it is."""
 
     def __init__(
-        self, journal: Journal, policies: Policies, profiles: Profiles, settings: Settings | None = None
+        self,
+        journal: Journal,
+        policies: Policies,
+        profiles: Profiles,
+        settings: Settings | None = None,
+        pilots: PilotPolicy | None = None,
     ) -> None:
-        """Loads the world from the journal."""
+        """Loads the world from the journal. `pilots`: None where no batch system can be asked for nodes."""
         self.journal = journal
         self.policies = policies
         self.profiles = profiles
@@ -35,8 +51,15 @@ class Controller:
         self.world: World = journal.load()
         self.wake_at: float | None = None
         self.undecided = True
+        self._ask = True
         self.reasons: Mapping[int, str] = Reasons()
         """Why each unfinished job stands where it stands, in the words of the last plan."""
+        self.holes: tuple[Hole, ...] = ()
+        """What idled in the batch system at the last poll."""
+        self.pilot_notes: tuple[str, ...] = ()
+        """Why there are no more pilots than there are."""
+        self._pilots = pilots
+        self._missed: dict[str, int] = {}
         self._pending: dict[int, Request] = {request.id: request for request in journal.pending()}
         self._trouble = ""
         self._views = Views()
@@ -48,7 +71,7 @@ class Controller:
         draft = Draft(self.world)
         draft.add(event, now)
         self._commit(draft, [], [])
-        self.undecided = True
+        self.undecided = self._ask = True
 
     def step(self, inputs: Sequence[Command], now: float) -> list[Any]:
         """Records what the inputs amount to, in one commit. One answer each: a value, or the Refused to hand on.
@@ -63,6 +86,7 @@ class Controller:
             profiles=self.profiles,
             settings=self.settings,
             pending=self._pending,
+            missed=self._missed,
         )
         answers: list[Any] = []
         for command in inputs:
@@ -71,35 +95,27 @@ class Controller:
             except Refused as refusal:
                 answers.append(refusal)
         intake.finish()
+        news = [event for _, event in draft.events if self._is_news(event)]
         self._commit(draft, [], intake.settled)
         # At every interval too: some steps are due to time alone (stragglers, a gate that is never reached).
         ticked = any(isinstance(command, Tick) for command in inputs)
-        if ticked or any(not isinstance(event, _DECIDES_NOTHING) for _, event in draft.events):
-            self.undecided = True
+        other = self._take_holes(inputs)
+        self.undecided = self.undecided or ticked or other or bool(news)
+        self._ask = self._ask or ticked or other or not all(map(_is_planned, news))
         return [answer(self.world, self._pending) if callable(answer) else answer for answer in answers]
 
     def decide(self, now: float) -> list[Request]:
         """Asks the policy, checks and adopts its plan, and returns the requests to hand to the outbox.
 
-        A policy that fails or breaks a promise changes nothing: the targets stay. Raises JournalError.
+        Where nothing happened but what the last plan waited for, and it is not yet time to ask again, that plan is
+        carried on without asking. A policy that fails or breaks a promise changes nothing: the targets stay. Raises
+        JournalError.
         """
         draft = Draft(self.world)
-        view = self._views.build(draft.world, self.profiles, now, self._touched)
-        if self._touched is None or self._touched.jobs is None:
-            self._still.clear()
+        if self._ask or (self.wake_at is not None and now >= self.wake_at):
+            wakes = self._replan(draft, now)
         else:
-            self._still.difference_update(self._touched.jobs)
-        self._touched = Touched()
-        wakes = [job.retry_at for job in view.between if job.retry_at > now]
-        plan = self._plan(draft, view, now)
-        if plan is not None:
-            if plan.wake_at is not None:
-                wakes.append(plan.wake_at)
-            self.reasons = Reasons(plan)
-            changed = _changed(draft.world, plan)
-            if changed or plan.warm != draft.world.warm:
-                name = draft.world.policy
-                draft.add(ev.PlanAdopted(name, changed, plan.warm, plan.optimal, plan.bound, plan.gap), now)
+            wakes = [] if self.wake_at is None else [self.wake_at]
         self._still.difference_update(draft.touched.jobs or ())  # those that the plan gives something else
         steps = reconcile(draft.world, now, self._still)
         for event in steps.events:
@@ -109,10 +125,73 @@ class Controller:
         except JournalError:
             self._trouble = ""  # what was to be told was not recorded: the next decision tells it
             self._still.clear()
+            self._ask = True
             raise
+        if steps.wake_at is not None:
+            wakes.append(steps.wake_at)
         self.wake_at = min(wakes, default=None)
-        self.undecided = False
+        self.undecided = self._ask = False
         return requests
+
+    def _take_holes(self, inputs: Sequence[Command]) -> bool:
+        """Keeps the newest holes; whether they are others than before."""
+        told = [each.holes for each in inputs if isinstance(each, BatchSeen) and each.holes is not None]
+        if not told or told[-1] == self.holes:
+            return False
+        self.holes = told[-1]
+        return self._pilots is not None
+
+    def _is_news(self, event: ev.Event) -> bool:
+        """Whether anything may have to be done because of it that was not to be done before the batch."""
+        if isinstance(event, ev.Attached):  # of a job that has shown before that it can be suspended
+            job = self.world.jobs.get(event.job)
+            return job is None or not job.can_suspend
+        return not isinstance(event, _DECIDES_NOTHING)
+
+    def _replan(self, draft: Draft, now: float) -> list[float]:
+        """Asks the policy and adds what its plan changes; when to ask again."""
+        leaving, next_at = due(draft.world, now, self.settings.leave_margin_s)
+        for event in leaving:
+            draft.add(event, now)
+        touched = self._touched
+        if touched is not None and leaving:
+            touched.merge(draft.touched)
+        view = self._views.build(draft.world, self.profiles, now, touched)
+        self._touched = Touched()
+        wakes = [job.retry_at for job in view.between if job.retry_at > now]
+        if next_at is not None:
+            wakes.append(next_at)
+        plan = self._plan(draft, view, now)
+        if plan is not None:
+            if plan.wake_at is not None:
+                wakes.append(plan.wake_at)
+            self.reasons = Reasons(plan)
+            changed = _changed(draft.world, plan)
+            if changed or plan.warm != draft.world.warm:
+                name = draft.world.policy
+                draft.add(ev.PlanAdopted(name, changed, plan.warm, plan.optimal, plan.bound, plan.gap), now)
+            wakes += self._choose_pilots(draft, view, plan, now)
+        return wakes
+
+    def _choose_pilots(self, draft: Draft, view: View, plan: Plan, now: float) -> list[float]:
+        """Adds what is decided about pilots; when to look again. A daemon that stops wants none."""
+        world = draft.world
+        if self._pilots is None:
+            return []
+        if world.stopping:
+            for pilot in () if world.live else tuple(world.pilots.values()):
+                if not pilot.over and not pilot.cancelled:
+                    draft.add(pe.PilotCancelRequested(pilot.id, "the daemon stops"), now)
+            return []
+        # A node that shows no GPU is not the one that a pilot was to bring.
+        known = {name for name, node in world.nodes.items() if not node.lost and (node.gpus or not node.connected)}
+        choice = self._pilots(view, plan, tuple(world.pilots.values()), self.holes, known)
+        self.pilot_notes = choice.notes
+        for spec in choice.ask:
+            draft.add(pe.PilotRequested(draft.world.next_pilot, spec), now)
+        for number, why in choice.cancel:
+            draft.add(pe.PilotCancelRequested(number, why), now)
+        return [] if choice.wake_at is None else [choice.wake_at]
 
     def pending(self, node: str) -> list[Request]:
         """Requests that the node's agent has not taken yet, oldest first."""
@@ -132,9 +211,26 @@ class Controller:
         self._trouble = ""
         return plan
 
+    def _over(self, draft: Draft) -> list[int]:
+        """Requests about incarnations that do not live on that node any more."""
+        there: dict[tuple[int, int], frozenset[str]] = {}
+        found = []
+        for number, request in self._pending.items():
+            if draft.touched.jobs is not None and request.job not in draft.touched.jobs:
+                continue
+            key = (request.job, request.incarnation)
+            if key not in there:
+                job = draft.world.jobs.get(request.job)
+                incarnation = job.incarnation(request.incarnation) if job else None
+                parts = incarnation.parts if incarnation else ()
+                there[key] = frozenset(part.node for part in parts if not part.gone)
+            if request.node not in there[key]:
+                found.append(number)
+        return found
+
     def _commit(self, draft: Draft, requests: Sequence[Request], settled: Sequence[int]) -> list[Request]:
-        over = [number for number, request in self._pending.items() if not _concerns(draft.world, request)]
-        closed = [*settled, *(number for number in over if number not in settled)]
+        over = self._over(draft)
+        closed = list(dict.fromkeys((*settled, *over)))
         if not draft.events and not requests and not closed:
             return []
         records, numbered = self.journal.append(draft.events, requests, closed)
@@ -143,6 +239,10 @@ class Controller:
         self.world = draft.world
         if self._touched is not None:
             self._touched.merge(draft.touched)
+        if draft.touched.jobs is None:
+            self._still.clear()
+        else:
+            self._still.difference_update(draft.touched.jobs)
         for number in closed:
             self._pending.pop(number, None)
         self._pending.update((request.id, request) for request in numbered)
@@ -160,11 +260,3 @@ def _changed(world: World, plan: Plan) -> tuple[Target, ...]:
         if target.placement is not old and target.placement != old:
             found.append(target)
     return tuple(found)
-
-
-def _concerns(world: World, request: Request) -> bool:
-    """Whether the incarnation that a request is about still lives on that node."""
-    job = world.jobs.get(request.job)
-    incarnation = job.incarnation(request.incarnation) if job else None
-    part = incarnation.part(request.node) if incarnation else None
-    return part is not None and not part.gone

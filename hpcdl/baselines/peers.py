@@ -5,6 +5,7 @@ what comes later in its order where the GPUs are wanted by what comes earlier. N
 """
 
 import math
+from abc import ABC, abstractmethod
 
 from hpcdl.core.model import Placement
 from hpcdl.core.plan import JobView, Plan, View
@@ -13,7 +14,7 @@ from hpcdl.placing import Pool, impossible, pool_of
 from hpcdl.placing.symmetric import packed
 
 
-class Ordered:
+class Ordered(ABC):
     """Serves jobs in an order of its own: each the asked number of GPUs while they last, the rest nothing.
 
     A job keeps the GPUs that it holds as long as its turn comes in time. One that cannot be suspended comes first.
@@ -23,13 +24,13 @@ class Ordered:
     wake_s: float | None = None
     """Seconds after which the order may be another one though nothing happened."""
 
+    @abstractmethod
     def order(self, job: JobView, view: View) -> float:
         """Smaller is earlier."""
-        raise NotImplementedError
 
+    @abstractmethod
     def words(self, job: JobView, view: View) -> str:
         """The order in words and numbers."""
-        raise NotImplementedError
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""

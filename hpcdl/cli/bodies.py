@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcdl.cli.output import Row
+from hpcdl.core.units import count, fold_nodes, seconds_text
 
 _LEFT_OUT = ("age_s", "membership", "request_id", "boot_id", "log_id")
 """For programs; --json has them."""
@@ -26,6 +27,10 @@ def body_text(row: Row) -> str:
 
 
 def _text(key: str, value: Any) -> str:
+    if key == "spec" and isinstance(value, Mapping) and "walltime_s" in value:
+        return _pilot(value)
+    if key == "job" and isinstance(value, Mapping):
+        return _batch_job(value)
     if key == "spec" and isinstance(value, Mapping):
         return json.dumps(shlex.join(map(str, value.get("command") or ())), ensure_ascii=False)
     if key == "placement" and isinstance(value, Mapping):
@@ -41,6 +46,21 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return ",".join(value)
     return json.dumps(value, ensure_ascii=False)
+
+
+def _pilot(value: Mapping[str, Any]) -> str:
+    """What a pilot asks for: `"2 nodes for 1 h 00 min in killable: 2 idle nodes"`."""
+    where = f" in {value['queue']}" if value.get("queue") else ""
+    asked = f"{count(value.get('nodes', 1), 'node')} for {seconds_text(value['walltime_s'])}{where}"
+    return json.dumps(f"{asked}: {value['why']}" if value.get("why") else asked, ensure_ascii=False)
+
+
+def _batch_job(value: Mapping[str, Any]) -> str:
+    """`"RUNNING on n[1-2], preempted: TERM_PREEMPT"`."""
+    where = f" on {fold_nodes(map(str, value['nodes']))}" if value.get("nodes") else ""
+    preempted = ", preempted" if value.get("preempted") else ""
+    reason = f": {value['reason']}" if value.get("reason") else ""
+    return json.dumps(f"{value.get('state')}{where}{preempted}{reason}", ensure_ascii=False)
 
 
 def _placement(value: Mapping[str, Any]) -> str:

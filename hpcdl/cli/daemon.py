@@ -7,7 +7,7 @@ import click
 from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_fields, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import connect, duration_text
 from hpcdl.client import ClientError, DaemonAway
-from hpcdl.core.units import fold_nodes
+from hpcdl.core.units import count, fold_nodes
 
 
 @click.group()
@@ -45,14 +45,19 @@ def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: 
         click.echo(f"hpcdl: {answer['note']}", err=True)
     _print_daemon(answer, output, f"started on {home}")
     try:
-        found = connect(ctx).get("/v1/nodes")["nodes"]
+        client = connect(ctx)
+        found, batch = client.get("/v1/nodes")["nodes"], client.get("/v1/status").get("batch")
     except ClientError:
         return  # it is gone again, which the next command tells
     if not any(each["gpus"] for each in found if each["connected"]):
         names = fold_nodes([str(each["name"]) for each in found if each["connected"]]) or "this node"
-        away = fold_nodes([str(each["name"]) for each in found if not each["connected"] and not each["lost"]])
+        gone = [each for each in found if not each["connected"] and not each["lost"]]
+        away = fold_nodes([str(each["name"]) for each in gone if not each.get("allocation")])  # batch nodes come and go
         known = f" (the node known here is {away}: --node {away})" if away else ""
-        say(f"no GPU was found on {names}{known}: daemon stop, then daemon start --emulate-gpus N, emulates N of them")
+        step = "daemon stop, then daemon start --emulate-gpus N, emulates N of them"
+        if batch and batch["pilots_max"]:  # a login node
+            step = "jobs wait for pilots to bring some"
+        say(f"no GPU was found on {names}{known}: {step}")
 
 
 @daemon.command(short_help="Suspend every job, then stop daemon and agent.")
@@ -112,11 +117,22 @@ def status(ctx: click.Context, output: Output) -> None:
                 ("policy", str(row["policy"])),
                 ("objective", str(row["objective"])),
                 ("jobs", jobs or "none"),
+                ("batch system", _batch_text(answer)),
                 ("events", str(answer["events"])),
             ]
         )
         _print_listed(_AGENTS, answer["agents"])
         _print_listed(_TRAINERS, answer["trainers"])
+
+
+def _batch_text(answer: Row) -> str:
+    """`slurm, asked each 30 s; 2 pilots`, with what does not work; "" where there is none."""
+    batch = answer.get("batch")
+    if not batch:
+        return ""
+    pilots = f"; {count(answer['pilots'], 'pilot')}" if answer.get("pilots") or batch["pilots_max"] else ""
+    troubles = "".join(f"; {trouble}" for trouble in batch["troubles"])
+    return f"{batch['kind']}, asked each {batch['interval_s']:g} s at most{pilots}{troubles}"
 
 
 def _print_listed(columns: tuple[Column, ...], rows: list[Row]) -> None:

@@ -1,6 +1,7 @@
 """`hpcdl ls`, `show`, `why` and `nodes`: what the daemon knows, as it is now."""
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -16,22 +17,36 @@ from hpcdl.cli.rows import (
     placement_text,
     step_text,
 )
-from hpcdl.client import path_with
-from hpcdl.core.units import fold_nodes
+from hpcdl.client import DaemonAway, path_with
+from hpcdl.core.units import count, fold_nodes
+from hpcdl.wire.spool import FOLDER, waiting
 
 
 @click.command()
 @click.option("-a", "--all", "every", is_flag=True, help="Finished jobs too.")
+@click.argument("what", required=False, metavar="[jobs|nodes]")
 @outputs
 @click.pass_context
-def ls(ctx: click.Context, every: bool, output: Output) -> None:
-    """List the jobs that are not finished, oldest first.
+def ls(ctx: click.Context, every: bool, what: str | None, output: Output) -> None:
+    """List the jobs that are not finished, oldest first; `hpcdl ls nodes` lists the nodes.
 
     GPUS is what a job holds now, over what it asked for (1:4, at least 1 and at most 4; 4:, at least 4; 2x4, 4 on each
-    of 2 nodes). STEP is the last one that was reported, so it may be a monitor interval (10 s) old. ETA is
-    measured, so it needs half a minute of training, except for jobs with a profile.
+    of 2 nodes; 1:8x4, 4 on each of 1 to 8 nodes). STEP is the last one that was reported, so it may be a monitor
+    interval (10 s) old. ETA is measured, so it needs half a minute of training, except for jobs with a profile.
     """
-    answer = connect(ctx).get(path_with("/v1/jobs", all=1 if every else None))
+    if what not in (None, "jobs"):
+        if what not in _LISTS:
+            names = ", ".join(("jobs", *_LISTS))
+            hint = f" (hpcdl show {what}?)" if what.isdigit() else ""
+            raise click.UsageError(f"{what!r} is nothing to list: {names}{hint}", ctx)
+        if every:
+            raise click.UsageError("--all is for jobs", ctx)
+        _LISTS[what](ctx, output)
+        return
+    try:
+        answer = connect(ctx).get(path_with("/v1/jobs", all=1 if every else None))
+    except DaemonAway as error:
+        raise DaemonAway(f"{error}{_spooled(ctx.find_root().obj)}") from None
     rows = answer["jobs"]
     if output is Output.JSON:
         print_json(answer)
@@ -41,6 +56,12 @@ def ls(ctx: click.Context, every: bool, output: Output) -> None:
         print_table(JOB_COLUMNS, rows)
     else:
         say("no jobs: hpcdl submit -- COMMAND" if every else "no jobs (finished ones: hpcdl ls --all)")
+
+
+def _spooled(home: Path) -> str:
+    """What a next daemon would take in."""
+    number = waiting(home)
+    return f"; it takes in {count(number, 'submit')} spooled in {home / FOLDER}" if number else ""
 
 
 @click.command()
@@ -70,6 +91,8 @@ def _print_job(row: Row, logs: list[str]) -> None:
     asked = (
         f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}, grace {duration_text(spec.get('grace_s'))}, "
         f"signal {spec.get('signal', '?')}"
+        + (f", rescale {row['rescale']}" if row.get("rescale", "restart") != "restart" else "")
+        + (f", weight {row['weight']:g}" if row.get("weight", 1.0) != 1.0 else "")
     )
     print_fields(
         [
@@ -147,6 +170,10 @@ def why(ctx: click.Context, job: int, output: Output) -> None:
 @click.pass_context
 def nodes(ctx: click.Context, output: Output) -> None:
     """List the nodes, a line for each GPU: its state and the job that holds it."""
+    _list_nodes(ctx, output)
+
+
+def _list_nodes(ctx: click.Context, output: Output) -> None:
     answer = connect(ctx).get("/v1/nodes")
     if output is Output.JSON:
         print_json(answer)
@@ -155,7 +182,11 @@ def nodes(ctx: click.Context, output: Output) -> None:
     elif answer["nodes"]:
         lines = [{"of": node, "gpu": gpu} for node in answer["nodes"] for gpu in node.get("gpus") or [{}]]
         print_table(_GPU_COLUMNS, lines)
-        away = [str(node["name"]) for node in answer["nodes"] if _node_state({"of": node}) == "away"]
+        away = [
+            str(node["name"])
+            for node in answer["nodes"]
+            if _node_state({"of": node}) == "away" and not node.get("leaving")
+        ]
         if away:
             say(
                 f"no agent is connected on {fold_nodes(away)}; trainers there go on for a while: hpcdl agent starts "
@@ -163,6 +194,10 @@ def nodes(ctx: click.Context, output: Output) -> None:
             )
     else:
         say("no nodes: an agent registers its node when it starts (hpcdl agent)")
+
+
+_LISTS: dict[str, Callable[[click.Context, Output], None]] = {"nodes": _list_nodes}
+"""What `hpcdl ls` lists beside jobs."""
 
 
 def _holder(line: Row) -> str:
@@ -175,6 +210,14 @@ def _node_state(line: Row) -> str:
     return "lost" if node.get("lost") else "connected" if node.get("connected") else "away"
 
 
+def _detail(line: Row) -> str:
+    """What is the matter with the GPU, and whether its node is drained, or when it goes."""
+    node = line["of"]
+    goes = "drained" if node.get("leaving") else f"goes {moment_text(node['until'])}" if node.get("until") else ""
+    of_node = ": ".join(str(each) for each in (goes, node.get("reason")) if each)
+    return "; ".join(str(each) for each in (line["gpu"].get("detail"), of_node) if each)
+
+
 _GPU_COLUMNS = (
     Column("NODE", lambda line: str(line["of"]["name"])),
     Column("AGENT", _node_state),
@@ -182,5 +225,5 @@ _GPU_COLUMNS = (
     Column("STATE", lambda line: str(line["gpu"].get("state", "-"))),
     Column("JOB", _holder, right=True),
     Column("NAME", lambda line: str(line["gpu"].get("name", "")), shrinks=True),
-    Column("DETAIL", lambda line: str(line["gpu"].get("detail") or line["of"].get("reason") or ""), shrinks=True),
+    Column("DETAIL", _detail, shrinks=True),
 )

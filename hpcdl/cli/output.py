@@ -26,6 +26,9 @@ _COLOURS = {
     "SUSPENDED": "33",
     "SUSPENDING": "33",
     "QUEUED": "36",
+    "OK": "32",
+    "WARN": "33",
+    "FAIL": "31",
 }
 
 
@@ -69,6 +72,17 @@ def say(text: str) -> None:
         print(f"hpcdl: {escape(' '.join(text.split()))}", file=sys.stderr, flush=True)
     except OSError:
         pass  # nobody listens, or stderr's disk is full: there is no other place to say it
+
+
+def progress() -> Callable[[str], None]:
+    """Says what is being done, on a terminal only: for work that takes minutes."""
+    live = sys.stderr.isatty()
+
+    def show(text: str) -> None:
+        if live:
+            print(f"hpcdl: {text}", file=sys.stderr, flush=True)
+
+    return show
 
 
 def stop_writing() -> None:
@@ -131,6 +145,12 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
 def use_colour() -> bool:
     """Colour is only for a terminal that can, and for users who did not set NO_COLOR."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(state: str, text: str) -> str:
+    """The text in the colour of a state, where there is colour."""
+    code = _COLOURS.get(state) if use_colour() else None
+    return f"\x1b[{code}m{text}\x1b[0m" if code else text
 
 
 def _shrink(columns: Sequence[Column], widths: list[int], room: int) -> None:

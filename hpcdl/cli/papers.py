@@ -1,13 +1,12 @@
 """`hpcdl simulate papers`: every table of the papers, ours beside theirs."""
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, progress, say
 
 _INTERVAL = "_ci95"
 
@@ -37,7 +36,7 @@ def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | No
         raise click.BadParameter(f"{only!r}: there are {', '.join(PAPERS)}", ctx, param_hint="'--only'")
     if report is not None:
         check_folder(report)  # before the minutes of work, not after them
-    tables, problems = all_tables(names, seeds, _progress())
+    tables, problems = all_tables(names, seeds, progress())
     if report is not None:
         from hpcdl.cli.files import replace_file
         from hpcdl.sim.papers.page import papers_page
@@ -56,17 +55,6 @@ def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | No
         say(problem)
     if problems:
         ctx.exit(1)
-
-
-def _progress() -> Callable[[str], None]:
-    """A line on stderr for each step: it takes minutes."""
-    live = sys.stderr.isatty()
-
-    def show(text: str) -> None:
-        if live:
-            print(f"hpcdl: {text}", file=sys.stderr, flush=True)
-
-    return show
 
 
 def _print(table: "Table") -> None:

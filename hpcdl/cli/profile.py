@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdl.cli.jobparts import default_name, environment
 from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
 from hpcdl.cli.profiles import ls, show, yaml_text
 from hpcdl.cli.rows import FINISHED, connect, duration_text, end_text
-from hpcdl.cli.submit import default_name, environment
 from hpcdl.client import Client, path_with
 from hpcdl.core.codec import to_json
 from hpcdl.core.model import Cause, JobSpec

@@ -18,11 +18,15 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "show": ("hpcdl.cli.listing", "show", "Show everything about one job."),
     "why": ("hpcdl.cli.listing", "why", "Say why a job is where it is."),
     "nodes": ("hpcdl.cli.listing", "nodes", "List the nodes and who holds their GPUs."),
+    "holes": ("hpcdl.cli.batching", "holes", "List what idles in the batch system."),
+    "pilots": ("hpcdl.cli.batching", "pilots", "List or cancel the batch jobs that hold idle nodes for hpcdl."),
     "logs": ("hpcdl.cli.logs", "logs", "Print a job's output."),
     "cancel": ("hpcdl.cli.verbs", "cancel", "End jobs for good."),
     "suspend": ("hpcdl.cli.verbs", "suspend", "Checkpoint jobs, free their GPUs and hold them."),
     "resume": ("hpcdl.cli.verbs", "resume", "Let held jobs run again."),
     "wait": ("hpcdl.cli.verbs", "wait", "Wait until jobs are finished."),
+    "drain": ("hpcdl.cli.drain", "drain", "Have jobs leave nodes, now or by a time."),
+    "undrain": ("hpcdl.cli.drain", "undrain", "Give drained nodes to jobs again."),
     "events": ("hpcdl.cli.timeline", "events", "List what happened."),
     "timeline": ("hpcdl.cli.timeline", "timeline", "Draw the GPUs by job over time."),
     "profile": ("hpcdl.cli.profile", "profile", "Measure how a script scales, and make a profile of it."),
@@ -30,9 +34,16 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "daemon": ("hpcdl.cli.daemon", "daemon", "Start, stop or look at the daemon."),
     "agent": ("hpcdl.cli.agent", "agent", "Run the agent of this node in the foreground."),
     "simulate": ("hpcdl.cli.simulate", "simulate", "Replay a workload under several policies, and compare them."),
+    "allocate": ("hpcdl.cli.allocate", "allocate", "Give nodes to elastic trainers, optimally."),
+    "replay": ("hpcdl.cli.replay", "replay", "Replay a trace of idle nodes with elastic trainers."),
+    "allocation": ("hpcdl.cli.allocation", "allocation", "Run in a batch job: daemon and agents."),
+    "doctor": ("hpcdl.cli.doctor", "doctor", "Check what hpcdl needs here, and what the batch system can do."),
     "demo": ("hpcdl.cli.agent", "demo", "Run a paper's job set under two policies and compare them."),
 }
 """Command -> module, name in it, one line of help. The line stands here so that `--help` imports nothing."""
+
+HIDDEN: dict[str, tuple[str, str]] = {"pilot": ("hpcdl.cli.allocation", "pilot")}
+"""Commands that only programs run."""
 
 _MEANT = {
     "start": "daemon start",
@@ -62,9 +73,9 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in COMMANDS and cmd_name not in HIDDEN:
             return None
-        module, name, _ = COMMANDS[cmd_name]
+        module, name = HIDDEN[cmd_name] if cmd_name in HIDDEN else COMMANDS[cmd_name][:2]
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
@@ -72,7 +83,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+        if name not in COMMANDS and name not in HIDDEN and not name.startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
             near = [_MEANT[name]] if name in _MEANT else get_close_matches(name, COMMANDS)

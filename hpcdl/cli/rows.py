@@ -35,9 +35,12 @@ def connect(ctx: click.Context, patience_s: float = PATIENCE_S) -> Client:
 
 
 def asked_text(row: Row) -> str:
-    """GPUs as they were asked for: `1`, `1:3`, `2:`, and `2x4` for 4 on each of 2 nodes."""
+    """GPUs as they were asked for: `1`, `1:3`, `2:`; `2x4`: 4 on each of 2 nodes, `1:8x4`: on each of 1 to 8."""
     low, high, nodes = row.get("gpus_min", 1), row.get("gpus_max"), row.get("nodes", 1)
     gpus = f"{low}:" if high is None else str(low) if low == high else f"{low}:{high}"
+    most = row.get("nodes_max") or nodes
+    if most != nodes:
+        return f"{nodes}:{most}x{gpus}"
     return gpus if nodes == 1 else f"{nodes}x{gpus}"
 
 

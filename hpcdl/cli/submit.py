@@ -3,26 +3,25 @@
 import os
 import pwd
 import re
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import click
+from click.core import ParameterSource
 
+from hpcdl.cli.jobparts import default_name, environment, runs_gate
+from hpcdl.cli.moments import moment
+from hpcdl.cli.numbers import Finite
 from hpcdl.cli.output import Output, escape, outputs, print_ids, print_json, say
 from hpcdl.cli.rows import connect
+from hpcdl.cli.sending import Answer, send
+from hpcdl.client import ApiError, Client, ClientError
 from hpcdl.core.codec import to_json
-from hpcdl.core.model import ECT_CLASSES, SIGNAL_PRESETS, JobSpec
-from hpcdl.core.units import parse_counts, parse_duration, parse_range
+from hpcdl.core.model import ECT_CLASSES, RESCALES, SIGNAL_PRESETS, JobSpec
+from hpcdl.core.units import parse_counts, parse_range
 from hpcdl.daemon.clock import Clock
-
-LEFT = re.compile(
-    r"_|PWD|OLDPWD|SHLVL|LS_COLORS|(BASH_FUNC|SSH|DBUS|XDG_SESSION)_.*|(HPCDL|SLURM|LSB|PMI|PMIX|OMPI)_.*"
-)
-"""Names of the submitting shell, its session or a batch step: they mean nothing to the job, or the wrong thing."""
-SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AUTH", re.IGNORECASE)
-"""Names that are never taken along by themselves: what they hold would go into the ledger."""
 
 
 def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int | None, tuple[int, ...]]:
@@ -56,23 +55,11 @@ def _deadline(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     if text in ECT_CLASSES:
         return None, text
     try:
-        return _moment(text, datetime.fromtimestamp(Clock(0.0).now()).astimezone()).timestamp(), None
+        return moment(text, Clock(0.0).now()), None
     except (ValueError, OverflowError):
         classes = ", ".join(ECT_CLASSES)
         hint = f"{value!r} is no deadline: give +2h, 18:30, 2026-05-01T08:00, or one of {classes}"
         raise click.BadParameter(hint, ctx, param) from None
-
-
-def _moment(text: str, now: datetime) -> datetime:
-    """`+2h` from now, the next `18:30`, or a date with its time. Raises ValueError."""
-    if text.startswith("+"):
-        return now + timedelta(seconds=parse_duration(text[1:]))
-    if re.fullmatch(r"\d{1,2}:\d{2}", text):
-        hour, minute = map(int, text.split(":"))
-        today = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
-        return today if today > now else today + timedelta(days=1)
-    moment = datetime.fromisoformat(text.upper())
-    return moment if moment.tzinfo is not None else moment.astimezone()
 
 
 def _job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
@@ -87,13 +74,40 @@ def _job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     return tuple(dict.fromkeys(found))
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+if TYPE_CHECKING:  # most submits have no batch script
+    from hpcdl.cli.batchlines import Asked, Exports
+    from hpcdl.cli.batchscript import Batch
+
+
+class _Submit(click.Command):
+    """Knows whether `--` stood before the command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        rest = super().parse_args(ctx, args)
+        before = len(words) - len(ctx.params.get("command") or ()) - 1
+        ctx.meta[_PLAIN] = 0 <= before < len(words) and words[before] == "--"
+        return rest
+
+
+_PLAIN = "hpcdl.submit.plain"
+
+
+@click.command(cls=_Submit, context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--name", metavar="NAME", help="Its name in tables.  [default: the script's or program's]")
 @click.option(
     "-g", "--gpus", callback=_gpus, metavar="N|MIN:MAX|MIN:|N,..",
     help="GPUs on each node; MIN: is as many as a node has, 1,2,4 only these.  [default: 1; with --profile 1:]",
 )  # fmt: skip
 @click.option("-N", "--nodes", callback=_nodes, default="1", show_default=True, metavar="N|MIN:MAX", help="Nodes.")
+@click.option(
+    "--rescale", type=click.Choice(RESCALES), default=None,
+    help="How it goes to other nodes.  [default: torchrun with --nodes MIN:MAX, else restart]",
+)  # fmt: skip
+@click.option(
+    "--weight", type=Finite(min=0, min_open=True), default=1.0, show_default=True, metavar="W",
+    help="What it counts under the objective priority.",
+)  # fmt: skip
 @click.option("--profile", metavar="NAME", help="The scaling profile that tells how fast it is on how many GPUs.")
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Training steps in all, for estimated times.")
 @click.option(
@@ -140,7 +154,13 @@ def _job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 )  # fmt: skip
 @click.option("--progress-regex", metavar="REGEX", help="Finds the step in its output, for trainers without hpcdl.")
 @click.option("--request-id", metavar="ID", help="A submit repeated with the same id is the same job.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--no-spool", is_flag=True, help="Fail where no daemon runs; else the next one takes the submit in.")
+@click.option(
+    "--as", "like", type=click.Choice(("sbatch", "bsub")),
+    help="COMMAND is the arguments of sbatch or bsub, whose words are answered; for jobscripts/sbatch and bsub.",
+)  # fmt: skip
+@click.option("--else", "other", metavar="FILE", help="With --as: what takes jobs that are not for hpcdl.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @outputs
 @click.pass_context
 def submit(
@@ -150,6 +170,8 @@ def submit(
     name: str | None,
     gpus: tuple[int, int | None, tuple[int, ...]],
     nodes: tuple[int, int],
+    rescale: str | None,
+    weight: float,
     profile: str | None,
     steps: int | None,
     model: str | None,
@@ -164,19 +186,37 @@ def submit(
     signal: str,
     progress_regex: str | None,
     request_id: str | None,
+    no_spool: bool,
+    like: str | None,
+    other: str | None,
 ) -> None:
     """Queue COMMAND as a job: hpcdl submit --gpus 1:3 -- python train.py --lr 0.1
+
+    A script with #SBATCH or #BSUB lines, named without -- before it, is asked for GPUs, nodes, name, dependencies,
+    array, folder and environment; options given here win, and what is ignored is said.
 
     It gets the environment of this shell, as with sbatch and bsub, except the shell's and the batch step's own
     variables and names that look like secrets (TOKEN, SECRET, PASSW, CREDENTIAL, ..._KEY, AUTH): those with --env NAME.
     """
-    folder = Path(cwd).absolute() if cwd else _here()
+    if not command and like is None:
+        raise click.MissingParameter(ctx=ctx, param=next(each for each in ctx.command.params if each.name == "command"))
+    batch = _batch(ctx, command, like, other)
+    if batch is not None:
+        asked = _without_flags(ctx, batch.asked)
+        cwd, after = cwd or asked.cwd, asked.after or after
+        name = (asked.name or default_name((batch.file,))) if name is None else name
+        gpus = (asked.gpus, asked.gpus, ()) if asked.gpus else gpus
+        nodes = (asked.nodes, asked.nodes) if asked.nodes else nodes
+    folder = Path(cwd or ".")
+    folder = folder if folder.is_absolute() else _here() / folder
     if progress_regex is not None:
         _check_regex(progress_regex)
     low, high, counts = gpus if gpus[0] else (1, None if profile or model else 1, ())
+    client = connect(ctx)
+    lines = [command] if batch is None else _lines(batch, client, like, other, command, ping=no_spool)
     try:
         spec = JobSpec(
-            command=command,
+            command=lines[0],
             name=default_name(command) if name is None else name,
             user=_user(),
             cwd=str(folder),
@@ -188,24 +228,50 @@ def submit(
             profile=profile,
             steps=steps,
             after=after,
-            env=tuple(environment(env, os.environ).items()),
+            env=tuple(_variables(env, None if batch is None else batch.asked.exports).items()),
             retries=retries,
             checkpoint_dir=str(Path(checkpoint_dir).absolute()) if checkpoint_dir else None,
             grace_s=grace,
             signal=signal,
             progress_regex=progress_regex,
-            gate=runs_gate(command),
+            gate=runs_gate(lines[0]),
+            rescale=rescale or _means(lines[0], nodes),
+            weight=weight,
             model=model,
             deadline=deadline[0],
             ect=deadline[1],
             accuracy_target=accuracy,
         )
     except ValueError as error:
-        raise click.UsageError(str(error), ctx) from None
+        _fail(like, other, command, click.UsageError(str(error), ctx))
     if not folder.is_dir():
         say(f"{folder} is not a folder on this machine; the job needs it where it runs")
-    body = {"request_id": request_id or os.urandom(16).hex(), "jobs": [to_json(spec)]}
-    answer = connect(ctx).request("POST", "/v1/jobs", body)
+    specs = [replace(spec, command=line) for line in lines]
+    if batch is not None and batch.asked.array is not None:
+        # They scale alike, so what is learnt is of all of them.
+        of_array = zip(specs, batch.asked.array.indices, strict=True)
+        specs = [
+            replace(each, name=f"{spec.name}[{index}]"[-200:], model=model or spec.name) for each, index in of_array
+        ]
+    jobs = [to_json(each) for each in specs]
+    try:
+        answer = send(client, request_id or os.urandom(16).hex(), jobs, spool=not no_spool and like is None)
+    except ApiError as error:
+        _fail(like, other, command, error)
+    if batch is not None:
+        if like is not None:
+            from hpcdl.cli import dropin
+
+            dropin.tell(batch, int(answer["jobs"][0]["id"]))
+            return
+        for each in batch.asked.ignored:
+            say(str(each))
+        if not gpus[0]:
+            say(f"{batch.file} asks for no GPU; a job of hpcdl has at least 1: --gpus N")
+    _print(answer, output)
+
+
+def _print(answer: Answer, output: Output) -> None:
     rows = answer["jobs"]
     if output is Output.JSON:
         print_json(answer)
@@ -218,43 +284,74 @@ def submit(
                 click.echo(f"  {escape(row['forecast']['text'])}")
 
 
-def default_name(command: Sequence[str]) -> str:
-    """The basename of the script that is run, else of the module (`-m`), else of the program."""
-    after_module = False
-    module = ""
-    chosen = ""
-    for part in command:
-        if part.endswith((".py", ".sh")):
-            chosen = os.path.basename(part)
-            break
-        if after_module and not module:
-            module = part
-        after_module = part == "-m"
-    text = chosen or module or os.path.basename(command[0]) or command[0]
-    return "".join(c if c.isprintable() else "?" for c in text)[:200]
+def _batch(ctx: click.Context, command: tuple[str, ...], like: str | None, other: str | None) -> "Batch | None":
+    """The batch script that is to be submitted; None: the command is one."""
+    if like is None and (ctx.meta[_PLAIN] or not os.path.isfile(command[0])):
+        return None
+    from hpcdl.cli.batchlines import BadLine
+    from hpcdl.cli.batchscript import find, read
+
+    try:
+        if like is None:
+            found = find(command[0])
+            return None if found is None else read(found[0], command[0], found[1], command[1:])
+        from hpcdl.cli import dropin
+
+        return dropin.batch_of(like, command, os.environ)
+    except BadLine as error:
+        _fail(like, other, command, click.ClickException(str(error)))
 
 
-def runs_gate(command: Sequence[str]) -> bool:
-    """Whether the command is a script behind `python -m hpcdl.trainer.gate`, so that it may be started ahead."""
-    return any(pair == ("-m", "hpcdl.trainer.gate") for pair in pairwise(command))
+def _fail(like: str | None, other: str | None, command: tuple[str, ...], error: Exception) -> NoReturn:
+    """hpcdl cannot take the job: raises `error`; with --as the batch system's command takes this process's place."""
+    if like is None:
+        raise error from None
+    from hpcdl.cli import dropin
+
+    dropin.pass_on(like, other, command, str(error))
 
 
-def environment(given: Sequence[str], around: Mapping[str, str]) -> dict[str, str]:
-    """The job's own variables: those of `around` that mean something to it, then `K=V` and `K` as given.
+def _without_flags(ctx: click.Context, asked: "Asked") -> "Asked":
+    """What the script asks for, without that which the command line says otherwise."""
 
-    Raises click.UsageError.
-    """
-    kept = {name: value for name, value in around.items() if not LEFT.fullmatch(name) and not SECRET.search(name)}
-    for entry in given:
-        name, equals, value = entry.partition("=")
-        if not name:
-            raise click.BadParameter(f"{entry!r} has no name: write K=V or K", param_hint="'--env'")
-        if not equals:
-            if name not in around:
-                raise click.BadParameter(f"{name} is not set here: write {name}=VALUE", param_hint="'--env'")
-            value = around[name]
-        kept[name] = value
-    return kept
+    def given(option: str) -> bool:
+        return ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+    return replace(
+        asked,
+        gpus=None if given("gpus") else asked.gpus,
+        nodes=None if given("nodes") else asked.nodes,
+        after=None if given("after") else asked.after,
+    )
+
+
+def _lines(
+    batch: "Batch", client: Client, like: str | None, other: str | None, command: tuple[str, ...], *, ping: bool
+) -> list[tuple[str, ...]]:
+    """The commands of a batch script's jobs; the script is kept. `ping`: nothing is where no daemon answers."""
+    from hpcdl.cli.batchlines import BadLine
+    from hpcdl.cli.batchscript import commands
+
+    try:
+        if ping or like is not None:
+            client.get("/v1/config")
+        return commands(batch, client.home, str(_here()))
+    except ClientError as error:
+        _fail(like, other, command, error)
+    except BadLine as error:
+        _fail(like, other, command, click.ClickException(str(error)))
+
+
+def _variables(given: Sequence[str], exports: "Exports | None") -> dict[str, str]:
+    if exports is None:
+        return environment(given, os.environ)
+    known = [each for each in exports.named if "=" in each or each in os.environ]  # as batch systems do
+    return environment((*known, *given), os.environ, every=exports.every, left=exports.left)
+
+
+def _means(command: Sequence[str], nodes: tuple[int, int]) -> str:
+    """How a job goes to other nodes where nobody says: torchrun starts and restarts the ranks of an elastic one."""
+    return "torchrun" if nodes[1] > nodes[0] and not runs_gate(command) else "restart"
 
 
 def _check_regex(text: str) -> None:

@@ -11,8 +11,10 @@ from hpcdl.learning.posterior import Array, Place, Posterior
 STARTUP_S = 30.0
 SAVE_S = 5.0
 
-TIMED = ("startup_s", "save_s", "resume_s", "resume_up_s", "move_save_s", "move_s")
-"""The times of a profile that starts and suspends show."""
+TIMED = (
+    "startup_s", "save_s", "resume_s", "resume_up_s", "move_save_s", "move_s", "grow_s", "shrink_s", "join_s"
+)  # fmt: skip
+"""The times of a profile that starts, suspends and rescales show."""
 
 MANY = 16  # up to here every number of GPUs or nodes has a point in a profile; past it about every fifth
 

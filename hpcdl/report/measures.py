@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcdl.core.model import Cause, JobState, Placement, Purpose
+from hpcdl.core.model import Cause, JobState, Purpose
 from hpcdl.core.profile import Profile, find_profile
-from hpcdl.report.spans import History, JobHistory, Phase, Stay
+from hpcdl.report.spans import History, JobHistory, Phase, Piece, Stay
 
 _BY_POLICY = (Purpose.RESCALE, Purpose.PREEMPT)
 
@@ -59,10 +59,9 @@ def measure(history: History, profiles: Mapping[str, Profile] | None = None) -> 
     worked = 0.0
     for span in history.spans:
         job = jobs[span.job]
-        stay = next(stay for stay in job.stays if stay.number == span.incarnation)
         profile = None if job.profile is None else find_profile(profiles or {}, job.profile)
-        share = _share(profile, stay.placement)
-        worked += share * sum(piece.end - piece.begin for piece in span.pieces if piece.phase is Phase.TRAINING)
+        trained = (piece for piece in span.pieces if piece.phase is Phase.TRAINING)
+        worked += sum(_share(profile, piece) * (piece.end - piece.begin) for piece in trained)
     measured = tuple(_measure_job(job, history.begin) for job in history.jobs)
     return RunMeasures(
         makespan_s=makespan_s,
@@ -74,12 +73,9 @@ def measure(history: History, profiles: Mapping[str, Profile] | None = None) -> 
     )
 
 
-def _share(profile: Profile | None, placement: Placement) -> float:
-    """How much of each of its GPUs a job on this placement uses."""
-    if profile is None:
-        return 1.0
-    nodes = len(placement.shares)
-    return profile.rate(placement.per_node, nodes) / (len(placement.gpus) * profile.rate(1))
+def _share(profile: Profile | None, piece: Piece) -> float:
+    """How much of each of its GPUs a job uses that trains on so many."""
+    return 1.0 if profile is None else profile.rate(piece.per_node, piece.nodes) / (piece.gpus * profile.rate(1))
 
 
 def _measure_job(job: JobHistory, begin: float) -> JobMeasures:
@@ -114,7 +110,7 @@ def _gpus_over_time(job: JobHistory, begin: float) -> tuple[tuple[float, int], .
     """Numbers of GPUs held; a gap between two incarnations is a 0 only where the job waited for GPUs."""
     steps: list[tuple[float, int]] = []
     for stay, after in zip(job.stays, (*job.stays[1:], None), strict=False):  # a job may have no stay yet
-        steps.append((stay.start_at - begin, len(stay.placement.gpus)))
+        steps += [(at - begin, gpus) for at, _, _, gpus in stay.sizes()]
         if stay.end_at is not None and (after is None or after.start_at > stay.end_at):
             steps.append((stay.end_at - begin, 0))
     return tuple(steps)

@@ -1,4 +1,4 @@
-"""From the events of a ledger to what each GPU did when: one span per GPU and incarnation.
+"""From the events of a ledger to what each GPU did when: one span per GPU for as long as an incarnation has it.
 
 Pure. Events that this version does not know are passed over, and so is what concerns jobs or nodes whose beginning was
 archived: a drawing of the part that is there is better than none.
@@ -16,27 +16,37 @@ from hpcdl.core.units import GpuRef
 
 
 class Phase(StrEnum):
-    """What an incarnation does with its GPUs. ENDING: exited, its GPUs not yet seen free."""
+    """What an incarnation does with its GPUs. RESCALING: its ranks form a new membership, or have lost each other.
+    ENDING: exited or told to leave, its GPUs not yet seen free.
+    """
 
     STARTING = "starting"
     TRAINING = "training"
+    RESCALING = "rescaling"
     SAVING = "saving"
     ENDING = "ending"
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of a span in which neither phase nor role changes; times in seconds since the epoch."""
+    """A stretch of a span in which neither phase, role nor size changes; times in seconds since the epoch.
+
+    `nodes`, `per_node`, `gpus`: on how many nodes the incarnation trains, GPUs on the smallest of them, and on all.
+    """
 
     phase: Phase
     role: Role
     begin: float
     end: float
+    nodes: int = 1
+    per_node: int = 1
+    gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One GPU held by one incarnation, from its grant until it was seen free. `gpus`: how many the incarnation holds.
+    """One GPU held by one incarnation, from its grant until it was seen free. A node that comes to a running
+    incarnation begins later, one that it gives back ends before it. `gpus`: on how many the incarnation trained last.
 
     `ready_at` is when its training began, None if it never did. `cause` is None while it still runs.
     """
@@ -72,10 +82,25 @@ class WarmStart:
     opened: bool
 
 
+@dataclass(slots=True)
+class Tenure:
+    """An incarnation's share of one node. `left_at`: it was told to leave; `end_at`: its GPUs were seen free."""
+
+    node: str
+    gpus: tuple[int, ...]
+    begin: float
+    left_at: float | None = None
+    exited_at: float | None = None
+    end_at: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """An incarnation on its GPUs. `asked_at`, `purpose`: its suspend; `exited_at`: its last process was gone; `end_at`:
-    its last GPU was seen free. None: has not happened."""
+    """An incarnation on its GPUs, of which `placement` is what it began with. `asked_at`, `purpose`: its suspend;
+    `exited_at`: its last process was gone; `end_at`: its last GPU was seen free. None: has not happened. `told`,
+    `formed`: when its ranks were told of a membership on these nodes, and when they had formed it; `broken`: when they
+    had lost each other.
+    """
 
     number: int
     placement: Placement
@@ -89,6 +114,21 @@ class Stay:
     started_at: float | None = None
     attached: bool = False
     roles: tuple[tuple[float, Role], ...] = ()
+    told: tuple[tuple[float, tuple[str, ...]], ...] = ()
+    formed: tuple[tuple[float, tuple[str, ...]], ...] = ()
+    broken: tuple[float, ...] = ()
+    tenures: tuple[Tenure, ...] = ()
+
+    def sizes(self) -> tuple[tuple[float, int, int, int], ...]:
+        """Since when it trains on how many nodes, GPUs on the smallest of them, and GPUs in all."""
+        shares = self.placement.shares
+        found = [(self.start_at, len(shares), self.placement.per_node, len(self.placement.gpus))]
+        for at, members in self.formed:
+            there = {tenure.node: len(tenure.gpus) for tenure in self.tenures if tenure.begin <= at}
+            gpus = [there[node] for node in members if node in there]
+            if gpus and (len(gpus), min(gpus), sum(gpus)) != found[-1][1:]:
+                found.append((at, len(gpus), min(gpus), sum(gpus)))
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +162,8 @@ class _Growing:
 
     jobs: dict[int, JobHistory] = field(default_factory=dict)
     stays: dict[tuple[int, int], Stay] = field(default_factory=dict)
-    freed: dict[tuple[int, int, str], float] = field(default_factory=dict)
+    tenures: dict[tuple[int, int], list[Tenure]] = field(default_factory=dict)
+    open: dict[str, dict[tuple[int, int], Tenure]] = field(default_factory=dict)
     gated: dict[tuple[int, int], tuple[float, tuple[str, ...]]] = field(default_factory=dict)
     waits: list[WarmStart] = field(default_factory=list)
     gpus: set[GpuRef] = field(default_factory=set)
@@ -140,9 +181,8 @@ class _Growing:
             case ev.NodeJoined():
                 self.gpus.update(GpuRef(event.node, gpu.index) for gpu in event.gpus)
             case ev.NodeLost():
-                for key, stay in self.stays.items():
-                    if event.node in stay.placement.nodes and stay.cause is None:
-                        self.freed.setdefault((*key, event.node), at)
+                for tenure in self.open.pop(event.node, {}).values():
+                    tenure.end_at = at
             case ev.IncarnationEvent():
                 self._take_of_incarnation(event, at)
             case _:
@@ -158,7 +198,7 @@ class _Growing:
             case ev.StartRequested(placement=Placement() as placement) | ev.OpenRequested(placement=placement):
                 self._job(event.job, at)
                 self._leave_gate(key, at, opened=True)
-                self.gpus.update(placement.gpus)
+                self._takes(key, placement, at)
                 self.stays[key] = Stay(event.incarnation, placement, at, roles=((at, placement.role),))
             case ev.IncarnationEnded() if stay is None:
                 self._leave_gate(key, at, opened=False)
@@ -181,14 +221,51 @@ class _Growing:
             case ev.EndRequested() if stay.asked_at is None:
                 return replace(stay, asked_at=at)
             case ev.Exited():
+                part = self.open.get(event.node, {}).get(key)
+                if part is not None:
+                    part.exited_at = at
                 return replace(stay, exited_at=at)
+            case ev.JoinRequested():
+                self._takes(key, event.placement, at)
+            case ev.RescaleRequested():
+                self._lets_go(key, event.leaving, at)
+                return replace(stay, told=(*stay.told, (at, event.members)))
+            case ev.LeaveRequested():
+                self._lets_go(key, event.nodes, at)
+            case ev.Reformed():
+                formed = (*stay.formed, (at, stay.told[-1][1] if stay.told else ()))
+                return replace(stay, formed=formed, ready_at=at if stay.ready_at is None else stay.ready_at)
+            case ev.Broken():
+                return replace(stay, broken=(*stay.broken, at))
             case ev.GpusFreed():
-                self.freed.setdefault((*key, event.node), at)
+                tenure = self.open.get(event.node, {}).pop(key, None)
+                if tenure is not None:
+                    tenure.end_at = at
+            case ev.LeftBehind():
+                for node in event.nodes:
+                    left = self.open.get(node, {}).pop(key, None)
+                    if left is not None:
+                        left.end_at = at
             case ev.IncarnationEnded():
+                for there in {tenure.node for tenure in self.tenures[key]}:
+                    self.open.get(there, {}).pop(key, None)
                 return replace(stay, end_at=at, cause=event.cause)
             case _:
                 pass
         return stay
+
+    def _takes(self, key: tuple[int, int], placement: Placement, at: float) -> None:
+        self.gpus.update(placement.gpus)
+        for share in placement.shares:
+            tenure = Tenure(share.node, share.gpus, at)
+            self.tenures.setdefault(key, []).append(tenure)
+            self.open.setdefault(share.node, {})[key] = tenure
+
+    def _lets_go(self, key: tuple[int, int], nodes: Iterable[str], at: float) -> None:
+        for node in nodes:
+            tenure = self.open.get(node, {}).get(key)
+            if tenure is not None:
+                tenure.left_at = at
 
     def _job(self, number: int, at: float) -> JobHistory:
         """The job; one whose submit was archived counts from the first that is known of it."""
@@ -203,7 +280,8 @@ class _Growing:
         for key in list(self.gated):
             self._leave_gate(key, self.last_at, opened=False)
         grouped: dict[int, list[Stay]] = {}
-        for (number, _), stay in sorted(self.stays.items(), key=lambda item: item[0]):
+        for (number, incarnation), stay in sorted(self.stays.items(), key=lambda item: item[0]):
+            stay = replace(stay, tenures=tuple(self.tenures[number, incarnation]))
             if stay.ready_at is None and not stay.attached:  # a program that tells nothing: it trains once it runs
                 stay = replace(stay, ready_at=stay.started_at)
             grouped.setdefault(number, []).append(stay)
@@ -219,20 +297,22 @@ class _Growing:
 
     def _spans(self, job: JobHistory, stay: Stay) -> list[Span]:
         spans = []
-        for share in stay.placement.shares:
-            end = self.freed.get((job.id, stay.number, share.node), stay.end_at or self.last_at)
-            pieces = _pieces(stay, end)
-            for gpu in share.gpus:
+        sizes = stay.sizes()
+        for tenure in stay.tenures:
+            end = next(at for at in (tenure.end_at, stay.end_at, self.last_at) if at is not None)
+            pieces = _pieces(stay, tenure, sizes, end)
+            ready_at = next((piece.begin for piece in pieces if piece.phase is Phase.TRAINING), None)
+            for gpu in tenure.gpus:
                 spans.append(
                     Span(
                         job.id,
                         job.name,
                         stay.number,
-                        share.node,
+                        tenure.node,
                         gpu,
-                        len(stay.placement.gpus),
-                        stay.start_at,
-                        stay.ready_at,
+                        pieces[-1].gpus,
+                        tenure.begin,
+                        ready_at,
                         end,
                         pieces,
                         stay.cause,
@@ -241,33 +321,51 @@ class _Growing:
         return spans
 
 
-def _pieces(stay: Stay, end: float) -> tuple[Piece, ...]:
-    """The phases and roles of one node's part of a stay, which lasted until `end`; never empty."""
-    marks: list[tuple[float, Phase | Role]] = [(at, role) for at, role in stay.roles]
-    marks.append((stay.start_at, Phase.STARTING))
-    for at, phase in (
-        (stay.ready_at, Phase.TRAINING),
-        (stay.asked_at, Phase.SAVING),
-        (stay.exited_at, Phase.ENDING),
-    ):
-        if at is not None:
-            marks.append((at, phase))
-    order = {phase: place for place, phase in enumerate(Phase)}
-    phase, role = Phase.STARTING, stay.placement.role
+_MAY_FOLLOW = {
+    Phase.TRAINING: frozenset({Phase.STARTING, Phase.RESCALING}),
+    Phase.RESCALING: frozenset({Phase.TRAINING}),
+    Phase.SAVING: frozenset({Phase.STARTING, Phase.TRAINING, Phase.RESCALING}),
+    Phase.ENDING: frozenset(Phase) - {Phase.ENDING},
+}
+"""A late report does not lead back from saving to training."""
+
+
+def _pieces(
+    stay: Stay, tenure: Tenure, sizes: tuple[tuple[float, int, int, int], ...], end: float
+) -> tuple[Piece, ...]:
+    """What one node's part of a stay did until `end`; never empty."""
+    marks: list[tuple[float, Phase | Role | tuple[int, int, int]]] = [(at, role) for at, role in stay.roles]
+    marks += [(at, (nodes, per_node, gpus)) for at, nodes, per_node, gpus in sizes]
+    marks += [(at, phase) for at, phase in _phases(stay, tenure) if at is not None]
+    phase, role, size = Phase.STARTING, stay.placement.role, sizes[0][1:]
     pieces: list[Piece] = []
-    begin = stay.start_at
+    begin = tenure.begin
     for at, mark in sorted(marks, key=lambda each: each[0]):
-        now = min(at, end)
-        if now > begin:
-            pieces.append(Piece(phase, role, begin, now))
-            begin = now
         if isinstance(mark, Role):
-            role = mark
-        elif order[mark] > order[phase]:  # a late report does not lead back from saving to training
-            phase = mark
+            after = (phase, mark, size)
+        elif isinstance(mark, Phase):
+            after = (mark if phase in _MAY_FOLLOW[mark] else phase, role, size)
+        else:
+            after = (phase, role, mark)
+        now = min(at, end)
+        if now > begin and after != (phase, role, size):
+            pieces.append(Piece(phase, role, begin, now, *size))
+            begin = now
+        phase, role, size = after
     if end > begin or not pieces:
-        pieces.append(Piece(phase, role, begin, max(end, begin)))
+        pieces.append(Piece(phase, role, begin, max(end, begin), *size))
     return tuple(pieces)
+
+
+def _phases(stay: Stay, tenure: Tenure) -> Iterable[tuple[float | None, Phase]]:
+    if not stay.formed and not stay.told:
+        yield stay.ready_at, Phase.TRAINING
+    yield from ((at, Phase.TRAINING) for at, members in stay.formed if tenure.node in members and at >= tenure.begin)
+    yield from ((at, Phase.RESCALING) for at, members in stay.told if tenure.node in members)
+    yield from ((at, Phase.RESCALING) for at in stay.broken)
+    yield stay.asked_at, Phase.SAVING
+    yield tenure.left_at, Phase.ENDING
+    yield tenure.exited_at, Phase.ENDING
 
 
 def read_history(rows: Iterable[Mapping[str, Any]]) -> History:

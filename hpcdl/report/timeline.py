@@ -28,6 +28,8 @@ DEFS = (
     '<rect width="3" height="7" class="stripe"/></pattern>'
     '<pattern id="saving" width="4" height="4" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)">'
     '<rect width="2" height="4" class="dark-stripe"/></pattern>'
+    '<pattern id="rescaling" width="4" height="4" patternUnits="userSpaceOnUse">'
+    '<rect width="4" height="2" class="dark-stripe"/></pattern>'
     "</defs></svg>"
 )
 
@@ -150,12 +152,13 @@ def _axis(scale: Scale, height: int) -> str:
 def _blocks(spans: Sequence[Span]) -> list[list[Span]]:
     """Spans of one incarnation on neighbouring GPUs of a node, to be drawn as one bar."""
     blocks: list[list[Span]] = []
-    for span in sorted(spans, key=lambda each: (each.job, each.incarnation, each.node, each.gpu)):
+    for span in sorted(spans, key=lambda each: (each.job, each.incarnation, each.node, each.start_at, each.gpu)):
         last = blocks[-1][-1] if blocks else None
-        if last is not None and (last.job, last.incarnation, last.node, last.gpu + 1) == (
+        if last is not None and (last.job, last.incarnation, last.node, last.start_at, last.gpu + 1) == (
             span.job,
             span.incarnation,
             span.node,
+            span.start_at,
             span.gpu,
         ):
             blocks[-1].append(span)
@@ -194,6 +197,8 @@ def _piece(piece: Piece, span: Span, width: float, scale: Scale) -> str:
     fill = f'<rect {where} class="fill {piece.role.value}"/>'
     if piece.phase is Phase.STARTING:
         return fill + f'<rect {where} fill="url(#starting)"/>'
+    if piece.phase is Phase.RESCALING:
+        return fill + f'<rect {where} fill="url(#rescaling)"/>'
     if piece.phase in (Phase.SAVING, Phase.ENDING):
         return fill + f'<rect {where} fill="url(#saving)"/>'
     return fill
@@ -206,7 +211,8 @@ def _tooltip(span: Span, scale: Scale) -> str:
     ]
     for piece in span.pieces:
         lasted = (piece.end - piece.begin) * scale.factor
-        lines.append(f"{piece.phase.value} as {piece.role.value}: {seconds_text(lasted)}")
+        sized = f" on {count(piece.gpus, 'GPU')}" if len({each.gpus for each in span.pieces}) > 1 else ""
+        lines.append(f"{piece.phase.value} as {piece.role.value}{sized}: {seconds_text(lasted)}")
     if span.cause is not None:
         lines.append(f"ended: {span.cause.value}")
     return "\n".join(lines)
@@ -241,6 +247,9 @@ def legend(history: History) -> str:
     grey = '<rect width="100%" height="100%" class="fill"/>'
     items.append(_entry("grey", grey + '<rect width="100%" height="100%" fill="url(#starting)"/>', "starting"))
     items.append(_entry("grey", grey + '<rect width="100%" height="100%" fill="url(#saving)"/>', "saving, ending"))
+    if any(piece.phase is Phase.RESCALING for span in history.spans for piece in span.pieces):
+        rescaling = grey + '<rect width="100%" height="100%" fill="url(#rescaling)"/>'
+        items.append(_entry("grey", rescaling, "rescaling in place"))
     if history.warm:
         items.append(_entry("grey", '<rect width="100%" height="100%" class="gate"/>', "at the gate, no GPU held"))
     return f'<ul class="legend">{"".join(items)}</ul>'

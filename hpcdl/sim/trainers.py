@@ -17,6 +17,7 @@ class Past:
     started: bool = False
     nodes: tuple[str, ...] = ()
     gpus: int = 0
+    attached: bool = False
 
 
 @dataclass(slots=True)
@@ -25,12 +26,18 @@ class Trainer:
 
     `since`: when `step` was true and from when on it trains, None while it does not. `turn`: rises with whatever makes
     what was scheduled before pointless. `arrived`: nodes whose agent has taken the request that is under way.
+
+    `in_place`: its ranks can form new memberships; `membership`: the newest one that they were told of; `formed`: they
+    have formed one; `lost`: nodes of it that are gone. `up_at`: when the processes that it began with are up.
+    `since_of`: the membership for which each node was asked to come. `unsaved_s`: seconds of training since its last
+    checkpoint.
     """
 
     job: int
     number: int
     nodes: tuple[str, ...]
     placement: Placement | None
+    in_place: bool = False
     parts: set[str] = field(default_factory=set)
     arrived: set[str] = field(default_factory=set)
     step: float = 0.0
@@ -38,6 +45,12 @@ class Trainer:
     rate: float = 0.0
     turn: int = 0
     stopping: bool = False
+    membership: int = 0
+    formed: bool = False
+    lost: set[str] = field(default_factory=set)
+    up_at: float = 0.0
+    since_of: dict[str, int] = field(default_factory=dict)
+    unsaved_s: float = 0.0
 
     def step_at(self, now: float) -> float:
         """Steps done by `now`."""
@@ -73,6 +86,17 @@ class Delays:
     def gate_s(self, job: SimJob, trainer: Trainer) -> float:
         """From a warm start to the gate."""
         return (job.profile.gate_s or job.profile.startup_s) * self._factor(job, trainer, "startup")
+
+    def join_s(self, job: SimJob, trainer: Trainer) -> float:
+        """From the start of the processes on one more node until they can be taken in."""
+        profile = job.profile
+        return (profile.startup_s if profile.join_s is None else profile.join_s) * self._factor(job, trainer, "join")
+
+    def rescale_s(self, job: SimJob, trainer: Trainer, before: int, after: int) -> float:
+        """Without progress, from the moment at which all members were told: from `before` nodes to `after`."""
+        if before == after:
+            after -= 1  # the same number of others: what a loss costs
+        return job.profile.rescale_for(before, after) * self._factor(job, trainer, f"membership {trainer.membership}")
 
     def save_s(self, job: SimJob, trainer: Trainer, moved: bool) -> float:
         """From the suspend signal until its processes are gone."""

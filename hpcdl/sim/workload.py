@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdl.core.model import LARGEST
+from hpcdl.core.model import LARGEST, RESCALES
 from hpcdl.core.profile import MAX_GPUS, MAX_NODES, Profile
 from hpcdl.core.units import count
 
@@ -28,7 +28,8 @@ class SimJob:
     many as a node has; `gpus_counts`: of these only such numbers, () all of them. `nodes_max`: None is `nodes`.
     `deadline_s`: when it should be done, on the clock of `submit_s`; one that equals `submit_s` cannot be met, and is
     allowed because GENIE's urgent ones are such. `predicted`: e, where policies are to see the remaining steps times
-    exp(e * remaining / steps). `draw`: the number of GPUs that a static policy gives it.
+    exp(e * remaining / steps). `draw`: the number of GPUs that a static policy gives it. `rescale`: how it goes to
+    other nodes (core.jobspec.RESCALES). `weight`: what it counts under the objective `priority`.
     """
 
     submit_s: float
@@ -47,6 +48,8 @@ class SimJob:
     told: bool = True
     predicted: float | None = None
     draw: int | None = None
+    rescale: str = "restart"
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > MAX_NAME or not self.name.isprintable():
@@ -71,6 +74,10 @@ class SimJob:
             self._wrong("user", f"must be printable, got {self.user!r}")
         if self.deadline_s is not None and not (math.isfinite(self.deadline_s) and self.deadline_s >= self.submit_s):
             self._wrong("deadline_s", f"{self.deadline_s} is before its submit at {self.submit_s:g}")
+        if self.rescale not in RESCALES:
+            self._wrong("rescale", f"must be one of {', '.join(RESCALES)}, got {self.rescale!r}")
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            self._wrong("weight", f"must be a number above 0, got {self.weight}")
         if self.predicted is not None and not math.isfinite(self.predicted):
             self._wrong("predicted", f"must be a finite number, got {self.predicted}")
 

@@ -9,7 +9,7 @@ from typing import Any
 from hpcdl.core import events as ev
 from hpcdl.core.codec import CodecError
 from hpcdl.core.model import JobSpec, JobState
-from hpcdl.core.profile import find_profile
+from hpcdl.core.profile import ProfileError, find_profile
 from hpcdl.report.spans import JobHistory, event_of, read_history
 from hpcdl.sim.readers.asking import Given, Notes
 from hpcdl.sim.readers.models import rigid
@@ -99,7 +99,10 @@ def _job(place: Place, told: JobHistory, seen: _Seen, given: Given, notes: Notes
             return None
         draw = max(stay.placement.per_node for stay in told.stays)
         nodes = max(len(stay.placement.nodes) for stay in told.stays)
-        profile, steps = rigid(spec.profile or "no profile", draw, nodes), max(1, round(trained))
+        try:
+            profile, steps = rigid(spec.profile or "no profile", draw, nodes), max(1, round(trained))
+        except ProfileError as error:
+            place.wrong("", f"job {told.id}: {error}")
         notes.add("no profile, or no step told: it trains for as long as it did", 0)
     elif told.state is not JobState.DONE:
         notes.add("was not done: it has the steps that it came to", 0)

@@ -1,0 +1,127 @@
+"""`hpcdl allocate`: which trainers get how many nodes, and which, for a problem in a file; no daemon is needed."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcdl.cli.numbers import Finite
+from hpcdl.cli.output import Column, Output, escape, outputs, print_fields, print_ids, print_json, print_table, say
+
+SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")  # as hpcdl.milp.solving has them
+
+
+@click.command()
+@click.argument("problem", type=click.Path(allow_dash=True, path_type=str))
+@click.option(
+    "--solver", type=click.Choice(SOLVERS), default="exact", show_default=True, help="Over counts, or over nodes."
+)
+@click.option(
+    "--work", type=click.IntRange(min=0), default=100_000, show_default=True, metavar="N",
+    help="For highs, cbc, gurobi: nodes of branch and bound (gurobi: its units of work).",
+)  # fmt: skip
+@click.option(
+    "--seconds", type=Finite(0, 1e6, min_open=True), default=3600.0, show_default=True, metavar="S",
+    help="For highs, cbc, gurobi: stop after that, in any case.",
+)  # fmt: skip
+@outputs
+def allocate(output: Output, problem: str, solver: str, work: int, seconds: float) -> None:
+    """Give nodes to elastic trainers by BFTrainer's optimisation. PROBLEM is a JSON file, or - for stdin.
+
+    hpcdl allocate problem.json --json
+    """
+    from hpcdl.milp.answer import nodes_of, reasons
+    from hpcdl.milp.model import Limits
+    from hpcdl.milp.reading import ProblemError, read
+    from hpcdl.milp.solving import load, solve
+
+    text = _text(problem)
+    try:
+        asked = read(text)
+        load(solver)
+        begun = time.perf_counter()
+        answer = solve(asked, solver, Limits(work, seconds))
+        spent = time.perf_counter() - begun
+    except ProblemError as error:
+        raise click.ClickException(f"{_name(problem)}: {error}") from None
+    except ValueError as error:
+        raise click.ClickException(f"{_name(problem)} cannot be solved: {error}") from None
+    except MemoryError:
+        raise click.ClickException(f"{_name(problem)} cannot be solved: it needs too much memory") from None
+    for line in answer.warnings:
+        say(line)
+    found = answer.allotment
+    given = nodes_of(asked, found)
+    why = reasons(asked, found)
+    result: dict[str, Any] = {
+        "solver": found.solver,
+        "optimal": found.optimal,
+        "objective": found.value,
+        "bound": found.bound,
+        "seconds": spent,
+        "allocation": dict(zip(asked.ids, given, strict=True)),
+    }
+    if asked.grouped:
+        pairs = zip(asked.ids, found.groups, strict=True)
+        result["groups"] = {name: asked.groups[at].name for name, at in pairs if at is not None}
+    result["why"] = dict(zip(asked.ids, why, strict=True))
+    if output is Output.JSON:
+        print_json(result)
+    elif output is Output.QUIET:
+        print_ids([name for name, nodes in zip(asked.ids, found.counts, strict=True) if nodes])
+    else:
+        before = [trainer.now for trainer in asked.trainers]
+        _show(
+            result, [dict(zip(("now", "nodes"), each, strict=True)) for each in zip(before, found.counts, strict=True)]
+        )
+
+
+def _show(result: dict[str, Any], numbers: list[dict[str, int]]) -> None:
+    from hpcdl.core.units import fold_nodes
+
+    proof = "optimal" if result["optimal"] else f"no allocation is worth more than {result['bound']:.6g}"
+    print_fields(
+        [
+            ("objective", f"{result['objective']:.6g}, {proof}"),
+            ("solver", f"{result['solver']}, {1000 * result['seconds']:.3g} ms"),
+        ]
+    )
+    groups = result.get("groups")
+    rows = [
+        {"id": name, "given": given, "why": result["why"][name], "group": (groups or {}).get(name, ""), **number}
+        for (name, given), number in zip(result["allocation"].items(), numbers, strict=True)
+    ]
+    columns = [
+        Column("TRAINER", lambda row: row["id"]),
+        Column("HAS", lambda row: str(row["now"]), right=True),
+        Column("GETS", lambda row: str(row["nodes"]), right=True),
+    ]
+    if groups is not None:
+        columns.append(Column("GROUP", lambda row: row["group"] or "-"))
+    if any(not isinstance(row["given"], int) for row in rows):
+        columns.append(
+            Column(
+                "NODES",
+                lambda row: "-" if isinstance(row["given"], int) else fold_nodes(row["given"]) or "-",
+                shrinks=True,
+            )
+        )
+    columns.append(Column("WHY", lambda row: row["why"], shrinks=True))
+    print()
+    print_table(columns, rows)
+
+
+def _name(problem: str) -> str:
+    return "stdin" if problem == "-" else escape(problem)
+
+
+def _text(problem: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if problem == "-" else Path(problem).read_bytes()
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{_name(problem)} is not UTF-8: {error.reason} at byte {error.start}") from None
+    except OSError as error:
+        raise click.ClickException(f"{_name(problem)}: {error.strerror or error}") from None

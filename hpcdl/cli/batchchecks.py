@@ -1,0 +1,165 @@
+"""What `hpcdl doctor` asks the batch system, and what it says of it."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcdl.allocation.detect import COMMANDS, INSIDE, detect, kind_of
+from hpcdl.batch import Allocation, BatchError, BatchSystem, Capabilities, HalfAnAllocation
+from hpcdl.cli.checks import Check, State
+from hpcdl.cli.rows import moment_text
+from hpcdl.config import Config, ConfigError, load_config
+from hpcdl.core.units import count, fold_nodes, seconds_text
+from hpcdl.daemon.clock import Clock
+from hpcdl.sites import SiteError, SiteFile, load_site
+
+SITE = "hpcdl doctor --site writes a file with this site's limits for pilots"
+
+
+def read_settings(home: Path) -> tuple[Config, SiteFile, list[Check]]:
+    """The settings and the site's file, at their defaults where they are wrong, and what is to be said of them."""
+    try:
+        config = load_config(home)
+    except (ConfigError, OSError) as error:
+        return Config(), SiteFile(), [Check("settings", State.FAIL, str(error), "correct that line")]
+    changed = {name: value for name, value in config.values().items() if config.origin(name) != "default"}
+    told = ", ".join(f"{name}={value} ({config.origin(name)})" for name, value in changed.items())
+    checks = [Check("settings", State.OK, told or "all at their defaults")]
+    site = SiteFile()
+    try:
+        site = load_site(config.site, config.pilots, home)
+    except (SiteError, OSError) as error:
+        checks.append(Check("site", State.FAIL, str(error), SITE))
+    else:
+        if config.site is not None:
+            checks.append(Check("site", State.OK, f"{config.site}: {_site_text(site)}"))
+    return config, site, checks
+
+
+def _site_text(site: SiteFile) -> str:
+    limits = site.site
+    parts = [site.kind, f"pilots in {', '.join(limits.queues) or 'all queues'}"]
+    if limits.walltime_max_s is not None:
+        parts.append(f"{seconds_text(limits.walltime_min_s)} to {seconds_text(limits.walltime_max_s)}")
+    if site.charge:
+        parts.append(f"charged: {site.charge}")
+    return ", ".join(part for part in parts if part)
+
+
+def batch_checks(
+    config: Config, site: SiteFile, environ: Mapping[str, str] = os.environ
+) -> tuple[list[Check], dict[str, Any] | None]:
+    """What is found of the batch system, and the same for programs (None: there is none)."""
+    kind = kind_of(config.batch, environ)
+    if kind is None:
+        looked = "; ".join(f"{name}: {' '.join(commands)}" for name, commands in COMMANDS.items())
+        why = "the setting batch is none" if config.batch == "none" else f"not on PATH ({looked})"
+        step = "" if config.batch == "none" else "on a cluster: load its module, or set batch"
+        return [Check("batch system", State.OK, f"none: {why}; hpcdl works without one, on this machine", step)], None
+    system = detect(config.batch, environ, now=Clock(0.0).now, site=site)
+    assert system is not None  # kind_of said so
+    inside = bool(environ.get(INSIDE[kind]))
+    checks, about = _capabilities(system, needed=inside or config.batch != "auto" or config.pilots > 0)
+    allocation, check = _allocation(system, environ)
+    checks += [check, _pilots(config, site, kind)]
+    about["allocation"] = None if allocation is None else _allocation_row(allocation)
+    return checks, about
+
+
+def _capabilities(system: BatchSystem, *, needed: bool) -> tuple[list[Check], dict[str, Any]]:
+    about: dict[str, Any] = {"kind": system.kind, "answers": True}
+    try:
+        found = system.capabilities()
+    except BatchError as error:
+        found = Capabilities(system.kind, "", False)
+        about |= {"answers": False, **_row(found)}
+        state = State.FAIL if needed else State.WARN
+        step = "is this a node of the cluster? its commands must work here; or set batch: none"
+        return [Check("batch system", state, f"{system.kind}: {error}", step)], about
+    return list(_told(found)), about | _row(found)
+
+
+def _row(found: Capabilities) -> dict[str, Any]:
+    return {
+        "version": found.version,
+        "json": found.json,
+        "preemption": found.preemption,
+        "limits": dict(found.limits),
+        "queues": list(found.queues),
+        "commands": dict(found.commands),
+        "missing": list(found.missing),
+    }
+
+
+def _told(found: Capabilities) -> Iterator[Check]:
+    form = "JSON" if found.json else "text (no JSON)"
+    yield Check("batch system", State.OK, f"{found.kind} {found.version or 'of unknown version'}, read as {form}")
+    there = [name for name, here in found.commands.items() if here]
+    absent = [name for name, here in found.commands.items() if not here]
+    lacks = f"; not there: {', '.join(absent)}" if absent else ""
+    yield Check("batch commands", State.OK, f"{', '.join(there) or 'none'}{lacks}")
+    for line in found.missing:
+        yield Check("batch lacks", State.WARN, line, "nothing to do: hpcdl does without it, at that cost")
+    yield Check("preemption", State.OK, found.preemption or "none: what runs is not taken off its nodes")
+    if found.queues:
+        limits = {name: [f"{key} {value}".strip() for key, value in _of_queue(found, name)] for name in found.queues}
+        texts = [f"{name} ({', '.join(told)})" if told else name for name, told in limits.items()]
+        yield Check("queues", State.OK, "; ".join(texts))
+    else:
+        yield Check("queues", State.WARN, "none that you may use", "ask the admins which queue is yours")
+
+
+def _of_queue(found: Capabilities, queue: str) -> Iterator[tuple[str, str]]:
+    """The limits whose names say that they are this queue's: `QUEUE LIMIT`, or `queue QUEUE`."""
+    for name, value in found.limits.items():
+        if name == f"queue {queue}":
+            yield "", value
+        elif name.startswith(f"{queue} "):
+            yield name.removeprefix(f"{queue} "), value
+
+
+def _allocation(system: BatchSystem, environ: Mapping[str, str]) -> tuple[Allocation | None, Check]:
+    try:
+        found = system.allocation(environ)
+    except HalfAnAllocation as error:
+        step = "start hpcdl by the batch script itself, with all of its variables"
+        return None, Check("allocation", State.FAIL, str(error), step)
+    except BatchError as error:
+        return None, Check("allocation", State.WARN, str(error), "ask again in a while")
+    if found is None:
+        return None, Check("allocation", State.OK, "this process is in none")
+    gpus = "GPUs not told" if found.gpus is None else f"{count(found.gpus, 'GPU')} each"
+    until = "no end is known" if found.until is None else f"until {moment_text(found.until)}"
+    detail = f"batch job {found.id}: {fold_nodes(found.nodes)}, {gpus}, {until}"
+    if found.gpus == 0:
+        return found, Check("allocation", State.WARN, detail, "ask for GPUs: without any no job can start here")
+    if found.until is None:
+        step = "ask for a walltime: without its end nothing is saved ahead of it"
+        return found, Check("allocation", State.WARN, detail, step)
+    return found, Check("allocation", State.OK, detail)
+
+
+def _allocation_row(allocation: Allocation) -> dict[str, Any]:
+    return {
+        "id": allocation.id,
+        "nodes": list(allocation.nodes),
+        "gpus": allocation.gpus,
+        "until": allocation.until,
+        "started_at": allocation.started_at,
+        "queue": allocation.queue,
+        "here": allocation.here,
+    }
+
+
+def _pilots(config: Config, site: SiteFile, kind: str) -> Check:
+    if config.pilots == 0:
+        return Check("pilots", State.OK, "none is submitted: the setting pilots is 0", "set pilots: N to use holes")
+    try:
+        most = site.on(kind).pilots_max
+    except SiteError as error:
+        return Check("pilots", State.FAIL, str(error), SITE)
+    if config.site is None:
+        detail = f"{count(most, 'pilot')} at once, at most; no site file limits their queues and walltimes"
+        return Check("pilots", State.WARN, detail, SITE)
+    return Check("pilots", State.OK, f"{count(most, 'pilot')} at once, at most")

@@ -1,0 +1,164 @@
+"""`hpcdl holes` and `hpcdl pilots`: what idles in the batch system, and the batch jobs of ours that use it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.rows import connect, duration_text, moment_text
+from hpcdl.client import ApiError, DaemonAway, path_with
+from hpcdl.core.units import count, fold_nodes
+
+
+@click.command()
+@outputs
+@click.pass_context
+def holes(ctx: click.Context, output: Output) -> None:
+    """List what idles in the batch system, and until when no batch job can use it.
+
+    From the daemon's last look; without a daemon the batch system is asked now.
+    """
+    try:
+        answer = connect(ctx).get("/v1/holes", wait_s=30.0)
+    except DaemonAway:
+        answer = _looked_at(ctx.find_root().obj)
+    rows: list[Row] = answer["holes"]
+    if output is Output.JSON:
+        print_json(answer)
+    elif output is Output.QUIET:
+        print_ids([_nodes_of(row) for row in rows])
+    elif rows:
+        print_table(_HOLES, rows)
+    if output is not Output.JSON:
+        for trouble in (answer["batch"] or {}).get("troubles", ()):
+            say(f"the batch system does not answer as it should, this is what was seen before: {trouble}")
+        if answer["batch"] is None:
+            say(str(answer["notes"][0]))
+        elif not rows:
+            say("no holes: no node is idle, or a batch job is about to start on each that is")
+
+
+def _looked_at(home: Path) -> dict[str, Any]:
+    """As the API answers, by a look from here. Raises BatchError."""
+    from hpcdl.allocation.detect import detect
+    from hpcdl.config import load_config
+    from hpcdl.daemon.batchrows import hole_row
+    from hpcdl.daemon.clock import Clock
+    from hpcdl.sites import load_site
+
+    config = load_config(home)
+    clock = Clock(0.0)
+    site = load_site(config.site, config.pilots, home)
+    system = detect(config.batch, os.environ, now=clock.now, site=site)
+    if system is None:
+        note = "no batch system was found here: hpcdl doctor says what it looked for"
+        return {"holes": [], "at": None, "notes": [note], "batch": None}
+    found = system.holes(clock.now(), ())
+    return {
+        "holes": [hole_row(hole) for hole in found],
+        "at": clock.now(),
+        "notes": ["no daemon runs: the batch system was asked from here"],
+        "batch": {"kind": system.kind, "troubles": []},
+    }
+
+
+def _nodes_of(row: Row) -> str:
+    return fold_nodes(row["nodes"]) if row["nodes"] else count(row["count"], "node")
+
+
+def _until(row: Row) -> str:
+    return moment_text(row["until"]) or "nobody knows"
+
+
+_HOLES = (
+    Column("QUEUE", lambda row: str(row["queue"]) or "-"),
+    Column("NODES", _nodes_of, shrinks=True),
+    Column("GPUS", lambda row: "-" if row["gpus"] is None else f"{row['gpus']} {row['kind']}".strip()),
+    Column("UNTIL", _until),
+    Column("WHY", lambda row: str(row["why"]), shrinks=True),
+)
+
+
+class PilotId(click.IntRange):
+    """A pilot's number, as 3 or p3."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number. Fails with the next step."""
+        text = str(value).removeprefix("p")
+        if not (text.isascii() and text.isdigit() and len(text) <= 15):
+            self.fail(f"{str(value)[:40]!r} is not a pilot's number: hpcdl pilots lists them", param, ctx)
+        return int(text)
+
+
+@click.command()
+@click.option("-a", "--all", "every", is_flag=True, help="Those that are over, too.")
+@click.option("--cancel", is_flag=True, help="End the pilots ID...")
+@click.argument("numbers", nargs=-1, type=PilotId(min=1), metavar="[ID]...")
+@outputs
+@click.pass_context
+def pilots(ctx: click.Context, every: bool, cancel: bool, numbers: tuple[int, ...], output: Output) -> None:
+    """List the pilots, or those named: batch jobs that hpcdl submitted to hold nodes that idle.
+
+    None is submitted unless the setting `pilots` allows some.
+    """
+    if cancel and not numbers:
+        raise click.UsageError("--cancel needs the pilots' numbers: hpcdl pilots lists them", ctx)
+    client = connect(ctx)
+    errors: list[Row] = []
+    for number in dict.fromkeys(numbers) if cancel else ():
+        try:
+            client.request("POST", f"/v1/pilots/{number}/cancel", {})
+        except ApiError as error:
+            errors.append({"pilot": number, "error": str(error), "code": error.code})
+            say(str(error))
+        else:
+            if output is Output.TABLE:
+                print(escape(f"pilot p{number} is being cancelled"))
+    answer = client.get(path_with("/v1/pilots", all=1 if every or numbers else None))
+    rows: list[Row] = [row for row in answer["pilots"] if not numbers or row["id"] in numbers]
+    if output is Output.JSON:
+        print_json({**answer, "pilots": rows, **({"errors": errors} if cancel else {})})
+    elif output is Output.QUIET:
+        print_ids([f"p{row['id']}" for row in rows])
+    elif not cancel:
+        if rows:
+            print_table(_PILOTS, rows)
+        for note in answer["notes"]:
+            say(f"no more pilots: {note}")
+        if not rows and not answer["notes"]:
+            say("no pilots: nothing idles, or nothing waits" + ("" if every else " (hpcdl pilots --all: earlier ones)"))
+    if errors:
+        ctx.exit(1)
+
+
+def _asked(row: Row) -> str:
+    on = fold_nodes(row["nodes"]) or fold_nodes(row["asked"]["on"])
+    return on or count(row["asked"]["nodes"], "node")
+
+
+def _left(row: Row) -> str:
+    if row["how"]:
+        return "-"
+    if row["left_s"] is not None:
+        return duration_text(row["left_s"])
+    return f"of {duration_text(row['asked']['walltime_s'])}"
+
+
+def _detail(row: Row) -> str:
+    if row["how"]:
+        return str(row["how"])
+    told = (f"being cancelled: {row['cancelled']}" if row["cancelled"] else row["why"], row["reason"])
+    return "; ".join(str(each) for each in told if each)
+
+
+_PILOTS = (
+    Column("PILOT", lambda row: f"p{row['id']}"),
+    Column("BATCH JOB", lambda row: str(row["batch_id"]) or "-", right=True),
+    Column("STATE", lambda row: str(row["state"]), coloured=True),
+    Column("QUEUE", lambda row: str(row["queue"]) or "-"),
+    Column("NODES", _asked, shrinks=True),
+    Column("LEFT", _left, right=True),
+    Column("WHY", _detail, shrinks=True),
+)

@@ -1,0 +1,211 @@
+"""What `hpcdl doctor` looks at on this machine: Python, the folder, GPUs, the daemon, clocks."""
+
+import os
+import platform
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+
+from hpcdl import __version__
+from hpcdl.agent.folder import mount_of
+from hpcdl.client import Client, ClientError, DaemonAway
+from hpcdl.core.units import count, seconds_text
+from hpcdl.daemon.clock import Clock
+from hpcdl.gpu import discover
+from hpcdl.profiles import conf_folder
+from hpcdl.wire.access import NAME
+from hpcdl.wire.private import NotPrivate, open_private_folder
+
+SKEW_S = 5.0
+"""Clocks that are further apart confuse people who compare times; nothing in hpcdl is decided by another's clock."""
+
+FREE_MIB = 1024
+OLDEST = 1_704_067_200.0  # 2024: a clock before it was never set
+
+
+class State(StrEnum):
+    """FAIL: hpcdl cannot work so. WARN: it works, and something costs."""
+
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was looked at, what was found, and the next step, "" where none is needed."""
+
+    name: str
+    state: State
+    detail: str
+    next: str = ""
+
+
+def local_checks(home: Path) -> Iterator[Check]:
+    """All of this machine's, in the order in which one depends on the other."""
+    yield python()
+    yield packages()
+    yield from folder(home)
+    yield gpus()
+    yield daemon(home)
+    yield clock(home)
+
+
+def python() -> Check:
+    """This interpreter; hpcdl is not installed for one that is too old."""
+    return Check("python", State.OK, f"{platform.python_version()} ({sys.executable})")
+
+
+def packages() -> Check:
+    """hpcdl and what it needs."""
+    try:
+        needed = metadata.requires("hpcdl") or []
+    except metadata.PackageNotFoundError:
+        needed = []
+    names = [match[0] for each in needed if "extra ==" not in each and (match := re.match(r"[\w.-]+", each))]
+    versions, missing = [], []
+    for name in names:
+        try:
+            versions.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        step = f"{sys.executable} -m pip install {' '.join(missing)}"
+        return Check("packages", State.FAIL, f"missing: {', '.join(missing)}", step)
+    try:
+        conf_folder()
+    except FileNotFoundError as error:
+        return Check("packages", State.FAIL, str(error), "install hpcdl with pip, or run it from its checkout")
+    return Check("packages", State.OK, f"hpcdl {__version__}: {', '.join(versions) or 'requirements not recorded'}")
+
+
+def folder(home: Path) -> Iterator[Check]:
+    """HPCDL_HOME: whose it is, how full, and on what file system."""
+    other = "name another folder with --home or HPCDL_HOME"
+    try:
+        descriptor = open_private_folder(home)
+    except FileNotFoundError:
+        above = next(parent for parent in home.parents if parent.exists())
+        if not os.access(above, os.W_OK | os.X_OK):
+            yield Check("home", State.FAIL, f"{home} cannot be made: {above} is not writable", other)
+            return
+        yield Check("home", State.OK, f"{home} is made at the first start")
+    except (NotPrivate, OSError) as error:
+        yield Check("home", State.FAIL, str(error), other)
+        return
+    else:
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        os.close(descriptor)
+        if not os.access(home, os.W_OK | os.X_OK):
+            yield Check("home", State.FAIL, f"{home} is not writable (mode {mode:04o})", f"chmod 700 {home}")
+            return
+        yield Check("home", State.OK, f"{home}, yours alone (mode {mode:04o})")
+    yield file_system(home)
+
+
+def file_system(home: Path) -> Check:
+    """What the folder's file system means for the ledger and the lease."""
+    mount = mount_of(home)
+    place = next(each for each in (home, *home.parents) if each.exists())
+    free_mib = shutil.disk_usage(place).free >> 20
+    where = f"{mount.kind} on {mount.point}, {free_mib / 1024:.1f} GiB free"
+    if not _links(home):
+        return Check(
+            "file system", State.FAIL, f"{where}: no hard links, which the lease is made of", "set HPCDL_HOME elsewhere"
+        )
+    if free_mib < FREE_MIB:
+        return Check("file system", State.WARN, f"{where}: submits are refused when it is full", "free some of it")
+    if mount.kind in ("tmpfs", "ramfs"):
+        return Check(
+            "file system", State.WARN, f"{where}: all is lost when the machine boots", "set HPCDL_HOME elsewhere"
+        )
+    if mount.shared:
+        if "soft" in mount.options:
+            return Check(
+                "file system",
+                State.WARN,
+                f"{where}, mounted soft: what was written may be lost when the server is slow",
+                "set HPCDL_HOME elsewhere, or have it mounted hard",
+            )
+        told = "shared: seen from all nodes; only the daemon opens the ledger, and sockets are on each node's own disk"
+        return Check("file system", State.OK, f"{where} ({told})")
+    return Check(
+        "file system",
+        State.OK,
+        f"{where} (this machine's alone: a daemon whose agents are on other nodes needs a folder that all see)",
+    )
+
+
+def _links(home: Path) -> bool:
+    """Whether files may have two names there; True where there is no folder yet to try it in."""
+    if not home.is_dir():
+        return True
+    one, two = (home / f".doctor-{os.getpid()}-{number}" for number in (1, 2))
+    try:
+        os.close(os.open(one, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.link(one, two)
+    except OSError:
+        return False
+    finally:
+        for path in (one, two):
+            path.unlink(missing_ok=True)
+    return True
+
+
+def gpus() -> Check:
+    """Those of this machine."""
+    with closing(discover(None, Path())) as source:
+        found = source.list()
+        detail = source.detail
+    if not found:
+        step = "on a login node that is right; hpcdl daemon start --emulate-gpus N tries hpcdl out without any"
+        return Check("gpus", State.WARN, f"none: {detail}", step)
+    names = sorted({gpu.name for gpu in found})
+    return Check("gpus", State.OK, f"{count(len(found), 'GPU')} by {source.name}: {', '.join(names)}")
+
+
+def daemon(home: Path) -> Check:
+    """Whether one answers."""
+    try:
+        with Client(home, patience_s=0.0) as client:
+            answer = client.get("/v1/status")["daemon"]
+    except DaemonAway as error:
+        if (home / NAME).exists():
+            return Check("daemon", State.WARN, str(error), "hpcdl daemon start, or go on in the next allocation")
+        return Check("daemon", State.OK, f"none runs for {home}", "hpcdl daemon start")
+    except ClientError as error:
+        return Check("daemon", State.FAIL, str(error), f"hpcdl daemon stop, then remove {home / NAME}")
+    version = "" if answer["version"] == __version__ else f", of hpcdl {answer['version']}"
+    up = f"up for {seconds_text(answer['since_s'])}"
+    detail = f"pid {answer['pid']} on {answer['host']}, {up}{version}"
+    if version:
+        return Check("daemon", State.WARN, detail, "use the same hpcdl: stop it and start it again")
+    return Check("daemon", State.OK, detail)
+
+
+def clock(home: Path) -> Check:
+    """This machine's against that of the folder's file server."""
+    now = Clock(0.0).now()
+    if now < OLDEST:
+        return Check("clock", State.FAIL, "it was never set", "have the time set: certificates depend on it")
+    if not home.is_dir():
+        return Check("clock", State.OK, "set")
+    path = home / f".doctor-{os.getpid()}-clock"
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        skew = path.stat().st_mtime - Clock(0.0).now()
+    except OSError as error:
+        return Check("clock", State.WARN, f"{home}: {error.strerror}", "see the check `home`")
+    finally:
+        path.unlink(missing_ok=True)
+    if abs(skew) > SKEW_S:
+        detail = f"the file server's clock is {seconds_text(abs(skew))} {'ahead' if skew > 0 else 'behind'}"
+        return Check("clock", State.WARN, detail, "tell the admins; hpcdl goes by durations, only shown times differ")
+    return Check("clock", State.OK, "set, and like that of the file system")

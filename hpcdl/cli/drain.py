@@ -1,0 +1,71 @@
+"""`hpcdl drain` and `undrain`: nodes that jobs are to leave."""
+
+from urllib.parse import quote
+
+import click
+
+from hpcdl.cli.moments import moment
+from hpcdl.cli.output import Output, Row, escape, outputs, print_ids, print_json, say
+from hpcdl.cli.rows import connect
+from hpcdl.client import ApiError
+from hpcdl.daemon.clock import Clock
+
+NODES = click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+
+
+def _at(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    now = Clock(0.0).now()
+    try:
+        at = moment(value.strip(), now)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{value!r} is no time: give +2h, 18:30 or 2026-05-01T08:00", ctx, param) from None
+    if at < now:
+        raise click.BadParameter(f"{value!r} is past: without --at they are left now", ctx, param)
+    return at
+
+
+def _tell(ctx: click.Context, nodes: tuple[str, ...], body: Row, done: str, output: Output) -> None:
+    client = connect(ctx)
+    rows: list[Row] = []
+    errors: list[Row] = []
+    for node in dict.fromkeys(nodes):
+        try:
+            rows += client.request("POST", f"/v1/nodes/{quote(node, safe='')}/drain", body)["nodes"]
+        except ApiError as error:
+            errors.append({"node": node, "error": str(error), "code": error.code})
+            say(str(error))
+    if output is Output.JSON:
+        print_json({"nodes": rows, "errors": errors})
+    elif output is Output.QUIET:
+        print_ids([row["name"] for row in rows])
+    else:
+        for row in rows:
+            print(escape(f"node {row['name']} {done}"))
+    if errors:
+        ctx.exit(1)
+
+
+@click.command()
+@NODES
+@click.option("--at", callback=_at, metavar="TIME", help="Not now: they go at this time (+2h, 18:30, a date).")
+@click.option("--reason", default="", metavar="TEXT", help="What users are told.")
+@outputs
+@click.pass_context
+def drain(ctx: click.Context, nodes: tuple[str, ...], at: float | None, reason: str, output: Output) -> None:
+    """Have jobs leave nodes, and start nothing there: elastic ones go on without them, others are suspended.
+
+    With --at, policies only know that the nodes go then.
+    """
+    body: Row = {"now": at is None, "until": at, "reason": reason}
+    _tell(ctx, nodes, body, "is being left" if at is None else "goes, and jobs are planned so", output)
+
+
+@click.command()
+@NODES
+@outputs
+@click.pass_context
+def undrain(ctx: click.Context, nodes: tuple[str, ...], output: Output) -> None:
+    """Give drained nodes to jobs again."""
+    _tell(ctx, nodes, {"now": False, "until": None, "reason": ""}, "may have jobs again", output)

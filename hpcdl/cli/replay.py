@@ -1,0 +1,339 @@
+"""`hpcdl replay`: an idle trace under a policy over nodes, with the daemon's own Controller; BFTrainer's section 5."""
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdl.cli.numbers import Finite
+from hpcdl.cli.output import (
+    Column,
+    Output,
+    escape,
+    outputs,
+    print_fields,
+    print_ids,
+    print_json,
+    print_table,
+    progress,
+    say,
+)
+
+if TYPE_CHECKING:
+    from hpcdl.sim.replay import Case, Idle, Model, Outcome
+    from hpcdl.sim.replay.counted import Counted
+    from hpcdl.sim.replay.studies import Study
+
+_STUDIES = ("t-fwd", "diverse", "parallel", "scale", "costs")
+_MOST_DONE = 1e5
+_SECONDS = Finite(min=0, max=1e6)
+
+
+class _Horizon(click.ParamType["float | _Adaptive"]):
+    """Seconds above 0, or `adaptive` (None)."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "adaptive" or isinstance(value, _Adaptive):
+            return _Adaptive()
+        try:
+            seconds = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number of seconds nor adaptive", param, ctx)
+        if not (math.isfinite(seconds) and 0 < seconds <= 1e6):
+            self.fail(f"{value} must be above 0 and up to 1e6 seconds, or adaptive", param, ctx)
+        return seconds
+
+
+class _Adaptive:
+    """T_fwd follows the gaps between the changes of the set of nodes."""
+
+
+@click.command()
+@click.argument("trace", type=click.Path(dir_okay=False, path_type=Path), metavar="TRACE.csv[.gz]")
+@click.option(
+    "-p", "--policy", default="bftrainer", show_default=True, metavar="NAME", help="bftrainer, equal-share, .."
+)
+@click.option("-m", "--model", default="ShuffleNet", show_default=True, metavar="NAME",
+              help="What the trainers train: a model of the curves, or table2 for all of them in turn.")  # fmt: skip
+@click.option("--curves", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Thousand samples/s by nodes, a column for each model.  [default: Table 2]")  # fmt: skip
+@click.option("--parallel", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N",
+              help="Trainers that are active at a time.")  # fmt: skip
+@click.option(
+    "--scale-up", type=_SECONDS, default=20.0, show_default=True, metavar="S", help="Cost of a start or growth."
+)
+@click.option(
+    "--scale-down", type=_SECONDS, default=5.0, show_default=True, metavar="S", help="Cost of giving nodes up."
+)
+@click.option("--t-fwd", type=_Horizon(), default="120", show_default=True, metavar="S",
+              help="Forward-looking time; adaptive: from the gaps between changes.")  # fmt: skip
+@click.option("--hours", type=Finite(min=0, max=87_840, min_open=True), metavar="H",
+              help="The first hours of the trace.  [default: all]")  # fmt: skip
+@click.option("--accounting", type=click.Choice(("paper", "stall")), default="paper", show_default=True,
+              help="Rescales cost R x f(C) samples and no time; or R seconds.")  # fmt: skip
+@click.option(
+    "--objective", default="efficiency", show_default=True, metavar="NAME", help="What the policy is to aim for."
+)
+@click.option("--samples", type=Finite(1, 2**53), default=130e6, metavar="N",
+              help="Samples of each trainer.  [default: 130e6]")  # fmt: skip
+@click.option("--nodes", default="1:64", show_default=True, metavar="MIN:MAX", help="Nodes of each trainer.")
+@click.option("--check", is_flag=True, help="Also replay it by counts alone, without the Controller, and compare.")
+@click.option("--study", metavar="NAME", help=f"{', '.join(_STUDIES)} or all: figures 7 to 16, Tables 3 and 4.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="The HTML file to draw into.")  # fmt: skip
+@outputs
+@click.pass_context
+def replay(ctx: click.Context, /, output: Output, **options: Any) -> None:
+    """Replay a trace of idle nodes with an endless queue of elastic trainers.
+
+    How well would a policy have used the holes? U is the samples that were processed over what the same trainers do on
+    the mean number of nodes if these never change.
+
+    hpcdl replay idle.csv.gz --policy bftrainer --model ShuffleNet --report replay.html
+    """
+    from hpcdl.cli.files import check_folder
+    from hpcdl.sim.replay import read_idle
+
+    asked = _Asked(**options)
+    base, models = _case(ctx, asked)
+    if asked.report is not None:
+        check_folder(asked.report)  # before the work, not after it
+    idle = read_idle(asked.trace, asked.hours)
+    _check_length(ctx, idle, base)
+    if asked.study is None:
+        problems = _one(output, asked, idle, base)
+    else:
+        problems = _studies(ctx, output, asked, idle, base, models)
+    for problem in problems:
+        say(problem)
+    if problems:
+        ctx.exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The options of the command."""
+
+    trace: Path
+    policy: str
+    model: str
+    curves: Path | None
+    parallel: int
+    scale_up: float
+    scale_down: float
+    t_fwd: float | _Adaptive
+    hours: float | None
+    accounting: str
+    objective: str
+    samples: float
+    nodes: str
+    check: bool
+    study: str | None
+    report: Path | None
+
+
+def _case(ctx: click.Context, asked: _Asked) -> "tuple[Case, tuple[Model, ...]]":
+    """What is to be replayed, and all models that there are. UsageError for what cannot be."""
+    from hpcdl.core.intake import OBJECTIVES
+    from hpcdl.core.units import parse_range
+    from hpcdl.policies import all_policies
+    from hpcdl.sim.replay import Case, chosen, read_models, table2
+    from hpcdl.sim.workload import WorkloadError
+
+    names = all_policies().names()
+    if asked.policy not in names:
+        raise click.BadParameter(
+            f"no policy {asked.policy!r}; there are {', '.join(names)}", ctx, param_hint="'--policy'"
+        )
+    if asked.objective not in OBJECTIVES:
+        what = f"no objective {asked.objective!r}; there are {', '.join(OBJECTIVES)}"
+        raise click.BadParameter(what, ctx, param_hint="'--objective'")
+    if asked.samples != int(asked.samples):
+        raise click.BadParameter(f"{asked.samples:g} is not a whole number", ctx, param_hint="'--samples'")
+    try:
+        fewest, most = parse_range(asked.nodes)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param_hint="'--nodes'") from None
+    models = table2() if asked.curves is None else read_models(asked.curves)
+    try:
+        case = Case(
+            models=chosen(asked.model, models),
+            policy=asked.policy,
+            parallel=asked.parallel,
+            scale_up_s=asked.scale_up,
+            scale_down_s=asked.scale_down,
+            t_fwd_s=None if isinstance(asked.t_fwd, _Adaptive) else asked.t_fwd,
+            accounting=asked.accounting,
+            objective=asked.objective,
+            samples=int(asked.samples),
+            fewest=fewest,
+            most=most if most is not None else 64,
+        )
+    except WorkloadError as error:
+        raise click.UsageError(str(error), ctx) from None
+    return case, models
+
+
+def _check_length(ctx: click.Context, idle: "Idle", case: "Case") -> None:
+    """UsageError where the trainers would be done so often that the replay would never end."""
+    fastest = max(rate / nodes for model in case.models for nodes, rate in model.points)
+    most = fastest * idle.node_hours * 3600.0
+    if most / case.samples > _MOST_DONE:
+        what = f"up to {most / case.samples:.2g} trainers would be done: give {most / _MOST_DONE:.2g} or more"
+        raise click.BadParameter(what, ctx, param_hint="'--samples'")
+
+
+# --- one replay ------------------------------------------------------------------------------------------------------
+
+
+def _one(output: Output, asked: _Asked, idle: "Idle", case: "Case") -> tuple[str, ...]:
+    from hpcdl.counts import prepare
+    from hpcdl.sim.replay import replayed
+
+    prepare()  # before the first decision is timed
+    other = None
+    if asked.check:
+        from hpcdl.sim.replay.counted import counted
+
+        other = counted(idle, case)
+    outcome = replayed(idle, case, _hours(idle, case.policy))
+    if asked.report is not None:
+        _draw(asked.report, outcome, ())
+    if output is Output.JSON:
+        value = outcome.to_json()
+        print_json(value if other is None else value | {"check": _by_counts(other)})
+    elif output is Output.QUIET:
+        print_ids([f"{outcome.U:.4f}"])
+    else:
+        _print(outcome, other)
+        _wrote(asked.report)
+    return outcome.problems
+
+
+def _by_counts(other: "Counted") -> dict[str, Any]:
+    return {
+        "U": other.U,
+        "bound_U": other.bound_U,
+        "samples": other.samples,
+        "rescale_loss": other.rescale_loss,
+        "preemption_loss": other.preemption_loss,
+        "decisions": other.decisions,
+        "completed": other.completed,
+    }
+
+
+def _of(figures: dict[str, float]) -> str:
+    return f"{_share(figures['U'])} of {_share(figures['bound_U'])}"
+
+
+def _print(outcome: "Outcome", other: "Counted | None") -> None:
+    case, idle, values = outcome.case, outcome.idle, outcome.to_json()
+    names = ", ".join(model.name for model in case.models)
+    print(escape(f"Simulated: {case.parallel} trainers ({names}) on idle nodes under {case.policy}, {case.objective}."))
+    print()
+    one = len(case.models) == 1
+    print_fields(
+        [
+            ("U", f"{_share(outcome.U)} of {_share(outcome.bound_U)} that are possible"),
+            *(("" if one else name.replace("_", " "), _of(values[name])) for name in ("by_efficiency", "by_samples")),
+            ("by counts", "" if other is None else f"{_share(other.U)} of {_share(other.bound_U)}"),
+            ("time", f"{values['hours']:.4g} h, {values['events']} events"),
+            ("idle nodes", f"{idle.mean:.1f} on average, {_share(outcome.used_share)} of their time used"),
+            ("samples", f"{outcome.samples:.4g}, {outcome.completed} trainers done"),
+            ("rescales", f"{outcome.rescales}, which cost {outcome.rescale_loss:.4g} samples"),
+            ("preemptions", f"{outcome.preemptions}, which cost {outcome.preemption_loss:.4g} samples"),
+            ("decisions", _decisions(values["decisions"])),
+        ]
+    )
+
+
+def _decisions(values: Any) -> str:
+    return f"{values['count']}, p50 {values['p50_ms']:.2f} ms, p99 {values['p99_ms']:.2f} ms"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+def _hours(idle: "Idle", name: str) -> Callable[[float], None] | None:
+    """A line on a terminal that is written over: long work shows where it is."""
+    if not sys.stderr.isatty():
+        return None
+    all_hours = idle.end_s / 3600
+
+    def show(hours: float) -> None:
+        text = f"{name}: {hours:.0f} of {all_hours:.0f} h" if hours < all_hours - 1 else ""
+        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+
+    return show
+
+
+# --- studies ---------------------------------------------------------------------------------------------------------
+
+
+def _studies(
+    ctx: click.Context, output: Output, asked: _Asked, idle: "Idle", base: "Case", models: "tuple[Model, ...]"
+) -> tuple[str, ...]:
+    from hpcdl.sim.replay.studies import studied
+
+    names = list(dict.fromkeys(part.strip() for part in str(asked.study).split(",") if part.strip()))
+    names = list(_STUDIES) if names == ["all"] else names
+    unknown = [name for name in names if name not in _STUDIES]
+    if unknown or not names:
+        what = f"{asked.study!r}: there are {', '.join(_STUDIES)}, and all"
+        raise click.BadParameter(what, ctx, param_hint="'--study'")
+    if asked.check:
+        raise click.UsageError("--check is of one replay, not of studies", ctx)
+    if len(base.models) > 1:
+        base = replace(base, models=models[:1])  # studies of several models take them all anyway
+    studies, problems = studied(names, idle, base, models, progress())
+    if asked.report is not None:
+        _draw(asked.report, None, studies)
+    if output is Output.JSON:
+        print_json({"simulated": True, "studies": [study.to_json() for study in studies]})
+    elif output is Output.QUIET:
+        print_ids([study.name for study in studies])
+    else:
+        for study in studies:
+            _table(study)
+        _wrote(asked.report)
+    return problems
+
+
+def _table(study: "Study") -> None:
+    from hpcdl.sim.replay.page import cells_of
+
+    header, rows = cells_of(study)
+    print(f"{escape(study.title)}\n")
+    columns = [Column(title.upper(), _at(place), right=place >= len(study.rows[0].label)) for place, title in
+               enumerate(header)] if study.rows else []  # fmt: skip
+    print_table(columns, [{"cells": row} for row in rows])
+    for text in study.notes:
+        print(f"  {escape(text)}")
+    print()
+
+
+def _at(place: int) -> Callable[[Any], str]:
+    def cell(row: Any) -> str:
+        text: str = row["cells"][place]
+        return text
+
+    return cell
+
+
+def _draw(target: Path, outcome: "Outcome | None", studies: "Sequence[Study]") -> None:
+    from hpcdl.cli.files import replace_file
+    from hpcdl.sim.replay.page import replay_page
+
+    replace_file(target, replay_page(outcome, studies))
+
+
+def _wrote(target: Path | None) -> None:
+    if target is not None:
+        print(f"\nwrote {escape(str(target))}")

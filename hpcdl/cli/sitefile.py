@@ -1,0 +1,221 @@
+"""`hpcdl doctor --site`: what the batch system tells of its limits, written as a site file for its user to complete."""
+
+import getpass
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from hpcdl.allocation.detect import detect
+from hpcdl.batch import BatchError, Completed, run
+from hpcdl.cli.batchchecks import read_settings
+from hpcdl.cli.output import Output, escape, print_ids, print_json, say
+from hpcdl.core.units import count, seconds_text
+from hpcdl.daemon.clock import Clock
+from hpcdl.sites import read_site
+from hpcdl.wire.private import make_private_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A partition or queue as the file has it. `usable`: batch jobs of this user start there. `told`: for people."""
+
+    name: str
+    usable: bool
+    walltime_s: float | None = None
+    nodes_max: int | None = None
+    told: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the batch system tells. `jobs_max`: batch jobs that this user may have, None where nobody says; `notes`:
+    for people, a line each.
+    """
+
+    kind: str
+    version: str
+    cluster: str
+    queues: tuple[Queue, ...]
+    jobs_max: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | None, output: Output) -> None:
+    """Asks, writes, and says where. Raises ClickException, BatchError."""
+    config, site, checks = read_settings(home)
+    if checks[0].state == "FAIL":
+        raise click.ClickException(checks[0].detail)
+    system = detect(config.batch, os.environ, now=Clock(0.0).now, site=site)
+    if system is None:
+        raise click.ClickException("no batch system was found here: hpcdl doctor says what it looked for")
+    told = _ask(system.kind)
+    name = name or re.sub(r"[^a-z0-9._-]+", "-", told.cluster.lower()).strip("-.") or told.kind
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise click.ClickException(f"{name!r} is no site's name: letters, digits, . _ - only")
+    text = site_text(told)
+    if target is not None and str(target) == "-":
+        print(text, end="")
+        return
+    path = target or home / "sites" / f"{name}.yaml"
+    if target is None:
+        make_private_folder(path.parent)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise click.ClickException(f"{path} is there already: move it away, or name another with --output") from None
+    read_site(path)
+    if output is Output.JSON:
+        queues = [
+            {"name": each.name, "usable": each.usable, "walltime_s": each.walltime_s, "nodes_max": each.nodes_max}
+            for each in told.queues
+        ]
+        print_json({"site": {"file": str(path), "kind": told.kind, "queues": queues, "jobs_max": told.jobs_max}})
+    elif output is Output.QUIET:
+        print_ids([path])
+    else:
+        print(escape(f"wrote {path}: {told.kind} {told.version}, queues {', '.join(_usable(told)) or 'none'}"))
+        chosen = name if target is None else str(path)
+        say(f"read it, add what is charged and your account, then set site: {chosen} and pilots: N")
+
+
+def _usable(told: Told) -> list[str]:
+    return [queue.name for queue in told.queues if queue.usable]
+
+
+def site_text(told: Told) -> str:
+    """The file."""
+    usable = [queue for queue in told.queues if queue.usable]
+    walltimes = [queue.walltime_s for queue in usable]
+    nodes = [queue.nodes_max for queue in usable]
+    longest = None if None in walltimes else max((each for each in walltimes if each is not None), default=None)
+    largest = None if None in nodes else max((each for each in nodes if each is not None), default=None)
+    lines = [
+        f"# {told.kind} {told.version}{f' of {told.cluster}' if told.cluster else ''}, as its commands tell it.",
+        "# conf/sites/example.yaml of hpcdl has every key. Queues, with what holds there:",
+        *(f"#   {line}" for queue in told.queues for line in _of(queue)),
+        *(f"# {note}" for note in told.notes),
+        "",
+        f"kind: {told.kind}",
+        "",
+        "# No batch system tells what is charged: ask, and write it here.",
+        "charge: not known",
+        "",
+        "# Those that batch jobs of yours may start in. Leave those that are for something else.",
+        f"queues: {json.dumps([queue.name for queue in usable])}",
+        "",
+        "# Batch jobs at once." + ("" if told.jobs_max else " The batch system tells no limit."),
+        f"pilots_max: {told.jobs_max if told.jobs_max is not None else 10_000}",
+        "",
+        "# Nodes of one pilot, and of all together; the queues' own limits hold beside these.",
+        f"nodes_max: {'null' if largest is None else largest}",
+        "nodes_total: null",
+        "",
+        "# Seconds. Shorter pilots do not pay: most of them would be start-up and the save at the end.",
+        "walltime_min_s: 600" if longest is None or longest >= 600 else f"walltime_min_s: {longest:g}",
+        f"walltime_max_s: {'null' if longest is None else f'{longest:g}'}",
+        "margin_s: 60",
+        "patience_s: 120",
+        "",
+        "# What each submission needs here: " + ('["-P", "PROJECT"]' if told.kind == "lsf" else '["--account=NAME"]'),
+        "options: []",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _of(queue: Queue) -> Iterator[str]:
+    told = [
+        "" if queue.usable else "not for your batch jobs",
+        "no limit of time" if queue.walltime_s is None else f"at most {seconds_text(queue.walltime_s)}",
+        "" if queue.nodes_max is None else f"at most {count(queue.nodes_max, 'node')}",
+        *queue.told,
+    ]
+    yield f"{queue.name}: {', '.join(each for each in told if each)}"
+
+
+def _ask(kind: str) -> Told:
+    return _slurm() if kind == "slurm" else _lsf()
+
+
+def _out(argv: list[str]) -> str:
+    done: Completed = run(argv)
+    if done.code != 0:
+        raise BatchError(" ".join(done.err.split())[:200] or f"{argv[0]} ended with exit code {done.code}")
+    return done.out
+
+
+def _slurm() -> Told:
+    from hpcdl.slurm import site
+
+    config = site.parse_config(_out(site.config_argv()))
+    queues = []
+    for part in site.parse_partitions(_out(site.partitions_argv())):
+        told = [f"preemption {part.preemption}" if part.preemption else "", "the default" if part.default else ""]
+        if part.preemption not in ("", "OFF"):
+            told.append(f"grace {seconds_text(part.grace_s)}" if part.grace_s else "no grace")
+        queues.append(
+            Queue(part.name, part.open, part.walltime_s, part.nodes_max, tuple(each for each in told if each))
+        )
+    version, cluster = config.get("SLURM_VERSION", ""), config.get("ClusterName", "")
+    jobs_max, notes = _accounted() if _has_accounting(config) else (None, ("No accounting: no limits of users.",))
+    return Told("slurm", version, cluster, tuple(queues), jobs_max, notes)
+
+
+def _has_accounting(config: dict[str, str]) -> bool:
+    kept = config.get("AccountingStorageType", "") not in ("", "accounting_storage/none")
+    return kept and shutil.which("sacctmgr") is not None
+
+
+def _accounted() -> tuple[int | None, tuple[str, ...]]:
+    """Batch jobs that this user may have, by associations and QOS; and what was found of each."""
+    mine = ["user=" + getpass.getuser(), "format=Account,MaxSubmit,MaxJobs,QOS"]
+    try:
+        associations = _out(["sacctmgr", "--noheader", "--parsable2", "show", "associations", *mine])
+        qos = _out(
+            ["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=Name,MaxSubmitPU,MaxJobsPU,MaxWall"]
+        )
+    except BatchError as error:
+        return None, (f"sacctmgr: {error}",)
+    return limits_of(associations, qos)
+
+
+def limits_of(associations: str, qos: str) -> tuple[int | None, tuple[str, ...]]:
+    """From what sacctmgr prints: the largest number of batch jobs that some account or QOS of the user allows."""
+    notes, most, names = [], list[int](), set[str]()
+    for line in associations.splitlines():
+        account, submit, jobs, allowed = [*line.split("|"), "", "", "", ""][:4]
+        names.update(name for name in allowed.split(",") if name)
+        if submit or jobs:
+            notes.append(f"account {account}: {submit or 'any number of'} batch jobs, {jobs or 'all'} running")
+        most += [int(each) for each in (submit, jobs) if each.isdigit()][:1]
+    for line in qos.splitlines():
+        name, submit, jobs, wall = [*line.split("|"), "", "", "", ""][:4]
+        if (names and name not in names) or not (submit or jobs or wall):
+            continue
+        notes.append(
+            f"QOS {name}: {submit or 'any number of'} batch jobs, {jobs or 'all'} running, walltime {wall or 'any'}"
+        )
+        most += [int(each) for each in (submit, jobs) if each.isdigit()][:1]
+    return max(most, default=None), tuple(notes)
+
+
+def _lsf() -> Told:
+    from hpcdl.lsf import queues, text
+
+    version, cluster = text.parse_lsid(_out(["lsid"])) if shutil.which("lsid") else ("", "")
+    printed = _out(queues.bqueues_argv())
+    found = tuple(
+        Queue(queue.name, queue.open, queue.run_limit_s, None, (queue.kind,) if queue.kind else ())
+        for queue in queues.parse_bqueues_long(printed)
+    )
+    limits = re.findall(
+        r"^QUEUE: *(\S+)[\s\S]*?^ *PRIO +NICE +STATUS +MAX +JL/U[^\n]*\n *\S+ +\S+ +\S+ +\S+ +(\d+)", printed, re.M
+    )
+    notes = tuple(f"{name}: at most {slots} slots of yours at once" for name, slots in limits)
+    return Told("lsf", version, cluster, found, None, notes)

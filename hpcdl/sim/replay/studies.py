@@ -1,0 +1,210 @@
+"""The studies of BFTrainer's section 5: replays that differ in one thing, beside what the paper prints."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hpcdl.counts import prepare
+from hpcdl.sim.replay.case import Case
+from hpcdl.sim.replay.idle import HOUR_S, Idle, idle_of
+from hpcdl.sim.replay.models import Model
+from hpcdl.sim.replay.printed import Printed, printed
+from hpcdl.sim.replay.replayed import replayed
+
+T_FWDS = (10.0, 20.0, 40.0, 60.0, 80.0, 120.0, 170.0, 200.0, 240.0, 300.0)
+FEW_T_FWDS = (20.0, 60.0, 120.0, 300.0)
+PARALLEL = (5, 10, 15, 20, 25, 30, 35)
+FACTORS = (1, 2, 3, 4, 6, 8, 10)
+SCALE_HOURS = 60.0
+"""As in section 5.4.1: the first hours of the trace."""
+
+BEST_T_FWD_S = 120.0
+
+_KEPT = (
+    "U", "bound_U", "by_efficiency", "rescale_cost_per_event", "return_per_event", "return_on_investment",
+    "preempted_share", "rescale_loss", "preemption_loss", "used_share", "node_hours_per_trainer", "completed",
+    "rescales", "preemptions", "samples", "runtime_h",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A replay of a study. `label`: what is special about it; `hours`: only so many, None: all of the trace."""
+
+    label: Mapping[str, Any]
+    case: Case
+    hours: float | None = None
+    windows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRow:
+    """`label`: what the replay is of; `figures`: ours, named as in Outcome.to_json; `paper`: what it prints of them."""
+
+    label: Mapping[str, Any]
+    figures: Mapping[str, Any]
+    paper: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**self.label, **self.figures, "paper": dict(self.paper)}
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Rows, and notes on what is compared."""
+
+    name: str
+    title: str
+    rows: tuple[StudyRow, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        rows = [row.to_json() for row in self.rows]
+        return {"study": self.name, "title": self.title, "rows": rows, "notes": list(self.notes)}
+
+
+def t_fwds(base: Case, models: Sequence[Model]) -> list[Planned]:
+    """Figures 7 to 11: horizons of the optimisation, and the equal split, which has none."""
+    cases = [
+        Planned({"policy": "bftrainer", "t_fwd_s": seconds}, replace(base, policy="bftrainer", t_fwd_s=seconds))
+        for seconds in (*T_FWDS, None)
+    ]
+    cases = [replace(each, windows=each.case.t_fwd_s == BEST_T_FWD_S) for each in cases]
+    equal = replace(base, policy="equal-share", t_fwd_s=BEST_T_FWD_S)
+    return [*cases, Planned({"policy": "equal-share", "t_fwd_s": None}, equal, windows=True)]
+
+
+def diverse(base: Case, models: Sequence[Model]) -> list[Planned]:
+    """Figures 12 and 13: all models in turn, under both objectives."""
+    return [
+        Planned(
+            {"objective": objective, "t_fwd_s": seconds},
+            replace(base, models=tuple(models), objective=objective, t_fwd_s=seconds),
+        )
+        for objective in ("throughput", "efficiency")
+        for seconds in FEW_T_FWDS
+    ]
+
+
+def parallel(base: Case, models: Sequence[Model]) -> list[Planned]:
+    """Tables 3 and 4, figure 14: how many trainers are active."""
+    return [
+        Planned(
+            {"objective": objective, "parallel": many},
+            replace(base, models=tuple(models), objective=objective, parallel=many),
+        )
+        for objective in ("throughput", "efficiency")
+        for many in PARALLEL
+    ]
+
+
+def scale(base: Case, models: Sequence[Model]) -> list[Planned]:
+    """Figure 15: each model by itself."""
+    return [Planned({"model": model.name}, replace(base, models=(model,)), SCALE_HOURS) for model in models]
+
+
+def costs(base: Case, models: Sequence[Model]) -> list[Planned]:
+    """Figure 16: dearer rescales."""
+    up_s, down_s = base.scale_up_s, base.scale_down_s
+    return [
+        Planned({"factor": factor}, replace(base, scale_up_s=factor * up_s, scale_down_s=factor * down_s))
+        for factor in FACTORS
+    ]
+
+
+_Plan = Callable[[Case, Sequence[Model]], list[Planned]]
+
+_T_FWD = (
+    "preempted_share: events of the trace that are followed by a preemption within T_fwd (figure 7a). "
+    "rescale_cost_per_event: samples of R x f(C) for the rescales that the policy chose (figure 7b). "
+    "return_on_investment: samples for one of them (figure 8)."
+)
+_DIVERSE = (
+    "U counts samples, whatever they are of; U by efficiency counts each as the time that one node needs for it, "
+    "which is what the objective efficiency aims for."
+)
+_PARALLEL = (
+    "Mean hours from the first start of a trainer to its end, of those that ended. The paper's 1,000 trainers arrive "
+    "by a Poisson process; here the queue never ends."
+)
+_SCALE = f"The first {SCALE_HOURS:g} hours, as in the paper."
+
+STUDIES: dict[str, tuple[str, _Plan, str]] = {
+    "t-fwd": ("The forward-looking time (figures 7 to 11)", t_fwds, _T_FWD),
+    "diverse": ("Diverse trainers under both objectives (figures 12 and 13)", diverse, _DIVERSE),
+    "parallel": ("The maximum of parallel trainers (Tables 3 and 4, figure 14)", parallel, _PARALLEL),
+    "scale": ("Models that scale differently (figure 15)", scale, _SCALE),
+    "costs": ("Dearer rescales (figure 16)", costs, "Both costs are multiplied."),
+}
+"""Study -> title, its replays, what is to be known about them."""
+
+Told = Callable[[str], None]
+
+
+def studied(
+    names: Sequence[str], idle: Idle, base: Case, models: Sequence[Model], progress: Told | None = None
+) -> tuple[tuple[Study, ...], tuple[str, ...]]:
+    """These studies, and what went wrong, one line each. `base`: what does not differ; `models`: of the diverse ones.
+
+    `progress`: is told what is ready. As many replays at a time as there are processors.
+    """
+    told = progress or (lambda _: None)
+    jobs = [(name, place, each) for name in names for place, each in enumerate(STUDIES[name][1](base, models))]
+    made: dict[tuple[str, int], StudyRow] = {}
+    problems: list[str] = []
+    with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(jobs))) as pool:
+        running = {pool.submit(_row, idle, each): (name, place, each) for name, place, each in jobs}
+        told(f"{len(jobs)} replays")
+        for ready in as_completed(running):
+            name, place, each = running[ready]
+            try:
+                row = ready.result()
+                made[name, place] = replace(row, paper=_paper(name, each, printed()))
+                problems += [f"{name}, {_words(each.label)}: {text}" for text in row.figures["problems"]]
+            except Exception as error:  # what the others took minutes for is not thrown away
+                problems.append(f"{name}, {_words(each.label)}: {error}")
+            told(f"{name}, {_words(each.label)} is ready, {len(jobs) - len(made)} to go")
+    found = []
+    for name in names:
+        title, _, note = STUDIES[name]
+        rows = tuple(made[name, place] for of, place, _ in jobs if of == name and (name, place) in made)
+        found.append(Study(name, title, rows, (note,)))
+    return tuple(found), tuple(problems)
+
+
+def _row(idle: Idle, planned: Planned) -> StudyRow:
+    if planned.hours is not None and planned.hours * HOUR_S < idle.end_s:
+        idle = idle_of(idle.spells, planned.hours)
+    prepare()
+    outcome = replayed(idle, planned.case)
+    values = outcome.to_json()
+    figures = {key: values[key] for key in (*_KEPT, "problems")}
+    if planned.windows:
+        figures["windows"] = values["windows"]
+    return StudyRow(planned.label, figures)
+
+
+def _words(label: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {'adaptive' if value is None else value}" for key, value in label.items())
+
+
+def _paper(name: str, planned: Planned, known: Sequence[Printed]) -> dict[str, Any]:
+    """What the paper prints for a replay, by the keys of the figures."""
+    case, found = planned.case, dict[str, Any]()
+    at = case.parallel if name == "parallel" else case.t_fwd_s
+    for each in known:
+        if each.policy != case.policy or each.study != name:
+            continue
+        # Trainers that are all alike do the same under both objectives.
+        other = len(case.models) > 1 and each.objective not in ("", case.objective)
+        if other or (each.at is not None and each.at != at):
+            continue
+        if each.figure == "runtime_h":
+            found.setdefault("runtime_h", {})[each.model] = each.value
+        elif len(case.models) > 1 or each.model == case.models[0].name:
+            found[each.figure] = each.value
+    return found

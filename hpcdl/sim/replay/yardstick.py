@@ -1,0 +1,90 @@
+"""A_s of eq. 18 and the bound, for the trainers that are active at each moment."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpcdl.sim.replay.best import Best
+from hpcdl.sim.replay.case import Case
+from hpcdl.sim.replay.driven import Ran
+from hpcdl.sim.replay.idle import Idle
+from hpcdl.sim.replay.models import Model
+from hpcdl.sim.workload import WorkloadError
+
+Mix = tuple[Model, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """By what a replay is measured. `mixes`: from when on which trainers are active; their F is `best.of(mix)`.
+
+    static: A_s, the integral of F(N_eq) over the time: what the same trainers do on N_eq nodes that never change.
+    free: the integral of F(N(t)): what they do at most on the nodes that there are, if rescaling costs nothing.
+    """
+
+    idle: Idle
+    best: Best
+    mixes: tuple[tuple[float, Mix], ...]
+    static: float = field(init=False)
+    free: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        _, static = self.of(0.0, self.idle.end_s)
+        if not static > 0:
+            raise WorkloadError("the trace has too few idle nodes to measure by: no trainer could run on their mean")
+        object.__setattr__(self, "static", static)
+        object.__setattr__(self, "free", self._free())
+
+    def of(self, begin: float, end: float) -> tuple[float, float]:
+        """The mean number of idle nodes from `begin` to `end`, and A_s of that time."""
+        idle = self.idle
+        times = np.clip(np.append(idle.times, idle.end_s), begin, end)
+        nodes = float(idle.counts @ np.diff(times)) / (end - begin)
+        static = 0.0
+        for mix, since, until in self._spans():
+            seconds = min(end, until) - max(begin, since)
+            if seconds > 0:
+                static += self.best.at(mix, nodes) * seconds
+        return nodes, static
+
+    def _spans(self) -> list[tuple[Mix, float, float]]:
+        ends = [*(at for at, _ in self.mixes[1:]), self.idle.end_s]
+        return [(mix, at, end) for (at, mix), end in zip(self.mixes, ends, strict=True)]
+
+    def _free(self) -> float:
+        idle = self.idle
+        edges = np.append(idle.times, idle.end_s)
+        total = 0.0
+        for mix, since, until in self._spans():
+            first = int(np.searchsorted(edges, since, side="right")) - 1
+            last = int(np.searchsorted(edges, until, side="left"))
+            seconds = np.diff(np.clip(edges[first : last + 1], since, until))
+            total += float(self.best.of(mix)[idle.counts[first:last]] @ seconds)
+        return total
+
+
+def yardstick_of(idle: Idle, case: Case, ran: Ran) -> Yardstick:
+    """For the trainers that were active in a run: `parallel` at every moment."""
+    ends = {number: ended for number, (_, ended) in ran.timeline.ends.items()}
+    best = Best(idle.most, case.fewest, case.most)
+    return Yardstick(idle, best, tuple(mixes(ran.models, ends, case.parallel)))
+
+
+def mixes(models: Mapping[int, Model], ends: Mapping[int, float], parallel: int) -> Sequence[tuple[float, Mix]]:
+    """Which trainers are active from when on: whenever one ends, the next of the queue takes its place.
+
+    `models`: by number, in the order of the queue; `ends`: when those ended that did.
+    """
+    queue = list(models)
+    active = queue[:parallel]
+    following = iter(queue[parallel:])
+    found: dict[float, Mix] = {0.0: tuple(models[number] for number in active)}
+    for number, at in sorted(ends.items(), key=lambda each: (each[1], each[0])):
+        active.remove(number)
+        after = next(following, None)
+        active += [] if after is None else [after]
+        found[at] = tuple(models[each] for each in active)
+    if len({model.name for model in models.values()}) == 1:
+        return ((0.0, found[0.0]),)  # the same at every moment
+    return tuple(found.items())
