@@ -1,5 +1,5 @@
 # make demo    show hpcdl on this machine: emulated GPUs, two policies, a report   (SET=1|2|3 SCALE=60 REPORT=DIR)
-# make test    every test, two at a time   (JOBS=N)
+# make test    every test, three at a time; on a real Slurm too, which it installs where it may   (JOBS=N)
 # make lint    formatting, ruff, mypy
 # make venv    only the environment in .venv, with hpcdl in it
 # make clean   remove what these made
@@ -7,7 +7,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-JOBS   ?= 2
+JOBS   ?= 3
 INSTALL := .ci/install $(VENV) $(PYTHON)
 INPUTS := setup.cfg pyproject.toml constraints.txt hpcdl/__init__.py .ci/install
 
@@ -31,8 +31,10 @@ venv: $(VENV)/.installed
 demo: venv
 	@$(BIN)/hpcdl demo $(if $(SET),--set "$(SET)") $(if $(SCALE),--scale "$(SCALE)") $(if $(REPORT),--report "$(REPORT)")
 
+# Many tests wait for processes, and start hundreds of them, which is faster where what was compiled is kept.
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	@.ci/slurm
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
