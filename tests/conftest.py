@@ -1,7 +1,49 @@
 """For all tests."""
 
+import os
 import signal
+from pathlib import Path
+
+import pytest
+from _pytest.terminal import TerminalReporter
+
+from tests.slurm.cluster import missing, version
+
+LONG = ("slurm", "system", "demo", "trainer", "agent", "allocation", "lsf", "daemon", "ledger", "milp", "sim")
 
 # A CI that starts us in the background has these ignored, and every process that a test starts would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "real_slurm: runs on a real Slurm; given to whatever asks for such a cluster")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    said = missing()
+    for item in items:
+        if "slurm_packages" in getattr(item, "fixturenames", ()):
+            item.add_marker("real_slurm")  # the folder is a keyword of its own
+            if said and os.environ.get("HPCDL_REQUIRE_SLURM") != "1":
+                item.add_marker(pytest.mark.skip(reason="no real Slurm here: see the end"))
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """Files that wait for processes come first: a file is not shared out, so a long one that began last would end
+    long after all others."""
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return LONG.index(folder) if folder in LONG else len(LONG)
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """How many tests ran on a real Slurm, for a suite that is green without them says less."""
+    counts = {
+        outcome: sum("real_slurm" in getattr(report, "keywords", ()) for report in terminalreporter.getreports(outcome))
+        for outcome in ("passed", "failed", "skipped")
+    }
+    if ran := counts["passed"] + counts["failed"]:
+        terminalreporter.write_line(f"{ran} tests ran on a real Slurm {version()}")
+    if counts["skipped"]:
+        terminalreporter.write_line(f"{counts['skipped']} tests on a real Slurm were skipped: {missing()}")

@@ -21,9 +21,11 @@ from hpcdl.core.model import GpuInfo, JobSpec, JobState, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies
 from hpcdl.core.profile import Profile
+from hpcdl.core.reconcile import reconcile
 from hpcdl.core.units import GpuRef
 from hpcdl.core.validate import validate
 from hpcdl.marble import register
+from tests.model_elastic import Elastic
 from tests.model_parts import PLAIN, Agent, Conduct, FlakyJournal, Trainer
 
 
@@ -39,8 +41,9 @@ class Cluster:
         seed: int = 0,
         delay_s: float = 0.0,
         settings: Settings | None = None,
+        watched: bool = False,
     ) -> None:
-        """`delay_s`: the longest time that a request or a report takes."""
+        """`delay_s`: the longest time that a request or a report takes. `watched`: each decision is looked at twice."""
         self.now = self.decided_at = 1_000.0
         self.journal = FlakyJournal()
         self.policies = Policies()
@@ -51,6 +54,8 @@ class Cluster:
         self.delay_s = delay_s
         self.conduct: dict[int, Conduct] = {}
         self.trainers: dict[tuple[int, int], Trainer] = {}
+        self.elastic = Elastic(self)
+        self.watched = watched
         self.durable: dict[int, float] = {}
         self.users: dict[GpuRef, tuple[int, int]] = {}
         self.agents = {name: Agent(name, [GpuInfo(i, f"{name}-{i}") for i in range(n)]) for name, n in nodes.items()}
@@ -102,6 +107,9 @@ class Cluster:
                 if self.controller.undecided:
                     self.controller.decide(self.now)
                     self.decided_at = self.now
+                    if self.watched:
+                        again = reconcile(self.world, self.now)
+                        assert (again.events, again.requests) == ([], [])
                 break
             except JournalError:
                 if self.world is before[0]:
@@ -181,30 +189,46 @@ class Cluster:
         (welcome,) = self.send(cmd.Hello(node, log_id))
         agent.sent = welcome.reports_seen
         expected = {(entry.job, entry.incarnation): entry.taken for entry in welcome.expected}
+        newest = {(entry.job, entry.incarnation): entry.membership for entry in welcome.expected}
         for key, trainer in self.trainers.items():
             if trainer.parts.get(node) and key not in expected:
                 self._vanish(trainer, node)
-        self.send(cmd.Inventory(node, tuple(agent.gpus), 8, 1000, 1, f"boot{agent.boot}", log_id, True))
+        self.elastic.keep_only(node, expected)
+        self.send(self._inventory(agent, log_id))
         agent.connected = True
         agent.calls += 1
         agent.under_way.clear()
         for (job, number), taken in expected.items():
             known = self.trainers.get((job, number))
-            if taken and (known is None or not known.parts.get(node)) and not self._exit_logged(agent, job, number):
-                self._report(agent, ev.Exited(job, number, 1, node, detail="the node was started again"))
-                self._report(agent, ev.GpusFreed(job, number, 1, node))
+            there = (known is not None and known.parts.get(node)) or (job, number, node) in self.elastic.bodies
+            if taken and not there and not self._exit_logged(agent, job, number):
+                self._report(agent, ev.Exited(job, number, newest[job, number], node, detail="the node was restarted"))
+                self._report(agent, ev.GpusFreed(job, number, newest[job, number], node))
         self._deliver()
         return self._reports(agent)
 
+    def _inventory(self, agent: Agent, log_id: str) -> cmd.Inventory:
+        """What the agent says of its node when it calls."""
+        return cmd.Inventory(agent.node, tuple(agent.gpus), 8, 1000, 1, f"boot{agent.boot}", log_id, True)
+
     @staticmethod
     def _exit_logged(agent: Agent, job: int, number: int) -> bool:
-        return any(isinstance(e, ev.Exited) and (e.job, e.incarnation) == (job, number) for e in agent.log)
+        of = [e for e in agent.log if isinstance(e, ev.Started | ev.Exited) and (e.job, e.incarnation) == (job, number)]
+        return bool(of) and isinstance(of[-1], ev.Exited)
 
     def disconnect(self, node: str) -> None:
         """The daemon does not hear the agent any more; its trainers go on."""
         if self.agents[node].connected:
-            self.agents[node].connected = False
+            agent = self.agents[node]
+            agent.connected, calls = False, agent.calls
             self.send(cmd.AgentGone(node, "connection reset"))
+
+            def lease_ends() -> list[cmd.Command]:
+                if not agent.connected and agent.calls == calls:
+                    self.elastic.absent(node)
+                return []
+
+            self.at(self.now + self.settings.agent_lease_s, lease_ends)
 
     def crash_node(self, node: str) -> None:
         """Everything on the node is gone, its agent's log too."""
@@ -213,6 +237,7 @@ class Cluster:
         for trainer in self.trainers.values():
             if trainer.parts.get(node):
                 self._vanish(trainer, node)
+        self.elastic.vanish(node)
         self.users = {gpu: user for gpu, user in self.users.items() if gpu.node != node}
         agent.boot += 1
         agent.log, agent.sent, agent.taken = [], 0, set()
@@ -259,9 +284,13 @@ class Cluster:
         agent = self.agents[request.node]
         if not agent.connected or agent.calls != call:
             return []  # lost with the connection
-        if (request.job, request.incarnation, request.kind) not in agent.taken:
-            agent.taken.add((request.job, request.incarnation, request.kind))
-            if request.kind == "start":
+        elastic = self.world.jobs[request.job].spec.rescale != "restart"
+        key = (request.job, request.incarnation, request.kind, request.membership if elastic else 1)
+        if key not in agent.taken:
+            agent.taken.add(key)
+            if elastic:
+                self.elastic.take(request)
+            elif request.kind == "start":
                 self._start(agent, request)
             trainer = self.trainers.get((request.job, request.incarnation))
             if request.kind != "start" and trainer is not None and trainer.parts.get(request.node):
@@ -281,7 +310,10 @@ class Cluster:
         return self.profiles.by_name[self._spec(trainer).profile or "plain"]
 
     def _conduct(self, trainer: Trainer) -> Conduct:
-        return self.conduct.setdefault(trainer.job, Conduct())
+        return self.conduct_of(trainer.job)
+
+    def conduct_of(self, job: int) -> Conduct:
+        return self.conduct.setdefault(job, Conduct())
 
     def _use(self, trainer: Trainer, node: str) -> None:
         for gpu in trainer.placement.gpus if trainer.placement else ():
@@ -433,6 +465,8 @@ class Cluster:
 
     def kill(self, job: int, signal: str = "SIGKILL") -> None:
         """Somebody kills the job's trainer on one of its nodes."""
+        if self.elastic.kill(job, signal=signal):
+            return
         for trainer in self.trainers.values():
             alive = sorted(node for node, there in trainer.parts.items() if there)
             if trainer.job == job and alive:

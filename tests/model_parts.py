@@ -67,7 +67,7 @@ class Agent:
     connected: bool = False
     log: list[ev.Event] = field(default_factory=list)
     sent: int = 0
-    taken: set[tuple[int, int, str]] = field(default_factory=set)
+    taken: set[tuple[int, int, str, int]] = field(default_factory=set)
     under_way: set[int] = field(default_factory=set)
     last_request_at: float = 0.0
     calls: int = 0

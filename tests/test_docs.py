@@ -3,8 +3,11 @@
 `python -m tests.test_docs` writes the table in docs/settings.md anew.
 """
 
+import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 
@@ -15,10 +18,14 @@ from hpcdl.cli.root import COMMANDS, cli
 from hpcdl.config import SETTINGS, Config, Limits
 from hpcdl.core.events import KINDS
 from hpcdl.core.model import SIGNAL_PRESETS, Cause, IncarnationState, JobState, Purpose, Role
+from hpcdl.pilots.site import Site
+from hpcdl.sites import SiteFile
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 COMMON = {"--json", "--quiet", "--help", "--home", "--version"}
+BATCH = ("slurm.md", "lsf.md", "admins.md", "allocations.md", "batchscripts.md")
+"""The documents about batch systems."""
 
 
 def text_of(name: str) -> str:
@@ -146,6 +153,67 @@ def test_links_lead_somewhere(document: Path) -> None:
 def test_every_document_is_reached_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [path.name for path in (ROOT / "docs").iterdir() if f"docs/{path.name}" not in readme] == []
+
+
+def quoted(text: str) -> Iterator[list[str]]:
+    """The commands of hpcdl in code and in code blocks, as words, up to where the shell or another program goes on."""
+    told = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
+    told += re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    for line in told:
+        lexer = shlex.shlex(re.sub(r"\s*…", "", line), posix=True, punctuation_chars=True)
+        words = list(lexer)
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words.pop(0)
+        ends = (at for at, word in enumerate(words) if word == "--" or set(word) <= set("|;&<>()"))
+        words = words[: next(ends, None)]
+        if words[:1] == ["hpcdl"] and words[1:2] != ["was"]:  # a message begins so
+            yield words[1:]
+
+
+def unknown(words: list[str]) -> list[str]:
+    """What of a command there is not: its name, or options."""
+    context = click.Context(cli)
+    command: click.Command | None = cli
+    params, rest = list(cli.params), list(words)
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        name = rest.pop(0)
+        found = command.get_command(context, name)
+        if found is None:
+            return [] if command is not cli and not rest else [name]
+        command, params = found, [*params, *found.params]
+    options = {"--help", *(name for param in params for name in (*param.opts, *param.secondary_opts))}
+    given = [word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)]
+    return [option for option in given if option not in options]
+
+
+@pytest.mark.parametrize("name", BATCH)
+def test_commands_in_documents_exist(name: str) -> None:
+    told = list(quoted(text_of(name)))
+    assert len(told) >= 4
+    assert {" ".join(words): wrong for words in told if (wrong := unknown(words))} == {}
+
+
+def test_a_wrong_command_would_be_seen() -> None:
+    text = "`hpcdl lss`, `hpcdl pilots --cancell p1`, `hpcdl daemon begin now`\n```\n$ X=1 hpcdl ls --al | head\n```\n"
+    assert [unknown(words) for words in quoted(text)] == [["--al"], ["lss"], ["--cancell"], ["begin"]]
+
+
+@pytest.mark.parametrize("name", BATCH)
+def test_files_variables_and_settings_in_documents_exist(name: str) -> None:
+    text = text_of(name)
+    for path in re.findall(r"\b(?:jobscripts|tests|conf|benchmarks|docs)/[\w./-]*\w", text):
+        assert (ROOT / path).exists(), path
+    ours = "\n".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("hpcdl", "jobscripts")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".slurm", ".lsf", "") and path.is_file() and os.access(path, os.R_OK)
+    )
+    settings = {f"HPCDL_{setting.upper()}" for setting in SETTINGS}
+    assert [each for each in set(re.findall(r"\bHPCDL_[A-Z_]+", text)) - settings if each not in ours] == []
+    keys = {field.name for kind in (Site, SiteFile) for field in fields(kind)} | {"kind", "charge"}
+    for block in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        assert set(re.findall(r"^(\w+):", block, re.MULTILINE)) <= {*SETTINGS, *keys}
 
 
 def test_the_picture_is_small() -> None:

@@ -22,14 +22,15 @@ PACKAGE = ROOT / "hpcdl"
 FLOORS = {
     0: ["core"],
     1: ["counts", "learning", "placing", "report", "wire"],
-    2: ["adaptive", "baselines", "deeppool", "elastic", "genie", "marble", "milp"],
+    2: ["adaptive", "baselines", "deeppool", "elastic", "genie", "marble", "milp", "pilots"],
     3: ["batch", "config", "controller", "gpu", "harvest", "ledger", "policies", "profiles"],
-    4: ["agent", "client", "local", "lsf", "sim", "slurm"],
-    5: ["daemon"],
-    6: ["__main__", "cli", "demo"],
+    4: ["agent", "client", "local", "lsf", "sim", "sites", "slurm"],
+    5: ["allocation"],
+    6: ["daemon"],
+    7: ["__main__", "cli", "demo"],
 }
-# `python -m hpcdl` is the command, and the command `hpcdl demo` is the demo.
-SAME_FLOOR = {("__main__", "cli"), ("cli", "demo")}
+# `python -m hpcdl` is the command, the command `hpcdl demo` is the demo, and `harvest` is one of the policies.
+SAME_FLOOR = {("__main__", "cli"), ("cli", "demo"), ("policies", "harvest")}
 # Beside the floors: a training script imports it, so it needs nothing. Programs from floor 4 on read what it writes.
 BESIDE = "trainer"
 BESIDE_IS_SEEN_FROM = 4
@@ -46,7 +47,9 @@ PURE = {
     "deeppool",
     "elastic",
     "genie",
+    "harvest",
     "marble",
+    "pilots",
 }
 IMPURE = {
     "a clock": {"sched", "time"},

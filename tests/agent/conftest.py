@@ -1,4 +1,7 @@
-"""A hand-made agent for real supervisors: it makes the run folder, starts, commands, reads records, and cleans up."""
+"""A hand-made agent for real supervisors: it makes the run folder, starts, commands, reads records, and cleans up.
+
+And a daemon that only listens for real agents.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ import pytest
 
 from hpcdl.agent import processes
 from hpcdl.agent.startfile import Start
+from tests.agent.daemon import Agents, Daemon
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -249,3 +253,24 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
         yield agent
     finally:
         agent.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+@pytest.fixture
+def daemon(home: Path) -> Iterator[Daemon]:
+    made = Daemon(home, instance=f"i-{uuid.uuid4().hex[:12]}").start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def agents(home: Path, daemon: Daemon) -> Iterator[Agents]:
+    made = Agents(home)
+    yield made
+    made.close(daemon.instance)

@@ -61,6 +61,7 @@ class Daemon:
     hellos: list[msg.HelloMessage] = field(default_factory=list)
     inventories: list[msg.InventoryMessage] = field(default_factory=list)
     heartbeats: list[msg.HeartbeatMessage] = field(default_factory=list)
+    leavings: list[msg.LeavingMessage] = field(default_factory=list)
     ended: int = 0
     requests: int = 0
 
@@ -169,6 +170,8 @@ class Daemon:
                 self.pending = [each for each in self.pending if each.request.id != message.id]
             case msg.HeartbeatMessage():
                 self.heartbeats.append(message)
+            case msg.LeavingMessage():
+                self.leavings.append(message)
             case msg.ReportMessage():
                 event = decode(message.kind, message.body)
                 self.reports.append((message.number, event))

@@ -10,9 +10,7 @@ from hpcdl.agent.packets import Malformed, Progress, encode, parse
 from hpcdl.agent.translate import Names
 from hpcdl.agent.translate import Progress as Newest
 from tests.agent.daemon import Agents, Daemon, until
-from tests.agent.test_agent import agents, begin, daemon, home
-
-__all__ = ["agents", "daemon", "home"]  # fixtures
+from tests.agent.orders import begin
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -112,6 +112,38 @@ def test_what_is_recorded_goes_and_numbers_go_on(path: Path) -> None:
     assert after.marks[KEY].exited
 
 
+def test_of_memberships_the_newest_is_kept(path: Path) -> None:
+    async def act(log: ReportLog) -> None:
+        for number, membership in ((11, 1), (12, 3), (13, 2), (12, 3)):
+            await log.take(RequestMessage(4, Request("rescale", "n1", 7, 2, membership, ("n1",), id=number)))
+
+    with_log(path, act)
+    assert read(path).requests[KEY]["rescale"].request.id == 12
+
+
+def test_a_start_after_nothing_was_left_begins_anew(path: Path) -> None:
+    def asked(number: int) -> RequestMessage:
+        return RequestMessage(4, Request("start", "n1", 7, 2, id=number))
+
+    async def act(log: ReportLog) -> None:
+        await log.take(asked(11))
+        await log.take(RequestMessage(4, Request("leave", "n1", 7, 2, id=12)))
+        log.report(Exited(7, 2, 1, "n1", code=0), KEY, 5)
+        await log.take(asked(13))  # its GPUs are not seen free yet: the daemon would not ask
+        assert log.requests[KEY]["start"].request.id == 11
+        log.report(GpusFreed(7, 2, 1, "n1"), KEY, 5)
+        await log.take(asked(11))  # the first one, delivered again
+        assert log.unreported(KEY).freed
+        await log.take(asked(14))
+        assert not log.unreported(KEY).exited
+
+    with_log(path, act)
+    found = read(path)
+    assert {kind: message.request.id for kind, message in found.requests[KEY].items()} == {"start": 14}
+    assert found.unreported(KEY) == Marks()
+    assert [entry.kind for entry in found.entries.values()] == ["Exited", "GpusFreed"]
+
+
 def test_a_daemon_that_has_seen_more_moves_the_numbers(path: Path) -> None:
     async def act(log: ReportLog) -> None:
         log.recorded(50)

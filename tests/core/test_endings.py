@@ -63,6 +63,7 @@ def part(**how: object) -> Part:
         (incarnation(part(signal="SIGSEGV")), Cause.USER_ERROR),
         (incarnation(part(signal="SIGKILL")), Cause.INFRASTRUCTURE),
         (incarnation(part(signal="SIGKILL", hint=Cause.OUT_OF_MEMORY)), Cause.OUT_OF_MEMORY),
+        (incarnation(part(signal="SIGUSR2", hint=Cause.PREEMPTED)), Cause.PREEMPTED),
         (incarnation(part(code=75)), Cause.INFRASTRUCTURE),
         (incarnation(part(code=75), attached=False), Cause.USER_ERROR),
         (incarnation(LOST), Cause.NODE_LOST),

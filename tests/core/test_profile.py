@@ -184,3 +184,13 @@ def test_rate_refuses_nonsense() -> None:
         VGG.rate(-1)
     with pytest.raises(ValueError, match="got 1 and 0"):
         VGG.rate(1, nodes=0)
+
+
+def test_a_rescale_in_place_costs_what_is_known_of_it() -> None:
+    points = ((1, 1, 1.0),)
+    unknown = Profile("p", points, save_s=2.0, resume_s=3.0)
+    assert (unknown.rescale_for(1, 2), unknown.rescale_for(2, 1)) == (5.0, 5.0)
+    one = Profile("p", points, save_s=2.0, resume_s=3.0, shrink_s=0.5)
+    assert (one.rescale_for(1, 2), one.rescale_for(2, 1)) == (0.5, 0.5)
+    both = Profile("p", points, grow_s=1.0, shrink_s=0.5)
+    assert (both.rescale_for(1, 2), both.rescale_for(2, 1)) == (1.0, 0.5)

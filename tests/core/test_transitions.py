@@ -34,10 +34,16 @@ SAMPLES: dict[type[ev.Event], ev.Event] = {
         ev.SuspendRequested(1, 1, Purpose.PREEMPT, 30.0),
         ev.EndRequested(1, 1, Cause.PREEMPTED, 5.0),
         ev.RoleChanged(1, 1, Role.SECONDARY),
+        ev.JoinRequested(1, 1, Placement((Share("n3", (0, 1)),))),
+        ev.RescaleRequested(1, 1, 2, ("n1",), ("n2",)),
+        ev.LeaveRequested(1, 1, ("n2",)),
+        ev.LeftBehind(1, 1, ("n2",)),
         ev.Started(1, 1, 1, "n1", pid=7),
         ev.AtGate(1, 1, 1, "n1"),
         ev.Attached(1, 1, 1, "n1"),
         ev.TrainerReady(1, 1, 1, "n1", step=3),
+        ev.Reformed(1, 1, 1, "n1", step=3, seconds=0.5),
+        ev.Broken(1, 1, 1, "n1", step=3, why="n2 does not answer"),
         ev.Progressed(1, 1, 1, "n1", step=4, total=9),
         ev.Saved(1, 1, 1, "n1", step=5, final=True),
         ev.Exited(1, 1, 1, "n1", code=0),
@@ -81,6 +87,9 @@ ELSEWHERE = {(state, ev.StartRequested) for state in STATES} | {(IncarnationStat
 )
 def test_every_pair(state: IncarnationState, kind: type[ev.Event]) -> None:
     draft = in_state(state)
+    if kind is ev.LeftBehind and state in (IncarnationState.RUNNING, IncarnationState.SAVING):
+        asked = [SAMPLES[ev.SuspendRequested]] if state is IncarnationState.SAVING else []
+        draft = draft_with(ev.StartRequested(1, 1, NODES, PLACEMENT), SAMPLES[ev.LeaveRequested], *asked)
     if kind is ev.GpusFreed and state is not IncarnationState.EXITED:
         draft.add(SAMPLES[ev.Exited], 2.0)
     before = draft.world.jobs[1]

@@ -12,6 +12,7 @@ from hpcdl.core.reconcile import reconcile
 from hpcdl.core.validate import validate
 from tests.model_cluster import Cluster
 from tests.model_parts import Conduct
+from tests.seeds import seeds
 
 NODES = {"n1": 4, "n2": 3}
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -126,7 +127,9 @@ def perform(cluster: Cluster, act: Act) -> None:
             assert act.verb == "wait"
 
 
-@settings(max_examples=400, deadline=None, print_blob=True, phases=PHASES, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=seeds(150), deadline=None, print_blob=True, phases=PHASES, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(
     script=st.lists(acts(), min_size=4, max_size=40),
     seed=st.integers(0, 1000),

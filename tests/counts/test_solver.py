@@ -113,7 +113,7 @@ def problems(draw: st.DrawFn, most_pools: int = 3, required: bool = True) -> tup
     return items, capacity
 
 
-def compare(items: list[Item], capacity: list[int]) -> None:
+def assert_best(items: list[Item], capacity: list[int]) -> None:
     best = every_choice(items, capacity)
     for found in (solve, dynamic):
         if best is None:
@@ -128,7 +128,7 @@ def compare(items: list[Item], capacity: list[int]) -> None:
 
 @given(problems())
 def test_it_finds_the_best_choice_and_the_first_of_its_equals(problem: tuple[list[Item], list[int]]) -> None:
-    compare(*problem)
+    assert_best(*problem)
 
 
 @given(problems())
@@ -137,7 +137,7 @@ def test_bound_and_core_find_the_same(problem: tuple[list[Item], list[int]]) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solver, "SMALL", -1)
         patch.setattr(solver, "FIRST_ROWS", 1)
-        compare(*problem)
+        assert_best(*problem)
 
 
 @given(problems(required=False), st.integers(0, 200))

@@ -4,7 +4,7 @@ import os
 import select
 from pathlib import Path
 
-from tests.system.cluster import Cluster, kill
+from tests.system.cluster import PATIENCE_S, Cluster, kill
 
 
 def test_a_stop_suspends_what_an_agent_left_that_just_died(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_an_idle_daemon_ends_when_its_lease_is_gone(tmp_path: Path) -> None:
             lease.unlink()
         descriptor = os.pidfd_open(cluster.daemon_pid)
         try:
-            assert select.select([descriptor], [], [], 40)[0], "it goes on without a lease"
+            assert select.select([descriptor], [], [], PATIENCE_S)[0], "it goes on without a lease"
         finally:
             os.close(descriptor)
         assert "lease lost" in (cluster.home / "daemon.log").read_text()

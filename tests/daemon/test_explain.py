@@ -19,6 +19,7 @@ from hpcdl.core.model import (
     Share,
     World,
 )
+from hpcdl.core.pilot import BatchJob, BatchState, Pilot, PilotSpec
 from hpcdl.core.plan import Profiles
 from hpcdl.core.views import can_suspend
 from hpcdl.daemon.explain import eta_s, explain, retries_used
@@ -50,6 +51,28 @@ def test_an_estimate_needs_half_a_minute_of_training() -> None:
     assert eta_s(away, running, NONE, 130.0) is None
     saving = replace(running, live=(replace(RUNNING, state=IncarnationState.SAVING),))
     assert eta_s(HERE, saving, NONE, 130.0) is None
+
+
+def test_the_end_of_a_jobs_node_and_pilots_on_their_way_are_told() -> None:
+    goes = World(nodes={"n1": Node("n1", connected=True, until=400.0, reason="the walltime of batch job 7")})
+    running, waiting = job(live=(RUNNING,), first_start_at=95.0), job()
+    lines = explain(goes, running, {}, NONE, 100.0).details
+    assert "n1 goes in 5 min 00 s (the walltime of batch job 7)" in lines
+    left = World(nodes={"n1": Node("n1", connected=True, leaving=True, reason="drained")})
+    assert "n1 is being left (drained)" in explain(left, running, {}, NONE, 100.0).details
+    pending = BatchJob("12", BatchState.PENDING, reason="Priority")
+    spec = PilotSpec(2, 600.0)
+    pilots = {
+        1: Pilot(1, spec, 90.0, 90.0),
+        2: Pilot(2, spec, 90.0, 90.0, "12", pending),
+        3: Pilot(3, spec, 90.0, 90.0, "13", replace(pending, state=BatchState.RUNNING, nodes=("n4", "n5"))),
+        4: Pilot(4, spec, 90.0, 90.0, "14", how="ended"),
+    }
+    lines = explain(World(nodes=HERE.nodes, pilots=pilots), waiting, {}, NONE, 100.0).details
+    assert [line for line in lines if "pilot" in line] == [
+        "pilot p1 for 2 nodes waits (not submitted yet)",
+        "pilot p2 for 2 nodes waits (batch job 12): Priority",
+    ]
 
 
 def test_the_wait_is_told_only_of_jobs_that_never_ran() -> None:
@@ -110,3 +133,30 @@ def test_who_can_be_suspended(signal: str, attached: bool, expected: bool) -> No
     found = job(spec=replace(SPEC, signal=signal), can_suspend=attached)
     assert can_suspend(found) is expected
     assert Rows(World(), NONE, {}, 100.0).job(found)["can_suspend"] is expected
+
+
+def test_a_start_says_where_it_waits_or_that_nothing_is_waited_for() -> None:
+    ranks = tuple(Part(node, started=False) for node in ("n1", "n2", "n3"))
+    starting = replace(RUNNING, parts=ranks, ready_at=None)
+    elastic = replace(SPEC, nodes_max=3, rescale="in-process")
+    assert (
+        explain(HERE, job(spec=elastic, live=(starting,)), {}, NONE, 95.0).reason
+        == "its processes are starting on n[1-3]"
+    )
+    begun = replace(starting, parts=tuple(replace(part, started=True) for part in ranks))
+    assert explain(HERE, job(spec=elastic, live=(begun,)), {1: "keeps"}, NONE, 95.0).reason == (
+        "its processes get ready to train; keeps"
+    )
+
+
+def test_without_a_gpu_here_it_says_where_one_may_come_from() -> None:
+    def why(**changes: object) -> str:
+        return explain(replace(HERE, **changes), job(), {}, NONE, 100.0).reason  # type: ignore[arg-type]
+
+    spec = PilotSpec(1, 600.0)
+    assert why().endswith("no GPU was found on n1 (hpcdl daemon start --emulate-gpus N emulates some)")
+    assert why(pilots={3: Pilot(3, spec, 90.0, 90.0)}).endswith("(1 pilot may bring some: hpcdl pilots)")
+    inside = {"n1": replace(HERE.nodes["n1"], allocation="7")}
+    assert "(ask the batch system for some; HPCDL_EMULATE_GPUS=N" in why(nodes=inside)
+    over = Pilot(3, spec, 90.0, 90.0, how="preempted")
+    assert why(pilots={3: over}).endswith("(hpcdl pilots says why none is on its way)")

@@ -2,7 +2,8 @@
 
 from hpcdl.core.policy import Policies
 from hpcdl.elastic import K8sDefault, Optimus, register
-from tests.elastic.views import RESNET, decide, gpus, job, node, reasons, running, view
+from tests.adaptive.views import decide, gpus, node, reasons
+from tests.elastic.views import RESNET, job, running, view
 
 
 def test_registered() -> None:

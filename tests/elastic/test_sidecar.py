@@ -7,7 +7,8 @@ import pytest
 from hpcdl.core.model import JobState, Placement, Share
 from hpcdl.core.profile import Profile
 from hpcdl.elastic import Elastic, Optimus
-from tests.elastic.views import RESNET, adopted, decide, gpus, job, node, reasons, running, view
+from tests.adaptive.views import decide, gpus, node, reasons
+from tests.elastic.views import RESNET, adopted, job, running, view
 
 LATE = 500.0  # submitted so long before the view's time that it is initialised
 

@@ -3,13 +3,16 @@
 from collections.abc import Iterator, Sequence
 
 from hpcdl.core import events as ev
+from hpcdl.core import pilotevents as pe
 from hpcdl.core.journal import Stamped
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Share, Target, World
+from hpcdl.core.pilot import BatchJob, BatchState, PilotSpec
 from hpcdl.core.validate import validate
 
 NOW = 1_700_000_000.0
 NODES = ("n1", "n2")
+ELASTIC = JobSpec(("python", "train.py"), "elastic", "jo", nodes=1, nodes_max=2, rescale="in-process")
 SPEC = JobSpec(("python", "train.py", "caf\u00e9", "\udcff"), "train", "jo", nodes=1, steps=100, env=(("A", "b\n"),))
 
 
@@ -20,16 +23,30 @@ def candidates(world: World) -> Iterator[ev.Event]:
     yield ev.PolicyChosen("fifo-exclusive")
     yield ev.ObjectiveChosen("jct")
     yield ev.TroubleSeen("policy marble", "failed")
-    yield ev.JobSubmitted(world.next_job, SPEC, f"r{world.next_job % 4}")
+    yield ev.JobSubmitted(world.next_job, SPEC if world.next_job % 2 else ELASTIC, f"r{world.next_job % 4}")
     one = Placement((Share("n1", (0, 1)),))
     two = Placement((Share("n1", (2,)), Share("n2", (0,))), Role.SECONDARY, "a layout")
     yield ev.PlanAdopted("marble", tuple(Target(job, one, "why") for job in world.active), tuple(world.active)[:1])
     for name in NODES:
         yield ev.NodeJoined(name, tuple(GpuInfo(n, f"GPU-{name}-{n}") for n in range(4)), 8, 1 << 14, log_id="a")
+        yield ev.NodeJoined(
+            name, (GpuInfo(0, f"GPU-{name}-0"),), log_id="b", until=NOW + 60, place=("s1",), allocation="771"
+        )
         yield ev.NodeSilent(name, "connection closed")
         yield ev.NodeLost(name, "its lease ran out")
+        yield ev.NodeLeaves(name, NOW + 9, True, "maintenance")
         yield ev.GpuChanged(name, 3, "lost", "fell off the bus")
         yield ev.ReportsSeen(name, 10**20)
+    spec = PilotSpec(2, 600.0, "killable", 4, NODES, "2 idle nodes")
+    yield pe.PilotRequested(world.next_pilot, spec)
+    for number in world.pilots:
+        batch_id = f"77{number}"
+        seen = BatchJob(batch_id, BatchState.RUNNING, f"hpcdl:x:p{number}", "killable", NODES, NOW, NOW + 600.0)
+        yield pe.PilotSubmitted(number, batch_id)
+        yield pe.PilotRefused(number, "invalid partition")
+        yield pe.PilotSeen(number, seen)
+        yield pe.PilotCancelRequested(number, "nothing is left to train on it")
+        yield pe.PilotEnded(number, "preempted", seen)
     for job in world.active:
         yield ev.JobHeld(job)
         yield ev.JobReleased(job)
@@ -41,13 +58,24 @@ def candidates(world: World) -> Iterator[ev.Event]:
         yield ev.StartRequested(job, last + 1, ("n2",), None)
         for incarnation in world.jobs[job].live:
             number = incarnation.number
-            yield ev.OpenRequested(job, number, Placement(tuple(Share(node, (3,)) for node in incarnation.nodes)))
+            yield ev.OpenRequested(
+                job, number, Placement(tuple(Share(node, (3,)) for node in sorted(incarnation.nodes)))
+            )
             yield ev.SuspendRequested(job, number, Purpose.RESCALE, 5.0)
             yield ev.EndRequested(job, number, Cause.PREEMPTED, 5.0, "for another")
             yield ev.RoleChanged(job, number, Role.SECONDARY)
             yield ev.IncarnationEnded(job, number, Cause.SUSPENDED, 7, 5, 0, "suspended")
             yield ev.IncarnationEnded(job, number, Cause.USER_ERROR, 7, None, 1, final=JobState.FAILED)
+            other = next((name for name in NODES if name not in incarnation.nodes), NODES[0])
+            yield ev.JoinRequested(job, number, Placement((Share(other, (1,)),)))
+            yield ev.LeaveRequested(job, number, tuple(part.node for part in incarnation.joining))
+            yield ev.LeftBehind(job, number, tuple(part.node for part in incarnation.parts if part.leaving))
+            staying = tuple(part.node for part in incarnation.parts if part.stays)
+            for members, leaving in ((staying, ()), (staying[-1:], staying[:-1])):
+                yield ev.RescaleRequested(job, number, incarnation.membership + 1, members, leaving)
             for node in incarnation.nodes:
+                yield ev.Reformed(job, number, incarnation.membership, node, 0.1, 12, 0.3)
+                yield ev.Broken(job, number, incarnation.membership, node, 0.1, 12, "connection closed by peer")
                 yield ev.Started(job, number, 1, node, 0.1, 4711)
                 yield ev.AtGate(job, number, 1, node, 0.1, 2.5)
                 yield ev.Attached(job, number, 1, node, 0.1, 4711)

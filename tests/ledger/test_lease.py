@@ -84,7 +84,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_a_second_is_refused_and_told_who_holds_it(home: Path) -> None:
-    lease = Lease.acquire(home, now=NOW, batch_job="4242")
+    lease = Lease.acquire(home, now=NOW, batch_job="slurm:4242:1795328157:alpha")
     assert lease.fence == 1
     assert lease.holds()
     with pytest.raises(LeaseHeld) as caught:

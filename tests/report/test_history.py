@@ -183,3 +183,68 @@ def test_what_users_hold_and_daemons_stop_is_not_lost_by_suspending(purpose: Pur
     ]
     measured = measure(read_history(rows(told)))
     assert (measured.lost_s, measured.suspends) == (lost, 1)
+
+
+def rescaled() -> list[tuple[float, ev.Event]]:
+    """n2 joins at 10 and is in at 20; n1 leaves at 40; n2 loses itself at 50; n1 comes back at 60, and is lost."""
+    return [
+        (0, node("n1", 2)),
+        (0, node("n2", 1)),
+        (0, submitted(1, "grows")),
+        (0, ev.StartRequested(1, 1, ("n1",), placed([0, 1]))),
+        (2, ev.AtGate(1, 1, 1, "n1", address="n1:1")),
+        (2, ev.RescaleRequested(1, 1, 1, ("n1",))),
+        (4, ev.Reformed(1, 1, 1, "n1")),
+        (10, ev.JoinRequested(1, 1, placed([0], name="n2"))),
+        (19, ev.RescaleRequested(1, 1, 2, ("n1", "n2"))),
+        (20, ev.Reformed(1, 1, 2, "n1", step=9, seconds=1.0)),
+        (40, ev.RescaleRequested(1, 1, 3, ("n2",), ("n1",))),
+        (41, ev.Reformed(1, 1, 3, "n2", step=20, seconds=1.0)),
+        (42, ev.Exited(1, 1, 2, "n1", code=0, ended_by="leave")),
+        (43, ev.GpusFreed(1, 1, 2, "n1")),
+        (50, ev.Broken(1, 1, 3, "n2")),
+        (55, ev.RescaleRequested(1, 1, 4, ("n2",))),
+        (56, ev.Reformed(1, 1, 4, "n2", step=25, seconds=6.0)),
+        (60, ev.JoinRequested(1, 1, placed([0, 1]))),
+        (70, ev.NodeLost("n1", "gone")),
+        (90, ev.Exited(1, 1, 4, "n2", code=0)),
+        (90, ev.GpusFreed(1, 1, 4, "n2")),
+        (90, ev.IncarnationEnded(1, 1, Cause.DONE, final=JobState.DONE)),
+        (90, ev.JobEnded(1, JobState.DONE)),
+    ]
+
+
+def test_nodes_of_a_job_that_is_rescaled_in_place_come_and_go() -> None:
+    history = read_history(rows(rescaled()))
+    times = [(span.node, span.gpu, span.start_at, span.ready_at, span.end_at, span.gpus) for span in history.spans]
+    assert times == [
+        ("n1", 0, 0, 4, 43, 1),
+        ("n1", 1, 0, 4, 43, 1),
+        ("n2", 0, 10, 20, 90, 1),
+        ("n1", 0, 60, None, 70, 1),
+        ("n1", 1, 60, None, 70, 1),
+    ]
+    assert [(piece.phase, piece.begin, piece.end, piece.gpus) for piece in history.spans[0].pieces] == [
+        (Phase.STARTING, 0, 4, 2),
+        (Phase.TRAINING, 4, 19, 2),
+        (Phase.RESCALING, 19, 20, 2),
+        (Phase.TRAINING, 20, 40, 3),
+        (Phase.ENDING, 40, 41, 3),
+        (Phase.ENDING, 41, 43, 1),
+    ]
+    assert [(piece.phase, piece.begin, piece.end, piece.nodes) for piece in history.spans[2].pieces] == [
+        (Phase.STARTING, 10, 20, 1),
+        (Phase.TRAINING, 20, 40, 2),
+        (Phase.RESCALING, 40, 41, 2),
+        (Phase.TRAINING, 41, 50, 1),
+        (Phase.RESCALING, 50, 56, 1),
+        (Phase.TRAINING, 56, 90, 1),
+    ]
+
+
+def test_measures_of_a_job_that_is_rescaled_in_place() -> None:
+    measures = measure(read_history(rows(rescaled())))
+    (job,) = measures.jobs
+    assert job.gpus == ((0, 2), (20, 3), (41, 1), (90, 0))
+    assert (job.suspends, job.lost_s) == (0, 0)
+    assert measures.utilisation == pytest.approx((2 * 15 + 3 * 20 + 9 + 34) / (3 * 90))

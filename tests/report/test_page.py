@@ -10,6 +10,7 @@ from hpcdl.core.model import Cause, JobState
 from hpcdl.report import Run, Table, read_history, render, timeline_page
 from hpcdl.report.timeline import SECONDS_UP_TO, ticks
 from tests.report.story import node, placed, rows, set_three, submitted
+from tests.report.test_history import rescaled
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -129,3 +130,13 @@ def test_the_legend_names_the_jobs_that_were_drawn_as_long_as_colours_tell_them_
     assert "waits" not in page(10)
     assert page(11).count("-x") == 0
     assert "11 jobs in 10 colours" in page(11)
+
+
+def test_a_rescale_in_place_is_drawn_and_told() -> None:
+    page = timeline_page(rows(rescaled()), "x")
+    Checker(page)
+    assert page.count('fill="url(#rescaling)"') >= 4  # three bars, and the legend
+    assert "rescaling in place" in page
+    assert "rescaling as primary on 2 GPUs: 1" in page
+    assert len(re.findall(r'class="bar c\d"><title>', page)) == 3  # n1 comes twice
+    assert "rescaling in place" not in timeline_page(rows(set_three()), "x")

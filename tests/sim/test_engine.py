@@ -169,6 +169,23 @@ def test_a_node_goes_while_its_job_saves(gone: str, resumed: int) -> None:
     assert [job.state for job in ran.history.jobs] == [JobState.DONE]
 
 
+@pytest.mark.parametrize(("gone", "resumed"), [("n1", 40), ("n2", 45)])
+@pytest.mark.parametrize("at", [55.0, 56.0])
+def test_nodes_of_a_job_that_could_be_rescaled_go_while_it_saves(gone: str, resumed: int, at: float) -> None:
+    """Too few are left: it is suspended, by whoever is left."""
+    profile = replace(COSTS, points=((1, 1, 1.0), (3, 1, 1.0)))
+    job = SimJob(0.0, "wide", profile, 100, gpus_max=1, nodes=3, nodes_max=3, rescale="in-process")
+    nodes = [NodeSpell("n1", 1), NodeSpell("n2", 1), NodeSpell("n3", 1, until_s=55.0)]
+    nodes = [replace(node, until_s=at) if node.name == gone else node for node in nodes]
+    nodes += [NodeSpell("n4", 1), NodeSpell("n5", 1)]
+    kept = "n2" if gone == "n1" else "n1"
+    first = Placement(tuple(Share(name, (0,)) for name in ("n1", "n2", "n3")))
+    later = Placement(tuple(Share(name, (0,)) for name in (kept, "n4", "n5")))
+    ran = run([job], nodes, Script((0.0, {1: first}), (55.0, {}), (100.0, {1: later})), checkpoint_s=20.0)
+    assert [each.event.step for each in ran.records if isinstance(each.event, ev.Reformed)] == [0, resumed]
+    assert [job.state for job in ran.history.jobs] == [JobState.DONE]
+
+
 @pytest.mark.parametrize("at", [5.0, 100.0])
 def test_one_of_two_nodes_goes(at: float) -> None:
     """While it starts and while it trains: what is left of it is ended, and it starts again elsewhere."""

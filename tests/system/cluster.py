@@ -18,7 +18,7 @@ from hpcdl.ledger import SqliteJournal
 from tests.system.trainer import final
 
 TRAINER = Path(__file__).with_name("trainer.py")
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def kill(pid: int) -> None:
@@ -59,28 +59,46 @@ def granted_twice(home: Path) -> list[str]:
     return found
 
 
+def kill_node(cluster: "Cluster", node: str) -> None:
+    """The node is gone, from one moment to the next: its agent, its supervisors, its ranks."""
+    agent = cluster.agent_pid(node)
+    kill(agent)
+    for pid in cluster.tagged():
+        with contextlib.suppress(OSError):
+            if f":{node}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                kill(pid)
+
+
 class Cluster:
     """One HPCDL_HOME. `agents`: more nodes than the daemon's own, each with so many emulated GPUs."""
 
     def __init__(self, home: Path, gpus: int = 4, **settings: Any) -> None:
         self.home = home
+        self._pause = home.parent / f"{home.name}.pause"
         self.gpus = gpus
         self.client = Client(home, patience_s=20.0)
         self.daemon_pid = 0
         self.agents: list[subprocess.Popen[bytes]] = []
-        self._instance = ""
+        self.environment = {**os.environ, "HPCDL_HOME": str(home)}
         home.mkdir(mode=0o700, exist_ok=True)
         plain = {"monitor_interval_s": 1, "stop_grace_s": 20, "node_name": "n1"}
         values = plain | {"policy": "marble"} | settings  # its placements are easy to foretell
         (home / "config.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items()))
         (home / "config.yaml").chmod(0o600)
 
+    def add_profile(self, name: str, **values: Any) -> None:
+        """A scaling profile for the daemon that is to be started."""
+        folder = self.home / "profiles"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder / f"{name}.yaml"
+        path.write_text(json.dumps({"profiles": {name: values}}))
+        path.chmod(0o600)
+
     # --- starting and killing
 
     def start(self) -> "Cluster":
         answer = self.cli("daemon", "start", "--emulate-gpus", str(self.gpus), "--json")
         self.daemon_pid = self.status()["daemon"]["pid"]
-        self._instance = (self.home / "tls" / "instance").read_text()
         assert answer is not None
         return self
 
@@ -109,19 +127,25 @@ class Cluster:
 
     def cli(self, *args: str, code: int = 0) -> Any:
         """Runs the command line; its JSON value where it printed one."""
-        environment = {**os.environ, "HPCDL_HOME": str(self.home)}
         argv = [sys.executable, "-m", "hpcdl", *args]
-        done = subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=PATIENCE_S * 3)
+        done = subprocess.run(argv, capture_output=True, text=True, env=self.environment, timeout=PATIENCE_S * 3)
         assert done.returncode == code, f"{args}: {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.logs()}"
         assert "Traceback" not in done.stderr
         return json.loads(done.stdout) if "--json" in args else done.stdout
+
+    def hold(self) -> None:
+        """Test trainers come no further than some 30 steps, however slow all else is; until `release`."""
+        self._pause.touch()
+
+    def release(self) -> None:
+        self._pause.unlink(missing_ok=True)
 
     def status(self) -> dict[str, Any]:
         return self.client.request("GET", "/v1/status")
 
     def submit(self, *trainer: object, gpus: str = "1", options: tuple[str, ...] = (), steps: int = 100) -> int:
         """Submits the test trainer; returns the job's id."""
-        argv = [sys.executable, str(TRAINER), str(steps), *map(str, trainer)]
+        argv = [sys.executable, str(TRAINER), str(steps), "--pause", str(self._pause), *map(str, trainer)]
         answer = self.cli("submit", "--json", "--gpus", gpus, "--steps", str(steps), *options, "--", *argv)
         return int(answer["jobs"][0]["id"])
 
@@ -177,11 +201,15 @@ class Cluster:
 
     def tagged(self) -> list[int]:
         """Processes of this instance's trainers."""
+        path = self.home / "tls" / "instance"
+        if not path.exists():
+            return []
+        tag = f"HPCDL_TAG={path.read_text()}:".encode()
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
-                    if f"HPCDL_TAG={self._instance}:".encode() in (entry / "environ").read_bytes():
+                    if tag in (entry / "environ").read_bytes():
                         found.append(int(entry.name))
         return found
 
@@ -200,6 +228,20 @@ class Cluster:
         """Whether the agents wrote down any grant at all: nothing written proves nothing."""
         return any(path.stat().st_size for path in self.home.parent.glob("*/run/*/grants.jsonl"))
 
+    def tidied(self) -> bool:
+        """Cancels what there is; whether all is then as after the start, but for jobs that have ended."""
+        self.release()
+        with contextlib.suppress(DaemonAway, ApiError, AssertionError):
+            active = [row["id"] for row in self.client.get("/v1/jobs")["jobs"]]
+            if active:
+                self.cli("cancel", *map(str, active))
+                self.until_state(active[-1], "CANCELLED")
+            self.until(lambda: not self.client.get("/v1/jobs")["jobs"] and not self.tagged())
+            nodes = self.client.get("/v1/nodes")["nodes"]
+            good = [gpu["state"] == "ok" and not gpu["holder"] for node in nodes for gpu in node["gpus"]]
+            return [node["name"] for node in nodes if node["connected"]] == ["n1"] and good == [True] * self.gpus
+        return False
+
     def stop(self) -> None:
         """Ends everything; nothing of it may be left, and the ledger must not contradict itself."""
         self.client.close()
@@ -211,7 +253,7 @@ class Cluster:
             if agent.poll() is None:
                 agent.terminate()
                 agent.wait(PATIENCE_S)
-        end = time.monotonic() + 15
+        end = time.monotonic() + PATIENCE_S
         while (left := self.tagged() + self.ours()) and time.monotonic() < end:
             time.sleep(0.05)
         for pid in left:

@@ -23,6 +23,25 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
         cluster.stop()
 
 
+@pytest.fixture(scope="module")
+def _kept() -> Iterator[list[Cluster]]:
+    kept: list[Cluster] = []
+    yield kept
+    for cluster in kept:
+        cluster.stop()
+
+
+@pytest.fixture
+def kept_cluster(_kept: list[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """As `cluster`, and a file's tests share it: each finds it without a job, with its daemon, agent and GPUs in order;
+    where that cannot be had any more, it is ended and checked, and the next test gets another."""
+    if not _kept:
+        _kept.append(Cluster(tmp_path_factory.mktemp("kept") / "home").start())
+    yield _kept[0]
+    if not _kept[0].tidied():
+        _kept.pop().stop()
+
+
 @pytest.fixture
 def cluster(make_cluster: Callable[..., Cluster]) -> Cluster:
     """A running daemon with its agent and 4 emulated GPUs on node n1."""

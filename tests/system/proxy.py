@@ -32,7 +32,7 @@ class Proxy:
                     client.close()
                     continue
                 try:
-                    server = socket.create_connection(("127.0.0.1", self._target), timeout=5)
+                    server = socket.create_connection(("127.0.0.1", self._target), timeout=60)
                 except OSError:
                     client.close()
                     continue
@@ -91,4 +91,4 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in list(self._threads):
-            thread.join(5)
+            thread.join(60)

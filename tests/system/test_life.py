@@ -7,9 +7,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.system.cluster import Cluster
 
 MakeCluster = Callable[..., Cluster]
+
+
+@pytest.fixture
+def cluster(kept_cluster: Cluster) -> Cluster:
+    return kept_cluster
 
 
 def test_a_job_is_submitted_runs_and_is_done(cluster: Cluster) -> None:
@@ -35,6 +42,7 @@ def test_a_job_is_submitted_runs_and_is_done(cluster: Cluster) -> None:
 
 
 def test_a_user_suspends_and_resumes(cluster: Cluster) -> None:
+    cluster.hold()
     job = cluster.submit(steps=300, gpus="2")
     cluster.until_step(job, 15)
     cluster.cli("suspend", str(job))
@@ -45,6 +53,7 @@ def test_a_user_suspends_and_resumes(cluster: Cluster) -> None:
     assert "held" in why["reason"]
     assert f"hpcdl resume {job}" in why["reason"]
     assert cluster.tagged() == []
+    cluster.release()
     cluster.cli("resume", str(job))
     cluster.until_done(job)
     cluster.check_weights(job, 300)
@@ -83,9 +92,11 @@ def test_a_command_that_does_not_exist_fails_at_once(cluster: Cluster) -> None:
 
 
 def test_a_job_waits_for_another(cluster: Cluster) -> None:
+    cluster.hold()
     first = cluster.submit(steps=80)
     second = cluster.submit(steps=10, options=("--after", str(first)))
     assert "waits for job" in cluster.cli("why", str(second), "--json")["reason"]
+    cluster.release()
     cluster.until_done(first, second)
     assert cluster.job(second)["started_at"] >= cluster.job(first)["finished_at"]
 
@@ -95,8 +106,9 @@ def test_the_same_request_id_is_the_same_job(cluster: Cluster) -> None:
         answer = cluster.cli("submit", "--json", "--request-id", "mine", "--", "true")
         return [row["id"] for row in answer["jobs"]]
 
-    assert submit() == submit()
-    assert len(cluster.cli("ls", "--all", "--json")["jobs"]) == 1
+    (job,) = submit()
+    assert submit() == [job]
+    assert max(row["id"] for row in cluster.cli("ls", "--all", "--json")["jobs"]) == job
 
 
 def test_a_second_daemon_is_refused_with_who_holds_the_first(cluster: Cluster) -> None:
@@ -108,12 +120,14 @@ def test_a_second_daemon_is_refused_with_who_holds_the_first(cluster: Cluster) -
 
 
 def test_stop_suspends_and_the_next_start_goes_on(cluster: Cluster) -> None:
+    cluster.hold()
     jobs = [cluster.submit(steps=250), cluster.submit(steps=250, gpus="1:2")]
     for job in jobs:
         cluster.until_step(job, 10)
     cluster.cli("daemon", "stop")
     assert cluster.tagged() + cluster.ours() == []
     cluster.start()
+    cluster.release()
     cluster.until_done(*jobs)
     for job in jobs:
         cluster.check_weights(job, 250)
@@ -193,6 +207,7 @@ def test_status_names_daemon_agents_and_trainers(cluster: Cluster) -> None:
 def test_two_nodes_are_one_job(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(gpus=2).start()
     cluster.add_agent("n2", 2)
+    cluster.hold()
     job = cluster.submit(steps=150, gpus="2", options=("--nodes", "2"))
     cluster.until_state(job, "RUNNING")
     assert cluster.job(job)["placement"] == {"n1": [0, 1], "n2": [0, 1]}
@@ -200,6 +215,7 @@ def test_two_nodes_are_one_job(make_cluster: MakeCluster) -> None:
     cluster.cli("suspend", str(job))
     cluster.until_state(job, "SUSPENDED")
     assert len([kind for kind in cluster.kinds(job) if kind == "GpusFreed"]) == 2
+    cluster.release()
     cluster.cli("resume", str(job))
     cluster.until_done(job)
     cluster.check_weights(job, 150)

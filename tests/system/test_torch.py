@@ -1,22 +1,26 @@
 """Real PyTorch trainers through the whole chain: suspended and resumed, the final weights are the same bit for bit."""
 
+import importlib.util
 import json
+import os
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.system.cluster import Cluster
+from tests.trainer.preloaded import PLAIN, ROOT, Preloaded, preloaded
 
-torch = pytest.importorskip("torch")
-
-TRAINER = Path(__file__).resolve().parents[2] / "jobscripts" / "trainers" / "pytorch_ddp.py"
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"),
+]
+TRAINER = ROOT / "jobscripts" / "trainers" / "pytorch_ddp.py"
 STEPS = 80
 SLOW_S = 180.0
 """Several processes import PyTorch at once, on a machine that may have much else to do."""
-
-pytestmark = pytest.mark.timeout(600)
 
 
 def free_port() -> str:
@@ -36,10 +40,28 @@ def submit(cluster: Cluster, ranks: int, out: Path, *more: str) -> int:
     return int(answer["jobs"][0]["id"])
 
 
+@pytest.fixture(scope="module")
+def origin() -> Iterator[Preloaded]:
+    with preloaded() as made:
+        yield made
+
+
+def train_without_us(origin: Preloaded, ranks: int, out: Path) -> None:
+    """What nothing ever happens to, and nobody watches."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")} | PLAIN
+    plain |= {"PYTHONPATH": str(ROOT), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    argv = [str(TRAINER), "--steps", str(STEPS), "--out", str(out)]
+    with out.with_suffix(".log").open("wb") as log:
+        children = [origin.start(argv, plain | {"RANK": str(rank)}, log) for rank in range(ranks)]
+    assert [child.wait(SLOW_S) for child in children] == [0] * ranks, out.with_suffix(".log").read_text()
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_suspended_in_the_middle(cluster: Cluster, tmp_path: Path, ranks: int) -> None:
-    whole = submit(cluster, ranks, tmp_path / "whole.pt")
+def test_suspended_in_the_middle(cluster: Cluster, origin: Preloaded, tmp_path: Path, ranks: int) -> None:
+    import torch
+
     job = submit(cluster, ranks, tmp_path / "parts.pt", "--pace", "0.1")
+    train_without_us(origin, ranks, tmp_path / "whole.pt")
     cluster.until(lambda: (cluster.job(job)["step"] or 0) >= 5, SLOW_S)
     # The run folder goes once its end is recorded; what is open stays readable.
     with (cluster.home / "run" / "n1" / f"{job}.1" / "record.jsonl").open() as file:
@@ -61,7 +83,7 @@ def test_suspended_in_the_middle(cluster: Cluster, tmp_path: Path, ranks: int) -
     assert (records[-1]["code"], records[-1]["ended_by"]) == (0, "suspend")
 
     cluster.cli("resume", str(job))
-    cluster.until_done(whole, job, seconds=SLOW_S)
+    cluster.until_done(job, seconds=SLOW_S)
     ready = [event for event in cluster.events(job) if event["kind"] == "TrainerReady"]
     assert [event["body"]["step"] for event in ready] == [0, between]
     ended = [event["body"]["cause"] for event in cluster.events(job) if event["kind"] == "IncarnationEnded"]

@@ -120,6 +120,7 @@ def _connected(cluster: Cluster, name: str) -> bool:
 
 def test_a_daemon_killed_while_its_disk_is_full(full_home: tuple[Cluster, SmallDisk]) -> None:
     cluster, disk = full_home
+    cluster.hold()  # its own end needs the disk, and must not come before there is room
     job = cluster.submit("--save-every", 10000, steps=300)
     cluster.until_step(job, 10)
     disk.fill()
@@ -138,6 +139,7 @@ def test_a_daemon_killed_while_its_disk_is_full(full_home: tuple[Cluster, SmallD
         assert len(said.stderr.strip().splitlines()) == 1, said.stderr
     disk.free()
     cluster.start()
+    cluster.release()
     cluster.until_done(job)
     cluster.check_weights(job, 300)
     assert cluster.job(job)["incarnation"] == 1
@@ -464,14 +466,14 @@ def test_a_gpu_lost_under_a_job(make_cluster: MakeCluster) -> None:
     locks = [next(cluster.home.glob(f"run/{node}/emulated/*.lock")) for node in ("n1", "n2")]
     for lock in locks:
         lock.unlink()
-    kept = "keeps its 1 GPU of n1, whose GPUs are lost or dirty"
+    kept = "keeps its 1 GPU of n1, whose GPUs are lost, dirty or drained"
     cluster.until(lambda: cluster.job(stays)["reason"] == kept)
     os.kill(pid, signal.SIGABRT)  # as a library does that cannot reach its GPU
     cluster.until(lambda: "IncarnationEnded" in cluster.kinds(job))
     ended = next(event["body"] for event in cluster.events(job) if event["kind"] == "IncarnationEnded")
     assert ended["cause"] == "infrastructure"
     assert f"GPU 0 ({locks[1].stem}) is lost" in ended["detail"]
-    cluster.until(lambda: cluster.job(job)["reason"] == "needs 1 GPU; all GPUs of n[1-2] are lost or dirty")
+    cluster.until(lambda: cluster.job(job)["reason"] == "needs 1 GPU; all GPUs of n[1-2] are lost, dirty or drained")
     assert cluster.job(job)["state"] == "QUEUED"
     assert (cluster.job(stays)["state"], cluster.job(stays)["incarnation"]) == ("RUNNING", 1)
     locks[1].touch(0o600)

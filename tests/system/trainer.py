@@ -1,9 +1,11 @@
 """A trainer whose "weights" are a chain of hashes: a lost or repeated step changes the end, wherever it resumes.
 
     python trainer.py STEPS [--step-s 0.01] [--save-every 20] [--start-s 0] [--save-s 0] [--fail-at N] [--record DIR]
+        [--pause PATH]
 
 It holds its emulated GPUs as a real one holds GPU memory: a second process on one of them ends with code 86.
 With --record it keeps one file a process there: when it had its GPUs, and how far it came, by CLOCK_MONOTONIC.
+Past step 30 it stands still as long as there is a file at --pause, unless it is to suspend.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import hpcdl.trainer as hpcdl
 from hpcdl.trainer.emulated import GpuBusy, hold
 
 GPU_BUSY_EXIT = 86
+STAND_AT = 30
 
 
 def chain(step: int, weights: str) -> str:
@@ -63,6 +66,7 @@ def main() -> None:
     parser.add_argument("--fail-at", type=int)
     parser.add_argument("--fail-code", type=int, default=3)
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--pause", type=Path)
     options = parser.parse_args()
 
     session = hpcdl.attach()
@@ -95,6 +99,8 @@ def main() -> None:
             print("failing as told", flush=True)
             sys.exit(options.fail_code)
         time.sleep(options.step_s)
+        while step >= STAND_AT and options.pause and options.pause.exists() and not hpcdl.should_suspend():
+            time.sleep(0.01)
         weights = chain(step, weights)
         step += 1
         record.write(resumed, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -14,7 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from tests.trainer.preloaded import PLAIN, Preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "jobscripts" / "trainers"
@@ -31,10 +34,19 @@ def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_
 
 
 class Supervisor:
-    """Speaks the supervisor's half; `reads` false: never answers and never reads."""
+    """Speaks the supervisor's half; `reads` false: never answers and never reads. `log`: where output goes, for
+    children that say more than a pipe holds. `origin`: what children that run a script are forked from."""
 
-    def __init__(self, run: Path, checkpoints: Path | None, reads: bool = True) -> None:
+    def __init__(
+        self,
+        run: Path,
+        checkpoints: Path | None,
+        reads: bool = True,
+        log: Path | None = None,
+        origin: Preloaded | None = None,
+    ) -> None:
         run.mkdir(parents=True, exist_ok=True)
+        self.log, self.origin = log, origin
         self.run, self.checkpoints, self.reads = run, checkpoints, reads
         self.packets: list[dict[str, Any]] = []
         self.connections: list[socket.socket] = []
@@ -51,17 +63,23 @@ class Supervisor:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
         environ |= {"PYTHONPATH": str(ROOT), "HPCDL_SOCKET": str(self.run / "s"), "HPCDL_JOB": "7"}
         environ |= {"HPCDL_INCARNATION": str(incarnation), "HPCDL_MEMBERSHIP": "1", "HPCDL_SIGNAL": "hpcdl"}
-        environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KERAS_BACKEND": "torch"}
+        environ |= PLAIN
         if self.checkpoints is not None:
             environ["HPCDL_CHECKPOINT_DIR"] = str(self.checkpoints)
-        child = subprocess.Popen(
-            [sys.executable, *map(str, argv)],
-            env=environ | env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        with contextlib.nullcontext(subprocess.PIPE) if self.log is None else self.log.open("ab") as output:
+            if self.origin is not None and not str(argv[0]).startswith("-"):
+                to = None if isinstance(output, int) else output
+                forked = self.origin.start([str(each) for each in argv], environ | env, to)
+                child = cast("subprocess.Popen[str]", forked)  # as much of it as is used here
+            else:
+                child = subprocess.Popen(
+                    [sys.executable, *map(str, argv)],
+                    env=environ | env,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    start_new_session=True,
+                )
         self.children.append(child)
         return child
 
@@ -131,7 +149,7 @@ class Supervisor:
 
         until(gone, f"the end of {child.args!r}, came: {self.packets}")
         self.poll()
-        return child.returncode
+        return child.wait()
 
     def hang_up(self) -> None:
         self.listener.close()
@@ -151,9 +169,15 @@ class Supervisor:
 
 
 @contextmanager
-def supervisor(run: Path, checkpoints: Path | None, reads: bool = True) -> Iterator[Supervisor]:
+def supervisor(
+    run: Path,
+    checkpoints: Path | None,
+    reads: bool = True,
+    log: Path | None = None,
+    origin: Preloaded | None = None,
+) -> Iterator[Supervisor]:
     """Catches SIGUSR1 meanwhile, as a supervisor does, into `signals`."""
-    parent = Supervisor(run, checkpoints, reads)
+    parent = Supervisor(run, checkpoints, reads, log, origin)
     before = signal.signal(signal.SIGUSR1, lambda number, frame: parent.signals.append(number))
     try:
         yield parent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.trainer import folder
+from hpcdl.trainer.claim import claim
 from hpcdl.trainer.folder import StaleIncarnation
 
 
@@ -149,3 +151,46 @@ def test_same_step_again_keeps_the_first(tmp_path: Path) -> None:
     put(tmp_path, 1, 1, "first")
     path = put(tmp_path, 1, 1, "second").path
     assert (path / "deep/er/w").read_text() == "first"
+
+
+def test_a_claim_of_memberships(tmp_path: Path) -> None:
+    """The newest membership of the newest incarnation of the job has the folder; nobody older gets it back."""
+    directory = tmp_path / "new"
+    claim(directory, 7, 2, 1, "i:7:2:n1")
+    claim(directory, 7, 2, 3, "i:7:2:n2")
+    found = json.loads((directory / "claim.json").read_text())
+    assert found == {"v": 1, "job": 7, "incarnation": 2, "membership": 3, "tag": "i:7:2:n2"}
+    claim(directory, 7, 2, 3, "i:7:2:n2")
+    for incarnation, membership, tag in [
+        (2, 2, "i:7:2:n1"),
+        (1, 9, "i:7:1:n1"),
+        (2, 4, "i:8:2:n1"),
+        (2, 4, "x:7:2:n1"),
+    ]:
+        with pytest.raises(StaleIncarnation):
+            claim(directory, int(tag.split(":")[1]), incarnation, membership, tag)
+    assert json.loads((directory / "claim.json").read_text()) == found
+    assert os.listdir(directory) == ["claim.json"]
+    with (
+        pytest.raises(StaleIncarnation, match="membership 3 has claimed the folder"),
+        folder.write(directory, 5, 2, tag="i:7:2:n1", membership=2) as temporary,
+    ):
+        (temporary / "w").write_text("w")
+    assert folder.complete(directory) == []
+    with folder.write(directory, 5, 2, tag="i:7:2:n2", membership=3) as temporary:
+        (temporary / "w").write_text("w")
+    assert steps(directory) == [(2, 5)]
+    folder.check_claim(directory, 2, "i:7:2:n2", 4)
+    (directory / "claim.json").write_text(json.dumps({"v": 1, "job": 7, "incarnation": 2, "tag": "i:7:2:n1"}))
+    folder.check_claim(directory, 2, "i:7:2:n2")  # none named: membership 0
+
+
+def test_a_claim_waits_for_whoever_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcdl.trainer.claim.LOCK_WAIT_S", 0.05)
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        claim(tmp_path, 7, 1, 1, "i:7:1:n1")  # but not for ever
+    finally:
+        os.close(held)
+    assert json.loads((tmp_path / "claim.json").read_text())["membership"] == 1

@@ -6,15 +6,17 @@ import importlib.util
 import json
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpcdl.trainer import rng
+from tests.trainer.preloaded import Preloaded, preloaded
 from tests.trainer.supervisor import EXAMPLES, Supervisor, supervisor
 
-torch = pytest.importorskip("torch")
-np = pytest.importorskip("numpy")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 DDP = str(EXAMPLES / "pytorch_ddp.py")
 KERAS = str(EXAMPLES / "keras_mnist_like.py")
 
@@ -23,6 +25,12 @@ def free_port() -> str:
     with socket.socket() as parent:
         parent.bind(("127.0.0.1", 0))
         return str(parent.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[Preloaded]:
+    with preloaded(*(["keras"] if importlib.util.find_spec("keras") else [])) as made:
+        yield made
 
 
 def ddp(parent: Supervisor, ranks: int, incarnation: int, argv: list[str]) -> list:
@@ -44,18 +52,20 @@ def in_session(leader: int) -> list[int]:
 
 
 def same(one: Path, other: Path) -> bool:
+    import torch
+
     first, second = torch.load(one, weights_only=True), torch.load(other, weights_only=True)
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_pytorch_bit_for_bit(tmp_path: Path, ranks: int) -> None:
+def test_pytorch_bit_for_bit(tmp_path: Path, origin: Preloaded, ranks: int) -> None:
     argv = ["--steps", "60", "--every", "25", "--out"]
-    with supervisor(tmp_path / "run0", tmp_path / "ckpt0") as parent:
+    with supervisor(tmp_path / "run0", tmp_path / "ckpt0", origin=origin) as parent:
         for child in ddp(parent, ranks, 1, [*argv, str(tmp_path / "whole.pt")]):
             assert parent.end(child) == 0
         assert len(parent.of("done")) == ranks
-    with supervisor(tmp_path / "run1", tmp_path / "ckpt") as parent:
+    with supervisor(tmp_path / "run1", tmp_path / "ckpt", origin=origin) as parent:
         children = ddp(parent, ranks, 1, [*argv, str(tmp_path / "parts.pt"), "--pace", "0.03", "--agree-every", "2"])
         parent.wait("progress", count=ranks)
         children[-1].send_signal(signal.SIGTSTP)  # one rank alone: the others must agree to its step
@@ -69,28 +79,28 @@ def test_pytorch_bit_for_bit(tmp_path: Path, ranks: int) -> None:
     names = {path.name for path in Path(final[0]["path"]).iterdir()}
     assert names == {"model.pt", "optimizer.pt", "scheduler.pt", "random.json", "COMPLETE"}
     assert len(json.loads((Path(final[0]["path"]) / "random.json").read_text())) == ranks
-    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as parent:
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt", origin=origin) as parent:
         for child in ddp(parent, ranks, 2, [*argv, str(tmp_path / "parts.pt")]):
             assert parent.end(child) == 0
         assert {each["step"] for each in parent.of("ready")} == {final[0]["step"]}
     assert same(tmp_path / "whole.pt", tmp_path / "parts.pt")
 
 
-def test_two_ranks_fall_back_together(tmp_path: Path) -> None:
+def test_two_ranks_fall_back_together(tmp_path: Path, origin: Preloaded) -> None:
     argv = ["--steps", "20", "--every", "10", "--out"]
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt", origin=origin) as parent:
         for child in ddp(parent, 2, 1, [*argv, str(tmp_path / "whole.pt")]):
             assert parent.end(child) == 0
     bad = tmp_path / "ckpt" / "step-000000000020.i1" / "model.pt"
     bad.write_bytes(bytes(bad.stat().st_size))
-    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as parent:
+    with supervisor(tmp_path / "run2", tmp_path / "ckpt", origin=origin) as parent:
         for child in ddp(parent, 2, 2, [*argv, str(tmp_path / "again.pt")]):
             assert parent.end(child) == 0
         assert [each["step"] for each in parent.of("ready")] == [10, 10]
     assert same(tmp_path / "whole.pt", tmp_path / "again.pt")
 
 
-def test_suspend_leaves_no_loader_behind(tmp_path: Path) -> None:
+def test_suspend_leaves_no_loader_behind(tmp_path: Path, origin: Preloaded) -> None:
     script = tmp_path / "loads.py"
     script.write_text(
         "import hpcdl.trainer as hpcdl\n"
@@ -102,7 +112,7 @@ def test_suspend_leaves_no_loader_behind(tmp_path: Path) -> None:
         "for step in suspendable.steps(10000, model=model):\n"
         "    next(batches)\n"
     )
-    with supervisor(tmp_path / "run", tmp_path / "ckpt") as parent:
+    with supervisor(tmp_path / "run", tmp_path / "ckpt", origin=origin) as parent:
         child = parent.start([script])
         parent.wait("progress")
         assert len(in_session(child.pid)) >= 3
@@ -126,36 +136,39 @@ def test_a_full_disk_is_an_oserror(tmp_path: Path) -> None:
         assert list((tmp_path / "ckpt").iterdir()) == []
 
 
-# 8 batches an epoch: in the middle of the first, in the middle of a later one, at the end of one
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed")
-@pytest.mark.parametrize("after", [3, 12, 16])
-def test_keras_bit_for_bit(tmp_path: Path, after: int) -> None:
+def test_keras_bit_for_bit(tmp_path: Path, origin: Preloaded) -> None:
     argv = [KERAS, "--epochs", "3", "--samples", "256", "--out"]
     whole = tmp_path / "whole.npz"
     with supervisor(tmp_path / "run0", tmp_path / "ckpt0") as parent:
         assert parent.end(parent.start([*argv, whole])) == 0
         assert [each["step"] for each in parent.of("saved")] == [8, 16, 24]
     parts = tmp_path / "parts.npz"
-    wrapper = tmp_path / "suspends_itself.py"  # at exactly this batch, by the real signal
-    wrapper.write_text(
-        "import os, runpy, signal, sys\n"
-        "import hpcdl.trainer.session as session\n"
-        "progress = session.Session.progress\n"
-        "def at(self, step, *rest):\n"
-        f"    if step == {after}: os.kill(os.getpid(), signal.SIGTSTP)\n"
-        "    progress(self, step, *rest)\n"
-        "session.Session.progress = at\n"
-        f"sys.argv = sys.argv[1:]\nrunpy.run_path({KERAS!r}, run_name='__main__')\n"
-    )
-    with supervisor(tmp_path / "run1", tmp_path / "ckpt") as parent:
-        child = parent.start([wrapper, *argv, parts])
-        assert parent.end(child) == 0
-        final = parent.of("saved")[-1]
-        assert (final["final"], final["step"]) == (True, after)
-    assert not parts.exists()
-    with supervisor(tmp_path / "run2", tmp_path / "ckpt") as parent:
-        assert parent.end(parent.start([*argv, parts], 2)) == 0
-        assert parent.of("ready")[0]["step"] == after
+    before = 0
+    # 8 batches an epoch: in the middle of the first, in the middle of a later one, at the end of one
+    for number, after in enumerate([3, 12, 16], 1):
+        wrapper = tmp_path / "suspends_itself.py"  # at exactly this batch, by the real signal
+        wrapper.write_text(
+            "import os, runpy, signal, sys\n"
+            "import hpcdl.trainer.session as session\n"
+            "progress = session.Session.progress\n"
+            "def at(self, step, *rest):\n"
+            f"    if step == {after}: os.kill(os.getpid(), signal.SIGTSTP)\n"
+            "    progress(self, step, *rest)\n"
+            "session.Session.progress = at\n"
+            f"sys.argv = sys.argv[1:]\nrunpy.run_path({KERAS!r}, run_name='__main__')\n"
+        )
+        with supervisor(tmp_path / f"run{number}", tmp_path / "ckpt", origin=origin) as parent:
+            child = parent.start([wrapper, *argv, parts], number)
+            assert parent.end(child) == 0
+            assert parent.of("ready")[0]["step"] == before
+            final = parent.of("saved")[-1]
+            assert (final["final"], final["step"]) == (True, after)
+        assert not parts.exists()
+        before = after
+    with supervisor(tmp_path / "run", tmp_path / "ckpt", origin=origin) as parent:
+        assert parent.end(parent.start([*argv, parts], 4)) == 0
+        assert parent.of("ready")[0]["step"] == before
         assert parent.of("done")[0]["step"] == 24
     with np.load(whole) as one, np.load(parts) as other:
         assert one.files == other.files
@@ -164,6 +177,8 @@ def test_keras_bit_for_bit(tmp_path: Path, after: int) -> None:
 
 def test_random_states() -> None:
     import random
+
+    import torch
 
     saved = json.loads(json.dumps(rng.capture()))
     drawn = random.random(), np.random.normal(), torch.randn(3).tolist()

@@ -82,7 +82,7 @@ def test_suspend_again_before_the_first_step_names_the_resumed_checkpoint(tmp_pa
         assert parent.end(child) == 0
         first = parent.of("saved")[-1]
     with supervisor(tmp_path / "run2", tmp_path / "ckpt") as parent:
-        parent.answers.append({"type": "suspend", "grace_s": 30})
+        parent.answers.insert(0, {"type": "suspend", "grace_s": 30})  # it is there before the trainer may go on
         assert parent.end(parent.start(plain(tmp_path), 2)) == 0
         assert parent.kinds() == ["attach", "ready", "saved"]
         assert parent.of("saved")[0]["final"] is True

@@ -1,0 +1,61 @@
+"""torchrun under supervisors: its command line and its port; tests/system/test_elastic.py runs real ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcdl.agent import torchrun
+from hpcdl.agent.packets import Rescale
+from hpcdl.agent.ports import Port
+from hpcdl.core.model import JobSpec
+
+
+def job(*command: str, **keys: Any) -> JobSpec:
+    return JobSpec(command, "test", rescale="torchrun", **keys)
+
+
+def test_the_command_line_of_a_node() -> None:
+    membership = Rescale(3, ("n2", "n1"), (4, 2), "10.0.0.2:7000")
+    line = torchrun.command_line(
+        job("python3.11", "train.py", "-x", nodes_max=8), membership, "n1", "i-7-2", "10.0.0.1"
+    )
+    assert line[:3] == ("python3.11", "-m", "torch.distributed.run")
+    assert line[3:-4] == (
+        "--nnodes=1:8",
+        "--nproc-per-node=2",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=10.0.0.2:7000",
+        "--rdzv-id=i-7-2",
+        "--rdzv-conf=is_host=false,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3",
+        "--local-addr=10.0.0.1",
+        "--monitor-interval=0.3",
+        "--max-restarts=1000",
+    )
+    assert line[-4:] == ("--no-python", "python3.11", "train.py", "-x")
+    first = torchrun.command_line(job("python3.11", "train.py", nodes=2), membership, "n2", "i-7-2", "10.0.0.2")
+    assert {"--nnodes=2:2", "--nproc-per-node=4"} < set(first)
+    assert [each for each in first if each.startswith("--rdzv-conf=is_host=true,")]
+
+
+@pytest.mark.parametrize(
+    "command,python",
+    [("/opt/venv/bin/python", "/opt/venv/bin/python"), ("python3", "python3"), ("python3.12", "python3.12"),
+     ("./train.sh", "python3"), ("python-wrapped", "python3"), ("env", "python3")],
+)  # fmt: skip
+def test_whose_torchrun_it_is(command: str, python: str) -> None:
+    assert torchrun.python_of((command, "train.py")) == python
+
+
+def test_a_port_is_given_once() -> None:
+    first = Port("127.0.0.1")
+    ports = [first, *(Port("127.0.0.1") for _ in range(20))]
+    assert len({each.address for each in ports}) == len(ports)
+    for each in ports:
+        each.release()
+    with pytest.raises(OSError, match="assign"):
+        Port("192.0.2.1")  # nobody's
+    six = Port("::1")
+    assert six.address.startswith("[::1]:")
+    six.release()

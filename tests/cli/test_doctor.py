@@ -1,0 +1,262 @@
+"""`hpcdl doctor`: with and without a daemon, a batch system and an allocation; the site files it writes."""
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdl.agent.folder import Mount, mount_of
+from hpcdl.cli import checks
+from hpcdl.cli.checks import State
+from hpcdl.cli.sitefile import Queue, Told, limits_of, site_text
+from hpcdl.daemon.clock import Clock
+from hpcdl.sites import load_site, read_site
+from tests.cli.conftest import Run
+from tests.cli.fake import FakeDaemon
+
+SLURM = {
+    "sinfo": 'case "$*" in *version*) echo "slurm 23.02.7";; *json*) echo "{\\"nodes\\": []}";; esac',
+    "squeue": ":",
+    "scontrol": """case "$*" in
+*config*) echo "ClusterName             = alpha"; echo "PreemptMode             = REQUEUE"
+          echo "PreemptType             = preempt/partition_prio"
+          echo "AccountingStorageType   = accounting_storage/none";;
+*partition*) echo "PartitionName=gpu Default=YES State=UP MaxTime=1-00:00:00 MaxNodes=8 PreemptMode=OFF"
+             echo "PartitionName=scavenge State=UP MaxTime=04:00:00 MaxNodes=2 PreemptMode=REQUEUE GraceTime=30"
+             echo "PartitionName=admin State=DOWN MaxTime=UNLIMITED MaxNodes=UNLIMITED";;
+esac""",
+}
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No batch system: a PATH that is ours alone; its folder."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in list(os.environ):
+        if name.startswith(("SLURM", "LSB_", "LSF_", "HPCDL_")) and name != "HPCDL_HOME":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+@pytest.fixture
+def slurm(outside: Path) -> Path:
+    for name, script in SLURM.items():
+        program = outside / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return outside
+
+
+def by_name(value: Any) -> dict[str, Any]:
+    return {check["name"]: check for check in value["checks"]}
+
+
+def test_without_daemon_and_batch_system_it_says_what_there_is(outside: Path, hpcdl: Run) -> None:
+    done = hpcdl("doctor", "--json")
+    found = by_name(done.value)
+    assert (done.code, done.value["ok"], done.value["batch"]) == (0, True, None)
+    assert list(found) == [
+        "python", "packages", "home", "file system", "gpus", "daemon", "clock", "settings", "batch system",
+    ]  # fmt: skip
+    assert found["batch system"]["detail"].startswith("none: not on PATH (slurm: sinfo squeue; lsf: bjobs bsub lsid)")
+    assert found["daemon"]["next"] == "hpcdl daemon start"
+    assert all(set(check) == {"name", "state", "detail", "next"} for check in done.value["checks"])
+    table = hpcdl("doctor").out
+    assert "WARN  gpus" in table
+    assert "-> hpcdl daemon start" in table
+    assert hpcdl("doctor", "--quiet").out == ""
+
+
+def test_with_a_daemon_of_another_version(outside: Path, fake: FakeDaemon, hpcdl: Run) -> None:
+    check = by_name(hpcdl("doctor", "--json").value)["daemon"]
+    assert check["state"] == "WARN"
+    assert check["detail"] == "pid 4711 on h, up for 1 min 01 s, of hpcdl 0"
+    fake.kill()
+    check = by_name(hpcdl("doctor", "--json").value)["daemon"]
+    assert (check["state"], check["next"]) == ("WARN", "hpcdl daemon start, or go on in the next allocation")
+
+
+def test_a_folder_that_is_open_to_others_fails(outside: Path, home: Path, hpcdl: Run) -> None:
+    home.mkdir(mode=0o755)
+    home.chmod(0o755)
+    done = hpcdl("doctor", "--json")
+    assert done.code == 1
+    assert not done.value["ok"]
+    assert by_name(done.value)["home"]["state"] == "FAIL"
+    assert f"chmod 700 {home}" in by_name(done.value)["home"]["detail"]
+    assert hpcdl("doctor", "--quiet").out == "home\n"
+
+
+def test_wrong_settings_fail_and_the_rest_is_looked_at(outside: Path, home: Path, hpcdl: Run) -> None:
+    home.mkdir(mode=0o700)
+    (home / "config.yaml").write_text("batch: pbs\n")
+    found = by_name(hpcdl("doctor", "--json").value)
+    assert found["settings"]["state"] == "FAIL"
+    assert "config.yaml:1: batch: must be auto, slurm, lsf or none" in found["settings"]["detail"]
+    assert "batch system" in found
+    (home / "config.yaml").write_text("site: nowhere\n")
+    assert by_name(hpcdl("doctor", "--json").value)["site"]["state"] == "FAIL"
+
+
+@pytest.mark.parametrize(
+    "mount, state, told",
+    [
+        (Mount("/home", "nfs4", frozenset({"rw", "hard"})), State.OK, "only the daemon opens the ledger"),
+        (Mount("/home", "nfs4", frozenset({"rw", "soft"})), State.WARN, "mounted soft"),
+        (Mount("/home", "lustre"), State.OK, "shared: seen from all nodes"),
+        (Mount("/dev/shm", "tmpfs"), State.WARN, "lost when the machine boots"),
+        (Mount("/", "ext4"), State.OK, "this machine's alone"),
+    ],
+)
+def test_what_a_file_system_means_for_the_ledger(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mount: Mount, state: State, told: str
+) -> None:
+    monkeypatch.setattr(checks, "mount_of", lambda home: mount)
+    monkeypatch.setattr(checks, "FREE_MIB", 0)
+    found = checks.file_system(tmp_path)
+    assert found.state is state
+    assert told in found.detail
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_hard_links_cannot_hold_a_lease(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert checks.file_system(tmp_path).state is State.FAIL
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_options_of_a_mount_are_read() -> None:
+    mounts = "36 35 0:32 / /home rw,noatime shared:1 - nfs4 server:/x rw,vers=4.2,soft,timeo=600\n"
+    found = mount_of(Path("/home/ada"), mounts)
+    assert (found.point, found.kind, found.shared) == ("/home", "nfs4", True)
+    assert {"soft", "noatime"} <= found.options
+
+
+def test_a_skewed_file_server_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Ahead(Clock):
+        def now(self) -> float:
+            return super().now() + 100.0
+
+    monkeypatch.setattr(checks, "Clock", Ahead)
+    found = checks.clock(tmp_path)
+    assert found.state is State.WARN
+    assert found.detail == "the file server's clock is 1 min 40 s behind"
+
+
+# --- the batch system -------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_system_is_told_with_what_it_lacks(slurm: Path, hpcdl: Run) -> None:
+    done = hpcdl("doctor", "--json")
+    assert done.code == 0
+    batch, found = done.value["batch"], by_name(done.value)
+    assert (batch["kind"], batch["version"], batch["json"], batch["answers"]) == ("slurm", "23.02.7", True, True)
+    assert batch["queues"] == ["gpu", "scavenge", "admin"]
+    assert batch["preemption"] == "REQUEUE (partition_prio)"
+    assert batch["commands"]["sinfo"] is True
+    assert batch["commands"]["sacct"] is False
+    assert batch["allocation"] is None
+    assert any("no accounting" in line for line in batch["missing"])
+    assert "sbatch" in found["batch commands"]["detail"].partition("not there: ")[2]
+    assert "scavenge (" in found["queues"]["detail"]
+    assert found["allocation"]["detail"] == "this process is in none"
+    assert found["pilots"]["detail"] == "none is submitted: the setting pilots is 0"
+
+
+def test_a_batch_system_that_does_not_answer_fails_only_where_it_is_needed(
+    slurm: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (slurm / "sinfo").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    done = hpcdl("doctor", "--json")
+    assert (done.code, by_name(done.value)["batch system"]["state"]) == (0, "WARN")
+    assert done.value["batch"]["answers"] is False
+    monkeypatch.setenv("HPCDL_PILOTS", "2")
+    done = hpcdl("doctor", "--json")
+    assert (done.code, by_name(done.value)["batch system"]["state"]) == (1, "FAIL")
+    assert "Unable to contact slurm controller" in by_name(done.value)["batch system"]["detail"]
+
+
+def test_half_an_allocation_is_told(slurm: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    done = hpcdl("doctor", "--json")
+    check = by_name(done.value)["allocation"]
+    assert (done.code, check["state"]) == (1, "FAIL")
+    assert "SLURM_JOB_NODELIST" in check["detail"]
+
+
+def test_the_site_of_another_batch_system_fails(slurm: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCDL_SITE", "summit")
+    monkeypatch.setenv("HPCDL_PILOTS", "2")
+    check = by_name(hpcdl("doctor", "--json").value)["pilots"]
+    assert check["state"] == "FAIL"
+    assert "for lsf, and the batch system here is slurm" in check["detail"]
+
+
+# --- --site -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_site_file_is_written_and_can_be_used_as_it_is(slurm: Path, home: Path, hpcdl: Run) -> None:
+    done = hpcdl("doctor", "--site")
+    path = home / "sites" / "alpha.yaml"
+    assert done.code == 0
+    assert f"wrote {path}" in done.out
+    site = load_site("alpha", 3, home)
+    assert (site.kind, site.site.pilots_max) == ("slurm", 3)
+    assert site.site.queues == ("gpu", "scavenge")
+    assert (site.site.walltime_max_s, site.site.nodes_max) == (86_400.0, 8)
+    text = path.read_text()
+    assert "#   admin: not for your batch jobs" in text
+    assert "grace 30 s" in text
+    again = hpcdl("doctor", "--site")
+    assert (again.code, again.err) == (
+        1,
+        f"hpcdl: {path} is there already: move it away, or name another with --output\n",
+    )
+    assert hpcdl("doctor", "--site", "beta", "--json").value["site"]["file"] == str(home / "sites" / "beta.yaml")
+
+
+def test_a_site_file_elsewhere_and_on_the_terminal(slurm: Path, hpcdl: Run, tmp_path: Path) -> None:
+    target = tmp_path / "mine.yaml"
+    assert hpcdl("doctor", "--site", "--output", target, "--quiet").out == f"{target}\n"
+    assert hpcdl("doctor", "--site", "--output", "-").out == target.read_text()
+    assert read_site(target).kind == "slurm"
+
+
+def test_wrong_usage_of_site(outside: Path, hpcdl: Run) -> None:
+    assert "no batch system was found here" in hpcdl("doctor", "--site").err
+    done = hpcdl("doctor", "--output", "x")
+    assert (done.code, "--output is where --site writes" in done.err) == (2, True)
+
+
+def test_a_name_that_leads_elsewhere_is_refused(slurm: Path, hpcdl: Run, tmp_path: Path) -> None:
+    done = hpcdl("doctor", "--site", "../x")
+    assert (done.code, "no site's name" in done.err) == (1, True)
+    assert not (tmp_path / "x.yaml").exists()
+
+
+def test_limits_of_users_from_accounting() -> None:
+    associations = "chem|||normal,long\nphys|20|5|normal\n"
+    qos = "normal|50|10|2-00:00:00\nlong|4||\nother|900||\n"
+    most, notes = limits_of(associations, qos)
+    assert most == 50
+    assert notes == (
+        "account phys: 20 batch jobs, 5 running",
+        "QOS normal: 50 batch jobs, 10 running, walltime 2-00:00:00",
+        "QOS long: 4 batch jobs, all running, walltime any",
+    )
+    assert limits_of("", "") == (None, ())
+
+
+def test_a_site_of_short_queues(tmp_path: Path) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text(site_text(Told("lsf", "10.1", "beta", (Queue("debug", True, 300.0),), 2, ("told so",))))
+    site = read_site(path).site
+    assert (site.walltime_min_s, site.walltime_max_s, site.pilots_max) == (300.0, 300.0, 2)
+    assert site.queues == ("debug",)

@@ -1,0 +1,99 @@
+"""`hpcdl ls`, `show`, `why` and `nodes`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.fake import FakeDaemon, row
+
+
+def test_ls(jobs: FakeDaemon, hpcdl: Run) -> None:
+    lines = hpcdl("ls").out.splitlines()
+    assert lines[0].split() == ["ID", "NAME", "STATE", "GPUS", "NODES", "STEP", "ETA", "REASON"]
+    assert lines[1:] == [
+        " 1  resnet          RUNNING  4/2x1:6  n[1-2]  120/900  3 min 20 s  primary",
+        " 2  vgg\\x1b[31m\\nx  QUEUED      0/1:  -             -           -  needs 1 GPU, 0 free",
+    ]
+    assert [job["id"] for job in hpcdl("ls", "--json").value["jobs"]] == [1, 2]
+    assert [job["id"] for job in hpcdl("ls", "--all", "--json").value["jobs"]] == [1, 2, 3]
+    assert hpcdl("ls", "-aq").out == "1\n2\n3\n"
+
+
+def test_ls_of_nothing(fake: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("ls")
+    assert (done.code, done.out, done.err) == (0, "", "hpcdl: no jobs (finished ones: hpcdl ls --all)\n")
+    assert hpcdl("ls", "--json").out == '{"schema": 1, "jobs": []}\n'
+    assert hpcdl("ls", "--quiet").out == ""
+
+
+def test_show(jobs: FakeDaemon, hpcdl: Run) -> None:
+    logs = jobs.home / "logs" / "1"
+    logs.mkdir(parents=True)
+    (logs / "1.n1.log").write_text("x")
+    shown = hpcdl("show", 1).out
+    for text in ("resnet", "RUNNING", "n1:0,1 n2:0,1", "120/900", "3 min 20 s", "INCARNATION", str(logs / "1.n1.log")):
+        assert text in shown
+    assert hpcdl("show", 1, "--json").value["job"]["id"] == 1
+    assert hpcdl("show", 1, "--quiet").out == "1\n"
+    done = hpcdl("show", 9)
+    assert (done.code, done.out, done.err) == (1, "", "hpcdl: there is no job 9: hpcdl ls --all lists them\n")
+
+
+def test_why(jobs: FakeDaemon, hpcdl: Run) -> None:
+    assert hpcdl("why", 2).out.splitlines() == [
+        "job 2  QUEUED: needs 1 GPU, 0 free",
+        "   job 1 holds n1:0",
+    ]
+    assert hpcdl("why", 2, "--json").value["details"] == ["job 1 holds n1:0"]
+    assert hpcdl("why", 2, "--quiet").out == "2\n"
+
+
+def test_nodes(fake: FakeDaemon, hpcdl: Run) -> None:
+    assert hpcdl("nodes").out.splitlines() == [
+        "NODE  AGENT      GPU  STATE  JOB  NAME  DETAIL",
+        "n1    connected    0  ok     1.2  V100",
+        "n1    connected    1  lost     -  V100  Xid 79",
+    ]
+    assert hpcdl("nodes", "--json").value["nodes"][0]["gpus"][1]["state"] == "lost"
+    assert hpcdl("nodes", "--quiet").out == "n1\n"
+    assert hpcdl("nodes").err == ""
+    away = {"name": "n2", "connected": False, "lost": False, "reason": "the connection ended", "gpus": []}
+    fake.answers["/v1/nodes"] = (200, json.dumps({"schema": 1, "nodes": [away]}).encode())
+    assert hpcdl("nodes").err.startswith("hpcdl: no agent is connected on n2; trainers there go on for a while")
+
+
+@pytest.mark.parametrize("form", ["", "--json", "--quiet"])
+def test_ls_nodes_is_nodes(fake: FakeDaemon, hpcdl: Run, form: str) -> None:
+    assert hpcdl("ls", "nodes", *form.split()) == hpcdl("nodes", *form.split())
+    assert hpcdl("ls", *form.split(), "nodes").out
+    assert hpcdl("ls", "jobs", *form.split()) == hpcdl("ls", *form.split())
+
+
+def test_ls_without_a_daemon_says_how_much_is_spooled(home: Path, hpcdl: Run) -> None:
+    assert "spooled" not in hpcdl("ls").err
+    for _ in range(2):
+        assert hpcdl("submit", "true").code == 0
+    done = hpcdl("ls")
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert done.err.endswith(f": hpcdl daemon start; it takes in 2 submits spooled in {home / 'spool'}\n")
+    assert "spooled" not in hpcdl("nodes").err
+
+
+def test_a_step_is_shown_only_where_one_was_reported(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.jobs = {1: row(1, total=100), 2: row(2, step=0, total=100), 3: row(3, step=7)}
+    assert [line.split()[5] for line in hpcdl("ls").out.splitlines()[1:]] == ["-", "0/100", "7"]
+
+
+def test_show_tells_the_last_ending_from_the_end(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.jobs = {
+        1: row(1, state="RUNNING", cause="suspended", detail="saved at step 4", exit_code=0),
+        2: row(2, state="FAILED", cause="user error", detail="exit code 3", exit_code=3, finished_at=9.0),
+    }
+    running, failed = hpcdl("show", 1).out, hpcdl("show", 2).out
+    assert "last ended by  suspended, saved at step 4" in running
+    assert "exit code" not in running
+    assert "ended by   user error, exit code 3" in failed
+    assert "last ended by" not in failed
+    assert "1 GPU, grace" in running

@@ -1,0 +1,89 @@
+"""`hpcdl submit`: what it sends, says and refuses."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.fake import FakeDaemon
+
+
+def test_submit(fake: FakeDaemon, hpcdl: Run) -> None:
+    assert hpcdl("submit", "--name", "a", "--", "true").out == "job 1 queued: a\n"
+    value = hpcdl(
+        "submit", "--json", "--gpus", "1:3", "--steps", 100, "--", "python", "dir/train.py", "--lr", "3"
+    ).value
+    assert [(job["id"], job["state"], job["name"]) for job in value["jobs"]] == [(2, "QUEUED", "train.py")]
+    assert hpcdl("submit", "--quiet", "true").out == "3\n"
+    assert (hpcdl("submit", "--request-id", "r", "true").out, hpcdl("submit", "--request-id", "r", "true").out) == (
+        "job 4 queued: true\n",
+        "job 4 queued: true\n",
+    )
+
+
+def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_KEY", "s3")
+    monkeypatch.setenv("CONDA_TOKEN", "s3")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("DATA", "/data")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "s3")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    options = (
+        "--gpus 2: --nodes 3 --profile p --steps 9 --after 1,2 --after 3 --env A=b=c --env WANDB_KEY --retries 4 "
+        "--checkpoint-dir ck --grace 7.5 --signal hf --progress-regex step=(\\d+)"
+    )
+    assert hpcdl("submit", *options.split(), "--", "python", "-m", "hpcdl.trainer.gate", "x.py").code == 0
+    spec = dict(fake.requests[-1][2]["jobs"][0])
+    env = dict(spec.pop("env"))
+    assert (env["A"], env["WANDB_KEY"], env["OMP_NUM_THREADS"], env["PATH"]) == ("b=c", "s3", "3", os.environ["PATH"])
+    assert env["DATA"] == "/data"
+    assert not env.keys() & {"CONDA_TOKEN", "AWS_ACCESS_KEY_ID", "SLURM_JOB_ID", "HPCDL_HOME", "PWD"}
+    assert spec.pop("user")
+    assert spec == {
+        "command": ["python", "-m", "hpcdl.trainer.gate", "x.py"], "name": "x.py", "cwd": str(tmp_path),
+        "gpus_min": 2, "gpus_max": None, "nodes": 3, "profile": "p", "steps": 9, "after": [1, 2, 3], "retries": 4,
+        "checkpoint_dir": str(tmp_path / "ck"), "grace_s": 7.5, "signal": "hf", "progress_regex": "step=(\\d+)",
+        "gate": True, "gpus_counts": [], "nodes_max": None, "deadline": None, "ect": None, "model": None,
+        "accuracy_target": None, "rescale": "restart", "weight": 1.0,
+    }  # fmt: skip
+
+
+def test_submit_says_when_and_on_which_numbers(fake: FakeDaemon, hpcdl: Run) -> None:
+    options = "--gpus 1,4,2 --nodes 1:3 --model resnet --accuracy 0.7"
+    assert hpcdl("submit", *options.split(), "--deadline", "2030-01-02T03:04:05+00:00", "x.py").code == 0
+    spec = fake.requests[-1][2]["jobs"][0]
+    assert (spec["gpus_counts"], spec["gpus_min"], spec["gpus_max"]) == ([1, 2, 4], 1, 4)
+    assert (spec["nodes"], spec["nodes_max"]) == (1, 3)
+    assert (spec["model"], spec["accuracy_target"], spec["deadline"]) == ("resnet", 0.7, 1893553445.0)
+    before = time.time()
+    assert hpcdl("submit", "--deadline", "+1h30m", "x.py").code == 0
+    assert 5400 <= fake.requests[-1][2]["jobs"][0]["deadline"] - before < 5460
+    assert hpcdl("submit", "--deadline", "prior", "--profile", "p", "--steps", 5, "x.py").code == 0
+    assert fake.requests[-1][2]["jobs"][0]["ect"] == "prior"
+    for option, value in (("--deadline", "soon"), ("--gpus", "1,1"), ("--gpus", "0,2"), ("--nodes", "2:1")):
+        done = hpcdl("submit", option, value, "x.py")
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
+
+
+@pytest.mark.parametrize(
+    "options, gpus", [("", (1, 1)), ("--profile p", (1, None)), ("--profile p --gpus 2", (2, 2)), ("-g 1:3", (1, 3))]
+)
+def test_default_gpus(fake: FakeDaemon, hpcdl: Run, options: str, gpus: tuple[int, int | None]) -> None:
+    hpcdl("submit", *options.split(), "true")
+    spec = fake.requests[-1][2]["jobs"][0]
+    assert (spec["gpus_min"], spec["gpus_max"]) == gpus
+
+
+def test_a_command_that_is_not_utf8_arrives(fake: FakeDaemon, hpcdl: Run) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    assert hpcdl("submit", "--", name).out == "job 1 queued: caf?\n"
+    assert os.fsencode(fake.requests[-1][2]["jobs"][0]["command"][0]) == b"caf\xe9"
+
+
+def test_a_folder_that_is_not_here_is_told(fake: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("submit", "--cwd", "/no/such", "true")
+    assert (done.code, done.out) == (0, "job 1 queued: true\n")
+    assert done.err == "hpcdl: /no/such is not a folder on this machine; the job needs it where it runs\n"

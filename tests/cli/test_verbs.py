@@ -1,0 +1,90 @@
+"""`hpcdl cancel`, `suspend`, `resume` and `wait`."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.fake import FakeDaemon, row
+
+
+@pytest.mark.parametrize("verb, state", [("cancel", "CANCELLED"), ("suspend", "SUSPENDED"), ("resume", "QUEUED")])
+def test_verbs(jobs: FakeDaemon, hpcdl: Run, verb: str, state: str) -> None:
+    said = {"resume": "may run again (QUEUED now)"}.get(verb, state)
+    assert hpcdl(verb, 1, 1).out == f"job 1 {said}: resnet\n"
+    assert [job["state"] for job in hpcdl(verb, "--json", 1, 2).value["jobs"]] == [state, state]
+    assert hpcdl(verb, "--quiet", 2, 1).out == "2\n1\n"
+
+
+def test_a_verb_does_what_it_can_and_tells_the_rest(jobs: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("cancel", "--json", 9, 1)
+    assert done.code == 1
+    assert done.err == "hpcdl: there is no job 9: hpcdl ls --all lists them\n"
+    assert [job["id"] for job in done.value["jobs"]] == [1]
+    assert [(each["job"], each["code"]) for each in done.value["errors"]] == [(9, "unknown-job")]
+
+
+@pytest.mark.parametrize(
+    "changes, code, line",
+    [
+        ({"state": "DONE", "exit_code": 0}, 0, "job 5 DONE: job5"),
+        (
+            {"state": "FAILED", "exit_code": 3, "detail": "user error"},
+            3,
+            "job 5 FAILED (exit code 3): job5: user error",
+        ),
+        ({"state": "FAILED", "exit_code": None}, 1, "job 5 FAILED: job5"),
+        ({"state": "FAILED", "exit_code": 0}, 1, "job 5 FAILED (exit code 0): job5"),
+        ({"state": "CANCELLED"}, 130, "job 5 CANCELLED: job5"),
+    ],
+)
+def test_wait_exits_with_the_jobs_code(
+    fake: FakeDaemon, hpcdl: Run, changes: dict[str, object], code: int, line: str
+) -> None:
+    fake.world.jobs[5] = row(5, **changes)
+    done = hpcdl("wait", 5)
+    assert (done.code, done.out) == (code, f"{line}\n")
+    assert hpcdl("wait", "--json", 5).value["done"] is True
+    done = hpcdl("wait", "--quiet", 5)
+    assert (done.code, done.out) == (code, "5\n")
+
+
+def test_wait_for_several_gives_the_first_that_is_not_zero(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.jobs = {
+        1: row(1, state="DONE"), 2: row(2, state="FAILED", exit_code=7), 3: row(3, state="CANCELLED")
+    }  # fmt: skip
+    assert hpcdl("wait", 1, 2, 3).code == 7
+    assert hpcdl("wait", 3, 2, 1).code == 130
+    assert hpcdl("wait", 1, 9).code == 1
+
+
+def test_wait_times_out(jobs: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("wait", 1, "--timeout", 0.2)
+    assert (done.code, done.out) == (124, "job 1 RUNNING: resnet\n")
+    assert done.err == "hpcdl: not finished after 0.2 s: hpcdl why 1 says what is missing\n"
+    done = hpcdl("wait", 1, "--timeout", 0, "--json")
+    assert (done.code, done.value["done"]) == (124, False)
+
+
+def test_a_verb_that_takes_time_says_so(jobs: FakeDaemon, hpcdl: Run) -> None:
+    still = {"schema": 1, "jobs": [jobs.world.jobs[1]]}
+    for verb in ("suspend", "cancel"):
+        jobs.answers[f"/v1/jobs/1/{verb}"] = (200, json.dumps(still).encode())
+    assert hpcdl("suspend", 1).out == "job 1 is being suspended (RUNNING now): resnet\n"
+    assert hpcdl("cancel", 1).out == "job 1 is being cancelled (RUNNING now): resnet\n"
+
+
+def test_a_suspend_that_loses_work_is_told(fake: FakeDaemon, hpcdl: Run) -> None:
+    told = {"state": "RUNNING", "gpus": 1}
+    fake.world.jobs = {
+        1: row(1, **told, can_suspend=False),
+        2: row(2, **told, can_suspend=True),
+        3: row(3, **told, can_suspend=False, saved_step=4),
+        4: row(4, can_suspend=False),
+    }
+    done = hpcdl("suspend", 1, 2, 3, 4)
+    assert done.code == 0
+    assert done.err.count("\n") == 1
+    assert "job 1 has shown no way to checkpoint" in done.err
+    assert "starts over" in done.err
+    assert hpcdl("cancel", 1).err == ""

@@ -1,0 +1,36 @@
+"""Output that is cut off, as by a full disk or a killed command: parsers give what is there, and never break."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from hpcdl.core.pilot import BatchState
+from hpcdl.lsf.hosts import parse_bhosts, parse_gpus, parse_lshosts
+from hpcdl.lsf.jobs import Form, parse_bjobs
+from hpcdl.lsf.jobstat import parse_jobstat
+from hpcdl.lsf.long import parse_bhist
+from hpcdl.lsf.queues import parse_bqueues, parse_bqueues_long
+from hpcdl.lsf.windows import parse_bslots
+
+RECORDINGS = sorted((Path(__file__).parents[1] / "recordings" / "lsf").glob("*.txt"))
+NOW = 1769033955.0
+CUTS = 25
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+def test_a_recording_that_is_cut_off_anywhere(path: Path) -> None:
+    whole = path.read_text()
+    known = {job for form in Form for job in parse_bjobs(form, whole, NOW) or {}} | set(parse_bhist(whole, NOW))
+    for cut in range(CUTS):
+        text = whole[: len(whole) * cut // CUTS]
+        for form in Form:
+            for job, told in (parse_bjobs(form, text, NOW) or {}).items():
+                assert job in known
+                assert told.job.state in BatchState
+        assert set(parse_bhist(text, NOW)) <= known
+        for parse in (parse_bhosts, parse_gpus, parse_lshosts, parse_bqueues, parse_bqueues_long):
+            assert len(parse(text)) <= text.count("\n") + 1
+        for strict in (parse_bslots, parse_jobstat):
+            with contextlib.suppress(ValueError):  # nothing else
+                strict(text)

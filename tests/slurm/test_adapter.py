@@ -1,0 +1,342 @@
+"""The adapter over a `run` that answers from recordings: what it asks, what it remembers, how it fails."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcdl.batch import TIMEOUT_S, Allocation, BatchError, BatchSystem, Completed, PilotScript
+from hpcdl.core.pilot import BatchState, PilotSpec
+from hpcdl.slurm import Slurm
+from hpcdl.slurm.text import TIMES
+
+RECORDINGS = Path(__file__).parents[1] / "recordings" / "slurm"
+NOW = 1795326462.0
+SCRIPT = PilotScript(("true",), "hpcdl:x:p1", "pilot", "/dev/null")
+
+
+def recorded(name: str) -> str:
+    return (RECORDINGS / name).read_text()
+
+
+class FakeSlurm:
+    """Answers by the first pattern that the command matches; notes what was run."""
+
+    def __init__(self, answers: Mapping[str, Completed | str]) -> None:
+        self.answers = dict(answers)
+        self.asked: list[list[str]] = []
+        self.given: list[str] = []
+        self.times: list[bool] = []
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        timeout_s: float = TIMEOUT_S,
+        *,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> Completed:
+        self.asked.append(list(argv))
+        self.given.append(stdin)
+        self.times.append(env == TIMES)
+        line = " ".join(argv)
+        for pattern, answer in self.answers.items():
+            if re.search(pattern, line):
+                return Completed(answer, "", 0) if isinstance(answer, str) else answer
+        raise AssertionError(f"nobody expected {line}")
+
+    def names(self) -> list[str]:
+        return [argv[0] for argv in self.asked]
+
+
+def fails(name: str, code: int = 1) -> Completed:
+    return Completed("", recorded(f"22.05-error-{name}.txt"), code)
+
+
+def hole() -> FakeSlurm:
+    return FakeSlurm(
+        {
+            "sinfo --version": "slurm-wlm 22.05.8\n",
+            "sinfo --json": recorded("22.05-hole-nodes.json"),
+            "sinfo .*--Format": recorded("22.05-hole-nodes.txt"),
+            "show partition": recorded("22.05-partitions.txt"),
+            "show reservation": "No reservations in the system\n",
+            "show licenses": recorded("22.05-licences.txt"),
+            "show config": recorded("22.05-config.txt"),
+            "show topology": recorded("22.05-topology-tree.txt"),
+            "squeue .*PENDING": recorded("22.05-hole-expected.txt"),
+            "squeue": recorded("22.05-hole-jobs.txt"),
+            "sacct": fails("no-accounting"),
+        }
+    )
+
+
+def slurm(run: FakeSlurm, *options: str) -> Slurm:
+    return Slurm(run, options, {})
+
+
+def test_it_is_a_batch_system() -> None:
+    system: BatchSystem = slurm(hole())
+    assert system.kind == "slurm"
+
+
+# --- holes
+
+
+def test_idle_nodes_until_the_planned_job() -> None:
+    run = hole()
+    found = slurm(run).holes(NOW, ())
+    assert [(each.queue, each.nodes, each.until) for each in found] == [
+        (queue, ("n3", "n4"), 1795327061.0) for queue in ("normal", "scavenge", "cancelp")
+    ]
+    assert {each.why for each in found} == {"batch job 28 is expected on n[1-4]"}
+    assert {(each.gpus, each.kind) for each in found} == {(4, "")}
+    assert run.names() == ["sinfo", "scontrol", "scontrol", "squeue"]
+    assert all(run.times)
+
+
+def test_json_and_text_give_the_same_holes() -> None:
+    without = Completed("", "sinfo: unrecognized option '--json'\n", 1)
+    broken = FakeSlurm({**hole().answers, "sinfo --json": without})
+    assert slurm(broken).holes(NOW, ()) == slurm(hole()).holes(NOW, ())
+
+
+@pytest.mark.parametrize("answer", [Completed("", "sinfo: unrecognized option '--json'\n", 1), "{}", "no JSON at all"])
+def test_once_without_json_it_is_not_tried_again(answer: Completed | str) -> None:
+    run = FakeSlurm({**hole().answers, "sinfo --json": answer})
+    system = slurm(run)
+    assert len(system.holes(NOW, ())) == 3
+    assert len(system.holes(NOW, ())) == 3
+    assert sum(argv == ["sinfo", "--json"] for argv in run.asked) == 1
+
+
+def test_our_own_waiting_pilot_ends_no_hole() -> None:
+    assert {each.until for each in slurm(hole()).holes(NOW, ["28"])} == {None}
+
+
+def test_reservations_limit_and_set_aside() -> None:
+    answers = {
+        **hole().answers,
+        "sinfo --json": recorded("22.05-drained-reserved-nodes.json"),
+        "show reservation": recorded("22.05-reservations.txt"),
+    }
+    assert slurm(FakeSlurm(answers)).holes(NOW, ()) == ()  # n3 is drained, n4 belongs to a reservation
+    mine = slurm(FakeSlurm(answers), "--reservation=mine").holes(NOW, ["28"])
+    assert {(each.nodes, each.until, each.why) for each in mine} == {
+        (("n4",), 1795330062.0, "the reservation mine ends")
+    }
+    assert slurm(FakeSlurm(answers), "--reservation=mine").holes(1795326461.0, ["28"]) == ()  # not begun
+    assert slurm(FakeSlurm(answers), "--reservation=other").holes(NOW, ["28"]) == ()
+
+
+def test_a_maintenance_ahead_ends_the_hole_of_its_nodes() -> None:
+    run = FakeSlurm({**hole().answers, "show reservation": recorded("22.05-reservations.txt")})
+    found = {each.nodes: each for each in slurm(run).holes(NOW, ["28"]) if each.queue == "normal"}
+    assert found[("n3",)].until == 1795328262.0
+    assert found[("n3",)].why == "maintenance mt begins on n3"
+
+
+def test_licences_that_a_pilot_asks_for() -> None:
+    assert len(slurm(hole(), "-Lmatlab:5").holes(NOW, ())) == 3
+    assert slurm(hole(), "-Lmatlab:6").holes(NOW, ()) == ()
+    assert slurm(hole(), "--licenses=unheard-of").holes(NOW, ()) == ()
+    run = FakeSlurm({**hole().answers, "show reservation": recorded("22.05-reservations.txt")})
+    scarce = [each for each in slurm(run, "-L", "fluent:2").holes(1795330063.0, ["28"]) if each.queue == "normal"]
+    assert [(each.nodes, each.until) for each in scarce] == [(("n4",), 1795332705.0)]
+    assert scarce[0].why == "the reservation r3 takes licences of fluent"
+
+
+def test_without_an_answer_nothing_is_known() -> None:
+    for name in ("sinfo --json", "show partition", "show reservation", "squeue .*PENDING"):
+        run = FakeSlurm({**hole().answers, name: fails("controller-away")})
+        with pytest.raises(BatchError, match="Unable to contact slurm controller") as raised:
+            slurm(run).holes(NOW, ())
+        assert raised.value.away
+
+
+def test_json_of_an_absent_controller_is_no_empty_cluster() -> None:
+    run = FakeSlurm({**hole().answers, "sinfo --json": recorded("22.05-controller-away-nodes.json")})
+    with pytest.raises(BatchError) as raised:
+        slurm(run).holes(NOW, ())
+    assert raised.value.away
+    assert run.names() == ["sinfo"]
+
+
+# --- poll
+
+
+def test_one_call_for_all_ids() -> None:
+    run = hole()
+    found = slurm(run).poll(["27", "28"])
+    assert (found["27"].state, found["28"].state) == (BatchState.RUNNING, BatchState.PENDING)
+    asked = [argv for argv in run.asked if argv[0] == "squeue"]
+    assert len(asked) == 1
+    assert "--jobs=27,28" in asked[0]
+    assert "sacct" not in run.names()
+    assert slurm(run).poll([]) == {}
+
+
+def test_what_squeue_does_not_list_is_asked_of_the_accounting() -> None:
+    run = FakeSlurm({**hole().answers, "sacct": recorded("accounting.txt")})
+    found = slurm(run).poll(["27", "41", "99"])
+    assert (found["41"].state, found["41"].preempted) == (BatchState.ENDED, True)
+    assert found["99"].state is BatchState.MISSING
+    assert "--jobs=41,99" in run.asked[-1]
+
+
+def test_without_accounting_it_is_missing_and_not_asked_again() -> None:
+    run = hole()
+    system = slurm(run)
+    assert system.poll(["27", "99"])["99"].state is BatchState.MISSING
+    assert system.poll(["27", "99"])["99"].state is BatchState.MISSING
+    assert run.names().count("sacct") == 1
+
+
+def test_while_the_accounting_does_not_answer_it_is_unknown() -> None:
+    away = Completed("", "sacct: error: slurm_persist_conn_open_without_init: failed to open: Connection refused\n", 1)
+    run = FakeSlurm({**hole().answers, "sacct": away})
+    found = slurm(run).poll(["99"])["99"]
+    assert found.state is BatchState.UNKNOWN
+    assert "Connection refused" in found.reason
+
+
+def test_unknown_ids_are_no_error() -> None:
+    run = FakeSlurm({**hole().answers, "squeue": fails("unknown-job")})
+    assert slurm(run).poll(["98", "99"])["98"].state is BatchState.MISSING
+
+
+@pytest.mark.parametrize("version", ["23.02", "23.11"])
+def test_newer_versions_are_polled_in_json(version: str) -> None:
+    run = FakeSlurm(
+        {
+            "sinfo --version": f"slurm {version}.4\n",
+            "squeue .*--json": recorded(f"{version}-states-jobs.json"),
+            "sacct": fails("no-accounting"),
+        }
+    )
+    found = slurm(run).poll(["31", "33", "99"])
+    assert (found["31"].preempted, found["33"].code) == (True, 7)
+    assert found["99"].state is BatchState.MISSING
+    assert set(found) == {"31", "33", "99"}
+
+
+def test_an_absent_controllers_json_makes_nothing_missing() -> None:
+    answer = recorded("22.05-controller-away-jobs.json")
+    run = FakeSlurm({"sinfo --version": "slurm 23.11.4\n", "squeue .*--json": answer})
+    with pytest.raises(BatchError) as raised:
+        slurm(run).poll(["27"])
+    assert raised.value.away
+
+
+def test_marks() -> None:
+    run = FakeSlurm({"squeue": recorded("22.05-states-jobs.txt")})
+    found = slurm(run).marked("hpcdl:rec:")
+    assert {mark: job.id for mark, job in found.items()} == {"hpcdl:rec:p1": "31"}
+    assert slurm(run).marked("hpcdl:other:") == {}
+
+
+def test_of_two_jobs_with_one_mark_the_living_one_counts() -> None:
+    line = "{}|normal|{}|1795326461|1795327061|N/A|0|n1|(null)|None|hpcdl:a:p1|\n"
+    both = line.format(9, "RUNNING") + line.format(10, "CANCELLED")
+    assert slurm(FakeSlurm({"squeue": both})).marked("hpcdl:a:")["hpcdl:a:p1"].id == "9"
+    ended = line.format(10, "FAILED") + line.format(9, "CANCELLED")
+    assert slurm(FakeSlurm({"squeue": ended})).marked("hpcdl:a:")["hpcdl:a:p1"].id == "10"
+
+
+# --- submit, cancel, signal, launch
+
+
+def test_submit() -> None:
+    run = FakeSlurm({"sbatch": recorded("submit-banner.txt")})
+    assert slurm(run).submit(PilotSpec(2, 600.0), SCRIPT) == "18"
+    assert run.given == ["#!/bin/sh\nexec true\n"]
+    assert run.times == [False]  # a batch job inherits the environment of sbatch
+
+
+def test_submit_from_within_a_batch_job() -> None:
+    run = FakeSlurm({"sbatch": "18\n"})
+    Slurm(run, (), {"SLURM_JOB_ID": "1", "SLURM_CONF": "/x"}).submit(PilotSpec(1, 600.0), SCRIPT)
+    assert run.asked[0][:4] == ["env", "-u", "SLURM_JOB_ID", "sbatch"]
+
+
+def test_refused_and_away() -> None:
+    with pytest.raises(BatchError, match="Invalid partition name specified") as refused:
+        slurm(FakeSlurm({"sbatch": fails("partition")})).submit(PilotSpec(1, 600.0, "nosuch"), SCRIPT)
+    assert (refused.value.away, refused.value.again) == (False, False)
+    with pytest.raises(BatchError) as away:
+        slurm(FakeSlurm({"sbatch": fails("sbatch-away")})).submit(PilotSpec(1, 600.0), SCRIPT)
+    assert (away.value.away, away.value.again) == (True, True)
+
+
+def test_cancelling_what_is_gone_is_no_error() -> None:
+    gone = Completed("", "scancel: error: Kill job error on job id 99: Invalid job id specified\n", 1)
+    run = FakeSlurm({"scancel": gone})
+    slurm(run).cancel(["99"])
+    slurm(run).signal("99", "TERM")
+    assert run.asked == [["scancel", "99"], ["scancel", "--signal=TERM", "99"]]
+    slurm(run).cancel([])
+    assert len(run.asked) == 2
+
+
+def test_what_cannot_be_cancelled_is_told() -> None:
+    denied = Completed("", "scancel: error: Kill job error on job id 9: Access/permission denied\n", 0)
+    with pytest.raises(BatchError, match="Access/permission denied") as refused:
+        slurm(FakeSlurm({"scancel": denied})).cancel(["9"])
+    assert not refused.value.away
+    with pytest.raises(BatchError) as away:
+        slurm(FakeSlurm({"scancel": fails("scancel-away", 8)})).cancel(["9"])
+    assert away.value.away
+
+
+def test_launch_and_topology() -> None:
+    system = slurm(hole())
+    launched = system.launch(Allocation("slurm", "40", ("n1", "n2"), 4), "n2", ["agent"])
+    assert "--nodelist=n2" in launched.argv
+    assert system.topology(["n1"]) == {"n1": ("spine", "leaf1")}
+
+
+# --- allocation, capabilities
+
+
+def test_the_end_of_an_allocation_is_asked_where_no_variable_has_it() -> None:
+    run = hole()
+    found = slurm(run).allocation({"SLURM_JOB_ID": "27", "SLURM_JOB_NODELIST": "n[1-2]"})
+    assert found is not None
+    assert (found.started_at, found.until, found.queue) == (1795326461.0, 1795327061.0, "normal")
+    told = {"SLURM_JOB_ID": "27", "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_END_TIME": "1795327061"}
+    quiet = FakeSlurm({})
+    assert slurm(quiet).allocation(told) is not None
+    assert quiet.asked == []
+
+
+def test_without_an_answer_the_end_of_an_allocation_is_not_known() -> None:
+    run = FakeSlurm({"squeue": fails("controller-away")})
+    found = slurm(run).allocation({"SLURM_JOB_ID": "27", "SLURM_JOB_NODELIST": "n[1-2]"})
+    assert found is not None
+    assert (found.until, found.nodes) == (None, ("n1", "n2"))
+    assert slurm(run).allocation({}) is None
+
+
+def test_capabilities(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("sinfo", "squeue", "scontrol", "sbatch", "scancel"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    can = slurm(hole()).capabilities()
+    assert (can.kind, can.version, can.json, can.preemption) == ("slurm", "22.05.8", True, "REQUEUE (partition_prio)")
+    assert can.queues == ("normal", "scavenge", "cancelp", "short", "closed")
+    assert can.limits["KillWait"] == "5 sec"
+    assert can.limits["short MaxTime"] == "3600 s"
+    assert can.limits["short MaxNodes"] == "2"
+    assert can.limits["scavenge GraceTime"] == "30 s"
+    assert can.limits["closed State"] == "takes no jobs"
+    assert (can.commands["sbatch"], can.commands["srun"]) == (True, False)
+    assert "srun is not on PATH" in can.missing
+    assert any(line.startswith("no accounting") for line in can.missing)
+
+
+def test_capabilities_of_a_slurm_without_json() -> None:
+    run = FakeSlurm({**hole().answers, "sinfo --json": Completed("", "sinfo: unrecognized option '--json'\n", 1)})
+    can = slurm(run).capabilities()
+    assert not can.json
+    assert "sinfo has no --json here: nodes are read as text" in can.missing

@@ -1,0 +1,169 @@
+"""Partitions, reservations, licences, switches and the configuration; the environment of an allocation."""
+
+from pathlib import Path
+
+import pytest
+
+from hpcdl.batch import HalfAnAllocation
+from hpcdl.slurm.environment import allocation_of, of_a_batch_job
+from hpcdl.slurm.site import (
+    Partition,
+    Wanted,
+    parse_config,
+    parse_licences,
+    parse_licences_wanted,
+    parse_partitions,
+    parse_reservations,
+    parse_topology,
+    parse_version,
+    wanted,
+)
+
+RECORDINGS = Path(__file__).parents[1] / "recordings" / "slurm"
+
+
+def recorded(name: str) -> str:
+    return (RECORDINGS / name).read_text()
+
+
+def test_partitions() -> None:
+    found = {part.name: part for part in parse_partitions(recorded("22.05-partitions.txt"))}
+    assert list(found) == ["normal", "scavenge", "cancelp", "short", "closed"]
+    assert found["normal"] == Partition("normal", True, None, 1, None, "OFF", 0.0, True)
+    assert found["scavenge"] == Partition("scavenge", True, None, 1, None, "REQUEUE", 30.0)
+    assert found["short"] == Partition("short", True, 3600.0, 1, 2, "OFF")
+    assert not found["closed"].open
+
+
+@pytest.mark.parametrize("said", ["State=DRAIN", "State=INACTIVE", "RootOnly=YES", "ReqResv=YES", "MaxNodes=0"])
+def test_partitions_that_take_nothing_from_us(said: str) -> None:
+    (part,) = parse_partitions(f"PartitionName=p {said} MaxTime=1-00:00:00")
+    assert not part.open
+    assert part.walltime_s == 86400.0
+
+
+def test_reservations() -> None:
+    found = {each.name: each for each in parse_reservations(recorded("22.05-reservations.txt"))}
+    assert (found["mt"].start, found["mt"].end, found["mt"].nodes) == (1795328262.0, 1795331862.0, ("n3",))
+    assert found["mt"].maintenance
+    assert not found["mine"].maintenance
+    assert (found["lics"].nodes, found["lics"].licences) == ((), {"fluent": 1})
+    assert parse_reservations(recorded("22.05-no-reservations.txt").splitlines()[0]) != ()
+    assert parse_reservations("No reservations in the system\n") == ()
+
+
+def test_licences() -> None:
+    assert parse_licences(recorded("22.05-licences.txt")) == {"fluent": 2, "matlab": 5}
+    assert parse_licences("LicenseName=a Total=3 Used=5\n") == {"a": 0}
+    assert parse_licences("No licenses configured in Slurm.\n") == {}
+    assert parse_licences_wanted("matlab:2,fluent,x=3") == {"matlab": 2, "fluent": 1, "x": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), Wanted()),
+        (("--account=a", "-C", "gpu"), Wanted()),
+        (("-L", "matlab:2,fluent"), Wanted("", (("fluent", 1), ("matlab", 2)))),
+        (("-Lmatlab:2",), Wanted("", (("matlab", 2),))),
+        (("--licenses=matlab", "--reservation=mine"), Wanted("mine", (("matlab", 1),))),
+        (("--reservation", "mine"), Wanted("mine")),
+        (("--reservation",), Wanted()),
+    ],
+)
+def test_what_the_sites_options_ask_for(options: tuple[str, ...], expected: Wanted) -> None:
+    assert wanted(options) == expected
+
+
+def test_topology() -> None:
+    tree = recorded("22.05-topology-tree.txt")
+    assert parse_topology(tree, ["n1", "n3", "zz"]) == {"n1": ("spine", "leaf1"), "n3": ("spine", "leaf2")}
+    assert parse_topology(recorded("three-levels-topology.txt"), ["n4"]) == {"n4": ("top", "row0", "s1")}
+    blocks = "BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2\nBlockName=b2 BlockIndex=1 Nodes=n[3-4] BlockSize=2\n"
+    assert parse_topology(blocks, ["n4"]) == {"n4": ("b2",)}
+    assert parse_topology("scontrol: No topology information available\n", ["n1"]) == {}
+
+
+def test_configuration_and_version() -> None:
+    config = parse_config(recorded("22.05-config.txt"))
+    assert (config["KillWait"], config["PreemptMode"], config["PreemptType"]) == (
+        "5 sec",
+        "REQUEUE",
+        "preempt/partition_prio",
+    )
+    assert config["SLURM_VERSION"] == "22.05.8"
+    assert config["CliFilterPlugins"] == ""
+    assert parse_version("slurm-wlm 22.05.8\n") == "22.05.8"
+    assert parse_version("slurm 23.11.4\n") == "23.11.4"
+    assert parse_version("") == ""
+    assert parse_version("sinfo: something else") == ""
+
+
+BATCH = {
+    "SLURM_JOB_ID": "40",
+    "SLURM_JOB_NODELIST": "n[1-2]",
+    "SLURM_JOB_PARTITION": "normal",
+    "SLURMD_NODENAME": "n1",
+    "SLURM_JOB_GPUS": "0,1",
+    "SLURM_GPUS_ON_NODE": "2",
+}
+
+
+def test_an_allocation_from_its_variables() -> None:
+    found = allocation_of(BATCH)
+    assert found is not None
+    assert (found.id, found.nodes, found.gpus, found.queue, found.here) == ("40", ("n1", "n2"), 2, "normal", "n1")
+    assert (found.until, found.started_at) == (None, None)
+    newer = allocation_of({**BATCH, "SLURM_JOB_START_TIME": "1795325000", "SLURM_JOB_END_TIME": "1795328600"})
+    assert newer is not None
+    assert (newer.started_at, newer.until) == (1795325000.0, 1795328600.0)
+
+
+def test_older_names_of_the_variables() -> None:
+    found = allocation_of({"SLURM_JOBID": "7", "SLURM_NODELIST": "gpu[08-10]"})
+    assert found is not None
+    assert (found.id, found.nodes) == ("7", ("gpu08", "gpu09", "gpu10"))
+
+
+def test_outside_of_any_allocation() -> None:
+    assert allocation_of({"SLURM_CONF": "/etc/slurm.conf", "PATH": "/bin"}) is None
+    assert allocation_of({"SLURM_JOB_ID": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"), [("SLURM_JOB_ID", "SLURM_JOB_NODELIST"), ("SLURM_JOB_NODELIST", "SLURM_JOB_ID")]
+)
+def test_half_of_the_variables(there: str, missing: str) -> None:
+    with pytest.raises(HalfAnAllocation, match=rf"{there} is set\) but {missing} is missing"):
+        allocation_of({there: BATCH[there], "SLURMD_NODENAME": "n1"})
+
+
+@pytest.mark.parametrize(
+    ("variables", "gpus"),
+    [
+        ({"SLURMD_NODENAME": "n1"}, 0),
+        ({}, None),  # salloc on a login node: nothing tells
+        ({"SLURM_GPUS_PER_NODE": "4"}, 4),
+        ({"SLURM_GPUS_PER_NODE": "a100:2,v100:1"}, 3),
+        ({"SLURM_GPUS_ON_NODE": "4", "SLURMD_NODENAME": "n1"}, 4),
+        ({"SLURM_JOB_GPUS": "0-3,6"}, 5),
+        ({"SLURM_JOB_GPUS": "0,1", "SLURM_GPUS_ON_NODE": "1"}, 2),
+    ],
+)
+def test_gpus_of_an_allocation(variables: dict[str, str], gpus: int | None) -> None:
+    found = allocation_of({"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", **variables})
+    assert found is not None
+    assert found.gpus == gpus
+
+
+def test_variables_that_another_batch_job_must_not_inherit() -> None:
+    names = of_a_batch_job({**BATCH, "SLURM_CONF": "x", "PATH": "y", "SLURM_STEP_ID": "0", "HPCDL_HOME": "z"})
+    assert "SLURM_STEP_ID" in names
+    assert "SLURMD_NODENAME" in names
+    assert not {"SLURM_CONF", "PATH", "HPCDL_HOME"} & set(names)
+
+
+def test_the_gpus_of_our_own_node_are_no_mask_for_another_one() -> None:
+    mask = {"CUDA_VISIBLE_DEVICES": "3"}
+    assert of_a_batch_job({"SLURM_JOB_ID": "7", **mask}) == ["CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"]
+    assert of_a_batch_job(mask) == [], "outside of a batch job it is its user's own choice"

@@ -1,0 +1,55 @@
+"""Commands of a batch system, run for real: what they started goes with them."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcdl.batch import BatchError, Commands, run
+
+WRAPPER = 'sleep 300 & echo $! > "$0".new; mv "$0".new "$0"; wait'
+"""A site's script around the real command, which it names in a file."""
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it never came to be"
+        time.sleep(0.005)
+
+
+def lives(pid: int) -> bool:
+    """Whether it runs: one that has ended and is nobody's to wait for is gone as well."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_command_that_is_too_late_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    named = tmp_path / "pid"
+    with pytest.raises(BatchError, match="has not answered within 3 s") as error:
+        run(["sh", "-c", WRAPPER, str(named)], 3.0)
+    assert error.value.away
+    pid = int(named.read_text())
+    until(lambda: not lives(pid))
+    assert not lives(pid)
+
+
+def test_the_end_ends_the_command_with_what_it_started(tmp_path: Path) -> None:
+    named = tmp_path / "pid"
+    commands, codes = Commands(), list[int]()
+    asking = threading.Thread(target=lambda: codes.append(commands(["sh", "-c", WRAPPER, str(named)], 60.0).code))
+    asking.start()
+    until(named.exists)
+    pid = int(named.read_text())
+    assert lives(pid)
+    commands.end()
+    asking.join(20)
+    assert codes == [-9]
+    until(lambda: not lives(pid))
+    with pytest.raises(BatchError, match="not run any more"):
+        commands(["true"])

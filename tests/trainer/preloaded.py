@@ -1,0 +1,145 @@
+"""Processes that have PyTorch imported when they begin: forks of one that imported it, once for a file of tests.
+
+The import takes some seconds of a core in each process. All else is as in a process that was started: its own session,
+environment, output and exit, and nothing of hpcdl was imported before its script does so.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAIN = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KERAS_BACKEND": "torch"}  # they count when it is imported
+
+
+class Forked:
+    """As much of subprocess.Popen as the tests use."""
+
+    def __init__(self, origin: Preloaded, pid: int, args: Sequence[str], stdout: IO[str] | None) -> None:
+        self._origin = origin
+        self.pid, self.args, self.stdout = pid, list(args), stdout
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._origin.ended(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float = 60.0) -> int:
+        end = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            time.sleep(0.01)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Preloaded:
+    """The process that imported PyTorch, and whatever else is named in `modules`."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
+        argv = [sys.executable, "-m", "tests.trainer.preloaded", str(theirs.fileno()), *modules]
+        with theirs:
+            self._process = subprocess.Popen(argv, env=environ | PLAIN, cwd=ROOT, pass_fds=[theirs.fileno()])
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str], output: IO[bytes] | None) -> Forked:
+        """Runs `python ARGV`, ARGV[0] being a script. Without `output` what it says is in `stdout`."""
+        ours: IO[str] | None = None
+        if output is None:
+            reads, writes = os.pipe()
+            ours = os.fdopen(reads, "r")
+        else:
+            writes = os.dup(output.fileno())
+        try:
+            request = {"argv": list(argv), "env": dict(env), "cwd": os.getcwd()}
+            socket.send_fds(self._channel, [json.dumps(request).encode()], [writes])
+        finally:
+            os.close(writes)
+        return Forked(self, int(self._answer()), argv, ours)
+
+    def ended(self, pid: int) -> int | None:
+        """Its exit code, once it has one; asked again after that, it is an error."""
+        self._channel.send(json.dumps({"pid": pid}).encode())
+        answer: int | None = json.loads(self._answer())
+        return answer
+
+    def _answer(self) -> bytes:
+        answer = self._channel.recv(1000)
+        assert answer, "the process that imported PyTorch is gone"
+        return answer
+
+    def close(self) -> None:
+        self._channel.close()
+        self._process.wait(60)
+
+
+@contextmanager
+def preloaded(*modules: str) -> Iterator[Preloaded]:
+    """Its forks must have ended when this does."""
+    made = Preloaded(modules)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def serve(channel: socket.socket) -> str | None:
+    """Forks for each that is asked for. Returns the script, in the fork; None, in the first process, at the end."""
+    while True:
+        raw, received, _, _ = socket.recv_fds(channel, 1 << 18, 1)
+        if not raw:
+            return None
+        asked = json.loads(raw)
+        if "pid" in asked:
+            pid, status = os.waitpid(asked["pid"], os.WNOHANG)
+            channel.send(json.dumps(os.waitstatus_to_exitcode(status) if pid else None).encode())
+            continue
+        (output,) = received
+        pid = os.fork()
+        if pid:
+            os.close(output)
+            channel.send(str(pid).encode())
+            continue
+        channel.close()
+        os.setsid()
+        for number in (1, 2):
+            os.dup2(output, number)
+        os.close(output)
+        os.chdir(asked["cwd"])
+        os.environ.clear()
+        os.environ.update(asked["env"])
+        sys.argv = asked["argv"]
+        sys.path[0] = str(Path(sys.argv[0]).parent)
+        import numpy
+
+        numpy.random.seed()  # the others' seeds are new in every process, or always the same
+        return sys.argv[0]
+
+
+if __name__ == "__main__":
+    for name in ("torch", "torch._dynamo", *sys.argv[2:]):
+        __import__(name)
+    gc.freeze()  # else every fork would copy all of it, to collect nothing
+    if script := serve(socket.socket(fileno=int(sys.argv[1]))):
+        runpy.run_path(script, run_name="__main__")
