@@ -21,6 +21,8 @@ from hpcdl.core.intake import OBJECTIVES
 from hpcdl.core.plan import Plan, View
 from hpcdl.core.policy import Policies, Policy
 from hpcdl.core.profile import Profile
+from hpcdl.counts import prepare
+from hpcdl.daemon.ahead import POLICIES
 from hpcdl.policies import all_policies
 from hpcdl.profiles import conf_folder, load_profiles
 from hpcdl.sim import Conditions, SimJob, Workload, cluster, simulate
@@ -124,6 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES))
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
+    if options.policy in POLICIES:
+        prepare()  # as the daemon does
     runs = [measured(objective, options) for objective in options.objectives]
     sizes = {key: getattr(options, key) for key in ("policy", "jobs", "nodes", "gpus", "types")}
     print(json.dumps({"schema": 1, **sizes, "runs": runs}, indent=2))
