@@ -26,7 +26,7 @@ class BatchRoutes:
         """`batching`: None without a batch system. `wait(seconds)`: until the next commit, at most so long."""
         self._loop = loop
         self._batching = batching
-        self._pilots_max = pilots_max
+        self.pilots_max = pilots_max
         self._wait = wait
 
     def about(self) -> dict[str, Any] | None:
@@ -40,7 +40,7 @@ class BatchRoutes:
             "polled_at": batching.polled_at,
             "commands": batching.commands(),
             "troubles": [f"{what}: {detail}" for what, detail in sorted(batching.troubles.items())],
-            "pilots_max": self._pilots_max,
+            "pilots_max": self.pilots_max,
         }
 
     def notes(self) -> list[str]:
@@ -48,7 +48,7 @@ class BatchRoutes:
         if self._batching is None:
             return [NOBODY]
         troubles = [f"{self._batching.kind} does not work: {text}" for text in self._batching.troubles.values()]
-        if self._pilots_max == 0:
+        if self.pilots_max == 0:
             return [*troubles, "none may be submitted: the setting pilots is 0"]
         return [*troubles, *self._loop.pilot_notes]
 

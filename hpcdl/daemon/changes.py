@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from hpcdl.core.model import World
 
@@ -40,3 +41,10 @@ class Changes:
         except TimeoutError:
             return False
         return True
+
+    async def until(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Waits until the condition holds, for so long at most."""
+        end = self._loop.time() + seconds
+        while not condition() and not self.closed:
+            if not await self.wait(end - self._loop.time()) and self._loop.time() >= end:
+                return

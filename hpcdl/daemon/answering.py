@@ -1,0 +1,78 @@
+"""From requests of the API to values, and from values to answers: limits, errors, JSON."""
+
+import json
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hpcdl.daemon.rows import SCHEMA
+
+MAX_BODY = 8 << 20
+MAX_WAIT_S = 60.0
+
+
+class Problem(Exception):
+    """A request that is not carried out: its HTTP status, one line for the user, a code for machines."""
+
+    def __init__(self, status: int, message: str, code: str = "bad-input") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+def json_answer(status: int, body: dict[str, Any]) -> Response:
+    """One JSON object, with the schema's number."""
+    text = json.dumps({"schema": SCHEMA, **body}, ensure_ascii=False, separators=(",", ":"))
+    return Response(text.encode("utf-8", "backslashreplace"), status, media_type="application/json")
+
+
+def error_answer(status: int, message: str, code: str) -> Response:
+    """`error`: one line with the next step; `code`: for machines."""
+    return json_answer(status, {"error": message, "code": code})
+
+
+async def not_found(request: Request, error: Exception) -> Response:
+    """For a path or method that there is not."""
+    return error_answer(404, f"there is no {request.method} {request.url.path}: see docs/api.md", "unknown-route")
+
+
+async def body_of(request: Request) -> dict[str, Any]:
+    """The request's JSON object, {} where there is no body. Raises Problem."""
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BODY:
+            raise Problem(413, f"the body is over {MAX_BODY >> 20} MiB", "too-large")
+        chunks.append(chunk)
+    try:
+        data = json.loads(b"".join(chunks) or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise Problem(400, "the body is not JSON") from error
+    if not isinstance(data, dict):
+        raise Problem(400, "the body is not a JSON object")
+    return data
+
+
+def number_of(text: str, name: str) -> int:
+    """A whole number from a query. Raises Problem."""
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise Problem(400, f"{name} must be a whole number, got {text[:40]!r}")
+    return int(text)
+
+
+def numbers_of(text: str) -> list[int]:
+    """Whole numbers with commas between. Raises Problem."""
+    return [number_of(part, "ids") for part in text.split(",") if part]
+
+
+def seconds_of(request: Request, name: str, default: float) -> float:
+    """So long may the answer take, MAX_WAIT_S at most. Raises Problem."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise Problem(400, f"{name} must be a number of seconds, got {text[:40]!r}") from error
+    return min(MAX_WAIT_S, max(0.0, value)) if value == value else default

@@ -1,0 +1,125 @@
+"""The API's routes about jobs (docs/api.md)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+
+from hpcdl.core import commands as cmd
+from hpcdl.core.model import Job
+from hpcdl.core.plan import Profiles
+from hpcdl.core.transitions import state_of
+from hpcdl.daemon.answering import Problem, body_of, numbers_of, seconds_of
+from hpcdl.daemon.batchroutes import BatchRoutes
+from hpcdl.daemon.changes import Changes
+from hpcdl.daemon.clock import Clock
+from hpcdl.daemon.deadlines import forecast
+from hpcdl.daemon.explain import explain
+from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.rows import Rows
+from hpcdl.daemon.submits import BadSubmit, submit_of
+
+
+class JobRoutes:
+    """Handlers of requests; each answers one JSON object."""
+
+    def __init__(self, loop: Loop, changes: Changes, profiles: Profiles, clock: Clock, batch: BatchRoutes) -> None:
+        """`batch`: why there are no more nodes from the batch system."""
+        self._loop = loop
+        self._changes = changes
+        self._profiles = profiles
+        self._clock = clock
+        self._batch = batch
+
+    async def _send(self, command: cmd.Command) -> Any:
+        return await asyncio.wrap_future(self._loop.send(command))
+
+    def _rows(self) -> Rows:
+        return Rows(self._loop.world, self._profiles, self._loop.reasons, self._clock.now())
+
+    def _job(self, request: Request) -> Job:
+        number = request.path_params["job"]
+        job = self._loop.world.jobs.get(number)
+        if job is None:
+            raise Problem(404, f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
+        return job
+
+    async def submit(self, request: Request) -> dict[str, Any]:
+        """`POST /v1/jobs`."""
+        body = await body_of(request)
+        try:
+            command = submit_of(body)
+        except BadSubmit as error:
+            raise Problem(400, str(error)) from error
+        ids = await self._send(command)
+        rows = self._rows()
+        return {"jobs": [rows.job(rows.world.jobs[number]) | await self._forecast(rows, number) for number in ids]}
+
+    async def _forecast(self, rows: Rows, number: int) -> dict[str, Any]:
+        """A job with a deadline is told at once whether it will meet it; others need not wait while that is found."""
+        job = rows.world.jobs[number]
+        if job.spec.deadline is None:
+            return {}
+        found = await asyncio.to_thread(forecast, rows.world, job, self._profiles, rows.now)
+        return {} if found is None else {"forecast": found}
+
+    async def list(self, request: Request) -> dict[str, Any]:
+        """`GET /v1/jobs`."""
+        rows = self._rows()
+        jobs = rows.world.jobs
+        if "ids" in request.query_params:
+            numbers = numbers_of(request.query_params["ids"])
+            return {"jobs": [rows.job(jobs[number]) for number in numbers if number in jobs]}
+        if request.query_params.get("all") == "1":
+            return {"jobs": [rows.job(job) for job in jobs.values()]}
+        return {"jobs": [rows.job(jobs[number]) for number in rows.world.active]}
+
+    async def show(self, request: Request) -> dict[str, Any]:
+        """`GET /v1/jobs/ID`."""
+        return {"job": self._rows().detail(self._job(request))}
+
+    async def why(self, request: Request) -> dict[str, Any]:
+        """`GET /v1/jobs/ID/why`."""
+        job = self._job(request)
+        answer = explain(self._loop.world, job, self._loop.reasons, self._profiles, self._clock.now())
+        waits = job.running is None and not job.finished and not job.held
+        notes = [f"no more pilots: {note}" for note in self._batch.notes()] if waits and self._batch.pilots_max else []
+        return {
+            "job": job.id,
+            "state": state_of(job).value,
+            "reason": answer.reason,
+            "details": [*answer.details, *notes],
+            "eta_s": answer.eta_s,
+        } | await self._forecast(self._rows(), job.id)
+
+    async def verb(self, request: Request) -> dict[str, Any]:
+        """`POST /v1/jobs/ID/VERB`."""
+        verbs: dict[str, Callable[[int], cmd.Command]] = {
+            "cancel": cmd.Cancel,
+            "suspend": cmd.Hold,
+            "resume": cmd.Release,
+        }
+        make = verbs.get(request.path_params["verb"])
+        if make is None:
+            raise Problem(404, f"jobs can be told to {', '.join(verbs)}", "unknown-verb")
+        number = self._job(request).id
+        await self._send(make(number))
+        rows = self._rows()
+        return {"jobs": [rows.job(rows.world.jobs[number])]}
+
+    async def wait(self, request: Request) -> dict[str, Any]:
+        """`GET /v1/wait`."""
+        numbers = numbers_of(request.query_params.get("ids", ""))
+        if not numbers:
+            raise Problem(400, "ids must name at least one job")
+        missing = [number for number in numbers if number not in self._loop.world.jobs]
+        if missing:
+            raise Problem(404, f"there is no job {missing[0]}: hpcdl ls --all lists them", "unknown-job")
+
+        def done() -> bool:
+            return all(self._loop.world.jobs[number].finished for number in numbers)
+
+        await self._changes.until(done, seconds_of(request, "timeout", 30.0))
+        rows = self._rows()
+        return {"jobs": [rows.job(rows.world.jobs[number]) for number in numbers], "done": done()}
