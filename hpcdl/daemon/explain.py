@@ -29,8 +29,10 @@ def explain(world: World, job: Job, said: Mapping[int, str], profiles: Profiles,
     return Answer(reason(world, job, said), tuple(_details(world, job, eta, now)), eta)
 
 
-def reason(world: World, job: Job, said: Mapping[int, str]) -> str:
-    """Why the job is in its state, in one line. `said`: the last plan's reasons by job."""
+def reason(world: World, job: Job, said: Mapping[int, str], nothing: str | None = None) -> str:
+    """Why the job is in its state, in one line. `said`: the last plan's reasons by job; `nothing`: `nothing_here`,
+    where it is known already. Of a job that holds nothing and is to have nothing, it tells of these two and the job.
+    """
     state = state_of(job)
     if job.outcome is not None:
         return job.last_detail or {JobState.DONE: "finished"}.get(job.outcome, str(job.outcome).lower())
@@ -49,21 +51,29 @@ def reason(world: World, job: Job, said: Mapping[int, str]) -> str:
         return _waits_for_gpus(world, target.placement) or planned
     if job.held:
         return f"held by its user: hpcdl resume {job.id}"
+    nothing = nothing_here(world) if nothing is None else nothing
+    if nothing:
+        return f"needs {count(job.spec.gpus_min, 'GPU')}; {nothing}" if world.nodes else nothing
+    return planned or "the policy has not been asked yet"
+
+
+def nothing_here(world: World) -> str:
+    """Why no job can run: no agent, or no GPU, with the next step; "" where there are GPUs, or may be again."""
     if not world.nodes:
         return "no node has an agent: hpcdl daemon status"
     here = [node for node in world.nodes.values() if node.connected and not node.lost]
-    if here and not any(node.gpus for node in here):
-        without = f"no GPU was found on {fold_nodes(node.name for node in here)}"
-        coming = sum(1 for pilot in world.pilots.values() if not pilot.over)
-        more = "hpcdl daemon start --emulate-gpus N emulates some"
-        if coming:
-            more = f"{count(coming, 'pilot')} may bring some: hpcdl pilots"
-        elif world.pilots:
-            more = "hpcdl pilots says why none is on its way"
-        elif any(node.allocation for node in here):
-            more = "ask the batch system for some; HPCDL_EMULATE_GPUS=N for its job script emulates them"
-        return f"needs {count(job.spec.gpus_min, 'GPU')}; {without} ({more})"
-    return planned or "the policy has not been asked yet"
+    if not here or any(node.gpus for node in here):
+        return ""
+    without = f"no GPU was found on {fold_nodes(node.name for node in here)}"
+    coming = sum(1 for pilot in world.pilots.values() if not pilot.over)
+    more = "hpcdl daemon start --emulate-gpus N emulates some"
+    if coming:
+        more = f"{count(coming, 'pilot')} may bring some: hpcdl pilots"
+    elif world.pilots:
+        more = "hpcdl pilots says why none is on its way"
+    elif any(node.allocation for node in here):
+        more = "ask the batch system for some; HPCDL_EMULATE_GPUS=N for its job script emulates them"
+    return f"{without} ({more})"
 
 
 def _wanted_by(world: World, job: Job, saving: Incarnation) -> str:

@@ -10,12 +10,13 @@ from hpcdl.core import commands as cmd
 from hpcdl.core.model import Job
 from hpcdl.core.plan import Profiles
 from hpcdl.core.transitions import state_of
-from hpcdl.daemon.answering import Problem, body_of, numbers_of, seconds_of
+from hpcdl.daemon.answering import Encoded, Problem, body_of, numbers_of, seconds_of
 from hpcdl.daemon.batchroutes import BatchRoutes
 from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.deadlines import forecast
 from hpcdl.daemon.explain import explain
+from hpcdl.daemon.listed import Asked, Listed
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.rows import Rows
 from hpcdl.daemon.submits import BadSubmit, submit_of
@@ -31,6 +32,7 @@ class JobRoutes:
         self._profiles = profiles
         self._clock = clock
         self._batch = batch
+        self._listed = Listed()
 
     async def _send(self, command: cmd.Command) -> Any:
         return await asyncio.wrap_future(self._loop.send(command))
@@ -66,14 +68,7 @@ class JobRoutes:
 
     async def list(self, request: Request) -> dict[str, Any]:
         """`GET /v1/jobs`."""
-        rows = self._rows()
-        jobs = rows.world.jobs
-        if "ids" in request.query_params:
-            numbers = numbers_of(request.query_params["ids"])
-            return {"jobs": [rows.job(jobs[number]) for number in numbers if number in jobs]}
-        if request.query_params.get("all") == "1":
-            return {"jobs": [rows.job(job) for job in jobs.values()]}
-        return {"jobs": [rows.job(jobs[number]) for number in rows.world.active]}
+        return Encoded(self._listed.answer(self._rows(), Asked.of(request.query_params)))
 
     async def show(self, request: Request) -> dict[str, Any]:
         """`GET /v1/jobs/ID`."""

@@ -1,17 +1,17 @@
 """What the API answers, as plain JSON values (docs/api.md)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdl.core.codec import to_json
 from hpcdl.core.events import Recorded, encode
-from hpcdl.core.model import Incarnation, Job, World
+from hpcdl.core.model import Incarnation, Job, JobSpec, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import GpuRef
 from hpcdl.core.views import can_suspend
-from hpcdl.daemon.explain import eta_s, reason, retries_used
+from hpcdl.daemon.explain import eta_s, nothing_here, reason, retries_used
 from hpcdl.wire.messages import GpuLine
 
 Json = dict[str, Any]
@@ -26,9 +26,18 @@ class Rows:
     profiles: Profiles
     reasons: Mapping[int, str]
     now: float
+    nothing: str = field(init=False)
+    """See `nothing_here`: the same for all rows."""
 
-    def job(self, job: Job) -> Json:
-        """A job's row."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nothing", nothing_here(self.world))
+
+    def job(self, job: Job, keys: Collection[str] | None = None) -> Json:
+        """A job's row. `keys`: what of it is wanted; the rest may be null where it takes time to find out.
+
+        What is told of a job that has no incarnation and is to have no GPUs follows from the job, its target, the
+        reasons and `nothing` alone; of a finished one from the job alone (`Listed` relies on it).
+        """
         spec, running = job.spec, job.running
         placement = running.placement if running is not None else None
         return {
@@ -36,7 +45,7 @@ class Rows:
             "name": spec.name,
             "user": spec.user,
             "state": state_of(job).value,
-            "reason": reason(self.world, job, self.reasons),
+            "reason": reason(self.world, job, self.reasons, self.nothing) if keys is None or "reason" in keys else None,
             "gpus_min": spec.gpus_min,
             "gpus_max": spec.gpus_max,
             "nodes": spec.nodes,
@@ -63,7 +72,7 @@ class Rows:
             "cause": None if job.last_cause is None else job.last_cause.value,
             "detail": job.last_detail,
             "exit_code": job.exit_code,
-            "eta_s": eta_s(self.world, job, self.profiles, self.now),
+            "eta_s": eta_s(self.world, job, self.profiles, self.now) if running is not None else None,
             "saved_step": job.saved_step,
         }
 
@@ -92,6 +101,13 @@ class Rows:
             "broken_at": incarnation.broken_at,
         }
 
+    def _role(self, gpu: GpuRef) -> str | None:
+        """The role of the job that holds the GPU."""
+        holder = self.world.holders.get(gpu)
+        job = self.world.jobs.get(holder[0]) if holder is not None else None
+        running = job.running if job is not None else None
+        return None if running is None or running.placement is None else running.placement.role.value
+
     def node(self, name: str, samples: dict[int, GpuLine]) -> Json:
         """A node's row; `samples`: the newest one by GPU index."""
         node = self.world.nodes[name]
@@ -106,6 +122,7 @@ class Rows:
                     "util": sample.util if sample else None,
                     "used_mib": sample.memory_mib if sample else None,
                     "power_w": sample.power_w if sample else None,
+                    "role": self._role(GpuRef(name, gpu.index)),
                 }
             )
         return {
@@ -123,6 +140,10 @@ class Rows:
             "agent_pid": node.agent_pid,
             "gpus": gpus,
         }
+
+
+JOB_KEYS = frozenset(Rows(World(), Profiles(), {}, 0.0).job(Job(1, JobSpec(("train",), "train"), 0.0)))
+"""The keys of a job's row."""
 
 
 def event_row(record: Recorded) -> Json:

@@ -1,0 +1,115 @@
+"""The rows of many jobs: which ones a request asks for, and their JSON, made anew only where it may have changed."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from hpcdl.core.model import Job, JobState, Target, World
+from hpcdl.core.transitions import state_of
+from hpcdl.daemon.answering import Problem, number_of
+from hpcdl.daemon.rows import JOB_KEYS, SCHEMA, Rows
+
+FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
+KEPT = 20_000
+"""Rows of one choice of keys that are kept; all others are made at each request."""
+CHOICES = 4
+"""So many choices of keys are kept, those that were asked for last."""
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What `GET /v1/jobs` asks for. `states`, `ids`, `fields`: None is all (without `every`: all but finished jobs)."""
+
+    every: bool = False
+    ids: tuple[int, ...] | None = None
+    states: frozenset[JobState] | None = None
+    user: str | None = None
+    name: str | None = None
+    fields: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "Asked":
+        """What a query says. Raises Problem."""
+        states = fields = None
+        if "state" in query:
+            given = [part.strip().upper() for part in query["state"].split(",") if part.strip()]
+            wrong = next((part for part in given if part not in JobState.__members__), None)
+            if wrong is not None or not given:
+                raise Problem(400, f"there is no state {wrong or query['state']!r:.40}: {', '.join(JobState)}")
+            states = frozenset(map(JobState, given))
+        if "fields" in query:
+            fields = tuple(dict.fromkeys(part for part in query["fields"].split(",") if part))
+            unknown = next((part for part in fields if part not in JOB_KEYS), None)
+            if unknown is not None or not fields:
+                raise Problem(400, f"a row has no {unknown or query['fields']!r:.40}: {', '.join(sorted(JOB_KEYS))}")
+        ids = None
+        if "ids" in query:
+            ids = tuple(number_of(part, "ids") for part in query["ids"].split(",") if part)
+        return cls(query.get("all") == "1", ids, states, query.get("user"), query.get("name"), fields)
+
+    def jobs(self, world: World) -> Iterator[Job]:
+        """Those of the world's jobs, in order of submission."""
+        for job in self._listed(world):
+            if self.states is not None and state_of(job) not in self.states:
+                continue
+            if self.user is not None and job.spec.user != self.user:
+                continue
+            if self.name is not None and not fnmatchcase(job.spec.name, self.name):
+                continue
+            yield job
+
+    def _listed(self, world: World) -> Iterable[Job]:
+        if self.ids is not None:
+            return [world.jobs[number] for number in self.ids if number in world.jobs]
+        if self.every or (self.states is not None and self.states & FINISHED):
+            return world.jobs.values()
+        return [world.jobs[number] for number in world.active]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A row's JSON, and all that it was made of: the job, and what `explain.reason` looks at where it waits."""
+
+    job: Job
+    target: Target | None
+    reasons: object
+    nothing: str
+    text: str
+
+
+class Listed:
+    """Answers to `GET /v1/jobs`. For one thread."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, ...] | None, dict[int, _Kept]] = {}
+
+    def answer(self, rows: Rows, asked: Asked) -> bytes:
+        """The whole answer. With `fields` a row has these keys only, and of these none that is null."""
+        kept = self._kept.pop(asked.fields, {})
+        self._kept[asked.fields] = kept
+        if len(self._kept) > CHOICES:
+            del self._kept[next(iter(self._kept))]
+        told = ",".join([self._text(kept, rows, job, asked.fields) for job in asked.jobs(rows.world)])
+        return f'{{"schema":{SCHEMA},"jobs":[{told}]}}'.encode("utf-8", "backslashreplace")
+
+    @staticmethod
+    def _text(kept: dict[int, _Kept], rows: Rows, job: Job, fields: tuple[str, ...] | None) -> str:
+        known = kept.get(job.id)
+        target = rows.world.targets.get(job.id)
+        if known is not None and known.job is job:
+            if job.finished:
+                return known.text
+            if known.target is target and known.reasons is rows.reasons and known.nothing == rows.nothing:
+                return known.text
+        row = rows.job(job, fields)
+        if fields is not None:
+            row = {key: value for key in fields if (value := row[key]) is not None}
+        text = _encode(row)
+        # What holds GPUs, or is to have some, changes with time and with other jobs.
+        still = job.finished or (not job.live and (target is None or target.placement is None))
+        if still and (len(kept) < KEPT or job.id in kept):
+            kept[job.id] = _Kept(job, target, rows.reasons, rows.nothing, text)
+        return text

@@ -1,0 +1,122 @@
+"""Which jobs `GET /v1/jobs` answers with, and that rows which are kept are those that would be made anew."""
+
+import json
+from typing import Any
+
+import pytest
+
+from hpcdl.core import commands as cmd
+from hpcdl.core.model import JobSpec
+from hpcdl.daemon.answering import Encoded, Problem, json_answer
+from hpcdl.daemon.listed import Asked, Listed
+from hpcdl.daemon.rows import JOB_KEYS, Rows
+from tests.core.stage import Stage, running
+
+
+def asked(listed: Listed, rows: Rows, **query: str) -> list[dict[str, Any]]:
+    answer = json.loads(listed.answer(rows, Asked.of(query)))
+    assert answer["schema"] == 1
+    jobs: list[dict[str, Any]] = answer["jobs"]
+    return jobs
+
+
+def rows_of(stage: Stage) -> Rows:
+    return Rows(stage.world, stage.profiles, stage.controller.reasons, stage.now)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """Job 1 runs; 2 and 3 wait; 4 is cancelled."""
+    stage = running(2, "12")
+    for name, user in (("sweep-a", "ada"), ("sweep-b", "bob"), ("gone", "ada")):
+        stage.send(cmd.Submit((JobSpec(("train",), name, user=user, gpus_min=64, gpus_max=64),), name))
+    stage.send(cmd.Cancel(4))
+    stage.run(1.0)
+    return stage
+
+
+def test_filters(stage: Stage) -> None:
+    listed, rows = Listed(), rows_of(stage)
+
+    def ids(**query: str) -> list[int]:
+        return [row["id"] for row in asked(listed, rows, **query)]
+
+    assert ids() == [1, 2, 3]
+    assert ids(all="1") == [1, 2, 3, 4]
+    assert ids(ids="4,1,99") == [4, 1]
+    assert ids(state="queued,running") == [1, 2, 3]
+    assert ids(state="cancelled") == [4], "a finished state asks for finished jobs"
+    assert ids(user="ada") == [2]
+    assert ids(user="ada", all="1") == [2, 4]
+    assert ids(name="sweep-*") == [2, 3]
+    assert ids(name="sweep-*", user="bob", state="QUEUED") == [3]
+
+
+def test_fields_and_what_is_null(stage: Stage) -> None:
+    listed, rows = Listed(), rows_of(stage)
+    (row,) = asked(listed, rows, ids="2", fields="id,placement,state")
+    assert row == {"id": 2, "state": "QUEUED"}
+    (row,) = asked(listed, rows, ids="2")
+    assert row.keys() == JOB_KEYS
+    assert row == json.loads(json.dumps(rows.job(stage.job(2))))
+
+
+@pytest.mark.parametrize(
+    "query, words",
+    [
+        ({"state": "ASLEEP"}, "no state 'ASLEEP': QUEUED, STARTING"),
+        ({"state": ","}, "no state"),
+        ({"fields": "id,colour"}, "no 'colour': "),
+        ({"fields": ""}, "a row has no"),
+        ({"ids": "one"}, "ids must be a whole number"),
+    ],
+)
+def test_what_there_is_not_is_refused_with_what_there_is(query: dict[str, str], words: str) -> None:
+    with pytest.raises(Problem, match=words) as raised:
+        Asked.of(query)
+    assert raised.value.status == 400
+
+
+def test_kept_rows_are_as_new(stage: Stage) -> None:
+    kept = Listed()
+    seen = set()
+    for number in range(12):
+        rows = rows_of(stage)
+        for query in ({"all": "1"}, {"all": "1", "fields": "id,state,reason"}):
+            found = asked(kept, rows, **query)
+            assert found == asked(Listed(), rows, **query)
+            seen.add(json.dumps(found))
+        match number:
+            case 2:
+                stage.send(cmd.Hold(2))
+            case 4:
+                stage.send(cmd.Cancel(3))
+            case 6:
+                stage.send(cmd.Drain("n1", None, True, "maintenance"))
+            case 8:
+                stage.send(cmd.Release(2))
+        stage.run(0.5)
+    assert len(seen) > 8, "nothing changed, so nothing was tested"
+
+
+def test_rows_are_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    whole = Rows.job
+
+    def job(self: Rows, job: Any, keys: Any = None) -> Any:
+        made.append(job.id)
+        return whole(self, job, keys)
+
+    monkeypatch.setattr(Rows, "job", job)
+    kept = Listed()
+    for _ in range(3):
+        asked(kept, rows_of(stage), all="1", fields="id")
+    assert made == [1, 2, 3, 4, 1, 1], "only what runs changes by itself"
+
+
+def test_a_written_answer_can_still_be_looked_into() -> None:
+    answer = Encoded(b'{"schema":1,"jobs":[{"id":3}]}')
+    assert json_answer(200, answer).body == answer.content
+    assert answer["jobs"] == [{"id": 3}]
+    with pytest.raises(KeyError):
+        answer["nodes"]
