@@ -3,12 +3,13 @@
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
@@ -30,6 +31,8 @@ from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.noderoutes import NodeRoutes
 from hpcdl.daemon.profilerows import profile_row, profile_rows
 from hpcdl.daemon.rows import event_row
+from hpcdl.daemon.viewers import ONLY as VIEWERS_ONLY
+from hpcdl.daemon.viewers import Role, job_seen, jobs_seen, nodes_seen, status_seen
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -49,6 +52,7 @@ class About:
     policies: tuple[str, ...]
     pilots_max: int = 0
     leave_margin_s: float = 30.0
+    settings: Mapping[str, tuple[Any, str]] = field(default_factory=dict)  # value and where it comes from
 
 
 class Api:
@@ -65,15 +69,23 @@ class Api:
         token: str,
         on_stop: Callable[[bool], float],
         batching: Batching | None = None,
+        viewer_token: str | None = None,
+        on_proven: Callable[[tuple[str, int] | None], None] = lambda caller: None,
     ) -> None:
-        """`on_stop(now)` is called once a stop is recorded; it returns the seconds that the stop may take."""
+        """`on_stop(now)` is called once a stop is recorded; it returns the seconds that the stop may take.
+
+        `on_proven(address and port)`: this connection has shown the owner's token.
+        """
         self._loop = loop
         self._hub = hub
         self._changes = changes
         self._profiles = profiles
         self._clock = clock
         self._about = about
-        self._token = token.encode()
+        self._tokens = {Role.OWNER: b"Bearer " + token.encode()}
+        if viewer_token is not None:
+            self._tokens[Role.VIEWER] = b"Bearer " + viewer_token.encode()
+        self._on_proven = on_proven
         self._on_stop = on_stop
         self._batch = BatchRoutes(loop, batching, about.pilots_max, changes.wait)
         self._jobs = JobRoutes(loop, changes, profiles, clock, self._batch)
@@ -83,36 +95,49 @@ class Api:
         """The ASGI application."""
         routes = [
             Route("/v1/jobs", self._guard(self._jobs.submit), methods=["POST"]),
-            Route("/v1/jobs", self._guard(self._jobs.list), methods=["GET"]),
-            Route("/v1/jobs/{job:int}", self._guard(self._jobs.show), methods=["GET"]),
+            Route("/v1/jobs", self._guard(self._jobs.list, jobs_seen), methods=["GET"]),
+            Route("/v1/jobs/{job:int}", self._guard(self._jobs.show, job_seen), methods=["GET"]),
             Route("/v1/jobs/{job:int}/why", self._guard(self._jobs.why), methods=["GET"]),
             Route("/v1/jobs/{job:int}/{verb:str}", self._guard(self._jobs.verb), methods=["POST"]),
             Route("/v1/wait", self._guard(self._jobs.wait), methods=["GET"]),
             Route("/v1/events", self._guard(self._events), methods=["GET"]),
-            Route("/v1/nodes", self._guard(self._nodes.nodes), methods=["GET"]),
+            Route("/v1/nodes", self._guard(self._nodes.nodes, nodes_seen), methods=["GET"]),
             Route("/v1/nodes/{node:str}/drain", self._guard(self._nodes.drain), methods=["POST"]),
             Route("/v1/profiles", self._guard(self._profiles_known), methods=["GET"]),
             Route("/v1/pilots", self._guard(self._batch.pilots), methods=["GET"]),
             Route("/v1/pilots/{pilot:int}/cancel", self._guard(self._batch.cancel), methods=["POST"]),
             Route("/v1/holes", self._guard(self._batch.holes), methods=["GET"]),
-            Route("/v1/status", self._guard(self._status), methods=["GET"]),
+            Route("/v1/status", self._guard(self._status, status_seen), methods=["GET"]),
             Route("/v1/config", self._guard(self._config), methods=["GET", "PUT"]),
             Route("/v1/stop", self._guard(self._stop), methods=["POST"]),
             WebSocketRoute("/v1/agent", self._agent),
         ]
         return Starlette(routes=routes, exception_handlers={404: not_found, 405: not_found})
 
-    def _admits(self, header: str | None) -> bool:
-        return header is not None and hmac.compare_digest(header.encode("utf-8", "replace"), b"Bearer " + self._token)
+    def _role(self, connection: HTTPConnection) -> Role | None:
+        """Who asks, by the token; None for a token that is not ours."""
+        given = connection.headers.get("authorization", "").encode("utf-8", "replace")
+        role = next((role for role, token in self._tokens.items() if hmac.compare_digest(given, token)), None)
+        if role is Role.OWNER:
+            self._on_proven(connection.client)
+        return role
 
     def _guard(
-        self, handler: Callable[[Request], Awaitable[dict[str, Any]]]
+        self,
+        handler: Callable[[Request], Awaitable[dict[str, Any]]],
+        seen: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> Callable[[Request], Awaitable[Response]]:
+        """`seen`: what of the answer a viewer sees; without it the route is the owner's alone."""
+
         async def guarded(request: Request) -> Response:
             try:
-                if not self._admits(request.headers.get("authorization")):
+                role = self._role(request)
+                if role is None:
                     raise Problem(401, "the token is not this daemon's: read access.json again", "token")
-                return json_answer(200, await handler(request))
+                if role is Role.VIEWER and seen is None:
+                    raise Problem(403, VIEWERS_ONLY, "viewer")
+                answer = await handler(request)
+                return json_answer(200, seen(answer) if seen is not None and role is Role.VIEWER else answer)
             except Problem as problem:
                 return error_answer(problem.status, str(problem), problem.code)
             except cmd.Refused as refusal:
@@ -131,7 +156,7 @@ class Api:
         return await asyncio.wrap_future(self._loop.send(command))
 
     async def _agent(self, socket: WebSocket) -> None:
-        if not self._admits(socket.headers.get("authorization")):
+        if self._role(socket) is not Role.OWNER:
             await socket.close(4003, "the token is not this daemon's")
             return
         await self._hub.serve(socket)
@@ -171,6 +196,7 @@ class Api:
                 "pid": about.pid,
                 "host": about.host,
                 "since_s": self._clock.now() - about.started_at,
+                "cpu_s": time.process_time(),
                 "fence": world.fence,
                 "version": about.version,
                 "home": about.home,
@@ -218,6 +244,9 @@ class Api:
             "config": {"policy": world.policy, "objective": world.objective},
             "policies": list(self._about.policies),
             "objectives": list(OBJECTIVES),
+            "settings": {
+                name: {"value": value, "origin": origin} for name, (value, origin) in self._about.settings.items()
+            },
         }
 
     async def _stop(self, request: Request) -> dict[str, Any]:

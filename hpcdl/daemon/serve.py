@@ -27,6 +27,7 @@ from hpcdl.daemon.api import About, Api
 from hpcdl.daemon.batching import Batching, BatchSettings, pilot_policy
 from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
+from hpcdl.daemon.door import Door
 from hpcdl.daemon.hub import Hub, HubSettings
 from hpcdl.daemon.identity import load_identity, node_name
 from hpcdl.daemon.learnt import Learnt
@@ -35,6 +36,7 @@ from hpcdl.daemon.ready import Ready
 from hpcdl.daemon.server import make_server
 from hpcdl.daemon.spool import SpoolReader
 from hpcdl.daemon.ticks import Ticks
+from hpcdl.daemon.viewers import Viewers
 from hpcdl.ledger import Lease, SqliteJournal
 from hpcdl.ledger.samples import Sample
 from hpcdl.local.launcher import LocalAgent
@@ -68,6 +70,7 @@ class Daemon:
         """Takes the lease and loads the world. Raises LeaseHeld, JournalError, OSError with a line for the user."""
         self.home = home
         self.config = config
+        self.viewers = Viewers(home, config)
         self.site_file = load_site(config.site, config.pilots, home)
         self.here = look_around(config.batch, now=Clock(0.0).now, site=self.site_file)
         self.lease = self._acquire(Clock(0.0).now(), 0)
@@ -90,7 +93,7 @@ class Daemon:
         found = load_profiles([conf_folder() / "profiles", home / "profiles"])
         aliases = {alias.lower(): profile for profile in found.values() for alias in profile.aliases}
         self.profiles = Learnt(lambda: self.controller.world).profiles(aliases | found)
-        self.policies = all_policies(Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing))
+        self.policies = all_policies(Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing), home)
         rules = Rules(
             config.poison_limit, config.poison_limit_infrastructure, config.retry_pause_s, config.retry_pause_max_s
         )
@@ -180,6 +183,7 @@ class Daemon:
                 self.lease.fence,
             ),
         )
+        self.viewers.publish(identity, listener, self._on_trouble)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         ticks.start()
         if self.batching is not None:
@@ -193,6 +197,7 @@ class Daemon:
             ticks.stop()
             if self.batching is not None:
                 self.batching.stop()
+            self.viewers.withdraw()
             await asyncio.to_thread(self._close)
         return self.exit_code
 
@@ -221,7 +226,9 @@ class Daemon:
             self.policies.names(),
             self.site.pilots_max,
             self.config.leave_margin_s,
+            {name: (value, self.config.origin(name)) for name, value in self.config.values().items()},
         )
+        door = Door()
         api = Api(
             self.loop,
             self.hub,
@@ -232,8 +239,10 @@ class Daemon:
             self.identity.token,
             self._on_stop,
             self.batching,
+            self.viewers.token,
+            door.proven,
         )
-        return make_server(api.application(), self.identity.certificate_path, self.identity.key_path)
+        return make_server(api.application(), self.identity.certificate_path, self.identity.key_path, door)
 
     def _ticks(self) -> Ticks:
         ticks = Ticks(self._on_trouble)

@@ -1,11 +1,15 @@
 """The HTTPS server of the API."""
 
+import asyncio
 import contextlib
+import socket
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 
+from hpcdl.daemon.door import Door
 from hpcdl.daemon.websocket import PingedProtocol
 from hpcdl.wire.messages import MAX_MESSAGE
 from hpcdl.wire.tls import server_context
@@ -14,8 +18,36 @@ PING_S = 10.0
 """Agents are asked this often whether they are there; one that has not answered for as long is away."""
 
 
-def make_server(application: Starlette, certificate: Path, key: Path) -> uvicorn.Server:
-    """TLS with this certificate, no logs of its own, and no handlers of signals: a stop suspends first."""
+class _Server(uvicorn.Server):
+    """uvicorn's, whose connections come in by a door."""
+
+    def __init__(self, config: uvicorn.Config, door: Door) -> None:
+        super().__init__(config)
+        self._door = door
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn; `sockets`: the one listener."""
+        assert sockets is not None, "the caller has the listener"
+        (listener,) = sockets
+        await self.lifespan.startup()
+        config, protocol = self.config, self.config.http_protocol_class
+        assert config.ssl is not None, "never without TLS"
+
+        def connection() -> asyncio.Protocol:
+            make: Any = protocol
+            made: asyncio.Protocol = make(config, self.server_state, self.lifespan.state)
+            return made
+
+        self._door.open(listener, connection, config.ssl)
+        self.servers = [self._door]  # type: ignore[list-item]  # it has the methods that are called
+        self.started = True
+
+
+def make_server(application: Starlette, certificate: Path, key: Path, door: Door) -> uvicorn.Server:
+    """TLS with this certificate, no logs of its own, and no handlers of signals: a stop suspends first.
+
+    `door`: is told by the application which connections have shown the token.
+    """
     config = uvicorn.Config(
         application,
         ws=PingedProtocol,
@@ -33,6 +65,6 @@ def make_server(application: Starlette, certificate: Path, key: Path) -> uvicorn
     )
     config.load()
     config.ssl = server_context(certificate, key)
-    server = uvicorn.Server(config)
+    server = _Server(config, door)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
     return server

@@ -1,0 +1,143 @@
+"""Who may stay connected: the listener's connections, until each has shown a token.
+
+Anybody on the machine can connect to a port. Those that have not shown this daemon's token are few at a time and not
+for long: the oldest goes when there are too many, so that a crowd which sends nothing, or half a handshake, or half a
+request, keeps nobody else out and takes no more than PENDING descriptors.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+log = logging.getLogger("hpcdl.daemon")
+
+PENDING = 256
+"""Connections without a token, at most."""
+
+PROVE_S = 15.0
+"""Seconds from the connection to the token, handshake included."""
+
+AT_ONCE = 64
+"""Connections that are accepted before anything else gets its turn."""
+
+AGAIN_S = 0.1
+"""The pause after a connection could not be accepted: no descriptors, no memory."""
+
+Caller = tuple[str, int]
+
+
+@dataclass(eq=False, slots=True)
+class _Pending:
+    connection: socket.socket
+    timer: asyncio.TimerHandle | None = None
+    greeting: "asyncio.Task[None] | None" = None
+    transport: asyncio.BaseTransport | None = None
+
+
+class Door:
+    """Accepts on one listener; with the methods of `asyncio.Server` that uvicorn calls."""
+
+    def __init__(self, pending: int = PENDING, prove_s: float = PROVE_S) -> None:
+        self._most = pending
+        self._prove_s = prove_s
+        self._pending: dict[Caller, _Pending] = {}  # the oldest first
+        self._listener: socket.socket | None = None
+        self._greetings: set[asyncio.Task[None]] = set()
+
+    def open(self, listener: socket.socket, factory: Callable[[], asyncio.Protocol], context: ssl.SSLContext) -> None:
+        """From now on `factory` makes a protocol for each connection whose TLS handshake is done."""
+        listener.setblocking(False)
+        self._listener, self._factory, self._context = listener, factory, context
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(listener, self._accept)
+
+    def proven(self, caller: Caller | None) -> None:
+        """This one has shown the owner's token, and may stay as long as it wants."""
+        known = self._pending.pop(caller, None) if caller is not None else None
+        if known is not None and known.timer is not None:
+            known.timer.cancel()
+
+    @property
+    def pending(self) -> int:
+        """Connections that have shown nothing yet, or are gone since without."""
+        return len(self._pending)
+
+    def _accept(self) -> None:
+        listener = self._listener
+        if listener is None:
+            return
+        for _ in range(AT_ONCE):
+            try:
+                connection, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.error("no connection can be accepted: %s", error.strerror)
+                self._drop_oldest()
+                self._loop.remove_reader(listener)
+                self._loop.call_later(AGAIN_S, self._listen_again)
+                return
+            connection.setblocking(False)
+            self._greet(connection, (str(address[0]), int(address[1])))
+
+    def _listen_again(self) -> None:
+        if self._listener is not None:
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _greet(self, connection: socket.socket, caller: Caller) -> None:
+        self._drop(caller)  # the port is used again: that one is gone
+        while len(self._pending) >= self._most:
+            self._drop_oldest()
+        entry = _Pending(connection)
+        self._pending[caller] = entry
+        entry.timer = self._loop.call_later(self._prove_s, self._drop, caller)
+        entry.greeting = self._loop.create_task(self._handshake(entry))
+        self._greetings.add(entry.greeting)
+        entry.greeting.add_done_callback(lambda greeting: self._greeted(entry, greeting))
+
+    async def _handshake(self, entry: _Pending) -> None:
+        try:
+            entry.transport, _ = await self._loop.connect_accepted_socket(
+                self._factory, entry.connection, ssl=self._context, ssl_handshake_timeout=self._prove_s
+            )
+        except OSError as error:  # not TLS, another TLS, gone, or too slow
+            log.debug("a connection came to nothing: %s", error)
+
+    def _greeted(self, entry: _Pending, greeting: "asyncio.Task[None]") -> None:
+        self._greetings.discard(greeting)
+        if entry.transport is None:
+            entry.connection.close()  # also where it was dropped before anything was done about it
+
+    def _drop_oldest(self) -> None:
+        caller = next(iter(self._pending), None)
+        if caller is not None:
+            self._drop(caller)
+
+    def _drop(self, caller: Caller) -> None:
+        entry = self._pending.pop(caller, None)
+        if entry is None:
+            return
+        if entry.timer is not None:
+            entry.timer.cancel()
+        transport: Any = entry.transport
+        if transport is not None:
+            transport.abort()
+        elif entry.greeting is not None:
+            entry.greeting.cancel()
+
+    def close(self) -> None:
+        """Accepts nobody any more; who has come in stays."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._loop.remove_reader(listener)
+            listener.close()
+
+    async def wait_closed(self) -> None:
+        """Ends what is not in yet."""
+        for caller in list(self._pending):
+            self._drop(caller)
+        await asyncio.gather(*self._greetings, return_exceptions=True)
