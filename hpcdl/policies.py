@@ -1,17 +1,25 @@
 """Every policy that there is, by name: for the daemon, the simulator and `hpcdl config policy`."""
 
+from pathlib import Path
+
 from hpcdl import adaptive, baselines, elastic, genie, harvest, marble, milp
 from hpcdl.core.policy import Policies
 from hpcdl.milp import Reallocation
+from hpcdl.policyfiles import register_files
 
 
-def all_policies(reallocation: Reallocation | None = None) -> Policies:
-    """A registry with all of them. `reallocation`: what is set of those that spread trainers over nodes."""
+def all_policies(reallocation: Reallocation | None = None, home: Path | None = None) -> Policies:
+    """A registry with all of them, and with those of one's own in `home`; raises as `register_files` does.
+
+    `reallocation`: what is set of those that spread trainers over nodes.
+    """
     policies = Policies()
     for package in (adaptive, baselines, elastic, genie, marble):
         package.register(policies)
     milp.register(policies, reallocation)
     harvest.register(policies, reallocation)
+    if home is not None:
+        register_files(policies, home)
     return policies
 
 

@@ -21,8 +21,8 @@ PACKAGE = ROOT / "hpcdl"
 # from another one of its floor.
 FLOORS = {
     0: ["core"],
-    1: ["counts", "learning", "placing", "report", "wire"],
-    2: ["adaptive", "baselines", "deeppool", "elastic", "genie", "marble", "milp", "pilots"],
+    1: ["counts", "layers", "learning", "placing", "report", "wire"],
+    2: ["adaptive", "baselines", "deeppool", "elastic", "genie", "marble", "milp", "pilots", "policyfiles"],
     3: ["batch", "config", "controller", "gpu", "harvest", "ledger", "policies", "profiles"],
     4: ["agent", "client", "local", "lsf", "sim", "sites", "slurm"],
     5: ["allocation"],

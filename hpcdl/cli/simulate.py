@@ -143,7 +143,7 @@ def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
 
     if asked.workload is None:
         raise click.UsageError("--workload FILE is missing, or `papers` for the papers' tables", ctx)
-    policies = all_policies()
+    policies = all_policies(home=ctx.find_root().obj)
     names = _names(ctx, policies, asked.policy_names)
     if asked.report is not None:
         check_folder(asked.report)  # before the work, not after it

@@ -14,6 +14,7 @@ from hpcdl.core.profile import ProfileError
 from hpcdl.daemon.ready import Ready
 from hpcdl.daemon.serve import Daemon
 from hpcdl.ledger.lease import LeaseError
+from hpcdl.policyfiles import BadPolicyFile
 from hpcdl.sites import SiteError
 from hpcdl.wire.private import NotPrivate
 
@@ -38,7 +39,16 @@ def main() -> int:
         config = load_config(options.home, {} if options.node is None else {"node_name": options.node})
         daemon = Daemon(options.home, config, options.emulate_gpus, local_agent=not options.no_agent)
         return asyncio.run(daemon.run(ready))
-    except (ConfigError, ProfileError, JournalError, LeaseError, SiteError, NotPrivate, OSError) as error:
+    except (
+        ConfigError,
+        ProfileError,
+        JournalError,
+        LeaseError,
+        SiteError,
+        BadPolicyFile,
+        NotPrivate,
+        OSError,
+    ) as error:
         logging.getLogger("hpcdl.daemon").error("%s", error)
         ready.tell({"error": str(error)})
         return 1
