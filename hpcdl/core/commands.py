@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from hpcdl.core.arrays import Array
+from hpcdl.core.drill import Drill
 from hpcdl.core.events import Event
 from hpcdl.core.journal import Request
 from hpcdl.core.model import GpuInfo, JobSpec
@@ -70,6 +72,21 @@ class Stop:
 @dataclass(frozen=True, slots=True)
 class Hello:
     """An agent called. Answered with Welcome."""
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Suspends a running job without holding it: it may be placed again at once. `hpcdl drill` fakes preemptions so."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drilled:
+    """What `hpcdl drill` found."""
+
+    job: int
+    drill: Drill
+
+
 
     node: str
     log_id: str
@@ -219,3 +236,4 @@ class Joined:
     """The answer to Inventory."""
 
     pending: tuple[Request, ...]
+    | Preempt | Drilled

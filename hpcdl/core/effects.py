@@ -33,6 +33,10 @@ def _job_submitted(world: World, event: ev.JobSubmitted, at: float) -> None:
     world.request_ids[event.request_id] = (*world.request_ids.get(event.request_id, ()), event.job)
     world.next_job = max(world.next_job, event.job + 1)
 
+def _job_drilled(world: World, event: ev.JobDrilled, at: float) -> None:
+    world.jobs[event.job] = changed(job_of(world, event), drill=event.drill, drilled_at=at)
+
+
 
 def _job_held(world: World, event: ev.JobHeld, at: float) -> None:
     world.jobs[event.job] = changed(_unfinished(world, event), held=True)
@@ -94,6 +98,11 @@ def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
         last_incarnation=event.incarnation,
         first_start_at=at if placed and job.first_start_at is None else job.first_start_at,
     )
+
+
+def _preempt_requested(world: World, event: ev.PreemptRequested, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    put(world, job, changed(incarnation, preempt=True))
 
 
 def _open_requested(world: World, event: ev.OpenRequested, at: float) -> None:
@@ -318,9 +327,11 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         last_cause=event.cause,
         last_detail=event.detail,
         exit_code=event.code,
+    ev.JobDrilled: _job_drilled,
         step=event.step,
         final=event.final,
         final_detail=event.final_detail,
+    ev.PreemptRequested: _preempt_requested,
     )
 
 

@@ -93,7 +93,9 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if lost is not None:
         return Cause.NODE_LOST, f"node {lost.node}: {lost.detail}"
     hinted = next((part for part in parts if part.hint is not None), None)
-    if hinted is not None and hinted.hint is not None and incarnation.ending is None:
+    # The rest of a job whose part on one node was taken away is ended for lack of it: still nobody's fault.
+    taken = hinted is not None and hinted.hint is Cause.PREEMPTED and incarnation.ending is Cause.INFRASTRUCTURE
+    if hinted is not None and hinted.hint is not None and (incarnation.ending is None or taken):
         return hinted.hint, _how(hinted)  # a clean exit at an unopened gate, say, is no DONE
     asked = {part.ended_by for part in parts} - {None}
     # Asked to go, a program may exit with 0 only because it caught a signal: it is done if it said so, or was at its

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcdl.core.codec import CodecError, from_json, to_json
 from hpcdl.core.eventbase import KINDS as KINDS
+from hpcdl.core.drill import Drill
 from hpcdl.core.eventbase import Event as Event
 from hpcdl.core.eventbase import IncarnationEvent as IncarnationEvent
 from hpcdl.core.eventbase import JobEvent as JobEvent
@@ -77,6 +78,13 @@ class SuspendRequested(IncarnationEvent):
 
 @dataclass(frozen=True, slots=True)
 class EndRequested(IncarnationEvent):
+@dataclass(frozen=True, slots=True)
+class JobDrilled(JobEvent):
+    """`hpcdl drill` suspended and killed it on purpose, and this is what was seen."""
+
+    drill: Drill
+
+
     """To be ended without a checkpoint; `cause` is what its end will be called."""
 
     cause: Cause
@@ -103,6 +111,11 @@ class RescaleRequested(IncarnationEvent):
 @dataclass(frozen=True, slots=True)
 class LeaveRequested(IncarnationEvent):
     """What was started on these nodes to join is not wanted any more."""
+@dataclass(frozen=True, slots=True)
+class PreemptRequested(IncarnationEvent):
+    """It is to be suspended as if its GPUs were wanted; the job is not held, and may be placed again at once."""
+
+
 
     nodes: tuple[str, ...]
 

@@ -142,7 +142,8 @@ class Incarnation:
     for; GPUs were given. `started_at`, `ready_at`: its processes run on every node; its training loop has begun, at
     `ready_step`. `progressed_at`, `progressed_step`: of the last report of progress. `asked_at`: it was asked to
     suspend (`purpose`: what for) or to end (`ending`: the cause that its end will have). `saved_step`: of its last
-    durable checkpoint; `saved_final`: that was the answer to a suspend. `placed_at`: when `placement` last
+    durable checkpoint; `saved_final`: that was the answer to a suspend. `preempt`: it is to be suspended, whatever the
+    plan says. `placed_at`: when `placement` last
     changed.
 
     `membership`: the newest numbered set of nodes that its ranks were told to form, 0 before the first one; `members`:
@@ -183,6 +184,7 @@ class Incarnation:
     attached: bool = False
     saved_step: int | None = None
     saved_final: bool = False
+    preempt: bool = False
     ending_detail: str = ""
 
     @property

@@ -17,6 +17,8 @@ from hpcdl.core.model import ECT_CLASSES, Job, JobSpec, JobState, World
 from hpcdl.core.pilot import BY_USER, Pilot
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies, UnknownPolicy
+from hpcdl.core.preempting import preemptible
+from hpcdl.core.submitting import Submitting, unfinished
 from hpcdl.core.transitions import accepts
 from hpcdl.core.units import seconds_text
 
@@ -118,6 +120,18 @@ class Intake:
             if spec.profile is not None and spec.profile.lower() not in self._profiles.by_name:
                 names = ", ".join(sorted({profile.name for profile in self._profiles.by_name.values()})) or "none"
                 raise Refused(f"there is no profile {spec.profile!r}; there are {names}", "unknown-profile")
+    @_take.register
+    def _(self, command: cmd.Preempt) -> None:
+        running = preemptible(self.draft.world, self._unfinished(command.job))
+        if not running.preempt:
+            self._add(ev.PreemptRequested(command.job, running.number))
+
+    @_take.register
+    def _(self, command: cmd.Drilled) -> None:
+        if command.job not in self.draft.world.jobs:
+            raise Refused(f"there is no job {command.job}: hpcdl ls --all lists them", "unknown-job")
+        self._add(ev.JobDrilled(command.job, command.drill))
+
         specs = [self._with_deadline(spec) for spec in command.specs]
         ids = []
         for spec in specs:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hpcdl.core.drill import Drill
 from hpcdl.core.incarnation import Cause as Cause
 from hpcdl.core.incarnation import Incarnation as Incarnation
 from hpcdl.core.incarnation import IncarnationState as IncarnationState
@@ -48,7 +49,7 @@ class Job:
     `repeats`: how many times in a row it failed as `last_failure` says; `retry_at`: it does not start before.
     `last_save_s`: seconds that its last checkpoint took. `warm_failed`: it is not started ahead again. `final`: what it
     becomes as soon as none of its incarnations lives. `held_gpu_s`: GPU seconds of the incarnations that have ended.
-    `last`: what the last of them held.
+    `last`: what the last of them held. `drill`: what `hpcdl drill` found last, at `drilled_at`.
     `accuracy`: (step, metric) as its trainers reported them, thinned out.
     """
 
@@ -83,6 +84,8 @@ class Job:
     held_gpu_s: float = 0.0
     accuracy: tuple[tuple[int, float], ...] = ()
     last: Placement | None = None
+    drill: Drill | None = None
+    drilled_at: float | None = None
 
     @property
     def finished(self) -> bool:

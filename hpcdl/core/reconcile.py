@@ -118,6 +118,8 @@ def _goes_on(world: World, job: Job, target: Placement) -> bool:
     running = job.live[0]
     if running.state is not IncarnationState.RUNNING or running.ending is not None:
         return False
+    if running.preempt:
+        return False
     if job.spec.rescale != "restart":
         return running.placement == target and settled(running)
     return running.placement is target and len(running.parts) == 1
@@ -141,6 +143,7 @@ def _may_steer(world: World, job: Job) -> bool:
         job.spec.rescale != "restart"
         and running is not None
         and running.ending is None
+        and not running.preempt
         and running.state is IncarnationState.RUNNING
         and not (job.held or job.cancelling or job.final is not None or world.stopping)
         and _failed(running) is None
@@ -215,7 +218,7 @@ def _suspend_or_keep(world: World, job: Job, running: Incarnation, target: Place
         steps.suspend(job, running, Purpose.HOLD)
     elif world.stopping:
         steps.suspend(job, running, Purpose.STOP)
-    elif target is None:
+    elif target is None or running.preempt:
         steps.suspend(job, running, Purpose.PREEMPT)
     elif held is not None and not target.same_gpus(held):
         steps.suspend(job, running, Purpose.RESCALE)

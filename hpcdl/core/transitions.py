@@ -35,6 +35,7 @@ TRANSITIONS: dict[tuple[IncarnationState | None, type[ev.Event]], IncarnationSta
     (_R, ev.LeftBehind): _R,
     (_R, ev.Reformed): _R,
     (_R, ev.Broken): _R,
+    (_R, ev.PreemptRequested): _R,
     (_R, ev.SuspendRequested): _S,
     (_R, ev.EndRequested): _R,
     (_R, ev.Exited): _R,

@@ -93,7 +93,7 @@ def a_spec(rng: random.Random) -> JobSpec:
 ACTS = (
     *["submit"] * 3,
     *["wait"] * 6,
-    *["hold", "release", "cancel", "drain", "drain", "undrain", "stop"],
+    *["hold", "release", "preempt", "cancel", "drain", "drain", "undrain", "stop"],
     *["restart", "silent", "silent", "back", "back", "crash", "gone", "crash", "return"],
     *["kill", "kill", "hang", "dies-joining", "full", "full", "gpu-lost", "gpu-ok"],
 )
@@ -131,6 +131,8 @@ class Story:
                 cluster.send(cmd.Hold(job))
             case "release":
                 cluster.send(cmd.Release(job))
+            case "preempt":
+                cluster.send(cmd.Preempt(job))
             case "cancel":
                 if rng.random() < 0.4:
                     cluster.send(cmd.Cancel(job))

@@ -31,6 +31,7 @@ SAMPLES: dict[type[ev.Event], ev.Event] = {
     for event in (
         ev.StartRequested(1, 2, NODES, None),
         ev.OpenRequested(1, 1, PLACEMENT),
+        ev.PreemptRequested(1, 1),
         ev.SuspendRequested(1, 1, Purpose.PREEMPT, 30.0),
         ev.EndRequested(1, 1, Cause.PREEMPTED, 5.0),
         ev.RoleChanged(1, 1, Role.SECONDARY),

@@ -39,6 +39,8 @@ VERBS = (
     *["wait"] * 4,
     "hold",
     "release",
+    "preempt",
+    "preempt",
     "cancel",
     "policy",
     "objective",
@@ -98,6 +100,8 @@ def perform(cluster: Cluster, act: Act) -> None:
             cluster.send(cmd.Hold(job))
         case "release":
             cluster.send(cmd.Release(job))
+        case "preempt":
+            cluster.send(cmd.Preempt(job))
         case "cancel":
             cluster.send(cmd.Cancel(job))
         case "policy":

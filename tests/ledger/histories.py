@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from hpcdl.core import events as ev
 from hpcdl.core import pilotevents as pe
+from hpcdl.core.drill import Drill
 from hpcdl.core.journal import Stamped
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Share, Target, World
@@ -50,6 +51,7 @@ def candidates(world: World) -> Iterator[ev.Event]:
     for job in world.active:
         yield ev.JobHeld(job)
         yield ev.JobReleased(job)
+        yield ev.JobDrilled(job, Drill(False, 2.5, 0.1, 0.05, 1.5, 1.6, 12, 10, "12 steps were lost"))
         yield ev.CancelRequested(job)
         yield ev.JobEnded(job, JobState.FAILED, "exit code 1")
         last = world.jobs[job].last_incarnation
@@ -61,6 +63,7 @@ def candidates(world: World) -> Iterator[ev.Event]:
             yield ev.OpenRequested(
                 job, number, Placement(tuple(Share(node, (3,)) for node in sorted(incarnation.nodes)))
             )
+            yield ev.PreemptRequested(job, number)
             yield ev.SuspendRequested(job, number, Purpose.RESCALE, 5.0)
             yield ev.EndRequested(job, number, Cause.PREEMPTED, 5.0, "for another")
             yield ev.RoleChanged(job, number, Role.SECONDARY)
