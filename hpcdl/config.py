@@ -1,4 +1,6 @@
-"""The settings: flag > HPCDL_<NAME> > $HPCDL_HOME/config.yaml > site file > default. conf/hpcdl.yaml documents each.
+"""The settings, conf/hpcdl.yaml documents each. What wins, from the strongest: a flag; HPCDL_<NAME>; for the options of
+submit the project's hpcdl.yaml; $HPCDL_HOME/config.yaml; ~/.config/hpcdl/config.yaml; /etc/hpcdl/config.yaml; the
+section `settings` of the site that the setting `site` names; the default.
 
 A wrong setting is never guessed at: ConfigError names where it stands and what would be right.
 """
@@ -8,51 +10,40 @@ import math
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hpcdl.layers import ConfigError as ConfigError
+from hpcdl.layers import Layer, Limits, not_known, project_path, read_layer, site_path, user_path
+
 SITE_FILE = Path("/etc/hpcdl/config.yaml")
-MAX_FILE_BYTES = 1 << 20
 DEFAULT = "default"
 
 _DAY = 86_400.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _HOST = re.compile(r"[A-Za-z0-9:.%_-]+")
 _PATH = re.compile(r"[^\0\n]+")
+_GROUP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?")
 
 
 PACKING = ("adaptive", "marble")
 BATCH = ("auto", "slurm", "lsf", "none")
 
 
-class ConfigError(ValueError):
-    """A setting is unknown or wrong; the message is one line: where, which, what is allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a setting may be: a number from `low` to `high`, or a text of this `form`; `said` tells people which."""
-
-    kind: type
-    said: str
-    low: float = -math.inf
-    high: float = math.inf
-    form: re.Pattern[str] | None = None
-    optional: bool = False
-
-
 def _seconds(default: float | None, low: float, high: float = _DAY, optional: bool = False) -> Any:
     said = f"a number of seconds from {low:g} to {high:g}"
     optional = optional or default is None
-    return field(default=default, metadata={"limits": Limits(float, said, low, high, optional=optional)})
+    return field(default=default, metadata={"limits": Limits(float, said, low, high, optional=optional, unit="s")})
 
 
 def _whole(default: int | None, low: int, high: int, unit: str = "") -> Any:
     said = f"a whole number {f'of {unit} ' if unit else ''}from {low} to {high}"
-    return field(default=default, metadata={"limits": Limits(int, said, low, high, optional=default is None)})
+    return field(
+        default=default, metadata={"limits": Limits(int, said, low, high, optional=default is None, unit=unit)}
+    )
 
 
 def _text(default: str | None, form: re.Pattern[str], said: str) -> Any:
@@ -95,6 +86,8 @@ class Config:
     listen_host: str = _text("127.0.0.1", _HOST, "a host name or address")
     listen_port: int = _whole(0, 0, 65_535)
     node_name: str | None = _text(None, _HOST, "a node's name")
+    viewers_group: str | None = _text(None, _GROUP, "a group's name")
+    viewers_folder: str = _text("/dev/shm", _PATH, "the path of a folder")  # noqa: S108
     log_limit_bytes: int = _whole(1 << 30, 1 << 16, 1 << 50, "bytes")
     snapshot_every: int = _whole(5_000, 1, 10_000_000, "events")
     keep_events: int = _whole(100_000, 0, 1_000_000_000, "events")
@@ -103,8 +96,8 @@ class Config:
 
     def __post_init__(self) -> None:
         for setting in SETTINGS:
-            value = getattr(self, setting)
-            object.__setattr__(self, setting, _checked(value, SETTINGS[setting], setting, self.origin(setting)))
+            value = SETTINGS[setting].checked(getattr(self, setting), setting, self.origin(setting))
+            object.__setattr__(self, setting, value)
         for low, high in (("retry_pause_s", "retry_pause_max_s"), ("heartbeat_s", "agent_lease_s")):
             if (getattr(self, low) or 0) > getattr(self, high):
                 raise ConfigError(
@@ -140,106 +133,118 @@ def load_config(
 ) -> Config:
     """The settings that hold for `home`. `overrides`: from flags, as text or value; None is a flag that was not given.
 
-    A file that is not there sets nothing. Raises ConfigError; OSError where a file cannot be read.
+    `site`: the machine's file. A file that is not there sets nothing. Raises ConfigError; OSError where a file cannot
+    be read.
     """
+    given = {name: value for name, value in (overrides or {}).items() if value is not None}
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    for path in (site, home / "config.yaml"):
-        for setting, (value, line) in _read(path).items():
-            values[setting], origins[setting] = value, f"{path}:{line}"
+    for layer in layers(home, given, environ=environ, site=site):
+        for setting, (value, line) in layer.settings.items():
+            # Each by itself, so that one that a stronger layer hides is told as well.
+            values[setting] = SETTINGS[setting].checked(value, setting, layer.origin(line))
+            origins[setting] = layer.origin(line)
     for setting in SETTINGS:
         variable = f"HPCDL_{setting.upper()}"
         if variable in environ:
-            values[setting], origins[setting] = _parsed(environ[variable], setting, variable), variable
-    for setting, value in (overrides or {}).items():
-        if value is None:
-            continue
+            values[setting] = SETTINGS[setting].parsed(environ[variable], setting, variable)
+            origins[setting] = variable
+    for setting, value in given.items():
         if setting not in SETTINGS:
-            raise ConfigError(f"flag: {_unknown(setting)}")
-        values[setting] = _parsed(value, setting, "flag") if isinstance(value, str) else value
+            raise ConfigError(f"flag: {not_known(setting, SETTINGS)}")
+        values[setting] = SETTINGS[setting].parsed(value, setting, "flag") if isinstance(value, str) else value
         origins[setting] = "flag"
     return Config(**values, origins=MappingProxyType(origins))
 
 
-def _read(path: Path) -> dict[str, tuple[Any, int]]:
-    """Settings and the lines where they stand, of one file."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes: it is no settings file, move it away")
+def layers(
+    home: Path, given: Mapping[str, Any], *, environ: Mapping[str, str] = os.environ, site: Path = SITE_FILE
+) -> Sequence[Layer]:
+    """The files that set something for `home`, the weakest first: the named site's, the machine's, the user's two.
 
-    import yaml  # here, so that a command without settings files starts fast
-
-    try:
-        root = yaml.compose(content, Loader=yaml.SafeLoader)
-        if root is None:
-            return {}
-        if not isinstance(root, yaml.MappingNode):
-            raise ConfigError(f"{path}:{root.start_mark.line + 1}: expected lines of the form `setting: value`")
-        found: dict[str, tuple[Any, int]] = {}
-        for key, node in root.value:
-            where = f"{path}:{key.start_mark.line + 1}"
-            name = key.value if isinstance(key, yaml.ScalarNode) else "a list"
-            if name not in SETTINGS:
-                raise ConfigError(f"{where}: {_unknown(name)}")
-            if name in found:
-                raise ConfigError(f"{where}: {name} is set already in line {found[name][1]}: remove one of them")
-            if not isinstance(node, yaml.ScalarNode):
-                raise ConfigError(f"{where}: {name}: must be {SETTINGS[name].said}, not a list or a mapping")
-            found[name] = (None, key.start_mark.line + 1)
-        # Now that it is known to be flat: no alias can make it large.
-        values = yaml.safe_load(content)
-    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"{path}{line}: not YAML: {' '.join(str(problem).split())}: correct it") from None
-    except ValueError as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{path}: {error}: correct it") from None
-    return {name: (values[name], line) for name, (_, line) in found.items()}
+    `given`: what flags set, for the setting `site` tells which site's file. Raises as `load_config`.
+    """
+    user = user_path(environ)
+    own = [read_layer(path, SETTINGS, SUBMIT_OPTIONS) for path in (home / "config.yaml",)]
+    users = [] if user is None else [read_layer(user, SETTINGS, SUBMIT_OPTIONS, trusted=False)]
+    found = [read_layer(site, SETTINGS, SUBMIT_OPTIONS), *users, *own]
+    chosen: Any = next((layer.settings["site"][0] for layer in reversed(found) if "site" in layer.settings), None)
+    chosen = given.get("site") or environ.get("HPCDL_SITE", chosen)
+    path = site_path(chosen, home) if isinstance(chosen, str) and chosen else None
+    if path is None:  # a site that there is not is told where its limits are read
+        return found
+    named = {name: limits for name, limits in SETTINGS.items() if name != "site"}
+    return [read_layer(path, named, SUBMIT_OPTIONS, section="settings"), *found]
 
 
-def _unknown(setting: str) -> str:
-    import difflib
+def load_submit(
+    home: Path,
+    folder: Path,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    site: Path = SITE_FILE,
+) -> Mapping[str, tuple[Any, str]]:
+    """Defaults of the options of `hpcdl submit` for a submit in `folder`: option -> (value, where it comes from).
 
-    near = difflib.get_close_matches(setting, SETTINGS, 1)
-    hint = f"did you mean {near[0]}?" if near else "conf/hpcdl.yaml lists them"
-    return f"{setting!r} is not a setting: {hint}"
-
-
-def _parsed(text: str, setting: str, where: str) -> Any:
-    """The value that a text from a flag or the environment stands for."""
-    limits = SETTINGS[setting]
-    if limits.optional and not text:
-        return None
-    convert: Callable[[str], Any] = limits.kind
-    try:
-        return convert(text)
-    except ValueError:
-        raise ConfigError(f"{where}: {setting}: must be {limits.said}, got {text!r}") from None
-
-
-def _checked(value: Any, limits: Limits, setting: str, where: str) -> Any:
-    """The value as its setting's type. Raises ConfigError."""
-    if value is None and limits.optional:
-        return None
-    allowed = (int, float) if limits.kind is float else (limits.kind,)
-    right = isinstance(value, allowed) and not isinstance(value, bool)
-    if right and limits.kind is str:
-        right = limits.form is None or limits.form.fullmatch(value) is not None
-    elif right:
-        right = limits.low <= value <= limits.high  # false for NaN
-    if not right:
-        raise ConfigError(f"{where}: {setting}: must be {limits.said}, got {value!r}")
-    return limits.kind(value)
+    Options as in SUBMIT_OPTIONS; from the strongest: HPCDL_SUBMIT_<OPTION>, the project's file, then the sections
+    `submit` of the files of `load_config`. A relative folder in a file is relative to that file. Raises as
+    `load_config`.
+    """
+    project = project_path(folder, environ)
+    found = [*layers(home, {}, environ=environ, site=site)]
+    if project is not None:
+        found.append(read_layer(project, SETTINGS, SUBMIT_OPTIONS, trusted=False, elsewhere=_NOT_IN_A_PROJECT))
+    options: dict[str, tuple[Any, str]] = {}
+    for layer in found:
+        for option, (value, line) in layer.submit.items():
+            limits = SUBMIT_OPTIONS[option]
+            checked = limits.checked(value, f"submit: {option}", layer.origin(line))
+            if option in _FOLDERS:
+                checked = str(layer.path.parent / Path(checked).expanduser())
+            options[option] = checked, layer.origin(line)
+    for option, limits in SUBMIT_OPTIONS.items():
+        variable = f"HPCDL_SUBMIT_{option.upper()}"
+        if variable in environ:
+            value = limits.parsed(environ[variable], option, variable)
+            options[option] = limits.checked(value, option, variable), variable
+    return options
 
 
+_NOT_IN_A_PROJECT = (
+    "is a setting of the daemon, which must not depend on the folder that it was started in: "
+    "put it into $HPCDL_HOME/config.yaml"
+)
 SETTINGS: Mapping[str, Limits] = MappingProxyType(
     {each.name: each.metadata["limits"] for each in dataclasses.fields(Config) if "limits" in each.metadata}
 )
 """Every setting and what it may be."""
+
+
+def _option(kind: type, said: str, low: float = -math.inf, high: float = math.inf, unit: str = "") -> Limits:
+    return Limits(kind, said, low, high, unit=unit)
+
+
+def _words(said: str, form: str = r"[^\0\n]+", *, many: bool = False, literal: bool = False) -> Limits:
+    return Limits(str, said, form=re.compile(form), many=many, literal=literal)
+
+
+SUBMIT_OPTIONS: Mapping[str, Limits] = MappingProxyType(
+    {
+        "gpus": _words("N, MIN:MAX, MIN: or N,N", r"\d+(:\d*|(,\d+)*)", literal=True),
+        "nodes": _words("N or MIN:MAX", r"\d+(:\d+)?", literal=True),
+        "rescale": _words("torchrun, in-process or restart", "torchrun|in-process|restart"),
+        "weight": _option(float, "a number above 0", math.nextafter(0, 1), 1e9),
+        "profile": _words("a profile's name"),
+        "model": _words("a model's name"),
+        "steps": _option(int, "a whole number from 1 on", 1, 1 << 53),
+        "env": _words("K=V or K, several in a list", r"[^\0=]+(=[^\0]*)?", many=True),
+        "retries": _option(int, "a whole number from 0 to 1000000", 0, 1_000_000),
+        "checkpoint_dir": _words("a folder"),
+        "grace": _option(float, "a number of seconds from 0.1 to 86400", 0.1, _DAY, "s"),
+        "signal": _words("hpcdl, lightning, submitit, hf or none", "hpcdl|lightning|submitit|hf|none"),
+        "progress_regex": _words("a regular expression"),
+    }
+)
+"""The options of `hpcdl submit` whose defaults may be set, by the names of its parameters, and what they may be."""
+
+_FOLDERS = ("checkpoint_dir",)

@@ -1,27 +1,12 @@
-"""Scaling profiles from files, and where the project's own configuration lies."""
+"""Scaling profiles from files."""
 
-import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
 from hpcdl.core.profile import Profile, ProfileError
+from hpcdl.layers import conf_folder as conf_folder
 
 MAX_FILE_BYTES = 1 << 20
-
-
-def conf_folder() -> Path:
-    """The project's `conf/`: beside the package in a checkout, else below the data folder of the environment.
-
-    FileNotFoundError says where it was looked for.
-    """
-    root = Path(__file__).resolve().parent.parent
-    places = [root / "conf"] if (root / "setup.cfg").is_file() else []
-    schemes = dict.fromkeys((sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")))
-    places += [Path(sysconfig.get_path("data", scheme)) / "share" / "hpcdl" / "conf" for scheme in schemes]
-    for place in places:
-        if (place / "profiles").is_dir():
-            return place
-    raise FileNotFoundError(f"hpcdl's conf folder is not in {' nor in '.join(map(str, places))}: is hpcdl installed?")
 
 
 def load_profiles(folders: Iterable[Path]) -> dict[str, Profile]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from hpcdl.layers import site_folders, site_path
 from hpcdl.pilots.site import Site
-from hpcdl.profiles import conf_folder
 
 MAX_FILE_BYTES = 1 << 20
 _TIMES = ("walltime_min_s", "walltime_max_s", "walltime_step_s", "margin_s", "startup_s", "patience_s")
@@ -21,8 +21,10 @@ _CHOICES = {
     "launcher": ("auto", "blaunch", "jsrun"),
 }
 _TEXTS = ("kind", "charge", "submit_by", "nodes_by", "launcher", "select")
-KEYS = (*_TEXTS, *_COUNTS, *_LISTS, *_TIMES, "useful")
-"""What a site file may set: the fields of `Site` by name, the kind of batch system, and the charge rule in words."""
+_SETTINGS = "settings"
+KEYS = (*_TEXTS, *_COUNTS, *_LISTS, *_TIMES, "useful", _SETTINGS)
+"""What a site file may set: the fields of `Site` by name, the kind of batch system, the charge rule in words, and
+settings as `hpcdl.config` reads them."""
 
 
 class SiteError(ValueError):
@@ -68,14 +70,10 @@ def load_site(choice: str | None, pilots: int, home: Path | None = None) -> Site
 
 
 def _path_of(choice: str, home: Path | None) -> Path:
-    if "/" in choice or choice.endswith((".yaml", ".yml")):
-        path = Path(choice).expanduser()
-        return path if path.is_absolute() or home is None else home / path
-    folders = [folder for folder in (home and home / "sites", conf_folder() / "sites") if folder]
-    for folder in folders:
-        if (folder / f"{choice}.yaml").is_file():
-            return folder / f"{choice}.yaml"
-    known = sorted({path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.yaml")})
+    path = site_path(choice, home)
+    if path is not None:
+        return path
+    known = sorted({path.stem for folder in site_folders(home) if folder.is_dir() for path in folder.glob("*.yaml")})
     raise SiteError(
         f"site: there is no site {choice!r}; there are {', '.join(known) or 'none'}: "
         "name one of them or a file, or have one written: hpcdl doctor --site"
@@ -116,7 +114,7 @@ def _site(path: Path, values: Mapping[str, Any], lines: Mapping[str, int]) -> Si
     fields: dict[str, Any] = {"pilots_max": 10_000}
     texts: dict[str, Any] = {}
     for key, value in values.items():
-        if value is None:
+        if value is None or key == _SETTINGS:
             continue
         try:
             if key in _TEXTS:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from benchmarks import fit_marble_profiles as fit
-from hpcdl import profiles as loader
+from hpcdl import layers as loader
 from hpcdl.core.profile import ProfileError, find_profile
 from hpcdl.profiles import conf_folder, load_profiles
 
@@ -134,7 +134,7 @@ def test_conf_folder_in_a_checkout_and_installed(tmp_path: Path, monkeypatch: py
     (checkout / "hpcdl").mkdir(parents=True)
     (checkout / "conf" / "profiles").mkdir(parents=True)
     data = tmp_path / "venv"
-    monkeypatch.setattr(loader, "__file__", str(checkout / "hpcdl" / "profiles.py"))
+    monkeypatch.setattr(loader, "__file__", str(checkout / "hpcdl" / "layers.py"))
     monkeypatch.setattr(sysconfig, "get_path", lambda name, scheme=None: str(data))
     # A folder that happens to be called conf beside an installed package is not ours.
     with pytest.raises(FileNotFoundError, match="is hpcdl installed"):

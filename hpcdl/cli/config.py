@@ -1,17 +1,22 @@
-"""`hpcdl config`: the policy and the objective that the running daemon uses."""
+"""`hpcdl config`: every setting and where it comes from, and the policy and objective of the running daemon."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 
-from hpcdl.cli.output import Output, outputs, print_fields, print_ids, print_json
+from hpcdl.cli.output import Column, Output, Row, outputs, print_fields, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import connect
-from hpcdl.client import Answer
+from hpcdl.client import Answer, ClientError, DaemonAway
 
 
 @click.group(invoke_without_command=True)
 @outputs
 @click.pass_context
 def config(ctx: click.Context, output: Output) -> None:
-    """Show or set what the running daemon uses; it is kept over a restart.
+    """Show the settings, and set what the running daemon decides by; it is kept over a restart.
 
     Everything else is set in files and read at the start: see docs/settings.md.
     """
@@ -22,11 +27,102 @@ def config(ctx: click.Context, output: Output) -> None:
 
 
 @config.command()
+@click.option("--origin", is_flag=True, help="Also where each value comes from: a variable, FILE:LINE or default.")
 @outputs
 @click.pass_context
-def show(ctx: click.Context, output: Output) -> None:
-    """Show policy and objective, and what they may be."""
-    _print(connect(ctx).get("/v1/config"), output)
+def show(ctx: click.Context, origin: bool, output: Output) -> None:
+    """Show every setting that holds here, and the defaults of submit's options.
+
+    Where a daemon runs and uses another value, that one is shown beside it: settings are read when it starts.
+    """
+    from hpcdl.config import SITE_FILE, load_config, load_submit
+    from hpcdl.layers import project_path, user_path
+
+    home: Path = ctx.find_root().obj
+    here = Path.cwd()
+    found, submits = load_config(home), load_submit(home, here)
+    answer = _of_daemon(ctx)
+    running = _running(answer)
+    defaults = type(found)().values()
+    settings = [
+        _row(name, value, defaults[name], found.origin(name), running) for name, value in found.values().items()
+    ]
+    options = [
+        {"option": name, "value": _plain(value), "origin": place} for name, (value, place) in sorted(submits.items())
+    ]
+    places = (project_path(here, os.environ), home / "config.yaml", user_path(os.environ), SITE_FILE)
+    files = [
+        {"layer": layer, "path": None if path is None else str(path), "there": path is not None and path.exists()}
+        for layer, path in zip(("project", "home", "user", "machine"), places, strict=True)
+    ]
+    if output is Output.JSON:
+        chosen = {"config": None, "policies": [], "objectives": []} if answer is None else answer
+        print_json(
+            {key: chosen[key] for key in ("config", "policies", "objectives")}
+            | {"daemon": answer is not None, "settings": settings, "submit": options, "files": files}
+        )
+    elif output is Output.QUIET:
+        print_ids([row["name"] for row in settings])
+    else:
+        _print_settings(settings, options, origin)
+
+
+def _of_daemon(ctx: click.Context) -> Answer | None:
+    """What the running daemon answers; None without one, which is said where it should have answered."""
+    try:
+        return connect(ctx, 0.0).get("/v1/config")
+    except DaemonAway:
+        return None
+    except ClientError as error:
+        say(str(error))
+        return None
+
+
+def _running(answer: Answer | None) -> dict[str, Any]:
+    """The values that the daemon uses, by setting; policy and objective as they were chosen since."""
+    if answer is None:
+        return {}
+    return {name: each["value"] for name, each in answer.get("settings", {}).items()} | dict(answer["config"])
+
+
+def _row(name: str, value: Any, default: Any, origin: str, running: dict[str, Any]) -> dict[str, Any]:
+    from hpcdl.config import SETTINGS
+
+    used = running.get(name, value)
+    row = {"name": name, "value": value, "unit": SETTINGS[name].unit, "default": default, "origin": origin}
+    return row | {"running": used if name in running else None, "differs": used != value}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _print_settings(settings: Sequence[Row], options: Sequence[Row], origin: bool) -> None:
+    columns = [
+        Column("SETTING", lambda row: str(row["name"])),
+        Column("VALUE", lambda row: _text(row["value"]), right=True),
+        Column("UNIT", lambda row: str(row["unit"])),
+    ]
+    if any(row["differs"] for row in settings):
+        columns.append(Column("THE DAEMON'S", lambda row: _text(row["running"]) if row["differs"] else "", right=True))
+    if origin:
+        columns.append(Column("FROM", lambda row: str(row["origin"]), shrinks=True))
+    print_table(columns, settings)
+    if options:
+        print()
+        columns = [
+            Column("OPTION OF SUBMIT", lambda row: f"--{row['option'].replace('_', '-')}"),
+            Column("DEFAULT", lambda row: _text(row["value"]), shrinks=True),
+        ]
+        print_table([*columns, Column("FROM", lambda row: str(row["origin"]))] if origin else columns, options)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 @config.command()

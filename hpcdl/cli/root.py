@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "events": ("hpcdl.cli.timeline", "events", "List what happened."),
     "timeline": ("hpcdl.cli.timeline", "timeline", "Draw the GPUs by job over time."),
     "profile": ("hpcdl.cli.profile", "profile", "Measure how a script scales, and make a profile of it."),
-    "config": ("hpcdl.cli.config", "config", "Show or set the running daemon's policy and objective."),
+    "config": ("hpcdl.cli.config", "config", "Show the settings; set the running daemon's policy and objective."),
     "daemon": ("hpcdl.cli.daemon", "daemon", "Start, stop or look at the daemon."),
     "agent": ("hpcdl.cli.agent", "agent", "Run the agent of this node in the foreground."),
     "simulate": ("hpcdl.cli.simulate", "simulate", "Replay a workload under several policies, and compare them."),

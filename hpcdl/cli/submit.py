@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 from click.core import ParameterSource
 
+from hpcdl.cli.defaults import put_defaults, told_origin
 from hpcdl.cli.jobparts import default_name, environment, runs_gate
 from hpcdl.cli.moments import moment
 from hpcdl.cli.numbers import Finite
@@ -80,11 +81,17 @@ if TYPE_CHECKING:  # most submits have no batch script
 
 
 class _Submit(click.Command):
-    """Knows whether `--` stood before the command."""
+    """Knows the defaults that settings give its options, and whether `--` stood before the command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
-        rest = super().parse_args(ctx, args)
+        wrong = put_defaults(ctx)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            raise told_origin(ctx, error) from None
+        if wrong is not None:
+            raise wrong
         before = len(words) - len(ctx.params.get("command") or ()) - 1
         ctx.meta[_PLAIN] = 0 <= before < len(words) and words[before] == "--"
         return rest

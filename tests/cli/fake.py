@@ -26,6 +26,7 @@ class World:
     jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
     request_ids: dict[str, list[int]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=lambda: {"policy": "marble", "objective": "makespan"})
 
 
@@ -181,6 +182,7 @@ class FakeDaemon:
                 "config": self.world.config,
                 "policies": ["marble", "fifo-exclusive"],
                 "objectives": ["makespan"],
+                "settings": self.world.settings,
             }
         return 404, {"error": f"no {path}", "code": "unknown-route"}
 

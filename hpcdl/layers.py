@@ -1,0 +1,301 @@
+"""Where settings come from: files with their lines, the project's file, the site's, and what a setting may be.
+
+A file is a mapping of settings, flat but for one section `submit:` with defaults for the options of `hpcdl submit`.
+What is wrong is told with file, line and key; nothing is guessed at.
+"""
+
+import math
+import os
+import re
+import stat
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MAX_FILE_BYTES = 1 << 20
+PROJECT = "hpcdl.yaml"
+PROJECT_VARIABLE = "HPCDL_PROJECT"
+SUBMIT = "submit"
+"""The section of a settings file with defaults for the options of `hpcdl submit`."""
+
+
+class ConfigError(ValueError):
+    """A setting is unknown or wrong; the message is one line: where, which, what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a setting may be: a number from `low` to `high`, or a text of this `form`; `said` tells people which.
+
+    `unit`: of its numbers, "" where they count nothing. `many`: a list of texts of that form. `literal`: a text that is
+    taken as it is written, also where YAML reads a number in it (1:3 is 63 to it).
+    """
+
+    kind: type
+    said: str
+    low: float = -math.inf
+    high: float = math.inf
+    form: re.Pattern[str] | None = None
+    optional: bool = False
+    unit: str = ""
+    many: bool = False
+    literal: bool = False
+
+    def checked(self, value: Any, name: str, where: str) -> Any:
+        """The value as its setting's type. Raises ConfigError."""
+        if value is None and self.optional:
+            return None
+        if self.many:
+            right = isinstance(value, list | tuple) and all(self._fits(each) for each in value)
+            if right:
+                return tuple(value)
+        elif self._fits(value):
+            return self.kind(value)
+        raise ConfigError(f"{where}: {name}: must be {self.said}, got {value!r}")
+
+    def _fits(self, value: Any) -> bool:
+        if isinstance(value, bool) or self.kind is bool:
+            return isinstance(value, bool) and self.kind is bool
+        if self.kind is str:
+            return isinstance(value, str) and (self.form is None or self.form.fullmatch(value) is not None)
+        number = isinstance(value, int | float if self.kind is float else int)
+        return number and self.low <= value <= self.high  # false for NaN
+
+    def parsed(self, text: str, name: str, where: str) -> Any:
+        """The value that a text from a flag or the environment stands for, not yet checked. Raises ConfigError."""
+        if self.optional and not text:
+            return None
+        if self.many:
+            return text.split()
+        if self.kind is bool and text.lower() in _SWITCH:
+            return _SWITCH[text.lower()]
+        try:
+            return text if self.kind is bool else self.kind(text)
+        except ValueError:
+            raise ConfigError(f"{where}: {name}: must be {self.said}, got {text!r}") from None
+
+
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one file sets: names and their values, with the lines where they stand; `submit` the same of its section."""
+
+    path: Path
+    settings: Mapping[str, tuple[Any, int]] = field(default_factory=dict)
+    submit: Mapping[str, tuple[Any, int]] = field(default_factory=dict)
+
+    def origin(self, line: int) -> str:
+        """`FILE:LINE`."""
+        return f"{self.path}:{line}"
+
+
+def read_layer(
+    path: Path,
+    known: Mapping[str, Limits],
+    submits: Mapping[str, Limits],
+    *,
+    section: str = "",
+    trusted: bool = True,
+    elsewhere: str = "",
+) -> Layer:
+    """The settings of a file, of its `section` where one is named; none where there is no file. Values are unchecked.
+
+    `known`, `submits`: what it may set. `trusted` False: the file must belong to us or root, and nobody else may write
+    it. `elsewhere`: what is said of a setting where this file may hold a section `submit` only. Raises ConfigError, and
+    OSError where the file cannot be read.
+    """
+    content = _content(path, trusted)
+    if content is None:
+        return Layer(path)
+
+    import yaml  # here, so that a command without settings files starts fast
+
+    try:
+        node: Any = yaml.compose(content, Loader=yaml.SafeLoader)
+        if section and node is not None:
+            node = next((below for key, below in _pairs(path, node) if key.value == section), None)
+        if _is_nothing(node):
+            return Layer(path)
+        settings: dict[str, int] = {}
+        options: dict[str, int] = {}
+        literal: dict[str, str] = {}
+        for key, below in _pairs(path, node):
+            name, where = key.value, f"{path}:{key.start_mark.line + 1}"
+            if name == SUBMIT:
+                for option, each in () if _is_nothing(below) else _pairs(path, below):
+                    _note(path, options, option, submits, "an option of submit that may have a default")
+                    _check_flat(f"{path}:{option.start_mark.line + 1}", option.value, each, submits[option.value])
+                    if submits[option.value].literal and not _is_nothing(each):
+                        literal[option.value] = each.value
+            elif elsewhere and name in known:
+                raise ConfigError(f"{where}: {name} {elsewhere}")
+            else:
+                _note(path, settings, key, {SUBMIT: None} if elsewhere else {**known, SUBMIT: None}, "a setting")
+                _check_flat(where, name, below, known[name])
+        # Now that it is known to be flat: no alias can make it large.
+        values = yaml.SafeLoader("").construct_document(node)
+        section_values = values.get(SUBMIT) or {}
+    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise ConfigError(f"{path}{line}: not YAML: {' '.join(str(problem).split())}: correct it") from None
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{path}: {error}: correct it") from None
+    return Layer(
+        path,
+        {name: (values[name], line) for name, line in settings.items()},
+        {
+            name: (section_values[name] if name not in literal else literal[name], line)
+            for name, line in options.items()
+        },
+    )
+
+
+def _content(path: Path, trusted: bool) -> bytes | None:
+    """The file's bytes; None where there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with os.fdopen(fd, "rb") as file:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise ConfigError(f"{path} is not a file: move it away")
+        for each in () if trusted else (info, os.lstat(path)):
+            check_owner(each, path)
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes: it is no settings file, move it away")
+    return content
+
+
+def check_owner(info: os.stat_result, path: Path) -> None:
+    """ConfigError unless the file is ours or root's, and only its owner may write it."""
+    away = (
+        f"remove it, or go without a project's file: {PROJECT_VARIABLE}=none" if path.name == PROJECT else "remove it"
+    )
+    if info.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(f"{path} belongs to uid {info.st_uid}, and is not read: {away}")
+    mode = stat.S_IMODE(info.st_mode)
+    if mode & 0o022 and not stat.S_ISLNK(info.st_mode):
+        raise ConfigError(f"{path} may be written by others (mode {mode:04o}), and is not read: chmod go-w {path}")
+
+
+def _is_nothing(node: Any) -> bool:
+    return node is None or getattr(node, "tag", "") == "tag:yaml.org,2002:null"
+
+
+def _check_flat(where: str, name: str, node: Any, limits: Limits) -> None:
+    """ConfigError unless the node is a value, or a list of values where the setting takes many."""
+    import yaml
+
+    if isinstance(node, yaml.ScalarNode):
+        return
+    if not limits.many:
+        raise ConfigError(f"{where}: {name}: must be {limits.said}, not a list or a mapping")
+    if not isinstance(node, yaml.SequenceNode) or not all(isinstance(each, yaml.ScalarNode) for each in node.value):
+        raise ConfigError(f"{where}: {name}: must be {limits.said}, in a flat list")
+
+
+def _pairs(path: Path, node: Any) -> Sequence[tuple[Any, Any]]:
+    """Keys, which are texts, and values of a mapping's node; none of nothing."""
+    import yaml
+
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: expected lines of the form `setting: value`")
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise ConfigError(
+                f"{path}:{key.start_mark.line + 1}: 'a list' is not a setting: conf/hpcdl.yaml lists them"
+            )
+    pairs: Sequence[tuple[Any, Any]] = node.value
+    return pairs
+
+
+def _note(path: Path, found: dict[str, int], key: Any, known: Iterable[str], what: str) -> None:
+    line = key.start_mark.line + 1
+    if key.value not in known:
+        raise ConfigError(f"{path}:{line}: {not_known(key.value, known, what)}")
+    if key.value in found:
+        raise ConfigError(f"{path}:{line}: {key.value} is set already in line {found[key.value]}: remove one of them")
+    found[key.value] = line
+
+
+def not_known(name: str, known: Iterable[str], what: str = "a setting") -> str:
+    """What is said of a name that there is not: with the nearest one that there is."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), 1)
+    hint = f"did you mean {near[0]}?" if near else "conf/hpcdl.yaml lists them"
+    return f"{name!r} is not {what}: {hint}"
+
+
+# --- where the files are ----------------------------------------------------------------------------------------------
+
+
+def conf_folder() -> Path:
+    """The project's `conf/`: beside the package in a checkout, else below the data folder of the environment.
+
+    FileNotFoundError says where it was looked for.
+    """
+    root = Path(__file__).resolve().parent.parent
+    places = [root / "conf"] if (root / "setup.cfg").is_file() else []
+    schemes = dict.fromkeys((sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")))
+    places += [Path(sysconfig.get_path("data", scheme)) / "share" / "hpcdl" / "conf" for scheme in schemes]
+    for place in places:
+        if (place / "profiles").is_dir():
+            return place
+    raise FileNotFoundError(f"hpcdl's conf folder is not in {' nor in '.join(map(str, places))}: is hpcdl installed?")
+
+
+def site_path(choice: str, home: Path | None) -> Path | None:
+    """The file of the site that the setting `site` names: a path, or a name in `home`/sites or conf/sites; or None."""
+    if "/" in choice or choice.endswith((".yaml", ".yml")):
+        path = Path(choice).expanduser()
+        return path if path.is_absolute() or home is None else home / path
+    return next((path for folder in site_folders(home) if (path := folder / f"{choice}.yaml").is_file()), None)
+
+
+def site_folders(home: Path | None) -> tuple[Path, ...]:
+    """Where sites are looked for, the first one first."""
+    return (*(() if home is None else (home / "sites",)), conf_folder() / "sites")
+
+
+def user_path(environ: Mapping[str, str]) -> Path | None:
+    """The user's settings for all folders: $XDG_CONFIG_HOME/hpcdl/config.yaml, else below ~/.config."""
+    base = environ.get("XDG_CONFIG_HOME", "")
+    if base.startswith("/"):  # the specification has any other ignored
+        return Path(base) / "hpcdl" / "config.yaml"
+    home = environ.get("HOME", "")
+    return Path(home) / ".config" / "hpcdl" / "config.yaml" if home.startswith("/") else None
+
+
+def project_path(folder: Path, environ: Mapping[str, str]) -> Path | None:
+    """The project's file for what is done in `folder`: the nearest hpcdl.yaml from there upwards.
+
+    It is not looked for above the user's home folder, nor on another file system, nor in /. HPCDL_PROJECT names another
+    one, or `none`.
+    """
+    named = environ.get(PROJECT_VARIABLE)
+    if named is not None:
+        return None if named in ("", "none") else folder / Path(named).expanduser()
+    home = environ.get("HOME", "")
+    try:
+        device = os.stat(folder).st_dev
+        for each in (folder, *folder.parents):
+            if each == each.parent or os.stat(each).st_dev != device:
+                return None
+            if os.path.lexists(each / PROJECT):
+                return each / PROJECT
+            if home and each == Path(home):
+                return None
+    except OSError:
+        pass  # a folder above that may not be looked at holds nothing of ours
+    return None
