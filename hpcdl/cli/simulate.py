@@ -79,8 +79,8 @@ COLUMNS = (
     help="When which node is there: node,idle_from_s,idle_until_s; plain or .gz. In place of --nodes.",
 )  # fmt: skip
 @click.option(
-    "-p", "--policy", "policy_names", default="adaptive,marble,fifo", show_default=True, metavar="NAME,..",
-    help="Policies to compare.",
+    "-p", "--policy", "policy_names", multiple=True, default=("adaptive,marble,fifo",), metavar="NAME,..",
+    help="Policies to compare.  [default: adaptive,marble,fifo]",
 )  # fmt: skip
 @click.option(
     "--profiles", "profile_files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
@@ -123,7 +123,7 @@ class _Asked:
     gpus_per_node: int | None
     gpu_type: str
     idle_trace: Path | None
-    policy_names: str
+    policy_names: tuple[str, ...]
     profile_files: tuple[Path, ...]
     objective: str | None
     seed: int | None
@@ -184,8 +184,8 @@ def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
         ctx.exit(1)
 
 
-def _names(ctx: click.Context, policies: "Policies", text: str) -> list[str]:
-    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+def _names(ctx: click.Context, policies: "Policies", given: Sequence[str]) -> list[str]:
+    names = list(dict.fromkeys(part.strip() for text in given for part in text.split(",") if part.strip()))
     known = policies.names()
     unknown = [name for name in names if name not in known]
     if unknown or not names:

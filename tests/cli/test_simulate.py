@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core.plan import Plan, View
-from hpcdl.core.policy import Policies
-from hpcdl.policies import all_policies
 from tests.cli.conftest import Run
 
 JOBS = """submit_s,model,gpus,steps,duration_s,deadline_s,user
@@ -124,22 +121,13 @@ def test_without_a_workload(hpcdl: Run) -> None:
     assert "--workload FILE is missing" in done.err
 
 
-def test_a_policy_that_breaks_down_is_told_and_the_others_are_not_lost(
-    hpcdl: Run, files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Broken:
-        name = "broken"
-
-        def decide(self, view: View) -> Plan:
-            raise ZeroDivisionError("no GPUs per job")
-
-    def policies() -> Policies:
-        known = all_policies()
-        known.register("broken", Broken)
-        return known
-
-    monkeypatch.setattr("hpcdl.policies.all_policies", policies)
-    done = hpcdl(*asked(files, "--policy", "broken,fifo", "--json"))
+def test_a_policy_that_breaks_down_is_told_and_the_others_are_not_lost(hpcdl: Run, files: Path, home: Path) -> None:
+    (home / "policies").mkdir(mode=0o700, parents=True)
+    (home / "policies" / "broken.py").write_text(
+        "class Broken:\n    name = 'broken'\n\n    def decide(self, view):\n"
+        "        raise ZeroDivisionError('no GPUs per job')\n"
+    )
+    done = hpcdl(*asked(files, "--policy", "broken", "--policy", "fifo", "--json"))
     assert done.code == 1
     broken, fifo = json.loads(done.out)["runs"]
     assert any("no GPUs per job" in problem for problem in broken["problems"])
