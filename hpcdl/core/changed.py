@@ -15,6 +15,13 @@ def changed(value: T, **changes: Any) -> T:
     Its `__post_init__` is not called: only for kinds that have none, and for values that are known to be good.
     TypeError for a name that is no field.
     """
+    if hasattr(value, "__post_init__"):
+        raise TypeError(f"{type(value).__name__} checks its values: use dataclasses.replace")
+    return unchecked(value, **changes)
+
+
+def unchecked(value: T, **changes: Any) -> T:
+    """As `changed`, also of kinds that check their values: the caller knows that they are good."""
     read, writers, by_name = _access(cast(Hashable, type(value)))
     new = object.__new__(type(value))
     for write, old in zip(writers, read(value), strict=True):
@@ -31,7 +38,7 @@ def changed(value: T, **changes: Any) -> T:
 def _access(kind: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """How all its fields are read at once, and how each is written: by its slot, past the guard of a frozen class."""
     names = [field.name for field in fields(kind)]
-    if hasattr(kind, "__post_init__") or len(names) < 2:
-        raise TypeError(f"{kind.__name__} checks its values, or has too few: use dataclasses.replace")
+    if len(names) < 2:
+        raise TypeError(f"{kind.__name__} has too few fields: use dataclasses.replace")
     by_name = {name: getattr(kind, name).__set__ for name in names}
     return attrgetter(*names), tuple(by_name.values()), by_name

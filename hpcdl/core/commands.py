@@ -9,6 +9,7 @@ from hpcdl.core.events import Event
 from hpcdl.core.journal import Request
 from hpcdl.core.model import GpuInfo, JobSpec
 from hpcdl.core.pilot import BatchJob, Hole
+from hpcdl.core.stalls import Still
 
 
 class Refused(ValueError):
@@ -20,18 +21,49 @@ class Refused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
-    """Answered with the ids, after the commit. The same `request_id` again gives the same ids."""
+class Entry:
+    """A job of a submit, or an array of them. `after`: places of earlier entries of the submit that must be DONE."""
 
-    specs: tuple[JobSpec, ...]
+    spec: JobSpec
+    array: Array | None = None
+    held: bool = False
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Answered with the ids, after the commit. The same `request_id` again gives the same ids.
+
+    `strict`: refused where no node that is known could run one of the jobs.
+    """
+
+    specs: tuple[JobSpec | Entry, ...]
     request_id: str
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """`hpcdl suspend`."""
+    """`hpcdl suspend`; with `waiting` `hpcdl hold`, which is refused for a job that runs."""
 
     job: int
+    waiting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """`hpcdl retry`. Answered with Retried."""
+
+    job: int
+    with_dependents: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """The jobs that are queued again; `left`: those that were cancelled because they waited for it, and still are."""
+
+    jobs: tuple[int, ...]
+    left: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +71,21 @@ class Release:
     """`hpcdl resume`."""
 
     job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Suspends a running job without holding it: it may be placed again at once. `hpcdl drill` fakes preemptions so."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drilled:
+    """What `hpcdl drill` found."""
+
+    job: int
+    drill: Drill
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +119,6 @@ class Stop:
 @dataclass(frozen=True, slots=True)
 class Hello:
     """An agent called. Answered with Welcome."""
-@dataclass(frozen=True, slots=True)
-class Preempt:
-    """Suspends a running job without holding it: it may be placed again at once. `hpcdl drill` fakes preemptions so."""
-
-    job: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drilled:
-    """What `hpcdl drill` found."""
-
-    job: int
-    drill: Drill
-
-
 
     node: str
     log_id: str
@@ -202,13 +234,67 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class Avoid:
+    """`hpcdl avoid`: a GPU (None: the node) is granted to nobody for so long. `moves`: what runs there leaves it."""
+
+    node: str
+    index: int | None
+    for_s: float
+    reason: str = ""
+    moves: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """`hpcdl avoid --lift`."""
+
+    node: str
+    index: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoticesTaken:
+    """A destination has taken these notices."""
+
+    destination: str
+    notices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoticesNotTaken:
+    """A destination has not taken these; the next attempt is `pause_s` from now. `give_up`: there is none."""
+
+    destination: str
+    notices: tuple[int, ...]
+    attempt: int
+    why: str
+    pause_s: float
+    give_up: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RetryNotices:
+    """`hpcdl notices --retry`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropNotice:
+    """`hpcdl notices --drop`."""
+
+    notice: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
-    """The monitoring interval: leases are looked at, and the policy is asked again."""
+    """The monitoring interval: leases are looked at, and the policy is asked again. `still`: what does not move."""
+
+    still: tuple[Still, ...] = ()
 
 
 Command = (
-    Submit | Hold | Release | Cancel | ChoosePolicy | ChooseObjective | Stop | Hello | Inventory | AgentReport | Taken
+    Submit | Retry | Hold | Release | Cancel | ChoosePolicy | ChooseObjective | Stop | Hello | Inventory | AgentReport | Taken
     | AgentGone | NodeGone | Drain | BatchSeen | PilotTaken | PilotNotTaken | CancelPilot | Trouble | Tick
+    | Preempt | Drilled | Avoid | Lift | NoticesTaken | NoticesNotTaken | RetryNotices | DropNotice
 )  # fmt: skip
 
 
@@ -236,4 +322,3 @@ class Joined:
     """The answer to Inventory."""
 
     pending: tuple[Request, ...]
-    | Preempt | Drilled

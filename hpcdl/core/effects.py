@@ -8,34 +8,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from hpcdl.core import careeffects as care
+from hpcdl.core import careevents as ce
 from hpcdl.core import events as ev
 from hpcdl.core import membership as ms
 from hpcdl.core import nodeeffects as nd
+from hpcdl.core import noticeeffects as no
+from hpcdl.core import noticeevents as ne
 from hpcdl.core import piloteffects as pl
 from hpcdl.core import pilotevents as pe
+from hpcdl.core import submiteffects as sb
 from hpcdl.core.changed import changed
 from hpcdl.core.changing import gpu_s, hold, job_of, part_of, put, put_part, put_settled, release, step_of, story
 from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, World
 from hpcdl.core.observing import observe, observe_join, observe_rescale, observe_save, observe_start, thinned
 from hpcdl.core.transitions import FAILURES
-
-
-def _job_submitted(world: World, event: ev.JobSubmitted, at: float) -> None:
-    if event.job in world.jobs:
-        raise story(world, event, "that job exists")
-    spec, before = event.spec, world.jobs.get(event.job - 1)
-    if before is not None and before.spec.env == spec.env:
-        spec = replace(spec, env=before.spec.env)  # jobs of one shell share kilobytes of environment: keep them once
-    world.jobs[event.job] = Job(id=event.job, spec=spec, submitted_at=at, total=spec.steps)
-    world.active[event.job] = None
-    for number in spec.after:
-        world.awaited[number] = (*world.awaited.get(number, ()), event.job)
-    world.request_ids[event.request_id] = (*world.request_ids.get(event.request_id, ()), event.job)
-    world.next_job = max(world.next_job, event.job + 1)
-
-def _job_drilled(world: World, event: ev.JobDrilled, at: float) -> None:
-    world.jobs[event.job] = changed(job_of(world, event), drill=event.drill, drilled_at=at)
-
 
 
 def _job_held(world: World, event: ev.JobHeld, at: float) -> None:
@@ -48,6 +35,10 @@ def _job_released(world: World, event: ev.JobReleased, at: float) -> None:
 
 def _cancel_requested(world: World, event: ev.CancelRequested, at: float) -> None:
     world.jobs[event.job] = changed(_unfinished(world, event), cancelling=True)
+
+
+def _job_drilled(world: World, event: ev.JobDrilled, at: float) -> None:
+    world.jobs[event.job] = changed(job_of(world, event), drill=event.drill, drilled_at=at)
 
 
 def _unfinished(world: World, event: ev.JobEvent) -> Job:
@@ -100,11 +91,6 @@ def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
     )
 
 
-def _preempt_requested(world: World, event: ev.PreemptRequested, at: float) -> None:
-    job, incarnation = step_of(world, event)
-    put(world, job, changed(incarnation, preempt=True))
-
-
 def _open_requested(world: World, event: ev.OpenRequested, at: float) -> None:
     job, incarnation = step_of(world, event)
     if job.running is not None:
@@ -116,6 +102,11 @@ def _open_requested(world: World, event: ev.OpenRequested, at: float) -> None:
     parts = tuple(changed(part, gpus=gpus.get(part.node, ())) for part in incarnation.parts)
     opened = changed(incarnation, parts=parts, placement=event.placement, granted_at=at)
     put(world, job, opened, first_start_at=at if job.first_start_at is None else job.first_start_at)
+
+
+def _preempt_requested(world: World, event: ev.PreemptRequested, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    put(world, job, changed(incarnation, preempt=True))
 
 
 def _suspend_requested(world: World, event: ev.SuspendRequested, at: float) -> None:
@@ -309,6 +300,7 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         return
     if event.cause is Cause.SUSPENDED:
         observe_save(world, job, incarnation, at)
+    care.note_ending(world, job.id, incarnation, event.cause, at)
     signature = event.signature
     failed = event.cause in FAILURES
     same = failed and signature == job.last_failure
@@ -327,22 +319,24 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         last_cause=event.cause,
         last_detail=event.detail,
         exit_code=event.code,
-    ev.JobDrilled: _job_drilled,
         step=event.step,
         final=event.final,
         final_detail=event.final_detail,
-    ev.PreemptRequested: _preempt_requested,
     )
 
 
 EFFECTS: dict[type[ev.Event], Callable[[World, Any, float], None]] = {
-    ev.JobSubmitted: _job_submitted,
+    ev.JobSubmitted: sb.job_submitted,
+    ev.ArraySubmitted: sb.array_submitted,
+    ev.JobRetried: sb.job_retried,
     ev.JobHeld: _job_held,
     ev.JobReleased: _job_released,
     ev.CancelRequested: _cancel_requested,
+    ev.JobDrilled: _job_drilled,
     ev.JobEnded: _job_ended,
     ev.StartRequested: _start_requested,
     ev.OpenRequested: _open_requested,
+    ev.PreemptRequested: _preempt_requested,
     ev.SuspendRequested: _suspend_requested,
     ev.EndRequested: _end_requested,
     ev.RoleChanged: _role_changed,
@@ -380,12 +374,25 @@ EFFECTS: dict[type[ev.Event], Callable[[World, Any, float], None]] = {
     pe.PilotSeen: pl.pilot_seen,
     pe.PilotCancelRequested: pl.pilot_cancel_requested,
     pe.PilotEnded: pl.pilot_ended,
+    ce.JobStalled: care.job_stalled,
+    ce.StallOver: care.stall_over,
+    ce.GpuFaulted: care.gpu_faulted,
+    ce.GpuAvoided: care.gpu_avoided,
+    ce.AvoidLifted: care.avoid_lifted,
+    ne.NoticeDue: no.notice_due,
+    ne.NoticesSent: no.notices_sent,
+    ne.NoticesFailed: no.notices_failed,
+    ne.NoticesGivenUp: no.notices_given_up,
+    ne.NoticesRetried: no.notices_retried,
+    ne.NoticeDropped: no.notice_dropped,
 }
 """What `fold` does for each kind of event: (world, event, at), raising IllegalEvent before anything is changed."""
 
 _OF_JOBS = ("jobs",)
 WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, _OF_JOBS) | {
     ev.JobSubmitted: ("jobs", "active", "request_ids", "awaited"),
+    ev.ArraySubmitted: ("jobs", "active", "request_ids", "awaited"),
+    ev.JobRetried: ("jobs", "active", "awaited"),
     ev.JobEnded: ("jobs", "active"),
     ev.StartRequested: ("jobs", "holders", "live"),
     ev.OpenRequested: ("jobs", "holders"),
@@ -397,7 +404,7 @@ WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, _OF_JOBS)
     ev.Progressed: ("jobs", "observed"),
     ev.GpusFreed: ("jobs", "holders"),
     ev.Noted: (),
-    ev.IncarnationEnded: ("jobs", "live", "observed"),
+    ev.IncarnationEnded: ("jobs", "live", "observed", "nodes"),
     ev.NodeJoined: ("nodes",),
     ev.NodeSilent: ("nodes",),
     ev.NodeLost: ("nodes", "jobs", "holders"),
@@ -410,6 +417,10 @@ WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, _OF_JOBS)
     ev.ObjectiveChosen: (),
     ev.PlanAdopted: (),
     ev.TroubleSeen: (),
+    ce.GpuFaulted: (),
+    ce.GpuAvoided: ("nodes",),
+    ce.AvoidLifted: ("nodes",),
     **dict.fromkeys(pe.PILOT_EVENTS, ("pilots",)),
+    **dict.fromkeys(ne.NOTICE_EVENTS, ("notices", "routes")),
 }
 """The dicts of the world in which each kind of event replaces entries; it leaves the others alone."""

@@ -7,9 +7,10 @@ daemon's, in seconds since the epoch, and belong to the record, not the event.
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdl.core.arrays import Array, expand
 from hpcdl.core.codec import CodecError, from_json, to_json
-from hpcdl.core.eventbase import KINDS as KINDS
 from hpcdl.core.drill import Drill
+from hpcdl.core.eventbase import KINDS as KINDS
 from hpcdl.core.eventbase import Event as Event
 from hpcdl.core.eventbase import IncarnationEvent as IncarnationEvent
 from hpcdl.core.eventbase import JobEvent as JobEvent
@@ -28,6 +29,41 @@ class JobSubmitted(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class ArraySubmitted(JobEvent):
+    """Acknowledges an array, whose first member is `job`; the others follow it. `arrays.expand` says what they are.
+
+    `spec`: their template. `indices`, `sweep`, `max_parallel`: of an `arrays.Array`. `held`: they are held at once.
+    """
+
+    spec: JobSpec
+    request_id: str
+    indices: tuple[tuple[int, int, int], ...] = ()
+    sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    max_parallel: int = 0
+    held: bool = False
+
+    @property
+    def array(self) -> Array:
+        """Which jobs it has."""
+        return Array(self.indices, self.sweep, self.max_parallel)
+
+    @property
+    def members(self) -> range:
+        """Their ids."""
+        return range(self.job, self.job + self.array.size)
+
+    @property
+    def specs(self) -> tuple[JobSpec, ...]:
+        """Of its members, in order."""
+        return expand(self.spec, self.array, self.job)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRetried(JobEvent):
+    """Its user has a job that FAILED or was CANCELLED queued again; it resumes from its last checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobHeld(JobEvent):
     """Its user suspended it: no policy may lift that."""
 
@@ -40,6 +76,13 @@ class JobReleased(JobEvent):
 @dataclass(frozen=True, slots=True)
 class CancelRequested(JobEvent):
     """Its user cancelled it; CANCELLED once nothing of it is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDrilled(JobEvent):
+    """`hpcdl drill` suspended and killed it on purpose, and this is what was seen."""
+
+    drill: Drill
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +112,11 @@ class OpenRequested(IncarnationEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class PreemptRequested(IncarnationEvent):
+    """It is to be suspended as if its GPUs were wanted; the job is not held, and may be placed again at once."""
+
+
+@dataclass(frozen=True, slots=True)
 class SuspendRequested(IncarnationEvent):
     """The handshake begins."""
 
@@ -78,13 +126,6 @@ class SuspendRequested(IncarnationEvent):
 
 @dataclass(frozen=True, slots=True)
 class EndRequested(IncarnationEvent):
-@dataclass(frozen=True, slots=True)
-class JobDrilled(JobEvent):
-    """`hpcdl drill` suspended and killed it on purpose, and this is what was seen."""
-
-    drill: Drill
-
-
     """To be ended without a checkpoint; `cause` is what its end will be called."""
 
     cause: Cause
@@ -111,11 +152,6 @@ class RescaleRequested(IncarnationEvent):
 @dataclass(frozen=True, slots=True)
 class LeaveRequested(IncarnationEvent):
     """What was started on these nodes to join is not wanted any more."""
-@dataclass(frozen=True, slots=True)
-class PreemptRequested(IncarnationEvent):
-    """It is to be suspended as if its GPUs were wanted; the job is not held, and may be placed again at once."""
-
-
 
     nodes: tuple[str, ...]
 
@@ -395,8 +431,10 @@ class TroubleSeen(Event):
     detail: str
 
 
-# A ledger has events of pilots too: whoever can decode the ones above can decode those.
-import hpcdl.core.pilotevents  # noqa: E402, F401
+# A ledger has events of pilots, notices and faults too: whoever can decode the ones above can decode those.
+import hpcdl.core.pilotevents  # noqa: E402, F401, I001
+import hpcdl.core.careevents  # noqa: E402, F401
+import hpcdl.core.noticeevents  # noqa: E402, F401
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,29 @@
 """From what users, agents and ticks ask to events: each command is checked against the world as the batch leaves it."""
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from typing import Any
 
+from hpcdl.core import careevents as ce
+from hpcdl.core import caring
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
+from hpcdl.core import noticeevents as ne
 from hpcdl.core import pilotevents as pe
 from hpcdl.core.batching import polled
 from hpcdl.core.commands import Refused
 from hpcdl.core.endings import Rules, conclusions
 from hpcdl.core.journal import Request
 from hpcdl.core.lifecycle import Draft
-from hpcdl.core.model import ECT_CLASSES, Job, JobSpec, JobState, World
+from hpcdl.core.model import Job, JobState, World
+from hpcdl.core.notice import NoticeRules
+from hpcdl.core.noticing import NOTICED, due
 from hpcdl.core.pilot import BY_USER, Pilot
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies, UnknownPolicy
 from hpcdl.core.preempting import preemptible
+from hpcdl.core.stalls import judged
 from hpcdl.core.submitting import Submitting, unfinished
 from hpcdl.core.transitions import accepts
 from hpcdl.core.units import seconds_text
@@ -32,7 +38,8 @@ class Settings:
 
     `agent_lease_s`: seconds after which an agent without a daemon ends its trainers. Another `lease_margin_s` seconds
     later, and the longest grace of its jobs, its node is concluded to be lost. A node whose end is known is left
-    `leave_margin_s` before it, and as long before that as the slowest save there takes.
+    `leave_margin_s` before it, and as long before that as the slowest save there takes. `stall_s`: see `stalls.limit_s`.
+    A GPU with a fault is avoided for `avoid_s`, and one on which `avoid_failures` starts of several jobs fail in a row.
     """
 
     agent_lease_s: float = 600.0
@@ -40,6 +47,10 @@ class Settings:
     rules: Rules = field(default_factory=Rules)
     max_jobs_a_submit: int = 10_000
     leave_margin_s: float = 30.0
+    notices: NoticeRules = field(default_factory=NoticeRules)
+    stall_s: float | None = 0.0
+    avoid_s: float = 3600.0
+    avoid_failures: int = 0
 
 
 Late = Callable[[World, Mapping[int, Request]], Any]
@@ -65,11 +76,13 @@ class Intake:
         self.now = now
         self.settled: list[int] = []
         self._policies = policies
-        self._profiles = profiles
         self._settings = settings
         self._pending = pending
         self._missed = missed
         self._touched: dict[int, None] = {}
+        self._submitting = Submitting(
+            draft, now, profiles.by_name, settings.max_jobs_a_submit, self._add, self._touched
+        )
         self._seen: dict[str, int] = {}
         self._of_kind: Callable[[cmd.Command], Any] = self._take  # looked up once, not for each command
 
@@ -93,7 +106,24 @@ class Intake:
                     touched |= dict.fromkeys(self.draft.world.awaited.get(event.job, ()))
 
     def _add(self, event: ev.Event, at: float | None = None) -> Iterable[int]:
-        return self.draft.add(event, self.now if at is None else at)
+        near = self.draft.add(event, self.now if at is None else at)
+        if isinstance(event, NOTICED):
+            self._follow(event)
+        return near
+
+    def _follow(self, event: ev.Event) -> None:
+        """Adds what follows from the event at once: whom it is told, and what is avoided and left because of it."""
+        for notice in due(self.draft.world, event, self.now, self._settings.notices):
+            self.draft.add(notice, self.now)
+        if isinstance(event, ce.GpuAvoided):
+            for preempt in list(caring.moved(self.draft.world, event)):
+                self._add(preempt)
+        elif isinstance(event, ev.IncarnationEnded):
+            settings = self._settings
+            for found in caring.suspected(
+                self.draft.world, event, self.now, settings.avoid_failures, settings.avoid_s
+            ):
+                self._add(found)
 
     @singledispatchmethod
     def _take(self, command: Any) -> Any:
@@ -103,23 +133,21 @@ class Intake:
 
     @_take.register
     def _(self, command: cmd.Submit) -> tuple[int, ...]:
-        world = self.draft.world
-        known = world.request_ids.get(command.request_id)
-        if known is not None:
-            return known
-        most = self._settings.max_jobs_a_submit
-        if not 1 <= len(command.specs) <= most:
-            raise Refused(f"a submit takes 1 to {most} jobs, got {len(command.specs)}")
-        if world.stopping:
-            raise Refused("the daemon is stopping: submit again once it has been started", "stopping")
-        self._refuse_shared_folders(command.specs)
-        for spec in command.specs:
-            missing = [number for number in spec.after if number not in world.jobs]
-            if missing:
-                raise Refused(f"there is no job {missing[0]} to wait for: hpcdl ls --all lists them", "unknown-job")
-            if spec.profile is not None and spec.profile.lower() not in self._profiles.by_name:
-                names = ", ".join(sorted({profile.name for profile in self._profiles.by_name.values()})) or "none"
-                raise Refused(f"there is no profile {spec.profile!r}; there are {names}", "unknown-profile")
+        return self._submitting.take(command)
+
+    @_take.register
+    def _(self, command: cmd.Retry) -> cmd.Retried:
+        return self._submitting.retry(command)
+
+    @_take.register
+    def _(self, command: cmd.Hold) -> None:
+        self._submitting.hold(command)
+
+    @_take.register
+    def _(self, command: cmd.Release) -> None:
+        if self._unfinished(command.job).held:
+            self._add(ev.JobReleased(command.job))
+
     @_take.register
     def _(self, command: cmd.Preempt) -> None:
         running = preemptible(self.draft.world, self._unfinished(command.job))
@@ -132,67 +160,6 @@ class Intake:
             raise Refused(f"there is no job {command.job}: hpcdl ls --all lists them", "unknown-job")
         self._add(ev.JobDrilled(command.job, command.drill))
 
-        specs = [self._with_deadline(spec) for spec in command.specs]
-        ids = []
-        for spec in specs:
-            number = self.draft.world.next_job
-            self._add(ev.JobSubmitted(number, spec, command.request_id))
-            self._touched[number] = None
-            ids.append(number)
-        return tuple(ids)
-
-    def _with_deadline(self, spec: JobSpec) -> JobSpec:
-        """The job with its deadline as a time. Raises Refused for one that is past or cannot be worked out."""
-        if spec.ect is None:
-            if spec.deadline is not None and spec.deadline < self.now:
-                ago = seconds_text(self.now - spec.deadline)
-                raise Refused(f"the deadline was {ago} ago: choose a later one, +2h for example", "deadline")
-            return spec
-        profile = self._profiles.by_name.get(spec.profile.lower()) if spec.profile else None
-        if profile is None or spec.steps is None:
-            raise Refused(
-                f"--deadline {spec.ect} is reckoned from the time on one GPU: it needs --profile and --steps "
-                "(or give a time: +2h, 18:30)",
-                "deadline",
-            )
-        alone_s = profile.seconds_to_finish(0, spec.steps, 1)
-        return replace(spec, deadline=self.now + ECT_CLASSES[spec.ect] * alone_s)
-
-    def _refuse_shared_folders(self, specs: tuple[JobSpec, ...]) -> None:
-        """Two jobs in one checkpoint folder would resume from each other's checkpoints; one after the other may."""
-        if all(spec.checkpoint_dir is None for spec in specs):
-            return
-        world = self.draft.world
-        users: dict[str, list[int]] = {}
-        for number in world.active:
-            users.setdefault(world.jobs[number].spec.checkpoint_dir or "", []).append(number)
-        taken: set[str] = set()
-        for folder, after in ((spec.checkpoint_dir, spec.after) for spec in specs if spec.checkpoint_dir):
-            before = _all_before(world, after) if folder in users else set()
-            user = next((number for number in users.get(folder, ()) if number not in before), None)
-            if user is not None:
-                raise Refused(
-                    f"job {user} checkpoints into {folder} and is not finished: choose another --checkpoint-dir, "
-                    f"or wait for it with --after {user}",
-                    "checkpoint-dir",
-                )
-            if folder in taken:
-                raise Refused(f"two jobs of one submit cannot both checkpoint into {folder}", "checkpoint-dir")
-            taken.add(folder)
-
-    @_take.register
-    def _(self, command: cmd.Hold) -> None:
-        job = self._unfinished(command.job)
-        if job.cancelling:
-            raise Refused(f"job {command.job} is being cancelled: there is nothing to suspend", "finished")
-        if not job.held:
-            self._add(ev.JobHeld(command.job))
-
-    @_take.register
-    def _(self, command: cmd.Release) -> None:
-        if self._unfinished(command.job).held:
-            self._add(ev.JobReleased(command.job))
-
     @_take.register
     def _(self, command: cmd.Cancel) -> None:
         job = self.draft.world.jobs.get(command.job)
@@ -203,12 +170,7 @@ class Intake:
         self._touched[command.job] = None
 
     def _unfinished(self, number: int) -> Job:
-        job = self.draft.world.jobs.get(number)
-        if job is None:
-            raise Refused(f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
-        if job.finished:
-            raise Refused(f"job {number} is {job.outcome} already: hpcdl show {number}", "finished")
-        return job
+        return unfinished(self.draft.world, number)
 
     @_take.register
     def _(self, command: cmd.ChoosePolicy) -> None:
@@ -290,6 +252,11 @@ class Intake:
                     self._touched[event.job] = None
             elif isinstance(event, ev.TroubleSeen) or (isinstance(event, ev.GpuChanged) and event.node == command.node):
                 self._add(event)
+            elif isinstance(event, ce.GpuFaulted) and event.node == command.node:
+                self._add(event)
+                avoided = caring.faulted(self.draft.world, event, self.now, self._settings.avoid_s)
+                if avoided is not None:
+                    self._add(avoided)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             # Without an answer the agent would send it again for ever, so it is recorded as trouble and dropped. Most
             # likely it is an IllegalEvent, whose message tells the job's story.
@@ -319,6 +286,14 @@ class Intake:
             raise Refused(f"there is no node {command.node!r}: hpcdl nodes lists them", "unknown-node")
         if (node.leaving, node.until) != (command.now, command.until):
             self._add(ev.NodeLeaves(command.node, command.until, command.now, command.reason))
+
+    @_take.register
+    def _(self, command: cmd.Avoid) -> None:
+        self._add(caring.avoid(self.draft.world, command, self.now))
+
+    @_take.register
+    def _(self, command: cmd.Lift) -> None:
+        self._add(caring.lift(self.draft.world, command))
 
     def _lose(self, node: str, reason: str) -> None:
         known = self.draft.world.nodes.get(node)
@@ -359,6 +334,32 @@ class Intake:
             raise Refused(f"pilot p{number} is over already: {pilot.how}", "finished")
         return pilot
 
+    # --- notices ---------------------------------------------------------------------------------------------------
+
+    @_take.register
+    def _(self, command: cmd.NoticesTaken) -> None:
+        if command.notices:
+            self._add(ne.NoticesSent(command.destination, command.notices))
+
+    @_take.register
+    def _(self, command: cmd.NoticesNotTaken) -> None:
+        at = self.now + command.pause_s
+        self._add(ne.NoticesFailed(command.destination, command.notices, command.attempt, command.why, at))
+        if command.give_up:
+            self._add(ne.NoticesGivenUp(command.destination, command.give_up, command.why))
+
+    @_take.register
+    def _(self, command: cmd.RetryNotices) -> None:
+        world = self.draft.world
+        if world.routes or any(notice.given_up for notice in world.notices.values()):
+            self._add(ne.NoticesRetried())
+
+    @_take.register
+    def _(self, command: cmd.DropNotice) -> None:
+        if command.notice not in self.draft.world.notices:
+            raise Refused(f"no notice {command.notice} waits: hpcdl notices lists them", "unknown-notice")
+        self._add(ne.NoticeDropped(command.notice))
+
     # --- ourselves -------------------------------------------------------------------------------------------------
 
     @_take.register
@@ -367,6 +368,9 @@ class Intake:
 
     @_take.register
     def _(self, command: cmd.Tick) -> None:
+        world = self.draft.world
+        for each in (*judged(world, command.still, self.now, self._settings.stall_s), *caring.expired(world, self.now)):
+            self._add(each)
         world = self.draft.world
         for node in list(world.nodes.values()):
             if node.connected or node.lost:
@@ -377,17 +381,6 @@ class Intake:
             silent = self.now - node.since
             if silent > limit:
                 self._lose(node.name, f"its agent was silent for {seconds_text(silent)}, and its lease has run out")
-
-
-def _all_before(world: World, after: Iterable[int]) -> set[int]:
-    """These jobs, and those that they wait for in turn."""
-    found, more = set[int](), list(after)
-    while more:
-        job = world.jobs.get(more.pop())
-        if job is not None and job.id not in found:
-            found.add(job.id)
-            more += job.spec.after
-    return found
 
 
 def _jobs_on(world: World, node: str) -> list[int]:

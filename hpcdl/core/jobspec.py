@@ -4,6 +4,8 @@ import math
 import re
 from dataclasses import dataclass
 
+from hpcdl.core.notice import check_destinations
+
 SIGNAL_PRESETS: dict[str, str | None] = {
     "hpcdl": "SIGTSTP",
     "lightning": "SIGUSR1",
@@ -19,6 +21,9 @@ RESCALES = ("restart", "torchrun", "in-process")
 
 ECT_CLASSES: dict[str, float] = {"urgent": 0.0, "prior": 1.0, "normal": 2.0}
 """GENIE's classes of expected completion times: so many times its time alone on one GPU after its submit (eq. 9)."""
+
+PRIORITY = 1000
+"""Of the highest priority; the lowest is as far below 0."""
 
 LARGEST = 1 << 53
 """Whole numbers beyond this are no counts of anything: JSON's readers round them, and SQLite refuses them."""
@@ -47,7 +52,12 @@ class JobSpec:
     `model`: what it trains; a profile that is learnt is kept under it. `accuracy_target`: its script ends once the
     metric that it reports has reached this, however many steps that takes. `ect`: a key of ECT_CLASSES, from which its
     deadline is worked out when it is submitted. `rescale`: one of RESCALES. `weight`: what it counts
-    under the objective `priority`.
+    under the objective `priority`. `priority`: jobs of a higher one come first, whatever the policy. `notify`: where
+    its notices go (`notice.check_destinations`); (): as the settings say. `stall_s`: seconds without progress after which
+    it stalls (`stalls.limit_s`); `stall_restart`: then it is started again from its last durable checkpoint.
+
+    Of a member of an array (`arrays.expand` makes them): `array` is the id of the first member, 0 for a job of its
+    own; `array_most`: so many of them may hold GPUs at a time, 0 any number; `sweep`: its own values by name.
     """
 
     command: tuple[str, ...]
@@ -75,6 +85,14 @@ class JobSpec:
     ect: str | None = None
     rescale: str = "restart"
     weight: float = 1.0
+    priority: int = 0
+    array: int = 0
+    array_index: int = 0
+    array_most: int = 0
+    sweep: tuple[tuple[str, str], ...] = ()
+    notify: tuple[str, ...] = ()
+    stall_s: float | None = None
+    stall_restart: bool = False
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -110,6 +128,11 @@ class JobSpec:
             )
         if not (0 < self.weight <= 1e9):
             raise ValueError(f"the weight must be above 0, and at most 1e9, got {self.weight}")
+        if not -PRIORITY <= self.priority <= PRIORITY:
+            raise ValueError(f"the priority must be from {-PRIORITY} to {PRIORITY}, got {self.priority}")
+        check_destinations(self.notify)
+        if self.stall_s is not None and not 0 <= self.stall_s <= 30 * 86_400:
+            raise ValueError(f"stall_s must be from 0 (never) to 2592000 seconds, got {self.stall_s}")
         if self.signal not in SIGNAL_PRESETS:
             raise ValueError(f"signal must be one of {', '.join(SIGNAL_PRESETS)}, got {self.signal!r}")
         texts = (*self.command, self.cwd, self.checkpoint_dir or "", *(part for pair in self.env for part in pair))

@@ -8,14 +8,17 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field
 
+from hpcdl.core import careevents as ce
 from hpcdl.core import events as ev
 from hpcdl.core.changing import jobs_on
 from hpcdl.core.effects import EFFECTS, WRITES
 from hpcdl.core.model import World
 
 _OF_ANY = (ev.DaemonStarted, ev.DaemonStopping)
-_OF_THEIR_JOBS = (ev.NodeJoined, ev.NodeSilent, ev.NodeLost, ev.NodeLeaves)
-_DICTS = ("jobs", "active", "nodes", "holders", "request_ids", "observed", "live", "awaited", "pilots")
+_OF_THEIR_JOBS = (ev.NodeJoined, ev.NodeSilent, ev.NodeLost, ev.NodeLeaves, ce.GpuAvoided, ce.AvoidLifted)
+_DICTS = (
+    "jobs", "active", "nodes", "holders", "request_ids", "observed", "live", "awaited", "pilots", "notices", "routes",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -29,7 +32,7 @@ class Touched:
         """Notes what an event is about. `near`: the jobs that have to do with the node that it is about."""
         if isinstance(event, ev.JobEvent):
             if self.jobs is not None:
-                self.jobs.add(event.job)
+                self.jobs.update(event.members if isinstance(event, ev.ArraySubmitted) else (event.job,))
         elif isinstance(event, ev.PlanAdopted):
             if self.jobs is not None:
                 self.jobs.update([target.job for target in event.targets])

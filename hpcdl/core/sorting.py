@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hpcdl.core.model import LARGEST
 from hpcdl.core.plan import JobView, Standing, held_on
 
 
@@ -14,23 +15,24 @@ class Sorted:
         self._by_node: dict[str, tuple[JobView, ...]] = {}
         self._held: dict[str, frozenset[int]] = {}
         self._changed: set[str] = set()
-        self._all: tuple[JobView, ...] | None = None
+        self._ordered = _Ordered()
         self._memo: dict[str, Any] | None = None
 
     def put(self, job: JobView) -> None:
-        """A job is new, or stands otherwise than before. New jobs come in the order of their ids."""
+        """A job is new, or stands otherwise than before."""
         before = self.jobs.get(job.id)
         if before is job:
             return
-        self._all = self._memo = None
+        self._memo = None
         self.jobs[job.id] = job
+        self._ordered.put(job)
         if before is not None:
             self._off_nodes(before)
             if before.standing is not job.standing:
                 self._standing[before.standing].drop(job.id)
         self._standing[job.standing].put(job)
         for name in () if job.placement is None else job.placement.nodes:
-            self._by_node[name] = tuple(sorted((*self._by_node.get(name, ()), job), key=lambda each: each.id))
+            self._by_node[name] = tuple(sorted((*self._by_node.get(name, ()), job), key=lambda each: each.order))
             self._held[name] = held_on(name, self._by_node[name])
             self._changed.add(name)
 
@@ -39,7 +41,8 @@ class Sorted:
         job = self.jobs.pop(number, None)
         if job is None:
             return
-        self._all = self._memo = None
+        self._memo = None
+        self._ordered.drop(number)
         self._standing[job.standing].drop(number)
         self._off_nodes(job)
 
@@ -59,9 +62,7 @@ class Sorted:
 
     def all(self) -> tuple[JobView, ...]:
         """Every job, in order."""
-        if self._all is None:
-            self._all = tuple(self.jobs.values())
-        return self._all
+        return self._ordered.all()
 
     def memo(self) -> dict[str, Any]:
         """For `View.memo`: what a view would work out from all jobs."""
@@ -69,7 +70,7 @@ class Sorted:
             standing = {each: ordered.all() for each, ordered in self._standing.items()}
             self._memo = {
                 "standing": standing,
-                "by_id": self.jobs.copy(),
+                "by_id": self._ordered.by_id(),
                 "by_node": self._by_node.copy(),
                 "held": self._held.copy(),
             }
@@ -77,29 +78,38 @@ class Sorted:
 
 
 class _Ordered:
-    """Jobs in the order of their ids."""
+    """Jobs in their order."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, JobView] = {}
-        self._last = 0
+        self._last = (-LARGEST, 0)
         self._in_order = True
         self._all: tuple[JobView, ...] | None = None
 
     def put(self, job: JobView) -> None:
         self._all = None
         if job.id not in self._jobs:
-            self._in_order = self._in_order and job.id > self._last
-            self._last = max(self._last, job.id)
+            order = job.order
+            self._in_order = self._in_order and order > self._last
+            self._last = max(self._last, order)
         self._jobs[job.id] = job
 
     def drop(self, number: int) -> None:
         self._all = None
         del self._jobs[number]
 
-    def all(self) -> tuple[JobView, ...]:
+    def by_id(self) -> dict[int, JobView]:
+        self._sort()
+        return self._jobs.copy()
+
+    def _sort(self) -> None:
         if not self._in_order:
-            self._jobs = dict(sorted(self._jobs.items()))
+            found = sorted(self._jobs.values(), key=lambda job: job.order)
+            self._jobs = {job.id: job for job in found}
             self._in_order = True
+
+    def all(self) -> tuple[JobView, ...]:
+        self._sort()
         if self._all is None:
             self._all = tuple(self._jobs.values())
         return self._all

@@ -1,5 +1,6 @@
 """The one table of transitions of an incarnation, and what is read off it."""
 
+from hpcdl.core import careevents as ce
 from hpcdl.core import events as ev
 from hpcdl.core.model import Cause, IncarnationState, Job, JobState, Purpose, World
 
@@ -36,6 +37,8 @@ TRANSITIONS: dict[tuple[IncarnationState | None, type[ev.Event]], IncarnationSta
     (_R, ev.Reformed): _R,
     (_R, ev.Broken): _R,
     (_R, ev.PreemptRequested): _R,
+    (_R, ce.JobStalled): _R,
+    (_R, ce.StallOver): _R,
     (_R, ev.SuspendRequested): _S,
     (_R, ev.EndRequested): _R,
     (_R, ev.Exited): _R,
@@ -71,10 +74,11 @@ def state_of(job: Job) -> JobState:
         if running.members:
             return JobState.RUNNING if running.rescale_at is None else JobState.RESCALING
         return JobState.RUNNING if all(part.started for part in running.parts) else JobState.STARTING
-    return JobState.SUSPENDED if job.suspended or job.held else JobState.QUEUED
+    began = job.suspended or (job.held and job.first_start_at is not None)
+    return JobState.SUSPENDED if began else JobState.QUEUED
 
 
-FAILURES = frozenset({Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.INFRASTRUCTURE})
+FAILURES = frozenset({Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.INFRASTRUCTURE, Cause.STALLED})
 """Causes that the poison guard counts. Neither a lost node nor a preemption is the job's doing."""
 
 

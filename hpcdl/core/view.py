@@ -48,6 +48,7 @@ class JobView:
     is not; `at_gate`: it was, and only GPUs are missing. `rescale`: how it goes to other nodes, one of RESCALES.
     `in_place`: it trains, and can do that without a suspend. `rescaling`: it is about it now. `members`: the nodes of
     its ranks in order; the first has the writer. `weight`: what it counts under the objective `priority`.
+    `priority`: a higher one comes first.
     """
 
     id: int
@@ -85,12 +86,18 @@ class JobView:
     rescaling: bool = False
     members: tuple[str, ...] = ()
     weight: float = 1.0
+    priority: int = 0
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What follows from this value alone and was worked out before. A view keeps its JobViews while nothing changes."""
 
     def __post_init__(self) -> None:
         if self.nodes_max < self.nodes:
             object.__setattr__(self, "nodes_max", self.nodes)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Jobs of a higher priority come first, and of the same one those that were submitted first."""
+        return -self.priority, self.id
 
     @property
     def standing(self) -> Standing:
@@ -160,7 +167,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The world as a policy sees it: nodes by name, unfinished jobs in the order of submission.
+    """The world as a policy sees it: nodes by name, unfinished jobs in their order (`JobView.order`).
 
     `bare`: nodes whose agent is there and that are not in `nodes`, since none of the GPUs they have may be granted.
     `gaps`: seconds between the last changes of the set of nodes, the newest at the end.

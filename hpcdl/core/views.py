@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hpcdl.core.lifecycle import Touched
 from hpcdl.core.model import IncarnationState, Job, Target, World
 from hpcdl.core.observing import seen_of
+from hpcdl.core.parallel import Turns
 from hpcdl.core.plan import JobView, Profiles, View
 from hpcdl.core.profile import Profile, Seen, Timing
 from hpcdl.core.sorting import Sorted
@@ -42,6 +43,10 @@ class Views:
         self._learnt_of: dict[str, _Learnt] = {}
         self._sorted = Sorted()
         self._restless: set[int] = set()
+        self._learns: dict[int, str] = {}
+        self._alike: dict[str, set[int]] = {}
+        self._last_learnt: dict[str, Profile | None] = {}
+        self._turns = Turns()
         self._there: There | None = None
         self._made_with: tuple[int, bool, Profiles] | None = None
 
@@ -66,7 +71,11 @@ class Views:
             self._learnt_of.clear()
         if changed is None:
             changed = {*self._sorted.jobs, *world.active}
-        for number in sorted(self._restless.union(changed)):
+        todo = self._restless.union(changed, self._learnt_anew(world, profiles))
+        for number in todo:
+            job = world.jobs[number] if number in world.active else None
+            self._turns.note(world, job, number, "" if job is None else blocked_why(world, job, now))
+        for number in sorted(todo | self._turns.settle()):
             self._update(world, number, profiles, now, largest)
         view = View(now, there.nodes, self._sorted.all(), world.objective, there.bare, world.gaps)
         view.memo.update(self._sorted.memo())
@@ -79,20 +88,41 @@ class Views:
             self._jobs.pop(number, None)
             self._sorted.drop(number)
             self._restless.discard(number)
+            if (key := self._learns.pop(number, None)) is not None:
+                self._alike[key].discard(number)
             return
         view = self._job(world, world.jobs[number], profiles, now, largest)
         self._sorted.put(view)
-        # What blocks a job may pass by itself, and what is learnt of jobs like it comes from others.
-        if view.blocked or (profiles.learn is not None and world.jobs[number].spec.profile is None):
+        # What blocks a job may pass by itself; but its turn comes with a change of another member of its array.
+        if view.blocked and view.blocked != self._turns.wants(world.jobs[number]):
             self._restless.add(number)
         else:
             self._restless.discard(number)
+        if number not in self._learns and profiles.learn is not None and world.jobs[number].spec.profile is None:
+            key = self._learns[number] = world.jobs[number].spec.learns_as
+            self._alike.setdefault(key, set()).add(number)
+
+    def _learnt_anew(self, world: World, profiles: Profiles) -> set[int]:
+        """The jobs of which something else is learnt than at the last view, from jobs like them."""
+        found: set[int] = set()
+        if profiles.learn is None:
+            return found
+        for key in [key for key, numbers in self._alike.items() if not numbers]:
+            del self._alike[key]
+            self._last_learnt.pop(key, None)
+        for key, numbers in self._alike.items():
+            job = world.jobs[next(iter(numbers))]
+            profile = self._learnt(world, job, profiles)
+            if profile is not self._last_learnt.get(key):
+                self._last_learnt[key] = profile
+                found |= numbers
+        return found
 
     def _job(self, world: World, job: Job, profiles: Profiles, now: float, largest: int) -> JobView:
         target = world.targets.get(job.id)
         spec = job.spec
         profile = profiles.of(job) if spec.profile is not None else self._learnt(world, job, profiles)
-        blocked = blocked_why(world, job, now)
+        blocked = blocked_why(world, job, now) or self._turns.wants(job)
         known = self._jobs.get(job.id)
         if (
             known is not None
@@ -179,6 +209,7 @@ def _job_view(
         rescaling=running is not None and running.rescale_at is not None,
         members=() if running is None else running.members,
         weight=spec.weight,
+        priority=spec.priority,
     )
 
 
@@ -194,7 +225,10 @@ def _in_place(job: Job) -> bool:
 
 
 def blocked_why(world: World, job: Job, now: float) -> str:
-    """Why the job cannot be placed now, whatever is free; "" where nothing but GPUs is missing."""
+    """Why the job cannot be placed now, whatever is free; "" where nothing but GPUs is missing.
+
+    That it may have to wait for its turn in its array (`parallel.Turns`) is left out.
+    """
     if job.cancelling or job.final is not None:
         return "it is being cancelled" if job.cancelling else "its last processes are ending"
     if job.held:

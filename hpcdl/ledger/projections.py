@@ -31,7 +31,8 @@ class Touched:
     def add(self, world: World, event: ev.Event, at: float) -> None:
         """Note what `event` is about to change in `world`."""
         if isinstance(event, ev.JobEvent):
-            self.jobs[event.job] = None
+            numbers = event.members if isinstance(event, ev.ArraySubmitted) else (event.job,)
+            self.jobs.update(dict.fromkeys(numbers))
             if isinstance(event, ev.IncarnationEvent):
                 ended = isinstance(event, ev.IncarnationEnded)
                 self.incarnations[event.job, event.incarnation] = _ended(world, event, at) if ended else None

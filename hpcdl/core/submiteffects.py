@@ -1,0 +1,83 @@
+"""What submits and retries do to the world. Only `effects` calls it."""
+
+from collections.abc import Sequence
+
+from hpcdl.core import events as ev
+from hpcdl.core.arrays import expand
+from hpcdl.core.changed import changed, unchecked
+from hpcdl.core.changing import job_of, story
+from hpcdl.core.model import Job, JobSpec, JobState, World
+
+
+def job_submitted(world: World, event: ev.JobSubmitted, at: float) -> None:
+    if event.job in world.jobs:
+        raise story(world, event, "that job exists")
+    spec = _sharing(world, event.job, event.spec)
+    world.jobs[event.job] = Job(id=event.job, spec=spec, submitted_at=at, total=spec.steps)
+    _submitted(world, (event.job,), spec.after, event.request_id)
+
+
+def array_submitted(world: World, event: ev.ArraySubmitted, at: float) -> None:
+    members = event.members
+    if any(number in world.jobs for number in members):
+        raise story(world, event, "that job exists")
+    global _last
+    if _last is None or _last[0] is not event or _last[1] != at:
+        template = _sharing(world, event.job, event.spec)
+        first = Job(id=event.job, spec=template, submitted_at=at, total=template.steps, held=event.held)
+        specs = expand(template, event.array, event.job)
+        made = {number: changed(first, id=number, spec=spec) for number, spec in zip(members, specs, strict=True)}
+        _last = (event, at, made)
+    world.jobs.update(_last[2])
+    _submitted(world, members, event.spec.after, event.request_id)
+
+
+_last: tuple[ev.ArraySubmitted, float, dict[int, Job]] | None = None
+"""The jobs of the array that was expanded last: controller and journal fold the same event, and can share them."""
+
+
+def _sharing(world: World, number: int, spec: JobSpec) -> JobSpec:
+    """The spec; jobs of one shell share kilobytes of environment, which are kept once."""
+    before = world.jobs.get(number - 1)
+    if before is not None and before.spec.env == spec.env and before.spec.env is not spec.env:
+        return unchecked(spec, env=before.spec.env)
+    return spec
+
+
+def _submitted(world: World, numbers: Sequence[int], after: tuple[int, ...], request_id: str) -> None:
+    world.active.update(dict.fromkeys(numbers))
+    for number in after:
+        world.awaited[number] = (*world.awaited.get(number, ()), *numbers)
+    world.request_ids[request_id] = (*world.request_ids.get(request_id, ()), *numbers)
+    world.next_job = max(world.next_job, numbers[-1] + 1)
+
+
+def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
+    job = job_of(world, event)
+    if job.outcome not in (JobState.FAILED, JobState.CANCELLED):
+        raise story(world, event, "it has neither failed nor been cancelled")
+    world.jobs[job.id] = changed(
+        job,
+        outcome=None,
+        finished_at=None,
+        held=False,
+        cancelling=False,
+        step=job.saved_step,
+        suspended=False,
+        failures=0,
+        retries_used=0,
+        repeats=0,
+        last_failure="",
+        retry_at=0.0,
+        warm_failed=False,
+        final=None,
+        final_detail="",
+        exit_code=None,
+    )
+    later = bool(world.active) and job.id < next(reversed(world.active))
+    world.active[job.id] = None
+    if later:
+        world.active = dict.fromkeys(sorted(world.active))
+    for number in job.spec.after:
+        if job.id not in (waiting := world.awaited.get(number, ())):
+            world.awaited[number] = (*waiting, job.id)

@@ -1,0 +1,291 @@
+"""What users ask of jobs, checked against the world: submits, holds, releases, retries. `Intake` calls it."""
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+
+from hpcdl.core import commands as cmd
+from hpcdl.core import events as ev
+from hpcdl.core.arrays import check_places, expand, named
+from hpcdl.core.commands import Entry, Refused
+from hpcdl.core.lifecycle import Draft
+from hpcdl.core.model import ECT_CLASSES, Job, JobSpec, JobState, World
+from hpcdl.core.profile import Profile
+from hpcdl.core.transitions import state_of
+from hpcdl.core.units import count, seconds_text
+
+MOST_AWAITED = 200_000
+"""Jobs times the jobs that they wait for, in one entry: a thousand that wait for a hundred, say."""
+
+Add = Callable[[ev.Event], object]
+
+
+class Submitting:
+    """Submits of one batch, on one draft."""
+
+    def __init__(
+        self,
+        draft: Draft,
+        now: float,
+        profiles: Mapping[str, Profile],
+        most: int,
+        add: Add,
+        touched: MutableMapping[int, None],
+    ) -> None:
+        """`profiles`: by name in lower case. `most`: jobs that one submit may have. `touched`: jobs to conclude of."""
+        self._draft = draft
+        self._now = now
+        self._profiles = profiles
+        self._most = most
+        self._add = add
+        self._touched = touched
+
+    def take(self, command: cmd.Submit) -> tuple[int, ...]:
+        """The ids of its jobs. Raises Refused, and nothing of it is taken."""
+        world = self._draft.world
+        known = world.request_ids.get(command.request_id)
+        if known is not None:
+            return known
+        entries = [each if isinstance(each, Entry) else Entry(each) for each in command.specs]
+        number = sum(1 if each.array is None else each.array.size for each in entries)
+        if not 1 <= number <= self._most:
+            raise Refused(f"a submit takes 1 to {self._most} jobs, got {number}")
+        if world.stopping:
+            raise Refused("the daemon is stopping: submit again once it has been started", "stopping")
+        entries = [self._checked(each, command.strict) for each in entries]
+        planned = self._planned(entries)
+        self._refuse_shared_folders([spec for entry, numbers in planned for spec in _specs(entry, numbers)])
+        ids: list[int] = []
+        for entry, numbers in planned:
+            self._submit(entry, numbers, command.request_id)
+            ids += numbers
+        return tuple(ids)
+
+    def _checked(self, entry: Entry, strict: bool) -> Entry:
+        spec, world = entry.spec, self._draft.world
+        missing = [number for number in spec.after if number not in world.jobs]
+        if missing:
+            raise Refused(f"there is no job {missing[0]} to wait for: hpcdl ls --all lists them", "unknown-job")
+        if spec.profile is not None and spec.profile.lower() not in self._profiles:
+            names = ", ".join(sorted({profile.name for profile in self._profiles.values()})) or "none"
+            raise Refused(f"there is no profile {spec.profile!r}; there are {names}", "unknown-profile")
+        if entry.array is not None:
+            try:
+                check_places(spec, entry.array)
+            except ValueError as error:
+                raise Refused(str(error), "array") from None
+        doubts = doubts_of(world, spec) if strict else ()
+        if doubts:
+            raise Refused(f"refused by --strict: {doubts[0]}", "strict")
+        return replace(entry, spec=self._with_deadline(spec))
+
+    def _planned(self, entries: Sequence[Entry]) -> list[tuple[Entry, range]]:
+        """Each entry with the ids of its jobs; what they wait for is all by id."""
+        found: list[tuple[Entry, range]] = []
+        first = self._draft.world.next_job
+        for place, entry in enumerate(entries):
+            after = list(entry.spec.after)
+            for other in entry.after:
+                if not 0 <= other < place:
+                    raise Refused(f"entry {place} waits for entry {other}: it must wait for earlier ones", "after")
+                after += found[other][1]
+            size = 1 if entry.array is None else entry.array.size
+            if len(after) * size > MOST_AWAITED:
+                raise Refused(
+                    f"{count(size, 'job')} that wait for {count(len(after), 'job')} each are too many: have one job "
+                    "wait for them all, and the others for that one",
+                    "after",
+                )
+            if entry.after:
+                entry = replace(entry, spec=replace(entry.spec, after=tuple(dict.fromkeys(after))))
+            found.append((entry, range(first, first + size)))
+            first += size
+        return found
+
+    def _submit(self, entry: Entry, ids: range, request_id: str) -> None:
+        first = ids[0]
+        if entry.array is None:
+            self._add(ev.JobSubmitted(first, entry.spec, request_id))
+            if entry.held:
+                self._add(ev.JobHeld(first))
+        else:
+            array = entry.array
+            self._add(
+                ev.ArraySubmitted(
+                    first, entry.spec, request_id, array.indices, array.sweep, array.max_parallel, entry.held
+                )
+            )
+        if entry.spec.after:  # what it waits for may have failed already
+            self._touched.update(dict.fromkeys(ids))
+
+    def _with_deadline(self, spec: JobSpec) -> JobSpec:
+        """The job with its deadline as a time. Raises Refused for one that is past or cannot be worked out."""
+        if spec.ect is None:
+            if spec.deadline is not None and spec.deadline < self._now:
+                ago = seconds_text(self._now - spec.deadline)
+                raise Refused(f"the deadline was {ago} ago: choose a later one, +2h for example", "deadline")
+            return spec
+        profile = self._profiles.get(spec.profile.lower()) if spec.profile else None
+        if profile is None or spec.steps is None:
+            raise Refused(
+                f"--deadline {spec.ect} is reckoned from the time on one GPU: it needs --profile and --steps "
+                "(or give a time: +2h, 18:30)",
+                "deadline",
+            )
+        alone_s = profile.seconds_to_finish(0, spec.steps, 1)
+        return replace(spec, deadline=self._now + ECT_CLASSES[spec.ect] * alone_s)
+
+    def _refuse_shared_folders(self, specs: Sequence[JobSpec]) -> None:
+        """Two jobs in one checkpoint folder would resume from each other's checkpoints; one after the other may."""
+        if all(spec.checkpoint_dir is None for spec in specs):
+            return
+        world = self._draft.world
+        users: dict[str, list[int]] = {}
+        for number in world.active:
+            users.setdefault(world.jobs[number].spec.checkpoint_dir or "", []).append(number)
+        taken: set[str] = set()
+        for spec in specs:
+            folder = spec.checkpoint_dir
+            if folder is None:
+                continue
+            before = _all_before(world, spec.after) if folder in users else set()
+            user = next((number for number in users.get(folder, ()) if number not in before), None)
+            if user is not None:
+                raise Refused(
+                    f"job {user} checkpoints into {folder} and is not finished: choose another --checkpoint-dir, "
+                    f"or wait for it with --after {user}",
+                    "checkpoint-dir",
+                )
+            if folder in taken:
+                hint = ": name {index} or a sweep in it" if spec.array else ""
+                raise Refused(f"two jobs of one submit cannot both checkpoint into {folder}{hint}", "checkpoint-dir")
+            taken.add(folder)
+
+    # --- verbs -----------------------------------------------------------------------------------------------------
+
+    def hold(self, command: cmd.Hold) -> None:
+        """Adds the event, if it is not held yet. Raises Refused."""
+        job = unfinished(self._draft.world, command.job)
+        if job.cancelling:
+            raise Refused(f"job {command.job} is being cancelled: there is nothing to suspend", "finished")
+        if command.waiting and not job.held and job.live:
+            raise Refused(
+                f"job {job.id} is {state_of(job)}, and only a job that waits can be held: hpcdl suspend {job.id} "
+                "checkpoints it first",
+                "running",
+            )
+        if not job.held:
+            self._add(ev.JobHeld(command.job))
+
+    def retry(self, command: cmd.Retry) -> cmd.Retried:
+        """Queues it again, and with `with_dependents` those that were cancelled because of it. Raises Refused.
+
+        One that is not finished needs no retry, and nothing happens to it.
+        """
+        world = self._draft.world
+        job = job_of(world, command.job)
+        if not job.finished:
+            return cmd.Retried((), ())
+        if job.outcome is JobState.DONE:
+            raise Refused(f"job {job.id} is DONE: submit it again for another run", "finished")
+        if world.stopping:
+            raise Refused("the daemon is stopping: retry once it has been started", "stopping")
+        failed = next((each for each in job.spec.after if _gone(world, each)), None)
+        if failed is not None:
+            raise Refused(
+                f"job {job.id} waits for job {failed}, which is {world.jobs[failed].outcome}: hpcdl retry {failed} "
+                "--with-dependents retries both",
+                "after",
+            )
+        self._refuse_shared_folders((job.spec,))
+        self._again(job)
+        dependents = _cancelled_with(world, job.id)
+        if not command.with_dependents:
+            return cmd.Retried((job.id,), tuple(dependents))
+        done, left = [job.id], []
+        for number in dependents:
+            other = self._draft.world.jobs[number]
+            try:
+                if any(_gone(self._draft.world, each) for each in other.spec.after):
+                    raise Refused("it waits for another one that failed")
+                self._refuse_shared_folders((other.spec,))
+            except Refused:
+                left.append(number)
+            else:
+                self._again(other)
+                done.append(number)
+        return cmd.Retried(tuple(done), tuple(left))
+
+    def _again(self, job: Job) -> None:
+        self._add(ev.JobRetried(job.id))
+        self._touched[job.id] = None
+
+
+def job_of(world: World, number: int) -> Job:
+    """The job. Raises Refused."""
+    job = world.jobs.get(number)
+    if job is None:
+        raise Refused(f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
+    return job
+
+
+def unfinished(world: World, number: int) -> Job:
+    """The job. Raises Refused where it is finished, too."""
+    job = job_of(world, number)
+    if job.finished:
+        raise Refused(f"job {number} is {job.outcome} already: hpcdl show {number}", "finished")
+    return job
+
+
+def doubts_of(world: World, spec: JobSpec) -> tuple[str, ...]:
+    """Why none of the nodes that are known could run such a job; () where some could, or no node is known."""
+    sizes = sorted((len(node.gpus) for node in world.nodes.values() if not node.lost and node.gpus), reverse=True)
+    if not sizes:
+        return ()
+    wide = sum(1 for size in sizes if any(number <= size for number in spec.gpus_counts or (spec.gpus_min,)))
+    if not wide:
+        many = count(spec.gpus_min, "GPU")
+        return (f"it needs {many} on a node, and the largest has {sizes[0]}: it waits for a larger one (hpcdl nodes)",)
+    if wide < spec.nodes:
+        many = f"{count(spec.nodes, 'node')} with {count(spec.gpus_min, 'GPU')} each"
+        have = f"{wide} {'has' if wide == 1 else 'have'} so many"
+        return (f"it needs {many}, and {have}: it waits for more nodes (hpcdl nodes)",)
+    return ()
+
+
+def _gone(world: World, number: int) -> bool:
+    before = world.jobs.get(number)
+    return before is not None and before.outcome in (JobState.FAILED, JobState.CANCELLED)
+
+
+def _cancelled_with(world: World, number: int) -> list[int]:
+    """Those that were cancelled because they waited for it, directly or not, in the order of their ids."""
+    gone = {number}
+    found = []
+    for job in world.jobs.values():  # whom a job waits for has a lower id
+        if job.id > number and job.outcome is JobState.CANCELLED and not job.cancelling:
+            if not gone.isdisjoint(job.spec.after):
+                gone.add(job.id)
+                found.append(job.id)
+    return found
+
+
+def _all_before(world: World, after: Iterable[int]) -> set[int]:
+    """These jobs, and those that they wait for in turn."""
+    found, more = set[int](), list(after)
+    while more:
+        job = world.jobs.get(more.pop())
+        if job is not None and job.id not in found:
+            found.add(job.id)
+            more += job.spec.after
+    return found
+
+
+def _specs(entry: Entry, numbers: range) -> Sequence[JobSpec]:
+    """Of an entry's jobs, as far as anything can be wrong with them that is right with the template."""
+    spec, array = entry.spec, entry.array
+    if array is None or (spec.checkpoint_dir is None and not named(spec.command[:1])):
+        return (spec,)
+    try:
+        return expand(spec, array, numbers[0])
+    except ValueError as error:
+        raise Refused(str(error), "array") from None
