@@ -25,6 +25,7 @@ from hpcdl.core.model import Cause
 from hpcdl.gpu import GpuSource
 from hpcdl.wire.messages import (
     ByeMessage,
+    DrillMessage,
     ForgetMessage,
     HeartbeatMessage,
     HelloMessage,
@@ -268,6 +269,12 @@ class Agent:
         part = Part(self._site, (message.request.job, message.request.incarnation), message, None)
         self._live(part)
         self._obey_known(part)
+
+    def drill(self, message: DrillMessage) -> None:
+        """See `Caller`."""
+        part = self.parts.get((message.job, message.incarnation))
+        if part is not None:
+            part.drill(message)
 
     def forget(self, message: ForgetMessage) -> None:
         """See `Caller`."""

@@ -17,6 +17,7 @@ from hpcdl.wire.messages import (
     MAX_MESSAGE,
     BadMessage,
     ByeMessage,
+    DrillMessage,
     ForgetMessage,
     HeartbeatMessage,
     HelloMessage,
@@ -73,6 +74,9 @@ class Caller(Protocol):
 
     def carry_out(self, message: RequestMessage) -> None:
         """A request that is in the log."""
+
+    def drill(self, message: DrillMessage) -> None:
+        """What trains of an incarnation is to be killed on purpose."""
 
     def forget(self, message: ForgetMessage) -> None:
         """An incarnation that the daemon has recorded as ended."""
@@ -221,6 +225,8 @@ class Connection:
                     taken.put_nowait(message)
                 case RecordedMessage():
                     caller.reports.recorded(message.number)
+                case DrillMessage():
+                    caller.drill(message)
                 case ForgetMessage():
                     caller.forget(message)
                 case ByeMessage():

@@ -23,7 +23,7 @@ from hpcdl.agent.supervisorlink import SupervisorLink
 from hpcdl.agent.translate import Names, Progress, event_of, exit_of
 from hpcdl.core import events as ev
 from hpcdl.core.model import Cause
-from hpcdl.wire.messages import RequestMessage, TrainerLine
+from hpcdl.wire.messages import DrillMessage, RequestMessage, TrainerLine
 from hpcdl.wire.private import NotPrivate
 
 log = logging.getLogger("hpcdl.agent")
@@ -125,6 +125,12 @@ class Part:
             self._ask(kind, grace_s, by="agent")
         else:
             self._ask(kind, grace_s)
+
+    def drill(self, message: DrillMessage) -> None:
+        """Its trainer is to be killed on purpose; once, though the supervisor may hear of it again."""
+        if self.stage is Stage.FOLLOWED:
+            body = {"saving": message.saving, "after_s": message.after_s, "within_s": message.within_s}
+            self._ask("drill", None, id=message.id, **body)
 
     async def kill(self) -> None:
         """Nothing of it may stay on a node that is not ours: its supervisor, with which its trainer goes."""

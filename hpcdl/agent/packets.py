@@ -174,8 +174,18 @@ class Leave:
     grace_s: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """Kill what trains here, `after_s` seconds into the next save, or at once; forgotten after `within_s` seconds."""
+
+    id: str
+    saving: bool
+    after_s: float
+    within_s: float
+
+
 FromRank = Gate | Opened | Join | Ready | Reformed | Broken | Progress | Saving | Saved | SaveFailed | Done
-FromAgent = Open | Rescale | Leave | Suspend | End
+FromAgent = Open | Rescale | Leave | Suspend | End | Drill
 Packet = Attach | Hello | FromRank | FromAgent
 
 
@@ -320,4 +330,7 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Packet]] = {
     "leave": lambda body: Leave(_seconds_or_none(body, "grace_s")),
     "suspend": lambda body: Suspend(_seconds_or_none(body, "grace_s"), _suspender(body)),
     "end": lambda body: End(_seconds_or_none(body, "grace_s")),
+    "drill": lambda body: Drill(
+        _text(body, "id"), _flag(body, "saving"), _seconds(body, "after_s"), _seconds(body, "within_s")
+    ),
 }

@@ -17,6 +17,7 @@ from hpcdl.agent.claim import Stale, write_claim
 from hpcdl.agent.clients import RETRY_S, Clients, Refusal
 from hpcdl.agent.clock import Clock
 from hpcdl.agent.closing import Closing, describe
+from hpcdl.agent.drill import Drill
 from hpcdl.agent.escalation import ABSENCE, END, LEAVE, SUSPEND
 from hpcdl.agent.memberships import Memberships
 from hpcdl.agent.output import Log, Output, ProgressReader, last_line, printable
@@ -56,6 +57,7 @@ class Supervisor:
         self._clients = Clients(self._selector, listener, self._clock, records.packets, self, self._note)
         self._trainer = Trainer(start.tag)
         self._closing = Closing(start, self._trainer, self._record, self._clients.send, self._clock.now())
+        self._drill = Drill(self._trainer, self._record)
         self._memberships = Memberships(start, self._trainer, self._record, self._clients.send)
         me = os.getpid()
         self._record("supervisor", pid=me, start=processes.start_ticks(me))
@@ -94,8 +96,8 @@ class Supervisor:
     def _timeout(self) -> float:
         if self._closing.ended_by or self._trainer.status is not None or self._exited_at is not None:
             return FAST_TICK_S
-        due = self._clients.next_due
-        return TICK_S if due is None else min(TICK_S, max(0.0, due - self._clock.now()))
+        dues = [due for due in (self._clients.next_due, self._drill.due) if due is not None]
+        return min([TICK_S, *(max(0.0, due - self._clock.now()) for due in dues)])
 
     def _guarded(self, act: Callable[[], None]) -> None:
         # An error of ours in one packet or one look must not cost the job its trainer.
@@ -117,6 +119,7 @@ class Supervisor:
 
     def _supervise(self, now: float) -> None:
         running = self._trainer.status is None
+        self._drill.look(now)
         self._trainer.reap()
         if running and self._trainer.status is not None:
             self._ended_by = self._closing.ended_by
@@ -225,6 +228,9 @@ class Supervisor:
         if self._trainer.status is not None:
             return
         now = self._clock.now()
+        if isinstance(packet, packets.Drill):
+            self._drill.order(packet, now)
+            return
         if isinstance(packet, packets.Rescale):
             self._memberships.tell(packet, now)
             return
@@ -234,6 +240,7 @@ class Supervisor:
         elif isinstance(packet, packets.Leave):
             self._closing.request(LEAVE, "", grace_s, now, self._memberships.told)
         else:
+            self._drill.forget()
             self._closing.request(END, "", grace_s, now)
 
     def on_attach(self, packet: Attach, connection: Connection) -> Rank:
@@ -283,12 +290,15 @@ class Supervisor:
                     self._memberships.trained(self._clock.now())
                     self._on_progress(packet)
             case packets.Saving():
+                self._reached(packet.step)
+                self._drill.saving(self._clock.now())
                 rank.saving = True
                 self._closing.heard = True
             case packets.Saved():
                 self._on_saved(rank, packet)
             case packets.SaveFailed():
                 rank.saving = False
+                self._drill.saved()
                 self._save_failed, self._save_errno = True, packet.errno
                 self._record("save_failed", step=packet.step, errno=packet.errno, why=packet.why)
             case packets.Done():
@@ -302,6 +312,7 @@ class Supervisor:
             self._note(f"ignored: a save of incarnation {packet.incarnation}, membership {packet.membership}")
             return
         self._closing.heard = True
+        self._drill.saved()
         if not writes:
             return  # what others saved is theirs
         self._save_failed, self._save_errno = False, None
@@ -336,6 +347,7 @@ class Supervisor:
             ended_by=self._ended_by,
             oom=oom,
             stale=stale,
+            drill=self._drill.killed and code != 0,
             save_failed=self._save_failed,
             save_errno=self._save_errno,
             done=self._done,
@@ -349,7 +361,7 @@ class Supervisor:
         if outofmemory.in_output(tail):
             return True, last_line(tail, outofmemory.TEXTS)
         # The kernel's counter may speak of a neighbour: it counts only for who was killed, and not by us.
-        return killed and not self._closing.killed and self._oom_kills.grew(), ""
+        return killed and not (self._closing.killed or self._drill.killed) and self._oom_kills.grew(), ""
 
 
 def main(argv: list[str]) -> int:

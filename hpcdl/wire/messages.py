@@ -115,6 +115,19 @@ class ForgetMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class DrillMessage:
+    """Daemon: kill what trains of this incarnation on your node, `after_s` seconds into its next save (`saving`), or at
+    once. Not repeated, and forgotten after `within_s` seconds."""
+
+    job: int
+    incarnation: int
+    id: str
+    saving: bool
+    after_s: float
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerLine:
     """A trainer process for `hpcdl daemon status`."""
 
@@ -161,6 +174,7 @@ Message = (
     | ForgetMessage
     | HeartbeatMessage
     | LeavingMessage
+    | DrillMessage
     | ByeMessage
 )
 
@@ -175,6 +189,7 @@ _TYPES: dict[str, type[Any]] = {
     "forget": ForgetMessage,
     "heartbeat": HeartbeatMessage,
     "leaving": LeavingMessage,
+    "drill": DrillMessage,
     "bye": ByeMessage,
 }
 _NAMES = {kind: name for name, kind in _TYPES.items()}

@@ -40,6 +40,7 @@ print("bye")
         "ended_by": None,
         "oom": False,
         "stale": False,
+        "drill": False,
         "save_failed": False,
         "save_errno": None,
         "done": True,
