@@ -202,7 +202,7 @@ def test_only_a_failure_of_its_own_spoils_warm_starts() -> None:
     ("events", "state"),
     [
         ((), JobState.QUEUED),
-        ((ev.JobHeld(1),), JobState.SUSPENDED),
+        ((ev.JobHeld(1),), JobState.QUEUED),
         ((ev.StartRequested(1, 1, NODES, None),), JobState.QUEUED),
         ((ev.StartRequested(1, 1, NODES, PLACEMENT),), JobState.STARTING),
         (

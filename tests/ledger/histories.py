@@ -1,6 +1,7 @@
 """Legal histories of every kind of event, made from a list of numbers."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hpcdl.core import events as ev
 from hpcdl.core import pilotevents as pe
@@ -25,6 +26,12 @@ def candidates(world: World) -> Iterator[ev.Event]:
     yield ev.ObjectiveChosen("jct")
     yield ev.TroubleSeen("policy marble", "failed")
     yield ev.JobSubmitted(world.next_job, SPEC if world.next_job % 2 else ELASTIC, f"r{world.next_job % 4}")
+    swept = replace(SPEC, command=("train", "{lr}", "{index}"))
+    yield ev.ArraySubmitted(
+        world.next_job, swept, f"r{world.next_job % 4}", ((1, 3, 2),), (("lr", ("0.1", "\udcff")),), 2, True
+    )
+    for job in world.jobs:
+        yield ev.JobRetried(job)
     one = Placement((Share("n1", (0, 1)),))
     two = Placement((Share("n1", (2,)), Share("n2", (0,))), Role.SECONDARY, "a layout")
     yield ev.PlanAdopted("marble", tuple(Target(job, one, "why") for job in world.active), tuple(world.active)[:1])
