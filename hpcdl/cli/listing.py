@@ -1,229 +1,85 @@
-"""`hpcdl ls`, `show`, `why` and `nodes`: what the daemon knows, as it is now."""
+"""`hpcdl ls`: jobs, nodes and GPUs as they are now, in columns that the user chooses."""
 
-import shlex
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
-from hpcdl.cli.output import Column, Output, Row, outputs, print_fields, print_ids, print_json, print_table, say
-from hpcdl.cli.rows import (
-    JOB_COLUMNS,
-    JOB_ID,
-    asked_text,
-    connect,
-    duration_text,
-    moment_text,
-    placement_text,
-    step_text,
-)
-from hpcdl.client import DaemonAway, path_with
-from hpcdl.core.units import count, fold_nodes
+from hpcdl.cli.lists import Jobs, List
+from hpcdl.cli.output import Output, outputs, print_ids, print_json, say
+from hpcdl.cli.rows import connect
+from hpcdl.cli.watching import Watch, repeat, watch_seconds
+from hpcdl.client import FOLLOW_S, PATIENCE_S, Client, DaemonAway
+from hpcdl.core.units import count
 from hpcdl.wire.spool import FOLDER, waiting
+
+LISTS = ("jobs", "nodes", "gpus")
 
 
 @click.command()
+@click.argument("what", required=False, metavar="[jobs|nodes|gpus]")
 @click.option("-a", "--all", "every", is_flag=True, help="Finished jobs too.")
-@click.argument("what", required=False, metavar="[jobs|nodes]")
+@click.option("-c", "--columns", metavar="NAME,…", help="These columns only, in this order; a wrong name lists them.")
+@click.option("-f", "--format", "form", default="default", metavar="NAME", help="default, long; of jobs also times, …")
+@click.option("-s", "--sort", metavar="COLUMN", help="Sort by a column; -COLUMN the other way round.")
+@click.option("--state", "states", multiple=True, metavar="STATE,…", help="Jobs in these states only.")
+@click.option("-u", "--user", metavar="NAME", help="Jobs of this user only.")
+@click.option("-n", "--name", metavar="GLOB", help="Jobs with such a name only: 'sweep-*'.")
+@click.option("--no-fold", is_flag=True, help="A line for each member of an array, and for each node.")
+@click.option(
+    "-w", "--watch", "every_s", is_flag=False, flag_value="2", metavar="[SECONDS]", callback=watch_seconds,
+    help="Again whenever it has changed, until Ctrl-C.",
+)  # fmt: skip
 @outputs
 @click.pass_context
-def ls(ctx: click.Context, every: bool, what: str | None, output: Output) -> None:
-    """List the jobs that are not finished, oldest first; `hpcdl ls nodes` lists the nodes.
+def ls(ctx: click.Context, /, what: str | None, output: Output, every_s: float | None, **chosen: Any) -> None:
+    """List the jobs that are not finished, oldest first; or the nodes, or the GPUs of all nodes.
 
     GPUS is what a job holds now, over what it asked for (1:4, at least 1 and at most 4; 4:, at least 4; 2x4, 4 on each
     of 2 nodes; 1:8x4, 4 on each of 1 to 8 nodes). STEP is the last one that was reported, so it may be a monitor
     interval (10 s) old. ETA is measured, so it needs half a minute of training, except for jobs with a profile.
     """
-    if what not in (None, "jobs"):
-        if what not in _LISTS:
-            names = ", ".join(("jobs", *_LISTS))
-            hint = f" (hpcdl show {what}?)" if what.isdigit() else ""
-            raise click.UsageError(f"{what!r} is nothing to list: {names}{hint}", ctx)
-        if every:
-            raise click.UsageError("--all is for jobs", ctx)
-        _LISTS[what](ctx, output)
-        return
-    try:
-        answer = connect(ctx).get(path_with("/v1/jobs", all=1 if every else None))
-    except DaemonAway as error:
-        raise DaemonAway(f"{error}{_spooled(ctx.find_root().obj)}") from None
-    rows = answer["jobs"]
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([row["id"] for row in rows])
-    elif rows:
-        print_table(JOB_COLUMNS, rows)
+    meant = ctx.meta.get("hpcdl.ls.what")
+    if meant is not None:
+        if what is not None:
+            raise click.UsageError(f"{meant!r} is no number of seconds", ctx)
+        what = meant
+    what = what or "jobs"
+    if what not in LISTS:
+        hint = f" (hpcdl show {what}?)" if what.isdigit() else ""
+        raise click.UsageError(f"{what!r} is nothing to list: {', '.join(LISTS)}{hint}", ctx)
+    if what == "jobs":
+        found: List = Jobs(ctx, **chosen)
     else:
-        say("no jobs: hpcdl submit -- COMMAND" if every else "no jobs (finished ones: hpcdl ls --all)")
+        from hpcdl.cli.machines import Machines
+
+        found = Machines(ctx, what, **chosen)
+    watch = None if every_s is None else Watch(every_s, output, f"hpcdl ls {what}")
+    client = connect(ctx, PATIENCE_S if watch is None else FOLLOW_S)
+    if watch is None:
+        _once(ctx, found, client, output)
+    else:
+        repeat(watch.every_s, lambda: watch.show(*found.watched(client, output)))
+
+
+def _once(ctx: click.Context, found: List, client: Client, output: Output) -> None:
+    try:
+        value = found.ask(client, output)
+    except DaemonAway as error:
+        raise DaemonAway(f"{error}{_spooled(ctx.find_root().obj) if isinstance(found, Jobs) else ''}") from None
+    if output is Output.JSON:
+        print_json(value)
+    elif output is Output.QUIET:
+        print_ids(found.ids(value))
+    else:
+        lines, note = found.lines(value)
+        if lines:
+            print("\n".join(lines))
+        if note:
+            say(note)
 
 
 def _spooled(home: Path) -> str:
     """What a next daemon would take in."""
     number = waiting(home)
     return f"; it takes in {count(number, 'submit')} spooled in {home / FOLDER}" if number else ""
-
-
-@click.command()
-@click.argument("job", type=JOB_ID)
-@outputs
-@click.pass_context
-def show(ctx: click.Context, job: int, output: Output) -> None:
-    """Show one job: what was asked, where it stands, its incarnations and its log files."""
-    answer = connect(ctx).get(f"/v1/jobs/{job}")
-    row = answer["job"]
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([row["id"]])
-    else:
-        from hpcdl.cli.logs import log_files
-
-        home: Path = ctx.find_root().obj
-        _print_job(row, row.get("log_files") or [str(file.path) for file in log_files(home, job)])
-
-
-def _print_job(row: Row, logs: list[str]) -> None:
-    spec: Row = row.get("spec") or {}
-    ending = ", ".join(str(row[key]) for key in ("cause", "detail") if row.get(key))
-    finished = row.get("finished_at") is not None
-    gpus = asked_text(row)
-    asked = (
-        f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}, grace {duration_text(spec.get('grace_s'))}, "
-        f"signal {spec.get('signal', '?')}"
-        + (f", rescale {row['rescale']}" if row.get("rescale", "restart") != "restart" else "")
-        + (f", weight {row['weight']:g}" if row.get("weight", 1.0) != 1.0 else "")
-    )
-    print_fields(
-        [
-            ("job", str(row["id"])),
-            ("name", str(row.get("name", ""))),
-            ("user", str(row.get("user") or "")),
-            ("state", str(row.get("state", "")) + (" (held: hpcdl resume lifts it)" if row.get("held") else "")),
-            ("reason", str(row.get("reason") or "")),
-            ("command", shlex.join(map(str, spec.get("command", ())))),
-            ("cwd", str(spec.get("cwd") or "")),
-            ("asked", asked),
-            ("after", " ".join(map(str, spec.get("after") or ()))),
-            ("profile", str(row.get("profile") or "")),
-            ("placement", f"{placement_text(row.get('placement'))} {row.get('role') or ''}".strip()),
-            ("step", step_text(row)),
-            ("saved step", "" if row.get("saved_step") is None else str(row["saved_step"])),
-            ("checkpoints", str(spec.get("checkpoint_dir") or "")),
-            ("ETA", "" if row.get("eta_s") is None else duration_text(row["eta_s"])),
-            ("submitted", moment_text(row.get("submitted_at"))),
-            ("started", moment_text(row.get("started_at"))),
-            ("finished", moment_text(row.get("finished_at"))),
-            ("waited", "" if row.get("wait_s") is None else duration_text(row["wait_s"])),
-            ("JCT", "" if row.get("jct_s") is None else duration_text(row["jct_s"])),
-            ("suspends", str(row.get("suspends") or "")),
-            ("failures", str(row.get("failures") or "")),
-            ("retries", f"{row.get('retries_used', 0)} of {spec['retries']}" if spec.get("retries") else ""),
-            ("ended by" if finished else "last ended by", ending),
-            ("exit code", str(row["exit_code"]) if finished and row.get("exit_code") is not None else ""),
-        ]
-    )
-    incarnations = [each for each in row.get("incarnations") or () if isinstance(each, dict)]
-    if incarnations:
-        print()
-        print_table(
-            (
-                Column("INCARNATION", lambda each: str(each.get("number", "")), right=True),
-                Column("STATE", lambda each: str(each.get("state", "")), coloured=True),
-                Column("NODES", lambda each: fold_nodes(each.get("nodes") or ()) or "-", shrinks=True),
-                Column("STARTED", lambda each: moment_text(each.get("started_at")) or "-"),
-                Column("TRAINS SINCE", lambda each: moment_text(each.get("ready_at")) or "-"),
-                Column("ASKED TO SUSPEND FOR", lambda each: _known(each.get("purpose"))),
-            ),
-            incarnations,
-        )
-    if logs:
-        print()
-        print_fields([("log", path) for path in logs])
-
-
-def _known(value: object) -> str:
-    return "-" if value is None else str(value)
-
-
-@click.command()
-@click.argument("job", type=JOB_ID)
-@outputs
-@click.pass_context
-def why(ctx: click.Context, job: int, output: Output) -> None:
-    """Say in words and numbers why a job is where it is."""
-    answer = connect(ctx).get(f"/v1/jobs/{job}/why")
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([answer["job"]])
-    else:
-        reason = f": {answer['reason']}" if answer.get("reason") else ""
-        print_fields([(f"job {answer['job']}", f"{answer['state']}{reason}")])
-        foreseen = answer.get("forecast") or {}
-        details = [*(answer.get("details") or ()), *([foreseen["text"]] if foreseen.get("text") else ())]
-        print_fields([(" ", str(detail)) for detail in details])
-
-
-@click.command()
-@outputs
-@click.pass_context
-def nodes(ctx: click.Context, output: Output) -> None:
-    """List the nodes, a line for each GPU: its state and the job that holds it."""
-    _list_nodes(ctx, output)
-
-
-def _list_nodes(ctx: click.Context, output: Output) -> None:
-    answer = connect(ctx).get("/v1/nodes")
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([node["name"] for node in answer["nodes"]])
-    elif answer["nodes"]:
-        lines = [{"of": node, "gpu": gpu} for node in answer["nodes"] for gpu in node.get("gpus") or [{}]]
-        print_table(_GPU_COLUMNS, lines)
-        away = [
-            str(node["name"])
-            for node in answer["nodes"]
-            if _node_state({"of": node}) == "away" and not node.get("leaving")
-        ]
-        if away:
-            say(
-                f"no agent is connected on {fold_nodes(away)}; trainers there go on for a while: hpcdl agent starts "
-                "one (hpcdl daemon start does where the daemon runs)"
-            )
-    else:
-        say("no nodes: an agent registers its node when it starts (hpcdl agent)")
-
-
-_LISTS: dict[str, Callable[[click.Context, Output], None]] = {"nodes": _list_nodes}
-"""What `hpcdl ls` lists beside jobs."""
-
-
-def _holder(line: Row) -> str:
-    holder = line["gpu"].get("holder")
-    return f"{holder['job']}.{holder['incarnation']}" if holder else "-"
-
-
-def _node_state(line: Row) -> str:
-    node = line["of"]
-    return "lost" if node.get("lost") else "connected" if node.get("connected") else "away"
-
-
-def _detail(line: Row) -> str:
-    """What is the matter with the GPU, and whether its node is drained, or when it goes."""
-    node = line["of"]
-    goes = "drained" if node.get("leaving") else f"goes {moment_text(node['until'])}" if node.get("until") else ""
-    of_node = ": ".join(str(each) for each in (goes, node.get("reason")) if each)
-    return "; ".join(str(each) for each in (line["gpu"].get("detail"), of_node) if each)
-
-
-_GPU_COLUMNS = (
-    Column("NODE", lambda line: str(line["of"]["name"])),
-    Column("AGENT", _node_state),
-    Column("GPU", lambda line: _known(line["gpu"].get("index")), right=True),
-    Column("STATE", lambda line: str(line["gpu"].get("state", "-"))),
-    Column("JOB", _holder, right=True),
-    Column("NAME", lambda line: str(line["gpu"].get("name", "")), shrinks=True),
-    Column("DETAIL", _detail, shrinks=True),
-)

@@ -206,23 +206,24 @@ def gone(viewer: ViewerFile) -> bool:
     return False
 
 
-def published(shared: Path) -> Iterator[Found]:
-    """Every viewer file that may be read, of all users who published some on this node; never raises OSError.
-
-    One that may not be read is no problem but its owner's wish, and left out.
-    """
+def users(shared: Path) -> list[int]:
+    """Whose daemons are told of on this node, by the names of their folders. Raises OSError but for no such folder."""
     try:
-        base = os.open(shared, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        names = os.listdir(shared)
     except FileNotFoundError:
-        return
-    except OSError as error:
-        yield Found(str(shared), None, None, f"{shared} cannot be listed: {error.strerror}")
-        return
+        return []
+    return sorted(int(match[1]) for name in names if (match := _FOLDER.fullmatch(name)))[:FOLDERS_LIMIT]
+
+
+def of_user(shared: Path, uid: int) -> Iterator[Found]:
+    """Every viewer file of this user that may be read; never raises OSError.
+
+    One that may not be read is no problem but its owner's wish, and left out. Nobody can speak for another: the folder,
+    the files and what they say must be of this uid. May hang where the user mounted a file system that does.
+    """
+    base = os.open(shared, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        device = os.fstat(base).st_dev
-        found = [match for name in _entries(base) if (match := _FOLDER.fullmatch(name))]
-        for match in sorted(found, key=lambda match: int(match[1]))[:FOLDERS_LIMIT]:
-            yield from _of_user(base, shared / match[0], int(match[1]), device)
+        yield from _of_user(base, folder_of(shared, uid), uid, os.fstat(base).st_dev)
     finally:
         os.close(base)
 

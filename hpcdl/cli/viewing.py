@@ -1,0 +1,380 @@
+"""Looking at daemons of other users: finds their viewer files, asks each daemon, and believes nothing of it blindly.
+
+Whoever looks may be root, and whoever answers may be hostile: each daemon has its own few seconds and megabytes, what
+is not of the form that an answer has is left out, and one that fails is a line among the problems.
+"""
+
+import glob
+import json
+import math
+import os
+import pwd
+import queue
+import socket
+import ssl
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcdl.wire import viewer as files
+from hpcdl.wire.tls import client_context
+from hpcdl.wire.viewer import Found, ViewerFile
+
+ASK_S = 5.0
+"""Seconds for one daemon: the handshake and its answers."""
+PLACE_S = 2 * ASK_S
+"""Seconds for one home, or for all daemons of one user on the node."""
+ANSWER_LIMIT = 16 << 20  # bytes of one answer
+HEAD_LIMIT = 64 << 10
+ROWS_LIMIT = 100_000
+AT_ONCE = 16
+LIST_LIMIT = 1 << 20  # bytes of a list of homes
+
+Json = dict[str, Any]
+
+
+class NotShown(Exception):
+    """This daemon cannot be shown; one line says why."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """Daemons as `hpcdl ls --all-users --json` has them, and a line for each that could not be asked."""
+
+    daemons: list[Json] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def on_node(shared: Path) -> Seen:
+    """Those on this node whose viewer files may be read."""
+    try:
+        uids = files.users(shared)
+    except OSError as error:
+        return Seen([], [f"{shared} cannot be listed: {error.strerror}"])
+    return _look([(f"uid {uid}", lambda uid=uid: files.of_user(shared, uid)) for uid in uids])  # type: ignore[misc]
+
+
+def in_homes(given: Iterable[str]) -> Seen:
+    """Those of these homes: folders of a daemon, of such folders, or of users' homes; patterns; lists of all these."""
+    problems: list[str] = []
+    homes = dict.fromkeys(_homes(given, problems))
+    seen = _look([(str(home), lambda home=home: files.in_home(home)) for home in homes])  # type: ignore[misc]
+    return Seen(seen.daemons, problems + seen.problems)
+
+
+# --- which ------------------------------------------------------------------------------------------------------------
+
+_OF_A_HOME = (files.NAME, "access.json", "ledger.sqlite")
+
+
+def _homes(given: Iterable[str], problems: list[str], listed: bool = False) -> Iterator[Path]:
+    for text in given:
+        path = Path(text).expanduser() if text.startswith("~") else Path(text)
+        if not os.path.lexists(path) and glob.has_magic(text):
+            yield from (home for match in sorted(glob.glob(str(path))) for home in _in_folder(Path(match)))
+        elif path.is_dir():
+            yield from _in_folder(path)
+        elif path.is_file() and not listed:
+            yield from _homes(_lines(path, problems), problems, listed=True)
+        else:
+            problems.append(f"{path}: there is no such folder{'' if listed else ' or list of folders'}")
+
+
+def _in_folder(path: Path) -> Iterator[Path]:
+    if any(os.path.lexists(path / name) for name in _OF_A_HOME):
+        yield path
+        return
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return
+    for each in (below for name in names for below in (path / name, path / name / ".hpcdl")):
+        if os.path.lexists(each / files.NAME):
+            yield each
+
+
+def _lines(path: Path, problems: list[str]) -> list[str]:
+    """What a list names, a line each; # begins a comment."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(file, "rb") as opened:
+            info = os.fstat(file)
+            if not stat.S_ISREG(info.st_mode) or info.st_size > LIST_LIMIT:
+                raise OSError(0, f"it is no list of at most {LIST_LIMIT >> 20} MiB")
+            text = opened.read(LIST_LIMIT).decode("utf-8", "surrogateescape")
+    except OSError as error:
+        problems.append(f"{path}: {error.strerror}")
+        return []
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#") and "\0" not in line]
+
+
+# --- all of them at once ----------------------------------------------------------------------------------------------
+
+Find = Callable[[], Iterable[Found]]
+
+
+def _look(places: list[tuple[str, Find]]) -> Seen:
+    """Every place in a thread of its own, AT_ONCE at a time; one that hangs is left behind, and nobody waits for it."""
+    seen, known = Seen(), set[tuple[int, str]]()
+    told: queue.SimpleQueue[tuple[int, Json | str | None]] = queue.SimpleQueue()
+    waiting = list(enumerate(places))[::-1]
+    running: dict[int, float] = {}
+    while waiting or running:
+        while waiting and len(running) < AT_ONCE:
+            number, (_, find) = waiting.pop()
+            running[number] = time.monotonic() + PLACE_S
+            threading.Thread(target=_visit, args=(number, find, told), daemon=True).start()
+        try:
+            number, what = told.get(timeout=max(0.0, min(running.values()) - time.monotonic()) + 0.01)
+        except queue.Empty:
+            for number in [each for each, end in running.items() if end <= time.monotonic()]:
+                del running[number]
+                seen.problems.append(f"{places[number][0]}: no answer within {PLACE_S:g} s")
+            continue
+        if number not in running:
+            continue  # too late
+        if what is None:
+            del running[number]
+        elif isinstance(what, str):
+            seen.problems.append(what)
+        elif (key := (what["uid"], what["instance"])) not in known:
+            known.add(key)
+            seen.daemons.append(what)
+    seen.daemons.sort(key=lambda each: (each["user"], each["home"]))
+    return seen
+
+
+def _visit(number: int, find: Find, told: "queue.SimpleQueue[tuple[int, Json | str | None]]") -> None:
+    try:
+        for found in find():
+            told.put((number, _of(found)))
+    except Exception as error:  # of one place; the others must be told all the same
+        told.put((number, f"it could not be looked at: {type(error).__name__}"))
+    finally:
+        told.put((number, None))
+
+
+def _of(found: Found) -> Json | str:
+    """The daemon's row, or what is the matter with it."""
+    viewer = found.viewer
+    if viewer is None or found.uid is None:
+        return found.problem
+    whose = f"{_user(found.uid)}, {viewer.home}"
+    try:
+        return _ask(viewer, found.uid)
+    except TimeoutError:
+        return f"{whose}: the daemon (pid {viewer.pid}) does not answer within {ASK_S:g} s"
+    except ConnectionRefusedError:
+        return f"{whose}: nothing listens on {viewer.address}:{viewer.port} any more: {found.path} is stale"
+    except ssl.SSLError:
+        return f"{whose}: what listens on {viewer.address}:{viewer.port} is not the daemon: {found.path} is stale"
+    except OSError as error:
+        return f"{whose}: {error.strerror or error}"
+    except NotShown as error:
+        return f"{whose}: {error}"
+
+
+# --- one of them ------------------------------------------------------------------------------------------------------
+
+
+def _ask(viewer: ViewerFile, uid: int) -> Json:
+    """Raises NotShown and OSError."""
+    if files.gone(viewer):
+        raise NotShown(f"the daemon (pid {viewer.pid}) is gone, and left its viewer file")
+    here = os.uname().nodename
+    if viewer.node != here and viewer.address in ("127.0.0.1", "::1"):
+        raise NotShown(f"the daemon listens on {viewer.node} alone: run this there")
+    end = time.monotonic() + ASK_S
+    with _Connection(viewer, end) as connection:
+        status, jobs, nodes = (connection.get(f"/v1/{name}") for name in ("status", "jobs", "nodes"))
+    return _row(viewer, uid, status, jobs, nodes)
+
+
+class _Connection:
+    """HTTP to the one whose certificate the file holds, until a moment."""
+
+    def __init__(self, viewer: ViewerFile, end: float) -> None:
+        self._end = end
+        self._token = viewer.token
+        self._rest = bytearray()
+        plain = socket.create_connection((viewer.address, viewer.port), timeout=self._left())
+        try:
+            plain.settimeout(self._left())
+            self._socket = client_context(viewer.certificate).wrap_socket(plain)
+        except BaseException:
+            plain.close()
+            raise
+
+    def __enter__(self) -> "_Connection":
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._socket.close()
+
+    def _left(self) -> float:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def get(self, path: str) -> Json:
+        """The answer's JSON object. Raises NotShown and OSError."""
+        self._socket.settimeout(self._left())
+        head = f"GET {path} HTTP/1.1\r\nHost: hpcdl\r\nAuthorization: Bearer {self._token}\r\n\r\n"
+        self._socket.sendall(head.encode("ascii"))
+        while b"\r\n\r\n" not in self._rest:
+            self._more(HEAD_LIMIT)
+        told, _, self._rest = self._rest.partition(b"\r\n\r\n")
+        first, *lines = bytes(told).split(b"\r\n")
+        status = first.split(b" ")[1:2]
+        lengths = [line.partition(b":")[2].strip() for line in lines if line.lower().startswith(b"content-length:")]
+        if not first.startswith(b"HTTP/1.1 ") or len(lengths) != 1 or not lengths[0].isdigit() or len(lengths[0]) > 12:
+            raise NotShown("its answer is none of hpcdl's")
+        length = int(lengths[0])
+        if length > ANSWER_LIMIT:
+            raise NotShown(f"its answer is over {ANSWER_LIMIT >> 20} MiB")
+        while len(self._rest) < length:
+            self._more(ANSWER_LIMIT + HEAD_LIMIT)
+        content, self._rest = bytes(self._rest[:length]), self._rest[length:]
+        if status != [b"200"]:
+            raise NotShown(f"it answers with status {status[0][:3].decode('ascii', 'replace') if status else '?'}")
+        try:
+            answer = json.loads(content)
+        except (ValueError, RecursionError):
+            raise NotShown("its answer is not JSON") from None
+        if not isinstance(answer, dict):
+            raise NotShown("its answer is no JSON object")
+        return answer
+
+    def _more(self, limit: int) -> None:
+        self._socket.settimeout(self._left())
+        piece = self._socket.recv(1 << 18)
+        if not piece:
+            raise NotShown("it ended in the middle of its answer")
+        self._rest += piece
+        if len(self._rest) > limit:
+            raise NotShown(f"its answer is over {limit >> 10} KiB")
+
+
+# --- what is believed -------------------------------------------------------------------------------------------------
+
+TEXT_LIMIT = 256
+
+
+def _text(value: object) -> str | None:
+    return value[:TEXT_LIMIT] if isinstance(value, str) else None
+
+
+def _number(value: object) -> int | float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1e15 < value < 1e15:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _seconds(value: object) -> int | float | None:
+    number = _number(value)
+    return None if number is None or number < 0 else number
+
+
+def _truth(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _indices(value: object) -> dict[str, list[int]] | None:
+    """A placement: GPUs by node."""
+    if not isinstance(value, dict) or len(value) > 10_000:
+        return None
+    return {
+        name[:TEXT_LIMIT]: [each for each in gpus if type(each) is int][:1024]
+        for name, gpus in value.items()
+        if isinstance(gpus, list)
+    }
+
+
+def _holder(value: object) -> dict[str, int] | None:
+    if isinstance(value, dict) and type(value.get("job")) is int and type(value.get("incarnation")) is int:
+        return {"job": value["job"], "incarnation": value["incarnation"]}
+    return None
+
+
+Form = Mapping[str, Callable[[object], Any]]
+
+_JOB: Form = {
+    **dict.fromkeys(("name", "user", "state", "role", "cause"), _text),
+    **dict.fromkeys(("id", "gpus_min", "gpus_max", "nodes", "nodes_max", "gpus", "incarnation"), _number),
+    **dict.fromkeys(("step", "total", "submitted_at", "started_at", "finished_at", "wait_s", "jct_s"), _number),
+    **dict.fromkeys(("suspends", "failures", "retries_used", "exit_code", "weight"), _number),
+    "eta_s": _seconds,
+    "placement": _indices,
+    "held": _truth,
+}
+_GPU: Form = {
+    **dict.fromkeys(("name", "state"), _text),
+    **dict.fromkeys(("index", "memory_mib", "util", "used_mib", "power_w"), _number),
+    "holder": _holder,
+}
+_NODE: Form = {
+    **dict.fromkeys(("name", "allocation"), _text),
+    **dict.fromkeys(("until", "cpus", "memory_mib"), _number),
+    **dict.fromkeys(("connected", "lost", "leaving", "emulated"), _truth),
+    "gpus": lambda value: _rows(value, _GPU),
+}
+_DAEMON: Form = {
+    **dict.fromkeys(("host", "version", "policy", "objective"), _text),
+    **dict.fromkeys(("since_s", "cpu_s"), _seconds),
+    "stopping": _truth,
+}
+
+
+def _only(row: Mapping[str, Any], form: Form) -> Json:
+    return {name: believed(row[name]) for name, believed in form.items() if name in row}
+
+
+def _rows(value: object, form: Form) -> list[Json]:
+    if not isinstance(value, list):
+        return []
+    return [_only(row, form) for row in value[:ROWS_LIMIT] if isinstance(row, dict)]
+
+
+def _row(viewer: ViewerFile, uid: int, status: Json, jobs: Json, nodes: Json) -> Json:
+    """One daemon. Its user is who owns the file, and nothing that it says."""
+    daemon = status.get("daemon")
+    if not isinstance(daemon, dict):
+        raise NotShown("its answer is none of hpcdl's")
+    states = status.get("jobs")
+    found = _rows(nodes.get("nodes"), _NODE)
+    cards = [gpu for node in found for gpu in node.get("gpus") or ()]
+    utils = [gpu["util"] for gpu in cards if gpu.get("util") is not None]
+    about: Json = {**dict.fromkeys(_DAEMON), **_only(daemon, _DAEMON)}
+    up_s, cpu_s = about["since_s"], about.pop("cpu_s")
+    return {
+        "user": _user(uid),
+        "uid": uid,
+        "instance": viewer.instance,
+        "pid": viewer.pid,
+        "home": viewer.home,
+        **about,
+        "states": {
+            str(name)[:32]: number
+            for name, number in (states.items() if isinstance(states, dict) else ())
+            if type(number) is int
+        },
+        "gpus_held": sum(1 for gpu in cards if gpu.get("holder")),
+        "gpus": len(cards),
+        "gpu_util": round(sum(utils) / len(utils), 1) if utils else None,
+        "daemon_cpu": round(100 * cpu_s / up_s, 2) if cpu_s is not None and up_s else None,
+        "jobs": _rows(jobs.get("jobs"), _JOB),
+        "nodes": found,
+    }
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
