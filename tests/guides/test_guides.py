@@ -8,9 +8,7 @@ import pytest
 from tests.guides.session import Command, File, matches, shell, steps
 
 ROOT = Path(__file__).parents[2]
-GUIDES = sorted(
-    [*(ROOT / "docs").glob("*guide.md"), *(path for path in [ROOT / "docs" / "operations.md"] if path.exists())]
-)
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*guide.md"))]
 TYPING_S = 300
 """A guide waits for real trainers."""
 
