@@ -9,19 +9,24 @@ from typing import Any
 
 from hpcdl.core import events as ev
 from hpcdl.core import pilotevents as pe
+from hpcdl.core.careevents import GpuFaulted, StallOver
 from hpcdl.core.commands import BatchSeen, Command, Refused, Tick
 from hpcdl.core.intake import Intake, Settings
 from hpcdl.core.journal import Journal, JournalError, Request
 from hpcdl.core.leaving import due
 from hpcdl.core.lifecycle import Draft, Touched
 from hpcdl.core.model import Target, World
+from hpcdl.core.noticeevents import NOTICE_EVENTS
 from hpcdl.core.pilot import Hole
 from hpcdl.core.plan import BadPlan, Plan, Profiles, Reasons, Targets, View, check
 from hpcdl.core.policy import PilotPolicy, Policies
 from hpcdl.core.reconcile import reconcile
 from hpcdl.core.views import Views
 
-_DECIDES_NOTHING = (ev.Progressed, ev.ReportsSeen, ev.Noted, ev.TroubleSeen, ev.TrainerReady, ev.Started, ev.Saved)
+_DECIDES_NOTHING = (
+    ev.Progressed, ev.ReportsSeen, ev.Noted, ev.TroubleSeen, ev.TrainerReady, ev.Started, ev.Saved,
+    GpuFaulted, StallOver, *NOTICE_EVENTS,
+)  # fmt: skip
 _PLANNED = (ev.Reformed, ev.GpusFreed)
 """What the last plan was waiting for: it only has to be carried on. An incarnation that ends is another event."""
 

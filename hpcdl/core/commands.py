@@ -292,8 +292,8 @@ class Tick:
 
 
 Command = (
-    Submit | Retry | Hold | Release | Cancel | ChoosePolicy | ChooseObjective | Stop | Hello | Inventory | AgentReport | Taken
-    | AgentGone | NodeGone | Drain | BatchSeen | PilotTaken | PilotNotTaken | CancelPilot | Trouble | Tick
+    Submit | Retry | Hold | Release | Cancel | ChoosePolicy | ChooseObjective | Stop | Hello | Inventory | AgentReport
+    | Taken | AgentGone | NodeGone | Drain | BatchSeen | PilotTaken | PilotNotTaken | CancelPilot | Trouble | Tick
     | Preempt | Drilled | Avoid | Lift | NoticesTaken | NoticesNotTaken | RetryNotices | DropNotice
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from hpcdl.core.events import Event, IncarnationEnded, JobEnded, LeftBehind
 from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, JobState, Part, World
+from hpcdl.core.notice import POISON
 from hpcdl.core.transitions import FAILURES
 
 OUTSIDE_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU"})
@@ -144,6 +145,8 @@ def _how(part: Part) -> str:
 def _incarnation_ended(job: Job, incarnation: Incarnation, now: float, rules: Rules) -> IncarnationEnded:
     cause, detail = cause_of(job, incarnation)
     codes = [part.code for part in incarnation.training if part.code and not part.leaving]
+    if cause is Cause.STALLED:
+        codes = []  # how it went when it was told to is no news: it hung
     event = IncarnationEnded(
         job.id,
         incarnation.number,
@@ -173,8 +176,8 @@ def _final(job: Job, ended: IncarnationEnded, again: int, rules: Rules) -> tuple
         return JobState.FAILED, f"{ended.detail}{spent}"
     if ended.cause not in FAILURES:
         return None, ""
-    own = ended.cause in (Cause.USER_ERROR, Cause.OUT_OF_MEMORY)
+    own = ended.cause in (Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.STALLED)
     if again >= (rules.poison_limit if own else rules.poison_limit_infrastructure):
         where = "" if ended.reached is None else f" at step {ended.reached}"
-        return JobState.FAILED, f"poison guard: {again} times the same{where}: {ended.detail}"
+        return JobState.FAILED, f"{POISON}: {again} times the same{where}: {ended.detail}"
     return None, ""

@@ -432,8 +432,8 @@ class TroubleSeen(Event):
 
 
 # A ledger has events of pilots, notices and faults too: whoever can decode the ones above can decode those.
-import hpcdl.core.pilotevents  # noqa: E402, F401, I001
-import hpcdl.core.careevents  # noqa: E402, F401
+import hpcdl.core.pilotevents  # noqa: E402, I001
+import hpcdl.core.careevents  # noqa: E402
 import hpcdl.core.noticeevents  # noqa: E402, F401
 
 

@@ -23,6 +23,7 @@ class Cause(StrEnum):
     PREEMPTED = "preempted"
     WALLTIME = "walltime"
     NODE_LOST = "node lost"
+    STALLED = "stalled"
     INFRASTRUCTURE = "infrastructure"
     OUT_OF_MEMORY = "out of memory"
     USER_ERROR = "user error"
@@ -146,6 +147,9 @@ class Incarnation:
     plan says. `placed_at`: when `placement` last
     changed.
 
+    `stalled_at`: since when nothing of it moved, None where it does; `stalled_what`: of which kind the progress is that
+    is missing; `stalled_restart`: it is to be started again.
+
     `membership`: the newest numbered set of nodes that its ranks were told to form, 0 before the first one; `members`:
     those nodes, in the order of their ranks: the first has the writer. `formed`: the members that its ranks formed
     last: they have the state of the training. `rescale_at`: when they were told, None while they train. `broken_at`: a
@@ -185,6 +189,9 @@ class Incarnation:
     saved_step: int | None = None
     saved_final: bool = False
     preempt: bool = False
+    stalled_at: float | None = None
+    stalled_what: str = ""
+    stalled_restart: bool = False
     ending_detail: str = ""
 
     @property

@@ -6,10 +6,9 @@ from functools import singledispatchmethod
 from typing import Any
 
 from hpcdl.core import careevents as ce
-from hpcdl.core import caring
+from hpcdl.core import caring, noticing
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
-from hpcdl.core import noticeevents as ne
 from hpcdl.core import pilotevents as pe
 from hpcdl.core.batching import polled
 from hpcdl.core.commands import Refused
@@ -18,7 +17,6 @@ from hpcdl.core.journal import Request
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Job, JobState, World
 from hpcdl.core.notice import NoticeRules
-from hpcdl.core.noticing import NOTICED, due
 from hpcdl.core.pilot import BY_USER, Pilot
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies, UnknownPolicy
@@ -38,8 +36,9 @@ class Settings:
 
     `agent_lease_s`: seconds after which an agent without a daemon ends its trainers. Another `lease_margin_s` seconds
     later, and the longest grace of its jobs, its node is concluded to be lost. A node whose end is known is left
-    `leave_margin_s` before it, and as long before that as the slowest save there takes. `stall_s`: see `stalls.limit_s`.
-    A GPU with a fault is avoided for `avoid_s`, and one on which `avoid_failures` starts of several jobs fail in a row.
+    `leave_margin_s` before it, and as long before that as the slowest save there takes. `stall_s`: see
+    `stalls.limit_s`. A GPU with a fault is avoided for `avoid_s`, and one on which `avoid_failures` starts of several
+    jobs fail in a row.
     """
 
     agent_lease_s: float = 600.0
@@ -107,22 +106,20 @@ class Intake:
 
     def _add(self, event: ev.Event, at: float | None = None) -> Iterable[int]:
         near = self.draft.add(event, self.now if at is None else at)
-        if isinstance(event, NOTICED):
+        if isinstance(event, noticing.NOTICED):
             self._follow(event)
         return near
 
     def _follow(self, event: ev.Event) -> None:
         """Adds what follows from the event at once: whom it is told, and what is avoided and left because of it."""
-        for notice in due(self.draft.world, event, self.now, self._settings.notices):
+        for notice in noticing.due(self.draft.world, event, self.now, self._settings.notices):
             self.draft.add(notice, self.now)
         if isinstance(event, ce.GpuAvoided):
             for preempt in list(caring.moved(self.draft.world, event)):
                 self._add(preempt)
         elif isinstance(event, ev.IncarnationEnded):
             settings = self._settings
-            for found in caring.suspected(
-                self.draft.world, event, self.now, settings.avoid_failures, settings.avoid_s
-            ):
+            for found in caring.suspected(self.draft.world, event, self.now, settings.avoid_failures, settings.avoid_s):
                 self._add(found)
 
     @singledispatchmethod
@@ -288,12 +285,8 @@ class Intake:
             self._add(ev.NodeLeaves(command.node, command.until, command.now, command.reason))
 
     @_take.register
-    def _(self, command: cmd.Avoid) -> None:
-        self._add(caring.avoid(self.draft.world, command, self.now))
-
-    @_take.register
-    def _(self, command: cmd.Lift) -> None:
-        self._add(caring.lift(self.draft.world, command))
+    def _(self, command: cmd.Avoid | cmd.Lift) -> None:
+        self._add(caring.wished(self.draft.world, command, self.now))
 
     def _lose(self, node: str, reason: str) -> None:
         known = self.draft.world.nodes.get(node)
@@ -337,28 +330,9 @@ class Intake:
     # --- notices ---------------------------------------------------------------------------------------------------
 
     @_take.register
-    def _(self, command: cmd.NoticesTaken) -> None:
-        if command.notices:
-            self._add(ne.NoticesSent(command.destination, command.notices))
-
-    @_take.register
-    def _(self, command: cmd.NoticesNotTaken) -> None:
-        at = self.now + command.pause_s
-        self._add(ne.NoticesFailed(command.destination, command.notices, command.attempt, command.why, at))
-        if command.give_up:
-            self._add(ne.NoticesGivenUp(command.destination, command.give_up, command.why))
-
-    @_take.register
-    def _(self, command: cmd.RetryNotices) -> None:
-        world = self.draft.world
-        if world.routes or any(notice.given_up for notice in world.notices.values()):
-            self._add(ne.NoticesRetried())
-
-    @_take.register
-    def _(self, command: cmd.DropNotice) -> None:
-        if command.notice not in self.draft.world.notices:
-            raise Refused(f"no notice {command.notice} waits: hpcdl notices lists them", "unknown-notice")
-        self._add(ne.NoticeDropped(command.notice))
+    def _(self, command: cmd.NoticesTaken | cmd.NoticesNotTaken | cmd.RetryNotices | cmd.DropNotice) -> None:
+        for event in noticing.answered(self.draft.world, command, self.now):
+            self._add(event)
 
     # --- ourselves -------------------------------------------------------------------------------------------------
 

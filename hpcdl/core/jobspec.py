@@ -53,8 +53,8 @@ class JobSpec:
     metric that it reports has reached this, however many steps that takes. `ect`: a key of ECT_CLASSES, from which its
     deadline is worked out when it is submitted. `rescale`: one of RESCALES. `weight`: what it counts
     under the objective `priority`. `priority`: jobs of a higher one come first, whatever the policy. `notify`: where
-    its notices go (`notice.check_destinations`); (): as the settings say. `stall_s`: seconds without progress after which
-    it stalls (`stalls.limit_s`); `stall_restart`: then it is started again from its last durable checkpoint.
+    its notices go (`notice.check_destinations`); (): as the settings say. `stall_s`: seconds without progress after
+    which it stalls (`stalls.limit_s`); `stall_restart`: then it is started again from its last durable checkpoint.
 
     Of a member of an array (`arrays.expand` makes them): `array` is the id of the first member, 0 for a job of its
     own; `array_most`: so many of them may hold GPUs at a time, 0 any number; `sweep`: its own values by name.

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hpcdl.core.drill import Drill
+from hpcdl.core.health import Avoided, Failed
 from hpcdl.core.incarnation import Cause as Cause
 from hpcdl.core.incarnation import Incarnation as Incarnation
 from hpcdl.core.incarnation import IncarnationState as IncarnationState
@@ -17,6 +18,7 @@ from hpcdl.core.jobspec import LARGEST as LARGEST
 from hpcdl.core.jobspec import RESCALES as RESCALES
 from hpcdl.core.jobspec import SIGNAL_PRESETS as SIGNAL_PRESETS
 from hpcdl.core.jobspec import JobSpec as JobSpec
+from hpcdl.core.notice import Notice, Route
 from hpcdl.core.pilot import Pilot
 from hpcdl.core.profile import Seen, Timing
 from hpcdl.core.units import GpuRef
@@ -135,7 +137,8 @@ class Node:
     `since`: when it joined, fell silent or was lost. `log_id`: the agent's report log, of which `reports_seen` reports
     were taken in. `joined_at`: when it came, whatever its agent did since. `until`: when it goes, where that is known.
     `place`: where it is in the network, the outermost switch first. `leaving`: nothing may start on it any more, and
-    what runs there is to go. `allocation`: the id of the batch job that holds it for us, "" outside of any.
+    what runs there is to go. `allocation`: the id of the batch job that holds it for us, "" outside of any. `avoided`:
+    GPUs of it, or itself, that are granted to nobody for a while, or were; `failed`: jobs that failed there lately.
     """
 
     name: str
@@ -156,12 +159,24 @@ class Node:
     place: tuple[str, ...] = ()
     leaving: bool = False
     allocation: str = ""
+    avoided: tuple[Avoided, ...] = ()
+    failed: tuple[Failed, ...] = ()
 
     def usable(self) -> tuple[int, ...]:
         """Indices of GPUs that may be granted; none while the node is away."""
         if self.lost or not self.connected or self.leaving:
             return ()
+        if self.avoided:
+            away = {each.index for each in self.avoided if not each.over}
+            return tuple(gpu.index for gpu in self.gpus if gpu.state == "ok" and not away & {None, gpu.index})
         return tuple(gpu.index for gpu in self.gpus if gpu.state == "ok")
+
+    def avoids(self, index: int | None) -> Avoided | None:
+        """What keeps this GPU (None: the node) from being granted now: of itself, or of the whole node."""
+        for each in self.avoided:
+            if not each.over and each.index in (None, index):
+                return each
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +197,8 @@ class World:
     `targets`, `warm`: the plan that was adopted last. `fence`: of the newest daemon. `observed`: what jobs showed, by
     `JobSpec.learns_as`, what was seen last at the end; `usual_times`: how long starts and suspends took all of them.
     `gaps`: seconds between the last changes of the set of nodes; the newest was at `nodes_changed_at`.
-    `pilots`: those that live, and the last that ended.
+    `pilots`: those that live, and the last that ended. `notices`: what people are still to be told, and what was given
+    up; `routes`: the destinations that do not take theirs.
     `live`: the ids of jobs that have incarnations; `awaited`: by job, those that wait for its end, finished ones too.
     These two follow from `jobs`, and are not stored.
     """
@@ -208,6 +224,9 @@ class World:
     nodes_changed_at: float = 0.0
     pilots: dict[int, Pilot] = field(default_factory=dict)
     next_pilot: int = 1
+    notices: dict[int, Notice] = field(default_factory=dict)
+    next_notice: int = 1
+    routes: dict[str, Route] = field(default_factory=dict)
     live: dict[int, None] = field(init=False, repr=False)
     awaited: dict[int, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 

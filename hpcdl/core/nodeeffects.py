@@ -1,10 +1,12 @@
 """What the events of nodes and of the daemon do to the world; `effects` has the table."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from hpcdl.core import events as ev
 from hpcdl.core.changed import changed
 from hpcdl.core.changing import jobs_on, put_part, put_settled, release, story
+from hpcdl.core.health import Avoided
 from hpcdl.core.model import RESTARTED, Node, World
 
 GAPS = 64
@@ -46,7 +48,19 @@ def node_joined(world: World, event: ev.NodeJoined, at: float) -> None:
         place=event.place,
         leaving=old is not None and stayed and same_log and same_place and old.leaving,
         allocation=event.allocation,
+        avoided=() if old is None else tuple(_still_avoided(old, event)),
+        failed=() if old is None else old.failed,
     )
+
+
+def _still_avoided(old: Node, event: ev.NodeJoined) -> Iterator[Avoided]:
+    """What is avoided stays so, by the numbers that the GPUs have now."""
+    now = {gpu.uuid: gpu.index for gpu in event.gpus}
+    for each in old.avoided:
+        if each.index is None:
+            yield each
+        elif each.uuid in now:
+            yield changed(each, index=now[each.uuid])
 
 
 def _changed_nodes(world: World, at: float) -> None:

@@ -13,6 +13,7 @@ from hpcdl.core.events import EndRequested, Event, OpenRequested, RoleChanged, S
 from hpcdl.core.journal import Request
 from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, Part, Placement, Purpose, World
 from hpcdl.core.rescaling import Way, dismiss, settled, steer
+from hpcdl.core.stalls import stalled
 from hpcdl.core.units import GpuRef
 
 END_GRACE_S = 30.0
@@ -118,7 +119,7 @@ def _goes_on(world: World, job: Job, target: Placement) -> bool:
     running = job.live[0]
     if running.state is not IncarnationState.RUNNING or running.ending is not None:
         return False
-    if running.preempt:
+    if running.preempt or running.stalled_restart:
         return False
     if job.spec.rescale != "restart":
         return running.placement == target and settled(running)
@@ -143,7 +144,7 @@ def _may_steer(world: World, job: Job) -> bool:
         job.spec.rescale != "restart"
         and running is not None
         and running.ending is None
-        and not running.preempt
+        and not (running.preempt or running.stalled_restart)
         and running.state is IncarnationState.RUNNING
         and not (job.held or job.cancelling or job.final is not None or world.stopping)
         and _failed(running) is None
@@ -206,6 +207,8 @@ def _release(world: World, job: Job, target: Placement | None, steps: Steps, now
         steps.end(job, running, Cause.PREEMPTED, 0.0, "the daemon was stopped at once")
     elif broken is not None:
         steps.end(job, running, Cause.INFRASTRUCTURE, END_GRACE_S, broken)
+    elif running.stalled_restart and running.state is IncarnationState.RUNNING:
+        steps.end(job, running, Cause.STALLED, min(job.spec.grace_s, END_GRACE_S), stalled(job, running, now))
     elif over and target is not None and not (job.held or world.stopping):
         return  # a member is through: the others follow, there is nothing to rescale
     elif running.state is IncarnationState.RUNNING:

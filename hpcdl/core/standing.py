@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdl.core.health import Avoided
 from hpcdl.core.model import GpuInfo, Node, World
 from hpcdl.core.units import gpu_kind
 from hpcdl.core.view import NodeView
 
-_MadeOf = tuple[tuple[GpuInfo, ...], bool, float | None, float]
+_MadeOf = tuple[tuple[GpuInfo, ...], bool, float | None, float, tuple[Avoided, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class StandingNodes:
             self._fresh.discard(name)
 
     def _view(self, node: Node) -> NodeView:
-        made_of = (node.gpus, node.leaving, node.until, node.joined_at)
+        made_of = (node.gpus, node.leaving, node.until, node.joined_at, node.avoided)
         known = self._made.get(node.name)
         if known is not None and known[0] == made_of:
             return known[1]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from hpcdl.core import careevents as ce
 from hpcdl.core import events as ev
 from hpcdl.core.endings import Rules, conclusions
 from hpcdl.core.lifecycle import Draft, fold
@@ -32,6 +33,8 @@ SAMPLES: dict[type[ev.Event], ev.Event] = {
         ev.StartRequested(1, 2, NODES, None),
         ev.OpenRequested(1, 1, PLACEMENT),
         ev.PreemptRequested(1, 1),
+        ce.JobStalled(1, 1, 100.0, "no step", 4),
+        ce.StallOver(1, 1),
         ev.SuspendRequested(1, 1, Purpose.PREEMPT, 30.0),
         ev.EndRequested(1, 1, Cause.PREEMPTED, 5.0),
         ev.RoleChanged(1, 1, Role.SECONDARY),

@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from hpcdl.core import careevents as ce
 from hpcdl.core import events as ev
+from hpcdl.core import noticeevents as ne
 from hpcdl.core import pilotevents as pe
 from hpcdl.core.drill import Drill
 from hpcdl.core.journal import Stamped
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Share, Target, World
+from hpcdl.core.notice import NoticeKind
 from hpcdl.core.pilot import BatchJob, BatchState, PilotSpec
 from hpcdl.core.validate import validate
 
@@ -45,6 +48,17 @@ def candidates(world: World) -> Iterator[ev.Event]:
         yield ev.NodeLeaves(name, NOW + 9, True, "maintenance")
         yield ev.GpuChanged(name, 3, "lost", "fell off the bus")
         yield ev.ReportsSeen(name, 10**20)
+        yield ce.GpuFaulted(name, 1, "xid 79", "x")
+        yield ce.GpuAvoided(name, 1 if name == "n1" else None, NOW + 60, "Xid 79", 2, True)
+        yield ce.AvoidLifted(name, 1, "over")
+    to = ("mailto:a@b.c", "https://h/x")
+    yield ne.NoticeDue(world.next_notice, NoticeKind.STALL, 1, "j", to, "RUNNING", "stalled", "no step")
+    for notice in list(world.notices)[:1]:
+        yield ne.NoticesSent(to[0], (notice,))
+        yield ne.NoticesFailed(to[1], (notice,), 1, "refused", NOW + 9)
+        yield ne.NoticesGivenUp(to[1], (notice,), "refused")
+        yield ne.NoticesRetried()
+        yield ne.NoticeDropped(notice)
     spec = PilotSpec(2, 600.0, "killable", 4, NODES, "2 idle nodes")
     yield pe.PilotRequested(world.next_pilot, spec)
     for number in world.pilots:
@@ -58,7 +72,7 @@ def candidates(world: World) -> Iterator[ev.Event]:
     for job in world.active:
         yield ev.JobHeld(job)
         yield ev.JobReleased(job)
-        yield ev.JobDrilled(job, Drill(False, 2.5, 0.1, 0.05, 1.5, 1.6, 12, 10, "12 steps were lost"))
+        yield ev.JobDrilled(job, Drill(False, 2.5, 0.2, 0.1, 0.05, 1.5, 1.6, 12, 10, "12 steps were lost"))
         yield ev.CancelRequested(job)
         yield ev.JobEnded(job, JobState.FAILED, "exit code 1")
         last = world.jobs[job].last_incarnation
@@ -71,6 +85,8 @@ def candidates(world: World) -> Iterator[ev.Event]:
                 job, number, Placement(tuple(Share(node, (3,)) for node in sorted(incarnation.nodes)))
             )
             yield ev.PreemptRequested(job, number)
+            yield ce.JobStalled(job, number, NOW, "no step", 7, True)
+            yield ce.StallOver(job, number)
             yield ev.SuspendRequested(job, number, Purpose.RESCALE, 5.0)
             yield ev.EndRequested(job, number, Cause.PREEMPTED, 5.0, "for another")
             yield ev.RoleChanged(job, number, Role.SECONDARY)

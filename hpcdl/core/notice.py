@@ -1,0 +1,146 @@
+"""Notices: what people are told of their jobs, where to, and which are still to be delivered. Values only."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+
+MOST = 8
+"""Destinations that one job may name."""
+
+LONGEST = 2_000
+"""Characters of one destination."""
+
+POISON = "poison guard"
+"""How the detail of a job begins that failed in the same way too often."""
+
+
+class NoticeKind(StrEnum):
+    """What a notice is about."""
+
+    END = "end"
+    FAILURE = "failure"
+    POISON = "poison"
+    PREEMPTION = "preemption"
+    STALL = "stall"
+    GPU = "gpu"
+
+
+_ADDRESS = re.compile(
+    r"[A-Za-z0-9_+][A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{0,63}@[A-Za-z0-9]([A-Za-z0-9.-]{0,250}[A-Za-z0-9])?"
+)
+_URL = re.compile(r"https?://([^/?#\s@]*@)?(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?([/?#].*)?")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|(?i:mailto|https?):")
+
+
+def check_destinations(destinations: tuple[str, ...]) -> None:
+    """Raises ValueError unless each is a command, `mailto:ADDRESS` or an http(s) URL that a notice can go to."""
+    if len(destinations) > MOST:
+        raise ValueError(f"a job may name {MOST} destinations for its notices, got {len(destinations)}")
+    for text in destinations:
+        _check(text)
+
+
+def _check(text: str) -> None:
+    if not text.strip() or len(text) > LONGEST or not text.isprintable():
+        raise ValueError(f"a destination of notices must have 1 to {LONGEST} printable characters")
+    if text.startswith("mailto:"):
+        if not _ADDRESS.fullmatch(address_of(text)) or ".." in text:
+            raise ValueError("notices: mailto: needs one plain address, mailto:me@example.org")
+    elif text.startswith(("http://", "https://")):
+        found = _URL.fullmatch(text)
+        if found is None or not text.isascii() or " " in text or int(found["port"] or 1) not in range(1, 65_536):
+            raise ValueError("notices: that URL cannot be understood: give https://host[:port]/path")
+    elif _SCHEME.match(text):
+        raise ValueError("notices go to a command, mailto:ADDRESS, http://… or https://…")
+    else:
+        argv_of(text)
+
+
+def argv_of(destination: str) -> list[str]:
+    """The command of a destination that is one, split as a shell would; no shell runs it. Raises ValueError."""
+    try:
+        argv = shlex.split(destination)
+    except ValueError as error:
+        raise ValueError(f"notices: the command cannot be split into words: {error}") from None
+    if not argv or not argv[0]:
+        raise ValueError("notices: the command is empty")
+    return argv
+
+
+def address_of(destination: str) -> str:
+    """The address of a destination that begins with `mailto:`."""
+    return destination.removeprefix("mailto:")
+
+
+def redacted(destination: str) -> str:
+    """As much of a destination as anybody may see: no user, password, path or query of a URL, no arguments."""
+    if destination.startswith("mailto:"):
+        return destination
+    if destination.startswith(("http://", "https://")):
+        found = _URL.fullmatch(destination)
+        scheme = destination.partition(":")[0]
+        if found is None:
+            return f"{scheme}://…"
+        port = f":{found['port']}" if found["port"] else ""
+        more = "/…" if found[4] not in (None, "/") or found[1] else ""
+        return f"{scheme}://{found['host']}{port}{more}"
+    try:
+        argv = argv_of(destination)
+    except ValueError:
+        return "…"
+    return argv[0] if len(argv) == 1 else f"{argv[0]} …"
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeRules:
+    """Who is told of what. `destinations`: for jobs that name none; `kinds`: of which kinds anybody is told."""
+
+    destinations: tuple[str, ...] = ()
+    kinds: frozenset[str] = frozenset(NoticeKind)
+
+    def __post_init__(self) -> None:
+        check_destinations(self.destinations)
+        unknown = sorted(self.kinds - set(NoticeKind))
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is no kind of notice; there are {', '.join(NoticeKind)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing to tell. `waiting`: the destinations that have not had it; `given_up`: those that never will.
+
+    `job`: 0 where it is about no job. `state`, `cause`, `detail`: as they were then. `at`: when it happened.
+    """
+
+    id: int
+    what: NoticeKind
+    job: int
+    name: str
+    state: str
+    cause: str
+    detail: str
+    at: float
+    waiting: tuple[str, ...]
+    given_up: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        about = f"job {self.job} ({self.name})" if self.job else self.name
+        state = {NoticeKind.STALL: "makes no progress", NoticeKind.PREEMPTION: f"was interrupted ({self.cause})"}
+        said = f"{about} {state.get(self.what, f'is {self.state}')}"
+        return f"{said}: {self.detail}" if self.detail else said
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A destination that does not take its notices: so many attempts `failed` in a row, the first at `since`.
+
+    `retry_at`: not before; `why`: what the last attempt met.
+    """
+
+    failed: int
+    since: float
+    retry_at: float
+    why: str

@@ -1,0 +1,75 @@
+"""What the events of notices do to the world; `effects` has the table."""
+
+from dataclasses import replace
+
+from hpcdl.core import noticeevents as ne
+from hpcdl.core.changing import story
+from hpcdl.core.model import World
+from hpcdl.core.notice import Notice, Route
+
+KEPT = 1_000
+"""Notices that were given up and are remembered."""
+
+
+def notice_due(world: World, event: ne.NoticeDue, at: float) -> None:
+    if event.notice != world.next_notice:
+        raise story(world, event, f"the next notice is {world.next_notice}, not {event.notice}")
+    world.next_notice += 1
+    waiting = tuple(dict.fromkeys(event.destinations))
+    world.notices[event.notice] = Notice(
+        event.notice, event.what, event.job, event.name, event.state, event.cause, event.detail, at, waiting
+    )
+
+
+def _told(world: World, destination: str, numbers: tuple[int, ...], *, given_up: bool) -> None:
+    for number in numbers:
+        notice = world.notices.get(number)
+        if notice is None or destination not in notice.waiting:
+            continue  # it was dropped meanwhile, or told twice
+        waiting = tuple(each for each in notice.waiting if each != destination)
+        over = (*notice.given_up, destination) if given_up else notice.given_up
+        if waiting or over:
+            world.notices[number] = replace(notice, waiting=waiting, given_up=over)
+        else:
+            del world.notices[number]
+
+
+def notices_sent(world: World, event: ne.NoticesSent, at: float) -> None:
+    _told(world, event.destination, event.notices, given_up=False)
+    world.routes.pop(event.destination, None)
+
+
+def notices_failed(world: World, event: ne.NoticesFailed, at: float) -> None:
+    before = world.routes.get(event.destination)
+    since = at if before is None else before.since
+    world.routes[event.destination] = Route(event.attempt, since, event.retry_at, event.why)
+
+
+def notices_given_up(world: World, event: ne.NoticesGivenUp, at: float) -> None:
+    _told(world, event.destination, event.notices, given_up=True)
+    over = [number for number, notice in world.notices.items() if not notice.waiting]
+    for number in over[: max(0, len(over) - KEPT)]:
+        del world.notices[number]
+    _forget_routes(world)
+
+
+def notices_retried(world: World, event: ne.NoticesRetried, at: float) -> None:
+    world.routes.clear()
+    for number, notice in list(world.notices.items()):
+        if notice.given_up:
+            # `at` is when it happened, which does not change; what it has waited since is counted anew.
+            waiting = (*notice.waiting, *notice.given_up)
+            world.notices[number] = replace(notice, waiting=waiting, given_up=())
+
+
+def notice_dropped(world: World, event: ne.NoticeDropped, at: float) -> None:
+    if world.notices.pop(event.notice, None) is None:
+        raise story(world, event, f"no notice {event.notice} waits")
+    _forget_routes(world)
+
+
+def _forget_routes(world: World) -> None:
+    """Of destinations for which nothing waits any more, nothing need be known."""
+    wanted = {destination for notice in world.notices.values() for destination in notice.waiting}
+    for destination in [each for each in world.routes if each not in wanted]:
+        del world.routes[destination]

@@ -1,0 +1,80 @@
+"""Which events people are told of, and how: decided where the event is recorded, in the same commit."""
+
+from collections.abc import Iterator
+
+from hpcdl.core import careevents as ce
+from hpcdl.core import events as ev
+from hpcdl.core import noticeevents as ne
+from hpcdl.core.commands import DropNotice, NoticesNotTaken, NoticesTaken, Refused, RetryNotices
+from hpcdl.core.model import Cause, Job, JobState, World
+from hpcdl.core.notice import POISON, NoticeKind, NoticeRules
+from hpcdl.core.stalls import stalled
+from hpcdl.core.transitions import state_of
+
+INTERRUPTED = frozenset({Cause.PREEMPTED, Cause.WALLTIME, Cause.NODE_LOST, Cause.INFRASTRUCTURE, Cause.STALLED})
+"""Causes of ends that a job survives, and that nobody wanted."""
+
+NOTICED = (ev.JobEnded, ev.IncarnationEnded, ce.JobStalled, ce.GpuAvoided)
+"""Events that anybody may want to know of."""
+
+
+def due(world: World, event: ev.Event, now: float, rules: NoticeRules) -> Iterator[ne.NoticeDue]:
+    """The notice of an event that is in `world` already, if anybody wants one."""
+    what = _kind(event)
+    if what is None or what not in rules.kinds:
+        return
+    if isinstance(event, ce.GpuAvoided):
+        if rules.destinations:
+            name = event.node if event.index is None else f"{event.node}:{event.index}"
+            yield ne.NoticeDue(world.next_notice, what, 0, name, rules.destinations, "avoided", "", event.reason)
+        return
+    job = world.jobs[event.job]  # type: ignore[attr-defined]
+    destinations = job.spec.notify or rules.destinations
+    if not destinations:
+        return
+    cause, detail = _why(job, event, now)
+    state = str(event.state) if isinstance(event, ev.JobEnded) else str(state_of(job))
+    yield ne.NoticeDue(world.next_notice, what, job.id, job.spec.name, destinations, state, cause, detail)
+
+
+def _kind(event: ev.Event) -> NoticeKind | None:
+    if isinstance(event, ev.JobEnded):
+        if event.state is not JobState.FAILED:
+            return NoticeKind.END
+        return NoticeKind.POISON if event.detail.startswith(POISON) else NoticeKind.FAILURE
+    if isinstance(event, ev.IncarnationEnded):
+        return NoticeKind.PREEMPTION if event.cause in INTERRUPTED and event.final is None else None
+    if isinstance(event, ce.JobStalled):
+        return NoticeKind.STALL
+    # A user who avoids a GPU need not be told of it.
+    return NoticeKind.GPU if isinstance(event, ce.GpuAvoided) and not event.by_user else None
+
+
+def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
+    if isinstance(event, ev.JobEnded):
+        late = job.spec.deadline is not None and event.state is JobState.DONE and now > job.spec.deadline
+        cause = "" if job.last_cause is None else str(job.last_cause)
+        return cause, event.detail or ("after its deadline" if late else "")
+    if isinstance(event, ev.IncarnationEnded):
+        resumes = "it starts over" if event.step is None else f"it resumes from step {event.step}"
+        return str(event.cause), f"{event.detail}; {resumes}" if event.detail else resumes
+    running = job.running
+    return "stalled", "" if running is None else stalled(job, running, now)
+
+
+def answered(
+    world: World, command: NoticesTaken | NoticesNotTaken | RetryNotices | DropNotice, now: float
+) -> list[ev.Event]:
+    """What a delivery, or its user's wish, amounts to. Raises Refused."""
+    if isinstance(command, NoticesTaken):
+        return [ne.NoticesSent(command.destination, command.notices)] if command.notices else []
+    if isinstance(command, NoticesNotTaken):
+        at, to = now + command.pause_s, command.destination
+        failed = ne.NoticesFailed(to, command.notices, command.attempt, command.why, at)
+        return [failed, ne.NoticesGivenUp(to, command.give_up, command.why)] if command.give_up else [failed]
+    if isinstance(command, RetryNotices):
+        waits = world.routes or any(notice.given_up for notice in world.notices.values())
+        return [ne.NoticesRetried()] if waits else []
+    if command.notice not in world.notices:
+        raise Refused(f"no notice {command.notice} waits: hpcdl notices lists them", "unknown-notice")
+    return [ne.NoticeDropped(command.notice)]
