@@ -17,7 +17,7 @@ def notice_due(world: World, event: ne.NoticeDue, at: float) -> None:
     world.next_notice += 1
     waiting = tuple(dict.fromkeys(event.destinations))
     world.notices[event.notice] = Notice(
-        event.notice, event.what, event.job, event.name, event.state, event.cause, event.detail, at, waiting
+        event.notice, event.what, event.about, event.name, event.state, event.cause, event.detail, at, waiting
     )
 
 

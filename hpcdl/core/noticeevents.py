@@ -8,11 +8,14 @@ from hpcdl.core.notice import NoticeKind
 
 @dataclass(frozen=True, slots=True)
 class NoticeDue(Event):
-    """These destinations are to be told; in the same commit as what they are to be told of. `notice`: its number."""
+    """These destinations are to be told; in the same commit as what they are to be told of. `notice`: its number.
+
+    `about`: a job's id, 0 for none.
+    """
 
     notice: int
     what: NoticeKind
-    job: int
+    about: int
     name: str
     destinations: tuple[str, ...]
     state: str = ""
