@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from hpcdl.core.arrays import variables
 from hpcdl.core.model import JobSpec
 
 BASE = frozenset([
@@ -48,6 +49,7 @@ def trainer_environment(
     found["HPCDL_SIGNAL"] = spec.signal
     found["HPCDL_RESCALE"] = spec.rescale
     found["HPCDL_ADDRESS"] = address
+    found.update(variables(spec))
     if allocation:
         found["HPCDL_ALLOCATION"] = allocation
     if checkpoint_dir:

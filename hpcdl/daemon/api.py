@@ -25,7 +25,9 @@ from hpcdl.daemon.batching import Batching
 from hpcdl.daemon.batchroutes import BatchRoutes
 from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
+from hpcdl.daemon.drills import DrillRoutes
 from hpcdl.daemon.hub import Hub
+from hpcdl.daemon.jobevents import events_of
 from hpcdl.daemon.jobroutes import JobRoutes
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.noderoutes import NodeRoutes
@@ -90,14 +92,18 @@ class Api:
         self._batch = BatchRoutes(loop, batching, about.pilots_max, changes.wait)
         self._jobs = JobRoutes(loop, changes, profiles, clock, self._batch)
         self._nodes = NodeRoutes(loop, hub, profiles)
+        self._drills = DrillRoutes(loop, hub)
 
     def application(self) -> Starlette:
         """The ASGI application."""
         routes = [
             Route("/v1/jobs", self._guard(self._jobs.submit), methods=["POST"]),
             Route("/v1/jobs", self._guard(self._jobs.list, jobs_seen), methods=["GET"]),
+            Route("/v1/jobs/verb", self._guard(self._jobs.verbs), methods=["POST"]),
             Route("/v1/jobs/{job:int}", self._guard(self._jobs.show, job_seen), methods=["GET"]),
             Route("/v1/jobs/{job:int}/why", self._guard(self._jobs.why), methods=["GET"]),
+            Route("/v1/jobs/{job:int}/drill", self._guard(self._drills.kill), methods=["POST"]),
+            Route("/v1/jobs/{job:int}/drilled", self._guard(self._drills.drilled), methods=["POST"]),
             Route("/v1/jobs/{job:int}/{verb:str}", self._guard(self._jobs.verb), methods=["POST"]),
             Route("/v1/wait", self._guard(self._jobs.wait), methods=["GET"]),
             Route("/v1/events", self._guard(self._events), methods=["GET"]),
@@ -170,7 +176,7 @@ class Api:
             await self._changes.until(lambda: self._loop.world.seq > after, seconds_of(request, "wait", 0.0))
         last = self._loop.world.seq
         records = await asyncio.wrap_future(
-            self._loop.call(lambda controller: controller.journal.read(after, limit, job))
+            self._loop.call(lambda controller: events_of(controller.journal, controller.world, after, limit, job))
         )
         return {"events": [event_row(record) for record in records], "last": last}
 

@@ -1,7 +1,7 @@
 """The API's routes about jobs (docs/api.md)."""
 
 import asyncio
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -16,10 +16,12 @@ from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.deadlines import forecast
 from hpcdl.daemon.explain import explain
+from hpcdl.daemon.jobverbs import chosen, maker, settled
 from hpcdl.daemon.listed import Asked, Listed
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.rows import Rows
 from hpcdl.daemon.submits import BadSubmit, submit_of
+from hpcdl.daemon.submitted import FORESEEN, answer_of, tried
 
 
 class JobRoutes:
@@ -54,9 +56,23 @@ class JobRoutes:
             command = submit_of(body)
         except BadSubmit as error:
             raise Problem(400, str(error)) from error
+        if body.get("dry_run") is True:
+            return await self._tried(command)
         ids = await self._send(command)
         rows = self._rows()
-        return {"jobs": [rows.job(rows.world.jobs[number]) | await self._forecast(rows, number) for number in ids]}
+        extra = {}
+        for number in ids:
+            if rows.world.jobs[number].spec.deadline is not None:
+                extra[number] = await self._forecast(rows, number)
+                if len(extra) == FORESEEN:
+                    break
+        return Encoded(answer_of(rows, ids, extra))
+
+    async def _tried(self, command: cmd.Submit) -> dict[str, Any]:
+        policies, settings = await asyncio.wrap_future(self._loop.call(lambda each: (each.policies, each.settings)))
+        world, now = self._loop.world, self._clock.now()
+        rows = await asyncio.to_thread(tried, world, command, policies, self._profiles, settings, now)
+        return {"dry_run": True, "jobs": rows}
 
     async def _forecast(self, rows: Rows, number: int) -> dict[str, Any]:
         """A job with a deadline is told at once whether it will meet it; others need not wait while that is found."""
@@ -90,18 +106,23 @@ class JobRoutes:
 
     async def verb(self, request: Request) -> dict[str, Any]:
         """`POST /v1/jobs/ID/VERB`."""
-        verbs: dict[str, Callable[[int], cmd.Command]] = {
-            "cancel": cmd.Cancel,
-            "suspend": cmd.Hold,
-            "resume": cmd.Release,
-        }
-        make = verbs.get(request.path_params["verb"])
-        if make is None:
-            raise Problem(404, f"jobs can be told to {', '.join(verbs)}", "unknown-verb")
+        make = maker(request.path_params["verb"])
         number = self._job(request).id
         await self._send(make(number))
         rows = self._rows()
         return {"jobs": [rows.job(rows.world.jobs[number])]}
+
+    async def verbs(self, request: Request) -> dict[str, Any]:
+        """`POST /v1/jobs/verb`."""
+        body = await body_of(request)
+        make = maker(body.get("verb"))
+        numbers = chosen(self._loop.world, body["verb"], body)
+        if body["verb"] == "retry" and body.get("with_dependents") is True:
+            make = partial(cmd.Retry, with_dependents=True)
+        answers = [self._loop.send(make(number)) for number in numbers]
+        told, errors, left = await asyncio.to_thread(settled, numbers, answers)
+        rows = self._rows()
+        return {"jobs": [rows.job(rows.world.jobs[number]) for number in told], "errors": errors, "cancelled": left}
 
     async def wait(self, request: Request) -> dict[str, Any]:
         """`GET /v1/wait`."""

@@ -52,6 +52,10 @@ class Rows:
             "nodes_max": spec.nodes if spec.nodes_max is None else spec.nodes_max,
             "rescale": spec.rescale,
             "weight": spec.weight,
+            "priority": spec.priority,
+            "array": spec.array or None,
+            "array_index": spec.array_index if spec.array else None,
+            "max_parallel": spec.array_most or None,
             "placement": {share.node: list(share.gpus) for share in placement.shares} if placement else None,
             "gpus": len(placement.gpus) if placement else 0,
             "role": placement.role.value if placement else None,
@@ -142,7 +146,12 @@ class Rows:
         }
 
 
-JOB_KEYS = frozenset(Rows(World(), Profiles(), {}, 0.0).job(Job(1, JobSpec(("train",), "train"), 0.0)))
+JOB_KEYS = frozenset(Rows(World(), Profiles(), {}, 0.0).job(Job(1, JobSpec(("train",), "train"), 0.0))) | {
+    "array",
+    "array_index",
+    "max_parallel",
+    "priority",
+}
 """The keys of a job's row."""
 
 

@@ -4,156 +4,25 @@ Pure. Events that this version does not know are passed over, and so is what con
 archived: a drawing of the part that is there is better than none.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any
 
 from hpcdl.core import events as ev
 from hpcdl.core.codec import CodecError
-from hpcdl.core.model import Cause, JobState, Placement, Purpose, Role
+from hpcdl.core.model import Placement, Role
 from hpcdl.core.units import GpuRef
+from hpcdl.report.history import History as History
+from hpcdl.report.history import JobHistory as JobHistory
+from hpcdl.report.history import Phase as Phase
+from hpcdl.report.history import Piece as Piece
+from hpcdl.report.history import Span as Span
+from hpcdl.report.history import Stay as Stay
+from hpcdl.report.history import Tenure as Tenure
+from hpcdl.report.history import WarmStart as WarmStart
 
-
-class Phase(StrEnum):
-    """What an incarnation does with its GPUs. RESCALING: its ranks form a new membership, or have lost each other.
-    ENDING: exited or told to leave, its GPUs not yet seen free.
-    """
-
-    STARTING = "starting"
-    TRAINING = "training"
-    RESCALING = "rescaling"
-    SAVING = "saving"
-    ENDING = "ending"
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of a span in which neither phase, role nor size changes; times in seconds since the epoch.
-
-    `nodes`, `per_node`, `gpus`: on how many nodes the incarnation trains, GPUs on the smallest of them, and on all.
-    """
-
-    phase: Phase
-    role: Role
-    begin: float
-    end: float
-    nodes: int = 1
-    per_node: int = 1
-    gpus: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One GPU held by one incarnation, from its grant until it was seen free. A node that comes to a running
-    incarnation begins later, one that it gives back ends before it. `gpus`: on how many the incarnation trained last.
-
-    `ready_at` is when its training began, None if it never did. `cause` is None while it still runs.
-    """
-
-    job: int
-    name: str
-    incarnation: int
-    node: str
-    gpu: int
-    gpus: int
-    start_at: float
-    ready_at: float | None
-    end_at: float
-    pieces: tuple[Piece, ...]
-    cause: Cause | None
-
-    @property
-    def role(self) -> Role:
-        """The role that it ended with."""
-        return self.pieces[-1].role
-
-
-@dataclass(frozen=True, slots=True)
-class WarmStart:
-    """A wait at the gate, without a GPU. `opened`: it was let through."""
-
-    job: int
-    name: str
-    incarnation: int
-    node: str
-    start_at: float
-    end_at: float
-    opened: bool
-
-
-@dataclass(slots=True)
-class Tenure:
-    """An incarnation's share of one node. `left_at`: it was told to leave; `end_at`: its GPUs were seen free."""
-
-    node: str
-    gpus: tuple[int, ...]
-    begin: float
-    left_at: float | None = None
-    exited_at: float | None = None
-    end_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """An incarnation on its GPUs, of which `placement` is what it began with. `asked_at`, `purpose`: its suspend;
-    `exited_at`: its last process was gone; `end_at`: its last GPU was seen free. None: has not happened. `told`,
-    `formed`: when its ranks were told of a membership on these nodes, and when they had formed it; `broken`: when they
-    had lost each other.
-    """
-
-    number: int
-    placement: Placement
-    start_at: float
-    ready_at: float | None = None
-    asked_at: float | None = None
-    purpose: Purpose | None = None
-    exited_at: float | None = None
-    end_at: float | None = None
-    cause: Cause | None = None
-    started_at: float | None = None
-    attached: bool = False
-    roles: tuple[tuple[float, Role], ...] = ()
-    told: tuple[tuple[float, tuple[str, ...]], ...] = ()
-    formed: tuple[tuple[float, tuple[str, ...]], ...] = ()
-    broken: tuple[float, ...] = ()
-    tenures: tuple[Tenure, ...] = ()
-
-    def sizes(self) -> tuple[tuple[float, int, int, int], ...]:
-        """Since when it trains on how many nodes, GPUs on the smallest of them, and GPUs in all."""
-        shares = self.placement.shares
-        found = [(self.start_at, len(shares), self.placement.per_node, len(self.placement.gpus))]
-        for at, members in self.formed:
-            there = {tenure.node: len(tenure.gpus) for tenure in self.tenures if tenure.begin <= at}
-            gpus = [there[node] for node in members if node in there]
-            if gpus and (len(gpus), min(gpus), sum(gpus)) != found[-1][1:]:
-                found.append((at, len(gpus), min(gpus), sum(gpus)))
-        return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class JobHistory:
-    """A job and its incarnations that held GPUs, in order. `state` is None while it is not finished."""
-
-    id: int
-    name: str
-    profile: str | None
-    submitted_at: float
-    finished_at: float | None
-    state: JobState | None
-    stays: tuple[Stay, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """What happened from `begin`, the first submit, to `end`: the last job's end, or the last event if some go on."""
-
-    begin: float
-    end: float
-    gpus: tuple[GpuRef, ...]
-    jobs: tuple[JobHistory, ...]
-    spans: tuple[Span, ...]
-    warm: tuple[WarmStart, ...]
+Take = Callable[[ev.Event, float], None]
+"""Is told of each event and its time."""
 
 
 @dataclass(slots=True)
@@ -175,6 +44,16 @@ class _Growing:
             case ev.JobSubmitted():
                 spec = event.spec
                 self.jobs[event.job] = JobHistory(event.job, spec.name, spec.profile, at, None, None, ())
+            case ev.ArraySubmitted():
+                for number, spec in zip(event.members, event.specs, strict=True):
+                    self.jobs[number] = JobHistory(number, spec.name, spec.profile, at, None, None, ())
+            case ev.JobRetried():
+                self.jobs[event.job] = replace(self._job(event.job, at), finished_at=None, state=None)
+            case ev.ArraySubmitted():
+                for number, spec in zip(event.members, event.specs, strict=True):
+                    self.jobs[number] = JobHistory(number, spec.name, spec.profile, at, None, None, ())
+            case ev.JobRetried():
+                self.jobs[event.job] = replace(self._job(event.job, at), finished_at=None, state=None)
             case ev.JobEnded():
                 job = self._job(event.job, at)
                 self.jobs[event.job] = replace(job, finished_at=at, state=event.state)
@@ -368,8 +247,11 @@ def _phases(stay: Stay, tenure: Tenure) -> Iterable[tuple[float | None, Phase]]:
     yield tenure.exited_at, Phase.ENDING
 
 
-def read_history(rows: Iterable[Mapping[str, Any]]) -> History:
-    """The history in event rows as `GET /v1/events` answers them, oldest first. Raises KeyError for what is no row."""
+def read_history(rows: Iterable[Mapping[str, Any]], also: Take | None = None) -> History:
+    """The history in event rows as `GET /v1/events` answers them, oldest first. Raises KeyError for what is no row.
+
+    `also` is told of every event that is known, too.
+    """
     growing = _Growing()
     for row in rows:
         try:
@@ -377,14 +259,18 @@ def read_history(rows: Iterable[Mapping[str, Any]]) -> History:
         except CodecError:
             continue
         growing.take(event, float(row["at"]))
+        if also is not None:
+            also(event, float(row["at"]))
     return growing.finish()
 
 
-def history_of(records: Iterable[ev.Recorded]) -> History:
-    """The history in a journal's records, oldest first."""
+def history_of(records: Iterable[ev.Recorded], also: Take | None = None) -> History:
+    """The history in a journal's records, oldest first; `also` as above."""
     growing = _Growing()
     for record in records:
         growing.take(record.event, record.at)
+        if also is not None:
+            also(record.event, record.at)
     return growing.finish()
 
 

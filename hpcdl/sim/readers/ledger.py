@@ -76,6 +76,9 @@ def _seen(rows: list[Mapping[str, Any]]) -> dict[int, _Seen]:
             continue
         if isinstance(event, ev.JobSubmitted):
             seen[event.job] = _Seen(event.spec, float(row["at"]))
+        elif isinstance(event, ev.ArraySubmitted):
+            submitted = zip(event.members, event.specs, strict=True)
+            seen.update((number, _Seen(spec, float(row["at"]))) for number, spec in submitted)
         elif isinstance(event, ev.Progressed | ev.Saved | ev.TrainerReady | ev.IncarnationEnded) and event.job in seen:
             reached = event.reached if isinstance(event, ev.IncarnationEnded) else event.step
             job = seen[event.job]

@@ -1,0 +1,113 @@
+"""The answers to a submit: the rows of its jobs, which of an array are written once; and of one that is only tried."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hpcdl.core.commands import Submit
+from hpcdl.core.intake import Intake, Settings
+from hpcdl.core.lifecycle import Draft
+from hpcdl.core.model import Job, World
+from hpcdl.core.plan import JobView, Profiles, View
+from hpcdl.core.policy import Policies
+from hpcdl.core.submitting import doubts_of
+from hpcdl.core.views import Views
+from hpcdl.daemon.rows import SCHEMA, Rows
+
+Json = dict[str, Any]
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+_OWN = ("id", "name", "array_index")
+"""What the rows of members of an array differ in, while nothing has happened to them."""
+
+
+def answer_of(rows: Rows, ids: Sequence[int], extra: dict[int, Json]) -> bytes:
+    """The whole answer. `extra`: what the rows of some jobs say beside what every row does."""
+    found: list[str] = []
+    shared: dict[int, str] = {}  # by array
+    for number in ids:
+        job = rows.world.jobs[number]
+        if not job.spec.array or number in extra or not _untouched(rows, job):
+            found.append(_encode(_row(rows, job) | extra.get(number, {})))
+            continue
+        rest = shared.get(job.spec.array)
+        if rest is None:
+            row = _row(rows, job)
+            rest = shared[job.spec.array] = _encode({key: value for key, value in row.items() if key not in _OWN})[1:]
+        found.append(f'{{"id":{number},"name":{_encode(job.spec.name)},"array_index":{job.spec.array_index},{rest}')
+    return f'{{"schema":{SCHEMA},"jobs":[{",".join(found)}]}}'.encode("utf-8", "backslashreplace")
+
+
+def _row(rows: Rows, job: Job) -> Json:
+    doubts = doubts_of(rows.world, job.spec)
+    return rows.job(job) | ({"warnings": list(doubts)} if doubts else {})
+
+
+def _untouched(rows: Rows, job: Job) -> bool:
+    """Whether all that can be told of it is told of the other members, too."""
+    number = job.id
+    return (
+        not job.live
+        and not job.last_incarnation
+        and job.outcome is None
+        and not job.cancelling
+        and number not in rows.world.targets
+        and number not in rows.reasons
+    )
+
+
+def tried(
+    world: World, command: Submit, policies: Policies, profiles: Profiles, settings: Settings, now: float
+) -> list[Json]:
+    """What would become of a submit, without anything being recorded: a row for each job, as after the decision.
+
+    `placement`: what it would be given at once, None: it would wait, and `reason` says for what. `starts_at`,
+    `ends_at`: where they can be foreseen, else None. Raises Refused.
+    """
+    draft = Draft(world)
+    intake = Intake(draft, now, policies=policies, profiles=profiles, settings=settings, pending={}, missed={})
+    ids = intake.take(command)
+    intake.finish()
+    view = Views().build(draft.world, profiles, now)
+    plan = policies.make(draft.world.policy).decide(view)
+    targets = {target.job: target for target in plan.targets if target.job in set(ids)}
+    rows = Rows(draft.world, profiles, {number: target.reason for number, target in targets.items()}, now)
+    found = []
+    foreseen = _foreseen(view, [view.by_id[number] for number in ids if number in view.by_id])
+    for number in ids:
+        job = draft.world.jobs[number]
+        target = targets.get(number)
+        placement = None if target is None else target.placement
+        starts, ends = foreseen.get(number, (None, None))
+        row = _row(rows, job)
+        row["id"] = None  # nobody has it yet
+        row["would_start"] = placement is not None
+        row["placement"] = None if placement is None else {share.node: list(share.gpus) for share in placement.shares}
+        row["reason"] = row["reason"] if target is None else target.reason
+        row["starts_at"] = now if placement is not None else starts
+        row["ends_at"] = ends
+        found.append(row)
+    return found
+
+
+FORESEEN = 50
+"""Of so many jobs it is said when they would start and end; each is one look ahead over all jobs."""
+
+
+def _foreseen(view: View, jobs: Iterable[JobView]) -> dict[int, tuple[float | None, float | None]]:
+    """When jobs would first have GPUs and when they would be done, by id, if nothing else came."""
+    import math
+
+    chosen = [job for job in jobs if job.profile is not None and job.total is not None and not job.blocked][:FORESEEN]
+    if not chosen:
+        return {}
+    from hpcdl.adaptive.forecast import roll  # numpy takes its time, and few submits are tried
+
+    found: dict[int, tuple[float | None, float | None]] = {}
+    for job in chosen:
+        rolled = roll(view, job)
+        if rolled is not None:
+            times = (rolled.waits_s, rolled.ends_s)
+            starts, ends = (view.now + each if math.isfinite(each) else None for each in times)
+            found[job.id] = (starts, ends)
+    return found
