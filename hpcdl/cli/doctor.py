@@ -19,15 +19,18 @@ from hpcdl.cli.output import Output, Row, escape, outputs, paint, print_ids, pri
     metavar="[NAME]",
     help="Ask the batch system for its limits, and write a site file, $HPCDL_HOME/sites/NAME.yaml.",
 )
+@click.option("--security", is_flag=True, help="Check who could read, write, reach or overhear this installation.")
 @click.option("-o", "--output", "target", type=click.Path(path_type=Path), metavar="FILE", help="Where; - prints it.")
 @outputs
 @click.pass_context
-def doctor(ctx: click.Context, site: str | None, target: Path | None, output: Output) -> None:
+def doctor(ctx: click.Context, site: str | None, security: bool, target: Path | None, output: Output) -> None:
     """Check what hpcdl needs here, each with what it found and the next step; exit 1 if anything FAILs.
 
     Changes nothing, submits nothing, and asks the batch system a handful of questions.
     """
     home: Path = ctx.find_root().obj
+    if security and (site is not None or target is not None):
+        raise click.UsageError("--security goes without --site and --output", ctx)
     if site is not None:
         from hpcdl.cli.sitefile import write_site_file
 
@@ -35,18 +38,25 @@ def doctor(ctx: click.Context, site: str | None, target: Path | None, output: Ou
         return
     if target is not None:
         raise click.UsageError("--output is where --site writes", ctx)
-    from hpcdl.cli.batchchecks import batch_checks, read_settings
     from hpcdl.cli.checks import State, local_checks
 
-    config, site_file, checks = read_settings(home)
-    found, batch = batch_checks(config, site_file, os.environ)
-    checks = [*local_checks(home), *checks, *found]
+    batch: Row | None = None
+    if security:
+        from hpcdl.cli.securitychecks import security_checks
+
+        checks = list(security_checks(home))
+    else:
+        from hpcdl.cli.batchchecks import batch_checks, read_settings
+
+        config, site_file, read = read_settings(home)
+        found, batch = batch_checks(config, site_file, os.environ)
+        checks = [*local_checks(home), *read, *found]
     rows: list[Row] = [
         {"name": each.name, "state": each.state.value, "detail": each.detail, "next": each.next} for each in checks
     ]
     failed = [row["name"] for row in rows if row["state"] == State.FAIL]
     if output is Output.JSON:
-        print_json({"ok": not failed, "checks": rows, "batch": batch})
+        print_json({"ok": not failed, "checks": rows} | ({} if security else {"batch": batch}))
     elif output is Output.QUIET:
         print_ids(failed)
     else:

@@ -349,7 +349,7 @@ def _row(viewer: ViewerFile, uid: int, status: Json, jobs: Json, nodes: Json) ->
     states = status.get("jobs")
     found = _rows(nodes.get("nodes"), _NODE)
     cards = [gpu for node in found for gpu in node.get("gpus") or ()]
-    utils = [gpu["util"] for gpu in cards if gpu.get("util") is not None]
+    loads = [gpu["util"] for gpu in cards if gpu.get("util") is not None]
     about: Json = {**dict.fromkeys(_DAEMON), **_only(daemon, _DAEMON)}
     up_s, cpu_s = about["since_s"], about.pop("cpu_s")
     return {
@@ -366,7 +366,7 @@ def _row(viewer: ViewerFile, uid: int, status: Json, jobs: Json, nodes: Json) ->
         },
         "gpus_held": sum(1 for gpu in cards if gpu.get("holder")),
         "gpus": len(cards),
-        "gpu_util": round(sum(utils) / len(utils), 1) if utils else None,
+        "gpu_util": round(sum(loads) / len(loads), 1) if loads else None,
         "daemon_cpu": round(100 * cpu_s / up_s, 2) if cpu_s is not None and up_s else None,
         "jobs": _rows(jobs.get("jobs"), _JOB),
         "nodes": found,
