@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hpcdl.core.notice import NoticeRules, rules_of
 from hpcdl.layers import ConfigError as ConfigError
 from hpcdl.layers import Layer, Limits, not_known, project_path, read_layer, site_path, user_path
 
@@ -26,6 +27,10 @@ _DAY = 86_400.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _HOST = re.compile(r"[A-Za-z0-9:.%_-]+")
 _PATH = re.compile(r"[^\0\n]+")
+_TEXT = re.compile(r"[^\0\n\r]+")
+_KINDS = re.compile(r" *[a-z]+(?: *, *[a-z]+)* *")
+_ADDRESS = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+=-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
+_SMTP = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?")
 _GROUP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?")
 
 
@@ -77,6 +82,14 @@ class Config:
     retry_pause_s: float = _seconds(1.0, 0)
     retry_pause_max_s: float = _seconds(30.0, 0)
     max_jobs_a_submit: int = _whole(10_000, 1, 1_000_000, "jobs")
+    stall_s: float | None = _seconds(None, 0, 30 * _DAY)
+    avoid_s: float = _seconds(3600.0, 0)
+    avoid_failures: int = _whole(5, 0, 1000, "failures")
+    notify: str | None = _text(None, _TEXT, "destinations with ; between: commands, mailto:ADDRESS, http(s)://…")
+    notify_on: str = _text("end,failure,poison,preemption,stall,gpu", _KINDS, "kinds of notices with commas between")
+    notify_from: str | None = _text(None, _ADDRESS, "an e-mail address")
+    notify_for_s: float = _seconds(3 * _DAY, 60, 365 * _DAY)
+    smtp_host: str | None = _text(None, _SMTP, "a host, or host:port")
     batch: str = _text("auto", re.compile("|".join(BATCH)), "auto, slurm, lsf or none")
     batch_interval_s: float = _seconds(30.0, 1, 3600)
     site: str | None = _text(None, _PATH, "the name of a site in conf/sites, or the path of its file")
@@ -104,6 +117,17 @@ class Config:
                     f"{low} ({getattr(self, low):g}, {self.origin(low)}) must not be above "
                     f"{high} ({getattr(self, high):g}, {self.origin(high)}): change one of them"
                 )
+
+        try:
+            rules_of(self.notify, self.notify_on)
+        except ValueError as error:
+            where = f"notify, {self.origin('notify')}; notify_on, {self.origin('notify_on')}"
+            raise ConfigError(f"{error} ({where})") from None
+
+    @property
+    def notices(self) -> NoticeRules:
+        """Who is told of what."""
+        return rules_of(self.notify, self.notify_on)
 
     def origin(self, setting: str) -> str:
         """Where the value comes from: `flag`, `HPCDL_...`, `FILE:LINE` or `default`."""

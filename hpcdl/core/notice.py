@@ -106,6 +106,15 @@ class NoticeRules:
             raise ValueError(f"{unknown[0]!r} is no kind of notice; there are {', '.join(NoticeKind)}")
 
 
+def rules_of(destinations: str | None, kinds: str) -> NoticeRules:
+    """The rules that the settings `notify` (with `;` between) and `notify_on` (with commas) amount to.
+
+    Raises ValueError.
+    """
+    to = tuple(each.strip() for each in (destinations or "").split(";") if each.strip())
+    return NoticeRules(to, frozenset(each.strip() for each in kinds.split(",") if each.strip()))
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """One thing to tell. `waiting`: the destinations that have not had it; `given_up`: those that never will.
