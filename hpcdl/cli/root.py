@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cancel": ("hpcdl.cli.verbs", "cancel", "End jobs for good."),
     "suspend": ("hpcdl.cli.verbs", "suspend", "Checkpoint jobs, free their GPUs and hold them."),
     "resume": ("hpcdl.cli.verbs", "resume", "Let held jobs run again."),
+    "drill": ("hpcdl.cli.drill", "drill", "Prove that a running job survives preemption."),
     "wait": ("hpcdl.cli.verbs", "wait", "Wait until jobs are finished."),
     "drain": ("hpcdl.cli.drain", "drain", "Have jobs leave nodes, now or by a time."),
     "undrain": ("hpcdl.cli.drain", "undrain", "Give drained nodes to jobs again."),

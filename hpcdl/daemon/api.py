@@ -102,6 +102,7 @@ class Api:
             Route("/v1/jobs/verb", self._guard(self._jobs.verbs), methods=["POST"]),
             Route("/v1/jobs/{job:int}", self._guard(self._jobs.show, job_seen), methods=["GET"]),
             Route("/v1/jobs/{job:int}/why", self._guard(self._jobs.why), methods=["GET"]),
+            Route("/v1/jobs/{job:int}/preempt", self._guard(self._drills.preempt), methods=["POST"]),
             Route("/v1/jobs/{job:int}/drill", self._guard(self._drills.kill), methods=["POST"]),
             Route("/v1/jobs/{job:int}/drilled", self._guard(self._drills.drilled), methods=["POST"]),
             Route("/v1/jobs/{job:int}/{verb:str}", self._guard(self._jobs.verb), methods=["POST"]),

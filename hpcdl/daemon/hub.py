@@ -82,6 +82,14 @@ class Hub:
             else:
                 connection.early.append(request)
 
+    def tell(self, node: str, message: msg.Message) -> bool:
+        """Sends what is not repeated to a node's agent; False where that is away."""
+        connection = self._connections.get(node)
+        if connection is None or not connection.ready:
+            return False
+        connection.outgoing.put_nowait(message)
+        return True
+
     def report_absent(self) -> None:
         """Tells the Controller again of agents that are gone: a full disk may have kept it from recording that."""
         for name, node in self._loop.world.nodes.items():

@@ -84,7 +84,9 @@ class Rows:
         """A job's row with its spec and what lives of it. Values of the environment stay in the ledger."""
         spec = to_json(job.spec)
         spec["env"] = [name for name, _ in job.spec.env]
-        return {**self.job(job), "spec": spec, "incarnations": [self._incarnation(inc) for inc in job.live]}
+        drill = None if job.drill is None else {**to_json(job.drill), "at": job.drilled_at}
+        incarnations = [self._incarnation(inc) for inc in job.live]
+        return {**self.job(job), "spec": spec, "drill": drill, "incarnations": incarnations}
 
     @staticmethod
     def _incarnation(incarnation: Incarnation) -> Json:

@@ -1,0 +1,349 @@
+"""`hpcdl drill`: proves for a running job that it survives preemption, and measures what that costs."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_fields, print_json, print_table, progress, say
+from hpcdl.cli.rows import FINISHED, JOB_ID, connect, duration_text
+from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
+
+_WAIT_S = 30.0  # so long the daemon holds back an answer without events
+_PARTS = (0.5, 0.1, 0.0)
+"""How far into a save the kill comes, in parts of what the last one took; the next one after a save that was over."""
+_OWN_SAVE_S = 10.0
+"""So long a save of its own is waited for where nobody knows how often it makes one; then it is asked for one."""
+_OWN_SAVE_MOST_S = 120.0
+
+
+class NotProven(ClientError):
+    """The drill could not be carried out; the message says why and what to do."""
+
+
+class _Story:
+    """The events of one job, as they come."""
+
+    def __init__(self, client: Client, job: int) -> None:
+        from hpcdl.cli.timeline import pages
+
+        self._client = client
+        self._job = job
+        self.events: list[dict[str, Any]] = [event for page in pages(client, 0, job, None) for event in page]
+
+    def until(self, found: Callable[[], bool], within_s: float) -> bool:
+        """Takes in what happens until that is found; False where it was not in time."""
+        import time
+
+        end = time.monotonic() + within_s
+        after = self.events[-1]["seq"] if self.events else 0
+        certain = after
+        while not found():
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            wait = min(_WAIT_S, left)
+            path = path_with("/v1/events", after=after, limit=1000, job=self._job, wait=round(wait, 3))
+            answer = self._client.get(path, wait_s=wait)
+            self.events += answer["events"]
+            after = max(certain, self.events[-1]["seq"] if self.events else 0)
+            certain = answer["last"]
+        return True
+
+
+class _Conduct:
+    """One drill of one job. Whatever becomes of it, the job goes on by itself: nothing of it is held."""
+
+    def __init__(
+        self, client: Client, job: int, every: int | None, timeout_s: float, show: Callable[[str], None]
+    ) -> None:
+        from hpcdl.cli import drillrounds
+
+        self._rounds = drillrounds
+        self._client = client
+        self._job = job
+        self._every = every
+        self._timeout_s = timeout_s
+        self._show = show
+        self.story = _Story(client, job)
+        self.done: list[Any] = []
+
+    def suspend(self) -> Any:
+        """A preemption as it happens any day: the handshake, and it goes on as soon as it has GPUs."""
+        self._show(f"job {self._job}: suspended")
+        begun, durable = len(self.story.events), self._durable()
+        self._ask("preempt")
+        return self._followed(self._rounds.SUSPEND, begun, durable)
+
+    def kill_between(self) -> Any:
+        """SIGKILL at any moment."""
+        self._show(f"job {self._job}: killed between two saves")
+        begun, durable = len(self.story.events), self._durable()
+        self._ask("drill", saving=False, within_s=self._timeout_s)
+        return self._followed(self._rounds.BETWEEN, begun, durable)
+
+    def kill_in_save(self) -> Any:
+        """SIGKILL before a save is durable: one of its own if one is due soon, else one that it is asked for."""
+        self._show(f"job {self._job}: killed in the middle of a save")
+        found: Any = None
+        for part in _PARTS:
+            begun, durable = len(self.story.events), self._durable()
+            patience_s = self._until_own_save_s()
+            self._ask("drill", saving=True, part=part, within_s=patience_s + self._timeout_s)
+            if not self.story.until(lambda begun=begun: self._gone(begun), patience_s):  # type: ignore[misc]
+                self._ask("preempt")
+            found = self._followed(self._rounds.SAVE, begun, durable)
+            if found.torn or found.problem:
+                break
+        return found
+
+    def forget(self) -> None:
+        """No kill is in store any more."""
+        try:
+            self._ask("drill", within_s=0)
+        except ClientError:
+            pass  # it does not run, or nobody is there: then what is in store runs out by itself
+
+    def _ask(self, what: str, **body: Any) -> None:
+        self._client.request("POST", f"/v1/jobs/{self._job}/{what}", body)
+
+    def _durable(self) -> int | None:
+        return max(
+            (int(event["body"]["step"]) for event in self.story.events if event["kind"] == "Saved"), default=None
+        )
+
+    def _gone(self, begun: int) -> bool:
+        return any(event["kind"] in ("Exited", "JobEnded") for event in self.story.events[begun:])
+
+    def _until_own_save_s(self) -> float:
+        """How long to wait for a save that nobody asks for."""
+        known = self._every or self._rounds.interval(self.story.events)
+        step_s = self._rounds.step_s(self.story.events)
+        if known is None or step_s == 0.0:
+            return _OWN_SAVE_S
+        due_s = self._rounds.MARGIN * known * step_s + 1.0
+        return float(due_s) if due_s <= _OWN_SAVE_MOST_S else 0.0
+
+    def _followed(self, what: str, begun: int, durable: int | None) -> Any:
+        rounds = self._rounds
+
+        def read() -> Any:
+            return rounds.read(what, self.story.events[begun:], durable)
+
+        self.story.until(lambda: read().over, self._timeout_s)
+        found = read()
+        if not found.over:
+            found.problem = found.problem or self._missing(found)
+        self.done.append(found)
+        return found
+
+    def _missing(self, found: Any) -> str:
+        waited, job = duration_text(self._timeout_s), self._job
+        if found.exited is None:
+            return f"it did not end within {waited}: hpcdl logs {job} shows what it does"
+        if found.granted is None:
+            return f"it was given no GPUs again within {waited}: hpcdl why {job}"
+        if found.ready is None:
+            return f"it was started again and did not begin to train within {waited}: hpcdl logs {job}"
+        return f"it did no step within {waited} after it began to train: hpcdl logs {job}"
+
+
+def _verdict(conduct: _Conduct, row: Row, grace_s: float | None) -> dict[str, Any]:
+    """What the rounds amount to, as JSON."""
+    from hpcdl.cli import drillrounds as parts
+
+    rounds = conduct.done
+    kills = [each for each in rounds if each.what != parts.SUSPEND]
+    known = conduct._every or parts.interval(conduct.story.events)
+    for each in kills if conduct._every is None else ():
+        # A save of its own that was cut short was an interval, too.
+        if each.what == parts.SAVE and each.torn and each.asked is None and each.durable is not None:
+            known = max(known or 0, each.reached - each.durable)
+    rows = [each.row for each in rounds]
+    lost = parts.largest((each.row for each in kills), "lost_steps")
+    detail = next((each.problem for each in rounds if each.problem), "")
+    if not detail and lost and known is None:
+        detail = (
+            f"{lost} steps were lost, and no checkpoint that it made by itself was seen, so nothing says how many it "
+            "may be: have the script save every so many steps (hpcdl.steps(every=N)), or tell --every N"
+        )
+    elif not detail and lost and known is not None and lost > known:
+        detail = f"{lost} steps were lost, more than the {known} between two checkpoints: save more often, or see why"
+    needed = parts.grace_needed_s(rounds, parts.step_s(conduct.story.events))
+    names = ("suspend_s", "save_s", "exit_s", "free_s", "resume_s", "first_step_s")
+    return {
+        "job": row["id"],
+        "passed": not detail,
+        "detail": detail,
+        "rounds": rows,
+        **{name: parts.middle(rows, name) for name in names},
+        "max": {name: parts.largest(rows, name) for name in names},
+        "lost_steps": lost,
+        "interval_steps": known,
+        "grace_needed_s": needed,
+        "grace_s": row["spec"].get("grace_s"),
+        "site_grace_s": grace_s,
+    }
+
+
+@click.command()
+@click.argument("job", type=JOB_ID)
+@click.option("--rounds", type=click.IntRange(1, 100), default=1, show_default=True, help="So many times each.")
+@click.option("--between", is_flag=True, help="Kill it between two saves as well.")
+@click.option("--every", type=click.IntRange(min=1), metavar="STEPS", help="It checkpoints every so many steps.")
+@click.option(
+    "--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="What the site gives a preempted job, to compare."
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, metavar="SECONDS",
+    help="Give up where a part of a round takes longer.",
+)  # fmt: skip
+@click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
+@outputs
+@click.pass_context
+def drill(
+    ctx: click.Context,
+    job: int,
+    rounds: int,
+    between: bool,
+    every: int | None,
+    grace: float | None,
+    timeout: float,
+    yes: bool,
+    output: Output,
+) -> None:
+    """Prove that a running job survives preemption, and measure how long that takes.
+
+    In each round it is suspended as by a real preemption and resumes; then its processes are killed in the middle of a
+    save, and it resumes from the checkpoint before. It passes (exit 0) if it went on each time, and no kill cost more
+    steps than are between two checkpoints. No retry is spent. Stopped in the middle, the job goes on by itself.
+    """
+    client = connect(ctx, FOLLOW_S)
+    row = client.get(f"/v1/jobs/{job}")["job"]
+    _refuse(row)
+    kills = rounds * (2 if between else 1)
+    if not yes and output is Output.TABLE and sys.stdin.isatty() and sys.stderr.isatty():
+        question = f"job {job} is suspended {_times(rounds)} and killed {_times(kills)}; go on?"
+        click.confirm(question, default=True, abort=True, err=True)
+    conduct = _Conduct(client, job, every, timeout, progress())
+    try:
+        for _ in range(rounds):
+            acts = [conduct.suspend, conduct.kill_in_save, *([conduct.kill_between] if between else [])]
+            if not all(not act().problem for act in acts):
+                break
+    except BaseException:
+        conduct.forget()
+        say(f"the drill was broken off: job {job} goes on by itself")
+        raise
+    found = _verdict(conduct, row, grace)
+    keep = ("passed", "detail", "grace_needed_s", "suspend_s", "save_s", "free_s", "resume_s", "first_step_s")
+    kept = {name: found[name] for name in (*keep, "lost_steps", "interval_steps")}
+    client.request("POST", f"/v1/jobs/{job}/drilled", kept | {"detail": found["detail"][:500]})
+    if output is Output.JSON:
+        print_json({"drill": found})
+    elif output is Output.QUIET:
+        print(job)
+    else:
+        _print(found)
+    for line in _graces(found):
+        say(line)
+    if not found["passed"]:
+        say(f"job {job} did not pass: {found['detail']}")
+        ctx.exit(1)
+
+
+def _refuse(row: Row) -> None:
+    """Raises NotProven for a job that no drill can be made with now."""
+    job, state = row["id"], row["state"]
+    if state in FINISHED:
+        raise NotProven(f"job {job} is {state}: submit it again, and drill it while it runs")
+    living = [each for each in row.get("incarnations") or () if not each.get("warm") or each.get("ready_at")]
+    if row.get("gpus") and row["spec"].get("signal") == "none":
+        raise NotProven(
+            f"job {job} was submitted with --signal none: nobody can ask it to checkpoint, so a preemption costs all "
+            "of it; submit it with a signal that it answers"
+        )
+    if state != "RUNNING" or not living:
+        raise NotProven(f"job {job} is {state}, not training: drill it once it runs (hpcdl why {job})")
+    if not any(each.get("attached") for each in living):
+        raise NotProven(
+            f"job {job} has not called hpcdl.attach(), so nobody sees when its checkpoints are durable: "
+            "a drill needs that"
+        )
+    if not any(each.get("ready_at") for each in living):
+        raise NotProven(f"job {job} is still loading: drill it once it trains (hpcdl show {job} names its step)")
+
+
+def _times(many: int) -> str:
+    return "once" if many == 1 else "twice" if many == 2 else f"{many} times"
+
+
+def _graces(found: dict[str, Any]) -> list[str]:
+    """What to say of graces that are too short."""
+    needed, job = found["grace_needed_s"], found["job"]
+    lines = []
+    if needed is not None and found["grace_s"] is not None and found["grace_s"] < needed:
+        lines.append(
+            f"job {job} needs a grace of {needed:g} s and has {found['grace_s']:g} s: submit it with --grace {needed:g}"
+        )
+    if needed is not None and found["site_grace_s"] is not None and found["site_grace_s"] < needed:
+        lines.append(
+            f"job {job} needs a grace of {needed:g} s, and the site gives {found['site_grace_s']:g} s: have it save "
+            "faster, or more often, for a preemption there costs what was done since the last checkpoint"
+        )
+    return lines
+
+
+def _seconds(value: Any) -> str:
+    return "-" if value is None else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def _cell(name: str) -> Callable[[Row], str]:
+    return lambda row: _seconds(row[name])
+
+
+def _whole(name: str) -> Callable[[Row], str]:
+    return lambda row: "-" if row[name] is None else str(row[name])
+
+
+_COLUMNS = (
+    Column("ROUND", lambda row: str(row["what"])),
+    Column("SAVED", _cell("save_s"), right=True),
+    Column("EXITED", _cell("exit_s"), right=True),
+    Column("FREE", _cell("free_s"), right=True),
+    Column("READY", _cell("resume_s"), right=True),
+    Column("STEP", _cell("first_step_s"), right=True),
+    Column("DURABLE", _whole("durable_step"), right=True),
+    Column("REACHED", _whole("reached_step"), right=True),
+    Column("RESUMED AT", _whole("resumed_step"), right=True),
+    Column("REPEATED", _whole("lost_steps"), right=True),
+    Column("PROBLEM", lambda row: str(row["problem"]), shrinks=True),
+)
+
+
+def _print(found: dict[str, Any]) -> None:
+    """Seconds: each counts from the end of the one before it."""
+    print_table(_COLUMNS, found["rounds"])
+    print()
+    most = found["max"]
+
+    def both(name: str) -> str:
+        return f"{_seconds(found[name])} s, at most {_seconds(most[name])} s" if found[name] is not None else "not seen"
+
+    lost, known, needed = found["lost_steps"], found["interval_steps"], found["grace_needed_s"]
+    graces = f"job {_seconds(found['grace_s'])} s" if found["grace_s"] is not None else ""
+    if found["site_grace_s"] is not None:
+        graces += f", site {_seconds(found['site_grace_s'])} s"
+    missed = [row for row in found["rounds"] if row["what"] == "kill in a save" and not row["in_a_save"]]
+    print_fields(
+        [
+            (f"job {found['job']}", "passed" if found["passed"] else escape(f"not passed: {found['detail']}")),
+            ("suspend", f"{both('suspend_s')} until its GPUs were seen free"),
+            ("save", both("save_s")),
+            ("resume", f"{both('resume_s')} until it trained; first step {_seconds(found['first_step_s'])} s later"),
+            ("lost by a kill", "-" if lost is None else f"{lost} steps at most, of {known or '?'} between checkpoints"),
+            ("grace needed", "not seen" if needed is None else f"{needed:g} s (there is: {graces})"),
+            ("note", "its saves are over too soon to be hit in the middle" if missed else ""),
+        ]
+    )

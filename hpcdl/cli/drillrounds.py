@@ -1,0 +1,213 @@
+"""What the events of a job say about one round of a drill. Pure: rows of the API in, seconds and steps out."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+Row = Mapping[str, Any]
+
+SUSPEND, SAVE, BETWEEN = "suspend", "kill in a save", "kill between saves"
+
+MARGIN = 1.5
+"""A suspend may take this many times what the longest one took here."""
+
+LEAST_S = 1.0
+"""Seconds of every grace, for what is not the trainer's: a signal's way, a busy node."""
+
+
+@dataclass(slots=True)
+class Round:
+    """One fake preemption or kill. `incarnation`: the one that it ended. Times are the daemon's, None while not seen.
+
+    `durable`: the last step that was in a checkpoint when it ended; `reached`: the last step that was done; `resumed`:
+    where it went on. `asked`: it was to suspend meanwhile. `killed`: a drill's kill did end it. `problem`: what went
+    wrong, "" where nothing did.
+    """
+
+    what: str
+    incarnation: int = 0
+    durable: int | None = None
+    asked: float | None = None
+    saved: float | None = None
+    exited: float | None = None
+    freed: float | None = None
+    granted: float | None = None
+    ready: float | None = None
+    stepped: float | None = None
+    reached: int | None = None
+    resumed: int | None = None
+    killed: bool = False
+    ended: str = ""
+    problem: str = ""
+
+    @property
+    def over(self) -> bool:
+        """It trains again, or never will."""
+        return self.stepped is not None or bool(self.ended)
+
+    @property
+    def lost(self) -> int | None:
+        """Steps that are done twice."""
+        if self.reached is None or self.resumed is None:
+            return None
+        return max(0, self.reached - self.resumed)
+
+    @property
+    def torn(self) -> bool:
+        """The kill came before the save was durable: whoever was just about to say that it was resumes from it."""
+        if not self.killed or self.reached is None:
+            return False
+        return (self.durable is None or self.durable < self.reached) and self.resumed != self.reached
+
+    def seconds(self, since: str, until: str) -> float | None:
+        """Between two of its times."""
+        first, last = getattr(self, since), getattr(self, until)
+        return None if first is None or last is None else max(0.0, last - first)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "what": self.what,
+            "incarnation": self.incarnation,
+            "save_s": self.seconds("asked", "saved"),
+            "exit_s": self.seconds("saved", "exited"),
+            "free_s": self.seconds("exited", "freed"),
+            "suspend_s": None if self.killed else self.seconds("asked", "freed"),
+            "resume_s": self.seconds("granted", "ready"),
+            "first_step_s": self.seconds("ready", "stepped"),
+            "durable_step": self.durable,
+            "reached_step": self.reached,
+            "resumed_step": self.resumed,
+            "lost_steps": self.lost,
+            "in_a_save": self.what == SAVE and self.torn,
+            "problem": self.problem,
+        }
+
+
+def read(what: str, events: Iterable[Row], durable: int | None) -> Round:
+    """The round whose events these are: all of the job's since it was asked for. `durable`: the step in the last
+    checkpoint before."""
+    found = Round(what, durable=durable)
+    for event in events:
+        _take(found, str(event["kind"]), event["body"], float(event["at"]))
+    if found.resumed is not None:
+        found.problem = _wrong(found)
+    elif found.ended:
+        found.problem = found.ended
+    return found
+
+
+def _take(found: Round, kind: str, body: Row, at: float) -> None:
+    number = int(body.get("incarnation") or 0)
+    after = found.exited is not None and (number > found.incarnation or kind == "Reformed")
+    match kind:
+        case "SuspendRequested" if found.asked is None and found.exited is None:
+            found.asked, found.incarnation = at, number
+        case "Saved" if found.exited is None or number == found.incarnation:
+            found.durable = max(found.durable or 0, int(body["step"]))
+            if found.saved is None and found.asked is not None and number == found.incarnation:
+                found.saved = at
+        case "Exited" if not after and not _left(body):
+            found.incarnation, found.exited = number, at
+            found.reached = _highest(found.reached, body.get("step"))
+            found.killed = found.killed or "killed by a drill" in str(body.get("detail") or "")
+        case "GpusFreed" if number == found.incarnation and found.exited is not None:
+            found.freed = at
+        case "IncarnationEnded" if number == found.incarnation:
+            found.reached = _highest(found.reached, body.get("reached"))
+        case "IncarnationEnded" if after and found.stepped is None and number > found.incarnation:
+            found.ended = f"it was started again and ended before its first step: {body.get('cause')}" + (
+                f", {body['detail']}" if body.get("detail") else ""
+            )
+        case "StartRequested" | "OpenRequested" if after and body.get("placement") is not None:
+            if found.granted is None:
+                found.granted = at
+        case "TrainerReady" | "Reformed" if after and found.ready is None:
+            found.ready, found.resumed = at, int(body["step"])
+        case "Progressed" if found.ready is not None and found.stepped is None:
+            if int(body["step"]) > (found.resumed or 0):
+                found.stepped = at
+        case "Progressed" if found.exited is None:
+            found.reached = _highest(found.reached, body.get("step"))
+        case "JobEnded":
+            found.ended = found.ended or f"job {body['job']} is {body['state']}" + (
+                f": {body['detail']}" if body.get("detail") else ""
+            )
+
+
+def _left(body: Row) -> bool:
+    """An end that no drill asked for, and that says nothing of the job: its node goes, or was not wanted any more."""
+    return body.get("ended_by") == "leave"
+
+
+def _highest(known: int | None, step: Any) -> int | None:
+    return known if step is None else max(known or 0, int(step))
+
+
+def _wrong(found: Round) -> str:
+    resumed, durable = found.resumed or 0, found.durable
+    if durable is not None and resumed < durable:
+        return (
+            f"it went on at step {resumed}, though step {durable} was in a durable checkpoint: "
+            "its script must load the newest one (hpcdl.resume() names it)"
+        )
+    if found.reached is not None and resumed > found.reached:
+        return f"it went on at step {resumed}, though it had only come to {found.reached}: what did its script load?"
+    return ""
+
+
+def interval(events: Sequence[Row]) -> int | None:
+    """The largest number of steps between two checkpoints that were made without being asked for; None: none seen."""
+    ready: dict[int, int] = {}
+    saves: dict[int, list[int]] = {}
+    asked: dict[int, int] = {}
+    for event in events:
+        kind, body = event["kind"], event["body"]
+        number = int(body.get("incarnation") or 0)
+        if kind in ("TrainerReady", "Reformed"):
+            ready.setdefault(number, int(body["step"]))
+        elif kind == "Saved":
+            saves.setdefault(number, []).append(int(body["step"]))
+            if body.get("final"):
+                asked[number] = int(body["step"])
+    gaps = []
+    for number, steps in saves.items():
+        own = sorted({step for step in steps if step != asked.get(number)})
+        before = [ready.get(number, 0), *own]
+        gaps += [step - last for last, step in zip(before, own, strict=False) if step > last]
+    return max(gaps, default=None)
+
+
+def step_s(events: Iterable[Row]) -> float:
+    """Seconds of one step, by the slowest stretch between two reports of progress; 0 where there are no two."""
+    last: dict[int, tuple[int, float]] = {}
+    slowest = 0.0
+    for event in events:
+        if event["kind"] in ("TrainerReady", "Progressed"):
+            number, step, at = int(event["body"]["incarnation"]), int(event["body"]["step"]), float(event["at"])
+            known = last.get(number)
+            if known is not None and step > known[0] and at > known[1]:
+                slowest = max(slowest, (at - known[1]) / (step - known[0]))
+            last[number] = step, at
+    return slowest
+
+
+def grace_needed_s(rounds: Iterable[Round], step: float) -> float | None:
+    """The grace in which it is saved: the longest from the request to its last process's end, with a margin, and one
+    step more, for a request may come at the beginning of one. None where no suspend was seen."""
+    seen = [took for each in rounds if not each.killed and (took := each.seconds("asked", "exited")) is not None]
+    return None if not seen else math.ceil((MARGIN * max(seen) + step + LEAST_S) * 10) / 10
+
+
+def middle(rows: Iterable[Row], name: str) -> float | None:
+    """The median of a column."""
+    values = [row[name] for row in rows if row[name] is not None]
+    return median(values) if values else None
+
+
+def largest(rows: Iterable[Row], name: str) -> float | None:
+    """The maximum of a column."""
+    return max((row[name] for row in rows if row[name] is not None), default=None)

@@ -1,0 +1,79 @@
+"""The API's routes for `hpcdl drill` (docs/api.md): a preemption, the kill that it orders, and what it found."""
+
+import asyncio
+import logging
+import math
+import secrets
+from typing import Any
+
+from starlette.requests import Request
+
+from hpcdl.core import commands as cmd
+from hpcdl.core.codec import CodecError, from_json
+from hpcdl.core.drill import Drill
+from hpcdl.core.preempting import preemptible
+from hpcdl.daemon.answering import Problem, body_of
+from hpcdl.daemon.hub import Hub
+from hpcdl.daemon.loop import Loop
+from hpcdl.wire.messages import DrillMessage
+
+log = logging.getLogger("hpcdl.daemon")
+
+WITHIN_S = 3600.0
+"""An order to kill is forgotten after so many seconds, at most."""
+DETAIL = 500
+
+
+class DrillRoutes:
+    """Handlers of requests; each answers one JSON object."""
+
+    def __init__(self, loop: Loop, hub: Hub) -> None:
+        self._loop = loop
+        self._hub = hub
+
+    async def preempt(self, request: Request) -> dict[str, Any]:
+        """`POST /v1/jobs/ID/preempt`."""
+        number = request.path_params["job"]
+        await asyncio.wrap_future(self._loop.send(cmd.Preempt(number)))
+        return {"job": number}
+
+    async def kill(self, request: Request) -> dict[str, Any]:
+        """`POST /v1/jobs/ID/drill`. Nothing is recorded of it: what follows from the kill is, as of any other."""
+        body, number = await body_of(request), request.path_params["job"]
+        saving, part = body.get("saving", True), _number(body, "part", 0.5, 1.0)
+        within_s = _number(body, "within_s", 60.0, WITHIN_S)
+        if not isinstance(saving, bool):
+            raise Problem(400, "saving must be true or false")
+        world = self._loop.world
+        job = world.jobs.get(number)
+        if job is None:
+            raise Problem(404, f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
+        running = preemptible(world, job) if within_s or job.running is None else job.running  # 0: none after all
+        after_s = part * (job.last_save_s or 0.0) if saving else 0.0
+        order = DrillMessage(number, running.number, secrets.token_hex(8), saving, after_s, within_s)
+        if not self._hub.tell(running.writer, order):
+            raise Problem(
+                409, f"the agent of {running.writer} is away: again once hpcdl nodes shows it connected", "agent-away"
+            )
+        log.info("job %d.%d is to be killed by a drill", number, running.number)
+        return {"kill": {"job": number, "incarnation": running.number, "node": running.writer, "after_s": after_s}}
+
+    async def drilled(self, request: Request) -> dict[str, Any]:
+        """`POST /v1/jobs/ID/drilled`."""
+        body = await body_of(request)
+        try:
+            drill = from_json(Drill, body)
+        except (CodecError, ValueError, TypeError) as error:
+            raise Problem(400, f"that is not what a drill finds: {error}"[:300]) from error
+        if len(drill.detail) > DETAIL:
+            raise Problem(400, f"detail has {DETAIL} characters at most")
+        number = request.path_params["job"]
+        await asyncio.wrap_future(self._loop.send(cmd.Drilled(number, drill)))
+        return {"job": number}
+
+
+def _number(body: dict[str, Any], name: str, default: float, most: float) -> float:
+    value = body.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most or math.isnan(value):
+        raise Problem(400, f"{name} must be a number from 0 to {most:g}")
+    return float(value)
