@@ -19,6 +19,7 @@ from hpcdl.agent.reports import Key, boottime
 from hpcdl.agent.rescales import Rescales
 from hpcdl.agent.site import Site, Stage
 from hpcdl.agent.startfile import TORCHRUN
+from hpcdl.agent.stillness import Stillness, clock
 from hpcdl.agent.supervisorlink import SupervisorLink
 from hpcdl.agent.translate import Names, Progress, event_of, exit_of
 from hpcdl.core import events as ev
@@ -34,6 +35,12 @@ UNOPENED_GRACE_S = 5.0
 """For a trainer whose gate cannot be opened."""
 STALE_GRACE_S = 10.0
 """For a trainer that the daemon does not expect."""
+
+
+def _log_of(order: RequestMessage | None, found: start.Found | None) -> str:
+    if order is not None and order.log:
+        return order.log
+    return found.start.log if found is not None and found.start is not None else ""
 
 
 class Part:
@@ -65,6 +72,7 @@ class Part:
         self.stale = False
         self._progress = Progress()
         self._told_at = -1e9
+        self._stillness = Stillness(_log_of(order, found), clock())
         self._verdict: tuple[Cause, str] | None = None
         self._supervisor: dict[str, Any] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -135,7 +143,7 @@ class Part:
     async def kill(self) -> None:
         """Nothing of it may stay on a node that is not ours: its supervisor, with which its trainer goes."""
         if self._supervisor is not None:
-            await asyncio.to_thread(start.kill_supervisor, self._supervisor)
+            await asyncio.to_thread(start.kill_supervisor, self.folder, self._supervisor)
         await asyncio.to_thread(start.kill_tagged, self.tag)
 
     def end_stale(self) -> None:
@@ -152,7 +160,16 @@ class Part:
         if self.stage is not Stage.FOLLOWED or not self._trainer_pid:
             return None
         supervisor = int((self._supervisor or {}).get("pid") or 0)
-        return TrainerLine(self._trainer_pid, self.key[0], self.key[1], supervisor)
+        return TrainerLine(self._trainer_pid, self.key[0], self.key[1], supervisor, *self._stillness.measured(clock()))
+
+    def look(self) -> None:
+        """Looks whether it does anything; may take milliseconds, in any thread."""
+        if self.stage is Stage.FOLLOWED:
+            self._stillness.look(int((self._supervisor or {}).get("pid") or 0), clock())
+
+    def stood(self) -> None:
+        """This agent was stopped for a while: what it would have seen is not known."""
+        self._stillness.stood(clock())
 
     def tell_progress(self) -> None:
         """Reports new progress if a daemon is there and the last report is an interval ago."""
@@ -358,7 +375,7 @@ class Part:
         self._overdue_at = boottime() + HUNG_AFTER_S
         log.error("the supervisor of %s hangs, and is killed", self)
         self._verdict = (Cause.INFRASTRUCTURE, "its supervisor hung, and was ended")
-        await asyncio.to_thread(start.kill_supervisor, self._supervisor)
+        await asyncio.to_thread(start.kill_supervisor, self.folder, self._supervisor)
 
     # --- what the supervisor says ----------------------------------------------------------------------------------
 
@@ -366,6 +383,8 @@ class Part:
         try:
             if packet["type"] == "progress":
                 self._progress.take(packet)
+                if self._leads:
+                    self._stillness.stepped(self._progress.step, clock())
                 self.tell_progress()
             elif start.is_record(packet):
                 self._absorb(packet)
@@ -419,10 +438,21 @@ class Part:
             told = None
         if isinstance(told, ev.Saved | ev.TrainerReady):
             self._progress.reached(told.step)
+        self._notice_life(told)
         if told is None or self.stale or (isinstance(told, ev.TrainerReady) and not self._leads):
             reports.passed(self.key, number)
         else:
             reports.report(told, self.key, number, at)
+
+    def _notice_life(self, told: ev.Report | None) -> None:
+        """What a record says about whether the trainer moves. Of several nodes, the first one's steps count."""
+        if isinstance(told, ev.Started):
+            self._stillness.began(clock())
+        elif isinstance(told, ev.TrainerReady | ev.Reformed) and self._leads:
+            self._stillness.moved(clock())
+            self._stillness.stepped(told.step, clock())
+        else:
+            self._stillness.moved(clock())
 
     def _exit(self, record: dict[str, Any]) -> ev.Exited:
         try:

@@ -156,9 +156,30 @@ def kill_tagged(tag: str) -> int:
     return len(found)
 
 
-def kill_supervisor(record: Mapping[str, Any]) -> bool:
-    """SIGKILL to the supervisor that wrote this `supervisor` record, if it is still that process."""
-    pid, start = record.get("pid"), record.get("start")
-    if not isinstance(pid, int) or not isinstance(start, int):
+def kill_supervisor(folder: Path, record: Mapping[str, Any]) -> bool:
+    """SIGKILL to the supervisor that wrote this `supervisor` record, if it is still that process.
+
+    It is that process only while it has the lock of this run folder open: a record may be of the last boot, or not be
+    what a supervisor wrote, and then it names a process of ours that has nothing to do with it.
+    """
+    pid, began = record.get("pid"), record.get("start")
+    if type(pid) is not int or type(began) is not int or not _has_open(pid, folder / LOCK):
         return False
-    return processes.signal_process(processes.Process(pid, start, "", "S"), signal.SIGKILL)
+    return processes.signal_process(processes.Process(pid, began, "", "S"), signal.SIGKILL)
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """Whether the process has this file open."""
+    try:
+        wanted = path.stat()
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for name in names:
+        try:
+            found = os.stat(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue  # closed since
+        if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+            return True
+    return False

@@ -30,9 +30,20 @@ LISTS = ("jobs", "nodes", "gpus")
     "-w", "--watch", "every_s", is_flag=False, flag_value="2", metavar="[SECONDS]", callback=watch_seconds,
     help="Again whenever it has changed, until Ctrl-C.",
 )  # fmt: skip
+@click.option("--all-users", is_flag=True, help="The daemons of all users on this node that you may look at.")
+@click.option("--homes", multiple=True, metavar="PATH", help="With --all-users: look at these homes, not at this node.")
 @outputs
 @click.pass_context
-def ls(ctx: click.Context, /, what: str | None, output: Output, every_s: float | None, **chosen: Any) -> None:
+def ls(
+    ctx: click.Context,
+    /,
+    what: str | None,
+    output: Output,
+    every_s: float | None,
+    all_users: bool,
+    homes: tuple[str, ...],
+    **chosen: Any,
+) -> None:
     """List the jobs that are not finished, oldest first; or the nodes, or the GPUs of all nodes.
 
     GPUS is what a job holds now, over what it asked for (1:4, at least 1 and at most 4; 4:, at least 4; 2x4, 4 on each
@@ -44,6 +55,9 @@ def ls(ctx: click.Context, /, what: str | None, output: Output, every_s: float |
         if what is not None:
             raise click.UsageError(f"{meant!r} is no number of seconds", ctx)
         what = meant
+    if all_users or homes:
+        _all_users(ctx, all_users, homes, what, output, every_s, chosen)
+        return
     what = what or "jobs"
     if what not in LISTS:
         hint = f" (hpcdl show {what}?)" if what.isdigit() else ""
@@ -60,6 +74,24 @@ def ls(ctx: click.Context, /, what: str | None, output: Output, every_s: float |
         _once(ctx, found, client, output)
     else:
         repeat(watch.every_s, lambda: watch.show(*found.watched(client, output)))
+
+
+def _all_users(
+    ctx: click.Context,
+    asked: bool,
+    homes: tuple[str, ...],
+    what: str | None,
+    output: Output,
+    every_s: float | None,
+    chosen: dict[str, Any],
+) -> None:
+    from hpcdl.cli.allusers import list_all_users
+
+    if not asked:
+        raise click.UsageError("--homes goes with --all-users", ctx)
+    if every_s is not None or chosen.pop("form") != "default" or any(chosen.values()):
+        raise click.UsageError("--all-users goes with --homes, --json and --quiet only", ctx)
+    list_all_users(ctx, homes, what, output)
 
 
 def _once(ctx: click.Context, found: List, client: Client, output: Output) -> None:

@@ -297,7 +297,7 @@ class Agents:
 
         found = start.read_records(record.parent)
         if found and not start.is_free(record.parent):
-            start.kill_supervisor(found[0])
+            start.kill_supervisor(record.parent, found[0])
             until(lambda: start.is_free(record.parent), "the supervisor's end")
 
 
