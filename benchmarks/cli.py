@@ -1,9 +1,10 @@
-"""How fast the command line starts: whole processes, against a Python that only imports click, in turns in one run.
+"""How fast the command line is: whole processes, against a Python that only imports click, in turns in one run.
 
     python benchmarks/cli.py [--rounds N] [--jobs N] > result.json
 
-`ls` asks a daemon that answers a given number of rows: the one of HPCDL_HOME if there is one, else a stand-in over TLS
-in another process. Prints JSON: medians in milliseconds, and the ratio of each to the import of click.
+`ls` asks daemons with so many jobs in their ledgers: in one most of them are finished, in the other one all of them
+wait, so that as many lines are printed. Prints JSON: medians in milliseconds, and the ratio of each to the import of
+click.
 """
 
 import argparse
@@ -18,17 +19,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from hpcdl.controller import Controller
+from hpcdl.core import commands as cmd
+from hpcdl.core.model import JobSpec
+from hpcdl.core.plan import Profiles
+from hpcdl.ledger import SqliteJournal
+from hpcdl.policies import all_policies
+from hpcdl.wire.private import make_private_folder
+
 ROOT = Path(__file__).parents[1]
-STAND_IN = """
-import sys, signal
-from pathlib import Path
-from tests.cli.fake import FakeDaemon, row
-fake = FakeDaemon(Path(sys.argv[1]))
-fake.world.jobs = {n: row(n) for n in range(1, int(sys.argv[2]) + 1)}
-fake.start()
-print("ready", flush=True)
-sys.stdin.read()
-"""
+HPCDL = [sys.executable, "-m", "hpcdl"]
+LIVE = 20
+"""Unfinished jobs beside those that are finished."""
 
 
 def median_ms(commands: dict[str, list[str]], rounds: int, env: dict[str, str]) -> dict[str, float]:
@@ -43,47 +47,63 @@ def median_ms(commands: dict[str, list[str]], rounds: int, env: dict[str, str]) 
     return {name: round(statistics.median(each), 1) for name, each in times.items()}
 
 
+def write_ledger(home: Path, jobs: int, finished: int) -> None:
+    """A ledger with so many jobs, of which the first `finished` are over."""
+    make_private_folder(home)
+    now = time.time()
+    with SqliteJournal(home / "ledger.sqlite") as journal:
+        controller = Controller(journal, all_policies(), Profiles())
+        controller.step([cmd.ChoosePolicy("adaptive"), cmd.ChooseObjective("jct")], now)
+        for first in range(0, jobs, 1000):
+            specs = [
+                JobSpec(("python", "train.py"), f"train-{number}", "ada", gpus_min=2, gpus_max=2, steps=1000)
+                for number in range(first, min(jobs, first + 1000))
+            ]
+            controller.step([cmd.Submit(tuple(specs), f"request-{first}")], now)
+        for first in range(0, finished, 1000):
+            controller.step([cmd.Cancel(each + 1) for each in range(first, min(finished, first + 1000))], now)
+
+
 @contextlib.contextmanager
-def daemon(jobs: int, env: dict[str, str]) -> Iterator[str]:
-    """The HPCDL_HOME of a daemon that answers: the user's, else a stand-in's."""
-    if "HPCDL_HOME" in os.environ:
-        yield os.environ["HPCDL_HOME"]
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        argv = [sys.executable, "-c", STAND_IN, folder, str(jobs)]
-        process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdout.readline()
-            yield folder
-        finally:
-            process.stdin.close()
-            process.wait()
-            process.stdout.close()
+def daemon(folder: Path, jobs: int, finished: int, env: dict[str, str]) -> Iterator[str]:
+    """The HPCDL_HOME of a daemon with such a ledger, and a node whose one GPU is too few for any of the jobs."""
+    home = folder / "home"
+    write_ledger(home, jobs, finished)
+    env = {**env, "HPCDL_HOME": str(home)}
+    start = [*HPCDL, "daemon", "start", "--emulate-gpus", "1", "--node", "n1"]
+    subprocess.run(start, env=env, stdout=subprocess.DEVNULL, check=True, timeout=300)
+    try:
+        yield str(home)
+    finally:
+        subprocess.run([*HPCDL, "daemon", "stop"], env=env, stdout=subprocess.DEVNULL, check=True, timeout=300)
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Start-up time of the command line.")
+    parser = argparse.ArgumentParser(description="Speed of the command line.")
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--jobs", type=int, default=20, help="rows that the stand-in has")
+    parser.add_argument("--jobs", type=int, default=10_000, help="jobs in each ledger")
     options = parser.parse_args()
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    hpcdl = [sys.executable, "-m", "hpcdl"]
-    commands = {
-        "python -c pass": [sys.executable, "-c", "pass"],
-        "python -c 'import click'": [sys.executable, "-c", "import click"],
-        "python -c 'import click, http.client, ssl'": [sys.executable, "-c", "import click, http.client, ssl"],
-        "hpcdl --version": [*hpcdl, "--version"],
-        "hpcdl ls": [*hpcdl, "ls"],
-    }  # fmt: skip
-    with daemon(options.jobs, env) as home:
-        medians = median_ms(commands, options.rounds, {**env, "HPCDL_HOME": home})
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env = {**kept, "PYTHONPATH": str(ROOT)}
+    with contextlib.ExitStack() as stack:
+        homes = {}
+        for name, finished in (("most finished", max(0, options.jobs - LIVE)), ("all waiting", 0)):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            homes[name] = stack.enter_context(daemon(folder, options.jobs, finished, env))
+        commands = {
+            "python -c pass": [sys.executable, "-c", "pass"],
+            "python -c 'import click'": [sys.executable, "-c", "import click"],
+            "hpcdl --version": [*HPCDL, "--version"],
+        }
+        for name, home in homes.items():
+            commands[f"hpcdl ls ({name})"] = [*HPCDL, "--home", home, "ls"]
+        medians = median_ms(commands, options.rounds, env)
     base = medians["python -c 'import click'"]
     report = {
         "schema": 1,
         "rounds": options.rounds,
+        "jobs": options.jobs,
         "median_ms": medians,
         "of_import_click": {name: round(each / base, 2) for name, each in medians.items()},
     }

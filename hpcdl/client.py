@@ -6,7 +6,6 @@ again, within the caller's patience. Standard library only, and few modules of i
 """
 
 import errno
-import http.client
 import json
 import os
 import ssl
@@ -17,6 +16,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
 from hpcdl.wire.access import NAME, AccessError, AccessFile, read_access
+from hpcdl.wire.http import Connection, Disconnected, HttpError
 from hpcdl.wire.tls import client_context
 
 Answer: TypeAlias = dict[str, Any]
@@ -90,7 +90,7 @@ class Client:
         self.home = home
         self.patience_s = patience_s
         self._note = note
-        self._connection: http.client.HTTPSConnection | None = None
+        self._connection: Connection | None = None
         self._access: AccessFile | None = None
         self._reached = False
 
@@ -147,8 +147,7 @@ class Client:
     def _once(self, method: str, path: str, body: Mapping[str, Any] | None, wait_s: float) -> Answer:
         limit_s = ANSWER_S + wait_s
         connection = self._connection or self._connect()
-        if connection.sock is not None:
-            connection.sock.settimeout(limit_s)
+        connection.sock.settimeout(limit_s)
         headers = {"Authorization": f"Bearer {self._access.token if self._access else ''}"}
         content = None
         if body is not None:
@@ -156,25 +155,23 @@ class Client:
             headers["Content-Type"] = "application/json"
         try:
             try:
-                connection.request(method, path, content, headers)
+                connection.send(method, path, content, headers)
             except OSError:
                 # The daemon may have answered (413, 401) and closed before it read everything: see what it said.
-                response = connection.getresponse()
+                answer = connection.receive()
             else:
-                response = connection.getresponse()
-            status = response.status
-            raw = response.read()
+                answer = connection.receive()
         except TimeoutError:
             self.close()
             raise self._silent(limit_s) from None
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, HttpError) as error:
             raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {_START}") from None
         self._reached = True
-        if response.will_close:
+        if answer.closes:
             self.close()
-        return self._read(status, raw)
+        return self._read(answer.status, answer.content)
 
-    def _connect(self) -> http.client.HTTPSConnection:
+    def _connect(self) -> Connection:
         try:
             access = read_access(self.home)
         except AccessError as error:
@@ -189,10 +186,8 @@ class Client:
         except ssl.SSLError:
             raise ClientError(f"the certificate in {self.home / NAME} is damaged: restart the daemon") from None
         context.sslsocket_class = _Socket
-        connection = http.client.HTTPSConnection(access.host, access.port, timeout=ANSWER_S, context=context)
-        connection.auto_open = 0  # each new connection goes by the access file as it is then
         try:
-            connection.connect()
+            connection = Connection(access.host, access.port, ANSWER_S, context)
         except TimeoutError:
             self._access = access
             raise self._silent(ANSWER_S) from None
@@ -237,6 +232,6 @@ class Client:
 def _words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and not isinstance(error, ssl.SSLError):
         return error.strerror
-    if isinstance(error, http.client.RemoteDisconnected | ssl.SSLEOFError | ssl.SSLZeroReturnError):
+    if isinstance(error, Disconnected | ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return "the connection was closed"
     return str(error) or type(error).__name__

@@ -102,36 +102,68 @@ def escape(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def print_json(value: Mapping[str, Any]) -> None:
+def print_json(value: Mapping[str, Any], *, one_line: bool = False) -> None:
     """One JSON value and nothing else; `schema` comes first."""
     import json
 
     from hpcdl.client import SCHEMA
 
     content = {"schema": SCHEMA, **value}
-    print(json.dumps(content, indent=2 if sys.stdout.isatty() else None))
+    print(json.dumps(content, indent=2 if sys.stdout.isatty() and not one_line else None))
 
 
 def print_ids(ids: Sequence[object]) -> None:
     """One id a line."""
-    for each in ids:
-        print(escape(str(each)))
+    if ids:
+        print("\n".join(escape(str(each)) for each in ids))
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Row], *, titles: bool = True) -> None:
     """Titles and rows, aligned; cut to the terminal's width on a terminal, whole in a pipe."""
-    cells = [[escape(column.cell(row)) for column in columns] for row in rows]
-    widths = [max([_width(c.title), *(_width(line[i]) for line in cells)]) for i, c in enumerate(columns)]
-    terminal = sys.stdout.isatty()
-    if terminal:
-        import shutil
+    lines = table_for_stdout(columns, rows, titles=titles)
+    if lines:
+        print("\n".join(lines))
 
-        _shrink(columns, widths, shutil.get_terminal_size().columns)
-    colour = terminal and use_colour()
-    if titles:
-        print(_line(columns, widths, [column.title for column in columns], colour=False))
-    for line in cells:
-        print(_line(columns, widths, line, colour=colour))
+
+def table_for_stdout(columns: Sequence[Column], rows: Sequence[Row], *, titles: bool = True) -> list[str]:
+    """The lines of `print_table`."""
+    if not sys.stdout.isatty():
+        return table_lines(columns, rows, titles=titles, colour=False)
+    import shutil
+
+    return table_lines(columns, rows, titles=titles, width=shutil.get_terminal_size().columns, colour=use_colour())
+
+
+def table_lines(
+    columns: Sequence[Column], rows: Sequence[Row], *, titles: bool = True, width: int | None = None, colour: bool
+) -> list[str]:
+    """The lines of a table, whole or in `width` columns of a terminal."""
+    texts = [_column_texts(column, rows) for column in columns]
+    widths = [max(_width(column.title), _widest(cells)) for column, cells in zip(columns, texts, strict=True)]
+    if width is not None:
+        _shrink(columns, widths, width)
+    padded = [_padded(*each, colour=colour) for each in zip(columns, texts, widths, strict=True)]
+    lines = [_line(columns, widths, [column.title for column in columns])] if titles else []
+    lines += [_GAP.join(cells).rstrip() for cells in zip(*padded, strict=True)]
+    return lines
+
+
+# A table may have thousands of lines: what is so for a whole column is not asked for each cell.
+def _column_texts(column: Column, rows: Sequence[Row]) -> list[str]:
+    cells = list(map(column.cell, rows))
+    return cells if "".join(cells).isprintable() else list(map(escape, cells))
+
+
+def _widest(cells: Sequence[str]) -> int:
+    return max(map(len if "".join(cells).isascii() else _width, cells), default=0)
+
+
+def _padded(column: Column, cells: Sequence[str], width: int, *, colour: bool) -> list[str]:
+    different = set(cells)
+    if len(different) * 4 < len(cells) or colour or not "".join(different).isascii() or _widest(cells) > width:
+        known = {cell: _cell(column, width, cell, colour=colour) for cell in different}
+        return [known[cell] for cell in cells]
+    return [cell.rjust(width) for cell in cells] if column.right else [cell.ljust(width) for cell in cells]
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:
@@ -162,15 +194,17 @@ def _shrink(columns: Sequence[Column], widths: list[int], room: int) -> None:
             over -= cut
 
 
-def _line(columns: Sequence[Column], widths: Sequence[int], texts: Sequence[str], *, colour: bool) -> str:
-    parts = []
-    for column, width, text in zip(columns, widths, texts, strict=True):
-        shown = _cut(text, width)
-        space = " " * (width - _width(shown))
-        code = _COLOURS.get(text) if colour and column.coloured else None
-        painted = f"\x1b[{code}m{shown}\x1b[0m" if code else shown
-        parts.append(space + painted if column.right else painted + space)
+def _line(columns: Sequence[Column], widths: Sequence[int], texts: Sequence[str]) -> str:
+    parts = [_cell(*each, colour=False) for each in zip(columns, widths, texts, strict=True)]
     return _GAP.join(parts).rstrip()
+
+
+def _cell(column: Column, width: int, text: str, *, colour: bool) -> str:
+    shown = _cut(text, width)
+    space = " " * (width - _width(shown))
+    code = _COLOURS.get(text) if colour and column.coloured else None
+    painted = f"\x1b[{code}m{shown}\x1b[0m" if code else shown
+    return space + painted if column.right else painted + space
 
 
 def _cut(text: str, width: int) -> str:

@@ -14,10 +14,10 @@ from hpcdl.cli.output import say, stop_writing
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "submit": ("hpcdl.cli.submit", "submit", "Queue a training job."),
-    "ls": ("hpcdl.cli.listing", "ls", "List the jobs."),
-    "show": ("hpcdl.cli.listing", "show", "Show everything about one job."),
-    "why": ("hpcdl.cli.listing", "why", "Say why a job is where it is."),
-    "nodes": ("hpcdl.cli.listing", "nodes", "List the nodes and who holds their GPUs."),
+    "ls": ("hpcdl.cli.listing", "ls", "List the jobs, the nodes or the GPUs."),
+    "show": ("hpcdl.cli.showing", "show", "Show everything about one job."),
+    "why": ("hpcdl.cli.showing", "why", "Say why a job is where it is."),
+    "nodes": ("hpcdl.cli.showing", "nodes", "List the nodes and who holds their GPUs."),
     "holes": ("hpcdl.cli.batching", "holes", "List what idles in the batch system."),
     "pilots": ("hpcdl.cli.batching", "pilots", "List or cancel the batch jobs that hold idle nodes for hpcdl."),
     "logs": ("hpcdl.cli.logs", "logs", "Print a job's output."),
@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "undrain": ("hpcdl.cli.drain", "undrain", "Give drained nodes to jobs again."),
     "events": ("hpcdl.cli.timeline", "events", "List what happened."),
     "timeline": ("hpcdl.cli.timeline", "timeline", "Draw the GPUs by job over time."),
+    "report": ("hpcdl.cli.report", "report", "Say what became of all GPU-hours."),
     "profile": ("hpcdl.cli.profile", "profile", "Measure how a script scales, and make a profile of it."),
     "config": ("hpcdl.cli.config", "config", "Show the settings; set the running daemon's policy and objective."),
     "daemon": ("hpcdl.cli.daemon", "daemon", "Start, stop or look at the daemon."),

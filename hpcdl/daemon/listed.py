@@ -106,7 +106,7 @@ class Listed:
                 return known.text
         row = rows.job(job, fields)
         if fields is not None:
-            row = {key: value for key in fields if (value := row[key]) is not None}
+            row = {key: value for key in fields if (value := row.get(key)) is not None}
         text = _encode(row)
         # What holds GPUs, or is to have some, changes with time and with other jobs.
         still = job.finished or (not job.live and (target is None or target.placement is None))

@@ -7,6 +7,7 @@ from typing import Any
 from hpcdl.core.codec import to_json
 from hpcdl.core.events import Recorded, encode
 from hpcdl.core.model import Incarnation, Job, JobSpec, World
+from hpcdl.core.notice import redacted
 from hpcdl.core.plan import Profiles
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import GpuRef
@@ -84,6 +85,7 @@ class Rows:
         """A job's row with its spec and what lives of it. Values of the environment stay in the ledger."""
         spec = to_json(job.spec)
         spec["env"] = [name for name, _ in job.spec.env]
+        spec["notify"] = [redacted(each) for each in job.spec.notify]
         drill = None if job.drill is None else {**to_json(job.drill), "at": job.drilled_at}
         incarnations = [self._incarnation(inc) for inc in job.live]
         return {**self.job(job), "spec": spec, "drill": drill, "incarnations": incarnations}
@@ -121,6 +123,7 @@ class Rows:
         for gpu in node.gpus:
             holder = self.world.holders.get(GpuRef(name, gpu.index))
             sample = samples.get(gpu.index)
+            avoided = node.avoids(gpu.index)
             gpus.append(
                 {
                     **to_json(gpu),
@@ -128,6 +131,9 @@ class Rows:
                     "util": sample.util if sample else None,
                     "used_mib": sample.memory_mib if sample else None,
                     "power_w": sample.power_w if sample else None,
+                    "health": to_json(sample.health) if sample and sample.health else None,
+                    "avoided_until": avoided.until if avoided else None,
+                    "avoid_reason": avoided.reason if avoided else "",
                     "role": self._role(GpuRef(name, gpu.index)),
                 }
             )
@@ -148,21 +154,22 @@ class Rows:
         }
 
 
-JOB_KEYS = frozenset(Rows(World(), Profiles(), {}, 0.0).job(Job(1, JobSpec(("train",), "train"), 0.0))) | {
-    "array",
-    "array_index",
-    "max_parallel",
-    "priority",
-}
+JOB_KEYS = frozenset(Rows(World(), Profiles(), {}, 0.0).job(Job(1, JobSpec(("train",), "train"), 0.0)))
 """The keys of a job's row."""
 
 
 def event_row(record: Recorded) -> Json:
-    """An event; of a submitted job's environment only the names."""
+    """An event; of a submitted job's environment only the names, of destinations nothing secret."""
     body = encode(record.event)
     spec = body.get("spec")
     if isinstance(spec, dict) and isinstance(spec.get("env"), list):
         spec["env"] = [pair[0] for pair in spec["env"]]
+    if isinstance(spec, dict) and isinstance(spec.get("notify"), list):
+        spec["notify"] = [redacted(each) for each in spec["notify"]]
+    if isinstance(body.get("destination"), str):
+        body["destination"] = redacted(body["destination"])
+    if isinstance(body.get("destinations"), list):
+        body["destinations"] = [redacted(each) for each in body["destinations"]]
     return {
         "seq": record.seq,
         "at": record.at,

@@ -1,4 +1,4 @@
-"""`hpcdl ls`, `show`, `why` and `nodes`."""
+"""`hpcdl ls` as it is without options, `show`, `why` and `nodes`."""
 
 import json
 from pathlib import Path
@@ -64,8 +64,8 @@ def test_nodes(fake: FakeDaemon, hpcdl: Run) -> None:
     assert hpcdl("nodes").err.startswith("hpcdl: no agent is connected on n2; trainers there go on for a while")
 
 
-@pytest.mark.parametrize("form", ["", "--json", "--quiet"])
-def test_ls_nodes_is_nodes(fake: FakeDaemon, hpcdl: Run, form: str) -> None:
+@pytest.mark.parametrize("form", ["--json", "--quiet"])
+def test_ls_nodes_tells_programs_what_nodes_tells(fake: FakeDaemon, hpcdl: Run, form: str) -> None:
     assert hpcdl("ls", "nodes", *form.split()) == hpcdl("nodes", *form.split())
     assert hpcdl("ls", *form.split(), "nodes").out
     assert hpcdl("ls", "jobs", *form.split()) == hpcdl("ls", *form.split())

@@ -1,0 +1,58 @@
+"""Members of one array that stand alike, on one line of `hpcdl ls`."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hpcdl.cli.output import Row
+
+_APART = ("RUNNING", "STARTING", "RESCALING", "SUSPENDING")
+"""Whoever holds GPUs has a line of its own."""
+_ALIKE = ("state", "gpus_min", "gpus_max", "nodes", "nodes_max", "user")
+
+
+def folded(rows: Iterable[Row]) -> list[Row]:
+    """The rows, with one for all members of an array in the same state that hold no GPUs, where the first one stands.
+
+    Its id is like `12-[3-100]`: the array and the indices of the members; their ids are not told.
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row.get("array") and row.get("array_index") is not None and row.get("state") not in _APART:
+            key: tuple[Any, ...] = (row["array"], *(row.get(each) for each in _ALIKE))
+        else:
+            key = ("job", row["id"])
+        groups.setdefault(key, []).append(row)
+    return [rows[0] if len(rows) == 1 else _one(rows) for rows in groups.values()]
+
+
+def _one(rows: Sequence[Row]) -> Row:
+    indices = ranges(int(row["array_index"]) for row in rows)
+    reasons = list(dict.fromkeys(str(row.get("reason") or "") for row in rows))
+    reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} other reasons: --no-fold)"
+    return {
+        **rows[0],
+        "id": f"{rows[0]['array']}-[{indices}]",
+        "name": f"{_stem(rows)}[{indices}]",
+        "reason": reason,
+        "step": None,
+        "eta_s": None,
+    }
+
+
+def _stem(rows: Sequence[Row]) -> str:
+    """What the names begin with alike, without the index that follows."""
+    names = [str(row.get("name", "")) for row in rows]
+    first, last = min(names), max(names)
+    length = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(map(len, names)))
+    return first[:length].rstrip("0123456789").rstrip("[{(") or "member"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`1-3,7`: each once."""
+    runs: list[list[int]] = []
+    for each in sorted(set(numbers)):
+        if runs and each == runs[-1][1] + 1:
+            runs[-1][1] = each
+        else:
+            runs.append([each, each])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -1,0 +1,178 @@
+"""What `hpcdl ls` can show of jobs, nodes and GPUs: columns by name, named formats, and how rows are sorted."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from hpcdl.cli.output import Column, Row
+from hpcdl.cli.rows import asked_text, duration_text, moment_text, nodes_text, placement_text, step_text
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A column that a user can name. `keys`: what it needs of a row; `order`: what rows are sorted by; None is last."""
+
+    column: Column
+    keys: tuple[str, ...]
+    order: Callable[[Row], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Something to list: all its columns by name, and named choices of them, of which `default` is one."""
+
+    what: str
+    columns: Mapping[str, Shown]
+    formats: Mapping[str, tuple[str, ...]]
+
+    def chosen(self, columns: str | None, form: str) -> list[Shown]:
+        """The columns of `--columns`, else of a format. Raises UsageError, which lists what there is."""
+        if columns is None:
+            return [self.columns[name] for name in self.formats[one_of(form, self.formats, "format", self.what)]]
+        names = [name.strip().lower() for name in columns.split(",") if name.strip()]
+        if not names:
+            raise click.UsageError(f"--columns names none: {', '.join(self.columns)}", click.get_current_context())
+        return [self.columns[one_of(name, self.columns, "column", self.what)] for name in names]
+
+    def sort(self, rows: Iterable[Row], key: str | None) -> list[Row]:
+        """The rows by a column's values, `-` before it turns them round; without a value they come last."""
+        listed = list(rows)
+        if key is None:
+            return listed
+        name = one_of(key.removeprefix("-").lower(), self.columns, "column to sort by", self.what)
+        order = self.columns[name].order
+        known = [row for row in listed if order(row) is not None]
+        known.sort(key=order, reverse=key.startswith("-"))
+        return known + [row for row in listed if order(row) is None]
+
+    def needs(self, shown: Iterable[Shown], key: str | None, more: Iterable[str] = ()) -> str:
+        """The keys of rows that these columns need, and a sort by `key`, with commas between."""
+        name = (key or "").removeprefix("-").lower()
+        by = [self.columns[name]] if name in self.columns else []
+        return ",".join(dict.fromkeys([*more, *(key for each in (*shown, *by) for key in each.keys)]))
+
+
+def one_of(name: str, known: Mapping[str, Any], kind: str, what: str) -> str:
+    """The name, where it is known. Raises UsageError, which lists those that are."""
+    if name not in known:
+        raise click.UsageError(f"{what} have no {kind} {name!r}: {', '.join(known)}", click.get_current_context())
+    return name
+
+
+def plain(title: str, key: str, **more: bool) -> Shown:
+    """A value as it is, `-` where there is none."""
+    return Shown(Column(title, lambda row: text_of(row.get(key)), **more), (key,), lambda row: row.get(key))
+
+
+def number(title: str, key: str) -> Shown:
+    """A number, to the right."""
+    return plain(title, key, right=True)
+
+
+def moment(title: str, key: str) -> Shown:
+    """A time of day with its date."""
+    return Shown(Column(title, lambda row: moment_text(row.get(key)) or "-"), (key,), lambda row: row.get(key))
+
+
+def duration(title: str, key: str) -> Shown:
+    """Seconds in words."""
+    cell = Column(title, lambda row: duration_text(row.get(key)), right=True)
+    return Shown(cell, (key,), lambda row: row.get(key))
+
+
+def text_of(value: Any) -> str:
+    """`-` for what there is not, `yes` and `no`, and everything else as it is."""
+    if value is None or value == "":
+        return "-"
+    if value is True or value is False:
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _size(row: Row) -> tuple[int, int]:
+    return int(row.get("gpus") or 0), int(row.get("gpus_min") or 0) * int(row.get("nodes") or 1)
+
+
+def _done(row: Row) -> float | None:
+    step, total = row.get("step"), row.get("total")
+    return None if step is None or not total else step / total
+
+
+def _gpus_text(row: Row) -> str:
+    low = row.get("gpus_min", 1)
+    if low == row.get("gpus_max") and row.get("nodes", 1) == 1 and row.get("nodes_max", 1) == 1:  # nearly all
+        return f"{row.get('gpus') or 0}/{low}"
+    return f"{row.get('gpus') or 0}/{asked_text(row)}"
+
+
+_ASKED = ("gpus", "gpus_min", "gpus_max", "nodes", "nodes_max")
+
+_JOBS: dict[str, Shown] = {
+    "id": Shown(Column("ID", lambda row: str(row["id"]), right=True), ("id",), lambda row: row["id"]),
+    "name": Shown(
+        Column("NAME", lambda row: row.get("name", ""), shrinks=True), ("name",), lambda row: row.get("name")
+    ),
+    "user": plain("USER", "user"),
+    "state": replace(plain("STATE", "state"), column=Column("STATE", lambda row: row.get("state", ""), coloured=True)),
+    "gpus": Shown(Column("GPUS", _gpus_text, right=True), _ASKED, _size),
+    "nodes": Shown(
+        Column("NODES", lambda row: nodes_text(row) if row.get("placement") else "-", shrinks=True),
+        ("placement",),
+        lambda row: sorted(row.get("placement") or ()) or None,
+    ),
+    "placement": Shown(
+        Column("PLACEMENT", lambda row: placement_text(row.get("placement")) or "-", shrinks=True),
+        ("placement",),
+        lambda row: sorted(row.get("placement") or ()) or None,
+    ),
+    "role": plain("ROLE", "role"),
+    "profile": plain("PROFILE", "profile", shrinks=True),
+    "step": Shown(Column("STEP", step_text, right=True), ("step", "total"), _done),
+    "total": number("TOTAL", "total"),
+    "done": Shown(
+        Column("DONE", lambda row: "-" if (part := _done(row)) is None else f"{100 * part:.0f} %", right=True),
+        ("step", "total"),
+        _done,
+    ),
+    "eta": duration("ETA", "eta_s"),
+    "reason": Shown(
+        Column("REASON", lambda row: row.get("reason") or "", shrinks=True), ("reason",), lambda row: row.get("reason")
+    ),
+    "submitted": moment("SUBMITTED", "submitted_at"),
+    "started": moment("STARTED", "started_at"),
+    "finished": moment("FINISHED", "finished_at"),
+    "wait": duration("WAITED", "wait_s"),
+    "jct": duration("JCT", "jct_s"),
+    "incarnation": number("INCARNATION", "incarnation"),
+    "saved": number("SAVED", "saved_step"),
+    "suspends": number("SUSPENDS", "suspends"),
+    "failures": number("FAILURES", "failures"),
+    "retries": number("RETRIES", "retries_used"),
+    "held": plain("HELD", "held"),
+    "cause": plain("CAUSE", "cause"),
+    "exit": number("EXIT", "exit_code"),
+    "detail": plain("DETAIL", "detail", shrinks=True),
+    "rescale": plain("RESCALE", "rescale"),
+    "weight": number("WEIGHT", "weight"),
+    "priority": number("PRIORITY", "priority"),
+    "array": number("ARRAY", "array"),
+    "index": number("INDEX", "array_index"),
+}
+
+JOBS = Kind(
+    "jobs",
+    _JOBS,
+    {
+        "default": ("id", "name", "state", "gpus", "nodes", "step", "eta", "reason"),
+        "long": (
+            *("id", "name", "user", "state", "priority", "gpus", "placement", "role", "step", "saved", "eta"),
+            *("submitted", "started", "finished", "wait", "suspends", "failures", "reason"),
+        ),
+        "times": ("id", "name", "state", "submitted", "started", "finished", "wait", "jct", "eta"),
+        "gpus": ("id", "name", "state", "gpus", "role", "placement", "profile", "done", "eta"),
+        "ends": ("id", "name", "state", "exit", "cause", "failures", "retries", "suspends", "saved", "detail"),
+    },
+)
+"""What `hpcdl ls` shows of jobs."""

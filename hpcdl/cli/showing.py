@@ -1,0 +1,161 @@
+"""`hpcdl show`, `why` and `nodes`: one job, and the nodes with their GPUs, as they are now."""
+
+import shlex
+from pathlib import Path
+
+import click
+
+from hpcdl.cli.machines import agent_text, away_note, holder_text
+from hpcdl.cli.output import Column, Output, Row, outputs, print_fields, print_ids, print_json, print_table, say
+from hpcdl.cli.rows import JOB_ID, asked_text, connect, duration_text, moment_text, placement_text, step_text
+from hpcdl.core.units import fold_nodes
+
+
+@click.command()
+@click.argument("job", type=JOB_ID)
+@outputs
+@click.pass_context
+def show(ctx: click.Context, job: int, output: Output) -> None:
+    """Show one job: what was asked, where it stands, its incarnations and its log files."""
+    answer = connect(ctx).get(f"/v1/jobs/{job}")
+    row = answer["job"]
+    if output is Output.JSON:
+        print_json(answer)
+    elif output is Output.QUIET:
+        print_ids([row["id"]])
+    else:
+        from hpcdl.cli.logs import log_files
+
+        home: Path = ctx.find_root().obj
+        _print_job(row, row.get("log_files") or [str(file.path) for file in log_files(home, job)])
+
+
+def _print_job(row: Row, logs: list[str]) -> None:
+    spec: Row = row.get("spec") or {}
+    ending = ", ".join(str(row[key]) for key in ("cause", "detail") if row.get(key))
+    finished = row.get("finished_at") is not None
+    gpus = asked_text(row)
+    asked = (
+        f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}, grace {duration_text(spec.get('grace_s'))}, "
+        f"signal {spec.get('signal', '?')}"
+        + (f", rescale {row['rescale']}" if row.get("rescale", "restart") != "restart" else "")
+        + (f", weight {row['weight']:g}" if row.get("weight", 1.0) != 1.0 else "")
+    )
+    print_fields(
+        [
+            ("job", str(row["id"])),
+            ("name", str(row.get("name", ""))),
+            ("user", str(row.get("user") or "")),
+            ("state", str(row.get("state", "")) + (" (held: hpcdl resume lifts it)" if row.get("held") else "")),
+            ("reason", str(row.get("reason") or "")),
+            ("command", shlex.join(map(str, spec.get("command", ())))),
+            ("cwd", str(spec.get("cwd") or "")),
+            ("asked", asked),
+            ("after", " ".join(map(str, spec.get("after") or ()))),
+            ("profile", str(row.get("profile") or "")),
+            ("placement", f"{placement_text(row.get('placement'))} {row.get('role') or ''}".strip()),
+            ("step", step_text(row)),
+            ("saved step", "" if row.get("saved_step") is None else str(row["saved_step"])),
+            ("checkpoints", str(spec.get("checkpoint_dir") or "")),
+            ("ETA", "" if row.get("eta_s") is None else duration_text(row["eta_s"])),
+            ("submitted", moment_text(row.get("submitted_at"))),
+            ("started", moment_text(row.get("started_at"))),
+            ("finished", moment_text(row.get("finished_at"))),
+            ("waited", "" if row.get("wait_s") is None else duration_text(row["wait_s"])),
+            ("JCT", "" if row.get("jct_s") is None else duration_text(row["jct_s"])),
+            ("suspends", str(row.get("suspends") or "")),
+            ("drill", _drill(row.get("drill"))),
+            ("failures", str(row.get("failures") or "")),
+            ("retries", f"{row.get('retries_used', 0)} of {spec['retries']}" if spec.get("retries") else ""),
+            ("ended by" if finished else "last ended by", ending),
+            ("exit code", str(row["exit_code"]) if finished and row.get("exit_code") is not None else ""),
+        ]
+    )
+    incarnations = [each for each in row.get("incarnations") or () if isinstance(each, dict)]
+    if incarnations:
+        print()
+        print_table(
+            (
+                Column("INCARNATION", lambda each: str(each.get("number", "")), right=True),
+                Column("STATE", lambda each: str(each.get("state", "")), coloured=True),
+                Column("NODES", lambda each: fold_nodes(each.get("nodes") or ()) or "-", shrinks=True),
+                Column("STARTED", lambda each: moment_text(each.get("started_at")) or "-"),
+                Column("TRAINS SINCE", lambda each: moment_text(each.get("ready_at")) or "-"),
+                Column("ASKED TO SUSPEND FOR", lambda each: _known(each.get("purpose"))),
+            ),
+            incarnations,
+        )
+    if logs:
+        print()
+        print_fields([("log", path) for path in logs])
+
+
+def _drill(found: Row | None) -> str:
+    """What `hpcdl drill` found last."""
+    if not found:
+        return ""
+    verdict = "passed" if found.get("passed") else f"not passed: {found.get('detail')}"
+    grace = f", needs a grace of {found['grace_needed_s']:g} s" if found.get("grace_needed_s") is not None else ""
+    return f"{verdict}{grace} ({moment_text(found.get('at'))})"
+
+
+def _known(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+@click.command()
+@click.argument("job", type=JOB_ID)
+@outputs
+@click.pass_context
+def why(ctx: click.Context, job: int, output: Output) -> None:
+    """Say in words and numbers why a job is where it is."""
+    answer = connect(ctx).get(f"/v1/jobs/{job}/why")
+    if output is Output.JSON:
+        print_json(answer)
+    elif output is Output.QUIET:
+        print_ids([answer["job"]])
+    else:
+        reason = f": {answer['reason']}" if answer.get("reason") else ""
+        print_fields([(f"job {answer['job']}", f"{answer['state']}{reason}")])
+        foreseen = answer.get("forecast") or {}
+        details = [*(answer.get("details") or ()), *([foreseen["text"]] if foreseen.get("text") else ())]
+        print_fields([(" ", str(detail)) for detail in details])
+
+
+@click.command()
+@outputs
+@click.pass_context
+def nodes(ctx: click.Context, output: Output) -> None:
+    """List the nodes, a line for each GPU: its state and the job that holds it."""
+    answer = connect(ctx).get("/v1/nodes")
+    if output is Output.JSON:
+        print_json(answer)
+    elif output is Output.QUIET:
+        print_ids([node["name"] for node in answer["nodes"]])
+    elif answer["nodes"]:
+        lines = [{"of": node, "gpu": gpu} for node in answer["nodes"] for gpu in node.get("gpus") or [{}]]
+        print_table(_GPU_COLUMNS, lines)
+        note = away_note(answer["nodes"])
+        if note:
+            say(note)
+    else:
+        say("no nodes: an agent registers its node when it starts (hpcdl agent)")
+
+
+def _detail(line: Row) -> str:
+    """What is the matter with the GPU, and whether its node is drained, or when it goes."""
+    node = line["of"]
+    goes = "drained" if node.get("leaving") else f"goes {moment_text(node['until'])}" if node.get("until") else ""
+    of_node = ": ".join(str(each) for each in (goes, node.get("reason")) if each)
+    return "; ".join(str(each) for each in (line["gpu"].get("detail"), of_node) if each)
+
+
+_GPU_COLUMNS = (
+    Column("NODE", lambda line: str(line["of"]["name"])),
+    Column("AGENT", lambda line: agent_text(line["of"])),
+    Column("GPU", lambda line: _known(line["gpu"].get("index")), right=True),
+    Column("STATE", lambda line: str(line["gpu"].get("state", "-"))),
+    Column("JOB", lambda line: holder_text(line["gpu"]), right=True),
+    Column("NAME", lambda line: str(line["gpu"].get("name", "")), shrinks=True),
+    Column("DETAIL", _detail, shrinks=True),
+)
