@@ -22,8 +22,10 @@ from hpcdl.core.validate import validate
 from hpcdl.ledger import projections, schema, snapshots
 from hpcdl.ledger.database import close_database, journal_error, open_database
 from hpcdl.ledger.records import (
+    PAGE,
     EventRow,
     dumps,
+    event_rows,
     forget_unnamed,
     loads,
     pieces,
@@ -35,7 +37,6 @@ from hpcdl.ledger.records import (
 from hpcdl.ledger.samples import Ring, Sample
 
 SAMPLES = 100_000
-_PAGE = 2_000
 _ARCHIVED_AT_ONCE = 20_000
 
 _ALL_COLUMNS = select(schema.event)
@@ -331,30 +332,12 @@ class SqliteJournal:
             return projections.built(self._records(0))
 
     def _records(self, after: int) -> Iterator[Recorded]:
-        for piece in self._rows(after, _PAGE, None):
+        for piece in self._rows(after, PAGE, None):
             yield from records_of(piece)
 
     def _rows(self, after: int, page: int, stream: str | None) -> Iterator[Sequence[EventRow]]:
         """The rows with seq > after, of one stream where given, in pieces, from archive files and table."""
-        archive, table = schema.archive, schema.event
-        with self._reading() as connection:
-            query = select(archive).where(archive.c.last > after).order_by(archive.c.first)
-            files = connection.execute(query).all()
-        for first, last, name in files:
-            rows = self._archived(name, first, last)
-            yield [row for row in rows if row[0] > after and stream in (None, row[2])]
-            after = last
-        chosen = _ALL_COLUMNS if stream is None else _ALL_COLUMNS.where(table.c.stream == stream)
-        page = max(1, min(page, _PAGE))
-        while True:
-            with self._reading() as connection:
-                query = chosen.where(table.c.seq > after).order_by(table.c.seq).limit(page)
-                found = connection.execute(query).all()
-            if found:
-                yield found
-            if len(found) < page:
-                return
-            after = found[-1][0]
+        yield from event_rows(self._reading, self._archived, after, page, stream)
 
     def _read_archive(self, name: str, first: int, last: int) -> list[EventRow]:
         return read_archive(self.path.with_name(name), first, last)

@@ -10,17 +10,24 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import Connection, select
 
 from hpcdl.core.codec import CodecError
 from hpcdl.core.events import Event, Recorded, decode, encode
 from hpcdl.core.journal import JournalError
+from hpcdl.ledger import schema
 from hpcdl.wire.private import write_new
 
 EVENT_SCHEMA = 1
 """Of the bodies that this program writes, and the highest that it reads."""
+
+PAGE = 2_000
+"""Rows that are read in one go."""
 
 EventRow = Sequence[Any]
 """(seq, at, stream, version, kind, schema, body, cause): the event table's columns."""
@@ -55,8 +62,8 @@ def _loads(row: EventRow) -> Any:
 
 
 def _record(row: EventRow, body: Any) -> Recorded:
-    seq, at, _, version, kind, schema, _, cause = row
-    if schema > EVENT_SCHEMA:
+    seq, at, _, version, kind, written, _, cause = row
+    if written > EVENT_SCHEMA:
         raise JournalError(f"event {seq} ({kind}) was written by a newer hpcdl: update hpcdl")
     try:
         event: Event = decode(kind, body)
@@ -123,3 +130,33 @@ def pieces(rows: Iterable[EventRow], size: int) -> Iterator[list[EventRow]]:
             piece = []
     if piece:
         yield piece
+
+
+def event_rows(
+    reading: Callable[[], AbstractContextManager[Connection]],
+    archived: Callable[[str, int, int], Sequence[EventRow]],
+    after: int,
+    page: int,
+    stream: str | None,
+) -> Iterator[Sequence[EventRow]]:
+    """The rows with seq > after, of one stream where given, in pieces, from archive files and table.
+
+    `reading()`: the connection, for a query at a time; `archived`: as `read_archive`, by the file's name.
+    """
+    archive, table = schema.archive, schema.event
+    with reading() as connection:
+        files = connection.execute(select(archive).where(archive.c.last > after).order_by(archive.c.first)).all()
+    for first, last, name in files:
+        rows = archived(name, first, last)
+        yield [row for row in rows if row[0] > after and stream in (None, row[2])]
+        after = last
+    chosen = select(table) if stream is None else select(table).where(table.c.stream == stream)
+    page = max(1, min(page, PAGE))
+    while True:
+        with reading() as connection:
+            found = connection.execute(chosen.where(table.c.seq > after).order_by(table.c.seq).limit(page)).all()
+        if found:
+            yield found
+        if len(found) < page:
+            return
+        after = found[-1][0]

@@ -1,0 +1,258 @@
+"""`hpcdl report`: what became of all GPU-hours."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdl.cli.files import check_folder, replace_file
+from hpcdl.cli.moments import past_moment
+from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, progress, say
+from hpcdl.cli.rows import JOB_ID, connect, moment_text
+from hpcdl.client import Client, DaemonAway, path_with
+from hpcdl.core.units import seconds_text
+
+if TYPE_CHECKING:
+    from hpcdl.core.events import Recorded
+    from hpcdl.report.account import Account, Line, Shares, Story
+
+_PAGE = 10_000  # events in one question
+_WIDTH = 24
+_MARKS = {"useful": "█", "starting": "▒", "saving": "▓", "rescaling": "▞", "lost": "×", "idle": "·"}
+_BY = ("job", "array", "day", "user", "policy")
+_ALSO = {"day": "job", "job": "day", "array": "job", "user": "job", "policy": "day"}
+"""What a page shows beside what was asked for."""
+
+
+def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    from hpcdl.daemon.clock import Clock
+
+    try:
+        return past_moment(value, Clock(0.0).now())
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{value!r} is no time: give -2h, 18:30, 2026-05-01 or 2026-05-01T08:00", ctx, param
+        ) from None
+
+
+@click.command()
+@click.option("--since", callback=_moment, metavar="TIME", help="From then on: -7d, 18:30, 2026-05-01.  [default: all]")
+@click.option("--until", callback=_moment, metavar="TIME", help="Up to then.  [default: now]")
+@click.option("--by", type=click.Choice(_BY), default="job", show_default=True, help="A line for each.")
+@click.option(
+    "-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Draw it as one HTML file.",
+)  # fmt: skip
+@click.argument("jobs", nargs=-1, type=JOB_ID, metavar="[JOB]...")
+@outputs
+@click.pass_context
+def report(
+    ctx: click.Context,
+    output: Output,
+    since: float | None,
+    until: float | None,
+    by: str,
+    target: Path | None,
+    jobs: tuple[int, ...],
+) -> None:
+    """Say what became of all GPU-hours: useful, in checkpoints, lost to failures, idle.
+
+    A GPU counts while it could be given to jobs or a job held it; every second is in exactly one share. With JOBS only
+    what these held. Works without a daemon too.
+    """
+    from hpcdl.report.account import account
+
+    if since is not None and until is not None and since >= until:
+        raise click.UsageError("--since must be before --until", ctx)
+    if target is not None:
+        check_folder(target)
+    story, now = _story(ctx)
+    known = {job.id for job in story.history.jobs}
+    missing = [job for job in jobs if job not in known]
+    if missing:
+        raise click.ClickException(f"there is no job {missing[0]}: hpcdl ls --all lists them")
+    end = now if until is None or until > now else until
+
+    def made(of: str) -> "Account":
+        return account(
+            story, of, since=since, until=end, jobs=jobs or None, days=_days(story, end) if of == "day" else ()
+        )
+
+    found = made(by)
+    if target is not None:
+        from hpcdl.report.stacked import account_page
+
+        home: Path = ctx.find_root().obj
+        replace_file(target, account_page(f"hpcdl on {home}", _span_text(found), [found, made(_ALSO[by])]))
+    if output is Output.JSON:
+        print_json(_json(found, jobs) | ({"file": str(target.absolute())} if target is not None else {}))
+    elif output is Output.QUIET:
+        print_ids([line.key for line in found.lines if line.key])
+    elif target is not None:
+        print(f"wrote {escape(str(target))}")
+    else:
+        _print(found)
+
+
+# --- where the events are ---------------------------------------------------------------------------------------------
+
+
+def _story(ctx: click.Context) -> "tuple[Story, float]":
+    """What the events tell, and until when: the running daemon's, else those of the ledger of a daemon that ended."""
+    from hpcdl.daemon.clock import Clock
+    from hpcdl.report.account import story_of, story_of_rows
+
+    tell = progress()
+    client = connect(ctx, 0.0)
+    try:
+        client.get("/v1/config")
+    except DaemonAway:
+        from hpcdl.ledger.offline import offline
+
+        home: Path = ctx.find_root().obj
+        with offline(home, Clock(0.0).now()) as reader:
+            story = story_of(_told(reader.records(), tell))
+        return story, story.watch.last_at
+    story = story_of_rows(_rows(client, tell))
+    return story, max(story.watch.last_at, Clock(0.0).now())
+
+
+def _rows(client: Client, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """All events, oldest first. While some are looked at, the next ones are asked for."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def page(after: int) -> dict[str, Any]:
+        return client.get(path_with("/v1/events", after=after, limit=_PAGE))
+
+    with ThreadPoolExecutor(1) as asking:
+        answer = page(0)
+        while found := answer["events"]:
+            after = found[-1]["seq"]
+            following = asking.submit(page, after) if after < answer["last"] else None
+            yield from found
+            if following is None:
+                return
+            tell(f"{after} of {answer['last']} events read")
+            answer = following.result()
+
+
+def _told(records: "Iterable[Recorded]", tell: Callable[[str], None]) -> "Iterator[Recorded]":
+    for record in records:
+        yield record
+        if record.seq % 50_000 == 0:
+            tell(f"{record.seq} events read")
+
+
+def _days(story: "Story", end: float) -> list[tuple[float, str]]:
+    """The local midnights from the first event on."""
+    first = min([story.history.begin, *(at for at, _ in story.watch.chosen)])
+    day = datetime.fromtimestamp(first).astimezone().date()
+    found: list[tuple[float, str]] = []
+    while not found or found[-1][0] <= end:
+        found.append((datetime.fromisoformat(day.isoformat()).astimezone().timestamp(), day.isoformat()))
+        day += timedelta(days=1)
+    return found
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+
+
+def _json(found: "Account", jobs: Sequence[int]) -> dict[str, Any]:
+    return {
+        "since": found.begin,
+        "until": found.end,
+        "by": found.by,
+        "jobs": list(jobs),
+        "gpus": found.gpus,
+        "total": _numbers(found.shares),
+        "rows": [
+            {"key": line.key or None, "name": line.name, "suspends": line.suspends, "failures": line.failures}
+            | _numbers(line.shares)
+            for line in found.lines
+        ],
+        "suspends": dict(found.suspends),
+        "ends": dict(found.ends),
+    }
+
+
+def _numbers(shares: "Shares") -> dict[str, Any]:
+    """GPU-hours by share, and what part of them was useful."""
+    from hpcdl.report.account import NAMES
+
+    told: dict[str, Any] = {f"{name}_gpu_h": getattr(shares, name) / 3600 for name in NAMES}
+    return {"available_gpu_h": shares.available / 3600} | told | {"goodput": shares.goodput}
+
+
+def _span_text(found: "Account") -> str:
+    return f"{moment_text(found.begin)} to {moment_text(found.end)} ({seconds_text(found.end - found.begin)})"
+
+
+def _print(found: "Account") -> None:
+    from hpcdl.report.account import NAMES
+    from hpcdl.report.stacked import hours, label
+
+    if found.shares.available <= 0:
+        say("no GPU was there in that time: hpcdl daemon start, then hpcdl submit")
+        return
+    largest = max(line.shares.available for line in found.lines)
+    rows = [{"line": line, "shares": line.shares} for line in found.lines]
+    if len(found.lines) > 1:
+        rows.append({"line": None, "shares": found.shares})
+    columns = [
+        Column(
+            found.by.upper(), lambda row: "all" if row["line"] is None else label(found.by, row["line"]), shrinks=True
+        ),
+        Column("GPU-H", lambda row: hours(row["shares"].available), right=True),
+        *(Column(name.upper(), _share(name), right=True) for name in NAMES),
+        Column("GOODPUT", lambda row: _percent(row["shares"].goodput), right=True),
+        Column("", lambda row: "" if row["line"] is None else _bar(row["line"], largest)),
+    ]
+    print_table(columns, rows)
+    print()
+    marks = "  ".join(f"{_drawn(_MARKS[name])} {name}" for name in NAMES)
+    print(f"{found.gpus} GPUs, {_span_text(found)}; {marks}")
+    for what, counted in (("suspends", found.suspends), ("ends", found.ends)):
+        if counted:
+            print(f"{what}: {', '.join(f'{number} {cause}' for cause, number in counted.items())}")
+
+
+def _share(name: str) -> Callable[[Any], str]:
+    def text(row: Any) -> str:
+        seconds, whole = getattr(row["shares"], name), row["shares"].available
+        return f"{100 * seconds / whole:.1f} %" if whole and seconds else "-"
+
+    return text
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{100 * part:.1f} %"
+
+
+def _bar(line: "Line", largest: float) -> str:
+    """As long as its GPU-hours; each share that is not nothing rounds to the nearest mark."""
+    from hpcdl.report.account import NAMES
+
+    length = max(1, round(_WIDTH * line.shares.available / largest)) if line.shares.available else 0
+    text, so_far, drawn = "", 0.0, 0
+    for name in NAMES:
+        so_far += getattr(line.shares, name)
+        until = round(length * so_far / line.shares.available) if length else 0
+        text += _drawn(_MARKS[name]) * (until - drawn)
+        drawn = until
+    return text
+
+
+def _drawn(mark: str) -> str:
+    """The mark, or a letter where the terminal cannot write it."""
+    plain = {"█": "#", "▒": "s", "▓": "c", "▞": "r", "×": "x", "·": "."}
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    try:
+        mark.encode(encoding)
+    except UnicodeEncodeError:
+        return plain[mark]
+    return mark

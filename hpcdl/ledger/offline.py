@@ -1,0 +1,95 @@
+"""The ledger while no daemon runs: the lease is taken, so that none can start meanwhile, and given back at the end."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcdl.core.events import Recorded
+from hpcdl.core.journal import JournalError
+from hpcdl.ledger.lease import Lease
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from hpcdl.ledger.records import EventRow
+
+NAME = "ledger.sqlite"
+
+
+@contextmanager
+def leased(
+    home: Path,
+    now: float,
+    *,
+    batch_job: str | None = None,
+    batch_ended: Callable[[str], bool] | None = None,
+) -> Iterator[Path]:
+    """The path of the ledger of `home`, whose lease is held until the end. `now`: seconds since the epoch.
+
+    Raises LeaseHeld where a daemon has it (the arguments are those of `Lease.acquire`), JournalError where there is no
+    ledger, NotPrivate, and OSError.
+    """
+    path = home / NAME
+    if not path.exists():
+        raise JournalError(f"there is no ledger in {home}: name the daemon's folder with --home")
+    lease = Lease.acquire(home, now=now, batch_job=batch_job, batch_ended=batch_ended)
+    try:
+        yield path
+    finally:
+        lease.release()
+
+
+class Reader:
+    """The events of a ledger, archived ones too, without folding them."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens it as a daemon does: alone, and brought to this version. Raises JournalError."""
+        from hpcdl.ledger.database import open_database
+
+        self.path = path
+        self._connection, _ = open_database(path)
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        from hpcdl.ledger.database import close_database
+
+        close_database(self._connection)
+
+    def rows(self, after: int = 0) -> "Iterator[Sequence[EventRow]]":
+        """The event table's rows with seq > after, oldest first, in pieces. Raises JournalError."""
+        from hpcdl.ledger.records import PAGE, event_rows, read_archive
+
+        def archived(name: str, first: int, last: int) -> "Sequence[EventRow]":
+            return read_archive(self.path.with_name(name), first, last)
+
+        return event_rows(self._reading, archived, after, PAGE, None)
+
+    def records(self, after: int = 0) -> Iterator[Recorded]:
+        """The events. Raises JournalError that names the seq of one that cannot be read."""
+        from hpcdl.ledger.records import records_of
+
+        for piece in self.rows(after):
+            yield from records_of(piece)
+
+    @contextmanager
+    def _reading(self) -> "Iterator[Connection]":
+        from sqlalchemy.exc import DBAPIError
+
+        from hpcdl.ledger.database import journal_error
+
+        try:
+            yield self._connection
+        except DBAPIError as error:
+            raise journal_error(self.path, error) from error
+        finally:
+            self._connection.rollback()
+
+
+@contextmanager
+def offline(home: Path, now: float) -> Iterator[Reader]:
+    """The events of `home`, read under its lease. Raises as `leased`, and JournalError."""
+    with leased(home, now) as path, Reader(path) as reader:
+        yield reader

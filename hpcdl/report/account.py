@@ -1,0 +1,330 @@
+"""The account: what became of all GPU-seconds that there were. One account for the daemon's events and the simulator's.
+
+A GPU counts while it could be given to jobs (its agent was connected, the GPU not lost) or a job held it. Each of these
+seconds is in exactly one share, so that the shares add up to what was available.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import groupby
+from typing import Any
+
+from hpcdl.core import events as ev
+from hpcdl.core.model import Cause
+from hpcdl.core.transitions import FAILURES
+from hpcdl.core.units import GpuRef
+from hpcdl.report.history import History, Phase, Span
+from hpcdl.report.spans import history_of, read_history
+from hpcdl.report.watch import Interval, Watch, Work, owner_of
+
+BY = ("job", "array", "user", "day", "policy")
+IDLE = ""
+"""The key of what no job held."""
+
+_SHARE = {
+    Phase.STARTING: "starting",
+    Phase.RESCALING: "rescaling",
+    Phase.SAVING: "saving",
+    Phase.ENDING: "saving",
+}
+_FAILED = FAILURES | {Cause.NODE_LOST, Cause.PREEMPTED, Cause.WALLTIME}
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """GPU-seconds. `useful`: training whose work was kept. `starting`: from the grant to the first step, of resumes
+    too. `saving`: periodic checkpoints, and from the request to suspend (or the exit) until the GPU was seen free.
+    `rescaling`: without progress while nodes come or go. `lost`: training after the last durable checkpoint before an
+    end that was no suspend, done or cancelled by its user: what the next start trains again. `idle`: held by no job.
+    """
+
+    useful: float = 0.0
+    starting: float = 0.0
+    saving: float = 0.0
+    rescaling: float = 0.0
+    lost: float = 0.0
+    idle: float = 0.0
+
+    @property
+    def held(self) -> float:
+        """By jobs."""
+        return self.useful + self.starting + self.saving + self.rescaling + self.lost
+
+    @property
+    def available(self) -> float:
+        """All of it."""
+        return self.held + self.idle
+
+    @property
+    def goodput(self) -> float | None:
+        """The useful part of what was available, from 0 to 1; None of nothing."""
+        return self.useful / self.available if self.available > 0 else None
+
+
+NAMES = tuple(each.name for each in fields(Shares))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The account of one job, array, user, day or policy. `suspends`: by purpose; `failures`: ends that were none of
+    done, suspended and cancelled.
+    """
+
+    key: str
+    name: str
+    shares: Shares
+    suspends: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """From `begin` to `end`, in seconds since the epoch; `gpus`: as many were there at some time.
+
+    `available`: GPU-seconds, measured by itself: as much as the shares add up to. `suspends`: asked for, by purpose;
+    `ends`: of incarnations that held GPUs, by cause.
+    """
+
+    begin: float
+    end: float
+    gpus: int
+    available: float
+    shares: Shares
+    by: str
+    lines: tuple[Line, ...]
+    suspends: Mapping[str, int]
+    ends: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the events tell."""
+
+    history: History
+    watch: Watch
+
+
+def story_of_rows(rows: Iterable[Mapping[str, Any]]) -> Story:
+    """From event rows as `GET /v1/events` answers them, oldest first. Raises KeyError for what is no row."""
+    watch = Watch()
+    return Story(read_history(rows, watch), watch)
+
+
+def story_of(records: Iterable[ev.Recorded]) -> Story:
+    """From a journal's records, oldest first."""
+    watch = Watch()
+    return Story(history_of(records, watch), watch)
+
+
+def account(
+    story: Story,
+    by: str = "job",
+    *,
+    since: float | None = None,
+    until: float | None = None,
+    jobs: Collection[int] | None = None,
+    days: Sequence[tuple[float, str]] = (),
+) -> Account:
+    """The account of a time, by default from the first GPU or submit to the last event.
+
+    `by`: one of BY. `jobs`: only what these held; nothing is idle then. `days`: when each day begins and its name,
+    ascending, for by="day". Raises ValueError for another `by`.
+    """
+    if by not in BY:
+        raise ValueError(f"by must be one of {', '.join(BY)}, got {by!r}")
+    watch = story.watch
+    end = max(story.history.end, watch.last_at) if until is None else until
+    begin = _begin(story) if since is None else since
+    end = max(begin, end)
+    wanted = None if jobs is None else frozenset(jobs)
+    names = {job.id: job.name for job in story.history.jobs}
+    key_of = _keys(by, watch, names, days)
+    sums: dict[str, dict[str, float]] = {}
+    for piece in _pieces(story, begin, end, wanted):
+        for key, seconds in key_of(piece):
+            mine = sums.setdefault(key, dict.fromkeys(NAMES, 0.0))
+            mine[piece.share] += seconds * piece.gpus
+    total = {name: sum(each[name] for each in sums.values()) for name in NAMES}
+    asked = [
+        (at, job, what) for at, job, what in watch.asked if begin <= at <= end and (wanted is None or job in wanted)
+    ]
+    held = {(job.id, stay.end_at) for job in story.history.jobs for stay in job.stays}
+    ends = [
+        (at, job, cause)
+        for at, job, cause in watch.ends
+        if begin <= at <= end and (wanted is None or job in wanted) and (job, at) in held
+    ]
+    suspends = _counted(key_of, ((at, job) for at, job, _ in asked))
+    failures = _counted(key_of, ((at, job) for at, job, cause in ends if cause in _FAILED))
+    keys = sorted(sums.keys() | suspends.keys() | failures.keys(), key=_order)
+    return Account(
+        begin=begin,
+        end=end,
+        gpus=len({*story.history.gpus, *watch.gpus}),
+        available=_available(story, begin, end, wanted),
+        shares=_shares(total),
+        by=by,
+        lines=tuple(
+            Line(key, _name(by, key, names), _shares(sums.get(key, {})), suspends[key], failures[key]) for key in keys
+        ),
+        suspends=dict(sorted(Counter(what for _, _, what in asked).items())),
+        ends=dict(sorted(Counter(cause.value for _, _, cause in ends).items())),
+    )
+
+
+# --- the pieces -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some GPUs from `begin` to `end` in one share. `job`: 0 where none held them."""
+
+    begin: float
+    end: float
+    share: str
+    gpus: int
+    job: int
+
+
+def _begin(story: Story) -> float:
+    firsts = [intervals[0][0] for intervals in story.watch.there.values()]
+    firsts += [begin for gpu in story.watch.gpus for begin, _ in story.watch.intervals(gpu, float("inf"))]
+    firsts += [span.start_at for span in story.history.spans]
+    return min([story.history.begin, *firsts]) if story.history.jobs else min(firsts, default=story.history.begin)
+
+
+def _pieces(story: Story, begin: float, end: float, wanted: frozenset[int] | None) -> Iterator[_Piece]:
+    """Of all GPUs, within the time; they do not overlap on any GPU."""
+    for _, same in groupby(story.history.spans, key=lambda span: id(span.pieces)):
+        spans = list(same)
+        span = spans[0]
+        if (wanted is None or span.job in wanted) and span.start_at < end and span.end_at > begin:
+            work = story.watch.work.get((span.job, span.incarnation))
+            for low, high, share in _of_span(span, work):
+                low, high = max(low, begin), min(high, end)
+                if high > low:
+                    yield _Piece(low, high, share, len(spans), span.job)
+    if wanted is None:
+        for gpu, held in _held(story).items():
+            for low, high in _without(story.watch.intervals(gpu, end), held):
+                low, high = max(low, begin), min(high, end)
+                if high > low:
+                    yield _Piece(low, high, "idle", 1, 0)
+
+
+def _of_span(span: Span, work: Work | None) -> Iterator[tuple[float, float, str]]:
+    """What one GPU's span was for. Of its training, what was lost goes before what was spent on checkpoints."""
+    for piece in span.pieces:
+        if piece.phase is not Phase.TRAINING:
+            yield piece.begin, piece.end, _SHARE[piece.phase]
+            continue
+        whole = [(piece.begin, piece.end)]
+        lost = _within(whole[0], work.lost) if work is not None else []
+        kept = list(_without(whole, lost))
+        saving = [each for low, high in kept for each in _within((low, high), work.saving)] if work is not None else []
+        yield from ((low, high, "lost") for low, high in lost)
+        yield from ((low, high, "saving") for low, high in saving)
+        yield from ((low, high, "useful") for low, high in _without(kept, saving))
+
+
+def _within(outer: Interval, intervals: Iterable[Interval]) -> list[Interval]:
+    """What of the intervals lies in the outer one, united."""
+    cut = [(max(low, outer[0]), min(high, outer[1])) for low, high in intervals]
+    return _united((low, high) for low, high in cut if high > low)
+
+
+def _united(intervals: Iterable[Interval]) -> list[Interval]:
+    found: list[Interval] = []
+    for low, high in sorted(intervals):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return found
+
+
+def _without(intervals: Iterable[Interval], taken: Sequence[Interval]) -> Iterator[Interval]:
+    """What is left of the intervals without the `taken` ones, which are ascending and apart."""
+    for low, high in intervals:
+        first = bisect_right(taken, (low, low))
+        for begin, end in taken[max(0, first - 1) :]:
+            if begin >= high:
+                break
+            if end > low:
+                if begin > low:
+                    yield low, begin
+                low = end
+        if low < high:
+            yield low, high
+
+
+def _held(story: Story) -> dict[GpuRef, list[Interval]]:
+    """When each GPU was held, also those that never were."""
+    found: dict[GpuRef, list[Interval]] = {gpu: [] for gpu in story.watch.gpus}
+    for span in story.history.spans:
+        found.setdefault(GpuRef(span.node, span.gpu), []).append((span.start_at, span.end_at))
+    return {gpu: _united(intervals) for gpu, intervals in found.items()}
+
+
+def _available(story: Story, begin: float, end: float, wanted: frozenset[int] | None) -> float:
+    if wanted is not None:
+        spans = (span for span in story.history.spans if span.job in wanted)
+        return sum(max(0.0, min(span.end_at, end) - max(span.start_at, begin)) for span in spans)
+    return sum(
+        high - low
+        for gpu, held in _held(story).items()
+        for low, high in _within((begin, end), (*held, *story.watch.intervals(gpu, end)))
+    )
+
+
+# --- the lines ------------------------------------------------------------------------------------------------------
+
+_Key = Callable[[_Piece], Iterable[tuple[str, float]]]
+
+
+def _keys(by: str, watch: Watch, names: Mapping[int, str], days: Sequence[tuple[float, str]]) -> _Key:
+    """To which lines a piece belongs, and with how many seconds each."""
+    if by in ("day", "policy"):
+        marks = [*days] if by == "day" else [(at, name) for at, name in watch.chosen]
+        return lambda piece: _split(piece, marks)
+    labels: dict[int, str] = {0: IDLE}
+
+    def label(job: int) -> str:
+        if job not in labels:
+            owner = owner_of(watch, job)
+            labels[job] = owner.user or "-" if by == "user" else str((owner.array or job) if by == "array" else job)
+        return labels[job]
+
+    return lambda piece: ((label(piece.job), piece.end - piece.begin),)
+
+
+def _split(piece: _Piece, marks: Sequence[tuple[float, str]]) -> Iterator[tuple[str, float]]:
+    place = bisect_right(marks, piece.begin, key=lambda mark: mark[0])
+    low = piece.begin
+    while low < piece.end or low == piece.begin == piece.end:
+        high = min(marks[place][0], piece.end) if place < len(marks) else piece.end
+        yield marks[place - 1][1] if place else "-", high - low
+        if high >= piece.end:
+            return
+        low, place = high, place + 1
+
+
+def _counted(key_of: _Key, moments: Iterable[tuple[float, int]]) -> Counter[str]:
+    return Counter(key for at, job in moments for key, _ in key_of(_Piece(at, at, "", 0, job)))
+
+
+def _order(key: str) -> tuple[bool, int, str]:
+    """Jobs by number, the rest by name, what idled at the end."""
+    return key == IDLE, int(key) if key.isdigit() else 0, key
+
+
+def _name(by: str, key: str, names: Mapping[int, str]) -> str:
+    if key == IDLE:
+        return "no job"
+    return names.get(int(key), f"job {key}") if by in ("job", "array") else key
+
+
+def _shares(sums: Mapping[str, float]) -> Shares:
+    return Shares(**{name: sums.get(name, 0.0) for name in NAMES})

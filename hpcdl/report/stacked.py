@@ -1,0 +1,117 @@
+"""The account as a page: one stacked bar for each day, job, array, user or policy, and the numbers under it."""
+
+from collections.abc import Sequence
+from html import escape
+
+from hpcdl.core.units import count
+from hpcdl.report.account import NAMES, Account, Line, Shares
+from hpcdl.report.document import Table, document, note, table_html
+
+MOST = 200
+"""Bars in one drawing; the largest ones are drawn, and all are in the table."""
+
+COLOURS = {"useful": "p2", "starting": "p5", "saving": "p0", "rescaling": "p6", "lost": "p1", "idle": "bar"}
+_TITLES = {"job": "Jobs", "array": "Arrays", "user": "Users", "day": "Days", "policy": "Policies"}
+_ROW = 24
+_LABELS = 190
+_WIDEST = 86.0
+"""Per cent of the width for the longest bar: the rest is for its number."""
+
+
+def account_page(title: str, told: str, accounts: Sequence[Account]) -> str:
+    """One self-contained HTML file. `told`: which time it is of, in words; the first account has the sums."""
+    first = accounts[0]
+    parts = [f"<h1>{escape(title)}</h1>", note(told), note(summary(first), "figures")]
+    for each in accounts:
+        parts += [f"<h2>{_TITLES[each.by]}</h2>", _legend(), _drawing(each), _numbers(each)]
+    return document(title, parts)
+
+
+def summary(account: Account) -> str:
+    """The account in a sentence."""
+    shares = account.shares
+    if shares.available <= 0:
+        return "No GPU was there in that time."
+    parts = ", ".join(
+        f"{_percent(getattr(shares, name), shares)} {name}" for name in NAMES[1:] if getattr(shares, name)
+    )
+    rest = f"; {parts}" if parts else ""
+    gpus = count(account.gpus, "GPU")
+    return f"{hours(shares.available)} GPU-hours of {gpus}: {_percent(shares.useful, shares)} useful{rest}."
+
+
+def hours(seconds: float) -> str:
+    """GPU-hours of GPU-seconds, with as many digits as tell something."""
+    number = seconds / 3600
+    return f"{number:.0f}" if number >= 1000 else f"{number:.3g}" if number >= 0.01 else f"{number:.2g}"
+
+
+def _percent(seconds: float, shares: Shares) -> str:
+    return f"{100 * seconds / shares.available:.1f} %"
+
+
+def _legend() -> str:
+    items = "".join(
+        f'<li><svg width="26" height="12" class="{COLOURS[name]}" aria-hidden="true">'
+        f'<rect width="26" height="12" class="fill"/></svg>{name}</li>'
+        for name in NAMES
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _drawing(account: Account) -> str:
+    lines = account.lines
+    if len(lines) > MOST:
+        kept = {line.key for line in sorted(lines, key=lambda line: -line.shares.available)[:MOST]}
+        lines = tuple(line for line in lines if line.key in kept)
+    longest = max((line.shares.available for line in lines), default=0.0)
+    labels, bars = [], []
+    for number, line in enumerate(lines):
+        y = _ROW * number
+        text = label(account.by, line)
+        short = text if len(text) <= 26 else text[:25] + "…"
+        labels.append(f'<text x="0" y="{y + 15}" class="tick">{escape(short)}<title>{escape(text)}</title></text>')
+        bars.append(_bar(line, y, longest))
+    height = _ROW * len(lines) + 4
+    left_out = len(account.lines) - len(lines)
+    more = note(f"{count(left_out, 'smaller one')} only in the table") if left_out else ""
+    return (
+        f'<div class="drawing"><svg width="{_LABELS}" height="{height}" aria-hidden="true">{"".join(labels)}</svg>'
+        f'<div class="plot"><svg width="100%" height="{height}" role="img" aria-label="GPU-hours">{"".join(bars)}</svg>'
+        f"</div></div>{more}"
+    )
+
+
+def _bar(line: Line, y: int, longest: float) -> str:
+    parts, x = [], 0.0
+    for name in NAMES:
+        seconds = getattr(line.shares, name)
+        wide = _WIDEST * seconds / longest if longest > 0 else 0.0
+        if wide > 0:
+            title = f"{name}: {hours(seconds)} GPU-hours, {_percent(seconds, line.shares)}"
+            parts.append(
+                f'<rect x="{x:.3f}%" y="{y + 3}" width="{wide:.3f}%" height="{_ROW - 7}" class="fill {COLOURS[name]}">'
+                f"<title>{escape(title)}</title></rect>"
+            )
+        x += wide
+    number = f"{hours(line.shares.available)} GPU-h"
+    parts.append(
+        f'<svg x="{x:.3f}%" y="{y}" overflow="visible"><text x="8" y="15" class="value">{escape(number)}</text></svg>'
+    )
+    return "".join(parts)
+
+
+def label(by: str, line: Line) -> str:
+    """What a line is called."""
+    return f"{line.key} {line.name}" if by in ("job", "array") and line.key else line.name
+
+
+def _numbers(account: Account) -> str:
+    header = (account.by, "GPU-hours", *NAMES, "goodput", "suspends", "failures")
+    rows = []
+    for line in account.lines:
+        shares = line.shares
+        goodput = "-" if shares.goodput is None else f"{100 * shares.goodput:.1f} %"
+        numbers = (hours(shares.available), *(hours(getattr(shares, name)) for name in NAMES))
+        rows.append((label(account.by, line), *numbers, goodput, str(line.suspends), str(line.failures)))
+    return table_html(Table("", header, tuple(rows), frozenset(range(1, len(header)))))

@@ -1,0 +1,163 @@
+"""What the account needs of events beside the spans: when GPUs could be had, saves, work that was lost, policies."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hpcdl.core import events as ev
+from hpcdl.core.jobspec import JobSpec
+from hpcdl.core.model import Cause
+from hpcdl.core.units import GpuRef
+
+Interval = tuple[float, float]
+_Key = tuple[int, int]
+KEPT = frozenset({Cause.DONE, Cause.CANCELLED, Cause.SUSPENDED})
+"""How an incarnation ends whose work nobody repeats: complete, ended by its user, or saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a job is: its user, and the first job of its array, 0 where it is in none."""
+
+    user: str
+    array: int
+
+
+@dataclass(slots=True)
+class Work:
+    """An incarnation's progress. `saves`: (when durable, at which step); `lost`: training from here until there."""
+
+    saves: list[tuple[float, int]] = field(default_factory=list)
+    saving: list[Interval] = field(default_factory=list)
+    lost: list[Interval] = field(default_factory=list)
+    step: int | None = None
+
+
+@dataclass(slots=True)
+class Watch:
+    """Call it with each event and its time, oldest first; times are seconds since the epoch.
+
+    `there`: when each GPU could be given to jobs: from its agent's call until the agent was gone or the GPU lost.
+    `chosen`: the policies and since when. `ends`: of incarnations; `asked`: suspends, by purpose.
+    """
+
+    owners: dict[int, Owner] = field(default_factory=dict)
+    work: dict[_Key, Work] = field(default_factory=dict)
+    there: dict[GpuRef, list[Interval]] = field(default_factory=dict)
+    chosen: list[tuple[float, str]] = field(default_factory=list)
+    ends: list[tuple[float, int, Cause]] = field(default_factory=list)
+    asked: list[tuple[float, int, str]] = field(default_factory=list)
+    last_at: float = 0.0
+    _since: dict[GpuRef, float] = field(default_factory=dict)
+    _here: set[str] = field(default_factory=set)
+
+    def __call__(self, event: ev.Event, at: float) -> None:
+        """Take an event in."""
+        before, self.last_at = self.last_at, max(self.last_at, at)
+        match event:
+            case ev.Progressed():
+                work = self._work(event)
+                work.step = max(event.step, work.step or 0)
+            case ev.IncarnationEvent():
+                self._of_incarnation(event, at)
+            case ev.JobSubmitted():
+                self._submitted(event.job, event.spec)
+            case ev.ArraySubmitted():
+                for job, spec in zip(event.members, event.specs, strict=True):
+                    self._submitted(job, spec)
+            case ev.NodeEvent():
+                self._of_node(event, at)
+            case ev.DaemonStarted():
+                # The one before it is gone since its last event, for all that is known.
+                for gpu in list(self._since):
+                    self._away(gpu, before)
+                self._here.clear()
+            case ev.PolicyChosen():
+                self.chosen.append((at, event.policy))
+            case _:
+                pass
+
+    def intervals(self, gpu: GpuRef, until: float) -> Iterator[Interval]:
+        """When the GPU could be had, as far as `until`."""
+        yield from self.there.get(gpu, ())
+        if gpu in self._since and self._since[gpu] < until:
+            yield self._since[gpu], until
+
+    @property
+    def gpus(self) -> set[GpuRef]:
+        """All that ever were there."""
+        return self.there.keys() | self._since.keys()
+
+    def _submitted(self, job: int, spec: JobSpec) -> None:
+        self.owners[job] = Owner(spec.user, spec.array)
+
+    def _work(self, event: ev.IncarnationEvent) -> Work:
+        key = (event.job, event.incarnation)
+        found = self.work.get(key)
+        if found is None:
+            found = self.work[key] = Work()
+        return found
+
+    def _of_incarnation(self, event: ev.IncarnationEvent, at: float) -> None:
+        match event:
+            case ev.Saved():
+                work, done = self._work(event), at - max(0.0, event.age_s)
+                work.saves.append((done, event.step))
+                if not event.final and event.seconds > 0:
+                    work.saving.append((done - event.seconds, done))
+            case ev.Reformed():
+                work = self._work(event)
+                if work.step is not None and event.step < work.step:
+                    work.lost.append((_durable(work, event.step), at))
+                work.step = event.step
+            case ev.SuspendRequested():
+                self.asked.append((at, event.job, event.purpose.value))
+            case ev.IncarnationEnded():
+                self.ends.append((at, event.job, event.cause))
+                saved = event.step is not None and event.reached is not None and event.step >= event.reached
+                if event.cause not in KEPT and not saved:
+                    work = self._work(event)
+                    work.lost.append((_durable(work, event.step), at))
+            case _:
+                pass
+
+    def _of_node(self, event: ev.NodeEvent, at: float) -> None:
+        match event:
+            case ev.NodeJoined():
+                good = {GpuRef(event.node, gpu.index) for gpu in event.gpus if gpu.state != "lost"}
+                for gpu in self._of(event.node) - good:
+                    self._away(gpu, at)
+                for gpu in good:
+                    self._since.setdefault(gpu, at)
+                self._here.add(event.node)
+            case ev.NodeSilent() | ev.NodeLost():
+                for gpu in self._of(event.node):
+                    self._away(gpu, at)
+                self._here.discard(event.node)
+            case ev.GpuChanged():
+                gpu = GpuRef(event.node, event.index)
+                if event.state == "lost":
+                    self._away(gpu, at)
+                elif event.node in self._here:
+                    self._since.setdefault(gpu, at)
+            case _:
+                pass
+
+    def _of(self, node: str) -> set[GpuRef]:
+        return {gpu for gpu in self._since if gpu.node == node}
+
+    def _away(self, gpu: GpuRef, at: float) -> None:
+        since = self._since.pop(gpu, None)
+        if since is not None and at > since:
+            self.there.setdefault(gpu, []).append((since, at))
+
+
+def _durable(work: Work, step: int | None) -> float:
+    """Since when work is lost: since the last checkpoint at or below `step`, from the start without one."""
+    kept = [at for at, saved in work.saves if step is None or saved <= step]
+    return max(kept, default=-math.inf)
+
+
+def owner_of(watch: Watch, job: int) -> Owner:
+    """The job's; of one whose submit is not known, an empty one."""
+    return watch.owners.get(job, Owner("", 0))

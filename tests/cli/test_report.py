@@ -1,0 +1,95 @@
+"""`hpcdl report`: through the daemon's API, and from the ledger of one that ended."""
+
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from hpcdl.ledger import Lease, SqliteJournal
+from hpcdl.report.account import NAMES
+from tests.cli.conftest import Run
+from tests.cli.fake import FakeDaemon
+from tests.report.story import rows, set_three
+
+BEGIN = datetime.fromisoformat("2026-03-01T23:58:00").astimezone().timestamp()
+
+
+@pytest.fixture
+def ledger(home: Path) -> Path:
+    home.mkdir(mode=0o700)
+    with SqliteJournal(home / "ledger.sqlite") as journal:
+        journal.append(set_three(BEGIN))
+    return home
+
+
+def test_of_a_ledger_without_a_daemon(ledger: Path, hpcdl: Run) -> None:
+    value = hpcdl("report", "--json").value
+    assert list(value["total"]) == ["available_gpu_h", *(f"{name}_gpu_h" for name in NAMES), "goodput"]
+    assert value["total"]["available_gpu_h"] == pytest.approx(6 * 501 / 3600)
+    assert sum(value["total"][f"{name}_gpu_h"] for name in NAMES) == pytest.approx(6 * 501 / 3600)
+    assert [(row["key"], row["name"], row["suspends"]) for row in value["rows"]] == [
+        ("1", "ResNet-50", 0), ("2", "Inception-v3", 1), ("3", "VGG-16", 0), (None, "no job", 0),
+    ]  # fmt: skip
+    assert (value["by"], value["gpus"], value["suspends"]) == ("job", 6, {"rescale": 1})
+    table = hpcdl("report").out
+    assert "1 ResNet-50" in table
+    assert "68.4 %" in table
+    assert hpcdl("report", "--quiet").out == "1\n2\n3\n"
+    days = hpcdl("report", "--by", "day", "--json").value["rows"]
+    assert [row["key"] for row in days] == ["2026-03-01", "2026-03-02"]
+    assert days[0]["available_gpu_h"] == pytest.approx(6 * 120 / 3600)
+    assert not list(ledger.glob("lease.*"))
+
+
+def test_times_and_jobs(ledger: Path, hpcdl: Run, tmp_path: Path) -> None:
+    value = hpcdl("report", "--since", "2026-03-02", "--until", "2026-03-02T00:01:00", "--json").value
+    assert value["total"]["available_gpu_h"] == pytest.approx(6 * 60 / 3600)
+    mine = hpcdl("report", "2", "--json").value
+    assert mine["jobs"] == [2]
+    assert mine["total"]["idle_gpu_h"] == 0
+    assert mine["total"]["available_gpu_h"] == pytest.approx((3 * 167 + 4 * 334) / 3600)
+    page = tmp_path / "report.html"
+    assert hpcdl("report", "-o", page).out == f"wrote {page}\n"
+    assert "Inception-v3" in page.read_text()
+    assert "2026-03-02" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "argv, code, told",
+    [
+        (["9"], 1, "there is no job 9: hpcdl ls --all lists them"),
+        (["--since", "tomorow"], 2, "'tomorow' is no time: give -2h, 18:30, 2026-05-01"),
+        (["--since", "2026-03-02", "--until", "2026-03-01"], 2, "--since must be before --until"),
+        (["--by", "week"], 2, "week"),
+        (["-o", "/nonexistent/a.html"], 1, "there is no folder /nonexistent"),
+    ],
+)
+def test_wrong_usage(ledger: Path, hpcdl: Run, argv: list[str], code: int, told: str) -> None:
+    done = hpcdl("report", *argv)
+    assert (done.code, done.out) == (code, "")
+    assert told in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_through_the_running_daemon(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.world.events = rows(set_three(time.time() - 3600))
+    value = hpcdl("report", "--json").value
+    assert value["total"]["useful_gpu_h"] == pytest.approx(2056 / 3600)
+    assert value["total"]["idle_gpu_h"] > 6 * 3000 / 3600  # up to now
+
+
+def test_where_there_is_no_ledger_or_it_is_held(home: Path, hpcdl: Run) -> None:
+    done = hpcdl("report")
+    assert (done.code, done.out) == (1, "")
+    assert f"there is no ledger in {home}" in done.err
+    home.mkdir(mode=0o700)
+    SqliteJournal(home / "ledger.sqlite").close()
+    lease = Lease.acquire(home, now=1.0)
+    try:
+        done = hpcdl("report")
+    finally:
+        lease.release()
+    assert (done.code, done.out) == (1, "")
+    assert "a daemon already runs on" in done.err
+    assert hpcdl("report").err == "hpcdl: no GPU was there in that time: hpcdl daemon start, then hpcdl submit\n"

@@ -1,0 +1,231 @@
+"""The account of GPU-hours: by hand on small stories, and that everything adds up on generated workloads."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcdl.core import events as ev
+from hpcdl.core.lifecycle import Draft
+from hpcdl.core.model import Cause, JobSpec, JobState, World
+from hpcdl.report.account import BY, NAMES, Account, Shares, account, story_of, story_of_rows
+from hpcdl.report.stacked import account_page, summary
+from tests.core.test_elastic_workloads import ACTS, Story
+from tests.core.test_workloads import NODES, PHASES, Act, acts, perform
+from tests.model_cluster import Cluster
+from tests.report.story import node, placed, rows, set_three
+from tests.seeds import seeds
+
+
+def told(stamped: Iterable[tuple[float, ev.Event]], by: str = "job") -> Account:
+    return account(story_of_rows(rows(stamped)), by)
+
+
+def of(found: Account, key: str) -> Shares:
+    return next(line.shares for line in found.lines if line.key == key)
+
+
+def spec(name: str = "a", user: str = "jo") -> JobSpec:
+    return JobSpec(("train",), name, user, steps=100)
+
+
+def test_set_three_of_the_paper() -> None:
+    found = told(set_three())
+    assert found.shares == Shares(useful=2056, starting=500, saving=45, idle=405)
+    assert found.available == found.shares.available == 6 * 501
+    assert of(found, "2") == Shares(useful=3 * 115 + 4 * 283, starting=3 * 37 + 4 * 51, saving=45)
+    assert [line.suspends for line in found.lines] == [0, 1, 0, 0]
+    assert (dict(found.suspends), dict(found.ends)) == ({"rescale": 1}, {"done": 3, "suspended": 1})
+    assert summary(found).startswith("0.835 GPU-hours of 6 GPUs: 68.4 % useful; 16.6 % starting, 1.5 % saving")
+
+
+def crash(*saves: ev.Saved, cause: Cause = Cause.USER_ERROR, step: int | None = None) -> list[tuple[float, ev.Event]]:
+    """Ready at 10, a save reported at 30, dead at 50, seen free at 52; on 2 GPUs."""
+    return [
+        (0, node("n1", 2)),
+        (0, ev.JobSubmitted(1, spec(), "r1")),
+        (0, ev.StartRequested(1, 1, ("n1",), placed([0, 1]))),
+        (10, ev.TrainerReady(1, 1, 1, "n1")),
+        *((30.0, save) for save in saves),
+        (49, ev.Progressed(1, 1, 1, "n1", step=40, total=100)),
+        (50, ev.Exited(1, 1, 1, "n1", code=1)),
+        (52, ev.GpusFreed(1, 1, 1, "n1")),
+        (52, ev.IncarnationEnded(1, 1, cause, reached=40, step=step, code=1)),
+        (60, ev.TroubleSeen("a", "clock")),
+    ]
+
+
+def test_work_after_the_last_checkpoint_is_lost() -> None:
+    saved = ev.Saved(1, 1, 1, "n1", age_s=2.0, step=20, seconds=3.0)  # durable at 28, from 25 on
+    found = told(crash(saved, step=20))
+    assert found.shares == Shares(starting=20, useful=2 * 15, saving=2 * 3 + 2 * 2, lost=2 * 22, idle=16)
+    assert found.lines[0].failures == 1
+
+
+def test_without_a_checkpoint_all_of_it_is_lost() -> None:
+    assert told(crash()).shares == Shares(starting=20, lost=80, saving=4, idle=16)
+    from_earlier = told(crash(step=5))  # a checkpoint of the incarnation before
+    assert from_earlier.shares.lost == 80
+
+
+def test_a_checkpoint_that_cannot_be_read_back_is_none() -> None:
+    saves = [ev.Saved(1, 1, 1, "n1", age_s=10.0, step=10), ev.Saved(1, 1, 1, "n1", step=20)]
+    assert told(crash(*saves, step=10)).shares.lost == 2 * 30
+
+
+@pytest.mark.parametrize("cause", [Cause.CANCELLED, Cause.DONE, Cause.SUSPENDED])
+def test_what_its_user_ended_or_what_was_saved_is_not_lost(cause: Cause) -> None:
+    assert told(crash(cause=cause)).shares == Shares(starting=20, useful=80, saving=4, idle=16)
+
+
+def test_a_failure_at_the_saved_step_loses_nothing() -> None:
+    assert told(crash(step=40, cause=Cause.NODE_LOST)).shares.lost == 0
+
+
+def test_gpus_that_nobody_can_give_are_not_idle() -> None:
+    found = told(
+        [
+            (0, ev.DaemonStarted(1, "0", 1, "h")),
+            (0, node("n1", 2)),
+            (10, ev.GpuChanged("n1", 1, "lost", "fell off the bus")),
+            (30, ev.GpuChanged("n1", 1, "ok")),
+            (40, ev.NodeSilent("n1", "connection closed")),
+            (50, node("n1", 2)),
+            (60, ev.TroubleSeen("a", "the last that this daemon says")),
+            (100, ev.DaemonStarted(2, "0", 2, "h")),
+            (110, node("n1", 2)),
+            (120, ev.NodeLost("n1", "its allocation ended")),
+            (200, ev.TroubleSeen("a", "later")),
+        ]
+    )
+    assert found.shares == Shares(idle=(40 + 10 + 10) + (40 - 20 + 10 + 10))
+    assert found.gpus == 2
+
+
+def test_a_trainer_that_goes_on_without_its_agent_counts() -> None:
+    stamped = crash()
+    stamped[4:4] = [(20, ev.NodeSilent("n1", "gone"))]
+    found = told(stamped)
+    assert found.shares == Shares(starting=20, lost=80, saving=4)
+    assert found.available == 104
+
+
+def test_lines_by_user_array_day_and_policy() -> None:
+    array = ev.ArraySubmitted(1, spec("a", "ada"), "r1", indices=((1, 2, 1),))
+    stamped: list[tuple[float, ev.Event]] = [
+        (0, ev.PolicyChosen("marble")),
+        (0, node("n1", 3)),
+        (0, array),
+        (0, ev.JobSubmitted(3, spec("b", "bob"), "r3")),
+        *((0.0, ev.StartRequested(job, 1, ("n1",), placed([job - 1]))) for job in (1, 2, 3)),
+        *((0.0, ev.TrainerReady(job, 1, 1, "n1")) for job in (1, 2, 3)),
+        (60, ev.PolicyChosen("fifo")),
+        *((100.0, ev.Exited(job, 1, 1, "n1", code=0)) for job in (1, 2, 3)),
+        *((100.0, ev.GpusFreed(job, 1, 1, "n1")) for job in (1, 2, 3)),
+        *((100.0, ev.IncarnationEnded(job, 1, Cause.DONE, final=JobState.DONE)) for job in (1, 2, 3)),
+        *((100.0, ev.JobEnded(job, JobState.DONE)) for job in (1, 2, 3)),
+        (110, ev.TroubleSeen("a", "b")),
+    ]
+    story = story_of_rows(rows(stamped))
+
+    def lines(by: str) -> dict[str, float]:
+        found = account(story, by, days=[(-10, "one"), (50, "two")])
+        return {line.key: line.shares.available for line in found.lines}
+
+    assert lines("user") == {"ada": 200, "bob": 100, "": 30}
+    assert lines("array") == {"1": 200, "3": 100, "": 30}
+    assert lines("job") == {"1": 100, "2": 100, "3": 100, "": 30}
+    assert lines("day") == {"one": 150, "two": 180}
+    assert lines("policy") == {"marble": 180, "fifo": 150}
+    assert [line.name for line in account(story, "job").lines] == ["a[1]", "a[2]", "b", "no job"]
+    mine = account(story, jobs=[3])
+    assert mine.shares == Shares(useful=100)
+    assert mine.available == 100
+    with pytest.raises(ValueError, match="by must be one of job, array"):
+        account(story, "week")
+
+
+def test_a_retried_job_goes_on() -> None:
+    stamped = crash()
+    stamped[-1:] = [(52, ev.JobEnded(1, JobState.FAILED)), (55, ev.JobRetried(1)), (60, ev.TroubleSeen("a", "b"))]
+    story = story_of_rows(rows(stamped))
+    assert (story.history.jobs[0].state, story.history.end) == (None, 60)
+
+
+def test_nothing_at_all() -> None:
+    found = told([])
+    assert (found.shares, found.lines, found.shares.goodput) == (Shares(), (), None)
+    assert summary(found) == "No GPU was there in that time."
+
+
+def test_the_page_is_one_file_with_every_number() -> None:
+    found = told(set_three())
+    page = account_page("hpcdl on <home>", "a day", [found, told(set_three(), "user")])
+    assert page.startswith("<!DOCTYPE html>")
+    assert "hpcdl on &lt;home&gt;" in page
+    assert page.count('class="fill p2"') == 3 + 1
+    assert "<script" not in page
+    assert "src=" not in page
+
+
+# --- generated workloads --------------------------------------------------------------------------------------------
+
+
+def held_by_the_world(records: list[ev.Recorded], end: float) -> float:
+    """GPU-seconds that the world says were held: another way to the same figure."""
+    draft, held, last = Draft(World()), 0.0, records[0].at
+    for record in records:
+        held += len(draft.world.holders) * (record.at - last)
+        last = record.at
+        draft.add(record.event, record.at)
+    return held + len(draft.world.holders) * (end - last)
+
+
+def check(cluster: Cluster) -> None:
+    """All that an account promises."""
+    records = cluster.journal.read(0, 1_000_000)
+    story = story_of(records)
+    whole = account(story)
+    begin, end = whole.begin, whole.end
+    assert whole.shares.available == pytest.approx(whole.available, abs=1e-6)
+    assert whole.shares.held == pytest.approx(held_by_the_world(records, end), abs=1e-6)
+    assert whole.shares.available <= sum(cluster_gpus(cluster)) * (end - begin) + 1e-6
+    middle = begin + (end - begin) / 3
+    parts = [account(story, until=middle), account(story, since=middle)]
+    for name in NAMES:
+        assert getattr(whole.shares, name) >= 0
+        assert sum(getattr(part.shares, name) for part in parts) == pytest.approx(getattr(whole.shares, name), abs=1e-6)
+    for by in BY:
+        found = account(story, by, days=[(begin - 1, "a"), (middle, "b")])
+        for name in NAMES:
+            lines = sum(getattr(line.shares, name) for line in found.lines)
+            assert lines == pytest.approx(getattr(whole.shares, name), abs=1e-6)
+        assert sum(line.suspends for line in found.lines) == sum(whole.suspends.values())
+    jobs = [job.id for job in story.history.jobs]
+    assert account(story, jobs=jobs).shares.available == pytest.approx(whole.shares.held, abs=1e-6)
+
+
+def cluster_gpus(cluster: Cluster) -> list[int]:
+    return [len(agent.gpus) for agent in cluster.agents.values()]
+
+
+@settings(max_examples=seeds(80), deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.too_slow])
+@given(script=st.lists(acts(), min_size=4, max_size=30), seed=st.integers(0, 1000), run_on=st.booleans())
+def test_every_second_is_in_one_share(script: list[Act], seed: int, run_on: bool) -> None:
+    cluster = Cluster(NODES, policy="marble-warm", seed=seed, delay_s=2.0)
+    cluster.tick_every(10.0)
+    for act in script:
+        perform(cluster, act)
+        cluster.run(act.after_s)
+    if run_on:
+        cluster.journal.failing = 0
+        cluster.run(300.0)
+    check(cluster)
+
+
+@pytest.mark.parametrize("seed", range(seeds(20)))
+def test_elastic_trainers_too(seed: int) -> None:
+    story = Story(seed)
+    story.run(story.rng.choices(ACTS, k=25))
+    check(story.cluster)
