@@ -65,10 +65,11 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A job array: a job for each index. `step`: between them, where it is even."""
+    """A job array: a job for each index. `step`: between them, where it is even. `most`: at a time, 0 any number."""
 
     indices: tuple[int, ...]
     step: int = 1
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,9 @@ def whole(given: Given, text: str, what: str, least: int = 0) -> int:
 
 
 def indices_of(given: Given, text: str) -> Array:
-    """`0-9`, `1,3,5-7`, `0-15:4`. Raises BadLine."""
+    """`0-9`, `1,3,5-7`, `0-15:4`, `0-9%4`. Raises BadLine."""
+    text, percent, percented = text.partition("%")
+    most = whole(given, percented, "a number of jobs", 1) if percent else 0
     found: list[int] = []
     steps = set()
     for part in text.split(","):
@@ -156,7 +159,7 @@ def indices_of(given: Given, text: str) -> Array:
     distinct = tuple(dict.fromkeys(found))
     if len(distinct) > MOST_JOBS:
         raise given.bad(f"an array may have {MOST_JOBS} jobs at most")
-    return Array(distinct, steps.pop() if len(steps) == 1 else 1)
+    return Array(distinct, steps.pop() if len(steps) == 1 else 1, most)
 
 
 def on_each(given: Given, total: int, nodes: int) -> int:

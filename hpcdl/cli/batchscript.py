@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpcdl.cli import lsflines, slurmlines
 from hpcdl.cli.batchlines import Asked, BadLine, Given, Ignored, head_lines, starters
+from hpcdl.core.arrays import literal
 from hpcdl.wire.private import atomic_write, make_private_folder
 
 LIMIT = 4 << 20
@@ -111,37 +112,42 @@ def interpreter(batch: Batch) -> tuple[str, ...]:
     return words
 
 
-def commands(batch: Batch, home: Path, cwd: str) -> list[tuple[str, ...]]:
-    """The job's command, or those of its array in the order of the indices; the script is kept in `home`.
+def command_of(batch: Batch, home: Path, cwd: str, *, filled: bool) -> tuple[str, ...]:
+    """The job's command, of an array with `{index}` where its jobs differ; the script is kept in `home`.
 
-    What scripts use of their batch system's variables is set by env(1), for agents keep such variables from trainers.
+    `filled`: words of the script's arguments may name the values of a sweep; else they are taken as they are. What
+    scripts use of their batch system's variables is set by env(1), for agents keep such variables from trainers.
     Raises BadLine, NotPrivate and OSError.
     """
     run = batch.arguments
     if batch.content is not None:
         program = interpreter(batch)
         run = (*program, str(keep(home, batch.content)), *batch.arguments)
-    return [("env", *(f"{key}={value}" for key, value in each.items()), *run) for each in variables(batch, cwd)]
+    given = variables(batch, cwd, every=filled)
+    if filled or batch.asked.array is not None:
+        run = run if filled else tuple(map(literal, run))
+        given = {key: value if value == INDEX else literal(value) for key, value in given.items()}
+    return ("env", *(f"{key}={value}" for key, value in given.items()), *run)
 
 
-def variables(batch: Batch, cwd: str) -> list[Mapping[str, str]]:
-    """For each job of the array, or for the one."""
+INDEX = "{index}"
+
+
+def variables(batch: Batch, cwd: str, *, every: bool = False) -> Mapping[str, str]:
+    """What the batch system would tell the script; `every`: also where only options make it an array."""
     slurm = batch.system == "slurm"
-    place = {"SLURM_SUBMIT_DIR" if slurm else "LS_SUBCWD": cwd}
+    found = {"SLURM_SUBMIT_DIR" if slurm else "LS_SUBCWD": cwd}
     array = batch.asked.array
     if array is None:
-        return [place]
-    found: list[Mapping[str, str]] = []
-    for index in array.indices:
-        if slurm:
-            told: dict[str, object] = {
-                "SLURM_ARRAY_TASK_ID": index,
-                "SLURM_ARRAY_TASK_COUNT": len(array.indices),
-                "SLURM_ARRAY_TASK_MIN": min(array.indices),
-                "SLURM_ARRAY_TASK_MAX": max(array.indices),
-                "SLURM_ARRAY_TASK_STEP": array.step,
-            }
-        else:
-            told = {"LSB_JOBINDEX": index, "LSB_JOBINDEX_STEP": array.step}
-        found.append(place | {key: str(value) for key, value in told.items()} | {"HPCDL_ARRAY_INDEX": str(index)})
-    return found
+        return found | ({"SLURM_ARRAY_TASK_ID" if slurm else "LSB_JOBINDEX": INDEX} if every else {})
+    if slurm:
+        told: dict[str, object] = {
+            "SLURM_ARRAY_TASK_ID": INDEX,
+            "SLURM_ARRAY_TASK_COUNT": len(array.indices),
+            "SLURM_ARRAY_TASK_MIN": min(array.indices),
+            "SLURM_ARRAY_TASK_MAX": max(array.indices),
+            "SLURM_ARRAY_TASK_STEP": array.step,
+        }
+    else:
+        told = {"LSB_JOBINDEX": INDEX, "LSB_JOBINDEX_STEP": array.step}
+    return found | {key: str(value) for key, value in told.items()}

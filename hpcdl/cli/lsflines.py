@@ -89,7 +89,7 @@ def asked_of(given: Sequence[Given]) -> Asked:
     ignored = left_out(given, OPTIONS)
     needs = [each for each in given if each.name == "R"]
     nodes = _nodes(last, needs, ignored)
-    name, array = _name(last["J"], ignored) if "J" in last else (None, None)
+    name, array = _name(last["J"]) if "J" in last else (None, None)
     return Asked(
         gpus=_gpus(last, needs, ignored),
         nodes=nodes,
@@ -163,13 +163,10 @@ def _gpu_string(given: Given, ignored: list[Ignored]) -> int:
     return number
 
 
-def _name(given: Given, ignored: list[Ignored]) -> tuple[str, str | None]:
+def _name(given: Given) -> tuple[str, str | None]:
     match = re.fullmatch(r"(.*?)(?:\[(.*)\](?:%(\d+))?)?", given.value, re.DOTALL)
     name, array, most = match.groups() if match else (given.value, None, None)
-    if most is not None:
-        why = "as many of them run as there are GPUs"
-        ignored.append(Ignored(given.where, f"%{most} of {given.said}", why, doubt=True))
-    return name, array
+    return name, array if most is None else f"{array}%{most}"
 
 
 def _after(given: Given) -> tuple[int, ...]:

@@ -141,7 +141,7 @@ def asked_of(given: Sequence[Given]) -> Asked:
         nodes=nodes,
         name=None if name is None else name.value,
         after=_after(last["dependency"]) if "dependency" in last else None,
-        array=None if array is None else indices_of(array, _uncapped(array, ignored)),
+        array=None if array is None else indices_of(array, array.value),
         cwd=None if chdir is None else chdir.value,
         exports=_exports(last["export"]) if "export" in last else None,
         brief="parsable" in last,
@@ -212,15 +212,6 @@ def _gpus(given: Given, ignored: list[Ignored]) -> int | None:
     if len(found) > 1:
         raise given.bad("GPUs of several types in one job: ask for one number")
     return found[0] if found else None
-
-
-def _uncapped(given: Given, ignored: list[Ignored]) -> str:
-    indices, percent, most = given.value.partition("%")
-    if percent:
-        whole(given, most, "a number of jobs", 1)
-        why = "as many of them run as there are GPUs"
-        ignored.append(Ignored(given.where, f"%{most} of {given.said}", why, doubt=True))
-    return indices
 
 
 def _after(given: Given) -> tuple[int, ...]:

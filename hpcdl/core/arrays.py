@@ -135,6 +135,11 @@ def named(words: Iterable[str]) -> set[str]:
     return {match[2] for word in words for match in _PLACE.finditer(word) if not (match[1] and match[3])}
 
 
+def literal(word: str) -> str:
+    """The word as a template has it that is to hold it unchanged."""
+    return _PLACE.sub(lambda match: f"{{{match[0]}}}", word)
+
+
 def check_places(spec: JobSpec, array: Array) -> None:
     """Raises ValueError where a word names what the array does not have."""
     for word in (*spec.command, spec.name, spec.checkpoint_dir or ""):

@@ -38,12 +38,13 @@ class StillChanging(Exception):
     """The file changed while it was read: it is nobody's finished work yet."""
 
 
-def put(home: Path, request_id: str, jobs: Sequence[Any]) -> Path:
+def put(home: Path, request_id: str, jobs: Sequence[Any], *, strict: bool = False) -> Path:
     """Spool a submit of these specs; the file that holds it. One of that id that is there already stays as it is.
 
     Makes `home`, too. Raises SpoolError (too large), NotPrivate (a folder that is not ours alone) and OSError.
     """
-    content = json.dumps({"version": VERSION, "request_id": request_id, "jobs": list(jobs)}).encode() + b"\n"
+    body = {"version": VERSION, "request_id": request_id, "jobs": list(jobs)} | ({"strict": True} if strict else {})
+    content = json.dumps(body).encode() + b"\n"
     if len(content) > LIMIT:
         raise SpoolError(
             f"a submit of {len(content) / 2**20:.1f} MiB is over {LIMIT >> 20} MiB: submit fewer jobs at once"

@@ -6,12 +6,17 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from hpcdl.core.arrays import expand
+from hpcdl.core.codec import to_json
+from hpcdl.core.commands import Entry
+from hpcdl.daemon.submits import submit_of
 from hpcdl.wire.access import AccessFile, write_access
 from hpcdl.wire.private import make_private_folder, write_new
 from hpcdl.wire.tls import make_certificate, server_context
@@ -46,6 +51,14 @@ def row(number: int, **changes: Any) -> dict[str, Any]:
         "failures": 0, "retries_used": 0, "held": False, "detail": "",
         **changes,
     }  # fmt: skip
+
+
+def specs_of(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The specs of a submit's jobs, members of arrays included, as JSON has them."""
+    for each in submit_of(body).specs:
+        entry = each if isinstance(each, Entry) else Entry(each)
+        for spec in (entry.spec,) if entry.array is None else expand(entry.spec, entry.array, 1):
+            yield json.loads(json.dumps(to_json(spec)))
 
 
 class FakeDaemon:
@@ -119,9 +132,9 @@ class FakeDaemon:
             ids = self.world.request_ids.get(body["request_id"])
             if ids is None:
                 ids = []
-                for spec in body["jobs"]:
-                    number = len(jobs) + 1
-                    jobs[number] = row(number, name=spec["name"], spec=spec)
+                for number, spec in enumerate(specs_of(body), len(jobs) + 1):
+                    jobs[number] = row(number, name=spec["name"], spec=spec, array=spec["array"] or None,
+                                       max_parallel=spec["array_most"] or None)  # fmt: skip
                     ids.append(number)
                 self.world.request_ids[body["request_id"]] = ids
             return 200, {"jobs": [jobs[number] for number in ids]}

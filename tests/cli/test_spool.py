@@ -143,7 +143,7 @@ def test_a_planted_request_is_not_written_through(home: Path, hpcdl: Run, tmp_pa
 
 
 def test_too_large_a_submit_says_so(home: Path, hpcdl: Run) -> None:
-    done = hpcdl("submit", "--env", "A=" + "x" * 100_000, *["y" * 100_000] * (LIMIT // 100_000))
+    done = hpcdl("submit", "--env", "A=" + "x" * 100_000, "true", *["y" * 100_000] * (LIMIT // 100_000))
     assert done.code == 1
     assert done.err.startswith("hpcdl: a submit of 8.")
     assert done.err.endswith(" MiB is over 8 MiB: submit fewer jobs at once\n")

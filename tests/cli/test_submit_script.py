@@ -15,7 +15,7 @@ from hpcdl.cli.batchlines import BadLine
 from hpcdl.cli.batchscript import read
 from hpcdl.client import Client
 from tests.cli.conftest import Outcome, Run
-from tests.cli.fake import FakeDaemon
+from tests.cli.fake import FakeDaemon, specs_of
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +43,7 @@ def bsub(*lines: str, body: str = "python train.py") -> Path:
 def sent(fake: FakeDaemon, done: Outcome) -> list[dict[str, Any]]:
     """The specs of the last submit, which was taken."""
     assert done.code == 0, done
-    specs: list[dict[str, Any]] = fake.requests[-1][2]["jobs"]
-    return specs
+    return list(specs_of(fake.requests[-1][2]))
 
 
 def said(done: Outcome) -> list[str]:
@@ -177,17 +176,26 @@ def test_arrays(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
     specs = sent(fake, done)
     assert [spec["name"] for spec in specs] == ["net[0]", "net[2]", "net[4]", "net[9]"]
     assert {spec["model"] for spec in specs} == {"net"}
-    assert specs[1]["command"][:9] == [
+    assert specs[1]["command"][:8] == [
         "env", f"SLURM_SUBMIT_DIR={here}", "SLURM_ARRAY_TASK_ID=2", "SLURM_ARRAY_TASK_COUNT=4",
-        "SLURM_ARRAY_TASK_MIN=0", "SLURM_ARRAY_TASK_MAX=9", "SLURM_ARRAY_TASK_STEP=1", "HPCDL_ARRAY_INDEX=2",
-        "/bin/bash",
+        "SLURM_ARRAY_TASK_MIN=0", "SLURM_ARRAY_TASK_MAX=9", "SLURM_ARRAY_TASK_STEP=1", "/bin/bash",
     ]  # fmt: skip
-    assert said(done) == ["train.sh:3: %2 of --array=0-4:2,9%2"]
+    assert said(done) == []
+    assert fake.requests[-1][2]["jobs"][0]["array"] == {"indices": "0-4:2,9", "max_parallel": 2}
     assert hpcdl("submit", "--quiet", sbatch("-a 1-3 -G1")).out == "5\n6\n7\n"
     specs = sent(fake, hpcdl("submit", bsub('-J "net[2-4:2]%1" -gpu num=1')))
     assert [spec["name"] for spec in specs] == ["net[2]", "net[4]"]
-    assert specs[1]["command"][:6] == [
-        "env", f"LS_SUBCWD={here}", "LSB_JOBINDEX=4", "LSB_JOBINDEX_STEP=2", "HPCDL_ARRAY_INDEX=4", "/bin/bash"
+    assert specs[1]["command"][:5] == [
+        "env", f"LS_SUBCWD={here}", "LSB_JOBINDEX=4", "LSB_JOBINDEX_STEP=2", "/bin/bash"
+    ]  # fmt: skip
+    assert fake.requests[-1][2]["jobs"][0]["array"]["max_parallel"] == 1
+    literal = sbatch("-a 1-2 -G1")
+    specs = sent(fake, hpcdl("submit", literal, "{index}", "{x}", "{{y}}", "${HOME}"))
+    assert [spec["command"][-4:] for spec in specs] == [["{index}", "{x}", "{{y}}", "${HOME}"]] * 2
+    specs = sent(fake, hpcdl("submit", "--sweep", "lr=1,2", literal, "--lr", "{lr}"))
+    assert [(spec["command"][2], spec["command"][-1]) for spec in specs] == [
+        ("SLURM_ARRAY_TASK_ID=1", "1"), ("SLURM_ARRAY_TASK_ID=2", "1"),
+        ("SLURM_ARRAY_TASK_ID=1", "2"), ("SLURM_ARRAY_TASK_ID=2", "2"),
     ]  # fmt: skip
 
 

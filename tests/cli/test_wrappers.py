@@ -149,7 +149,6 @@ PASSED: list[tuple[str, list[str], str]] = [
     ("sbatch", ["-w", "n[1-2]", "train.sh"], "chosen nodes"),
     ("sbatch", ["--gres=gpu:a100:2", "train.sh"], "a type"),
     ("sbatch", ["-N2", "train.sh"], "several nodes"),
-    ("sbatch", ["--array=1-4%2", "train.sh"], "a cap"),
     ("sbatch", ["--dependency=afterany:3", "train.sh"], "another dependency"),
     ("sbatch", ["--gres=gpu:x:y:z", "train.sh"], "nonsense"),
     ("sbatch", ["--what", "train.sh"], "unknown"),

@@ -1,0 +1,56 @@
+"""What can be seen at a submit, on this machine, of what will go wrong with the job where it runs."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcdl.core.arrays import named
+from hpcdl.core.jobspec import JobSpec
+
+
+def unwritable(folder: str) -> str:
+    """Why checkpoints cannot be written into a folder, with the next step; "" where they can, or nobody knows here."""
+    path = Path(folder)
+    if named((folder,)):
+        parts = path.parts
+        path = Path(*parts[: next(place for place, part in enumerate(parts) if named((part,)))])
+    while not os.path.lexists(path):
+        path = path.parent
+    if path == Path("/"):
+        return ""  # nothing of it is on this machine
+    if not path.is_dir():
+        return f"the checkpoint folder {folder} cannot be made: {path} is no folder: choose another --checkpoint-dir"
+    if not os.access(path, os.W_OK | os.X_OK):
+        return f"the checkpoint folder {folder} cannot be written: {path} is not yours: choose another --checkpoint-dir"
+    return ""
+
+
+def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:
+    """What may go wrong: the folder or the command is not here. `array`: the command may hold placeholders."""
+    folder = Path(spec.cwd)
+    here = folder.is_dir()
+    if not here:
+        yield f"{folder} is not a folder on this machine; the job needs it where it runs"
+    program = spec.command[0]
+    if array and named((program,)):
+        return
+    env = dict(spec.env)
+    if program == "env":
+        program = next((word for word in spec.command[1:] if "=" not in word), program)
+    shown = program if len(program) <= 100 else f"{program[:100]}…"
+    if "/" in program:
+        if here and not os.path.exists(folder / program):
+            yield f"{shown} is not there: the job fails where it is not there either"
+        elif here and not os.access(folder / program, os.X_OK):
+            yield f"{shown} may not be run: chmod +x, or name its interpreter: python {shown}"
+    elif shutil.which(program, path=env.get("PATH")) is None:
+        hint = f": ./{shown}, or python {shown}?" if here and _exists(folder / program) else ""
+        yield f"{shown} is not a program on PATH here; the job fails where it is none either{hint}"
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long a name
+        return False

@@ -1,0 +1,217 @@
+"""The options of `hpcdl submit` that say what a job is: on the command line, and as keys of a file of jobs."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from hpcdl.cli.moments import moment
+from hpcdl.cli.numbers import Finite
+from hpcdl.core.arrays import Array, indices_from
+from hpcdl.core.jobspec import ECT_CLASSES, PRIORITY, RESCALES, SIGNAL_PRESETS
+from hpcdl.core.notice import check_destinations
+from hpcdl.core.units import parse_counts, parse_range
+from hpcdl.daemon.clock import Clock
+
+Gpus = tuple[int, int | None, tuple[int, ...]]
+
+
+def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> Gpus:
+    """The minimum, the maximum, and the only numbers allowed; (0, None, ()) where nothing was given."""
+    if value is None:
+        return 0, None, ()
+    try:
+        if "," in value:
+            counts = parse_counts(value)
+            return counts[0], counts[-1], counts
+        return *parse_range(value), ()
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _nodes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
+    try:
+        low, high = parse_range(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+    if high is None:
+        raise click.BadParameter(f"{value!r}: say how many nodes at most, like {low}:{2 * low}", ctx, param)
+    return low, high
+
+
+def _deadline(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float | None, str | None]:
+    """Seconds since the epoch, or a class of ECT_CLASSES."""
+    if value is None:
+        return None, None
+    text = value.strip().lower()
+    if text in ECT_CLASSES:
+        return None, text
+    try:
+        return moment(text, Clock(0.0).now()), None
+    except (ValueError, OverflowError):
+        classes = ", ".join(ECT_CLASSES)
+        hint = f"{value!r} is no deadline: give +2h, 18:30, 2026-05-01T08:00, or one of {classes}"
+        raise click.BadParameter(hint, ctx, param) from None
+
+
+def _job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
+    """`--after 3,5 --after 7`: 3, 5, 7."""
+    found: list[int] = []
+    for value in values:
+        for part in value.split(","):
+            text = part.strip()
+            if not (text.isascii() and text.isdigit() and int(text) > 0):
+                raise click.BadParameter(f"{value!r} is not a job id, or several with commas between", ctx, param)
+            found.append(int(text))
+    return tuple(dict.fromkeys(found))
+
+
+def _indices(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[tuple[int, int, int], ...]:
+    if value is None:
+        return ()
+    try:
+        return Array(indices_from(value)).indices
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _sweeps(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """`lr=0.1,0.01`; a comma within a value is `\\,`."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for value in values:
+        name, equals, rest = value.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{value!r}: write NAME=VALUE,VALUE..", ctx, param)
+        found.append((name, tuple(each.replace("\\,", ",") for each in re.split(r"(?<!\\),", rest))))
+    try:
+        return Array(sweep=tuple(found)).sweep if found else ()
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _destinations(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        check_destinations(values)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+    return values
+
+
+def _stall(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float | None, bool]:
+    """`600`, `600:restart`; 0: it is never taken to stall."""
+    if value is None:
+        return None, False
+    seconds, colon, what = value.partition(":")
+    try:
+        number = float(seconds)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 30 * 86_400 or (colon and what != "restart"):
+        raise click.BadParameter(f"{value!r}: give seconds, or SECONDS:restart", ctx, param)
+    return number, bool(colon)
+
+
+def _regex(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise click.BadParameter(f"{value!r}: {error}", ctx, param) from None
+    return value
+
+
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option("-n", "--name", metavar="NAME", help="Its name in tables.  [default: the script's or program's]"),
+    click.option(
+        "-g", "--gpus", callback=_gpus, metavar="N|MIN:MAX|MIN:|N,..",
+        help="GPUs on each node; MIN: is as many as a node has, 1,2,4 only these.  [default: 1; with --profile 1:]",
+    ),
+    click.option("-N", "--nodes", callback=_nodes, default="1", show_default=True, metavar="N|MIN:MAX", help="Nodes."),
+    click.option(
+        "-a", "--array", callback=_indices, metavar="1-100|1-9:2|1,5,7-9",
+        help="A job for each index, which stands where a word of the command, the name or --checkpoint-dir has "
+        "{index}, and is HPCDL_ARRAY_INDEX to the job.",
+    ),
+    click.option(
+        "--sweep", callback=_sweeps, multiple=True, metavar="NAME=VALUE,..",
+        help="A job for each value, which stands where a word has {NAME} ({{NAME}} is {NAME} itself), else is appended "
+        "as --NAME VALUE, and is HPCDL_SWEEP_NAME to the job; of several sweeps each combination; with --array each "
+        "index of each. A comma in a value is \\,.",
+    ),
+    click.option(
+        "--max-parallel", type=click.IntRange(1, 100_000), metavar="N", help="At most N jobs of the array at a time."
+    ),
+    click.option(
+        "--rescale", type=click.Choice(RESCALES), default=None,
+        help="How it goes to other nodes.  [default: torchrun with --nodes MIN:MAX, else restart]",
+    ),
+    click.option(
+        "--priority", type=click.IntRange(-PRIORITY, PRIORITY), default=0, show_default=True, metavar="N",
+        help="Jobs of a higher one come first, whatever the policy.",
+    ),
+    click.option(
+        "--weight", type=Finite(min=0, min_open=True), default=1.0, show_default=True, metavar="W",
+        help="What it counts under the objective priority.",
+    ),
+    click.option("--profile", metavar="NAME", help="The scaling profile that tells how fast it is on how many GPUs."),
+    click.option(
+        "--steps", type=click.IntRange(min=1), metavar="N", help="Training steps in all, for estimated times."
+    ),
+    click.option(
+        "--model", metavar="NAME",
+        help="What it trains: without a profile, one is learnt for it and its script.  [default: its name]",
+    ),
+    click.option(
+        "--deadline", callback=_deadline, metavar="TIME|CLASS",
+        help="When it is to be done: +2h, 18:30, 2026-05-01T08:00; or normal, prior, urgent, reckoned from its "
+        "profile.",
+    ),
+    click.option(
+        "--accuracy", type=float, metavar="VALUE",
+        help="The metric at which its script ends: predicts how far it has to go.",
+    ),
+    click.option("--after", callback=_job_ids, multiple=True, metavar="ID,..", help="Start once these jobs are DONE."),
+    click.option("-H", "--hold", is_flag=True, help="Keep it from starting until hpcdl release."),
+    click.option(
+        "--env", multiple=True, metavar="K[=V]",
+        help="Set K for the job; without =V, K as it is here (which keeps a secret out of the process list).",
+    ),
+    click.option("--cwd", type=click.Path(), metavar="DIR", help="Where it runs.  [default: here]"),
+    click.option(
+        "--retries", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+        help="Starts after a user error.",
+    ),
+    click.option(
+        "--checkpoint-dir", type=click.Path(), metavar="DIR",
+        help="Where its checkpoints are.  [default: in the daemon's folder]",
+    ),
+    click.option(
+        "--grace", type=float, default=60.0, show_default=True, metavar="SECONDS", help="To checkpoint in on a suspend."
+    ),
+    click.option(
+        "--signal", type=click.Choice(list(SIGNAL_PRESETS)), default="hpcdl", show_default=True,
+        help="How it is asked to checkpoint and exit.",
+    ),
+    click.option(
+        "--progress-regex", callback=_regex, metavar="REGEX",
+        help="Finds the step in its output, for trainers without hpcdl.",
+    ),
+    click.option(
+        "--notify", callback=_destinations, multiple=True, metavar="CMD|mailto:ADDR|URL",
+        help="Tell of its end, failures and stalls.  [default: the setting notify]",
+    ),
+    click.option(
+        "--stall", callback=_stall, metavar="SECONDS[:restart]",
+        help="After so long without progress it stalls, which is told; with :restart it is started again. 0: never.",
+    ),
+)  # fmt: skip
+
+
+def job_options(command: Any) -> Any:
+    """Gives a command the options that say what a job is."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
