@@ -92,5 +92,5 @@ def kept_reason(view: View, job: JobView, placement: Placement | None) -> str:
     if placement is None:
         return "waits for its last processes to end"
     where = f"{count(placement.per_node, 'GPU')} of {fold_nodes(placement.nodes)}"
-    why = "whose GPUs are lost, dirty or drained" if set(placement.nodes) & view.bare else "whose agent is away"
-    return f"keeps its {where}, {why}"
+    bare = set(placement.nodes) & view.bare
+    return f"keeps its {where}, {'whose GPUs are lost, dirty, avoided or drained' if bare else 'whose agent is away'}"

@@ -19,6 +19,7 @@ from hpcdl.agent.leaving import Leaving, Stay
 from hpcdl.agent.orders import Limits
 from hpcdl.agent.reports import Key, ReportLog, boottime
 from hpcdl.agent.site import Site, Stage
+from hpcdl.agent.stillness import STOOD_S, clock
 from hpcdl.core.commands import Expected
 from hpcdl.core.events import Exited, GpusFreed
 from hpcdl.core.model import Cause
@@ -77,6 +78,7 @@ class Agent:
         self._heard = Heard(run)
         self._lease_s = reports.lease_s or LEASE_S
         self._lapsed = False
+        self._looked_at = clock()
         self._fresh_start: dict[Key, RequestMessage] = {}
         self._free_before: set[Key] = set()  # run folders of an earlier agent's of which nothing is left
         self._bye_at: float | None = None
@@ -293,6 +295,8 @@ class Agent:
 
     async def heartbeat(self) -> HeartbeatMessage:
         """See `Caller`."""
+        self._look_at_the_clock()
+        await asyncio.to_thread(_look_at, list(self.parts.values()))
         await self._site.gpus.refresh()
         if self._site.gpus.renumbered:
             raise Rejected("the GPUs of this node are numbered in another way now: it joins again")
@@ -338,6 +342,7 @@ class Agent:
             else:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._hurried.wait(), LOOK_S)
+            self._look_at_the_clock()
             self._leaving.look(boottime(), self._site.connected)
             if self._leaving.begun:
                 self._site.goes = self._leaving.reason
@@ -353,6 +358,15 @@ class Agent:
                 log.info("nothing is left to report: this agent ends")
                 self._over.set()
 
+    def _look_at_the_clock(self) -> None:
+        """Time in which this process was stopped, or the machine, is nobody's stall."""
+        now = clock()
+        if now - self._looked_at > STOOD_S:
+            log.warning("this agent was stopped for %.0f s", now - self._looked_at)
+            for part in self.parts.values():
+                part.stood()
+        self._looked_at = now
+
     def _look_at_lease(self) -> None:
         if self._lapsed or boottime() - self._heard.at < self._lease_s:
             return
@@ -367,3 +381,8 @@ class Agent:
             return False
         late = not self._site.connected and boottime() - self._bye_at > LAST_WORDS_S
         return self.reports.settled or late
+
+
+def _look_at(parts: list[Part]) -> None:
+    for part in parts:
+        part.look()

@@ -236,3 +236,12 @@ def _children_by_scan(pid: int) -> list[int]:
 
 
 _KERNEL_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")
+
+
+def cpu_s(root: int) -> float:
+    """CPU seconds of all processes below root, and of those that they have waited for."""
+    ticks = 0
+    for process in descendants(root):
+        fields = _read(f"/proc/{process.pid}/stat").rpartition(b")")[2].split()
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")

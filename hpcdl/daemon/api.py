@@ -23,6 +23,7 @@ from hpcdl.core.transitions import state_of
 from hpcdl.daemon.answering import Problem, body_of, error_answer, json_answer, not_found, number_of, seconds_of
 from hpcdl.daemon.batching import Batching
 from hpcdl.daemon.batchroutes import BatchRoutes
+from hpcdl.daemon.careroutes import CareRoutes, notices_summary
 from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.drills import DrillRoutes
@@ -93,6 +94,7 @@ class Api:
         self._jobs = JobRoutes(loop, changes, profiles, clock, self._batch)
         self._nodes = NodeRoutes(loop, hub, profiles)
         self._drills = DrillRoutes(loop, hub)
+        self._care = CareRoutes(loop)
 
     def application(self) -> Starlette:
         """The ASGI application."""
@@ -110,6 +112,12 @@ class Api:
             Route("/v1/events", self._guard(self._events), methods=["GET"]),
             Route("/v1/nodes", self._guard(self._nodes.nodes, nodes_seen), methods=["GET"]),
             Route("/v1/nodes/{node:str}/drain", self._guard(self._nodes.drain), methods=["POST"]),
+            Route("/v1/nodes/{node:str}/avoid", self._guard(self._care.avoid), methods=["POST"]),
+            Route("/v1/nodes/{node:str}/lift", self._guard(self._care.lift), methods=["POST"]),
+            Route("/v1/avoided", self._guard(self._care.avoided), methods=["GET"]),
+            Route("/v1/notices", self._guard(self._care.notices), methods=["GET"]),
+            Route("/v1/notices/retry", self._guard(self._care.retry), methods=["POST"]),
+            Route("/v1/notices/{notice:int}/drop", self._guard(self._care.drop), methods=["POST"]),
             Route("/v1/profiles", self._guard(self._profiles_known), methods=["GET"]),
             Route("/v1/pilots", self._guard(self._batch.pilots), methods=["GET"]),
             Route("/v1/pilots/{pilot:int}/cancel", self._guard(self._batch.cancel), methods=["POST"]),
@@ -230,6 +238,7 @@ class Api:
             ],
             "jobs": states,
             "events": world.seq,
+            "notices": notices_summary(world),
             "batch": self._batch.about(),
             "pilots": sum(1 for pilot in world.pilots.values() if not pilot.over),
             "notes": self._batch.notes(),

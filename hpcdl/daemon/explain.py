@@ -7,8 +7,10 @@ from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Place
 from hpcdl.core.observing import seen_of
 from hpcdl.core.pilot import Pilot
 from hpcdl.core.plan import Profiles
+from hpcdl.core.stalls import stalled
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count, fold_nodes, seconds_text
+from hpcdl.daemon.avoided import all_avoided, avoided_lines
 
 MEASURED_AFTER_S = 30.0
 """Steps are reported every few seconds, so a rate that was measured for less than this may be far off."""
@@ -26,10 +28,12 @@ class Answer:
 def explain(world: World, job: Job, said: Mapping[int, str], profiles: Profiles, now: float) -> Answer:
     """The answer of `hpcdl why`. `said`: the last plan's reasons by job."""
     eta = eta_s(world, job, profiles, now)
-    return Answer(reason(world, job, said), tuple(_details(world, job, eta, now)), eta)
+    return Answer(reason(world, job, said, now=now), tuple(_details(world, job, eta, now)), eta)
 
 
-def reason(world: World, job: Job, said: Mapping[int, str], nothing: str | None = None) -> str:
+def reason(
+    world: World, job: Job, said: Mapping[int, str], nothing: str | None = None, now: float | None = None
+) -> str:
     """Why the job is in its state, in one line. `said`: the last plan's reasons by job; `nothing`: `nothing_here`,
     where it is known already. Of a job that holds nothing and is to have nothing, it tells of these two and the job.
     """
@@ -43,6 +47,9 @@ def reason(world: World, job: Job, said: Mapping[int, str], nothing: str | None 
     running = job.running
     if running is not None and running.state is IncarnationState.SAVING:
         return f"is to save its checkpoint and free its GPUs: {_wanted_by(world, job, running) or planned}"
+    if running is not None and running.stalled_at is not None:
+        ends = "; it is being started again" if running.ending is not None else ""
+        return stalled(job, running, world.at if now is None else now) + ends
     if state is JobState.STARTING and running is not None:
         waits = [part.node for part in running.parts if not part.started]
         begun = f"its processes are starting on {fold_nodes(waits)}" if waits else "its processes get ready to train"
@@ -63,7 +70,7 @@ def nothing_here(world: World) -> str:
         return "no node has an agent: hpcdl daemon status"
     here = [node for node in world.nodes.values() if node.connected and not node.lost]
     if not here or any(node.gpus for node in here):
-        return ""
+        return all_avoided(world)
     without = f"no GPU was found on {fold_nodes(node.name for node in here)}"
     coming = sum(1 for pilot in world.pilots.values() if not pilot.over)
     more = "hpcdl daemon start --emulate-gpus N emulates some"
@@ -105,6 +112,7 @@ def _details(world: World, job: Job, eta: float | None, now: float) -> list[str]
         lines += _that_go(world, running.placement, now)
     elif not job.finished:
         lines += [_on_its_way(pilot) for pilot in world.pilots.values() if not (pilot.over or pilot.nodes)]
+        lines += avoided_lines(world)
     if job.step is not None:
         lines.append(f"step {job.step}" + (f" of {job.total}" if job.total else ""))
     if job.saved_step is not None:

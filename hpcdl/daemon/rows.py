@@ -46,7 +46,7 @@ class Rows:
             "name": spec.name,
             "user": spec.user,
             "state": state_of(job).value,
-            "reason": reason(self.world, job, self.reasons, self.nothing) if keys is None or "reason" in keys else None,
+            "reason": self._reason(job) if keys is None or "reason" in keys else None,
             "gpus_min": spec.gpus_min,
             "gpus_max": spec.gpus_max,
             "nodes": spec.nodes,
@@ -80,6 +80,9 @@ class Rows:
             "eta_s": eta_s(self.world, job, self.profiles, self.now) if running is not None else None,
             "saved_step": job.saved_step,
         }
+
+    def _reason(self, job: Job) -> str:
+        return reason(self.world, job, self.reasons, self.nothing, self.now)
 
     def detail(self, job: Job) -> Json:
         """A job's row with its spec and what lives of it. Values of the environment stay in the ledger."""

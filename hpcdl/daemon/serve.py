@@ -17,9 +17,7 @@ from hpcdl.allocation.here import look_around
 from hpcdl.config import Config
 from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
-from hpcdl.core.endings import Rules
 from hpcdl.core.events import DaemonStarted
-from hpcdl.core.intake import Settings
 from hpcdl.core.journal import JournalError, Request
 from hpcdl.core.model import World
 from hpcdl.daemon.ahead import Ahead
@@ -27,16 +25,20 @@ from hpcdl.daemon.api import About, Api
 from hpcdl.daemon.batching import Batching, BatchSettings, pilot_policy
 from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
+from hpcdl.daemon.delivering import Ways
 from hpcdl.daemon.door import Door
 from hpcdl.daemon.hub import Hub, HubSettings
 from hpcdl.daemon.identity import load_identity, node_name
 from hpcdl.daemon.learnt import Learnt
 from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.notices import Notifier
 from hpcdl.daemon.ready import Ready
 from hpcdl.daemon.server import make_server
+from hpcdl.daemon.settings import settings_of
 from hpcdl.daemon.spool import SpoolReader
 from hpcdl.daemon.ticks import Ticks
 from hpcdl.daemon.viewers import Viewers
+from hpcdl.daemon.watching import measured
 from hpcdl.ledger import Lease, SqliteJournal
 from hpcdl.ledger.samples import Sample
 from hpcdl.local.launcher import LocalAgent
@@ -94,16 +96,10 @@ class Daemon:
         aliases = {alias.lower(): profile for profile in found.values() for alias in profile.aliases}
         self.profiles = Learnt(lambda: self.controller.world).profiles(aliases | found)
         self.policies = all_policies(Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing), home)
-        rules = Rules(
-            config.poison_limit, config.poison_limit_infrastructure, config.retry_pause_s, config.retry_pause_max_s
-        )
-        settings = Settings(
-            config.agent_lease_s, config.lease_margin_s, rules, config.max_jobs_a_submit, config.leave_margin_s
-        )
         system = self.here.system
         self.site = self.site_file.on("" if system is None else system.kind)
         pilots = None if system is None else pilot_policy(self.site)
-        self.controller = Controller(journal, self.policies, self.profiles, settings, pilots)
+        self.controller = Controller(journal, self.policies, self.profiles, settings_of(config), pilots)
         world = self.controller.world
         if self.lease.fence <= world.fence:  # the fence file was lost; the ledger remembers
             self.lease.release()
@@ -138,6 +134,7 @@ class Daemon:
             changes.announce(world)
             if self.batching is not None:
                 self.batching.changed(world)
+            self.notifier.changed(world)
             self._ahead.look(world.policy)
 
         def dispatch(requests: list[Request]) -> None:
@@ -156,6 +153,8 @@ class Daemon:
         )
         self._changes = changes
         self.batching = self._make_batching()
+        ways = Ways(self.identity.instance, self.home, self.config.notify_from, self.config.smtp_host)
+        self.notifier = Notifier(self.loop, ways, self.config.notify_for_s)
         address = listen_address(self.config, self.batching is not None and self.batching.settings.pilots)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.create_server((address, self.config.listen_port), family=family, backlog=512)
@@ -188,6 +187,7 @@ class Daemon:
         ticks.start()
         if self.batching is not None:
             self.batching.start()
+        self.notifier.start()
         stopper = asyncio.create_task(self._stop_when_asked())
         try:
             await self._become_ready(server, on_ready)
@@ -197,6 +197,7 @@ class Daemon:
             ticks.stop()
             if self.batching is not None:
                 self.batching.stop()
+            self.notifier.stop()
             self.viewers.withdraw()
             await asyncio.to_thread(self._close)
         return self.exit_code
@@ -255,8 +256,11 @@ class Daemon:
         return ticks
 
     def _monitor(self) -> None:
-        self._running.call_soon_threadsafe(self.hub.report_absent)
-        self.loop.send(cmd.Tick())
+        def look() -> None:
+            self.hub.report_absent()
+            self.loop.send(cmd.Tick(measured(self.loop.world, self.hub.heartbeats(), self.config.stall_s)))
+
+        self._running.call_soon_threadsafe(look)
 
     def _on_trouble(self, where: str, detail: str) -> None:
         now = time.monotonic()

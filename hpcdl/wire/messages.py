@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcdl.core.codec import CodecError, from_json, to_json
 from hpcdl.core.commands import Expected
+from hpcdl.core.health import Health
 from hpcdl.core.journal import Request
 from hpcdl.core.model import GpuInfo, JobSpec
 
@@ -129,22 +130,26 @@ class DrillMessage:
 
 @dataclass(frozen=True, slots=True)
 class TrainerLine:
-    """A trainer process for `hpcdl daemon status`."""
+    """A trainer process for `hpcdl daemon status`, and how long nothing of it has moved: see `stalls.Still`."""
 
     pid: int
     job: int
     incarnation: int
     supervisor: int
+    step_s: float | None = None
+    idle_s: float | None = None
+    started_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLine:
-    """One GPU's sample: utilisation in %, memory in MiB, power in W; None where the GPU does not tell."""
+    """One GPU's sample: utilisation in %, memory in MiB, power in W, health; None where the GPU does not tell."""
 
     index: int
     util: int | None
     memory_mib: int | None
     power_w: float | None
+    health: Health | None = None
 
 
 @dataclass(frozen=True, slots=True)

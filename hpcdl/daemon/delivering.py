@@ -1,0 +1,281 @@
+"""How a message reaches one destination: a command, a mail, a POST. Each call may take seconds, and has its limit."""
+
+import base64
+import contextlib
+import email.message
+import email.utils
+import http.client
+import json
+import logging
+import os
+import pwd
+import re
+import select
+import shutil
+import signal
+import smtplib
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcdl.agent.processes import TAG_VARIABLE, signal_process, tagged
+from hpcdl.core.notice import Notice, address_of, argv_of, redacted
+
+log = logging.getLogger("hpcdl.daemon")
+
+VERSION = 1
+"""Of what is sent as JSON."""
+
+COMMAND_S = 30.0
+"""A command that has not ended by then is killed."""
+
+NETWORK_S = 15.0
+"""So long a server may be silent."""
+
+LINES, OUTPUT_BYTES = 5, 64 << 10
+"""Of a command's output, so many lines of so many bytes come into the daemon's log."""
+
+SHOWN, TEXT_LENGTH = 50, 4_000
+"""Lines of a message of many notices; characters of a variable."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+
+
+class NotDelivered(Exception):
+    """The destination has not taken the message; one line says why, without anything secret of a URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What is needed to deliver. `folder`: where commands run. `sender`, `smtp_host`: of mails, None: the defaults."""
+
+    instance: str
+    folder: Path
+    sender: str | None = None
+    smtp_host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One message: some notices for one destination. `id`: the same notices make the same one."""
+
+    instance: str
+    notices: tuple[Notice, ...]
+
+    @property
+    def id(self) -> str:
+        """`INSTANCE-7`, or `INSTANCE-7-12x5` for the five notices from 7 to 12: who gets it twice can drop one."""
+        numbers = [notice.id for notice in self.notices]
+        more = f"-{numbers[-1]}x{len(numbers)}" if len(numbers) > 1 else ""
+        return f"{self.instance}-{numbers[0]}{more}"
+
+    @property
+    def kind(self) -> str:
+        """Of its notice; `digest` for several."""
+        return str(self.notices[0].what) if len(self.notices) == 1 else "digest"
+
+    @property
+    def subject(self) -> str:
+        """One line."""
+        if len(self.notices) == 1:
+            return _plain(self.notices[0].text)
+        kinds: dict[str, int] = {}
+        for notice in self.notices:
+            kinds[notice.what] = kinds.get(notice.what, 0) + 1
+        return f"{len(self.notices)} notices: " + ", ".join(f"{many} {kind}" for kind, many in kinds.items())
+
+    @property
+    def text(self) -> str:
+        """For people: a line each, of the first ones."""
+        if len(self.notices) == 1:
+            return self.subject
+        more = len(self.notices) - SHOWN
+        lines = [self.subject, *(_plain(notice.text) for notice in self.notices[:SHOWN])]
+        return "\n".join([*lines, f"and {more} more: hpcdl ls --all"] if more > 0 else lines)
+
+    @property
+    def body(self) -> bytes:
+        """As JSON, for commands and servers."""
+        rows = [
+            {
+                "id": f"{self.instance}-{each.id}",
+                "kind": each.what,
+                "job": each.job or None,
+                "name": each.name,
+                "state": each.state,
+                "cause": each.cause,
+                "detail": each.detail,
+                "text": each.text,
+                "at": each.at,
+            }
+            for each in self.notices
+        ]
+        value = {"version": VERSION, "id": self.id, "kind": self.kind, "text": self.text, "notices": rows}
+        return json.dumps(value).encode()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """For commands, beside the JSON on their stdin. Of several notices: what they have in common, else ""."""
+
+        def one(values: list[str]) -> str:
+            return _plain(values[0])[:TEXT_LENGTH] if len(set(values)) == 1 else ""
+
+        return {
+            "HPCDL_NOTICE_ID": self.id,
+            "HPCDL_NOTICE_COUNT": str(len(self.notices)),
+            "HPCDL_NOTICE_KIND": self.kind,
+            "HPCDL_NOTICE_JOB": ",".join(str(each.job) for each in self.notices if each.job)[:TEXT_LENGTH],
+            "HPCDL_NOTICE_NAME": one([each.name for each in self.notices]),
+            "HPCDL_NOTICE_STATE": one([each.state for each in self.notices]),
+            "HPCDL_NOTICE_CAUSE": one([each.cause for each in self.notices]),
+            "HPCDL_NOTICE_DETAIL": one([each.detail for each in self.notices]),
+            "HPCDL_NOTICE_TEXT": self.text[:TEXT_LENGTH],
+        }
+
+
+def _plain(text: str) -> str:
+    return _CONTROL.sub(" ", text)
+
+
+def deliver(destination: str, letter: Letter, ways: Ways) -> None:
+    """Hands the message over. Raises NotDelivered."""
+    try:
+        if destination.startswith("mailto:"):
+            _mail(address_of(destination), letter, ways)
+        elif destination.startswith(("http://", "https://")):
+            _post(destination, letter)
+        else:
+            _run(argv_of(destination), letter.body, letter.variables, ways, letter.id)
+    except (OSError, ValueError, http.client.HTTPException, smtplib.SMTPException) as error:
+        why = str(error).replace(destination, redacted(destination))
+        raise NotDelivered(_plain(f"{type(error).__name__}: {why}")[:300]) from None
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def _run(argv: list[str], stdin: bytes, variables: Mapping[str, str], ways: Ways, name: str) -> None:
+    tag = f"{ways.instance}:notice:{name}"
+    environment = {**os.environ, **variables, TAG_VARIABLE: tag}
+    with tempfile.TemporaryFile() as given:
+        given.write(stdin)
+        given.seek(0)
+        process = subprocess.Popen(
+            argv,
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=ways.folder,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        said, ended = _listen(process)
+        if said.strip():
+            for line in said.decode("utf-8", "replace").splitlines()[:LINES]:
+                log.info("notice %s: %s: %s", name, os.path.basename(argv[0]), _plain(line)[:300])
+        if not ended:
+            raise NotDelivered(f"{argv[0]} has not ended within {COMMAND_S:g} s, and was killed")
+        if process.returncode:
+            raise NotDelivered(f"{argv[0]} ended with {process.returncode}")
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        end_commands(tag)
+
+
+def _listen(process: "subprocess.Popen[bytes]") -> tuple[bytes, bool]:
+    """The beginning of what a command says, and whether it ended in time. What it leaves behind is not waited for."""
+    assert process.stdout is not None
+    until = time.monotonic() + COMMAND_S
+    said, open_ = b"", True
+    with process.stdout as output:
+        while time.monotonic() < until:
+            if process.poll() is not None and not (open_ and select.select([output], [], [], 0)[0]):
+                return said, True
+            if not open_:
+                time.sleep(0.02)
+            elif select.select([output], [], [], 0.1)[0]:
+                piece = os.read(output.fileno(), 1 << 16)
+                open_ = bool(piece)
+                said = (said + piece)[:OUTPUT_BYTES]
+    return said, False
+
+
+def end_commands(tag: str) -> None:
+    """Kills what carries this tag, or one that begins with it and a colon."""
+    for process in tagged(tag):
+        signal_process(process, signal.SIGKILL)
+
+
+# --- mail -------------------------------------------------------------------------------------------------------------
+
+
+def _mail(address: str, letter: Letter, ways: Ways) -> None:
+    host = socket.getfqdn()
+    message = email.message.EmailMessage()
+    message["From"] = ways.sender or f"{pwd.getpwuid(os.getuid()).pw_name}@{host}"
+    message["To"] = address
+    message["Subject"] = f"hpcdl: {letter.subject}"[:200]
+    message["Date"] = email.utils.formatdate(localtime=True)
+    message["Message-ID"] = f"<{letter.id}@{host}>"
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(letter.text + "\n")
+    if ways.smtp_host is not None:
+        name, _, port = ways.smtp_host.partition(":")
+        with smtplib.SMTP(name, int(port or 25), timeout=NETWORK_S) as server:
+            server.ehlo()
+            if server.has_extn("starttls") and not _loopback(name):
+                server.starttls(context=ssl.create_default_context())
+            server.send_message(message)
+        return
+    program = shutil.which("sendmail", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/lib")
+    if program is None:
+        raise NotDelivered("there is no sendmail here: set smtp_host")
+    _run([program, "-oi", "-t"], message.as_bytes(), {}, ways, letter.id)
+
+
+def _loopback(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.")
+
+
+# --- servers ----------------------------------------------------------------------------------------------------------
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """What a server says elsewhere is not where its user wants notices to go."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+def _post(url: str, letter: Letter) -> None:
+    parts = urllib.parse.urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    headers = {"Content-Type": "application/json", "User-Agent": "hpcdl", "Idempotency-Key": letter.id}
+    if parts.username is not None:
+        pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
+    bare = urllib.parse.urlunsplit((parts.scheme, host, parts.path, parts.query, ""))
+    request = urllib.request.Request(bare, letter.body, headers, method="POST")
+    secure = urllib.request.HTTPSHandler(context=ssl.create_default_context())
+    try:
+        with urllib.request.build_opener(_NoRedirect, secure).open(request, timeout=NETWORK_S) as answer:
+            answer.read(1)
+    except urllib.error.HTTPError as error:
+        error.close()
+        told = " (redirects are not followed)" if 300 <= error.code < 400 else ""
+        raise NotDelivered(f"{redacted(url)} answered {error.code}{told}") from None
+    except urllib.error.URLError as error:
+        raise NotDelivered(_plain(f"{redacted(url)}: {error.reason}")[:300]) from None
