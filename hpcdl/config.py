@@ -31,6 +31,7 @@ _TEXT = re.compile(r"[^\0\n\r]+")
 _KINDS = re.compile(r" *[a-z]+(?: *, *[a-z]+)* *")
 _ADDRESS = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+=-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 _SMTP = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?")
+_NODE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9:.%_-]+")  # a folder is named after it
 _GROUP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?")
 
 
@@ -98,7 +99,7 @@ class Config:
     pilot_idle_s: float = _seconds(120.0, 1)
     listen_host: str = _text("127.0.0.1", _HOST, "a host name or address")
     listen_port: int = _whole(0, 0, 65_535)
-    node_name: str | None = _text(None, _HOST, "a node's name")
+    node_name: str | None = _text(None, _NODE, "a node's name")
     viewers_group: str | None = _text(None, _GROUP, "a group's name")
     viewers_folder: str = _text("/dev/shm", _PATH, "the path of a folder")  # noqa: S108
     log_limit_bytes: int = _whole(1 << 30, 1 << 16, 1 << 50, "bytes")
