@@ -1,41 +1,82 @@
-"""`hpcdl cancel`, `suspend`, `resume` and `wait`: what a user does with jobs."""
+"""`hpcdl cancel`, `suspend`, `resume`, `hold`, `release`, `retry` and `wait`: what a user does with jobs."""
 
+import re
 import time
+from typing import Any
 
 import click
 
+from hpcdl.cli.moments import past_moment
 from hpcdl.cli.output import Output, Row, escape, outputs, print_ids, print_json, say
 from hpcdl.cli.rows import FINISHED, JOB_ID, connect, end_text
-from hpcdl.client import FOLLOW_S, ApiError, path_with
+from hpcdl.client import FOLLOW_S, path_with
+from hpcdl.core.units import count
+from hpcdl.daemon.clock import Clock
 
 JOBS = click.argument("jobs", nargs=-1, required=True, type=JOB_ID, metavar="JOB...")
+MOST = 100_000
+"""Jobs that one command line may name."""
 TIMED_OUT = 124  # as timeout(1) says it
 _ROUND_S = 30.0  # one question; the daemon holds the answer back for as long
+_RANGE = re.compile(r"([1-9]\d{0,14})(?:-([1-9]\d{0,14}))?", re.ASCII)
 
 
-def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output) -> None:
-    client = connect(ctx)
-    rows: list[Row] = []
-    errors: list[Row] = []
-    for job in dict.fromkeys(jobs):
-        try:
-            changed = client.request("POST", f"/v1/jobs/{job}/{verb}", {})["jobs"]
-        except ApiError as error:
-            errors.append({"job": job, "error": str(error), "code": error.code})
-            say(str(error))
-        else:
-            rows += changed
-            for row in changed if verb == "suspend" else ():
-                _warn(row)
+def job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
+    """`3-7 12`, `3,5`: the ids, each once, in the order in which they stand."""
+    found: dict[int, None] = {}
+    for part in (part.strip() for value in values for part in value.split(",")):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise click.BadParameter(f"{part!r} is not a job's number, nor a range like 3-7", ctx, param)
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise click.BadParameter(f"{part!r}: a range goes up, {last}-{first}", ctx, param)
+        if last - first >= MOST or len(found) > MOST:
+            raise click.BadParameter(f"{part!r}: at most {MOST} jobs at once", ctx, param)
+        found.update(dict.fromkeys(range(first, last + 1)))
+    return tuple(found)
+
+
+SEVERAL = click.argument("jobs", nargs=-1, callback=job_ids, metavar="JOB|FIRST-LAST...")
+ARRAY = click.option("--array", type=JOB_ID, metavar="ID", help="All members of the array that this job is in.")
+
+
+def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output, array: int | None, **more: Any) -> None:
+    """One request for all of them; what was not done is told, a line each, and the exit code is then 1."""
+    if not jobs and array is None and not more.get("failed"):
+        failed = ", or --failed" if verb == "retry" else ""
+        raise click.UsageError(f"say which jobs: hpcdl {verb} 3-7 12, or --array ID{failed}", ctx)
+    body: dict[str, Any] = {"verb": verb, "ids": list(jobs), **{key: each for key, each in more.items() if each}}
+    if array is not None:
+        body["array"] = array
+    answer = connect(ctx).request("POST", "/v1/jobs/verb", body)
+    rows: list[Row] = answer["jobs"]
+    errors: list[Row] = answer["errors"]
+    for error in errors:
+        say(str(error["error"]))
+    for row in rows if verb == "suspend" else ():
+        _warn(row)
     if output is Output.JSON:
-        print_json({"jobs": rows, "errors": errors})
+        told = {"cancelled": answer["cancelled"]} if verb == "retry" else {}
+        print_json({"jobs": rows, "errors": errors, **told})
     elif output is Output.QUIET:
         print_ids([row["id"] for row in rows])
     else:
         for row in rows:
             print(escape(f"job {row['id']} {_promise(verb, row)}: {row.get('name', '')}"))
+        if not rows and not errors:
+            print("there is no such job: nothing was done")
+    _tell_cancelled(answer.get("cancelled") or [], more)
     if errors:
         ctx.exit(1)
+
+
+def _tell_cancelled(left: list[int], more: dict[str, Any]) -> None:
+    """Who was cancelled because he waited for a job that is retried now, and still is."""
+    if left:
+        shown = ", ".join(map(str, left[:10])) + (" and others" if len(left) > 10 else "")
+        hint = "" if more.get("with_dependents") else ": --with-dependents retries them too"
+        say(f"{count(len(left), 'job')} that waited for what is retried stay cancelled ({shown}){hint}")
 
 
 def _warn(row: Row) -> None:
@@ -57,37 +98,102 @@ _PROMISES = {
     "cancel": ("is being cancelled", "CANCELLED"),
     "suspend": ("is being suspended", "SUSPENDED"),
     "resume": ("may run again", "RUNNING"),
+    "hold": ("is held", "HELD"),
+    "release": ("may start", "RUNNING"),
+    "retry": ("is tried again", "RUNNING"),
 }
 
 
 @click.command()
-@JOBS
+@SEVERAL
+@ARRAY
 @outputs
 @click.pass_context
-def cancel(ctx: click.Context, jobs: tuple[int, ...], output: Output) -> None:
-    """End jobs for good; a running one is asked to end first (SIGTERM), within its grace."""
-    _act(ctx, "cancel", jobs, output)
+def cancel(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
+    """End jobs for good; a running one is asked to end first (SIGTERM), within its grace.
+
+    hpcdl cancel 12 of the first member of an array cancels that one; hpcdl cancel --array 12 all of them.
+    """
+    _act(ctx, "cancel", jobs, output, array)
 
 
 @click.command()
-@JOBS
+@SEVERAL
+@ARRAY
 @outputs
 @click.pass_context
-def suspend(ctx: click.Context, jobs: tuple[int, ...], output: Output) -> None:
+def suspend(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
     """Checkpoint jobs, free their GPUs, and hold them until `hpcdl resume`.
 
     A job that has no checkpoint and cannot make one is ended within its grace, and starts over when it is resumed.
     """
-    _act(ctx, "suspend", jobs, output)
+    _act(ctx, "suspend", jobs, output, array)
 
 
 @click.command()
-@JOBS
+@SEVERAL
+@ARRAY
 @outputs
 @click.pass_context
-def resume(ctx: click.Context, jobs: tuple[int, ...], output: Output) -> None:
+def resume(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
     """Let held jobs run again, from their last checkpoint, as soon as they have a turn."""
-    _act(ctx, "resume", jobs, output)
+    _act(ctx, "resume", jobs, output, array)
+
+
+@click.command()
+@SEVERAL
+@ARRAY
+@outputs
+@click.pass_context
+def hold(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
+    """Keep waiting jobs from starting until `hpcdl release`. One that runs is for `hpcdl suspend`."""
+    _act(ctx, "hold", jobs, output, array)
+
+
+@click.command()
+@SEVERAL
+@ARRAY
+@outputs
+@click.pass_context
+def release(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
+    """Let held jobs start, as soon as they have a turn."""
+    _act(ctx, "release", jobs, output, array)
+
+
+def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        return past_moment(value.strip(), Clock(0.0).now())
+    except (ValueError, OverflowError):
+        hint = f"{value!r} is no time: give -2h, 18:30, or 2026-05-01T08:00"
+        raise click.BadParameter(hint, ctx, param) from None
+
+
+@click.command()
+@SEVERAL
+@ARRAY
+@click.option("--failed", is_flag=True, help="All that FAILED; with --array those of the array.")
+@click.option("--since", callback=_since, metavar="TIME", help="Of --failed and --array: what ended since then.")
+@click.option("--with-dependents", is_flag=True, help="Also those that were cancelled because they waited for these.")
+@outputs
+@click.pass_context
+def retry(
+    ctx: click.Context,
+    jobs: tuple[int, ...],
+    array: int | None,
+    failed: bool,
+    since: float | None,
+    with_dependents: bool,
+    output: Output,
+) -> None:
+    """Queue jobs again that FAILED or were CANCELLED, under the same ids; they resume from their last checkpoints.
+
+    Their retries, and what the poison guard has counted, begin anew.
+    """
+    if since is not None and not failed and array is None:
+        raise click.UsageError("--since goes with --failed or --array", ctx)
+    _act(ctx, "retry", jobs, output, array, failed=failed, since=since, with_dependents=with_dependents)
 
 
 def _seconds(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:

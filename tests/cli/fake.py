@@ -31,6 +31,8 @@ class World:
     jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
     request_ids: dict[str, list[int]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    """What a retry answers as jobs that stay cancelled."""
     settings: dict[str, Any] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=lambda: {"policy": "marble", "objective": "makespan"})
 
@@ -141,6 +143,18 @@ class FakeDaemon:
         if path == "/v1/jobs":
             shown = [each for each in jobs.values() if query.get("all") or each["state"] != "DONE"]
             return 200, {"jobs": shown}
+        if (method, path) == ("POST", "/v1/jobs/verb"):
+            told, errors = [], []
+            array = body.get("array")
+            chosen = [number for number, each in jobs.items() if array and each.get("array") == array]
+            for number in [*body["ids"], *chosen]:
+                if number not in jobs:
+                    error = f"there is no job {number}: hpcdl ls --all lists them"
+                    errors.append({"job": number, "error": error, "code": "unknown-job"})
+                    continue
+                jobs[number]["state"] = {"cancel": "CANCELLED", "suspend": "SUSPENDED"}.get(body["verb"], "QUEUED")
+                told.append(jobs[number])
+            return 200, {"jobs": told, "errors": errors, "cancelled": self.world.left}
         if match := re.fullmatch(r"/v1/jobs/(\d+)(/(\w+))?", path):
             number = int(match[1])
             if number not in jobs:

@@ -1,4 +1,4 @@
-"""`hpcdl cancel`, `suspend`, `resume` and `wait`."""
+"""`hpcdl cancel`, `suspend`, `resume`, `hold`, `release`, `retry` and `wait`."""
 
 import json
 
@@ -7,13 +7,47 @@ import pytest
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 
+VERBS = [(verb, "QUEUED") for verb in ("resume", "hold", "release", "retry")]
 
-@pytest.mark.parametrize("verb, state", [("cancel", "CANCELLED"), ("suspend", "SUSPENDED"), ("resume", "QUEUED")])
+
+@pytest.mark.parametrize("verb, state", [("cancel", "CANCELLED"), ("suspend", "SUSPENDED"), *VERBS])
 def test_verbs(jobs: FakeDaemon, hpcdl: Run, verb: str, state: str) -> None:
-    said = {"resume": "may run again (QUEUED now)"}.get(verb, state)
+    promises = {
+        "resume": "may run again", "hold": "is held", "release": "may start", "retry": "is tried again"
+    }  # fmt: skip
+    said = f"{promises[verb]} (QUEUED now)" if verb in promises else state
     assert hpcdl(verb, 1, 1).out == f"job 1 {said}: resnet\n"
     assert [job["state"] for job in hpcdl(verb, "--json", 1, 2).value["jobs"]] == [state, state]
     assert hpcdl(verb, "--quiet", 2, 1).out == "2\n1\n"
+
+
+def test_ranges_go_in_one_request(jobs: FakeDaemon, hpcdl: Run) -> None:
+    assert hpcdl("cancel", "--quiet", "1-2", "3,2").out == "1\n2\n3\n"
+    assert jobs.requests[-1] == ("POST", "/v1/jobs/verb", {"verb": "cancel", "ids": [1, 2, 3]})
+    for wrong in ("0", "3-1", "x", "1-", "1-900000", "٣"):
+        done = hpcdl("cancel", wrong)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), wrong
+    assert hpcdl("cancel").err.startswith("hpcdl: say which jobs: hpcdl cancel 3-7 12, or --array ID")
+    assert len(jobs.requests) == 1
+
+
+def test_an_array_and_a_retry(jobs: FakeDaemon, hpcdl: Run) -> None:
+    jobs.world.jobs[2]["array"] = 2
+    assert hpcdl("hold", "--array", 2, "--quiet").out == "2\n"
+    assert jobs.requests[-1][2] == {"verb": "hold", "ids": [], "array": 2}
+    jobs.world.left = [7, 8]
+    done = hpcdl("retry", 1, "--json")
+    assert done.value["cancelled"] == [7, 8]
+    assert done.err == (
+        "hpcdl: 2 jobs that waited for what is retried stay cancelled (7, 8): --with-dependents retries them too\n"
+    )
+    done = hpcdl("retry", "--failed", "--since", "2026-01-02T03:04:05+00:00", "--with-dependents")
+    assert (done.code, done.out) == (0, "there is no such job: nothing was done\n")
+    assert jobs.requests[-1][2] == {
+        "verb": "retry", "ids": [], "failed": True, "since": 1767323045.0, "with_dependents": True
+    }  # fmt: skip
+    assert hpcdl("retry", 1, "--since", "-2h").code == 2
+    assert hpcdl("retry", "--failed", "--since", "soon").code == 2
 
 
 def test_a_verb_does_what_it_can_and_tells_the_rest(jobs: FakeDaemon, hpcdl: Run) -> None:
@@ -67,9 +101,8 @@ def test_wait_times_out(jobs: FakeDaemon, hpcdl: Run) -> None:
 
 
 def test_a_verb_that_takes_time_says_so(jobs: FakeDaemon, hpcdl: Run) -> None:
-    still = {"schema": 1, "jobs": [jobs.world.jobs[1]]}
-    for verb in ("suspend", "cancel"):
-        jobs.answers[f"/v1/jobs/1/{verb}"] = (200, json.dumps(still).encode())
+    still = {"schema": 1, "jobs": [jobs.world.jobs[1]], "errors": [], "cancelled": []}
+    jobs.answers["/v1/jobs/verb"] = (200, json.dumps(still).encode())
     assert hpcdl("suspend", 1).out == "job 1 is being suspended (RUNNING now): resnet\n"
     assert hpcdl("cancel", 1).out == "job 1 is being cancelled (RUNNING now): resnet\n"
 
