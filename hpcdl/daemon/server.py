@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from asyncio.sslproto import SSLProtocol
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ from hpcdl.wire.tls import server_context
 
 PING_S = 10.0
 """Agents are asked this often whether they are there; one that has not answered for as long is away."""
+
+
+TLS_BUFFER = 16 << 10
+"""Bytes that each connection keeps for what comes in: one TLS record. asyncio's own 256 KiB would be 250 MiB for a
+thousand agents, who say a few hundred bytes at a time."""
 
 
 class _Server(uvicorn.Server):
@@ -48,6 +54,7 @@ def make_server(application: Starlette, certificate: Path, key: Path, door: Door
 
     `door`: is told by the application which connections have shown the token.
     """
+    SSLProtocol.max_size = TLS_BUFFER  # of this process: there is no setting for it
     config = uvicorn.Config(
         application,
         ws=PingedProtocol,

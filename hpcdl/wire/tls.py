@@ -73,6 +73,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     """TLS 1.3 for the daemon's listener, from two PEM files that must be private (NotPrivate is raised otherwise)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # none of our clients resumes a session; each ticket costs time, and memory for hours
     certificate_fd = open_private(certificate)
     try:
         key_fd = open_private(key)
