@@ -190,7 +190,7 @@ def _release(world: World, job: Job, target: Placement | None, steps: Steps, now
     gated, running = job.gated, job.running
     if gated is not None and gated.ending is None:
         elsewhere = target is not None and target.nodes != gated.nodes
-        if unwanted or target is None or elsewhere:
+        if unwanted or target is None or elsewhere or _stays(running, target):
             steps.end(job, gated, Cause.CANCELLED, 5.0, "its warm start is not needed")
         elif _gate_broken(gated):
             steps.end(job, gated, Cause.INFRASTRUCTURE, 5.0, "a part of its warm start ended")
@@ -212,10 +212,12 @@ def _release(world: World, job: Job, target: Placement | None, steps: Steps, now
     elif over and target is not None and not (job.held or world.stopping):
         return  # a member is through: the others follow, there is nothing to rescale
     elif running.state is IncarnationState.RUNNING:
-        _suspend_or_keep(world, job, running, target, steps)
+        _suspend_or_keep(world, job, running, target, steps, now)
 
 
-def _suspend_or_keep(world: World, job: Job, running: Incarnation, target: Placement | None, steps: Steps) -> None:
+def _suspend_or_keep(
+    world: World, job: Job, running: Incarnation, target: Placement | None, steps: Steps, now: float
+) -> None:
     held = running.placement
     if job.held:
         steps.suspend(job, running, Purpose.HOLD)
@@ -224,9 +226,34 @@ def _suspend_or_keep(world: World, job: Job, running: Incarnation, target: Place
     elif target is None or running.preempt:
         steps.suspend(job, running, Purpose.PREEMPT)
     elif held is not None and not target.same_gpus(held):
-        steps.suspend(job, running, Purpose.RESCALE)
+        if not _trains_meanwhile(world, job, held, target, now):
+            steps.suspend(job, running, Purpose.RESCALE)
     elif held is not None and target.role is not held.role:
         steps.events.append(RoleChanged(job.id, running.number, target.role))
+
+
+def _trains_meanwhile(world: World, job: Job, held: Placement, target: Placement, now: float) -> bool:
+    """Whether the job is to train on until its next incarnation is at the gate: one is being warmed up, or is about to
+    be, and nobody else waits for what the job is to give back."""
+    if job.id not in world.warm or not job.spec.gate or job.warm_failed or not _connected(world, target.nodes):
+        return False
+    gated = job.gated
+    if gated is not None:
+        late = now - gated.requested_at > GATE_PATIENCE_S
+        if late or gated.ending is not None or gated.nodes != target.nodes or _gate_broken(gated):
+            return False
+        if all(part.at_gate for part in gated.parts):
+            return False
+    given = set(held.gpus).difference(target.gpus)
+    others = (each.placement for each in world.targets.values() if each.job != job.id and given)
+    return not any(each is not None and not given.isdisjoint(each.gpus) for each in others)
+
+
+def _stays(running: Incarnation | None, target: Placement) -> bool:
+    """Whether it is to keep the GPUs that it has."""
+    if running is None or running.ending is not None or running.placement is None:
+        return False
+    return running.state is IncarnationState.RUNNING and running.placement.same_gpus(target)
 
 
 def _gate_broken(gated: Incarnation) -> bool:

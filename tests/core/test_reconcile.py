@@ -1,12 +1,13 @@
 """Stories through the real Controller: gates, jobs on several nodes, lost nodes, holds, cancels, stops."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
-from hpcdl.core.model import Cause, IncarnationState, JobSpec, JobState, Purpose
+from hpcdl.core.model import Cause, IncarnationState, JobSpec, JobState, Placement, Purpose, Share
 from hpcdl.core.reconcile import GATE_PATIENCE_S, STRAGGLER_S, reconcile
 from hpcdl.core.transitions import state_of
 from tests.model_cluster import Cluster
@@ -35,13 +36,14 @@ def told(model: Cluster, *kinds: type[ev.Event]) -> list[str]:
     return [record.event.kind for record in model.journal.records if isinstance(record.event, kinds)]
 
 
-def promoted() -> Cluster:
-    """Job 2, on 1 GPU with a gate, is to move to 2 when job 1 ends; now it saves, and its next incarnation warms up."""
+def promoted(steps: int = 200) -> Cluster:
+    """Job 2, on 1 GPU with a gate, is to move to 2 when job 1 ends; it trains on, and its next incarnation warms up."""
     model = Cluster({"n1": 3}, policy="marble-warm")
     model.run(1.0)
-    model.submit(spec(steps=40), spec(steps=200, gate=True))
+    model.submit(spec(steps=40), spec(steps=steps, gate=True))
     model.run_until(lambda: model.job(1).finished)
-    assert state_of(model.job(2)) is JobState.RESCALING
+    assert state_of(model.job(2)) is JobState.RUNNING
+    assert model.job(2).gated is not None
     return model
 
 
@@ -49,10 +51,11 @@ def test_warm_start_waits_at_the_gate_and_is_let_in() -> None:
     model = promoted()
     gated = model.job(2).gated
     assert gated.state is IncarnationState.GATED
-    model.run_until(lambda: model.job(2).running is None)
-    # The GPUs are free before it has warmed up: it is waited for, and no cold start is made.
-    assert model.job(2).gated is not None
-    model.run_until(lambda: model.job(2).running is not None)
+    model.run_until(lambda: state_of(model.job(2)) is not JobState.RUNNING)
+    # Only now that the next incarnation waits at the gate does this one stop training.
+    assert state_of(model.job(2)) is JobState.RESCALING
+    assert all(part.at_gate for part in model.job(2).gated.parts)
+    model.run_until(lambda: model.job(2).gated is None)
     assert model.job(2).running.number == gated.number
     assert model.job(2).running.warm
     finish(model)
@@ -70,12 +73,13 @@ def test_a_gate_that_fails_leads_to_a_cold_start() -> None:
 
 
 def test_a_gate_that_is_never_reached_is_given_up() -> None:
-    model = promoted()
+    model = promoted(steps=20_000)
     model.run_until(lambda: (2, 2) in model.trainers)
     model.trainers[2, 2].turn += 1  # it hangs
     model.tick_every(10.0)
     model.run(GATE_PATIENCE_S - 20)
     assert model.job(2).gated is not None
+    assert state_of(model.job(2)) is JobState.RUNNING
     finish(model)
     job = model.job(2)
     assert (job.outcome, job.warm_failed, job.last_incarnation) == (JobState.DONE, True, 3)
@@ -310,8 +314,30 @@ def test_a_trainer_that_never_answers_is_ended_at_the_end_of_its_grace() -> None
     assert (model.job(1).running, model.job(1).last_cause) == (None, Cause.PREEMPTED)
 
 
+def test_a_job_whose_gpus_others_wait_for_does_not_train_on_meanwhile() -> None:
+    model = promoted()
+    world = model.world
+    moves = world.targets[2]
+    held = model.job(2).running.placement
+    assert reconcile(world, model.now).events == []
+    other = replace(moves, job=3, placement=held)
+    away = Placement((Share("n1", (0, 1)),))
+    wanted = replace(world, targets={2: replace(moves, placement=away), 3: other})
+    assert [event.kind for event in reconcile(wanted, model.now, {3}).events] == ["SuspendRequested"]
+
+
+def test_a_warm_start_that_is_not_wanted_any_more_ends() -> None:
+    model = promoted()
+    world, held = model.world, model.job(2).running.placement
+    stays = replace(world, targets={2: replace(world.targets[2], placement=held)})
+    (event,) = reconcile(stays, model.now).events
+    assert isinstance(event, ev.EndRequested)
+    assert event.incarnation == 2
+
+
 def test_reconcile_again_yields_nothing_and_waits_for_gpus() -> None:
     model = promoted()
+    model.run_until(lambda: state_of(model.job(2)) is JobState.RESCALING)
     steps = reconcile(model.world, model.now)
     assert (steps.events, steps.requests) == ([], [])
     running = model.job(2).running
