@@ -26,21 +26,14 @@ _LONGEST_SLEEP_S = 0.05  # so that a suspend is noticed soon however slow the st
 def main(argv: list[str]) -> int:
     """Trains to the end (0), or until suspended (SystemExit)."""
     session = hpcdl.attach()  # before NumPy: from here on a suspend is noticed
-    parser = argparse.ArgumentParser(prog="python -m hpcdl.demo.trainer")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--profile-file", type=Path, required=True)
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=int, help="steps between checkpoints; none if left out")
-    parser.add_argument("--checkpoint-dir", type=Path, help="outside hpcdl")
+    parser = _parser()
     given = parser.parse_args(argv)
     session = hpcdl.attach(checkpoint_dir=given.checkpoint_dir)
     if given.scale <= 0:
         parser.error("--scale must be positive")
     if session.checkpoint_dir is None:
         parser.error("--checkpoint-dir is needed outside hpcdl")
-    profile = find_profile({each.name.casefold(): each for each in read_profiles(given.profile_file)}, given.model)
+    profile = _profile(given)
     if profile is None:
         parser.error(f"{given.profile_file} has no profile {given.model}")
     nodes, gpus = granted(os.environ)
@@ -71,6 +64,35 @@ def main(argv: list[str]) -> int:
             _write_final(session.checkpoint_dir, given.steps, network.digest())
     _say(f"done: {given.steps} steps, loss {loss:.4f}, weights {network.digest()[:16]}")
     return 0
+
+
+def warm_up() -> None:
+    """At the gate (`--warmup hpcdl.demo.trainer:warm_up`) the start-up is spent, as if none of it needed a GPU."""
+    given, _ = _parser().parse_known_args(sys.argv[1:])
+    profile = _profile(given)
+    if profile is not None and given.scale > 0:
+        _one_thread()
+        from hpcdl.demo.network import Network
+
+        Network(given.model, given.seed).step()
+        _await_start(profile.startup_s / given.scale)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m hpcdl.demo.trainer")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--profile-file", type=Path, required=True)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--every", type=int, help="steps between checkpoints; none if left out")
+    parser.add_argument("--checkpoint-dir", type=Path, help="outside hpcdl")
+    return parser
+
+
+def _profile(given: argparse.Namespace) -> Profile | None:
+    found = {each.name.casefold(): each for each in read_profiles(given.profile_file)}
+    return find_profile(found, given.model)
 
 
 def reference(model: str, steps: int, seed: int) -> str:

@@ -6,11 +6,13 @@ With PyTorch that takes seconds. What the script wants done is done: `finally`, 
 
 import atexit
 import contextlib
+import logging
 import os
 import sys
 from typing import NoReturn
 
 _code: int | None = None
+_EARLIER: int = atexit._ncallbacks() - 1  # logging's own is there, and done below
 
 
 def leave(code: int) -> NoReturn:
@@ -23,9 +25,15 @@ def leave(code: int) -> NoReturn:
     raise SystemExit(code)
 
 
+def nothing_is_lost() -> bool:
+    """Whether `leave` does all that was registered: nothing was before hpcdl was imported."""
+    return _EARLIER <= 0
+
+
 def _at_exit() -> None:
     if _code is None:
         return
+    logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # closed, or nobody reads it
             stream.flush()

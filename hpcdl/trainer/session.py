@@ -319,9 +319,10 @@ class Session:
         """Name the last durable checkpoint as the final one, wake the supervisor, and exit with 0; with 143 if there
         is no checkpoint, since an exit of 0 would say that training is complete.
 
-        The exit is the interpreter's own (SystemExit), which ends data loaders' processes; `hard` leaves by os._exit
-        instead, for programs whose threads do not end, and such processes then linger until they notice. `quick`: the
-        interpreter's, but for its teardown.
+        The exit is the interpreter's own (SystemExit), which ends data loaders' processes, but for its teardown where
+        nothing is lost by that (see leaving.py): the GPUs are waited for. `quick`: without the teardown in any case.
+        `hard` leaves by os._exit instead, for programs whose threads do not end, and such processes then linger until
+        they notice.
         """
         code = 0
         self._exiting = True
@@ -337,7 +338,7 @@ class Session:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-        if quick:
+        if quick or leaving.nothing_is_lost():
             leaving.leave(code)
         raise SystemExit(code)
 

@@ -60,3 +60,23 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (3, "5 7\n"), done.stderr
+
+
+@pytest.mark.parametrize("before", ["", "import logging, json, argparse"])
+def test_nothing_is_lost_where_hpcdl_was_imported_first(before: str) -> None:
+    script = f"{before}\nimport hpcdl.trainer\nfrom hpcdl.trainer import leaving\nprint(leaving.nothing_is_lost())"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_what_was_registered_before_hpcdl_is_done_at_a_suspend() -> None:
+    script = """
+import atexit
+atexit.register(print, "registered before")
+import hpcdl.trainer
+from hpcdl.trainer import leaving
+print(leaving.nothing_is_lost())
+hpcdl.trainer.exit_suspended()
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "False\nregistered before\n"), done.stderr
