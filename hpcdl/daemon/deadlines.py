@@ -1,13 +1,16 @@
-"""Whether a job meets its deadline: said when it is submitted, and whenever its user asks why it is where it is."""
+"""When a job starts and is done, and whether it meets its deadline: said when its user asks why it is where it is."""
 
 import logging
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.core.model import Job, World
 from hpcdl.core.plan import Profiles
+from hpcdl.core.units import seconds_text
 from hpcdl.core.views import build_view
+from hpcdl.daemon.explain import eta_s
 
 if TYPE_CHECKING:
+    from hpcdl.adaptive.eta import Eta
     from hpcdl.adaptive.forecast import Foreseen
 
 Json = dict[str, Any]
@@ -53,3 +56,48 @@ def _foreseen(world: World, job: Job, profiles: Profiles, now: float) -> "Forese
     view = build_view(world, profiles, now)
     seen = next(each for each in view.jobs if each.id == job.id)
     return foresee(view, seen) if seen.profile is not None else None
+
+
+def when(world: World, job: Job, profiles: Profiles, now: float) -> "Eta | None":
+    """When the job starts and is done, as far as that can be said; None once it is finished."""
+    if job.finished or job.held or world.stopping:
+        return None
+    try:
+        from hpcdl.adaptive.eta import eta_of  # as above
+
+        view = build_view(world, profiles, now)
+        return eta_of(view, view.by_id[job.id], eta_s(world, job, profiles, now))
+    except Exception:  # why it is where it is, is answered all the same
+        log.exception("when job %d is done could not be foreseen", job.id)
+        return None
+
+
+def when_json(eta: "Eta | None") -> Json:
+    """`eta_s`, `eta_low_s`, `eta_high_s`, and `starts_in_s`, `starts_low_s`, `starts_high_s`; null where not known."""
+    ends, starts = (None, None) if eta is None else (eta.ends, eta.starts)
+    return {
+        "eta_s": None if ends is None else ends.expected_s,
+        "eta_low_s": None if ends is None else ends.low_s,
+        "eta_high_s": None if ends is None else ends.high_s,
+        "starts_in_s": None if starts is None else starts.expected_s,
+        "starts_low_s": None if starts is None else starts.low_s,
+        "starts_high_s": None if starts is None else starts.high_s,
+    }
+
+
+def when_text(eta: "Eta", policy: str) -> str:
+    """`starts in about 5 min (4 to 9 min), is done in about 1 h 05 min (55 min to 1 h 30 min)`."""
+    done = f"done in about {_about(eta.ends.expected_s, eta.ends.low_s, eta.ends.high_s)}"
+    if eta.starts is None:
+        return done
+    starts = eta.starts
+    if starts.expected_s < 1.0:
+        begin = "starts as soon as its GPUs are free"
+    else:
+        begin = f"starts in about {_about(starts.expected_s, starts.low_s, starts.high_s)}"
+    other = "" if policy in MEANT_FOR[1] else f"; the policy {policy} may take jobs in another order"
+    return f"{begin}, {done}{other}"
+
+
+def _about(expected_s: float, low_s: float, high_s: float) -> str:
+    return f"{seconds_text(expected_s)} ({seconds_text(low_s)} to {seconds_text(high_s)})"

@@ -28,7 +28,7 @@ class Answer:
 def explain(world: World, job: Job, said: Mapping[int, str], profiles: Profiles, now: float) -> Answer:
     """The answer of `hpcdl why`. `said`: the last plan's reasons by job."""
     eta = eta_s(world, job, profiles, now)
-    return Answer(reason(world, job, said, now=now), tuple(_details(world, job, eta, now)), eta)
+    return Answer(reason(world, job, said, now=now), tuple(_details(world, job, now)), eta)
 
 
 def reason(
@@ -57,7 +57,7 @@ def reason(
     if running is None and target is not None and target.placement is not None:
         return _waits_for_gpus(world, target.placement) or planned
     if job.held:
-        return f"held by its user: hpcdl resume {job.id}"
+        return f"held by its user: hpcdl {lifts_hold(job)} {job.id}"
     nothing = nothing_here(world) if nothing is None else nothing
     if nothing:
         return f"needs {count(job.spec.gpus_min, 'GPU')}; {nothing}" if world.nodes else nothing
@@ -103,7 +103,7 @@ def _waits_for_gpus(world: World, placement: Placement) -> str:
     return f"waits for {', '.join(map(str, away))} to come back" if away else ""
 
 
-def _details(world: World, job: Job, eta: float | None, now: float) -> list[str]:
+def _details(world: World, job: Job, now: float) -> list[str]:
     lines = []
     running = job.running
     if running is not None and running.placement is not None:
@@ -126,9 +126,7 @@ def _details(world: World, job: Job, eta: float | None, now: float) -> list[str]
     if job.failures:
         used = f"; {retries_used(job)} of {job.spec.retries} retries used" if job.spec.retries else ""
         lines.append(count(job.failures, "failure") + used)
-    if eta is not None:
-        lines.append(f"about {seconds_text(eta)} to go at this rate")
-    elif not job.finished and job.first_start_at is None and running is None:
+    if not job.finished and job.first_start_at is None and running is None:
         lines.append(f"has waited {seconds_text(max(0.0, now - job.submitted_at))} since its submission")
     return lines
 

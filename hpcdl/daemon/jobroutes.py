@@ -6,15 +6,18 @@ from typing import Any
 
 from starlette.requests import Request
 
+from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
+from hpcdl.core.events import Recorded
 from hpcdl.core.model import Job
 from hpcdl.core.plan import Profiles
 from hpcdl.core.transitions import state_of
+from hpcdl.daemon.aftermath import aftermath, past_of
 from hpcdl.daemon.answering import Encoded, Problem, body_of, numbers_of, seconds_of
 from hpcdl.daemon.batchroutes import BatchRoutes
 from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.deadlines import forecast
+from hpcdl.daemon.deadlines import forecast, when, when_json, when_text
 from hpcdl.daemon.explain import explain
 from hpcdl.daemon.jobverbs import chosen, maker, settled
 from hpcdl.daemon.listed import Asked, Listed
@@ -22,6 +25,24 @@ from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.rows import Rows
 from hpcdl.daemon.submits import BadSubmit, submit_of
 from hpcdl.daemon.submitted import FORESEEN, answer_of, tried
+
+EVENTS = 1000
+"""Of a job, in one piece."""
+
+
+async def _events_of(loop: Loop, job: int) -> list[Recorded]:
+    """All events of a job, asked for in pieces, since others wait for the same thread."""
+    found: list[Recorded] = []
+    while True:
+        after = found[-1].seq if found else 0
+        piece = await asyncio.wrap_future(loop.call(partial(_read, after=after, job=job)))
+        found += piece
+        if len(piece) < EVENTS:
+            return found
+
+
+def _read(controller: Controller, *, after: int, job: int) -> list[Recorded]:
+    return controller.journal.read(after, EVENTS, job)
 
 
 class JobRoutes:
@@ -92,17 +113,19 @@ class JobRoutes:
 
     async def why(self, request: Request) -> dict[str, Any]:
         """`GET /v1/jobs/ID/why`."""
-        job = self._job(request)
-        answer = explain(self._loop.world, job, self._loop.reasons, self._profiles, self._clock.now())
+        job, world, now = self._job(request), self._loop.world, self._clock.now()
+        answer = explain(world, job, self._loop.reasons, self._profiles, now)
         waits = job.running is None and not job.finished and not job.held
         notes = [f"no more pilots: {note}" for note in self._batch.notes()] if waits and self._batch.pilots_max else []
-        return {
-            "job": job.id,
-            "state": state_of(job).value,
-            "reason": answer.reason,
-            "details": [*answer.details, *notes],
-            "eta_s": answer.eta_s,
-        } | await self._forecast(self._rows(), job.id)
+        found = {"job": job.id, "state": state_of(job).value, "reason": answer.reason}
+        if job.finished:
+            past = past_of(await _events_of(self._loop, job.id), job.submitted_at)
+            details = [*answer.details, *aftermath(job, past)]
+            return found | {"details": details, **when_json(None), "past": past.to_json(job)}
+        eta = await asyncio.to_thread(when, world, job, self._profiles, now)
+        told = [] if eta is None else [when_text(eta, world.policy)]
+        details = [*answer.details, *told, *notes]
+        return found | {"details": details, **when_json(eta)} | await self._forecast(self._rows(), job.id)
 
     async def verb(self, request: Request) -> dict[str, Any]:
         """`POST /v1/jobs/ID/VERB`."""

@@ -1,0 +1,56 @@
+"""When a job will start and be done, with a band: the answer of `hpcdl why` for every job whose length is known.
+
+The model of forecast.py is run forward as for deadlines. Its band is no quantile: `low` is what the job needs if its
+rate is better than its profile by what that may be off, `high` if it is worse by as much, and jobs that need less and
+keep coming as they did go before it. What runs, and shows its rate, is told by that rate.
+"""
+
+import math
+from dataclasses import dataclass
+
+from hpcdl.adaptive.forecast import roll
+from hpcdl.core.plan import JobView, View
+
+Z = 1.2816
+"""Standard errors on either side: four of five lie within."""
+LEAST = 0.1
+"""A rate may be so far off whatever its profile says: neighbours, file systems, and steps that are reported late."""
+MOST_TAKEN = 0.9
+"""Of all GPUs, by jobs that will come: with more, nothing could be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Seconds from now: as expected, and from `low` to `high`."""
+
+    expected_s: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Eta:
+    """When a job is done, and when it starts; `starts` is None for one that has GPUs."""
+
+    ends: Band
+    starts: Band | None
+
+
+def eta_of(view: View, job: JobView, measured_s: float | None = None) -> Eta | None:
+    """`measured_s`: seconds to its end by the rate that it shows itself. None where nothing can be said."""
+    rolled = roll(view, job) if job.profile is not None and not job.blocked else None
+    spread = 0.0 if job.profile is None else job.profile.spread
+    off = max(LEAST, Z * spread)
+    if job.placement is not None and not job.leaving:
+        modelled_s = None if rolled is None or not math.isfinite(rolled.ends_s) else rolled.ends_s
+        known = [seconds for seconds in (measured_s, modelled_s) if seconds is not None]
+        if not known:
+            return None
+        return Eta(Band(known[0], min(known) * (1 - off), max(known) * (1 + off)), None)
+    if rolled is None or not math.isfinite(rolled.ends_s) or not math.isfinite(rolled.waits_s):
+        return None
+    waits_s, runs_s = rolled.waits_s, rolled.ends_s - rolled.waits_s
+    later = (1 + off) / (1 - min(MOST_TAKEN, rolled.shorter))
+    starts = Band(waits_s, waits_s * (1 - off), waits_s * later)
+    ends = Band(rolled.ends_s, rolled.ends_s * (1 - off), starts.high_s + runs_s * (1 + off))
+    return Eta(ends, starts)

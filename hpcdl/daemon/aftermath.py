@@ -1,0 +1,157 @@
+"""What a job's time went into, in numbers, from its events: the answer of `hpcdl why` once it is finished."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcdl.core import events as ev
+from hpcdl.core.model import Cause, Job, JobState, Purpose
+from hpcdl.core.units import count, seconds_text
+
+_NEXT = {
+    Cause.USER_ERROR: "hpcdl logs {id} shows what it printed; corrected, hpcdl retry {id} runs it again",
+    Cause.OUT_OF_MEMORY: "with a smaller batch, or on more GPUs, hpcdl retry {id} runs it again",
+    Cause.INFRASTRUCTURE: "that was not the job's doing: hpcdl retry {id} runs it again",
+    Cause.NODE_LOST: "that was not the job's doing: hpcdl retry {id} runs it again",
+    Cause.PREEMPTED: "hpcdl retry {id} runs it again",
+    Cause.WALLTIME: "hpcdl retry {id} runs it again",
+}
+_FOR = {
+    Purpose.RESCALE: "to go on with other GPUs",
+    Purpose.PREEMPT: "for other jobs",
+    Purpose.HOLD: "by its user",
+    Purpose.STOP: "since the daemon stopped",
+}
+
+
+@dataclass(slots=True)
+class Past:
+    """Seconds that a job waited for GPUs, started and trained; checkpoints and the seconds that they took; suspends by
+    purpose; starts; steps, and seconds of training, that were done again or are lost.
+    """
+
+    waited_s: float = 0.0
+    started_s: float = 0.0
+    trained_s: float = 0.0
+    saves: int = 0
+    save_s: float = 0.0
+    suspends: Counter[Purpose] = field(default_factory=Counter)
+    starts: int = 0
+    lost_steps: int = 0
+    lost_s: float = 0.0
+
+    def to_json(self, job: Job) -> dict[str, Any]:
+        """As the API answers it."""
+        return {
+            "waited_s": self.waited_s,
+            "started_s": self.started_s,
+            "trained_s": self.trained_s,
+            "saves": self.saves,
+            "save_s": self.save_s,
+            "suspends": {purpose.value: number for purpose, number in self.suspends.items()},
+            "starts": self.starts,
+            "lost_steps": self.lost_steps,
+            "lost_s": self.lost_s,
+            "gpu_s": job.held_gpu_s,
+        }
+
+
+@dataclass(slots=True)
+class _Run:
+    """An incarnation, from its GPUs to its end. `first`: the step at which it began to train."""
+
+    since: float
+    ready_at: float | None = None
+    until: float | None = None
+    first: int = 0
+    told: bool = False  # it reports steps: else it trains from its start on, as far as anybody knows
+
+
+def past_of(records: Iterable[ev.Recorded], submitted_at: float) -> Past:
+    """What the events of one job tell, oldest first."""
+    past = Past()
+    runs: dict[int, _Run] = {}
+    free_since: float | None = submitted_at
+    for record in records:
+        event, at = record.event, record.at
+        if isinstance(event, ev.IncarnationEvent):
+            free_since = _take(past, runs, event, at, free_since)
+        elif isinstance(event, ev.JobEnded) and free_since is not None and not past.starts:
+            past.waited_s += at - free_since
+    return past
+
+
+def _take(
+    past: Past, runs: dict[int, _Run], event: ev.IncarnationEvent, at: float, free_since: float | None
+) -> float | None:
+    run = runs.get(event.incarnation)
+    match event:
+        case ev.StartRequested(placement=placement) | ev.OpenRequested(placement=placement) if placement is not None:
+            runs[event.incarnation] = _Run(at)
+            past.starts += 1
+            past.waited_s += 0.0 if free_since is None else at - free_since
+            return None
+        case ev.SuspendRequested() if run is not None:
+            past.suspends[event.purpose] += 1
+            run.until = at if run.until is None else run.until
+        case ev.Started() if run is not None and run.ready_at is None:
+            run.ready_at = at
+        case ev.Attached() if run is not None and not run.told:
+            run.told, run.ready_at = True, None
+        case ev.TrainerReady() | ev.Progressed() if run is not None and (run.ready_at is None or not run.told):
+            run.told, run.ready_at, run.first = True, at, event.step
+        case ev.Saved():
+            past.saves += 1
+            past.save_s += event.seconds
+        case ev.Exited() if run is not None:
+            run.until = at if run.until is None else run.until
+        case ev.IncarnationEnded():
+            if run is not None:
+                _end(past, run, event, at)
+            return at
+        case _:
+            pass
+    return free_since
+
+
+def _end(past: Past, run: _Run, event: ev.IncarnationEnded, at: float) -> None:
+    until = at if run.until is None else run.until
+    ready = until if run.ready_at is None else min(run.ready_at, until)
+    past.started_s += ready - run.since
+    trained_s = until - ready
+    past.trained_s += trained_s
+    if event.cause is Cause.DONE or event.reached is None:
+        return
+    lost = event.reached - (event.step or 0)
+    if lost > 0:
+        past.lost_steps += lost
+        done = event.reached - run.first
+        if done > 0:
+            past.lost_s += trained_s * min(1.0, lost / done)
+
+
+def aftermath(job: Job, past: Past) -> list[str]:
+    """The lines of `hpcdl why` about a finished job."""
+    lines = []
+    if past.starts:
+        took = "" if job.finished_at is None else f" of {seconds_text(job.finished_at - job.submitted_at)}"
+        lines.append(
+            f"waited {seconds_text(past.waited_s)}{took} for GPUs; started {count(past.starts, 'time')}, which took "
+            f"{seconds_text(past.started_s)}; trained {seconds_text(past.trained_s)}"
+        )
+        lines.append(f"held {job.held_gpu_s / 3600:.2f} GPU-hours")
+    else:
+        lines.append(f"never ran; waited {seconds_text(past.waited_s)}")
+    if past.saves:
+        lines.append(f"saved {count(past.saves, 'time')}, which took {seconds_text(past.save_s)} in all")
+    if past.suspends:
+        told = ", ".join(f"{number} {_FOR[purpose]}" for purpose, number in past.suspends.most_common())
+        lines.append(f"suspended {count(sum(past.suspends.values()), 'time')}: {told}")
+    if past.lost_steps:
+        lines.append(f"lost {count(past.lost_steps, 'step')}, {seconds_text(past.lost_s)} of training, to other ends")
+    if job.outcome is JobState.FAILED and job.last_cause in _NEXT:
+        lines.append(_NEXT[job.last_cause].format(id=job.id))
+    elif job.outcome is JobState.CANCELLED:
+        lines.append(f"hpcdl retry {job.id} runs it again")
+    return lines
