@@ -11,6 +11,9 @@ from hpcdl.core.transitions import FAILURES
 OUTSIDE_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU"})
 """Signals that somebody sends; the others (SIGSEGV, SIGABRT, ...) are a program's own doing."""
 
+NOT_RUN = (126, 127)
+"""Exit codes, of shells and of our starts, of a command that may not be run or is not there."""
+
 STALE_EXIT = 75
 """A trainer that saw a newer claim in its checkpoint folder exits with this code."""
 
@@ -171,6 +174,8 @@ def _final(job: Job, ended: IncarnationEnded, again: int, rules: Rules) -> tuple
         return JobState.DONE, ended.detail
     if job.cancelling or ended.cause is Cause.CANCELLED:
         return JobState.CANCELLED, "cancelled by its user"
+    if ended.cause is Cause.USER_ERROR and ended.code in NOT_RUN:
+        return JobState.FAILED, ended.detail  # no retry finds it either
     if ended.cause is Cause.USER_ERROR and job.retries_used >= job.spec.retries:
         spent = f" ({job.retries_used} of {job.spec.retries} retries spent)" if job.spec.retries else ""
         return JobState.FAILED, f"{ended.detail}{spent}"

@@ -163,6 +163,11 @@ def build_view(world: World, profiles: Profiles, now: float) -> View:
     return Views().build(world, profiles, now)
 
 
+def lifts_hold(job: Job) -> str:
+    """The verb that lets a held job go on: what was never started is released."""
+    return "release" if job.first_start_at is None else "resume"
+
+
 def can_suspend(job: Job) -> bool:
     """Whether the job has shown, by attaching or by its signal's preset, that it checkpoints when it is asked to."""
     return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")
@@ -232,7 +237,7 @@ def blocked_why(world: World, job: Job, now: float) -> str:
     if job.cancelling or job.final is not None:
         return "it is being cancelled" if job.cancelling else "its last processes are ending"
     if job.held:
-        return f"held by its user: hpcdl resume {job.id}"
+        return f"held by its user: hpcdl {lifts_hold(job)} {job.id}"
     if world.stopping:
         return "the daemon is stopping"
     if job.spec.after:

@@ -10,6 +10,7 @@ from hpcdl.core.plan import Profiles
 from hpcdl.core.stalls import stalled
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count, fold_nodes, seconds_text
+from hpcdl.core.views import lifts_hold
 from hpcdl.daemon.avoided import all_avoided, avoided_lines
 
 MEASURED_AFTER_S = 30.0

@@ -19,6 +19,7 @@ from hpcdl.core.model import (
     Share,
     World,
 )
+from tests.model_cluster import Cluster
 
 JOB = Job(1, JobSpec(("train",), "j"), 0.0, step=50, saved_step=40)
 ENDED = Part("n1", started=True, exited=True, freed=True, exited_at=1.0)
@@ -184,3 +185,18 @@ def test_a_job_resumes_from_its_last_checkpoint() -> None:
     for event in conclusions(draft.world, [1], 1.0, Rules()):
         draft.add(event, 1.0)
     assert draft.world.jobs[1].step == 20
+
+
+@pytest.mark.parametrize("code, outcome", [(127, JobState.FAILED), (126, JobState.FAILED), (1, None)])
+def test_a_command_that_is_not_there_spends_no_retries(code: int, outcome: JobState | None) -> None:
+    cluster = Cluster({"n1": 1})
+    cluster.submit(JobSpec(("nosuch",), "j", retries=5, steps=50, profile="plain"))
+    cluster.run(3.0)
+    (incarnation,) = cluster.job(1).live
+    report = ev.Exited(1, incarnation.number, 1, "n1", code=code)
+    draft = Draft(cluster.world)
+    draft.add(report, cluster.now)
+    draft.add(ev.GpusFreed(1, incarnation.number, 1, "n1"), cluster.now)
+    (ended,) = conclusions(draft.world, [1], cluster.now, Rules())
+    assert isinstance(ended, ev.IncarnationEnded)
+    assert (ended.cause, ended.final) == (Cause.USER_ERROR, outcome)
