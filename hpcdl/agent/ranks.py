@@ -66,6 +66,11 @@ class Trainer:
             if pid == self.main:
                 self.status = status
 
+    def holds(self, pid: int) -> bool:
+        """Whether the process is of this incarnation, by its tag or by who started it, or has ended since."""
+        found = processes.look(pid)
+        return found is None or found.tag == self._tag or any(each.pid == pid for each in self.below())
+
     def attach(self, packet: Attach, connection: Connection) -> Rank:
         """The rank, in the place of the one that this pid was before an exec."""
         rank = self.ranks[packet.pid] = Rank(packet, connection)

@@ -252,6 +252,8 @@ class Supervisor:
             raise Refusal(f"membership {packet.membership} is stale: this is {self._start.membership}")
         if self._exited_at is not None:
             raise Refusal("the incarnation has ended")
+        if not self._trainer.holds(packet.pid):
+            raise Refusal(f"process {packet.pid} is not of this incarnation")
         rank = self._trainer.attach(packet, connection)
         self._oom_kills.watch(packet.pid)
         self._record("attached", pid=packet.pid, rank=packet.rank, handler=packet.handler)

@@ -1,0 +1,242 @@
+"""Pids that mean another process than was thought, and strangers on a supervisor's socket."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcdl.agent import adopt, processes, start
+from hpcdl.agent.processes import Process
+from hpcdl.agent.records import NAME as RECORDS
+from hpcdl.agent.runfolder import LOCK
+from hpcdl.agent.sidechannel import NAME as SOCKET
+from tests.security.stranger import UID, as_uid, attempt
+from tests.system.cluster import Cluster, kill
+
+INSTANCE = "0123456789ab"
+WAITS = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
+
+
+def spawn(tag: str = "") -> "subprocess.Popen[bytes]":
+    environment = {**os.environ, "HPCDL_TAG": tag} if tag else {**os.environ}
+    process = subprocess.Popen(WAITS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    return process
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    process.communicate(timeout=60)
+
+
+@pytest.fixture
+def bystander() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process of ours that has nothing to do with hpcdl."""
+    process = spawn()
+    yield process
+    assert process.poll() is None, "it was signalled"
+    end(process)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "1.1"
+    folder.mkdir(mode=0o700)
+    (folder / LOCK).touch(0o600)
+    return folder
+
+
+def test_a_forged_record_has_nobody_killed(bystander: "subprocess.Popen[bytes]", folder: Path) -> None:
+    began = processes.start_ticks(bystander.pid)
+    assert began is not None
+    for record in (
+        {"pid": bystander.pid, "start": began},  # all true, but it never was a supervisor here
+        {"pid": bystander.pid, "start": began + 1},
+        {"pid": bystander.pid},
+        {"pid": str(bystander.pid), "start": began},
+        {"pid": True, "start": True},
+        {"pid": -1, "start": began},
+        {"pid": 0, "start": began},
+        {"pid": 1, "start": processes.start_ticks(1) or 0},
+        {"pid": 1 << 40, "start": began},
+        {},
+    ):
+        assert start.kill_supervisor(folder, record) is False, record
+
+
+def test_who_holds_the_lock_is_the_supervisor(folder: Path) -> None:
+    with (folder / LOCK).open() as lock:
+        holder = subprocess.Popen(["sleep", "600"], stdin=lock)
+    began = processes.start_ticks(holder.pid)
+    assert began is not None
+    assert start.kill_supervisor(folder, {"pid": holder.pid, "start": began + 1}) is False, (
+        "its pid is another's by now"
+    )
+    assert start.kill_supervisor(folder, {"pid": holder.pid, "start": began}) is True
+    assert holder.wait(60) == -signal.SIGKILL
+
+
+def test_a_pid_that_is_used_again_is_left_alone(bystander: "subprocess.Popen[bytes]") -> None:
+    now = processes.look(bystander.pid)
+    assert now is not None
+    for changed in (
+        replace(now, start_ticks=now.start_ticks - 1),
+        replace(now, tag=f"{INSTANCE}:1:1:n1"),
+        replace(now, pid=1),
+    ):
+        assert processes.signal_process(changed, signal.SIGKILL) is False
+
+
+def test_root_signals_nobody_elses_process(as_root: None, reachable: Path) -> None:
+    """Not even one that carries our tag: whoever wants to be signalled as ours has to be ours."""
+    tag = f"{INSTANCE}:7:1:n1"
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(UID)
+        os.setuid(UID)
+        os.close(told)
+        os.dup2(tell, 1)
+        os.chdir("/")
+        try:
+            os.execve("/bin/sh", ["sh", "-c", "echo up; exec sleep 600"], {"HPCDL_TAG": tag})
+        finally:
+            os._exit(1)
+    os.close(tell)
+    try:
+        assert os.read(told, 2) == b"up"
+        found = processes.look(child)
+        assert found is not None
+        assert found.tag == tag, "root can read it"
+        assert processes.tagged(INSTANCE) == []
+        assert processes.signal_process(found, signal.SIGKILL) is False
+        assert start.kill_tagged(tag) == 0
+        assert adopt.sweep(INSTANCE, "n1", set()) == 0
+        assert processes.look(child) is not None
+    finally:
+        kill(child)
+        os.waitpid(child, 0)
+        os.close(told)
+
+
+def test_only_our_tag_is_swept(bystander: "subprocess.Popen[bytes]") -> None:
+    others = [
+        spawn(tag) for tag in ("another:7:1:n1", f"{INSTANCE}:7:1:n2", f"{INSTANCE}x:7:1:n1", f"{INSTANCE}:x:1:n1")
+    ]
+    ours = spawn(f"{INSTANCE}:7:1:n1")
+    try:
+        assert adopt.sweep(INSTANCE, "n1", set()) == 1
+        assert ours.wait(60) == -signal.SIGKILL
+        assert [process.poll() for process in others] == [None] * 4
+        with pytest.raises(ValueError, match="every process"):
+            processes.tagged("")
+    finally:
+        for process in (*others, ours):
+            end(process)
+
+
+def test_forged_processes_are_not_signalled_without_pidfds(
+    bystander: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", none)
+    now = processes.look(bystander.pid)
+    assert now is not None
+    assert processes.signal_process(Process(now.pid, now.start_ticks + 1, "", "S"), signal.SIGKILL) is False
+
+
+# --- a supervisor's socket --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(victim: Cluster) -> Path:
+    """The run folder of a job that runs."""
+    job = victim.submit(steps=5000)
+    victim.until(lambda: victim.trainer_pid(job) > 0)
+    folder = victim.home / "run" / "n1" / f"{job}.1"
+    victim.until(lambda: b'"attached"' in (folder / RECORDS).read_bytes())
+    return folder
+
+
+def packets(pid: int) -> list[bytes]:
+    """All that somebody could say there to end the job, or to pass for a rank or the agent."""
+    attach = {"v": 1, "type": "attach", "pid": pid, "rank": 0, "incarnation": 1, "membership": 1, "handler": True}
+    told = [
+        attach,
+        {"v": 1, "type": "hello", "after": 0},
+        {"v": 1, "type": "end", "grace_s": 0.1},
+        {"v": 9, "type": "end"},
+    ]
+    return [*(json.dumps(each).encode() for each in told), b"x" * 70_000, b"[" * 50_000, b"\xff", b""]
+
+
+def say(folder: Path, pid: int) -> str:
+    """What the supervisor answers, until it closes the connection."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+        peer.settimeout(60)
+        peer.connect(str(folder / SOCKET))
+        answers = b""
+        try:
+            for packet in packets(pid):
+                peer.send(packet)
+            while answer := peer.recv(65536):
+                answers += answer
+        except OSError as error:
+            answers += type(error).__name__.encode()
+        return answers.decode()
+
+
+def test_another_uid_is_not_heard_by_a_supervisor(victim: Cluster, run: Path, as_root: None) -> None:
+    way = [victim.home, victim.home / "run", run.parent, run, run / SOCKET]
+    modes = [path.stat().st_mode & 0o7777 for path in way]
+    before = (run / RECORDS).read_bytes()
+    try:
+        assert as_uid(UID, lambda: attempt(lambda: say(run, os.getpid()))) == "PermissionError"
+        for path in way:
+            path.chmod(0o777)  # had its user opened all that hpcdl closed
+        answer = as_uid(UID, lambda: say(run, os.getpid()))
+    finally:
+        for path, mode in zip(way, modes, strict=True):
+            path.chmod(mode)
+    assert answer in ("", "BrokenPipeError", "ConnectionResetError"), "nothing is said to a stranger"
+    assert (run / RECORDS).read_bytes() == before
+
+
+def test_a_process_of_ours_that_is_no_rank_is_refused(victim: Cluster, run: Path) -> None:
+    job = int(run.name.split(".")[0])
+    before = (run / RECORDS).read_bytes()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+        peer.settimeout(60)
+        peer.connect(str(run / SOCKET))
+        peer.send(packets(os.getpid())[0])
+        assert "is not of this incarnation" in json.loads(peer.recv(65536))["why"]
+        assert peer.recv(65536) == b""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+        peer.settimeout(60)
+        peer.connect(str(run / SOCKET))
+        peer.send(packets(victim.trainer_pid(job))[0])  # the pid of one that is
+        assert "attached through a socket of pid" in json.loads(peer.recv(65536))["why"]
+    assert (run / RECORDS).read_bytes() == before
+    assert victim.job(job)["state"] == "RUNNING"
+
+
+def test_a_link_in_the_place_of_the_run_folder_is_not_followed(tmp_path: Path) -> None:
+    from hpcdl.agent.runfolder import NotOurs, open_folder
+
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to("real")
+    with pytest.raises(OSError):
+        open_folder(str(tmp_path / "link"))
+    (tmp_path / "real").chmod(0o750)
+    with pytest.raises(NotOurs):
+        open_folder(str(tmp_path / "real"))
