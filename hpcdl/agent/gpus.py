@@ -9,8 +9,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hpcdl.agent.faults import Faults
 from hpcdl.agent.processes import look, matches
-from hpcdl.agent.reports import Key, ReportLog
+from hpcdl.agent.reports import Key, ReportLog, boottime
+from hpcdl.core.careevents import GpuFaulted
 from hpcdl.core.events import GpuChanged
 from hpcdl.core.model import GpuInfo
 from hpcdl.gpu import Gpu, GpuSample, GpuSource, GpuState, cuda_visible_devices, visible
@@ -43,6 +45,8 @@ class Gpus:
         self._holders: dict[str, tuple[Key, int]] = {}
         self._stuck: dict[str, dict[Key, str]] = {}
         self._announced: dict[int, str] | None = None
+        self._faults: dict[str, Faults] = {}
+        self._untold: dict[str, tuple[int, ...]] = {}
 
     @property
     def emulated(self) -> bool:
@@ -175,16 +179,33 @@ class Gpus:
                 self._set(uuid, LOST if self._is_lost(uuid) else DIRTY, why)
 
     async def lost(self, uuids: Sequence[str]) -> str:
-        """Looks again, and reports what changed; then those of these that are lost, in words, or ""."""
+        """Looks again, and reports what changed; then those of these that are lost or had a fault, in words, or ""."""
         looking = asyncio.create_task(self.refresh())
         await asyncio.wait({looking}, timeout=LOOK_S)  # a driver that hangs is not waited for: nothing is known then
         found = [uuid for uuid in uuids if self._is_lost(uuid)]
-        return ", ".join(f"{self._name(uuid)} ({uuid}) is lost: {self._samples[uuid].detail}" for uuid in found)
+        if found:
+            return ", ".join(f"{self._name(uuid)} ({uuid}) is lost: {self._samples[uuid].detail}" for uuid in found)
+        blamed = {uuid: self._faults[uuid].blamed(boottime()) for uuid in uuids if uuid in self._faults}
+        return ", ".join(f"{self._name(uuid)} ({uuid}) had a fault: {why}" for uuid, why in blamed.items() if why)
 
     async def refresh(self) -> None:
         """Looks at all GPUs again, and reports those whose state changed."""
         await self._ask()
         self._judge(self._gpus)
+        self._tell_faults()
+
+    def _tell_faults(self) -> None:
+        """Reports what is news of the GPUs' health, once the daemon knows them by their numbers."""
+        if self._announced is None or self.renumbered:
+            return
+        for uuid in self._gpus:
+            xids = self._untold.pop(uuid, ())
+            sample, index = self._samples.get(uuid), self._number(uuid)
+            if sample is None or index is None:
+                continue
+            for told in self._faults.setdefault(uuid, Faults()).look(sample.health, xids, boottime()):
+                log.warning("GPU %d: %s, %s", index, told.fault, told.detail)
+                self._reports.report(GpuFaulted(self._node, index, told.fault, told.detail))
 
     def _judge(self, uuids: Iterable[str]) -> None:
         for uuid in list(uuids):
@@ -243,7 +264,9 @@ class Gpus:
             if sample is None:
                 found.append(GpuLine(index, None, None, None))
             else:
-                found.append(GpuLine(index, sample.util, sample.memory_used_mib, sample.power_w))
+                known = self._faults.get(uuid)
+                health = sample.health if known is None else known.shown(sample.health)
+                found.append(GpuLine(index, sample.util, sample.memory_used_mib, sample.power_w, health))
         return tuple(found)
 
     async def _ask(self) -> None:
@@ -259,6 +282,9 @@ class Gpus:
                 return
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._samples = {sample.uuid: sample for sample in samples}
+        for sample in samples:  # each Xid is in one sample only
+            if sample.xids:
+                self._untold[sample.uuid] = (*self._untold.get(sample.uuid, ()), *sample.xids)
 
     def _look(self) -> tuple[Sequence[Gpu], Sequence[GpuSample]]:
         samples = self._source.sample()

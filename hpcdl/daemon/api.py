@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -30,9 +31,10 @@ from hpcdl.daemon.drills import DrillRoutes
 from hpcdl.daemon.hub import Hub
 from hpcdl.daemon.jobevents import events_of
 from hpcdl.daemon.jobroutes import JobRoutes
+from hpcdl.daemon.ledgerroutes import LedgerRoutes
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.noderoutes import NodeRoutes
-from hpcdl.daemon.profilerows import profile_row, profile_rows
+from hpcdl.daemon.profileroutes import ProfileRoutes
 from hpcdl.daemon.rows import event_row
 from hpcdl.daemon.viewers import ONLY as VIEWERS_ONLY
 from hpcdl.daemon.viewers import Role, job_seen, jobs_seen, nodes_seen, status_seen
@@ -40,7 +42,14 @@ from hpcdl.daemon.viewers import Role, job_seen, jobs_seen, nodes_seen, status_s
 log = logging.getLogger("hpcdl.daemon")
 
 MAX_EVENTS = 10_000
-STATUS_OF_CODE = {"unknown-job": 404, "finished": 409, "stopping": 409, "protocol": 400, "unknown-pilot": 404}
+STATUS_OF_CODE = {
+    "unknown-job": 404,
+    "finished": 409,
+    "stopping": 409,
+    "protocol": 400,
+    "unknown-pilot": 404,
+    "unknown-notice": 404,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,8 @@ class Api:
         self._batch = BatchRoutes(loop, batching, about.pilots_max, changes.wait)
         self._jobs = JobRoutes(loop, changes, profiles, clock, self._batch)
         self._nodes = NodeRoutes(loop, hub, profiles)
+        self._known = ProfileRoutes(loop, profiles, Path(about.home))
+        self._ledger = LedgerRoutes(loop, Path(about.home))
         self._drills = DrillRoutes(loop, hub)
         self._care = CareRoutes(loop)
 
@@ -118,7 +129,9 @@ class Api:
             Route("/v1/notices", self._guard(self._care.notices), methods=["GET"]),
             Route("/v1/notices/retry", self._guard(self._care.retry), methods=["POST"]),
             Route("/v1/notices/{notice:int}/drop", self._guard(self._care.drop), methods=["POST"]),
-            Route("/v1/profiles", self._guard(self._profiles_known), methods=["GET"]),
+            Route("/v1/profiles", self._guard(self._known.known), methods=["GET"]),
+            Route("/v1/profiles/read", self._guard(self._known.read), methods=["POST"]),
+            Route("/v1/ledger/copy", self._guard(self._ledger.copy), methods=["POST"]),
             Route("/v1/pilots", self._guard(self._batch.pilots), methods=["GET"]),
             Route("/v1/pilots/{pilot:int}/cancel", self._guard(self._batch.cancel), methods=["POST"]),
             Route("/v1/holes", self._guard(self._batch.holes), methods=["GET"]),
@@ -126,6 +139,7 @@ class Api:
             Route("/v1/config", self._guard(self._config), methods=["GET", "PUT"]),
             Route("/v1/stop", self._guard(self._stop), methods=["POST"]),
             WebSocketRoute("/v1/agent", self._agent),
+            WebSocketRoute("/v1/jobs/{job:int}/shell", self._shell),
         ]
         return Starlette(routes=routes, exception_handlers={404: not_found, 405: not_found})
 
@@ -176,6 +190,12 @@ class Api:
             return
         await self._hub.serve(socket)
 
+    async def _shell(self, socket: WebSocket) -> None:
+        if self._role(socket) is not Role.OWNER:
+            await socket.close(4003, "the token is not this daemon's")
+            return
+        await self._hub.sessions.serve(socket, socket.path_params["job"])
+
     async def _events(self, request: Request) -> dict[str, Any]:
         query = request.query_params
         after = number_of(query.get("after", "0"), "after")
@@ -188,15 +208,6 @@ class Api:
             self._loop.call(lambda controller: events_of(controller.journal, controller.world, after, limit, job))
         )
         return {"events": [event_row(record) for record in records], "last": last}
-
-    async def _profiles_known(self, request: Request) -> dict[str, Any]:
-        world, name = self._loop.world, request.query_params.get("name")
-        if name is None:
-            return {"profiles": await asyncio.to_thread(profile_rows, world, self._profiles)}
-        row = await asyncio.to_thread(profile_row, world, self._profiles, name)
-        if row is None:
-            raise Problem(404, f"there is no profile {name[:100]!r}: hpcdl profile ls lists them", "unknown-profile")
-        return {"profiles": [row]}
 
     async def _status(self, request: Request) -> dict[str, Any]:
         world, about = self._loop.world, self._about

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from hpcdl.core.health import Health
+
 GpuState = Literal["ok", "lost", "unknown"]
 
 MIG_INDEX_STEP = 100
@@ -34,7 +36,8 @@ class GpuSample:
     """A GPU at one moment. None is 'this GPU (or driver) does not say'.
 
     util: per cent; power_w: watts; temperature_c: degrees Celsius; pids: processes that hold it, in the numbers of this
-    host. `lost`: it fell off the bus or needs a reset; `unknown`: nothing can be said now; `detail` says why.
+    host. `lost`: it fell off the bus or needs a reset; `unknown`: nothing can be said now; `detail` says why. `health`:
+    what the driver says of it besides; `xids`: the numbers of the Xid errors since the sample before, oldest first.
     A GPU is seen to be free only if it is ok and its pids are known.
     """
 
@@ -47,6 +50,8 @@ class GpuSample:
     pids: tuple[int, ...] | None = None
     state: GpuState = "ok"
     detail: str = ""
+    health: Health | None = None
+    xids: tuple[int, ...] = ()
 
 
 class GpuSource(Protocol):

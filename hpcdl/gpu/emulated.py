@@ -3,6 +3,9 @@
 A trainer holds the lock (hpcdl/trainer/emulated.py) and has a JSON note in the file: {"pid", "util", "memory_mib"}.
 The kernel frees the lock when the process is gone, however it went, as a driver frees a GPU's memory; and it tells who
 holds it without the asker taking it, so that a sample is never in a trainer's way. A deleted file is a lost GPU.
+
+UUID.health beside it, if there is one, is what a driver would say: a JSON object with the fields of `Health`; `xids`
+is the list of all so far, to which new ones are appended.
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ import hashlib
 import json
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
+from hpcdl.core.health import Health
 from hpcdl.gpu.device import Gpu, GpuSample
 
 FLOCK = "@hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 NOTE_LIMIT = 4096
+FLAGS = ("remap_pending", "remap_failed", "retired_pending")
 
 
 class EmulatedSource:
@@ -37,6 +43,7 @@ class EmulatedSource:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         prefix = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:8]
         self._gpus = tuple(Gpu(index, f"EMU-{prefix}-{index}", name, memory_mib) for index in range(count))
+        self._xids: dict[str, int] = {gpu.uuid: len(self._said(gpu)[1]) for gpu in self._gpus}
         for gpu in self._gpus:
             os.close(os.open(self._path(gpu), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
 
@@ -48,7 +55,29 @@ class EmulatedSource:
         return self._gpus
 
     def sample(self) -> tuple[GpuSample, ...]:
-        return tuple(self._sample(gpu) for gpu in self._gpus)
+        return tuple(self._with_health(gpu, self._sample(gpu)) for gpu in self._gpus)
+
+    def _with_health(self, gpu: Gpu, sample: GpuSample) -> GpuSample:
+        health, xids = self._said(gpu)
+        told = self._xids[gpu.uuid]
+        self._xids[gpu.uuid] = len(xids)
+        return sample if health is None else replace(sample, health=health, xids=xids[told:])
+
+    def _said(self, gpu: Gpu) -> tuple[Health | None, tuple[int, ...]]:
+        """What its file says: its health, and all Xids so far."""
+        try:
+            with (self.folder / f"{gpu.uuid}.health").open("rb") as file:
+                said = json.loads(file.read(NOTE_LIMIT))
+        except (OSError, ValueError, RecursionError):
+            return None, ()
+        if not isinstance(said, dict):
+            return None, ()
+        flags = {name: said[name] for name in FLAGS if isinstance(said.get(name), bool)}
+        errors, xids = said.get("ecc_uncorrected"), said.get("xids")
+        numbers = tuple(each for each in xids if type(each) is int) if isinstance(xids, list) else ()
+        slow = said.get("slowdown")
+        slowdown = tuple(each for each in slow if isinstance(each, str)) if isinstance(slow, list) else ()
+        return Health(errors if type(errors) is int else None, **flags, slowdown=slowdown), numbers
 
     def close(self) -> None:
         return None

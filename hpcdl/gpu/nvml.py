@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from hpcdl.gpu.device import MIG_INDEX_STEP, Gpu, GpuSample, GpuSourceError
+from hpcdl.core.health import Health
+from hpcdl.gpu.device import MIG_INDEX_STEP, Gpu, GpuSample, GpuSourceError, GpuState
+from hpcdl.gpu.nvmlhealth import XidEvents, health_of
 
 T = TypeVar("T")
 
@@ -27,9 +29,12 @@ class _Fault(Exception):
 
 @dataclass(slots=True)
 class _Look:
-    """One look over all devices: handles by UUID, and what went wrong at an index of NVML's."""
+    """One look over all devices: handles by UUID, those of whole GPUs and what went wrong by NVML's index, and the Xid
+    errors since the last look."""
 
     handles: dict[str, Any] = field(default_factory=dict)
+    whole: dict[int, Any] = field(default_factory=dict)
+    xids: dict[int, tuple[int, ...]] = field(default_factory=dict)
     faults: dict[int, _Fault] = field(default_factory=dict)
 
 
@@ -54,6 +59,7 @@ class NvmlSource:
         self._at: dict[str, int] = {}  # index of NVML's at which a GPU was last seen; a driver may renumber
         self._broken: set[str] = set()
         self._unnamed: dict[int, str] = {}
+        self._events: XidEvents | None = None
         try:
             self._start()
             self._look()
@@ -116,6 +122,9 @@ class NvmlSource:
     def _stop(self) -> None:
         if self._up:
             self._up = False
+            if self._events is not None:
+                self._events.close()
+                self._events = None
             try:
                 self._call("nvmlShutdown")
             except _Fault:
@@ -125,7 +134,7 @@ class NvmlSource:
         look = _Look()
         for index in range(int(self._call("nvmlDeviceGetCount"))):
             try:
-                handle = self._call("nvmlDeviceGetHandleByIndex", index)
+                handle = look.whole[index] = self._call("nvmlDeviceGetHandleByIndex", index)
                 for number, device in self._devices(index, handle):
                     uuid = str(self._call("nvmlDeviceGetUUID", device))
                     self._at[uuid] = index
@@ -135,7 +144,18 @@ class NvmlSource:
                 look.faults[index] = fault
         named = set(self._at.values())
         self._unnamed = {index: str(fault) for index, fault in look.faults.items() if index not in named}
+        look.xids = self._xids(look.whole)
         return look
+
+    def _xids(self, whole: dict[int, Any]) -> dict[int, tuple[int, ...]]:
+        """The Xid errors since the last look; from the first one on, and anew for a GPU that was not there before."""
+        if self._events is None or not self._events.indices.issuperset(whole):
+            told = {} if self._events is None else self._events.read()
+            if self._events is not None:
+                self._events.close()
+            self._events = XidEvents(self._nvml, whole)
+            return told
+        return self._events.read()
 
     def _devices(self, index: int, handle: Any) -> Iterator[tuple[int, Any]]:
         """The GPU itself, or its MIG devices, each with its number on the node."""
@@ -169,12 +189,25 @@ class NvmlSource:
         fault = None if handle is not None else look.faults.get(self._at[gpu.uuid])
         if handle is None and fault is None:
             return GpuSample(gpu.uuid, state="lost", detail="NVML no longer lists it")
+        xids = look.xids.get(self._at[gpu.uuid], ())
         try:
             if fault is not None:
                 raise fault
-            return self._measure(gpu, handle)
+            return replace(self._measure(gpu, handle), health=self._health(gpu, look), xids=xids)
         except _Fault as error:
-            return GpuSample(gpu.uuid, state="lost" if error.code in LOST else "unknown", detail=f"NVML: {error}")
+            state: GpuState = "lost" if error.code in LOST else "unknown"
+            return GpuSample(gpu.uuid, state=state, detail=f"NVML: {error}", xids=xids)
+
+    def _health(self, gpu: Gpu, look: _Look) -> Health:
+        """Of a MIG device, that of its GPU."""
+
+        def ask(function: str, *arguments: Any) -> Any:
+            try:
+                return self._call(function, look.whole[self._at[gpu.uuid]], *arguments)
+            except _Fault:
+                return None  # whether the GPU itself can be read is told by what is measured
+
+        return health_of(ask)
 
     def _measure(self, gpu: Gpu, handle: Any) -> GpuSample:
         def ask(function: str, *arguments: Any) -> Any:

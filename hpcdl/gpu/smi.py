@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hpcdl.core.health import Health
 from hpcdl.gpu.device import Gpu, GpuSample, GpuSourceError, GpuState
 
 FIELDS = (
@@ -26,6 +27,7 @@ FIELDS = (
     "temperature.gpu",
 )
 MIG_FIELD = "mig.mode.current"  # drivers before 450 refuse a query that has it
+HEALTH_FIELDS = ("ecc.errors.uncorrected.volatile.total", "retired_pages.pending")
 APP_FIELDS = ("gpu_uuid", "pid")
 INVALID_FIELD = "is not a valid field to query"
 TIMEOUT_S = 20.0  # without persistence mode, a driver starts its GPUs anew for each command
@@ -51,6 +53,7 @@ class SmiRow:
     temperature_c: int | None
     mig: bool = False
     lost: bool = False
+    health: Health | None = None
 
     @property
     def mute(self) -> bool:
@@ -83,9 +86,9 @@ class Output:
     left: subprocess.Popen[str] | None = None  # killed, and still there: it hangs in the driver
 
 
-def gpu_argv(program: str = "nvidia-smi", mig: bool = True) -> list[str]:
-    """The command that lists all GPUs and what they do; without `mig` for drivers that refuse that field."""
-    fields = [*FIELDS, MIG_FIELD] if mig else FIELDS
+def gpu_argv(program: str = "nvidia-smi", mig: bool = True, health: bool = False) -> list[str]:
+    """The command that lists all GPUs and what they do; without `mig` and `health` for drivers that refuse these."""
+    fields = [*FIELDS, *([MIG_FIELD] if mig else ()), *(HEALTH_FIELDS if health else ())]
     return [program, f"--query-gpu={','.join(fields)}", "--format=csv"]
 
 
@@ -165,7 +168,7 @@ class SmiSource:
         """GpuSourceError if nvidia-smi shows no GPU."""
         self._program = program
         self._timeout_s = timeout_s
-        self._mig = True
+        self._mig = self._health = True
         self._hanging: subprocess.Popen[str] | None = None
         self._known: dict[str, Gpu] = {}
         self._bus: dict[str, str] = {}
@@ -208,10 +211,13 @@ class SmiSource:
         return output
 
     def _query(self) -> tuple[Output, SmiReport]:
-        output = self._run(gpu_argv(self._program, self._mig))
-        if self._mig and INVALID_FIELD in output.text:
-            self._mig = False
-            output = self._run(gpu_argv(self._program, mig=False))
+        output = self._run(gpu_argv(self._program, self._mig, self._health))
+        while (self._mig or self._health) and INVALID_FIELD in output.text:
+            if self._mig and (MIG_FIELD in output.text or not self._health):  # it names the first that it does not know
+                self._mig = False
+            else:
+                self._health = False
+            output = self._run(gpu_argv(self._program, self._mig, self._health))
         report = parse_gpus("" if output.status is None else output.text)
         for row in report.rows:
             self._remember(row)
@@ -253,6 +259,7 @@ class SmiSource:
             _pids(gpu.uuid, apps),
             "unknown" if row.mute else "ok",
             "nvidia-smi could measure nothing" if row.mute else "MIG is on" if row.mig else "",
+            row.health,
         )
 
 
@@ -315,6 +322,10 @@ def _row(cells: dict[str, str]) -> SmiRow:
         temperature_c=_whole(temperature),
         mig=cells.get(MIG_FIELD) == "Enabled",
         lost=any(word in said for word in LOST_WORDS),
+        health=Health(
+            ecc_uncorrected=_whole(_number(cells.get(HEALTH_FIELDS[0], ""))),
+            retired_pending={"Yes": True, "No": False}.get(cells.get(HEALTH_FIELDS[1], "")),
+        ),
     )
 
 

@@ -72,6 +72,7 @@ def test_two_good_gpus(library: Path, tmp_path: Path) -> None:
         {"index": 1, "uuid": ONE, "name": "Tesla V100-SXM2-16GB", "memory_mib": 16160},
     ]
     busy, free = phase["samples"]
+    assert busy.pop("health")["ecc_uncorrected"] == 0
     assert busy == {
         "uuid": ZERO,
         "util": 97,
@@ -82,6 +83,7 @@ def test_two_good_gpus(library: Path, tmp_path: Path) -> None:
         "pids": [815, 4711],
         "state": "ok",
         "detail": "",
+        "xids": [],
     }
     assert free["pids"] == []
     assert free["state"] == "ok"

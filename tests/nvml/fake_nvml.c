@@ -3,7 +3,9 @@
  * The file is read again at every call. A line is a verb and key=value words ('_' in a name stands for a blank):
  *   gpu uuid=U name=N total=MIB used=MIB util=P mw=MILLIWATTS temp=C pids=1,2   one GPU, in the order of NVML
  *       call=RC     every call on its handle returns RC       open=RC    no handle can be had: RC
- *       deny=F,F    these return NOT_SUPPORTED: util mem mw temp pids
+ *       deny=F,F    these return NOT_SUPPORTED: util mem mw temp pids health
+ *       ecc=N retired=0|1 remap=PENDING,FAILED reasons=BITS                     its health
+ *       xids=79,48  the Xid errors so far; those that were added since the last look are told as events
  *   mig parent=I uuid=U name=N total=MIB used=MIB pids=...                      a MIG device of GPU I, whose MIG is on
  *   init rc=RC      what initialising returns
  *   dead rc=RC      every call but initialising returns RC, until it is initialised again (if sticky=1: even then)
@@ -18,6 +20,7 @@ enum { MOST = 32, MOST_PIDS = 16 };
 typedef struct device {
     char uuid[96], name[96], deny[96];
     unsigned total, used, util, mw, temp, pids[MOST_PIDS], npids;
+    unsigned ecc, retired, remap[MOST_PIDS], reasons, xids[MOST_PIDS], nxids;
     int call, open, parent; /* parent: -1 for a GPU */
 } device;
 
@@ -67,6 +70,11 @@ static void parse(char *line) {
         if ((v = value(word, "call"))) d->call = atoi(v);
         if ((v = value(word, "open"))) d->open = atoi(v);
         if ((v = value(word, "parent"))) d->parent = atoi(v);
+        if ((v = value(word, "ecc"))) d->ecc = (unsigned)atoi(v);
+        if ((v = value(word, "retired"))) d->retired = (unsigned)atoi(v);
+        if ((v = value(word, "reasons"))) d->reasons = (unsigned)atoi(v);
+        if ((v = value(word, "remap"))) numbers(v, d->remap);
+        if ((v = value(word, "xids"))) d->nxids = numbers(v, d->xids);
         if ((v = value(word, "pids"))) d->npids = numbers(v, d->pids);
     }
 }
@@ -184,5 +192,45 @@ int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *n, struct proce
 int nvmlDeviceGetGraphicsRunningProcesses_v3(device *d, unsigned *n, struct process *out) {
     (void)out;
     return *n = 0, use(d);
+}
+#endif
+
+#ifndef OLD
+int nvmlDeviceGetTotalEccErrors(device *d, int type, int counter, unsigned long long *n) {
+    (void)type, (void)counter, *n = d->ecc;
+    return ask(d, "health");
+}
+int nvmlDeviceGetRemappedRows(device *d, unsigned *corr, unsigned *unc, unsigned *pending, unsigned *failed) {
+    *corr = *unc = 0, *pending = d->remap[0], *failed = d->remap[1];
+    return ask(d, "health");
+}
+int nvmlDeviceGetRetiredPagesPendingStatus(device *d, unsigned *pending) { return *pending = d->retired, ask(d, "health"); }
+int nvmlDeviceGetCurrentClocksEventReasons(device *d, unsigned long long *bits) {
+    return *bits = d->reasons, ask(d, "health");
+}
+int nvmlDeviceGetIndex(device *d, unsigned *index) {
+    for (*index = 0; nth(-1, *index) && nth(-1, *index) != d;) ++*index;
+    return ready();
+}
+
+struct event { device *device; unsigned long long type, data; unsigned gi, ci; };
+static unsigned told[MOST]; /* by place in the file: how many of its xids were told */
+
+int nvmlEventSetCreate(void **set) { return *set = told, ready(); }
+int nvmlEventSetFree(void *set) { return (void)set, OK; }
+int nvmlDeviceRegisterEvents(device *d, unsigned long long types, void *set) {
+    (void)set;
+    if (types == 8) told[d - all] = d->nxids;
+    return ask(d, "health");
+}
+int nvmlEventSetWait_v2(void *set, struct event *event, unsigned timeout) {
+    int rc = ready();
+    (void)set, (void)timeout;
+    for (unsigned i = 0; !rc && i < count; i++)
+        if (told[i] < all[i].nxids && !strstr(all[i].deny, "health")) {
+            *event = (struct event){&all[i], 8, all[i].xids[told[i]++], ~0u, ~0u};
+            return OK;
+        }
+    return rc ? rc : 10; /* the timeout */
 }
 #endif

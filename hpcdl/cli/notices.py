@@ -1,0 +1,68 @@
+"""`hpcdl notices`: what people are still to be told, and which destinations do not take it."""
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from hpcdl.cli.output import Column, Output, Row, outputs, print_ids, print_json, print_table
+from hpcdl.cli.rows import connect
+
+
+def _destination(row: Row) -> str:
+    first, *more = row["destinations"]
+    return f"{first['destination']} +{len(more)}" if more else str(first["destination"])
+
+
+def _state(row: Row) -> str:
+    states = {each["state"] for each in row["destinations"]}
+    return next(state for state in ("given up", "failing", "waiting") if state in states)
+
+
+def _why(row: Row) -> str:
+    return "; ".join(dict.fromkeys(each["why"] for each in row["destinations"] if each["why"]))
+
+
+_COLUMNS = (
+    Column("ID", lambda row: str(row["id"]), right=True),
+    Column("AT", lambda row: f"{datetime.fromtimestamp(row['at']).astimezone():%m-%d %H:%M}"),
+    Column("KIND", lambda row: str(row["kind"])),
+    Column("STATE", _state),
+    Column("DESTINATION", _destination, shrinks=True),
+    Column("TRIES", lambda row: str(max(each["attempts"] for each in row["destinations"])), right=True),
+    Column("TEXT", lambda row: str(row["text"]), shrinks=True),
+    Column("WHY", _why, shrinks=True),
+)
+
+
+@click.command()
+@click.option("--retry", is_flag=True, help="Try again now what failed, and what was given up.")
+@click.option("--drop", type=int, metavar="ID", help="Tell nobody of this one any more.")
+@outputs
+@click.pass_context
+def notices(ctx: click.Context, retry: bool, drop: int | None, output: Output) -> None:
+    """List the notices that were not delivered yet, and those that were given up.
+
+    Where they go: hpcdl submit --notify, or the setting notify.
+    """
+    if retry and drop is not None:
+        raise click.UsageError("--retry and --drop exclude each other", ctx)
+    client = connect(ctx)
+    answer: dict[str, Any]
+    if retry:
+        answer = client.request("POST", "/v1/notices/retry", {})
+    elif drop is not None:
+        answer = client.request("POST", f"/v1/notices/{drop}/drop", {})
+    else:
+        answer = client.request("GET", "/v1/notices")
+    rows: list[Row] = answer["notices"]
+    if output is Output.JSON:
+        print_json({"notices": rows})
+    elif output is Output.QUIET:
+        print_ids([row["id"] for row in rows])
+    elif drop is not None:
+        print(f"notice {drop} is dropped")
+    elif rows:
+        print_table(_COLUMNS, rows)
+    else:
+        print("every notice was delivered")
