@@ -7,6 +7,7 @@ exactly. Every rank calls `save`; only the writer's rank writes.
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from hpcdl.trainer.folder import Checkpoint, at
 from hpcdl.trainer.session import attach
 
 RANDOM = "random.json"
+_backends: list[Any] = []  # of gloo, never to be destroyed
+_barrier: list[Any] = []  # the newest, done or not
 
 
 class Ranks:
@@ -33,6 +36,9 @@ class Ranks:
         self._dist = dist if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else None
         self._every = every
         self._calls = 0
+        self._gloo = self._dist is not None and self._dist.get_backend() == "gloo"
+        if self._gloo:
+            _keep_gloo()
 
     def _tensor(self, values: list[int]) -> Any:
         import torch
@@ -62,8 +68,16 @@ class Ranks:
         return None if step < 0 or directory is None else at(directory, step, incarnation)
 
     def barrier(self) -> None:
-        if self._dist is not None:
+        if self._dist is None:
+            return
+        if not self._gloo:
             self._dist.barrier()
+            return
+        # What is under way at a barrier belongs to it. While we hold that, no thread of gloo's has any of it to
+        # destroy, which takes the GIL: too late for it, in an interpreter that is on its way down, is SIGABRT.
+        work = self._dist.barrier(async_op=True)
+        work.wait()
+        _barrier[:] = [work]
 
     def gather(self, text: str) -> list[str]:
         """Every rank's text, in the order of the ranks."""
@@ -79,6 +93,21 @@ class Ranks:
         self._dist.all_gather(parts, torch.nn.functional.pad(mine, (0, longest - len(mine))))
         both = zip(parts, lengths, strict=True)
         return [bytes(part[: int(length.item())].tolist()).decode() for part, length in both]
+
+
+def _keep_gloo() -> None:
+    """Keeps the process group's connections and threads for as long as this process lives, whoever destroys the group.
+
+    A DistributedDataParallel that goes after its group, as at the end of a function, would else destroy them, and wait
+    for gloo's threads with the GIL held: for ever, where one of them waits for the GIL to let go of a tensor.
+    """
+    import torch
+    import torch.distributed as dist
+
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    if not any(each is backend for each in _backends):
+        _backends.append(backend)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend))  # not even the interpreter's teardown destroys it
 
 
 def save(folder: Path, **parts: Any) -> None:

@@ -147,7 +147,10 @@ class Supervisor:
             self.poll()
             return child.poll() is not None
 
-        until(gone, f"the end of {child.args!r}, came: {self.packets}")
+        end = time.monotonic() + DEADLINE_S
+        while not gone():
+            assert time.monotonic() < end, f"{child.pid} does not end: {child.args!r}, came: {self.packets}"
+            time.sleep(0.01)
         self.poll()
         return child.wait()
 

@@ -100,6 +100,32 @@ def test_two_ranks_fall_back_together(tmp_path: Path, origin: Preloaded) -> None
     assert same(tmp_path / "whole.pt", tmp_path / "again.pt")
 
 
+def test_a_model_may_go_after_its_group(tmp_path: Path, origin: Preloaded) -> None:
+    """PyTorch alone never returns from `train` here: the model goes last, and waits with the GIL held for gloo's
+    threads, which want the GIL to let go of the tensors."""
+    script = tmp_path / "order.py"
+    script.write_text(
+        "import os, hpcdl.trainer as hpcdl\n"
+        "hpcdl.attach()\n"
+        "import torch, torch.distributed as dist, hpcdl.trainer.torch as suspendable\n"
+        "def train():\n"
+        "    dist.init_process_group('gloo')\n"
+        "    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))\n"
+        "    for step in suspendable.steps(2, model=model):\n"
+        "        model(torch.ones(1, 4)).sum().backward()\n"
+        "    for _ in range(100):\n"
+        "        dist.all_reduce(torch.ones(1), async_op=True)\n"
+        "    dist.destroy_process_group()\n"
+        "train()\n"
+        "os._exit(0)\n"  # with what is still under way
+    )
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    with supervisor(tmp_path / "run", tmp_path / "ckpt", origin=origin) as parent:
+        children = [parent.start([script], RANK=str(rank), **group) for rank in range(2)]
+        assert [parent.end(child) for child in children] == [0, 0]
+        assert len(parent.of("done")) == 2
+
+
 def test_suspend_leaves_no_loader_behind(tmp_path: Path, origin: Preloaded) -> None:
     script = tmp_path / "loads.py"
     script.write_text(
