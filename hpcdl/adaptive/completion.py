@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpcdl.adaptive import urgency
 from hpcdl.adaptive.choice import Choice, pick
 from hpcdl.adaptive.options import Candidate, Floats, Found
 from hpcdl.core.plan import View
@@ -94,8 +95,8 @@ def _weighed(view: View, found: Found, weigh: Callable[[View, Found, Floats], Fl
     due.sort(key=lambda candidate: (candidate.job.submitted_at, candidate.job.id))
     ready = np.array([candidate.ready_at for candidate in found.candidates])
     gated = (ready > view.now) & np.array([candidate.kept is None for candidate in found.candidates])
-    weights = np.where(gated, GATED, 1.0) * weigh(view, found, left_s)
-    choice = pick(found, worth(view, found, left_s, weights), [each.job.id for each in due if each.options])
+    weights = np.where(gated, GATED, 1.0) * weigh(view, found, left_s) * urgency.weights(found)
+    choice = pick(found, worth(view, found, left_s, weights), urgency.required(found, due))
     waits = np.array([choice.options[candidate.job.id] is None for candidate in found.candidates])
     wakes = np.concatenate([overdue[waits & (overdue > view.now)], ready[waits & gated]])
     why = {

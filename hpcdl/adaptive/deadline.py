@@ -30,6 +30,7 @@ from itertools import chain, pairwise
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.adaptive import urgency
 from hpcdl.adaptive.choice import Choice, pick
 from hpcdl.adaptive.completion import left_of, submits, values, worth
 from hpcdl.adaptive.due import Clock, late_words
@@ -258,7 +259,7 @@ def choose(view: View, found: Found) -> Choice:
     seen = outlook(view, found)
     accepted = {each.job.id: each for each in accept(seen.prospects, view.now, gpus)}
     rest = [each for each in found.candidates if each.job.id not in accepted]
-    first = [each.job.id for each in aged(rest, view.now, gpus)]
+    first = urgency.required(found, list(aged(rest, view.now, gpus)))
     choice = pick(_spared(view, found), _worths(view, found, seen, accepted), first)
     times = [at for at in _times(found, choice, accepted) if at > view.now + TOLERANCE_S]
     return replace(choice, why=_why(view, found, seen, choice, accepted), wake_at=min(times, default=None))
@@ -282,7 +283,7 @@ def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Pros
     for candidate, first in zip(listed, seen.starts, strict=False):
         if candidate.kept is not None and _starts(candidate.job, view.now):
             worth[first + candidate.options.index(candidate.kept)] += starting
-    flat = worth.tolist()
+    flat = (worth * urgency.weights(found)[seen.owner]).tolist()
     return [flat[first:end] for first, end in pairwise(seen.starts)]
 
 

@@ -7,6 +7,7 @@ from hpcdl.adaptive.beliefs import look_again_at
 from hpcdl.adaptive.choice import Choice
 from hpcdl.adaptive.fifo import in_order
 from hpcdl.adaptive.options import Candidate, Found, Option, candidates
+from hpcdl.adaptive.urgency import by_priority, differ
 from hpcdl.adaptive.words import kept_reason, reason, waits
 from hpcdl.core.model import Placement, Target
 from hpcdl.core.plan import JobView, Plan, View
@@ -34,7 +35,10 @@ class Adaptive:
         """See `Policy.decide`."""
         found = candidates(view)
         choose = OBJECTIVES.get(view.objective, completion.choose)
-        choice = in_order(view, found, choose) if self.fifo else choose(view, found)
+        if self.fifo:
+            choice = in_order(view, found, choose)
+        else:
+            choice = by_priority(view, found, choose) if differ(found) else choose(view, found)
         layout = _layout(view, found, choice)
         return _plan(view, found, choice, layout)
 

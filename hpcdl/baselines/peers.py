@@ -38,9 +38,9 @@ class Ordered(ABC):
         waiting = [job for job in view.jobs if not job.blocked and (job.placement is None or not job.leaving)]
         for job in waiting:
             _take_back(pool, job)
-        order = {job.id: (_must_stay(job), self.order(job, view)) for job in waiting}
+        order = {job.id: (not _must_stay(job), -job.priority, self.order(job, view)) for job in waiting}
         served: dict[int, Placement] = {}
-        for job in sorted(waiting, key=lambda job: (not order[job.id][0], order[job.id][1], job.submitted_at, job.id)):
+        for job in sorted(waiting, key=lambda job: (order[job.id], job.submitted_at, job.id)):
             placement = self._place(pool, job)
             if placement is not None:
                 served[job.id] = placement

@@ -63,7 +63,8 @@ class Genie:
                 queue.append(choose(job, options, view.now))
             else:
                 pool.refuse(job, impossible(pool, job) or NO_FIT)
-        queue.sort(key=lambda each: (each.allowance is None, each.allowance or 0.0))  # line 15; sorting is stable
+        # Line 15, within each priority; sorting is stable.
+        queue.sort(key=lambda each: (-each.job.priority, each.allowance is None, each.allowance or 0.0))
         launch = Launch(pool)
         for each in queue:
             option = each.option

@@ -72,7 +72,7 @@ class WeightedFair(Fifo):
 
 
 def _by(jobs: Sequence[JobView], times: Iterable[float | None]) -> list[JobView]:
-    pairs = sorted(zip(times, jobs, strict=True), key=lambda pair: (pair[0] is None, pair[0] or 0.0))
+    pairs = sorted(zip(times, jobs, strict=True), key=lambda pair: (-pair[1].priority, pair[0] is None, pair[0] or 0.0))
     return [job for _, job in pairs]
 
 

@@ -103,7 +103,7 @@ def case_of(
     return case
 
 
-_number = attrgetter("id")
+_number = attrgetter("order")
 
 
 def _sorted(

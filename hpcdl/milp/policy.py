@@ -58,7 +58,7 @@ def solved(case: Case, settings: Reallocation, beside: Beside | None = None, fir
         without_useless(case)
         horizon_s = horizon_of(case, horizon_s)
     ours = case.candidates[0].job if case.candidates else None
-    oldest = min((job for job in (ours, first) if job is not None), key=lambda job: job.id, default=None)
+    oldest = min((job for job in (ours, first) if job is not None), key=lambda job: job.order, default=None)
     if oldest is None:
         return Decided((), (), 0.0, True, 0.0, 0.0)
     due_at = overdue_at(case, oldest)

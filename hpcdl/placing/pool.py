@@ -44,7 +44,7 @@ class Pool:
             return [job for job in self.view.jobs if job.id not in self.reasons]
         others = [job for job in self.view.between if job.id not in self.reasons]
         waiting = self.view.waiting
-        return sorted([*others, *waiting], key=lambda job: job.id) if others else waiting
+        return sorted([*others, *waiting], key=lambda job: job.order) if others else waiting
 
     def lean_plan(self, waits: Callable[[JobView], str], kept: Callable[[Placement], str] | None = None) -> Plan:
         """The plan, in which jobs that nothing was said about keep what they hold, or wait for the reason `waits`.
