@@ -139,7 +139,7 @@ def table_lines(
 ) -> list[str]:
     """The lines of a table, whole or in `width` columns of a terminal."""
     texts = [_column_texts(column, rows) for column in columns]
-    widths = [max(_width(column.title), _widest(cells)) for column, cells in zip(columns, texts, strict=True)]
+    widths = [max(width_of(column.title), _widest(cells)) for column, cells in zip(columns, texts, strict=True)]
     if width is not None:
         _shrink(columns, widths, width)
     padded = [_padded(*each, colour=colour) for each in zip(columns, texts, widths, strict=True)]
@@ -155,7 +155,7 @@ def _column_texts(column: Column, rows: Sequence[Row]) -> list[str]:
 
 
 def _widest(cells: Sequence[str]) -> int:
-    return max(map(len if "".join(cells).isascii() else _width, cells), default=0)
+    return max(map(len if "".join(cells).isascii() else width_of, cells), default=0)
 
 
 def _padded(column: Column, cells: Sequence[str], width: int, *, colour: bool) -> list[str]:
@@ -189,9 +189,9 @@ def _shrink(columns: Sequence[Column], widths: list[int], room: int) -> None:
     over = sum(widths) + len(_GAP) * (len(widths) - 1) - room
     for index in reversed(range(len(columns))):
         if over > 0 and columns[index].shrinks:
-            cut = min(over, max(0, widths[index] - max(_LEAST, len(columns[index].title))))
-            widths[index] -= cut
-            over -= cut
+            less = min(over, max(0, widths[index] - max(_LEAST, len(columns[index].title))))
+            widths[index] -= less
+            over -= less
 
 
 def _line(columns: Sequence[Column], widths: Sequence[int], texts: Sequence[str]) -> str:
@@ -200,22 +200,24 @@ def _line(columns: Sequence[Column], widths: Sequence[int], texts: Sequence[str]
 
 
 def _cell(column: Column, width: int, text: str, *, colour: bool) -> str:
-    shown = _cut(text, width)
-    space = " " * (width - _width(shown))
+    shown = cut(text, width)
+    space = " " * (width - width_of(shown))
     code = _COLOURS.get(text) if colour and column.coloured else None
     painted = f"\x1b[{code}m{shown}\x1b[0m" if code else shown
     return space + painted if column.right else painted + space
 
 
-def _cut(text: str, width: int) -> str:
-    if _width(text) <= width:
+def cut(text: str, width: int) -> str:
+    """The text in so many columns of a terminal, with `…` at the end where something is missing."""
+    if width_of(text) <= width:
         return text
-    while text and _width(text) > width - 1:
+    while text and width_of(text) > width - 1:
         text = text[:-1]
     return text + "…"
 
 
-def _width(text: str) -> int:
+def width_of(text: str) -> int:
+    """How many columns of a terminal it takes."""
     if text.isascii():
         return len(text)
     import unicodedata

@@ -1,0 +1,133 @@
+"""`hpcdl top` on a terminal: keys, sizes, a daemon that goes, and what is left of the terminal afterwards."""
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.cli.conftest import Run
+from tests.cli.fake import FakeDaemon
+from tests.cli.test_process import SOON_S, argv, environment
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, fake: FakeDaemon, *words: str, **more: str) -> None:
+        self.ours, self.its = pty.openpty()
+        self.resize(80, 24)
+        self.before = termios.tcgetattr(self.its)
+        self.process = subprocess.Popen(
+            argv("top", *words),
+            env=environment(fake.home, TERM="xterm", **more),
+            stdin=self.its,
+            stdout=self.its,
+            stderr=self.its,
+            start_new_session=True,
+        )
+        self.text = b""
+
+    def resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self.its, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def press(self, keys: bytes) -> None:
+        self.text = b""
+        os.write(self.ours, keys)
+
+    def until(self, *wanted: bytes) -> None:
+        end = time.monotonic() + SOON_S
+        while not all(each in self.text for each in wanted):
+            assert time.monotonic() < end, self.text
+            if select.select([self.ours], [], [], 0.5)[0]:
+                self.text += os.read(self.ours, 65536)
+
+
+@contextmanager
+def terminal(fake: FakeDaemon, *words: str, **more: str) -> Iterator[Terminal]:
+    found = Terminal(fake, *words, **more)
+    try:
+        yield found
+    finally:
+        if found.process.poll() is None:
+            found.process.kill()
+        found.process.wait(SOON_S)
+        os.close(found.ours)
+        os.close(found.its)
+
+
+def test_keys_on_a_terminal(jobs: FakeDaemon) -> None:
+    with terminal(jobs, "--every", "0.2") as top:
+        top.until(b"\x1b[?1049h", b"resnet", b"\x1b[32mRUNNING\x1b[0m", b"q quit", b"[id]")
+        top.press(b"s")
+        top.until(b"[state]")
+        top.press(b"r")
+        top.until(b"[state reversed]")
+        top.press(b"jj")
+        top.until(b"\x1b[7m")
+        top.press(b"\r")
+        top.until(b"job 1 holds n1:0")
+        top.press(b"\r")
+        top.until(b"ID  NAME")
+        top.press(b" ")
+        top.until(b"paused")
+        jobs.world.jobs[1]["state"] = "SUSPENDING"
+        top.press(b" ")
+        top.until(b"SUSPENDING")
+        top.press(b"q")
+        top.until(b"\x1b[?1049l")
+        assert top.process.wait(SOON_S) == 0
+        assert termios.tcgetattr(top.its) == top.before
+
+
+def test_another_size_and_no_colour(jobs: FakeDaemon) -> None:
+    with terminal(jobs, "--every", "600", NO_COLOR="1") as top:
+        top.until(b"q quit")
+        assert b"\x1b[32m" not in top.text
+        top.text = b""
+        top.resize(40, 12)
+        os.kill(top.process.pid, signal.SIGWINCH)
+        top.until(b"\x1b[H", b"\x1b[J")
+        drawn = top.text.split(b"\x1b[H")[-1].split(b"\x1b[J")[0].split(b"\r\n")
+        assert len(drawn) == 12
+        assert all(len(line.replace(b"\x1b[K", b"").decode()) <= 40 for line in drawn)
+        top.process.send_signal(signal.SIGTERM)
+        top.until(b"\x1b[?1049l")
+        assert top.process.wait(SOON_S) == 128 + signal.SIGTERM
+        assert termios.tcgetattr(top.its) == top.before
+
+
+def test_a_daemon_that_goes_is_told_and_waited_for(jobs: FakeDaemon) -> None:
+    with terminal(jobs, "--every", "0.2") as top:
+        top.until(b"resnet")
+        top.text = b""
+        jobs.kill()
+        top.until(b"looking again")
+        jobs.world.jobs[1]["name"] = "after"
+        jobs.start()
+        top.until(b"after", b"q quit")
+        top.process.send_signal(signal.SIGINT)
+        top.until(b"\x1b[?1049l")
+        assert top.process.wait(SOON_S) == 130
+
+
+def test_without_a_terminal_it_is_a_snapshot(jobs: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("top")
+    assert done.code == 0
+    assert "\x1b" not in done.out
+    assert "hpcdl on h (pid 4711)" in done.out
+    assert "resnet" in done.out
+    assert done.out == hpcdl("top", "--once").out
+    assert hpcdl("top", "--quiet").out.split() == ["1", "2"]
+    value = hpcdl("top", "--json").value
+    assert [each["id"] for each in value["jobs"]] == [1, 2]
+    assert value["status"]["daemon"]["pid"] == 4711
+    assert value["nodes"][0]["name"] == "n1"
+    jobs.kill()
+    assert hpcdl("top").err.startswith("hpcdl: no daemon is running")

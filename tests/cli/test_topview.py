@@ -1,0 +1,128 @@
+"""What `hpcdl top` draws, from values alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hpcdl.cli.output import width_of
+from hpcdl.cli.top import keys, why_lines
+from hpcdl.cli.topview import KEYS, Answers, View, draw
+from tests.cli.fake import row
+
+STATUS = {
+    "daemon": {"pid": 7, "host": "n1", "since_s": 61.0, "policy": "adaptive", "objective": "jct", "stopping": False},
+    "jobs": {"RUNNING": 2, "QUEUED": 1},
+}
+
+
+def gpu(index: int, **changes: Any) -> dict[str, Any]:
+    base = {"index": index, "state": "ok", "holder": None, "util": 0.0, "used_mib": 0, "memory_mib": 16384,
+            "power_w": 40.0}  # fmt: skip
+    return base | changes
+
+
+def nodes(number: int = 1) -> list[dict[str, Any]]:
+    held = gpu(0, holder={"job": 1, "incarnation": 2}, util=50.0, used_mib=8192, power_w=200.0)
+    return [{"name": f"n{n}", "connected": True, "gpus": [held, gpu(1)]} for n in range(1, number + 1)]
+
+
+JOBS = [
+    row(1, name="b", state="RUNNING", gpus=1, step=50, total=100, saved_step=40, eta_s=60.0),
+    row(2, name="a", state="RUNNING", gpus=1, step=7),
+    row(3, name="wait", reason="needs 4 GPUs, 1 free"),
+]
+VIEW = View(Answers(STATUS, nodes(), JOBS))
+
+
+def text(view: View, width: int = 80, height: int | None = 24) -> list[str]:
+    return [line for line, _ in draw(view, width, height)]
+
+
+def test_the_whole_of_it() -> None:
+    assert text(VIEW)[:11] == [
+        "hpcdl on n1 (pid 7), up 1 min 01 s  adaptive for jct",
+        "GPUs  1 held, 1 free of 2; util 25 %; 240 W",
+        "jobs  1 QUEUED, 2 RUNNING",
+        "saved  1 of 2 running jobs; 17 steps not saved yet",
+        "n1:0 #####.....  50%  8.0/16G 1.2       n1:1 ..........   0%  0.0/16G -",
+        "",
+        "ID  NAME  STATE    GPUS  DONE         ETA  REASON",
+        " 1  b     RUNNING   1/1  50 %  1 min 00 s  needs 1 GPU, 0 free",
+        " 2  a     RUNNING   1/1     -           -  needs 1 GPU, 0 free",
+        " 3  wait  QUEUED    0/1     -           -  needs 4 GPUs, 1 free",
+        "",
+    ]
+    assert text(VIEW)[-1] == f"[id]  {KEYS}"
+
+
+@pytest.mark.parametrize("width", [20, 37, 80, 200])
+@pytest.mark.parametrize("height", [5, 10, 24, 60])
+@pytest.mark.parametrize("many", [1, 40])
+def test_it_fits_every_terminal(width: int, height: int, many: int) -> None:
+    jobs = [row(n, name="名前\x1b[31m" * 9, reason="r" * 300) for n in range(1, 200)]
+    for view in (View(Answers(STATUS, nodes(many), jobs), chosen=120), View(Answers()), replace(VIEW, note="away")):
+        lines = text(view, width, height)
+        assert len(lines) == height
+        assert all(width_of(line) <= width for line in lines)
+        assert not any("\x1b" in line for line in lines)
+
+
+def test_who_is_chosen_is_in_sight() -> None:
+    jobs = [row(n) for n in range(1, 200)]
+    for chosen in (1, 100, 199):
+        view = View(Answers(STATUS, nodes(), jobs), chosen=chosen)
+        (line,) = [line for line, style in draw(view, 80, 24) if style == "chosen"]
+        assert line.split()[0] == str(chosen)
+
+
+def test_order_and_selection() -> None:
+    assert [each["id"] for each in replace(VIEW, sort="name").jobs()] == [2, 1, 3]
+    assert [each["id"] for each in replace(VIEW, sort="name", reverse=True).jobs()] == [3, 1, 2]
+    assert VIEW.near(1) == 1, "nobody was chosen"
+    by_name = replace(VIEW, sort="name", chosen=1)
+    assert (by_name.near(1), by_name.near(-1), by_name.near(9)) == (3, 2, 3)
+    assert View(Answers()).near(1) is None
+
+
+def test_gpus_that_cannot_be_used_and_those_without_room() -> None:
+    bad = [{"name": "n1", "gpus": [gpu(0, state="lost"), gpu(1, avoided_until=9.0), gpu(2, util=None)]}]
+    lines = text(View(Answers(STATUS, bad, ())), 40)
+    assert lines[1].startswith("GPUs  0 held, 1 free of 3, 2 not usable")
+    assert "!lost!" in lines[4]
+    assert "avoided" in lines[5]
+    assert "??????????" in lines[6]
+    crowded = text(View(Answers(STATUS, nodes(100), JOBS)))
+    assert any(line.startswith("… ") and line.endswith(" more GPUs: hpcdl ls gpus") for line in crowded)
+    assert any(line.startswith(" 3  wait") for line in crowded)
+
+
+def test_a_snapshot_has_everything_and_no_keys() -> None:
+    jobs = [row(n) for n in range(1, 200)]
+    lines = text(View(Answers(STATUS, nodes(100), jobs)), 80, None)
+    assert len(lines) == 4 + 100 + 1 + 200
+    assert not any("quit" in line for line in lines)
+    assert text(View(Answers(STATUS, (), ())), 80, None)[-1] == "no unfinished jobs: hpcdl submit -- COMMAND"
+
+
+def test_why_in_place_of_the_table_and_trouble_in_place_of_the_keys() -> None:
+    answer = {
+        "job": 3,
+        "state": "QUEUED",
+        "reason": "needs 4 GPUs",
+        "details": ["x" * 100],
+        "forecast": {"text": "late"},
+    }
+    view = replace(VIEW, why=why_lines(answer), paused=True, note="")
+    lines = text(view)
+    assert "job 3  QUEUED: needs 4 GPUs" in lines
+    assert "late" in lines
+    assert not any(line.startswith("ID  NAME") for line in lines)
+    assert lines[-1].startswith("[id, paused]")
+    assert text(replace(VIEW, note="no daemon is running"))[-1] == "no daemon is running"
+
+
+def test_keys() -> None:
+    assert keys(b"jq") == ["j", "q"]
+    assert keys(b"\x1b[A\x1bOBs") == ["up", "down", "s"]
+    assert keys(b"\x1b[15~q") == [], "a key that means nothing here"
