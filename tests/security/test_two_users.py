@@ -1,0 +1,121 @@
+"""Two users on one machine, each with a daemon of a real uid of their own; root and a group look at them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdl.wire.access import read_access, write_access
+from tests.security.stranger import OTHER_UID, UID, as_uid, attempt, python_for_others
+from tests.security.test_looking import Hostile
+from tests.system.cluster import Cluster
+
+GROUP = 7007
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def _python(as_root: None) -> tuple[str, dict[str, str]]:
+    found = python_for_others()
+    if found is None:
+        pytest.skip("no Python that another uid can run has hpcdl's requirements")
+    return found
+
+
+@pytest.fixture
+def user(_python: tuple[str, dict[str, str]], reachable: Path) -> Iterator[Call]:
+    """Runs a command as a uid with a home folder of its own; daemons are stopped after the test."""
+    python, path = _python
+    shared = reachable / "shm"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    started = set[int]()
+
+    def run(uid: int, *argv: str, code: int = 0, **environment: str) -> Any:
+        home = reachable / str(uid)
+        home.mkdir(exist_ok=True)
+        os.chown(home, uid, uid)
+        plain = {"PATH": "/usr/bin:/bin", "HOME": str(home), "HPCDL_VIEWERS_FOLDER": str(shared), **path}
+        done = subprocess.run(
+            [python, "-m", "hpcdl", *argv],
+            user=uid,
+            group=uid,
+            extra_groups=[GROUP] if uid != 0 else [],
+            env=plain | environment,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == code, f"{argv}: {done.returncode} {done.stdout} {done.stderr}"
+        if argv[:2] == ("daemon", "start") and code == 0:
+            started.add(uid)
+        return json.loads(done.stdout) if "--json" in argv else done.stderr + done.stdout
+
+    yield run
+    for uid in started:
+        run(uid, "daemon", "stop", "--now")
+    assert list(shared.iterdir()) == [], "nothing is left for viewers"
+
+
+def test_root_and_a_group_look_at_each_others_daemons(user: Call, reachable: Path) -> None:
+    user(UID, "daemon", "start", "--emulate-gpus", "2")
+    user(OTHER_UID, "daemon", "start", "--emulate-gpus", "1")
+    secret = "correct-horse"
+    user(UID, "submit", "--gpus", "1", "--env", f"PASSPHRASE={secret}", "--", "sleep", "3600")
+    told = user(0, "ls", "--all-users", "--json")
+    assert told["problems"] == []
+    assert [(row["uid"], row["gpus"], sum(row["states"].values())) for row in told["daemons"]] == [
+        (UID, 2, 1),
+        (OTHER_UID, 1, 0),
+    ]
+    assert [row["home"] for row in told["daemons"]] == [f"{reachable}/{uid}/.hpcdl" for uid in (UID, OTHER_UID)]
+    assert secret not in json.dumps(told)
+    assert "3600" not in json.dumps([row["jobs"] for row in told["daemons"]])
+    by_home = user(0, "ls", "--all-users", "--json", "--homes", str(reachable))
+    assert [row["uid"] for row in by_home["daemons"]] == [UID, OTHER_UID]
+    assert [row["uid"] for row in user(UID, "ls", "--all-users", "--json")["daemons"]] == [UID], "its own, and no other"
+    assert user(UID, "ls", "--all-users", "--json", "--homes", str(reachable))["daemons"][0]["uid"] == UID
+    checks = {check["name"]: check["state"] for check in user(UID, "doctor", "--security", "--json")["checks"]}
+    assert {name for name, state in checks.items() if state == "FAIL"} == set()
+    victim = reachable / str(UID) / ".hpcdl" / "access.json"
+    assert as_uid(OTHER_UID, lambda: attempt(victim.read_bytes)) == "PermissionError"
+
+
+def test_a_group_that_there_is_not_is_refused_at_the_start(user: Call) -> None:
+    said = user(UID, "daemon", "start", "--emulate-gpus", "1", code=1, HPCDL_VIEWERS_GROUP="no-such-group-here")
+    assert "viewers_group: there is no group 'no-such-group-here' here" in said
+    said = user(OTHER_UID, "daemon", "start", "--emulate-gpus", "1", code=1, HPCDL_VIEWERS_GROUP="root")
+    assert "viewers_group: you are not in the group 'root'" in said
+
+
+def test_an_agent_that_is_led_to_an_impostor_says_nothing(victim: Cluster, reachable: Path) -> None:
+    """Its access file is right but for the port, where another listens: it has no key, and is not obeyed."""
+    access = read_access(victim.home)
+    impostor = Hostile(lambda peer: None, None)
+    home = reachable / "home"
+    log = home / "run" / "n7" / "agent.log"
+    write_access(home, replace(access, port=impostor.port))
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "hpcdl.agent", "--home", str(home), "--node", "n7", "--emulate-gpus", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        victim.until(lambda: len(impostor.heard) > 0)
+        victim.until(lambda: log.exists() and "no daemon: ConnectionResetError" in log.read_text())
+        assert access.token.encode() not in impostor.heard
+        assert agent.poll() is None
+    finally:
+        agent.terminate()
+        said, _ = agent.communicate(timeout=60)
+        impostor.close()
+    assert b"Traceback" not in said
+    assert access.token not in log.read_text()
