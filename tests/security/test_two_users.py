@@ -1,5 +1,6 @@
 """Two users on one machine, each with a daemon of a real uid of their own; root and a group look at them."""
 
+import grp
 import json
 import os
 import subprocess
@@ -11,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from hpcdl.config import ConfigError
+from hpcdl.daemon.viewers import group_id
 from hpcdl.wire.access import read_access, write_access
 from tests.security.stranger import OTHER_UID, UID, as_uid, attempt, python_for_others
 from tests.security.test_looking import Hostile
 from tests.system.cluster import Cluster
-
-GROUP = 7007
 
 Call = Callable[..., Any]
 
@@ -38,7 +39,7 @@ def user(_python: tuple[str, dict[str, str]], reachable: Path) -> Iterator[Call]
     shared.chmod(0o1777)
     started = set[int]()
 
-    def run(uid: int, *argv: str, code: int = 0, **environment: str) -> Any:
+    def run(uid: int, *argv: str, groups: tuple[int, ...] = (), **environment: str) -> Any:
         home = reachable / str(uid)
         home.mkdir(exist_ok=True)
         os.chown(home, uid, uid)
@@ -47,15 +48,15 @@ def user(_python: tuple[str, dict[str, str]], reachable: Path) -> Iterator[Call]
             [python, "-m", "hpcdl", *argv],
             user=uid,
             group=uid,
-            extra_groups=[GROUP] if uid != 0 else [],
+            extra_groups=groups,
             env=plain | environment,
             cwd="/",
             capture_output=True,
             text=True,
             timeout=300,
         )
-        assert done.returncode == code, f"{argv}: {done.returncode} {done.stdout} {done.stderr}"
-        if argv[:2] == ("daemon", "start") and code == 0:
+        assert done.returncode == 0, f"{argv}: {done.returncode} {done.stdout} {done.stderr}"
+        if argv[:2] == ("daemon", "start"):
             started.add(uid)
         return json.loads(done.stdout) if "--json" in argv else done.stderr + done.stdout
 
@@ -65,35 +66,40 @@ def user(_python: tuple[str, dict[str, str]], reachable: Path) -> Iterator[Call]
     assert list(shared.iterdir()) == [], "nothing is left for viewers"
 
 
-def test_root_and_a_group_look_at_each_others_daemons(user: Call, reachable: Path) -> None:
-    user(UID, "daemon", "start", "--emulate-gpus", "2")
-    user(OTHER_UID, "daemon", "start", "--emulate-gpus", "1")
-    secret = "correct-horse"
-    user(UID, "submit", "--gpus", "1", "--env", f"PASSPHRASE={secret}", "--", "sleep", "3600")
+def test_root_and_a_group_look_at_anothers_daemon(user: Call, reachable: Path) -> None:
+    group = next(entry for entry in grp.getgrall() if entry.gr_gid not in (0, UID, OTHER_UID))
+    user(UID, "daemon", "start", "--emulate-gpus", "2", groups=(group.gr_gid,), HPCDL_VIEWERS_GROUP=group.gr_name)
+    user(UID, "submit", "--gpus", "1", "--env", "PASSPHRASE=correct-horse", "--", "sleep", "3600")
     told = user(0, "ls", "--all-users", "--json")
-    assert told["problems"] == []
-    assert [(row["uid"], row["gpus"], sum(row["states"].values())) for row in told["daemons"]] == [
-        (UID, 2, 1),
-        (OTHER_UID, 1, 0),
-    ]
-    assert [row["home"] for row in told["daemons"]] == [f"{reachable}/{uid}/.hpcdl" for uid in (UID, OTHER_UID)]
-    assert secret not in json.dumps(told)
-    assert "3600" not in json.dumps([row["jobs"] for row in told["daemons"]])
+    (daemon,) = told["daemons"]
+    assert (told["problems"], daemon["uid"], daemon["gpus"]) == ([], UID, 2)
+    assert (daemon["home"], sum(daemon["states"].values())) == (f"{reachable}/{UID}/.hpcdl", 1)
+    for secret in ("correct-horse", "PASSPHRASE", "3600"):
+        assert secret not in json.dumps(daemon["jobs"])
     by_home = user(0, "ls", "--all-users", "--json", "--homes", str(reachable))
-    assert [row["uid"] for row in by_home["daemons"]] == [UID, OTHER_UID]
-    assert [row["uid"] for row in user(UID, "ls", "--all-users", "--json")["daemons"]] == [UID], "its own, and no other"
-    assert user(UID, "ls", "--all-users", "--json", "--homes", str(reachable))["daemons"][0]["uid"] == UID
+    assert [row["uid"] for row in by_home["daemons"]] == [UID]
+    assert user(OTHER_UID, "ls", "--all-users", "--json") == {"schema": 1, "daemons": [], "problems": []}
+    of_group = user(OTHER_UID, "ls", "--all-users", "--json", groups=(group.gr_gid,))
+    assert [row["uid"] for row in of_group["daemons"]] == [UID]
     checks = {check["name"]: check["state"] for check in user(UID, "doctor", "--security", "--json")["checks"]}
     assert {name for name, state in checks.items() if state == "FAIL"} == set()
     victim = reachable / str(UID) / ".hpcdl" / "access.json"
     assert as_uid(OTHER_UID, lambda: attempt(victim.read_bytes)) == "PermissionError"
 
 
-def test_a_group_that_there_is_not_is_refused_at_the_start(user: Call) -> None:
-    said = user(UID, "daemon", "start", "--emulate-gpus", "1", code=1, HPCDL_VIEWERS_GROUP="no-such-group-here")
-    assert "viewers_group: there is no group 'no-such-group-here' here" in said
-    said = user(OTHER_UID, "daemon", "start", "--emulate-gpus", "1", code=1, HPCDL_VIEWERS_GROUP="root")
-    assert "viewers_group: you are not in the group 'root'" in said
+def test_a_group_that_cannot_be_is_refused_at_the_start(as_root: None) -> None:
+    assert group_id(None, "default") is None
+    with pytest.raises(ConfigError, match="flag: viewers_group: there is no group 'no-such-group'"):
+        group_id("no-such-group", "flag")
+
+    def of_root() -> str:
+        try:
+            return str(group_id("root", "flag"))
+        except ConfigError as error:
+            return str(error)
+
+    assert "you are not in the group 'root'" in as_uid(UID, of_root)
+    assert as_uid(UID, of_root, groups=(0,)) == "0"
 
 
 def test_an_agent_that_is_led_to_an_impostor_says_nothing(victim: Cluster, reachable: Path) -> None:
