@@ -7,7 +7,7 @@ import signal
 from typing import Protocol
 
 from hpcdl.agent import processes
-from hpcdl.agent.escalation import END, KILL_INTERVAL_S, LEAVE, Action, Ending, Seen
+from hpcdl.agent.escalation import DONE, END, KILL_INTERVAL_S, LEAVE, Action, Ending, Seen
 from hpcdl.agent.processes import Process
 from hpcdl.agent.ranks import Rank, Trainer, send_all
 from hpcdl.agent.startfile import TORCHRUN, Start
@@ -84,7 +84,7 @@ class Closing:
             return
         if ended_by == LEAVE:
             self._record("leaving", grace_s=grace_s)
-        elif ended_by != END:
+        elif ended_by not in (END, DONE):
             self._record("suspending", by=by, grace_s=grace_s)
         self._next_look = now
         self._next_stopped_look = now
@@ -92,7 +92,7 @@ class Closing:
 
     def greet(self, rank: Rank, now: float) -> None:
         """A rank attached while the trainer is to suspend or leave: it has not been asked."""
-        if self._ending is None or self._ending.ended_by == END:
+        if self._ending is None or self._ending.ended_by in (END, DONE):
             return
         self._next_look = now
         if not self._ending.asked and not self._ending.terminated:

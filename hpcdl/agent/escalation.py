@@ -9,6 +9,7 @@ ASK_AGAIN_AFTER = 1 / 3  # of the grace
 TERMINATE_AFTER = 0.8
 KILL_INTERVAL_S = 0.5
 SUSPEND, END, ABSENCE, LEAVE = "suspend", "end", "absence", "leave"  # what `exit` says in `ended_by`
+DONE = "done"  # it said that it is, and stands still: not asked for by anybody, so `exit` does not say it
 
 
 class Action(Enum):
@@ -39,7 +40,7 @@ class Ending:
         self.ended_by = ended_by
         self._began = began
         self._grace_s = grace_s
-        self._askable = askable and ended_by != END
+        self._askable = askable and ended_by not in (END, DONE)
         self._asked_again = False
         self.asked = False
         self.terminated = False

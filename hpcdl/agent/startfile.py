@@ -33,8 +33,9 @@ class BadStart(ValueError):
 @dataclass(frozen=True, slots=True)
 class Start:
     """`env`: the trainer's complete environment without GPUs; `gpu_env`: the rest, None for a warm start. Times in
-    seconds; an absence or stopped time of None is unlimited. `rescale`: how its ranks go to another membership.
-    `request`: the number of the request that it is the answer to, 0 where that is not known. `batch`: in a batch job,
+    seconds; an absence or stopped time of None is unlimited; `linger_s`: for who said that it is done and stands still.
+    `rescale`: how its ranks go to another membership. `request`: the number of the request that it is the answer to, 0
+    where that is not known. `batch`: in a batch job,
     whose signals come to every process of it: what to do about a SIGTERM is the agent's to say while there is one."""
 
     tag: str
@@ -55,6 +56,7 @@ class Start:
     checkpoint_dir: str | None = None
     agent_absence_s: float | None = 120.0
     stopped_s: float | None = 10.0
+    linger_s: float = 1800.0
     cgroup: str | None = None
     log_limit_bytes: int = LOG_LIMIT_BYTES
     rescale: str = RESCALES[0]
@@ -166,6 +168,7 @@ _KINDS: Mapping[str, Any] = {
     "checkpoint_dir": _or_none(_text),
     "agent_absence_s": _or_none(_seconds),
     "stopped_s": _or_none(_seconds),
+    "linger_s": _seconds,
     "cgroup": _or_none(_text),
     "log_limit_bytes": _whole,
     "rescale": _text,

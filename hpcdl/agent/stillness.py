@@ -22,10 +22,12 @@ def clock() -> float:
 
 
 class Stillness:
-    """Of one part, from its start, or from when an agent found it. `log`: where its output goes, "" if not known."""
+    """Of one part, from its start, or from when an agent found it. `log`: where its output goes, "" if not known;
+    `sleeps`: the share of a CPU below which it does nothing."""
 
-    def __init__(self, log: str, now: float) -> None:
+    def __init__(self, log: str, now: float, sleeps: float = SLEEPS) -> None:
         self._log = log
+        self._sleeps = sleeps
         self._started = self._moved = self._busy = self._looked = now
         self._shows_steps = False
         self._step: int | None = None
@@ -57,7 +59,7 @@ class Stillness:
             return
         used, size, span_s = cpu_s(supervisor), self._size(), now - self._looked
         known, seen = self._cpu_s, self._bytes
-        busy = known is None or used < known or used - known > SLEEPS * span_s
+        busy = known is None or used < known or used - known > self._sleeps * span_s
         if busy or size != seen:
             self._busy = now
         self._cpu_s, self._bytes, self._looked = used, size, now

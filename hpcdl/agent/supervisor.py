@@ -18,7 +18,8 @@ from hpcdl.agent.clients import RETRY_S, Clients, Refusal
 from hpcdl.agent.clock import Clock
 from hpcdl.agent.closing import Closing, describe
 from hpcdl.agent.drill import Drill
-from hpcdl.agent.escalation import ABSENCE, END, LEAVE, SUSPEND
+from hpcdl.agent.escalation import ABSENCE, DONE, END, LEAVE, SUSPEND
+from hpcdl.agent.lingering import Lingering
 from hpcdl.agent.memberships import Memberships
 from hpcdl.agent.output import Log, Output, ProgressReader, last_line, printable
 from hpcdl.agent.packets import Attach, Progress
@@ -69,7 +70,7 @@ class Supervisor:
         self._ended_by: str | None = None
         self._exited_at: float | None = None  # when `exit` was recorded
         self._step: int | None = None
-        self._done = False
+        self._lingering = Lingering(start.log, start.linger_s)
         self._save_failed = False
         self._save_errno: int | None = None
         self._errors = 0
@@ -134,7 +135,10 @@ class Supervisor:
             self._closing.request(SUSPEND, "agent", self._start.grace_s, now)
         if absent is not None and limit is not None and now - absent >= limit and self._closing.ended_by is None:
             self._closing.request(ABSENCE, "absence", self._start.grace_s, now)
-        self._memberships.look(now, self._step, self._done or self._closing.ended_by is not None)
+        self._memberships.look(now, self._step, self._lingering.done or self._closing.ended_by is not None)
+        if self._closing.ended_by is None and self._lingering.over(os.getpid(), now):
+            self._note(f"done, and still for {self._start.linger_s:g} s without an end: the trainer is ended")
+            self._closing.request(DONE, "", self._start.grace_s, now)
         self._closing.escalate(now)
         self._closing.watch_stopped(now)
 
@@ -304,7 +308,7 @@ class Supervisor:
                 self._save_failed, self._save_errno = True, packet.errno
                 self._record("save_failed", step=packet.step, errno=packet.errno, why=packet.why)
             case packets.Done():
-                self._done = True
+                self._lingering.said_done(self._clock.now())
                 self._reached(packet.step)
 
     def _on_saved(self, rank: Rank, packet: packets.Saved) -> None:
@@ -337,6 +341,8 @@ class Supervisor:
         stale, detail, oom = code == STALE and self._trainer.attached, "", False
         if self._failure is not None:
             (code, stale, detail), name, self._ended_by = self._failure, None, None
+        elif self._ended_by == DONE:
+            code, name, self._ended_by, detail = 0, None, None, "ended by its supervisor: it was done, and stood still"
         elif code != 0:
             killed = name == signal.SIGKILL.name or code == SHELL_KILLED
             oom, detail = self._memory(self._output.tail, killed)
@@ -352,7 +358,7 @@ class Supervisor:
             drill=self._drill.killed and code != 0,
             save_failed=self._save_failed,
             save_errno=self._save_errno,
-            done=self._done,
+            done=self._lingering.done,
             detail=printable(detail),
             step=self._step,
         )

@@ -272,6 +272,23 @@ def test_without_an_agent_it_is_suspended(agent: Agent) -> None:
     assert agent.of("saved", final=True)
 
 
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_trainer_that_is_done_and_never_ends(agent: Agent, deaf: bool) -> None:
+    prepare = "signal.signal(15, lambda n, f: None)\n" if deaf else ""
+    agent.start(
+        ATTACH + prepare + "say('ready', step=0)\nsaved(3)\nsay('done', step=3)\nwhile True: time.sleep(0.2)",
+        linger_s=0.4,
+        grace_s=0.5 if deaf else 60.0,
+    )
+    record = agent.exit()
+    assert (record["code"], record["signal"], record["ended_by"]) == (0, None, None)  # training is complete, after all
+    assert (record["done"], record["step"]) == (True, 3)
+    assert "still" in record["detail"]
+    assert signals(agent)[-1] == ("SIGKILL" if deaf else "SIGTERM")
+    assert agent.of("note", text="done, and still for 0.4 s without an end: the trainer is ended")
+    assert agent.of("suspending") == []
+
+
 def test_sigterm_to_the_supervisor_suspends(agent: Agent) -> None:
     agent.start(SUSPENDABLE)
     agent.wait("ready")
