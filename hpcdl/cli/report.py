@@ -112,10 +112,11 @@ def _story(ctx: click.Context) -> "tuple[Story, float]":
     try:
         client.get("/v1/config")
     except DaemonAway:
-        from hpcdl.ledger.offline import offline
+        from hpcdl.cli.ledger import leased_ledger
+        from hpcdl.ledger.offline import Reader
 
         home: Path = ctx.find_root().obj
-        with offline(home, Clock(0.0).now()) as reader:
+        with leased_ledger(home) as path, Reader(path) as reader:
             story = story_of(_told(reader.records(), tell))
         return story, story.watch.last_at
     story = story_of_rows(_rows(client, tell))

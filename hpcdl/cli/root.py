@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "allocate": ("hpcdl.cli.allocate", "allocate", "Give nodes to elastic trainers, optimally."),
     "replay": ("hpcdl.cli.replay", "replay", "Replay a trace of idle nodes with elastic trainers."),
     "allocation": ("hpcdl.cli.allocation", "allocation", "Run in a batch job: daemon and agents."),
+    "completion": ("hpcdl.cli.completion", "completion", "Print what makes your shell complete commands and jobs."),
     "doctor": ("hpcdl.cli.doctor", "doctor", "Check what hpcdl needs here, and what the batch system can do."),
     "demo": ("hpcdl.cli.agent", "demo", "Run a paper's job set under two policies and compare them."),
 }
@@ -71,6 +72,9 @@ _MEANT = {
     "tail": "logs -f",
 }
 """What people try first, and what it is called here."""
+
+COMPLETE = "_HPCDL_COMPLETE"
+"""The variable by which a shell asks for what may come next; click answers where it is set."""
 
 USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -101,6 +105,14 @@ class LazyGroup(click.Group):
             hint = f": did you mean {' or '.join(f'hpcdl {each}' for each in near)}?" if near else ""
             raise click.UsageError(f"No such command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=line) for name, (_, _, line) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -149,7 +161,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # names that are not UTF-8 must not end us
     try:
-        code = cli.main(args=None if argv is None else list(argv), prog_name="hpcdl", standalone_mode=False)
+        code = cli.main(
+            args=None if argv is None else list(argv), prog_name="hpcdl", complete_var=COMPLETE, standalone_mode=False
+        )
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)

@@ -1,6 +1,6 @@
 """What the daemon makes of what jobs show: profiles where they have none, and how long jobs will be."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hpcdl.core.model import World
 from hpcdl.core.plan import Profiles
@@ -38,7 +38,7 @@ class Learnt:
 
         return predict_steps(points, target)
 
-    def profiles(self, by_name: dict[str, Profile]) -> Profiles:
+    def profiles(self, by_name: Mapping[str, Profile]) -> Profiles:
         """Those profiles, and the hooks."""
         return Profiles(by_name, self.learn, self.foresee)
 

@@ -32,6 +32,7 @@ from hpcdl.daemon.identity import load_identity, node_name
 from hpcdl.daemon.learnt import Learnt
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.notices import Notifier
+from hpcdl.daemon.profileroutes import Known, read_known
 from hpcdl.daemon.ready import Ready
 from hpcdl.daemon.server import make_server
 from hpcdl.daemon.settings import settings_of
@@ -43,7 +44,6 @@ from hpcdl.ledger import Lease, SqliteJournal
 from hpcdl.ledger.samples import Sample
 from hpcdl.local.launcher import LocalAgent
 from hpcdl.policies import Reallocation, all_policies
-from hpcdl.profiles import conf_folder, load_profiles
 from hpcdl.sites import load_site
 from hpcdl.wire.access import AccessFile, write_access
 from hpcdl.wire.messages import HeartbeatMessage
@@ -92,9 +92,7 @@ class Daemon:
         home, config = self.home, self.config
         journal = SqliteJournal(home / "ledger.sqlite", lease_check=lambda: self.lease.holds(), samples=config.samples)
         self.journal = journal
-        found = load_profiles([conf_folder() / "profiles", home / "profiles"])
-        aliases = {alias.lower(): profile for profile in found.values() for alias in profile.aliases}
-        self.profiles = Learnt(lambda: self.controller.world).profiles(aliases | found)
+        self.profiles = Learnt(lambda: self.controller.world).profiles(Known([read_known(home)]))
         self.policies = all_policies(Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing), home)
         system = self.here.system
         self.site = self.site_file.on("" if system is None else system.kind)

@@ -1,5 +1,6 @@
 """`Journal` in SQLite: what was appended is on the disk when `append` returns, or nothing of it ever is."""
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from hpcdl.core.transitions import IllegalEvent
 from hpcdl.core.validate import validate
 from hpcdl.ledger import projections, schema, snapshots
 from hpcdl.ledger.database import close_database, journal_error, open_database
+from hpcdl.ledger.migrations import copy_database
 from hpcdl.ledger.records import (
     PAGE,
     EventRow,
@@ -244,12 +246,30 @@ class SqliteJournal:
             except ValueError as error:
                 raise JournalError(f"{self.path}: the events contradict themselves: {error}") from error
             if world != kept:
-                raise JournalError(f"{self.path}: the snapshot at seq {self.snapshot_seq} differs from the events")
+                raise JournalError(
+                    f"{self.path}: the snapshot at seq {self.snapshot_seq} differs from the events: "
+                    "hpcdl ledger rebuild makes it anew"
+                )
             with self._reading() as connection:
                 found = projections.difference(connection, rows)
             if found:
-                raise JournalError(f"{self.path}: {found}: rebuild the projections")
+                raise JournalError(f"{self.path}: {found}: hpcdl ledger rebuild makes the tables anew")
             return world.seq
+
+    def copy(self, target: Path) -> int:
+        """Write all that is committed into a file of its own (0600), without the archives; the seq of its last event.
+
+        Raises JournalError.
+        """
+        with self._lock:
+            self.flush()
+            with self._reading() as connection:
+                try:
+                    copy_database(connection, target)
+                except (OSError, sqlite3.Error) as error:
+                    target.with_name(f".{target.name}.tmp").unlink(missing_ok=True)
+                    raise journal_error(target, error) from error
+            return self.last_seq
 
     def rebuild(self) -> None:
         """Make the projections anew from all events. Raises JournalError."""

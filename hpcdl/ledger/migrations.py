@@ -74,7 +74,7 @@ def migrate(connection: Connection, path: Path, steps: Sequence[Step] = STEPS) -
     """
     version = check(connection, path, steps)
     if 0 < version < len(steps):
-        _back_up(connection, backup_of(path, version))
+        copy_database(connection, backup_of(path, version))
     for number in range(version, len(steps)):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         try:
@@ -91,8 +91,8 @@ def backup_of(path: Path, version: int) -> Path:
     return path.with_name(f"{path.name}.version-{version}")
 
 
-def _back_up(connection: Connection, target: Path) -> None:
-    """A whole, durable copy (0600); the one of an earlier try is replaced."""
+def copy_database(connection: Connection, target: Path) -> None:
+    """A whole, durable copy (0600), one file; the one of an earlier try is replaced."""
     source = connection.connection.driver_connection
     assert isinstance(source, sqlite3.Connection)
     temporary = target.with_name(f".{target.name}.tmp")

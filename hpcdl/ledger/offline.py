@@ -65,7 +65,7 @@ class Reader:
         def archived(name: str, first: int, last: int) -> "Sequence[EventRow]":
             return read_archive(self.path.with_name(name), first, last)
 
-        return event_rows(self._reading, archived, after, PAGE, None)
+        return event_rows(self.reading, archived, after, PAGE, None)
 
     def records(self, after: int = 0) -> Iterator[Recorded]:
         """The events. Raises JournalError that names the seq of one that cannot be read."""
@@ -74,8 +74,16 @@ class Reader:
         for piece in self.rows(after):
             yield from records_of(piece)
 
+    @property
+    def last_seq(self) -> int:
+        """The seq of the newest event, 0 without events. Raises JournalError."""
+        query = "SELECT max(last) FROM (SELECT max(seq) AS last FROM event UNION SELECT max(last) FROM archive)"
+        with self.reading() as connection:
+            return int(connection.exec_driver_sql(query).scalar() or 0)
+
     @contextmanager
-    def _reading(self) -> "Iterator[Connection]":
+    def reading(self) -> "Iterator[Connection]":
+        """The connection, for a query; what goes wrong is a JournalError."""
         from sqlalchemy.exc import DBAPIError
 
         from hpcdl.ledger.database import journal_error
@@ -86,10 +94,3 @@ class Reader:
             raise journal_error(self.path, error) from error
         finally:
             self._connection.rollback()
-
-
-@contextmanager
-def offline(home: Path, now: float) -> Iterator[Reader]:
-    """The events of `home`, read under its lease. Raises as `leased`, and JournalError."""
-    with leased(home, now) as path, Reader(path) as reader:
-        yield reader

@@ -1,0 +1,287 @@
+"""`hpcdl ledger verify | rebuild | export | backup | vacuum`: care of a daemon's ledger."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdl.cli.files import check_folder
+from hpcdl.cli.output import Output, escape, outputs, print_fields, print_ids, print_json, progress, say
+from hpcdl.cli.rows import connect
+from hpcdl.client import DaemonAway
+
+if TYPE_CHECKING:
+    from hpcdl.ledger.care import Counts
+
+_MIB = float(1 << 20)
+
+
+@click.group()
+def ledger() -> None:
+    """Check, export, back up or shrink the ledger of HPCDL_HOME.
+
+    verify, export and backup work while a daemon runs, from a copy that it makes; rebuild and vacuum need it stopped.
+    """
+
+
+# --- which file -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def leased_ledger(home: Path) -> Iterator[Path]:
+    """The ledger while no daemon runs; none can start meanwhile. Asks the batch system where only that can tell."""
+    from hpcdl.daemon.clock import Clock
+    from hpcdl.ledger.lease import LeaseHeld
+    from hpcdl.ledger.offline import leased
+
+    now = Clock(0.0).now
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(leased(home, now()))
+        except LeaseHeld as error:
+            if error.holder is None or error.holder.batch_job is None:
+                raise
+            from hpcdl.allocation.here import look_around
+            from hpcdl.config import load_config
+
+            here = look_around(load_config(home).batch, now=now)
+            path = stack.enter_context(
+                leased(home, now(), batch_job=here.batch_job, batch_ended=here.batch_ended)
+            )  # fmt: skip
+        yield path
+
+
+@contextmanager
+def any_ledger(ctx: click.Context, tell: Callable[[str], None]) -> Iterator[tuple[Path, bool]]:
+    """The ledger, or a copy that the running daemon made of it, which is removed at the end; and whether it is one."""
+    home: Path = ctx.find_root().obj
+    client = connect(ctx, 0.0)
+    try:
+        copy = Path(client.request("POST", "/v1/ledger/copy", {}, wait_s=300.0)["path"])
+    except DaemonAway:
+        with leased_ledger(home) as path:
+            yield path, False
+        return
+    tell(f"the running daemon made {copy}")
+    try:
+        yield copy, True
+    finally:
+        for each in (copy, *(copy.with_name(f"{copy.name}-{end}") for end in ("wal", "shm", "journal"))):
+            each.unlink(missing_ok=True)
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+
+@ledger.command()
+@outputs
+@click.pass_context
+def verify(ctx: click.Context, output: Output) -> None:
+    """Fold every event and compare with snapshot and tables; exit 1 with the first difference.
+
+    A running daemon goes on meanwhile: it makes a copy, and that is checked.
+    """
+    from hpcdl.core.journal import JournalError
+    from hpcdl.ledger import care
+
+    tell, begun = progress(), time.monotonic()
+    with any_ledger(ctx, tell) as (path, running):
+        try:
+            found = care.verify(path, tell)
+        except JournalError as error:
+            if output is Output.JSON:
+                print_json({"ok": False, "problem": str(error), "running": running})
+            say(str(error))
+            ctx.exit(1)
+    took = time.monotonic() - begun
+    if output is Output.JSON:
+        print_json({"ok": True, "problem": None, "running": running, "seconds": took} | _counts(found))
+    elif output is Output.QUIET:
+        print_ids([found.events])
+    else:
+        print_fields([("ledger", "as its events say"), *_told(found), ("took", f"{took:.1f} s")])
+
+
+@ledger.command()
+@outputs
+@click.pass_context
+def rebuild(ctx: click.Context, output: Output) -> None:
+    """Make tables and snapshot anew from the events, in one step; for a ledger that verify finds wrong."""
+    from hpcdl.ledger import care
+
+    home: Path = ctx.find_root().obj
+    tell, begun = progress(), time.monotonic()
+    with leased_ledger(home) as path:
+        found = care.rebuild(path, tell)
+    took = time.monotonic() - begun
+    if output is Output.JSON:
+        print_json({"seconds": took} | _counts(found))
+    elif output is Output.QUIET:
+        print_ids([found.events])
+    else:
+        print_fields([("ledger", "made anew from its events"), *_told(found), ("took", f"{took:.1f} s")])
+
+
+@ledger.command()
+@click.option(
+    "-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), default=Path("-"),
+    metavar="FILE", help="Where, only you can read it.  [default: stdout]",
+)  # fmt: skip
+@click.option("--csv", "as_csv", is_flag=True, help="The jobs as CSV, in place of the events.")
+@click.option("--with-environment", is_flag=True, help="The values of the jobs' environments too: they may be secret.")
+@outputs
+@click.pass_context
+def export(ctx: click.Context, output: Output, target: Path, as_csv: bool, with_environment: bool) -> None:
+    """Write all events, archived ones too, as lines of JSON; the first line says what they are."""
+    from hpcdl import __version__
+    from hpcdl.ledger.export import jobs_csv, lines
+    from hpcdl.ledger.offline import Reader
+
+    to_stdout = str(target) == "-"
+    if to_stdout and output is not Output.TABLE:
+        raise click.UsageError(f"--{output.value} tells of the file: name one with -o FILE", ctx)
+    if as_csv and with_environment:
+        raise click.UsageError("--csv has no environments", ctx)
+    if not to_stdout:
+        check_folder(target)
+    tell = progress()
+    with any_ledger(ctx, tell) as (path, _), Reader(path) as reader:
+        found = jobs_csv(reader) if as_csv else lines(reader, __version__, with_environment=with_environment)
+        if to_stdout:
+            for line in found:
+                sys.stdout.write(line)
+            sys.stdout.flush()
+            return
+        count = _write(target, found, tell)
+    size = target.stat().st_size
+    if output is Output.JSON:
+        print_json({"file": str(target.absolute()), "lines": count, "bytes": size})
+    elif output is Output.QUIET:
+        print_ids([target])
+    else:
+        print(f"wrote {escape(str(target))}: {count} lines, {size / _MIB:.1f} MiB")
+
+
+@ledger.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@outputs
+@click.pass_context
+def backup(ctx: click.Context, output: Output, folder: Path) -> None:
+    """Copy the ledger and its archive files into FOLDER, which is made if it is not there.
+
+    Each file is replaced as a whole, so a backup that is cut short leaves the one before it usable. To restore it, stop
+    the daemon and copy them back.
+    """
+    from hpcdl.ledger import care
+    from hpcdl.wire.private import make_private_folder
+
+    home: Path = ctx.find_root().obj
+    folder = folder.absolute()
+    if folder.resolve() == home.resolve():
+        raise click.UsageError(f"{folder} is where the ledger is: name another folder", ctx)
+    make_private_folder(folder)
+    tell = progress()
+    with any_ledger(ctx, tell) as (path, _):
+        copies = care.back_up(path, folder, tell)
+    total = sum(each.stat().st_size for each in copies)
+    if output is Output.JSON:
+        print_json({"folder": str(folder), "files": [each.name for each in copies], "bytes": total})
+    elif output is Output.QUIET:
+        print_ids(copies)
+    else:
+        print(f"{len(copies)} files, {total / _MIB:.1f} MiB, are in {escape(str(folder))}")
+
+
+@ledger.command()
+@click.option("--keep-days", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="DAYS",
+              help="What is left of submits, pilots and scripts stays for so long.")  # fmt: skip
+@click.option("--logs-after", type=click.FloatRange(min=0), metavar="DAYS",
+              help="Remove the logs of jobs that finished so long ago.  [default: keep all logs]")  # fmt: skip
+@outputs
+@click.pass_context
+def vacuum(ctx: click.Context, output: Output, keep_days: float, logs_after: float | None) -> None:
+    """Move older events to archive files, give free pages of the ledger back, and remove what nothing needs.
+
+    That is: copies and unfinished files, refused submits, output of pilots and batch scripts of jobs that are over.
+    Events are never removed, nor is a file that hpcdl did not write.
+    """
+    from hpcdl.config import load_config
+    from hpcdl.daemon.clock import Clock
+    from hpcdl.ledger import SqliteJournal, care
+    from hpcdl.ledger.trim import trim
+
+    home: Path = ctx.find_root().obj
+    tell = progress()
+    keep_events = load_config(home).keep_events
+    with leased_ledger(home) as path:
+        moved, before, after = care.shrink(path, keep_events, tell)
+        with SqliteJournal(path) as journal:
+            world = journal.load()
+        tell("removing what nothing needs")
+        freed = trim(home, world, Clock(0.0).now(), keep_days=keep_days, log_days=logs_after)
+    rows = [{"what": each.what, "files": each.files, "bytes": each.bytes} for each in freed]
+    total = sum(each.bytes for each in freed) + max(0, before - after)
+    if output is Output.JSON:
+        told = {"archived_events": moved, "before_bytes": before, "after_bytes": after}
+        print_json(told | {"removed": rows, "freed_bytes": total})
+    elif output is Output.QUIET:
+        print_ids([total])
+    else:
+        print_fields(
+            [
+                ("ledger", f"{before / _MIB:.1f} MiB before, {after / _MIB:.1f} MiB after"),
+                ("archived", f"{moved} events" if moved else ""),
+                *((each.what, f"{each.files} removed, {each.bytes / _MIB:.1f} MiB") for each in freed),
+            ]
+        )
+
+
+def _write(target: Path, found: Iterator[str], tell: Callable[[str], None]) -> int:
+    """The file whole (0600), or as it was; how many lines it has."""
+    if target.exists() and not target.is_file():  # /dev/null, a pipe
+        with target.open("w", encoding="utf-8") as file:
+            return _write_lines(file, found, tell)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            count = _write_lines(file, found, tell)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return count
+
+
+def _write_lines(file: Any, found: Iterator[str], tell: Callable[[str], None]) -> int:
+    count = 0
+    for line in found:
+        file.write(line)
+        count += line.count("\n")
+        if count % 50_000 == 0:
+            tell(f"{count} lines written")
+    return count
+
+
+def _counts(found: "Counts") -> dict[str, int]:
+    return {
+        "events": found.events,
+        "jobs": found.jobs,
+        "incarnations": found.incarnations,
+        "nodes": found.nodes,
+        "snapshot": found.snapshot,
+    }
+
+
+def _told(found: "Counts") -> list[tuple[str, str]]:
+    return [
+        ("events", str(found.events)),
+        ("jobs", f"{found.jobs}, with {found.incarnations} incarnations on {found.nodes} nodes"),
+        ("snapshot", f"of event {found.snapshot}" if found.snapshot else "none yet"),
+    ]

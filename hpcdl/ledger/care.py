@@ -1,0 +1,148 @@
+"""Care of a ledger by its owner: made anew from its events, made smaller, copied. Whoever calls holds its lease.
+
+A crash at any line loses nothing: each step is one transaction, or a file that is whole before it is named.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from hpcdl.core.events import Recorded
+from hpcdl.core.journal import JournalError
+from hpcdl.core.transitions import IllegalEvent
+from hpcdl.core.validate import validate
+from hpcdl.ledger import projections, snapshots
+from hpcdl.ledger.database import journal_error
+from hpcdl.ledger.journal import SqliteJournal
+from hpcdl.ledger.migrations import copy_database
+from hpcdl.ledger.offline import NAME, Reader
+
+Tell = Callable[[str], None]
+"""Hears what is being done, now and then."""
+
+_OFTEN = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a ledger holds. `snapshot`: the seq of the newest one."""
+
+    events: int
+    jobs: int
+    incarnations: int
+    nodes: int
+    snapshot: int
+
+
+def verify(path: Path, tell: Tell) -> Counts:
+    """Fold every event, archived ones too, and compare with snapshot and tables. JournalError names a difference."""
+    tell(f"opening {path}")
+    with SqliteJournal(path) as journal:
+        tell(f"folding {journal.last_seq} events")
+        events = journal.verify()
+        snapshot, world = journal.snapshot_seq, journal.load()
+    return Counts(events, len(world.jobs), _incarnations(path), len(world.nodes), snapshot)
+
+
+def _incarnations(path: Path) -> int:
+    """Rows of the table of incarnations."""
+    with Reader(path) as reader, reader.reading() as connection:
+        return int(connection.exec_driver_sql("SELECT count(*) FROM incarnation").scalar_one())
+
+
+def rebuild(path: Path, tell: Tell) -> Counts:
+    """Make tables and snapshot anew from the events alone, in one transaction. Raises JournalError."""
+    with Reader(path) as reader:
+        try:
+            world, rows = projections.built(_counted(reader.records(), tell))
+            validate(world)
+        except IllegalEvent as error:
+            raise JournalError(f"{path}: the events do not follow from each other: {error}") from error
+        except ValueError as error:
+            raise JournalError(f"{path}: the events contradict themselves: {error}") from error
+        tell("writing tables and snapshot")
+        with _writing(path, reader) as connection:
+            projections.replace_all(connection, rows)
+            connection.exec_driver_sql("DELETE FROM snapshot")
+            if world.seq:
+                snapshots.put(connection, world)
+    with SqliteJournal(path) as journal:  # as the next daemon will open it
+        if journal.last_seq != world.seq:
+            raise JournalError(f"{path}: {journal.last_seq} events were found after {world.seq} were folded")
+    incarnations = len({row[:2] for row in rows["incarnation"]})
+    return Counts(world.seq, len(world.jobs), incarnations, len(world.nodes), world.seq)
+
+
+def shrink(path: Path, keep_events: int, tell: Tell) -> tuple[int, int, int]:
+    """Move all but the newest events to archive files, and give the file's free pages back.
+
+    Returns how many events were moved, and the bytes of the file before and after. Raises JournalError.
+    """
+    before = path.stat().st_size
+    with SqliteJournal(path) as journal:
+        last = journal.last_seq
+        if last and journal.snapshot_seq < last:
+            tell("writing a snapshot")
+            journal.snapshot(journal.load())
+        tell("moving older events to archive files")
+        moved = journal.archive(last - keep_events + 1)
+    tell("vacuuming")
+    with Reader(path) as reader, _direct(path, reader) as connection:
+        connection.exec_driver_sql("VACUUM")
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    return moved, before, path.stat().st_size
+
+
+def back_up(path: Path, folder: Path, tell: Tell) -> list[Path]:
+    """Copy the ledger and its archive files into the folder, which is there; the copies.
+
+    `path` is open in no other process. Files of the same name are replaced, each as a whole. Raises JournalError.
+    """
+    tell(f"copying {path}")
+    target = folder / NAME
+    with Reader(path) as reader, reader.reading() as connection:
+        names = [str(name) for (name,) in connection.exec_driver_sql("SELECT name FROM archive ORDER BY first").all()]
+        copy_database(connection, target)
+    copies = [target]
+    for name in names:
+        tell(f"copying {name}")
+        try:
+            unfinished = folder / f".{name}.tmp"
+            shutil.copyfile(path.with_name(name), unfinished)
+            unfinished.chmod(0o600)
+            copies.append(unfinished.rename(folder / name))
+        except FileNotFoundError:
+            raise JournalError(f"{path.with_name(name)} is missing: put it back, then back up again") from None
+    return copies
+
+
+def _counted(records: Iterator[Recorded], tell: Tell) -> Iterator[Recorded]:
+    for record in records:
+        yield record
+        if record.seq % _OFTEN == 0:
+            tell(f"{record.seq} events folded")
+
+
+@contextmanager
+def _direct(path: Path, reader: Reader) -> Iterator[Connection]:
+    """The connection outside of any transaction. Raises JournalError."""
+    with reader.reading() as connection:
+        try:
+            connection.rollback()
+            yield connection
+        except (DBAPIError, OSError) as error:
+            raise journal_error(path, error) from error
+
+
+@contextmanager
+def _writing(path: Path, reader: Reader) -> Iterator[Connection]:
+    """One transaction, committed at the end, or nothing of it. Raises JournalError."""
+    with _direct(path, reader) as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        yield connection
+        connection.commit()

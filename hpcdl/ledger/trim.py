@@ -1,0 +1,106 @@
+"""Files below HPCDL_HOME that nothing needs any more: only such as hpcdl wrote, by name, and is done with."""
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcdl.core.model import World
+from hpcdl.wire.private import NotPrivate, open_private_folder
+
+_DAY = 86_400.0
+COPY = "ledger-copy-"
+"""How copies begin that a daemon makes for whoever verifies or exports."""
+
+_COPY = re.compile(r"ledger-copy-[0-9a-f]{16}\.sqlite(-wal|-shm|-journal)?")
+_UNFINISHED = re.compile(r"\.(ledger-archive-\d{12,}-\d{12,}\.jsonl\.gz|ledger\.sqlite\.version-\d+)\.tmp")
+_SCRIPT = re.compile(r"[0-9a-f]{64}\.sh")
+_LOG = re.compile(r"\d+\.[A-Za-z0-9:._%-]+\.log")
+_PILOT = re.compile(r"[A-Za-z0-9._-]+\.(log|out|err|sh)")
+_REFUSED = re.compile(r"[A-Za-z0-9._-]+\.json(\.[A-Za-z0-9]+)?(\.reason)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What was removed, in words, with numbers of files and bytes."""
+
+    what: str
+    files: int
+    bytes: int
+
+
+def trim(home: Path, world: World, now: float, *, keep_days: float, log_days: float | None) -> list[Freed]:
+    """Remove what is older than `keep_days`, and job logs of jobs that finished `log_days` ago; None: keep all logs.
+
+    No daemon runs, so copies and unfinished files of any age are orphans. Raises NotPrivate and OSError.
+    """
+    old = now - keep_days * _DAY
+    named = _named_scripts(home, world, old)
+    found = [
+        _freed("copies of the ledger", _files(home, _COPY)),
+        _freed("unfinished files", _files(home, _UNFINISHED)),
+        _freed("refused submits", _older(_files(home / "spool" / "refused", _REFUSED), old)),
+        _freed("output of pilots", _older(_files(home / "logs" / "pilots", _PILOT), old)),
+        _freed(
+            "batch scripts", (each for each in _older(_files(home / "scripts", _SCRIPT), old) if each.name not in named)
+        ),
+    ]
+    if log_days is not None:
+        before = now - log_days * _DAY
+        ended = [job.id for job in world.jobs.values() if job.finished_at is not None and job.finished_at < before]
+        found.append(_freed("logs of jobs", (path for job in ended for path in _files(home / "logs" / str(job), _LOG))))
+        for job in ended:
+            _remove_empty(home / "logs" / str(job))
+    return [each for each in found if each.files]
+
+
+def _named_scripts(home: Path, world: World, old: float) -> set[str]:
+    """Batch scripts that a job which is not long over, or a spooled submit, runs."""
+    words: Iterable[str] = (
+        word
+        for job in world.jobs.values()
+        if job.finished_at is None or job.finished_at >= old
+        for word in job.spec.command
+    )
+    named = {os.path.basename(word) for word in words if word.endswith(".sh")}
+    for path in _files(home / "spool", re.compile(r"[^/]+\.json")):
+        named.update(re.findall(r"[0-9a-f]{64}\.sh", path.read_text(encoding="utf-8", errors="replace")))
+    return named
+
+
+def _files(folder: Path, form: re.Pattern[str]) -> Iterator[Path]:
+    """Regular files of ours in that folder of ours whose names have the form; a link is never followed."""
+    try:
+        fd = open_private_folder(folder)
+    except (FileNotFoundError, NotPrivate):
+        return
+    try:
+        for name in sorted(os.listdir(fd)):
+            if form.fullmatch(name):
+                info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid():
+                    yield folder / name
+    finally:
+        os.close(fd)
+
+
+def _older(paths: Iterable[Path], than: float) -> Iterator[Path]:
+    return (path for path in paths if path.lstat().st_mtime < than)
+
+
+def _freed(what: str, paths: Iterable[Path]) -> Freed:
+    files, total = 0, 0
+    for path in list(paths):
+        total += path.lstat().st_size
+        path.unlink()
+        files += 1
+    return Freed(what, files, total)
+
+
+def _remove_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        pass  # it holds what is not ours, or is gone
