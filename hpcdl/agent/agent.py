@@ -18,6 +18,8 @@ from hpcdl.agent.incarnations import Part
 from hpcdl.agent.leaving import Leaving, Stay
 from hpcdl.agent.orders import Limits
 from hpcdl.agent.reports import Key, ReportLog, boottime
+from hpcdl.agent.shell import Beside
+from hpcdl.agent.shell import sweep as sweep_shells
 from hpcdl.agent.site import Site, Stage
 from hpcdl.agent.stillness import STOOD_S, clock
 from hpcdl.core.commands import Expected
@@ -33,6 +35,7 @@ from hpcdl.wire.messages import (
     InventoryMessage,
     LeavingMessage,
     RequestMessage,
+    ShellOpenMessage,
     WelcomeMessage,
 )
 
@@ -73,6 +76,7 @@ class Agent:
         self._site = Site(
             node, instance, run, limits, reports, gpus, Grants(run), emulated, stderr, self._freed, self.changed
         )
+        self.shells = self._site.shells
         self.parts: dict[Key, Part] = {}
         self._lives: set[asyncio.Task[None]] = set()
         self._heard = Heard(run)
@@ -110,6 +114,7 @@ class Agent:
             for each in (*background, *self._lives):
                 each.cancel()
             await asyncio.gather(*background, *self._lives, return_exceptions=True)
+            await self.shells.close()
 
     # --- what an earlier agent left --------------------------------------------------------------------------------
 
@@ -135,6 +140,7 @@ class Agent:
         swept = await asyncio.to_thread(adopt.sweep, self.instance, self._node, set(self.parts))
         if swept:
             log.warning("%d processes without a run folder were killed", swept)
+        await asyncio.to_thread(sweep_shells, self.instance, self._node)
 
     def _obey_known(self, part: Part) -> None:
         """What the log holds for it, in the order in which it was asked."""
@@ -243,6 +249,7 @@ class Agent:
     def parted(self) -> None:
         """See `Caller`."""
         self._site.connected = False
+        self.shells.parted()
 
     def heard(self) -> None:
         """See `Caller`."""
@@ -271,6 +278,15 @@ class Agent:
         part = Part(self._site, (message.request.job, message.request.incarnation), message, None)
         self._live(part)
         self._obey_known(part)
+
+    def open_shell(self, message: ShellOpenMessage) -> None:
+        """See `Caller`."""
+        part = self.parts.get((message.job, message.incarnation))
+
+        async def place() -> Beside | str:
+            return "the job has gone from this node" if part is None else await part.beside(message.rows > 0)
+
+        self.shells.open(message, place)
 
     def drill(self, message: DrillMessage) -> None:
         """See `Caller`."""

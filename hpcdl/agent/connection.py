@@ -12,6 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from hpcdl.agent.reports import ReportLog
+from hpcdl.agent.shells import Shells
 from hpcdl.wire.access import NAME, AccessError, AccessFile, read_access
 from hpcdl.wire.messages import (
     MAX_MESSAGE,
@@ -26,6 +27,11 @@ from hpcdl.wire.messages import (
     Message,
     RecordedMessage,
     RequestMessage,
+    ShellDataMessage,
+    ShellEndMessage,
+    ShellOpenMessage,
+    ShellTakenMessage,
+    ShellToldMessage,
     TakenMessage,
     WelcomeMessage,
     decode_message,
@@ -54,6 +60,7 @@ class Caller(Protocol):
 
     instance: str
     reports: ReportLog
+    shells: Shells
     changed: asyncio.Event
     """There is something to be told in a heartbeat before the next is due."""
 
@@ -74,6 +81,9 @@ class Caller(Protocol):
 
     def carry_out(self, message: RequestMessage) -> None:
         """A request that is in the log."""
+
+    def open_shell(self, message: ShellOpenMessage) -> None:
+        """A command is to run beside a trainer."""
 
     def drill(self, message: DrillMessage) -> None:
         """What trains of an incarnation is to be killed on purpose."""
@@ -204,6 +214,7 @@ class Connection:
                 self._beat(socket),
                 self._ping(socket),
                 self._tell(socket),
+                self._pass_on(socket),
             )
         ]
         try:
@@ -225,6 +236,10 @@ class Connection:
                     taken.put_nowait(message)
                 case RecordedMessage():
                     caller.reports.recorded(message.number)
+                case ShellOpenMessage():
+                    caller.open_shell(message)
+                case ShellDataMessage() | ShellTakenMessage() | ShellToldMessage() | ShellEndMessage():
+                    caller.shells.take(message)
                 case DrillMessage():
                     caller.drill(message)
                 case ForgetMessage():
@@ -268,6 +283,12 @@ class Connection:
                 await asyncio.wait_for(self._caller.changed.wait(), max(0.0, self._caller.interval_s - BEAT_PAUSE_S))
             except TimeoutError:
                 pass
+
+    async def _pass_on(self, socket: ClientConnection) -> None:
+        """What commands beside trainers say: never so much that reports would wait for it."""
+        outgoing = self._caller.shells.outgoing
+        while True:
+            await socket.send(encode_message(await outgoing.get()))
 
     async def _tell(self, socket: ClientConnection) -> None:
         """Each session anew: the daemon may be another one."""

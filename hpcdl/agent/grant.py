@@ -74,6 +74,11 @@ class Grant:
         self._site.grants.granted(self._key, self.gpus)
         return gpu_environment(self.gpus, shown) | nodes_environment(nodes, self._site.node)
 
+    @property
+    def shown(self) -> dict[str, str]:
+        """What a process beside the trainer is told of them. Raises ValueError for a GPU that is gone."""
+        return gpu_environment(self.gpus, self._site.gpus.shown(self.gpus))
+
     async def until_free(self, who: str, stale: Callable[[], bool]) -> None:
         """Returns once no process of `who` is left and nothing of it holds the GPUs; then they are nobody's.
 

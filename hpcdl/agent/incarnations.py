@@ -17,6 +17,8 @@ from hpcdl.agent.packets import Rescale
 from hpcdl.agent.ports import Port
 from hpcdl.agent.reports import Key, boottime
 from hpcdl.agent.rescales import Rescales
+from hpcdl.agent.shell import Beside
+from hpcdl.agent.shells import place
 from hpcdl.agent.site import Site, Stage
 from hpcdl.agent.startfile import TORCHRUN
 from hpcdl.agent.stillness import Stillness, clock
@@ -35,6 +37,7 @@ UNOPENED_GRACE_S = 5.0
 """For a trainer whose gate cannot be opened."""
 STALE_GRACE_S = 10.0
 """For a trainer that the daemon does not expect."""
+_GOES = {"suspend": "is being suspended", "leave": "leaves this node", "end": "is being ended"}
 
 
 def _log_of(order: RequestMessage | None, found: start.Found | None) -> str:
@@ -140,6 +143,20 @@ class Part:
             body = {"saving": message.saving, "after_s": message.after_s, "within_s": message.within_s}
             self._ask("drill", None, id=message.id, **body)
 
+    async def beside(self, terminal: bool) -> Beside | str:
+        """Where a command beside its trainer runs, or why none can; that one is to run is reported."""
+        if self.stage is not Stage.FOLLOWED or self.ending or self._suspending or not self._trainer_pid:
+            return f"{self} has not started here yet, or is on its way out"
+        try:
+            where = await asyncio.to_thread(place, self.folder, self.tag, self._grant.shown)
+        except (OSError, ValueError) as error:
+            return f"{self}: {error}"
+        if self._is_over() or self.ending:
+            return f"{self} is on its way out"
+        text = "a shell was opened beside it" if terminal else "a command was run beside it"
+        self._site.reports.report(ev.Noted(**self.names.fields, text=text))
+        return where
+
     async def kill(self) -> None:
         """Nothing of it may stay on a node that is not ours: its supervisor, with which its trainer goes."""
         if self._supervisor is not None:
@@ -191,6 +208,8 @@ class Part:
             self._overdue_at = due if self._overdue_at is None else min(due, self._overdue_at)
         self._asked.append((kind, body))
         self._more.set()
+        if kind in _GOES:
+            self._site.shells.end(self.key, f"{self} {_GOES[kind]}")
 
     async def _obey_all(self) -> None:
         while True:
@@ -467,6 +486,7 @@ class Part:
             self._site.reports.report(event, self.key, record, at)
         self.stage = Stage.EXITED
         self._site.changed.set()
+        self._site.shells.end(self.key, f"{self} has ended")
 
     async def _without_supervisor(self) -> None:
         """Nobody holds the lock: what the records say is all that there is."""
@@ -487,6 +507,7 @@ class Part:
     # --- after it --------------------------------------------------------------------------------------------------
 
     async def _until_free(self) -> None:
+        await self._site.shells.gone(self.key)  # they may use the GPUs, too
         await self._grant.until_free(str(self), lambda: self.stale)
         marks = self._site.reports.unreported(self.key)
         if not self.stale and not marks.freed:

@@ -53,7 +53,7 @@ def launch(start: Start, environment: dict[str, str], output: int, umask: int) -
             stderr=output,
             start_new_session=True,
             umask=umask,
-            preexec_fn=_between_fork_and_exec(os.getpid()),
+            preexec_fn=dies_with(os.getpid()),
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise _not_started(start, error) from None
@@ -62,7 +62,10 @@ def launch(start: Start, environment: dict[str, str], output: int, umask: int) -
     return child.pid
 
 
-def _between_fork_and_exec(parent: int) -> Callable[[], None]:
+def dies_with(parent: int) -> Callable[[], None]:
+    """What a child does between fork and exec: it is killed when its parent (or the thread that forked it) ends, and
+    ignores no signal that we ignore."""
+
     def prepare() -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before the line above

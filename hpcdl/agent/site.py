@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from hpcdl.agent.gpus import Gpus
 from hpcdl.agent.grants import Grants
 from hpcdl.agent.orders import Limits
 from hpcdl.agent.reports import Key, ReportLog
+from hpcdl.agent.shells import Shells
 
 if TYPE_CHECKING:
     from hpcdl.agent.incarnations import Part
@@ -35,6 +36,7 @@ class Site:
     what supervisors say. `on_freed` is called with a part once nothing is left of it. `changed`: a trainer came or
     went. `interval_s`: seconds between reports of progress. `connected`: a daemon is there. `address`: the IP by which
     this node reaches the daemon, and other nodes this one. `goes`: why the node is wanted back, "" while it is not.
+    `shells`: commands beside its trainers.
     """
 
     node: str
@@ -52,6 +54,7 @@ class Site:
     connected: bool = False
     address: str = LOOPBACK
     goes: str = ""
+    shells: Shells = field(default_factory=Shells)
 
     def tag(self, key: Key) -> str:
         """What every process of the part has as HPCDL_TAG; the node is in it, for two may share a machine."""

@@ -16,6 +16,7 @@ from hpcdl.core.codec import CodecError
 from hpcdl.core.events import Event, Exited, GpusFreed, decode
 from hpcdl.core.journal import JournalError, Request
 from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.shells import Sessions
 from hpcdl.wire import messages as msg
 
 log = logging.getLogger("hpcdl.daemon")
@@ -62,6 +63,7 @@ class Hub:
         self._settings = settings
         self._connections: dict[str, _Connection] = {}
         self.arrived = asyncio.Event()
+        self.sessions = Sessions(self.tell, lambda: loop.world)
 
     def nodes(self) -> tuple[str, ...]:
         """Nodes whose agents are connected and have given their inventory."""
@@ -124,6 +126,7 @@ class Hub:
             # A connection that was replaced says nothing about the node; one that failed to join replaced another.
             if connection is not None and self._connections.get(connection.node) is connection:
                 del self._connections[connection.node]
+                self.sessions.parted(connection.node)
                 self._loop.send(cmd.AgentGone(connection.node, why))
 
     def _at(self, left_s: float | None) -> float | None:
@@ -136,8 +139,9 @@ class Hub:
             raise msg.BadMessage("the first message must be a hello")
         if hello.instance != self._settings.instance:
             raise msg.BadMessage(f"the agent belongs to {hello.instance[:40]!r}, this is {self._settings.instance!r}")
-        if not hello.node or len(hello.node) > 255 or not hello.node.isprintable() or "/" in hello.node:
-            raise msg.BadMessage("a node's name must have 1 to 255 printable characters and no slash")
+        name = hello.node
+        if not 1 <= len(name) <= 255 or not name.isprintable() or "/" in name or name in (".", ".."):
+            raise msg.BadMessage("a node's name must have 1 to 255 printable characters, no slash, and not be . or ..")
         welcome = await _answer(self._loop.send(cmd.Hello(hello.node, hello.log_id)))
         if hello.fence > welcome.fence:
             raise msg.BadMessage(f"fence {welcome.fence} was replaced: the agent has seen {hello.fence}")
@@ -160,6 +164,7 @@ class Hub:
         # From here on requests for the node are kept for this connection, before and after the inventory is recorded.
         self._connections[connection.node] = connection
         if replaced is not None:
+            self.sessions.parted(connection.node)
             replaced.outgoing.put_nowait(None)  # ends it when it can: its agent may be stopped
         joined = await _answer(
             self._loop.send(
@@ -229,6 +234,8 @@ class Hub:
                     else cmd.Trouble(f"agent {connection.node}", f"its report is not understood: {message.kind[:60]}")
                 )
                 reports.put_nowait((message.number, event, self._loop.send(command)))
+            elif isinstance(message, msg.ShellMessage):
+                self.sessions.heard(connection.node, message)
             elif isinstance(message, msg.TakenMessage):
                 self._loop.send(cmd.Taken(message.id))
             elif isinstance(message, msg.LeavingMessage):

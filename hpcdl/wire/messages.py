@@ -160,6 +160,78 @@ class HeartbeatMessage:
     trainers: tuple[TrainerLine, ...]
 
 
+SHELL_CHUNK = 32 << 10
+"""Bytes in one ShellDataMessage, at most: under 64 KiB as a frame."""
+SHELL_WINDOW = 256 << 10
+"""Bytes of one stream that may be under way: sent, and not yet said to be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellOpenMessage:
+    """Client to daemon to agent: run `argv` beside a trainer; with `rows` and `columns` above 0 on a terminal of its
+    own, of the kind `term`. The client leaves `id`, `job` and `incarnation` open, and may name a `node`."""
+
+    argv: tuple[str, ...]
+    id: str = ""
+    job: int = 0
+    incarnation: int = 0
+    node: str = ""
+    rows: int = 0
+    columns: int = 0
+    term: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.argv or not self.argv[0] or any("\0" in text for text in (*self.argv, self.term)):
+            raise ValueError("argv must name a command, without NUL characters")
+        if not (0 <= self.rows < 1 << 16 and 0 <= self.columns < 1 << 16):
+            raise ValueError(f"a terminal of {self.rows} rows and {self.columns} columns cannot be")
+
+
+@dataclass(frozen=True, slots=True)
+class ShellDataMessage:
+    """Either end: bytes of a stream (0 input, 1 output, 2 errors), in base64; none: it ends here."""
+
+    id: str
+    stream: int
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShellTakenMessage:
+    """Either end: so many bytes of a stream were handed on, and as many more may come."""
+
+    id: str
+    stream: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShellToldMessage:
+    """Client: a signal for its processes (INT, TERM, QUIT, HUP; "": none); the terminal's new size (0: as before)."""
+
+    id: str
+    signal: str = ""
+    rows: int = 0
+    columns: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.rows < 1 << 16 and 0 <= self.columns < 1 << 16):
+            raise ValueError(f"a terminal of {self.rows} rows and {self.columns} columns cannot be")
+
+
+@dataclass(frozen=True, slots=True)
+class ShellEndMessage:
+    """To the client: it is over, with the command's exit code (128 and a signal's number), or None and why. To the
+    agent: end it."""
+
+    id: str
+    code: int | None
+    why: str = ""
+
+
+ShellMessage = ShellOpenMessage | ShellDataMessage | ShellTakenMessage | ShellToldMessage | ShellEndMessage
+
+
 @dataclass(frozen=True, slots=True)
 class ByeMessage:
     """Daemon: it stops. `end`: the agent is to end too once it has nothing left to report."""
@@ -180,6 +252,7 @@ Message = (
     | HeartbeatMessage
     | LeavingMessage
     | DrillMessage
+    | ShellMessage
     | ByeMessage
 )
 
@@ -195,6 +268,11 @@ _TYPES: dict[str, type[Any]] = {
     "heartbeat": HeartbeatMessage,
     "leaving": LeavingMessage,
     "drill": DrillMessage,
+    "shell-open": ShellOpenMessage,
+    "shell-data": ShellDataMessage,
+    "shell-taken": ShellTakenMessage,
+    "shell-told": ShellToldMessage,
+    "shell-end": ShellEndMessage,
     "bye": ByeMessage,
 }
 _NAMES = {kind: name for name, kind in _TYPES.items()}

@@ -1,0 +1,387 @@
+"""One command beside a trainer: `hpcdl exec` and `attach` on this node. Its pipes or its terminal, and its end.
+
+It is no part of the incarnation: it has no HPCDL_TAG, speaks with no supervisor, and is ended before the GPUs are
+looked at. What carries its own tag, HPCDL_SHELL, and what is below it, goes with it.
+"""
+
+import asyncio
+import base64
+import contextlib
+import fcntl
+import logging
+import os
+import pty
+import signal
+import subprocess
+import termios
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hpcdl.agent import launch, processes
+from hpcdl.agent.processes import Process, matches
+from hpcdl.wire.messages import (
+    SHELL_CHUNK,
+    SHELL_WINDOW,
+    ShellDataMessage,
+    ShellEndMessage,
+    ShellMessage,
+    ShellOpenMessage,
+    ShellTakenMessage,
+    ShellToldMessage,
+)
+
+log = logging.getLogger("hpcdl.agent")
+
+VARIABLE = "HPCDL_SHELL"
+STDIN, STDOUT, STDERR = 0, 1, 2
+KILL_S = 1.0
+"""Seconds between SIGTERM and SIGKILL for what is left of it."""
+LOOK_S = 0.05
+WATCH_S = 5.0
+IDLE_S = 4 * 3600.0
+"""A terminal on which nothing is typed and nothing printed for so long is closed."""
+END_OF_INPUT = b"\x04"  # what a terminal takes for it
+SHELL_KILLED = 128  # and the signal's number, as shells have it
+SIGNALS = frozenset({"INT", "TERM", "QUIT", "HUP"})
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Where a command is to run. `tag`: names the part of the incarnation; `env`: complete, but for its own tag."""
+
+    tag: str
+    cwd: str
+    env: Mapping[str, str]
+
+
+def beside(wanted: str, root: int | None = None) -> list[Process]:
+    """Processes of our uid whose HPCDL_SHELL is that, or begins with it and a colon; and what is at or below `root`."""
+    found: dict[int, Process] = {}
+    for name in os.listdir("/proc"):
+        pid = int(name) if name.isdigit() else 0
+        if not pid or pid == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+                continue
+            tag = processes.variable(pid, VARIABLE)
+            if tag and matches(tag, wanted) and (process := processes.look(pid)) is not None:
+                found[pid] = process
+    if root is not None:
+        own = processes.look(root)
+        for process in [*([own] if own is not None else []), *processes.descendants(root)]:
+            found[process.pid] = process
+    return list(found.values())
+
+
+def sweep(instance: str, node: str) -> int:
+    """SIGKILL to what an earlier agent of this node left of such commands; how many processes there were."""
+    killed = 0
+    for process in beside(instance):
+        tag = (processes.variable(process.pid, VARIABLE) or "").split(":")
+        if tag[3:4] == [node]:
+            killed += processes.signal_process(process, signal.SIGKILL)
+    return killed
+
+
+class Shell:
+    """Everything belongs to the event loop's thread. `send` gets what the other end is to hear, at most SHELL_WINDOW
+    bytes a stream more than it has taken."""
+
+    def __init__(self, opened: ShellOpenMessage, place: Beside, send: Callable[[ShellMessage], None]) -> None:
+        self._opened = opened
+        self._place = place
+        self._hand_on = send
+        self._tag = f"{place.tag}:{opened.id}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._out: dict[int, int] = {}
+        self._credit = {STDOUT: SHELL_WINDOW, STDERR: SHELL_WINDOW}
+        self._in: int | None = None
+        self._input: deque[bytes] = deque()
+        self._input_over = False
+        self._why = ""
+        self._silent = False
+        self._ended = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._stirred = False
+        self.gone = asyncio.Event()
+        """No process of it is left."""
+
+    @property
+    def _terminal(self) -> bool:
+        return self._opened.rows > 0
+
+    # --- its life --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """From its start until nothing of it is left and its output was handed on, or nobody is there to take it."""
+        code: int | None = None
+        try:
+            code = await self._live()
+        except Exception as error:  # one session's trouble is nobody else's
+            log.exception("a session failed")
+            self._why = f"the session failed: {type(error).__name__}"
+            await self._clear()
+        finally:
+            self.gone.set()
+            self._close()
+            self._send(ShellEndMessage(self._opened.id, code, self._why))
+
+    async def _live(self) -> int | None:
+        try:
+            self._process = await asyncio.to_thread(self._start)
+        except FileNotFoundError as error:
+            place = error.filename == self._place.cwd
+            self._why = f"the job's folder is gone: {error.filename}" if place else f"command not found: {self._name}"
+            return None if place else launch.NOT_FOUND
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._why = f"{self._name} cannot be started: {error}"
+            return launch.NOT_EXECUTABLE
+        for stream in self._out:
+            self._listen(stream)
+        self._feed()  # what came before it had started
+        try:
+            await self._until_over(self._process)
+        finally:
+            await self._clear()
+        self.gone.set()
+        status = self._process.wait()
+        if not self._ended.is_set():  # what it wrote last is still on its way; who takes it slowly gets it, too
+            waits = [asyncio.ensure_future(each.wait()) for each in (self._drained, self._ended)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in waits:
+                each.cancel()
+        if self._why:
+            return None
+        return status if status >= 0 else SHELL_KILLED - status
+
+    @property
+    def _name(self) -> str:
+        return self._opened.argv[0]
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        env = {**self._place.env, VARIABLE: self._tag}
+        if self._terminal:
+            return self._start_on_terminal(env | {"TERM": self._opened.term or "dumb"})
+        process = subprocess.Popen(
+            self._opened.argv,
+            cwd=self._place.cwd,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=launch.dies_with(os.getpid()),
+        )
+        ends = []
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                ends.append(os.dup(pipe.fileno()))
+                pipe.close()
+                os.set_blocking(ends[-1], False)
+        self._in, self._out = ends[STDIN], {STDOUT: ends[STDOUT], STDERR: ends[STDERR]}
+        return process
+
+    def _start_on_terminal(self, env: dict[str, str]) -> "subprocess.Popen[bytes]":
+        ours, theirs = pty.openpty()
+        try:
+            termios.tcsetwinsize(ours, (self._opened.rows, self._opened.columns))
+            first = launch.dies_with(os.getpid())
+
+            def prepare() -> None:
+                first()
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+            process = subprocess.Popen(
+                self._opened.argv,
+                cwd=self._place.cwd,
+                env=env,
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                start_new_session=True,
+                preexec_fn=prepare,
+            )
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        os.set_blocking(ours, False)
+        self._out = {STDOUT: ours}
+        self._in = os.dup(ours)
+        return process
+
+    async def _until_over(self, process: "subprocess.Popen[bytes]") -> None:
+        """Until its first process has ended, or somebody wants it to."""
+        loop, over = asyncio.get_running_loop(), self._ended
+        silent_s, pause = 0.0, WATCH_S
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError:  # a kernel before 5.3
+            descriptor, pause = -1, LOOK_S
+        first_gone = asyncio.Event()
+        if descriptor >= 0:
+            loop.add_reader(descriptor, first_gone.set)
+        try:
+            while process.poll() is None and not over.is_set():
+                waits = [asyncio.ensure_future(each.wait()) for each in (first_gone, over)]
+                await asyncio.wait(waits, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                for each in waits:
+                    each.cancel()
+                silent_s = 0.0 if self._stirred else silent_s + pause
+                self._stirred = False
+                if self._terminal and silent_s > IDLE_S:
+                    self.end(f"nothing was typed and nothing printed for {IDLE_S / 3600:.0f} h")
+        finally:
+            if descriptor >= 0:
+                loop.remove_reader(descriptor)
+                os.close(descriptor)
+
+    async def _clear(self) -> None:
+        """Ends what is left of it: asked first, killed then."""
+        process, loop = self._process, asyncio.get_running_loop()
+        asked, kill_at = False, loop.time() + KILL_S
+        while True:
+            # Once it was reaped, its number may be another's.
+            root = process.pid if process is not None and process.poll() is None else None
+            left = await asyncio.to_thread(beside, self._tag, root)
+            if not left:
+                return
+            for each in left:
+                if loop.time() >= kill_at:
+                    processes.signal_process(each, signal.SIGKILL)
+                elif not asked:
+                    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCONT):
+                        processes.signal_process(each, number)
+            asked = True
+            await asyncio.sleep(LOOK_S)
+
+    def end(self, why: str, silent: bool = False) -> None:
+        """It is to end, within a second. `silent`: nobody is there to hear of it."""
+        self._why = self._why or why
+        self._silent = self._silent or silent
+        self._ended.set()
+
+    # --- what comes ------------------------------------------------------------------------------------------------
+
+    def take(self, message: ShellMessage) -> None:
+        """What the other end sends. One that breaks the rules ends it."""
+        self._stirred = True
+        match message:
+            case ShellDataMessage():
+                self._take_input(message)
+            case ShellTakenMessage(stream=stream, size=size) if stream in self._credit and size > 0:
+                before = self._credit[stream]
+                self._credit[stream] = min(SHELL_WINDOW, before + size)
+                if before <= 0:
+                    self._listen(stream)
+            case ShellToldMessage():
+                self._told(message)
+            case ShellEndMessage():
+                self.end(message.why or "it was given up", silent=True)
+
+    def _take_input(self, message: ShellDataMessage) -> None:
+        try:
+            data = base64.b64decode(message.data, validate=True)
+        except ValueError:
+            self.end("its input was not understood")
+            return
+        if sum(map(len, self._input)) + len(data) > SHELL_WINDOW + SHELL_CHUNK:
+            self.end("more input came than was asked for")
+            return
+        if data:
+            self._input.append(data)
+        elif self._terminal:
+            self._input.append(END_OF_INPUT)
+        else:
+            self._input_over = True
+        self._feed()
+
+    def _feed(self) -> None:
+        if self._in is not None and (self._input or self._input_over):
+            asyncio.get_running_loop().add_writer(self._in, self._write)
+        elif self._process is not None:
+            self._spill()
+
+    def _write(self) -> None:
+        if self._in is None:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            while self._input:
+                wrote = os.write(self._in, self._input[0])
+                rest = self._input.popleft()[wrote:]
+                if rest:
+                    self._input.appendleft(rest)
+                self._send(ShellTakenMessage(self._opened.id, STDIN, wrote))
+        except BlockingIOError:
+            return
+        except OSError:
+            self._input_over = True  # it reads no more
+            self._spill()
+        loop.remove_writer(self._in)
+        if self._input_over:
+            os.close(self._in)
+            self._in = None
+
+    def _spill(self) -> None:
+        """Nobody reads it: taken, so that the other end need not wait."""
+        lost = sum(map(len, self._input))
+        self._input.clear()
+        if lost:
+            self._send(ShellTakenMessage(self._opened.id, STDIN, lost))
+
+    def _told(self, message: ShellToldMessage) -> None:
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        if self._terminal and message.rows > 0 and self._in is not None:
+            with contextlib.suppress(OSError, termios.error):
+                termios.tcsetwinsize(self._in, (message.rows, message.columns))
+        if message.signal in SIGNALS:
+            with contextlib.suppress(OSError):  # its own session, whose leader we have not reaped
+                os.killpg(process.pid, signal.Signals[f"SIG{message.signal}"])
+
+    # --- what goes -------------------------------------------------------------------------------------------------
+
+    def _send(self, message: ShellMessage) -> None:
+        if not self._silent:
+            self._hand_on(message)
+
+    def _listen(self, stream: int) -> None:
+        if stream in self._out:
+            asyncio.get_running_loop().add_reader(self._out[stream], self._read, stream)
+
+    def _read(self, stream: int) -> None:
+        fd = self._out[stream]
+        try:
+            data = os.read(fd, min(SHELL_CHUNK, self._credit[stream]))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""  # how a terminal ends whose last process has gone
+        loop = asyncio.get_running_loop()
+        self._stirred = True
+        self._credit[stream] -= len(data)
+        self._send(ShellDataMessage(self._opened.id, stream, base64.b64encode(data).decode()))
+        if not data:
+            loop.remove_reader(fd)
+            os.close(self._out.pop(stream))
+            if not self._out:
+                self._drained.set()
+        elif self._credit[stream] <= 0:
+            loop.remove_reader(fd)
+
+    def _close(self) -> None:
+        loop = asyncio.get_running_loop()
+        for fd in self._out.values():
+            loop.remove_reader(fd)
+            os.close(fd)
+        self._out.clear()
+        if self._in is not None:
+            loop.remove_writer(self._in)
+            os.close(self._in)
+            self._in = None
