@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
@@ -50,6 +51,15 @@ STATUS_OF_CODE = {
     "unknown-pilot": 404,
     "unknown-notice": 404,
 }
+
+
+class _Number(IntegerConvertor):
+    """A number in a path; one that is longer than any of ours is no route, and Python is not asked to read it."""
+
+    regex = "[0-9]{1,15}"
+
+
+register_url_convertor("int", _Number())
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +151,9 @@ class Api:
             WebSocketRoute("/v1/agent", self._agent),
             WebSocketRoute("/v1/jobs/{job:int}/shell", self._shell),
         ]
-        return Starlette(routes=routes, exception_handlers={404: not_found, 405: not_found})
+        application = Starlette(routes=routes, exception_handlers={404: not_found, 405: not_found})
+        application.router.redirect_slashes = False  # what is not a route is none, for strangers too
+        return application
 
     def _role(self, connection: HTTPConnection) -> Role | None:
         """Who asks, by the token; None for a token that is not ours."""
