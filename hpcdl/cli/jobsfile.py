@@ -25,7 +25,7 @@ import click
 from hpcdl.cli.entries import Wanted, here, wanted
 
 MAX_BYTES = 8 << 20
-MAX_VALUES = 500_000
+MAX_VALUES = 200_000
 _TOP = ("defaults", "jobs")
 _NOT_IN_A_FILE = frozenset({"file", "dry_run", "strict", "request_id", "no_spool", "like", "other", "command"})
 

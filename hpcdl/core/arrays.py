@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import product
 
 from hpcdl.core.changed import unchecked
@@ -144,6 +143,8 @@ def check_places(spec: JobSpec, array: Array) -> None:
     """Raises ValueError where a word names what the array does not have."""
     for word in (*spec.command, spec.name, spec.checkpoint_dir or ""):
         for name in sorted(named((word,)) - set(array.names)):
+            from difflib import get_close_matches  # few submits need it
+
             near = get_close_matches(name, array.names, 1)
             hint = f"did you mean {{{near[0]}}}?" if near else f"there are {', '.join(f'{{{n}}}' for n in array.names)}"
             raise ValueError(f"{word!r} names {{{name}}}, which is no sweep of this array; {hint} ({{{{{name}}}}} "
