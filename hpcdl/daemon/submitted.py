@@ -12,29 +12,35 @@ from hpcdl.core.plan import JobView, Profiles, View
 from hpcdl.core.policy import Policies
 from hpcdl.core.submitting import doubts_of
 from hpcdl.core.views import Views
+from hpcdl.daemon.explain import reason
 from hpcdl.daemon.rows import SCHEMA, Rows
 
 Json = dict[str, Any]
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
-_OWN = ("id", "name", "array_index")
-"""What the rows of members of an array differ in, while nothing has happened to them."""
+_OWN = ("id", "name", "array_index", "reason")
+"""What the rows of members of an array may differ in, while nothing has happened to them."""
 
 
 def answer_of(rows: Rows, ids: Sequence[int], extra: dict[int, Json]) -> bytes:
     """The whole answer. `extra`: what the rows of some jobs say beside what every row does."""
     found: list[str] = []
-    shared: dict[int, str] = {}  # by array
+    shared: dict[int, tuple[str, str]] = {}  # by array: the reason, and all else
     for number in ids:
         job = rows.world.jobs[number]
         if not job.spec.array or number in extra or not _untouched(rows, job):
             found.append(_encode(_row(rows, job) | extra.get(number, {})))
             continue
-        rest = shared.get(job.spec.array)
-        if rest is None:
+        known = shared.get(job.spec.array)
+        if known is None:
             row = _row(rows, job)
-            rest = shared[job.spec.array] = _encode({key: value for key, value in row.items() if key not in _OWN})[1:]
-        found.append(f'{{"id":{number},"name":{_encode(job.spec.name)},"array_index":{job.spec.array_index},{rest}')
+            rest = _encode({key: value for key, value in row.items() if key not in _OWN})[1:]
+            known = shared[job.spec.array] = (_encode(row["reason"]), rest)
+        why = known[0]
+        if job.held:  # it names the job
+            why = _encode(reason(rows.world, job, rows.reasons, rows.nothing))
+        name, index = _encode(job.spec.name), job.spec.array_index
+        found.append(f'{{"id":{number},"name":{name},"array_index":{index},"reason":{why},{known[1]}')
     return f'{{"schema":{SCHEMA},"jobs":[{",".join(found)}]}}'.encode("utf-8", "backslashreplace")
 
 

@@ -1,0 +1,188 @@
+"""`POST /v1/jobs` and `POST /v1/jobs/verb` over a controller in memory: arrays, tries, verbs for many jobs."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from hpcdl.controller import Controller
+from hpcdl.core import commands as cmd
+from hpcdl.core.commands import Refused
+from hpcdl.core.journal import MemoryJournal
+from hpcdl.core.model import GpuInfo
+from hpcdl.core.plan import Profiles
+from hpcdl.daemon.answering import Problem
+from hpcdl.daemon.batchroutes import BatchRoutes
+from hpcdl.daemon.changes import Changes
+from hpcdl.daemon.clock import Clock
+from hpcdl.daemon.jobevents import events_of
+from hpcdl.daemon.jobroutes import JobRoutes
+from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.submits import BadSubmit, submit_of
+from hpcdl.policies import all_policies
+from tests.model_parts import PLAIN
+
+
+class Api:
+    """The routes about jobs, and what they are asked."""
+
+    def __init__(self) -> None:
+        profiles = Profiles({"plain": PLAIN})
+        self.controller = Controller(MemoryJournal(), all_policies(), profiles)
+        clock = Clock(0.0)
+        self.loop = Loop(self.controller, clock, 0.005, lambda _: None, lambda _: None, lambda _: None)
+        self.loop.start()
+        self.waits = asyncio.new_event_loop()
+        changes = Changes(self.waits)
+        self.routes = JobRoutes(self.loop, changes, profiles, clock, BatchRoutes(self.loop, None, 0, changes.wait))
+
+    def ask(self, handler: str, body: dict[str, Any]) -> dict[str, Any]:
+        async def answered() -> dict[str, Any]:
+            async def receive() -> dict[str, Any]:
+                return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+            scope = {"type": "http", "method": "POST", "query_string": b"", "headers": [], "path_params": {}}
+            answer = await getattr(self.routes, handler)(Request(scope, receive))
+            return dict(json.loads(answer.content)) if hasattr(answer, "content") else dict(answer)
+
+        return asyncio.run(answered())
+
+    def submit(self, *jobs: dict[str, Any], request_id: str = "r", **more: Any) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.ask("submit", {"request_id": request_id, "jobs": list(jobs), **more})["jobs"]
+        return rows
+
+    def verb(self, verb: str, *ids: int, **more: Any) -> dict[str, Any]:
+        return self.ask("verbs", {"verb": verb, **({"ids": list(ids)} if ids else {}), **more})
+
+    def node(self, gpus: int) -> None:
+        found = tuple(GpuInfo(n, f"GPU-{n}") for n in range(gpus))
+        self.loop.send(cmd.Hello("n1", "a")).result(30)
+        self.loop.send(cmd.Inventory("n1", found, 8, 1, 1, "b", "a", False)).result(30)
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    api = Api()
+    yield api
+    api.loop.stop()
+    api.waits.close()
+
+
+def job(*command: str, **more: Any) -> dict[str, Any]:
+    return {"command": list(command) or ["train"], "name": "j", "held": True, **more}
+
+
+def test_an_array_is_one_event_and_its_rows_are_those_of_ls(api: Api) -> None:
+    array = {"indices": "1-40", "sweep": {"lr": ["0.1", "\u00e9"]}, "max_parallel": 3}
+    rows = api.submit(job("train", "{lr}", array=array), job(), job("train", array={"indices": [5, 2]}))
+    assert [row["id"] for row in rows] == list(range(1, 84))
+    told = api.ask("list", {})["jobs"]
+    assert sorted(rows, key=lambda row: row["id"]) == [{key: row[key] for key in rows[0]} for row in told]
+    assert (rows[79]["name"], rows[79]["array"], rows[79]["array_index"], rows[79]["max_parallel"]) == (
+        "j[40,lr=\u00e9]", 1, 40, 3
+    )  # fmt: skip
+    assert (rows[80]["array"], rows[82]["array"], rows[82]["array_index"]) == (None, 82, 2)
+    assert api.submit(job(), request_id="r") == rows  # it is a repetition of the first
+    world, journal = api.loop.world, api.controller.journal
+    assert [record.event.kind for record in journal.read()] == [
+        "ArraySubmitted", "JobSubmitted", "JobHeld", "ArraySubmitted"
+    ]  # fmt: skip
+    assert [record.seq for record in events_of(journal, world, 0, 10, 7)] == [1]
+    assert events_of(journal, world, 1, 10, 7) == []
+    assert [record.seq for record in events_of(journal, world, 0, 10, 1)] == [1]
+    assert [record.seq for record in events_of(journal, world, 0, 10, 81)] == [2, 3]
+
+
+BAD = [
+    ({"array": 7}, "array must be an object"),
+    ({"array": {"index": "1"}}, "array has no 'index'"),
+    ({"array": {}}, "needs indices or a sweep"),
+    ({"array": {"indices": "x"}}, "'x' is not an index"),
+    ({"array": {"indices": [1.5]}}, "indices must be a list of whole numbers"),
+    ({"array": {"indices": [-1]}}, "must go up"),
+    ({"array": {"indices": [1, 1]}}, "twice"),
+    ({"array": {"sweep": {"a": [1]}}}, "must be a list of strings"),
+    ({"array": {"sweep": []}, "held": False}, "needs indices or a sweep"),
+    ({"array": {"indices": "1", "max_parallel": True}}, "max_parallel a whole number"),
+    ({"held": 1}, "held must be true or false"),
+    ({"after_entries": ["0"]}, "after_entries must be"),
+    ({"priority": 2000}, "the priority must be from -1000 to 1000"),
+    ({"priority": "1"}, "JobSpec.priority: expected int"),
+]
+
+
+@pytest.mark.parametrize("more, why", BAD)
+def test_bad_entries(more: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadSubmit, match=why):
+        submit_of({"request_id": "r", "jobs": [{"command": ["x"], "name": "j", **more}]})
+    assert submit_of({"request_id": "r", "jobs": [job(array_most=3, sweep=[["a", "b"]], array_index=4)]}).specs
+
+
+def test_a_try_records_nothing(api: Api) -> None:
+    api.node(2)
+    seq = api.loop.world.seq
+    spec = {"command": ["train", "{index}"], "name": "j", "profile": "plain", "steps": 100, "gpus_max": 1}
+    rows = api.submit(spec | {"array": {"indices": "1-4"}}, spec | {"gpus_min": 3, "gpus_max": 3}, dry_run=True)
+    assert (api.loop.world.seq, api.loop.world.jobs) == (seq, {})
+    assert [row["would_start"] for row in rows] == [True, True, False, False, False]
+    assert rows[0]["placement"]["n1"]
+    assert [row["id"] for row in rows] == [None] * 5
+    assert rows[2]["starts_at"] > rows[0]["starts_at"]
+    assert rows[0]["ends_at"] > rows[0]["starts_at"]
+    assert rows[4]["warnings"] == [
+        "it needs 3 GPUs on a node, and the largest has 2: it waits for a larger one (hpcdl nodes)"
+    ]
+    with pytest.raises(Refused, match="no profile 'p'"):
+        api.submit(job(profile="p"), dry_run=True)
+    with pytest.raises(Refused, match="refused by --strict: it needs 3 GPUs"):
+        api.submit(spec | {"gpus_min": 3, "gpus_max": 3}, strict=True)
+    with pytest.raises(Refused, match="refused by --strict: it needs 2 nodes with 1 GPU each, and 1 has so many"):
+        api.submit(spec | {"nodes": 2}, strict=True)
+    assert api.submit(spec | {"nodes": 2}, request_id="s")[0]["warnings"]
+
+
+def test_verbs_for_many(api: Api) -> None:
+    api.submit(job(array={"indices": "1-3"}), job(held=False), job(after=[]), job(held=False))
+    answer = api.verb("cancel", 2, 99, 4)
+    assert [row["id"] for row in answer["jobs"]] == [2, 4]
+    assert answer["errors"] == [
+        {"job": 99, "error": "there is no job 99: hpcdl ls --all lists them", "code": "unknown-job"}
+    ]
+    assert [row["state"] for row in answer["jobs"]] == ["CANCELLED", "CANCELLED"]
+    assert [row["id"] for row in api.verb("release", array=3)["jobs"]] == [1, 3]  # what is finished is left out
+    assert [row["held"] for row in api.verb("hold", array=1)["jobs"]] == [True, True]
+    assert [row["id"] for row in api.verb("retry", array=1)["jobs"]] == [2]
+    assert api.loop.world.jobs[2].outcome is None
+    assert [row["state"] for row in api.verb("retry", 2, 5)["jobs"]] == ["QUEUED", "QUEUED"]  # they need none
+    for body, why in (
+        ({"verb": "boil", "ids": [1]}, "jobs can be told to cancel, suspend"),
+        ({"verb": "cancel"}, "ids or array must name a job"),
+        ({"verb": "cancel", "ids": "1"}, "ids must be a list"),
+        ({"verb": "cancel", "array": 5}, "job 5 is in no array"),
+        ({"verb": "cancel", "failed": True}, "goes with retry"),
+        ({"verb": "retry", "failed": True, "since": "x"}, "since must be"),
+    ):
+        with pytest.raises(Problem, match=why):
+            api.ask("verbs", body)
+
+
+def test_a_retry_and_those_who_waited(api: Api) -> None:
+    api.submit(job(), job(after_entries=[0]), job(after_entries=[1]), job(after_entries=[0, 1]))
+    api.verb("cancel", 1)
+    assert {each.outcome for each in api.loop.world.jobs.values()} == {"CANCELLED"}
+    answer = api.verb("retry", 3)
+    assert "hpcdl retry 2 --with-dependents" in answer["errors"][0]["error"]
+    answer = api.verb("retry", 1)
+    assert ([row["id"] for row in answer["jobs"]], answer["cancelled"]) == ([1], [2, 3, 4])
+    api.verb("cancel", 1)
+    answer = api.verb("retry", 1, with_dependents=True)
+    assert ([row["id"] for row in answer["jobs"]], answer["cancelled"]) == ([1, 2, 3, 4], [])
+    assert list(api.loop.world.active) == [1, 2, 3, 4]
+    api.verb("cancel", 2)
+    assert api.loop.world.jobs[4].outcome == "CANCELLED"
+    assert api.verb("retry", failed=True)["jobs"] == []
+    with pytest.raises(Problem, match="ids or array"):
+        api.verb("hold")
