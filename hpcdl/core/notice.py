@@ -29,7 +29,10 @@ class NoticeKind(StrEnum):
 _ADDRESS = re.compile(
     r"[A-Za-z0-9_+][A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{0,63}@[A-Za-z0-9]([A-Za-z0-9.-]{0,250}[A-Za-z0-9])?"
 )
-_URL = re.compile(r"https?://([^/?#\s@]*@)?(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?([/?#].*)?")
+_URL = re.compile(
+    r"https?://(?P<user>[^/?#\s@]*@)?(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+    r"(?::(?P<port>[0-9]{1,5}))?(?P<path>[/?#].*)?"
+)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|(?i:mailto|https?):")
 
 
@@ -83,7 +86,7 @@ def redacted(destination: str) -> str:
         if found is None:
             return f"{scheme}://…"
         port = f":{found['port']}" if found["port"] else ""
-        more = "/…" if found[4] not in (None, "/") or found[1] else ""
+        more = "/…" if found["path"] not in (None, "/") or found["user"] else ""
         return f"{scheme}://{found['host']}{port}{more}"
     try:
         argv = argv_of(destination)

@@ -143,7 +143,7 @@ class Letter:
 
 
 def _plain(text: str) -> str:
-    return _CONTROL.sub(" ", text)
+    return _CONTROL.sub(" ", text).strip()
 
 
 def deliver(destination: str, letter: Letter, ways: Ways) -> None:

@@ -1,0 +1,166 @@
+"""What people are told of, where it may go, and what is shown of that."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hpcdl.core import commands as cmd
+from hpcdl.core import events as ev
+from hpcdl.core import noticeevents as ne
+from hpcdl.core.commands import Refused
+from hpcdl.core.intake import Settings
+from hpcdl.core.model import JobSpec
+from hpcdl.core.notice import NoticeKind, NoticeRules, argv_of, check_destinations, redacted, rules_of
+from tests.model_cluster import Cluster
+
+SPEC = JobSpec(("train",), "resnet", steps=50, profile="plain", notify=("mailto:me@example.org",))
+TO = "mailto:admin@example.org"
+
+
+@pytest.mark.parametrize(
+    ("destination", "shown"),
+    [
+        ("mailto:me.too+x@example.org", "mailto:me.too+x@example.org"),
+        ("https://hooks.example.com/services/T0/B0/secret", "https://hooks.example.com/…"),
+        ("https://me:pass@h.org:8443/x?token=1", "https://h.org:8443/…"),
+        ("https://token@h.org", "https://h.org/…"),
+        ("http://[::1]:80", "http://[::1]:80"),
+        ("http://h.org/", "http://h.org"),
+        ("notify-send", "notify-send"),
+        ("curl -H 'X: secret' x", "curl …"),
+        ("/opt/my\\ tool a", "/opt/my tool …"),
+    ],
+)
+def test_destinations_and_what_is_shown_of_them(destination: str, shown: str) -> None:
+    check_destinations((destination,))
+    assert redacted(destination) == shown
+    assert "secret" not in redacted(destination)
+
+
+@pytest.mark.parametrize(
+    "destination",
+    [
+        *("", " ", "mailto:", "mailto:a", "mailto:-f@b.org", "mailto:a@b,c@d", "mailto:a@b?bcc=x@y", "mailto:<a@b>"),
+        *("mailto:a@b.org\nBcc: x@y", "mailto:a@b..c", "https://", "https:///x", "http://h:99999/", "http://a b/"),
+        *("http://h/\u00e9", "ftp://h/x", "file:///etc/passwd", "MAILTO:a@b.c", "javascript://x", "unbalanced '"),
+        *("https:x", "x" * 2001, "a\0b", "a\tb"),
+    ],
+)
+def test_what_is_no_destination_is_refused(destination: str) -> None:
+    with pytest.raises(ValueError, match="notices"):
+        JobSpec(("true",), "j", notify=(destination,))
+
+
+def test_commands_are_split_as_a_shell_would() -> None:
+    assert argv_of("tell 'a b' \"$HOME\" ; rm") == ["tell", "a b", "$HOME", ";", "rm"]
+    with pytest.raises(ValueError, match="8 destinations"):
+        JobSpec(("true",), "j", notify=("x",) * 9)
+
+
+def test_rules_from_settings() -> None:
+    assert rules_of(None, "end") == NoticeRules((), frozenset({"end"}))
+    rules = rules_of(f"{TO} ; tell me", " end, stall")
+    assert (rules.destinations, set(rules.kinds)) == ((TO, "tell me"), {"end", "stall"})
+    with pytest.raises(ValueError, match="'ende' is no kind of notice"):
+        rules_of(TO, "ende")
+
+
+def cluster(kinds: frozenset[str] = frozenset(NoticeKind), **settings: Any) -> Cluster:
+    model = Cluster({"n1": 2}, settings=Settings(300.0, notices=NoticeRules((TO,), kinds), **settings))
+    model.tick_every(10.0)
+    model.run(1.0)
+    return model
+
+
+def due(model: Cluster) -> list[tuple[str, int, str, str]]:
+    return [
+        (str(each.event.what), each.event.about, each.event.destinations[0], each.event.detail)
+        for each in model.journal.records
+        if isinstance(each.event, ne.NoticeDue)
+    ]
+
+
+def test_the_end_is_told_in_the_commit_that_records_it() -> None:
+    model = cluster()
+    batches: list[list[str]] = []
+    append = model.journal.append
+
+    def watched(events: Any, requests: Any = (), settled: Any = ()) -> Any:
+        batches.append([type(event).__name__ for _, event in events])
+        return append(events, requests, settled)
+
+    model.journal.append = watched  # type: ignore[method-assign]
+    model.submit(SPEC)
+    model.run_to_end()
+    (batch,) = [each for each in batches if "JobEnded" in each]
+    assert batch[batch.index("JobEnded") + 1] == "NoticeDue"
+    assert due(model) == [("end", 1, "mailto:me@example.org", "")]
+    assert model.world.notices[1].text == "job 1 (resnet) is DONE"
+    model.check_replay()
+
+
+def test_failures_interruptions_and_the_poison_guard() -> None:
+    model = cluster()
+    model.submit(replace(SPEC, notify=()), replace(SPEC, notify=(), retries=9))
+    model.conduct_of(1).fails = [3]
+    model.conduct_of(2).fails = [3, 3, 3, 3]
+    model.run_to_end()
+    assert due(model) == [
+        ("failure", 1, TO, "exit code 3"),
+        ("poison", 2, TO, "poison guard: 3 times the same at step 5: exit code 3"),
+    ]
+    model = cluster()
+    model.submit(SPEC)
+    model.run(20.0)
+    model.kill(1)
+    model.run(5.0)
+    assert due(model) == [
+        ("preemption", 1, "mailto:me@example.org", "killed from outside, ended by SIGKILL; it starts over")
+    ]
+    assert model.world.notices[1].text.startswith("job 1 (resnet) was interrupted (infrastructure): killed from")
+
+
+def test_nobody_is_told_of_what_nobody_wants() -> None:
+    model = cluster(frozenset({"failure"}))
+    model.submit(SPEC)
+    model.run_to_end()
+    assert due(model) == []
+    silent = Cluster({"n1": 1})
+    silent.submit(replace(SPEC, notify=()))
+    silent.run_to_end()
+    assert due(silent) == []
+
+
+def test_a_bad_gpu_is_told_and_one_that_a_user_avoids_is_not() -> None:
+    model = cluster()
+    model.send(cmd.Avoid("n1", 1, 60.0))
+    assert due(model) == []
+    model._report(model.agents["n1"], ev.KINDS["GpuFaulted"]("n1", 0, "xid 79"))  # type: ignore[call-arg]
+    model.run(1.0)
+    assert due(model) == [("gpu", 0, TO, "Xid 79: the GPU has fallen off the bus")]
+    assert model.world.notices[1].text == "n1:0 is avoided: Xid 79: the GPU has fallen off the bus"
+
+
+def test_what_became_of_a_delivery() -> None:
+    model = cluster()
+    model.submit(*(replace(SPEC, notify=(TO, "tell me")) for _ in range(3)))
+    for number in (1, 2, 3):
+        model.send(cmd.Cancel(number))
+    model.run_to_end()
+    assert list(model.world.notices) == [1, 2, 3]
+    model.send(cmd.NoticesTaken(TO, (1, 2)))
+    assert [each.waiting for each in model.world.notices.values()] == [("tell me",), ("tell me",), (TO, "tell me")]
+    model.send(cmd.NoticesNotTaken("tell me", (1, 2, 3), 1, "ended with 1", 15.0))
+    route = model.world.routes["tell me"]
+    assert (route.failed, route.retry_at - model.now, route.why) == (1, 15.0, "ended with 1")
+    model.send(cmd.NoticesNotTaken("tell me", (1, 2, 3), 2, "ended with 1", 30.0, give_up=(1,)))
+    assert (model.world.notices[1].waiting, model.world.notices[1].given_up) == ((), ("tell me",))
+    model.send(cmd.RetryNotices())
+    assert model.world.notices[1].waiting == ("tell me",)
+    assert model.world.routes == {}
+    (refusal,) = model.send(cmd.DropNotice(9))
+    assert isinstance(refusal, Refused)
+    model.send(cmd.DropNotice(1), cmd.NoticesTaken("tell me", (1, 2, 3)), cmd.NoticesTaken(TO, (3,)))
+    assert (model.world.notices, model.world.routes, model.world.next_notice) == ({}, {}, 4)
+    model.restart_daemon()
