@@ -1,8 +1,9 @@
 """Who may stay connected: the listener's connections, until each has shown a token.
 
 Anybody on the machine can connect to a port. Those that have not shown this daemon's token are few at a time and not
-for long: the oldest goes when there are too many, so that a crowd which sends nothing, or half a handshake, or half a
-request, keeps nobody else out and takes no more than PENDING descriptors.
+for long: when there are too many, the oldest goes once it has had FAIR_S, so that a crowd which sends nothing, or half
+a handshake, or half a request, keeps nobody else out and takes no more than PENDING descriptors. Until then the others
+wait to be accepted: a thousand agents that call at once after a restart get in one after another.
 """
 
 import asyncio
@@ -21,11 +22,14 @@ PENDING = 256
 PROVE_S = 15.0
 """Seconds from the connection to the token, handshake included."""
 
+FAIR_S = 5.0
+"""No connection is dropped for a newer one before it has had so long."""
+
 AT_ONCE = 64
 """Connections that are accepted before anything else gets its turn."""
 
 AGAIN_S = 0.1
-"""The pause after a connection could not be accepted: no descriptors, no memory."""
+"""The pause after a connection could not be accepted: too many that have shown nothing, no descriptors, no memory."""
 
 Caller = tuple[str, int]
 
@@ -33,6 +37,7 @@ Caller = tuple[str, int]
 @dataclass(eq=False, slots=True)
 class _Pending:
     connection: socket.socket
+    since: float
     timer: asyncio.TimerHandle | None = None
     greeting: "asyncio.Task[None] | None" = None
     transport: asyncio.BaseTransport | None = None
@@ -41,9 +46,10 @@ class _Pending:
 class Door:
     """Accepts on one listener; with the methods of `asyncio.Server` that uvicorn calls."""
 
-    def __init__(self, pending: int = PENDING, prove_s: float = PROVE_S) -> None:
+    def __init__(self, pending: int = PENDING, prove_s: float = PROVE_S, fair_s: float = FAIR_S) -> None:
         self._most = pending
         self._prove_s = prove_s
+        self._fair_s = fair_s
         self._pending: dict[Caller, _Pending] = {}  # the oldest first
         self._listener: socket.socket | None = None
         self._greetings: set[asyncio.Task[None]] = set()
@@ -71,6 +77,9 @@ class Door:
         if listener is None:
             return
         for _ in range(AT_ONCE):
+            if self._full():
+                self._pause(listener)
+                return
             try:
                 connection, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -78,11 +87,23 @@ class Door:
             except OSError as error:
                 log.error("no connection can be accepted: %s", error.strerror)
                 self._drop_oldest()
-                self._loop.remove_reader(listener)
-                self._loop.call_later(AGAIN_S, self._listen_again)
+                self._pause(listener)
                 return
             connection.setblocking(False)
             self._greet(connection, (str(address[0]), int(address[1])))
+
+    def _full(self) -> bool:
+        """Whether there are too many, none of which has had its time."""
+        while len(self._pending) >= self._most:
+            caller, oldest = next(iter(self._pending.items()))
+            if oldest.transport is None or not oldest.transport.is_closing():
+                return self._loop.time() - oldest.since < self._fair_s
+            self._drop(caller)
+        return False
+
+    def _pause(self, listener: socket.socket) -> None:
+        self._loop.remove_reader(listener)
+        self._loop.call_later(AGAIN_S, self._listen_again)
 
     def _listen_again(self) -> None:
         if self._listener is not None:
@@ -92,12 +113,12 @@ class Door:
         self._drop(caller)  # the port is used again: that one is gone
         while len(self._pending) >= self._most:
             self._drop_oldest()
-        entry = _Pending(connection)
+        entry = _Pending(connection, self._loop.time())
         self._pending[caller] = entry
         entry.timer = self._loop.call_later(self._prove_s, self._drop, caller)
         entry.greeting = self._loop.create_task(self._handshake(entry))
         self._greetings.add(entry.greeting)
-        entry.greeting.add_done_callback(lambda greeting: self._greeted(entry, greeting))
+        entry.greeting.add_done_callback(lambda greeting: self._greeted(entry, greeting, caller))
 
     async def _handshake(self, entry: _Pending) -> None:
         try:
@@ -107,10 +128,12 @@ class Door:
         except OSError as error:  # not TLS, another TLS, gone, or too slow
             log.debug("a connection came to nothing: %s", error)
 
-    def _greeted(self, entry: _Pending, greeting: "asyncio.Task[None]") -> None:
+    def _greeted(self, entry: _Pending, greeting: "asyncio.Task[None]", caller: Caller) -> None:
         self._greetings.discard(greeting)
         if entry.transport is None:
             entry.connection.close()  # also where it was dropped before anything was done about it
+            if self._pending.get(caller) is entry:
+                self._drop(caller)
 
     def _drop_oldest(self) -> None:
         caller = next(iter(self._pending), None)

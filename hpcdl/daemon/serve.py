@@ -155,7 +155,7 @@ class Daemon:
         self.notifier = Notifier(self.loop, ways, self.config.notify_for_s)
         address = listen_address(self.config, self.batching is not None and self.batching.settings.pilots)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listener = socket.create_server((address, self.config.listen_port), family=family, backlog=512)
+        listener = socket.create_server((address, self.config.listen_port), family=family, backlog=2048)
         server = self._server(changes)
         self._uvicorn = server
         port = int(listener.getsockname()[1])

@@ -1,0 +1,107 @@
+"""Many who call at once, and a crowd that only connects: whoever shows a token gets in."""
+
+import asyncio
+import socket
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcdl.daemon.door import Door
+from hpcdl.wire.tls import client_context, make_certificate, server_context
+
+PATIENCE_S = 60.0
+
+
+class Server(asyncio.Protocol):
+    """Takes whatever it is sent for a token, and says so."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._door.proven(self._transport.get_extra_info("peername"))
+        self._transport.write(b"welcome")
+
+
+@pytest.fixture(scope="module")
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    folder: Path = tmp_path_factory.mktemp("tls", numbered=True)
+    certificate, key = make_certificate([], now=time.time())
+    for name, content in (("certificate", certificate), ("key", key)):
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(0o600)
+    return server_context(folder / "certificate", folder / "key"), client_context(certificate.decode())
+
+
+async def call(port: int, context: ssl.SSLContext) -> bytes:
+    """Connects, shows a token, and stays for the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    writer.write(b"token")
+    answer = await reader.readexactly(len(b"welcome"))
+    writer.transport.abort()
+    return answer
+
+
+def serve(door: Door, context: ssl.SSLContext) -> int:
+    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+    door.open(listener, lambda: Server(door), context)
+    return int(listener.getsockname()[1])
+
+
+def test_many_who_call_at_once_get_in_one_after_another(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server, client = contexts
+
+    async def run() -> list[bytes]:
+        door = Door(pending=2, prove_s=PATIENCE_S, fair_s=PATIENCE_S)
+        port = serve(door, server)
+        found = await asyncio.wait_for(asyncio.gather(*(call(port, client) for _ in range(20))), PATIENCE_S)
+        door.close()
+        await door.wait_closed()
+        return found
+
+    assert asyncio.run(run()) == [b"welcome"] * 20
+
+
+def test_a_crowd_that_only_connects_keeps_nobody_out(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server, client = contexts
+
+    async def run() -> bytes:
+        door = Door(pending=4, prove_s=PATIENCE_S * 10, fair_s=0.05)
+        port = serve(door, server)
+        crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        try:
+            found = await asyncio.wait_for(call(port, client), PATIENCE_S)
+        finally:
+            for each in crowd:
+                each.close()
+        assert door.pending <= 4
+        door.close()
+        await door.wait_closed()
+        return found
+
+    assert asyncio.run(run()) == b"welcome"
+
+
+def test_what_came_to_nothing_takes_no_place(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server, client = contexts
+
+    async def run() -> bytes:
+        door = Door(pending=2, prove_s=PATIENCE_S, fair_s=PATIENCE_S)
+        port = serve(door, server)
+        for _ in range(6):  # no TLS at all
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            await reader.read()
+            writer.transport.abort()
+        found = await asyncio.wait_for(call(port, client), PATIENCE_S)
+        door.close()
+        await door.wait_closed()
+        return found
+
+    assert asyncio.run(run()) == b"welcome"
