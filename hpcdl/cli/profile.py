@@ -11,6 +11,8 @@ import click
 
 from hpcdl.cli.jobparts import default_name, environment
 from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.profileadd import add
+from hpcdl.cli.profileplot import plot
 from hpcdl.cli.profiles import ls, show, yaml_text
 from hpcdl.cli.rows import FINISHED, connect, duration_text, end_text
 from hpcdl.client import Client, path_with
@@ -42,6 +44,8 @@ def profile() -> None:
 
 profile.add_command(ls)
 profile.add_command(show)
+profile.add_command(add)
+profile.add_command(plot)
 
 
 @profile.command()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
@@ -67,7 +68,9 @@ class Submitting:
             raise Refused(f"there is no job {missing[0]} to wait for: hpcdl ls --all lists them", "unknown-job")
         if spec.profile is not None and spec.profile.lower() not in self._profiles:
             names = ", ".join(sorted({profile.name for profile in self._profiles.values()})) or "none"
-            raise Refused(f"there is no profile {spec.profile!r}; there are {names}", "unknown-profile")
+            near = get_close_matches(spec.profile.lower(), list(self._profiles), 1)
+            meant = f": did you mean {self._profiles[near[0]].name!r}?" if near else ""
+            raise Refused(f"there is no profile {spec.profile!r}{meant}; there are {names}", "unknown-profile")
         if entry.array is not None:
             try:
                 check_places(spec, entry.array)

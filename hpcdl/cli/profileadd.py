@@ -1,0 +1,152 @@
+"""`hpcdl profile add`: a profile from a file or from rates, where the running daemon takes it in at once."""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdl.cli.output import Output, escape, outputs, print_ids, print_json, say
+from hpcdl.cli.profiles import yaml_text
+from hpcdl.cli.rows import connect
+from hpcdl.client import DaemonAway
+
+if TYPE_CHECKING:
+    from hpcdl.core.profile import Profile
+
+_RATE = re.compile(r"(?:(\d{1,6})x)?(\d{1,4})=([0-9.eE+-]{1,30})")
+
+
+def _rates(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[dict[str, Any]]:
+    """`4=30.5` on a node, `2x4=55` on two with 4 GPUs each."""
+    points = []
+    for value in values:
+        match = _RATE.fullmatch(value.strip())
+        try:
+            rate = float(match[3]) if match else 0.0
+        except ValueError:
+            match = None
+        if match is None:
+            raise click.BadParameter(
+                f"{value!r}: write GPUS=RATE, like 2=18.5, or NODESxGPUS=RATE, like 2x4=55", ctx, param
+            )
+        points.append({"nodes": int(match[1] or 1), "gpus": int(match[2]), "rate": rate})
+    return points
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-n", "--name", metavar="NAME", help="What jobs call it: submit --profile NAME.")
+@click.option("--rate", "rates", multiple=True, callback=_rates, metavar="[NODESx]GPUS=RATE",
+              help="Steps/s on so many GPUs of a node; once for each number.")  # fmt: skip
+@click.option("--startup", type=click.FloatRange(min=0), metavar="SECONDS", help="From a start to the first step.")
+@click.option("--save", type=click.FloatRange(min=0), metavar="SECONDS", help="From a suspend until its GPUs are free.")
+@click.option("--resume", type=click.FloatRange(min=0), metavar="SECONDS", help="From a resume to the next step.")
+@click.option("--alias", "aliases", multiple=True, metavar="NAME", help="Another name for it.")
+@click.option("--source", default="", metavar="TEXT", help="Where the numbers come from.")
+@click.option("--replace", is_flag=True, help="Replace one of that name.")
+@outputs
+@click.pass_context
+def add(ctx: click.Context, /, output: Output, file: Path | None, replace: bool, **given: Any) -> None:
+    """Check the profiles in FILE, or one given by its rates, and put them into the folder's profiles/.
+
+    hpcdl profile add --name resnet50 --rate 1=10 --rate 2=18.5 --rate 4=31 --startup 20
+
+    A running daemon takes them in at once; else the next one does.
+    """
+    found = _asked(ctx, file, given)
+    home: Path = ctx.find_root().obj
+    places = _places(home, found, replace)
+    from hpcdl.wire.private import atomic_write, make_private_folder
+
+    make_private_folder(home)
+    make_private_folder(home / "profiles")
+    before = {path: path.read_bytes() if path.exists() else None for path, _ in places}
+    for path, profile in places:
+        atomic_write(path, yaml_text(profile.name, profile.to_mapping()).encode("utf-8", "backslashreplace"))
+    try:
+        answer = connect(ctx, 0.0).request("POST", "/v1/profiles/read", {})
+    except DaemonAway:
+        answer = None
+    except BaseException:  # it refused: as it was
+        for path, content in before.items():
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                atomic_write(path, content)
+        raise
+    names = [profile.name for _, profile in places]
+    if output is Output.JSON:
+        files = [str(path) for path, _ in places]
+        print_json({"added": names, "files": files, "daemon": answer is not None})
+    elif output is Output.QUIET:
+        print_ids(names)
+    else:
+        for path, profile in places:
+            print(f"profile {escape(profile.name)} is in {escape(str(path))}")
+    if answer is None and output is Output.TABLE:
+        say("no daemon runs; the next one reads it")
+
+
+def _asked(ctx: click.Context, file: Path | None, given: dict[str, Any]) -> "list[Profile]":
+    """The profiles of the file, or the one that the options describe. UsageError, ProfileError."""
+    from hpcdl.core.profile import Profile, ProfileError
+    from hpcdl.profiles import read_profiles
+
+    if file is not None:
+        if any(value for value in given.values()):
+            raise click.UsageError("give a FILE, or --name and --rate, not both", ctx)
+        found = read_profiles(file)
+        if not found:
+            raise click.ClickException(f"{file} holds no profile")
+        return found
+    if not given["name"] or not given["rates"]:
+        raise click.UsageError("give a FILE, or --name and at least one --rate", ctx)
+    times = {f"{name}_s": given[name] for name in ("startup", "save", "resume") if given[name] is not None}
+    mapping = {"points": given["rates"], "aliases": list(given["aliases"]), "source": given["source"], **times}
+    try:
+        return [Profile.from_mapping(given["name"], mapping)]
+    except ProfileError as error:
+        raise click.UsageError(str(error), ctx) from None
+
+
+def _places(home: Path, found: "Sequence[Profile]", replace: bool) -> "list[tuple[Path, Profile]]":
+    """Where each is to be: a file of its own. ClickException where a name is taken, or would be in two files."""
+    from hpcdl.profiles import conf_folder, load_profiles, read_profiles
+
+    folder = home / "profiles"
+    known = load_profiles([conf_folder() / "profiles", folder])
+    taken = {name.casefold(): each for each in known.values() for name in (*each.aliases, each.name)}
+    own: dict[str, tuple[Path, int]] = {}
+    for path in sorted(folder.glob("*.y*ml")) if folder.is_dir() else []:
+        held = read_profiles(path)
+        for each in held:
+            own.update({name.casefold(): (path, len(held)) for name in (each.name, *each.aliases)})
+    places: list[tuple[Path, Profile]] = []
+    for profile in found:
+        names = [name.casefold() for name in (profile.name, *profile.aliases)]
+        same = next((name for name in names if name in taken), None)
+        if same is not None and not replace:
+            raise click.ClickException(f"there is a profile {same!r} already: --replace puts this one in its place")
+        path = folder / f"{_file_name(profile.name)}.yaml"
+        for name in names:
+            where, many = own.get(name, (path, 1))
+            if many > 1 or (where != path and name != profile.name.casefold()):
+                raise click.ClickException(f"{where} has {name!r}, beside others: change it there")
+            if where != path:
+                path = where
+        if any(path == other for other, _ in places):
+            raise click.ClickException(f"two of these profiles would be {path}: give one of them another name")
+        if path.exists() and path not in {where for where, _ in own.values()}:
+            raise click.ClickException(f"{path} is there already and holds no profile of that name: move it away")
+        if path.exists() and same is None:
+            raise click.ClickException(f"{path} holds another profile: give this one another name")
+        places.append((path, profile))
+    return places
+
+
+def _file_name(name: str) -> str:
+    plain = re.sub(r"[^a-z0-9._-]+", "-", name.casefold()).strip("-.") or "profile"
+    return os.fsdecode(plain.encode()[:100])
