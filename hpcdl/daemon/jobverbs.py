@@ -21,7 +21,6 @@ VERBS: dict[str, Callable[[int], cmd.Command]] = {
     "hold": lambda job: cmd.Hold(job, waiting=True),
     "release": cmd.Release,
     "retry": cmd.Retry,
-    "preempt": cmd.Preempt,
 }
 
 _FAILED = (JobState.FAILED, JobState.CANCELLED)
