@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpcdl import __version__
 from hpcdl.agent.folder import mount_of
+from hpcdl.cli.filesystems import meaning_of
 from hpcdl.client import Client, ClientError, DaemonAway
 from hpcdl.core.units import count, seconds_text
 from hpcdl.daemon.clock import Clock
@@ -126,16 +127,10 @@ def file_system(home: Path) -> Check:
         return Check(
             "file system", State.WARN, f"{where}: all is lost when the machine boots", "set HPCDL_HOME elsewhere"
         )
-    if mount.shared:
-        if "soft" in mount.options:
-            return Check(
-                "file system",
-                State.WARN,
-                f"{where}, mounted soft: what was written may be lost when the server is slow",
-                "set HPCDL_HOME elsewhere, or have it mounted hard",
-            )
-        told = "shared: seen from all nodes; only the daemon opens the ledger, and sockets are on each node's own disk"
-        return Check("file system", State.OK, f"{where} ({told})")
+    meaning = meaning_of(mount)
+    if meaning is not None:
+        state = State.OK if meaning.fine else State.WARN
+        return Check("file system", state, f"{where}: {meaning.text}", meaning.step)
     return Check(
         "file system",
         State.OK,

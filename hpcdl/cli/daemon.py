@@ -44,6 +44,10 @@ def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: 
     if "note" in answer:
         click.echo(f"hpcdl: {answer['note']}", err=True)
     _print_daemon(answer, output, f"started on {home}")
+    from hpcdl.cli.filesystems import told_at_start
+
+    if told := told_at_start(home):
+        say(told)
     try:
         client = connect(ctx)
         found, batch = client.get("/v1/nodes")["nodes"], client.get("/v1/status").get("batch")

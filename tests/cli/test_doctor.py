@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcdl.agent.folder import Mount, mount_of
-from hpcdl.cli import checks
+from hpcdl.cli import checks, filesystems
 from hpcdl.cli.checks import State
 from hpcdl.cli.sitefile import Queue, Told, limits_of, site_text
 from hpcdl.daemon.clock import Clock
@@ -105,9 +105,14 @@ def test_wrong_settings_fail_and_the_rest_is_looked_at(outside: Path, home: Path
 @pytest.mark.parametrize(
     "mount, state, told",
     [
-        (Mount("/home", "nfs4", frozenset({"rw", "hard"})), State.OK, "only the daemon opens the ledger"),
+        (
+            Mount("/home", "nfs4", frozenset({"rw", "hard"})),
+            State.OK,
+            "only the daemon opens it, under a lease that needs no locks",
+        ),
         (Mount("/home", "nfs4", frozenset({"rw", "soft"})), State.WARN, "mounted soft"),
-        (Mount("/home", "lustre"), State.OK, "shared: seen from all nodes"),
+        (Mount("/home", "lustre"), State.OK, "fine for the ledger (Lustre: fsync means what it says)"),
+        (Mount("/home", "fuse.sshfs"), State.WARN, "sshfs does not say when a write is durable"),
         (Mount("/dev/shm", "tmpfs"), State.WARN, "lost when the machine boots"),
         (Mount("/", "ext4"), State.OK, "this machine's alone"),
     ],
@@ -121,6 +126,45 @@ def test_what_a_file_system_means_for_the_ledger(
     assert found.state is state
     assert told in found.detail
     assert list(tmp_path.iterdir()) == []
+
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+30 22 0:40 / /home rw,noatime shared:2 - nfs4 server:/home rw,vers=4.2,hard
+31 22 0:41 / /scratch rw shared:3 - lustre 10.0.0.1@o2ib:/scratch rw,flock
+32 22 0:42 / /gpfs rw shared:4 - gpfs gpfs rw
+33 22 0:43 / /bee rw shared:5 - beegfs beegfs_nodev rw
+34 22 0:44 / /mnt/my\\040laptop rw shared:6 - fuse.sshfs ada@laptop: rw
+35 22 0:45 / /win rw shared:7 - cifs //server/share rw
+36 22 0:46 / /old rw shared:8 - nfs server:/old rw,soft
+37 22 0:47 / /odd rw shared:9 - fuse.newfs newfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    "folder, fine, told",
+    [
+        ("/var/lib/h", None, ""),
+        ("/home/ada/.hpcdl", True, "is on nfs4 (/home): shared, and fine for the ledger (NFS"),
+        ("/scratch/ada", True, "fine for the ledger (Lustre"),
+        ("/gpfs/ada", True, "fine for the ledger (GPFS"),
+        ("/bee/ada", True, "fine for the ledger (BeeGFS"),
+        ("/mnt/my laptop/h", False, "is on fuse.sshfs (/mnt/my laptop): sshfs does not say when a write is durable"),
+        ("/win/h", False, "its server may acknowledge a write before it is on a disk: submits that were acknowledged"),
+        ("/old/h", False, "mounted soft: what was written may be lost when its server is slow: have it mounted hard"),
+        ("/odd/h", False, "hpcdl does not know whether its fsync means what it says"),
+    ],
+)
+def test_a_network_file_system_is_told_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, folder: str, fine: bool | None, told: str
+) -> None:
+    monkeypatch.setattr(filesystems, "mount_of", lambda home: mount_of(home, MOUNTS))
+    found = filesystems.meaning_of(mount_of(Path(folder), MOUNTS))
+    assert (None if found is None else found.fine) is fine
+    line = filesystems.told_at_start(Path(folder))
+    assert told in line
+    assert "\n" not in line
+    assert ("set HPCDL_HOME" in line) is (fine is False)
 
 
 def test_a_file_system_without_hard_links_cannot_hold_a_lease(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
