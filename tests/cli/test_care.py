@@ -1,0 +1,86 @@
+"""`hpcdl avoid` and `hpcdl notices`."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.fake import FakeDaemon
+
+AVOIDED = {
+    "node": "n1", "gpu": 0, "since": 1.0, "until": 3600.0, "left_s": 600.0, "times": 2,
+    "reason": "Xid 79: \x1b[31mlost", "moves": True,
+}  # fmt: skip
+NOTICE = {
+    "id": 7, "kind": "end", "job": 3, "text": "job 3 (a) is DONE", "at": 5.0,
+    "destinations": [
+        {"destination": "https://h/…", "state": "failing", "attempts": 2, "why": "answered 500", "retry_in_s": 3.0},
+        {"destination": "mailto:a@b.org", "state": "waiting", "attempts": 0, "why": "", "retry_in_s": None},
+    ],
+}  # fmt: skip
+
+
+def answer(**body: Any) -> tuple[int, bytes]:
+    return 200, json.dumps({"schema": 1, **body}).encode()
+
+
+def test_what_is_avoided_is_listed(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.answers = {"/v1/avoided": answer(avoided=[AVOIDED])}
+    table = hpcdl("avoid").out.splitlines()
+    assert table[0].split() == ["WHAT", "UNTIL", "LEFT", "TIMES", "REASON"]
+    assert table[1].startswith("n1:0 ")
+    assert table[1].endswith("Xid 79: \\x1b[31mlost")
+    assert hpcdl("avoid", "--quiet").out == "n1:0\n"
+    assert json.loads(hpcdl("avoid", "--json").out)["avoided"] == [AVOIDED]
+    fake.answers = {"/v1/avoided": answer(avoided=[])}
+    assert hpcdl("avoid").out == "nothing is avoided\n"
+
+
+def test_a_gpu_or_a_node_is_avoided_and_lifted(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.answers = {f"/v1/nodes/{name}": answer(avoided=[]) for name in ("n1/avoid", "a%2Fb%3Ax/avoid", "n1/lift")}
+    hpcdl("avoid", "n1:3", "--for", "2h", "--reason", "loud", "--move")
+    hpcdl("avoid", "a/b:x")
+    assert hpcdl("avoid", "--lift", "n1:3").out == "n1:3 may be granted again\n"
+    bodies = [body for method, _, body in fake.requests if method == "POST"]
+    assert bodies == [
+        {"gpu": 3, "for_s": 7200.0, "reason": "loud", "moves": True},
+        {"gpu": None, "for_s": 3600.0, "reason": "", "moves": False},
+        {"gpu": 3},
+    ]
+
+
+@pytest.mark.parametrize(
+    "args", [("--for", "2h"), ("--lift",), ("n1", "--for", "soon"), ("n1", "--lift", "--reason", "x"), ("--move",)]
+)
+def test_what_makes_no_sense_is_wrong_usage(fake: FakeDaemon, hpcdl: Run, args: tuple[str, ...]) -> None:
+    assert hpcdl("avoid", *args).code == 2
+    assert not [method for method, _, _ in fake.requests if method == "POST"]
+
+
+def test_notices(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.answers = {
+        path: answer(notices=[NOTICE]) for path in ("/v1/notices", "/v1/notices/retry", "/v1/notices/7/drop")
+    }
+    title, line = hpcdl("notices").out.splitlines()
+    assert title.split() == ["ID", "AT", "KIND", "STATE", "DESTINATION", "TRIES", "TEXT", "WHY"]
+    assert "https://h/… +1" in line
+    assert line.split()[4] == "failing"
+    assert line.endswith("answered 500")
+    assert hpcdl("notices", "-q").out == "7\n"
+    assert json.loads(hpcdl("notices", "--retry", "--json").out)["notices"] == [NOTICE]
+    assert hpcdl("notices", "--drop", "7").out == "notice 7 is dropped\n"
+    assert hpcdl("notices", "--drop", "7", "--retry").code == 2
+    assert [path for method, path, _ in fake.requests if method == "POST"] == [
+        "/v1/notices/retry",
+        "/v1/notices/7/drop",
+    ]
+    fake.answers = {"/v1/notices": answer(notices=[])}
+    assert hpcdl("notices").out == "every notice was delivered\n"
+
+
+def test_one_that_is_not_there_is_one_line(fake: FakeDaemon, hpcdl: Run) -> None:
+    error = {"schema": 1, "error": "no notice 9 waits: hpcdl notices lists them", "code": "unknown-notice"}
+    fake.answers = {"/v1/notices/9/drop": (404, json.dumps(error).encode())}
+    done = hpcdl("notices", "--drop", "9")
+    assert (done.code, done.err) == (1, "hpcdl: no notice 9 waits: hpcdl notices lists them\n")
