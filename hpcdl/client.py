@@ -85,9 +85,16 @@ class Client:
     """
 
     def __init__(
-        self, home: Path, *, patience_s: float = PATIENCE_S, note: Callable[[str], None] = lambda text: None
+        self,
+        home: Path,
+        *,
+        patience_s: float = PATIENCE_S,
+        note: Callable[[str], None] = lambda text: None,
+        answer_s: float | None = None,
     ) -> None:
+        """`answer_s`: in place of ANSWER_S."""
         self.home = home
+        self._answer_s = answer_s
         self.patience_s = patience_s
         self._note = note
         self._connection: Connection | None = None
@@ -145,7 +152,7 @@ class Client:
                 return answer
 
     def _once(self, method: str, path: str, body: Mapping[str, Any] | None, wait_s: float) -> Answer:
-        limit_s = ANSWER_S + wait_s
+        limit_s = self._limit_s() + wait_s
         connection = self._connection or self._connect()
         connection.sock.settimeout(limit_s)
         headers = {"Authorization": f"Bearer {self._access.token if self._access else ''}"}
@@ -187,10 +194,10 @@ class Client:
             raise ClientError(f"the certificate in {self.home / NAME} is damaged: restart the daemon") from None
         context.sslsocket_class = _Socket
         try:
-            connection = Connection(access.host, access.port, ANSWER_S, context)
+            connection = Connection(access.host, access.port, self._limit_s(), context)
         except TimeoutError:
             self._access = access
-            raise self._silent(ANSWER_S) from None
+            raise self._silent(self._limit_s()) from None
         except (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
             raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {_START}") from None
         except ssl.SSLError:
@@ -206,6 +213,9 @@ class Client:
         self._access = access
         self._connection = connection
         return connection
+
+    def _limit_s(self) -> float:
+        return ANSWER_S if self._answer_s is None else self._answer_s
 
     def _silent(self, limit_s: float) -> Exception:
         pid = self._access.pid if self._access else 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from hpcdl.cli import completing
 from hpcdl.cli.output import Column, Output, Row, outputs, print_fields, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import connect
 from hpcdl.client import Answer, ClientError, DaemonAway
@@ -126,7 +127,7 @@ def _text(value: Any) -> str:
 
 
 @config.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.policies)
 @outputs
 @click.pass_context
 def policy(ctx: click.Context, name: str, output: Output) -> None:
@@ -135,7 +136,7 @@ def policy(ctx: click.Context, name: str, output: Output) -> None:
 
 
 @config.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.objectives)
 @outputs
 @click.pass_context
 def objective(ctx: click.Context, name: str, output: Output) -> None:

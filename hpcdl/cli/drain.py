@@ -4,13 +4,14 @@ from urllib.parse import quote
 
 import click
 
+from hpcdl.cli import completing
 from hpcdl.cli.moments import moment
 from hpcdl.cli.output import Output, Row, escape, outputs, print_ids, print_json, say
 from hpcdl.cli.rows import connect
 from hpcdl.client import ApiError
 from hpcdl.daemon.clock import Clock
 
-NODES = click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+NODES = click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=completing.nodes)
 
 
 def _at(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:

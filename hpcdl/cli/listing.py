@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.lists import Jobs, List
+from hpcdl.cli import completing
+from hpcdl.cli.lists import STATES, Jobs, List, columns_of, formats_of
 from hpcdl.cli.output import Output, outputs, print_ids, print_json, say
 from hpcdl.cli.rows import connect
 from hpcdl.cli.watching import Watch, repeat, watch_seconds
@@ -17,12 +18,31 @@ LISTS = ("jobs", "nodes", "gpus")
 
 
 @click.command()
-@click.argument("what", required=False, metavar="[jobs|nodes|gpus]")
+@click.argument("what", required=False, metavar="[jobs|nodes|gpus]", shell_complete=completing.words(LISTS))
 @click.option("-a", "--all", "every", is_flag=True, help="Finished jobs too.")
-@click.option("-c", "--columns", metavar="NAME,…", help="These columns only, in this order; a wrong name lists them.")
-@click.option("-f", "--format", "form", default="default", metavar="NAME", help="default, long; of jobs also times, …")
-@click.option("-s", "--sort", metavar="COLUMN", help="Sort by a column; -COLUMN the other way round.")
-@click.option("--state", "states", multiple=True, metavar="STATE,…", help="Jobs in these states only.")
+@click.option(
+    "-c",
+    "--columns",
+    metavar="NAME,…",
+    help="These columns only, in this order; a wrong name lists them.",
+    shell_complete=columns_of,
+)
+@click.option(
+    "-f",
+    "--format",
+    "form",
+    default="default",
+    metavar="NAME",
+    help="default, long; of jobs also times, …",
+    shell_complete=formats_of,
+)
+@click.option(
+    "-s", "--sort", metavar="COLUMN", help="Sort by a column; -COLUMN the other way round.", shell_complete=columns_of
+)
+@click.option(
+    "--state", "states", multiple=True, metavar="STATE,…", help="Jobs in these states only.",
+    shell_complete=completing.words(STATES, listed=True),
+)  # fmt: skip
 @click.option("-u", "--user", metavar="NAME", help="Jobs of this user only.")
 @click.option("-n", "--name", metavar="GLOB", help="Jobs with such a name only: 'sweep-*'.")
 @click.option("--no-fold", is_flag=True, help="A line for each member of an array, and for each node.")

@@ -1,9 +1,11 @@
 """What `hpcdl ls` lists, from the options to the lines: the jobs, and what all lists have alike."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
+from hpcdl.cli import completing
 from hpcdl.cli.folding import folded
 from hpcdl.cli.formats import JOBS, Kind, Shown
 from hpcdl.cli.output import Output, Row, table_for_stdout
@@ -12,6 +14,26 @@ from hpcdl.client import Answer, Client, path_with
 
 _FOLDED = ("id", "name", "array", "array_index", "state", "user", "gpus_min", "gpus_max", "nodes", "nodes_max")
 STATES = ("QUEUED", "STARTING", "RUNNING", "RESCALING", "SUSPENDING", "SUSPENDED", *FINISHED)
+
+
+def _kind_of(ctx: click.Context) -> Kind:
+    """What is being listed, as far as it was typed."""
+    what = ctx.params.get("what") or next((each for each in ctx.args if each in ("nodes", "gpus")), "jobs")
+    if what == "jobs":
+        return JOBS
+    from hpcdl.cli.machines import GPUS, NODES
+
+    return NODES if what == "nodes" else GPUS
+
+
+def columns_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Names of columns, for the shell."""
+    return completing.words(_kind_of(ctx).columns, listed=param.name == "columns")(ctx, param, incomplete)
+
+
+def formats_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Names of formats, for the shell."""
+    return completing.words(_kind_of(ctx).formats)(ctx, param, incomplete)
 
 
 class List:

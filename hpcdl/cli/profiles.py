@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from hpcdl.cli import completing
 from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import connect, duration_text
 from hpcdl.client import path_with
@@ -33,7 +34,7 @@ def ls(ctx: click.Context, output: Output) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completing.profiles)
 @outputs
 @click.pass_context
 def show(ctx: click.Context, name: str, output: Output) -> None:

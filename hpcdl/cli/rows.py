@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from hpcdl.cli.completing import job_ids
 from hpcdl.cli.output import Column, Row, say
 from hpcdl.client import PATIENCE_S, Client
 from hpcdl.core.units import fold_nodes, seconds_text
@@ -20,6 +21,10 @@ class JobId(click.IntRange):
         if not (text.isascii() and text.isdigit() and len(text) <= 15 and int(text) > 0):
             self.fail(f"{text[:40]!r} is not a job's number: hpcdl ls --all lists them", param, ctx)
         return int(text)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        """The daemon's jobs."""
+        return job_ids(ctx, param, incomplete)
 
 
 JOB_ID = JobId(min=1)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from click.core import ParameterSource
 
+from hpcdl.cli import completing
 from hpcdl.cli.defaults import put_defaults, told_origin
 from hpcdl.cli.entries import Wanted, here, wanted
 from hpcdl.cli.jobparts import default_name
@@ -57,7 +58,7 @@ _PLAIN = "hpcdl.submit.plain"
     help="COMMAND is the arguments of sbatch or bsub, whose words are answered; for jobscripts/sbatch and bsub.",
 )  # fmt: skip
 @click.option("--else", "other", metavar="FILE", help="With --as: what takes jobs that are not for hpcdl.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=completing.files)
 @outputs
 @click.pass_context
 def submit(

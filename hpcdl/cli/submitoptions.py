@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from hpcdl.cli import completing
 from hpcdl.cli.moments import moment
 from hpcdl.cli.numbers import Finite
 from hpcdl.core.arrays import Array, indices_from
@@ -156,7 +157,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--weight", type=Finite(min=0, min_open=True), default=1.0, show_default=True, metavar="W",
         help="What it counts under the objective priority.",
     ),
-    click.option("--profile", metavar="NAME", help="The scaling profile that tells how fast it is on how many GPUs."),
+    click.option(
+        "--profile", metavar="NAME", help="The scaling profile that tells how fast it is on how many GPUs.",
+        shell_complete=completing.profiles,
+    ),
     click.option(
         "--steps", type=click.IntRange(min=1), metavar="N", help="Training steps in all, for estimated times."
     ),

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from hpcdl.cli import completing
 from hpcdl.cli.moments import past_moment
 from hpcdl.cli.output import Output, Row, escape, outputs, print_ids, print_json, say
 from hpcdl.cli.rows import FINISHED, JOB_ID, connect, end_text
@@ -37,7 +38,9 @@ def job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     return tuple(found)
 
 
-SEVERAL = click.argument("jobs", nargs=-1, callback=job_ids, metavar="JOB|FIRST-LAST...")
+SEVERAL = click.argument(
+    "jobs", nargs=-1, callback=job_ids, metavar="JOB|FIRST-LAST...", shell_complete=completing.job_ids
+)
 ARRAY = click.option("--array", type=JOB_ID, metavar="ID", help="All members of the array that this job is in.")
 
 

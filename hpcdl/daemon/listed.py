@@ -1,6 +1,7 @@
 """The rows of many jobs: which ones a request asks for, and their JSON, made anew only where it may have changed."""
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,7 +22,10 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circ
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What `GET /v1/jobs` asks for. `states`, `ids`, `fields`: None is all (without `every`: all but finished jobs)."""
+    """What `GET /v1/jobs` asks for. `states`, `ids`, `fields`: None is all (without `every`: all but finished jobs).
+
+    `last`: only so many of them, those that were submitted last.
+    """
 
     every: bool = False
     ids: tuple[int, ...] | None = None
@@ -29,6 +33,7 @@ class Asked:
     user: str | None = None
     name: str | None = None
     fields: tuple[str, ...] | None = None
+    last: int | None = None
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Asked":
@@ -48,10 +53,14 @@ class Asked:
         ids = None
         if "ids" in query:
             ids = tuple(number_of(part, "ids") for part in query["ids"].split(",") if part)
-        return cls(query.get("all") == "1", ids, states, query.get("user"), query.get("name"), fields)
+        last = number_of(query["last"], "last") if "last" in query else None
+        return cls(query.get("all") == "1", ids, states, query.get("user"), query.get("name"), fields, last)
 
-    def jobs(self, world: World) -> Iterator[Job]:
+    def jobs(self, world: World) -> Iterable[Job]:
         """Those of the world's jobs, in order of submission."""
+        return self._chosen(world) if self.last is None else deque(self._chosen(world), self.last)
+
+    def _chosen(self, world: World) -> Iterator[Job]:
         for job in self._listed(world):
             if self.states is not None and state_of(job) not in self.states:
                 continue

@@ -43,7 +43,7 @@ def test_a_refusal_has_message_code_and_status(fake: FakeDaemon) -> None:
 
 def test_a_submit_whose_answer_was_lost_is_asked_again_and_is_one_job(fake: FakeDaemon) -> None:
     fake.dies_at, fake.down_s = "/v1/jobs", 0.3
-    body = {"request_id": "r1", "jobs": [{"name": "a"}]}
+    body = {"request_id": "r1", "jobs": [{"command": ["true"], "name": "a"}]}
     port = read_access(fake.home).port
     with Client(fake.home) as client:
         answer = client.request("POST", "/v1/jobs", body)

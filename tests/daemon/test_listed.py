@@ -46,6 +46,8 @@ def test_filters(stage: Stage) -> None:
     assert ids(ids="4,1,99") == [4, 1]
     assert ids(state="queued,running") == [1, 2, 3]
     assert ids(state="cancelled") == [4], "a finished state asks for finished jobs"
+    assert ids(all="1", last="2") == [3, 4]
+    assert ids(last="0") == []
     assert ids(user="ada") == [2]
     assert ids(user="ada", all="1") == [2, 4]
     assert ids(name="sweep-*") == [2, 3]
