@@ -1,7 +1,6 @@
 """Every command: its errors, its exit code, and where it finds its daemon."""
 
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,12 @@ AWAY = ["ls", "show 1", "why 1", "nodes", "cancel 1", "suspend 1", "resume 1", "
 
 @pytest.mark.parametrize("line", AWAY)
 def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: str) -> None:
-    begun = time.monotonic()
     done = hpcdl(*line.split())
     assert done.code == 1
     assert done.out == ""
     assert done.err.startswith("hpcdl: ")
     assert done.err.count("\n") == 1
     assert "hpcdl daemon start" in done.err
-    assert time.monotonic() - begun < 5
 
 
 @pytest.mark.parametrize(

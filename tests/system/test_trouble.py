@@ -81,6 +81,7 @@ def test_the_disk_of_the_ledger_is_full(full_home: tuple[Cluster, SmallDisk]) ->
     cluster, disk = full_home
     job = cluster.submit("--save-every", 50, steps=300)
     cluster.until_step(job, 10)
+    trainer = cluster.trainer_pid(job)
     disk.fill()
     with pytest.raises(ApiError) as refused:
         _submit(cluster, "true")
@@ -89,7 +90,7 @@ def test_the_disk_of_the_ledger_is_full(full_home: tuple[Cluster, SmallDisk]) ->
     assert "\n" not in str(refused.value)
     assert [row["id"] for row in cluster.client.get("/v1/jobs?all=1")["jobs"]] == [job]
     pid = cluster.status()["daemon"]["pid"]
-    time.sleep(1.5)  # what the jobs do meanwhile must find the full disk
+    cluster.until(lambda: not Path(f"/proc/{trainer}").exists())  # its last checkpoint found the full disk
     disk.free()
     second = cluster.submit(steps=20)
     assert second == job + 1
@@ -266,7 +267,7 @@ def test_a_daemon_starts_while_the_agent_is_stopped(cluster: Cluster) -> None:
     try:
         cluster.until(lambda: not cluster.status()["agents"][0]["connected"])
         second = _submit(cluster, "true")
-        time.sleep(1.0)
+        cluster.until(lambda: "not been asked yet" not in cluster.job(second)["reason"])
         assert cluster.job(second)["state"] == "QUEUED"
     finally:
         os.kill(agent, signal.SIGCONT)
@@ -358,8 +359,10 @@ def test_a_second_connection_of_a_node_replaces_the_first(cluster: Cluster) -> N
                 first.recv(timeout=20)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 4000
-        time.sleep(0.3)
-        assert {"node": "n9", "pid": 1, "connected": True} in cluster.status()["agents"]
+        here = {"node": "n9", "pid": 1, "connected": True}
+        cluster.until(lambda: here in cluster.status()["agents"])
+        for _ in range(20):  # as many turns of the daemon's loop, in which the first one ends
+            assert here in cluster.status()["agents"]
         node = next(each for each in cluster.client.get("/v1/nodes")["nodes"] if each["name"] == "n9")
         assert node["connected"]
     cluster.until(lambda: {"node": "n9", "pid": 1, "connected": False} in cluster.status()["agents"])
@@ -377,9 +380,7 @@ def test_silent_and_many_connections(cluster: Cluster) -> None:
             answers = list(pool.map(lambda n: _request(access, "GET", f"/v1/jobs/{job}"), range(200)))
         assert [status for status, _ in answers] == [200] * 200
         cluster.until_done(job)
-        began = time.monotonic()
-        cluster.cli("daemon", "stop")
-        assert time.monotonic() - began < 10
+        cluster.cli("daemon", "stop")  # while they are all open
         cluster.start()
 
 
