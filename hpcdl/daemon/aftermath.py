@@ -146,7 +146,8 @@ def aftermath(job: Job, past: Past) -> list[str]:
     if past.saves:
         lines.append(f"saved {count(past.saves, 'time')}, which took {seconds_text(past.save_s)} in all")
     if past.suspends:
-        told = ", ".join(f"{number} {_FOR[purpose]}" for purpose, number in past.suspends.most_common())
+        often = sorted(past.suspends.items(), key=lambda each: -each[1])
+        told = ", ".join(f"{number} {_FOR[purpose]}" for purpose, number in often)
         lines.append(f"suspended {count(sum(past.suspends.values()), 'time')}: {told}")
     if past.lost_steps:
         lines.append(f"lost {count(past.lost_steps, 'step')}, {seconds_text(past.lost_s)} of training, to other ends")
