@@ -1,7 +1,6 @@
 """The daemon process: puts the parts together, says when it is ready, and takes them apart in order."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -20,6 +19,7 @@ from hpcdl.core import commands as cmd
 from hpcdl.core.events import DaemonStarted
 from hpcdl.core.journal import JournalError, Request
 from hpcdl.core.model import World
+from hpcdl.daemon import garbage
 from hpcdl.daemon.ahead import Ahead
 from hpcdl.daemon.api import About, Api
 from hpcdl.daemon.batching import Batching, BatchSettings, pilot_policy
@@ -317,8 +317,7 @@ class Daemon:
         note = self._surprise()
         on_ready.tell(about | ({"note": note} if note else {}))
         self._ahead.start(self.loop.world.policy)
-        gc.collect()
-        gc.freeze()  # what is loaded stays: a collection need not look at it, with everybody waiting for it
+        garbage.settle()
 
     def _surprise(self) -> str:
         """What whoever asked for emulated GPUs should know: an agent that survived the last daemon keeps its own."""
