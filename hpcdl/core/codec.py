@@ -25,7 +25,7 @@ def to_json(value: Any) -> Json:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple | list):
-        return [to_json(item) for item in value]
+        return [item if type(item) in _SCALARS else to_json(item) for item in value]
     if isinstance(value, dict):
         return {str(key): to_json(item) for key, item in value.items()}
     return {name: to_json(getattr(value, name)) for name in _names(typing.cast(Hashable, kind))}
@@ -88,6 +88,8 @@ def _composite(kind: Any) -> _Decoder:
             raise CodecError(f"cannot read the union {kind}")
         only = rest[0]
         return lambda data: None if data is None else only(data)
+    if kind == tuple[tuple[str, str], ...]:
+        return _pairs
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
         item = _decoder(arguments[0])
         return lambda data: tuple([item(entry) for entry in _listed(data)])
@@ -98,6 +100,17 @@ def _composite(kind: Any) -> _Decoder:
         key, value = _key_decoder(arguments[0]), _decoder(arguments[1])
         return lambda data: {key(name): value(entry) for name, entry in _object(data).items()}
     raise CodecError(f"cannot read a {kind}")
+
+
+def _pairs(data: Json) -> tuple[tuple[str, str], ...]:
+    """Of texts: the environment of a job, which is most of a submit."""
+    found = []
+    for entry in _listed(data):
+        key, value = _listed(entry)
+        if type(key) is not str or type(value) is not str:
+            raise CodecError(f"expected two str, got {type(key).__name__} and {type(value).__name__}")
+        found.append((key, value))
+    return tuple(found)
 
 
 def _key_decoder(kind: Any) -> Callable[[str], Any]:

@@ -136,9 +136,10 @@ class JobSpec:
         if self.signal not in SIGNAL_PRESETS:
             raise ValueError(f"signal must be one of {', '.join(SIGNAL_PRESETS)}, got {self.signal!r}")
         texts = (*self.command, self.cwd, self.checkpoint_dir or "", *(part for pair in self.env for part in pair))
-        if any("\0" in text for text in texts):
+        joined = "\n".join(texts)
+        if "\0" in joined:
             raise ValueError("command, folders and environment must not hold NUL characters")
-        if not all(map(_has_bytes, texts)):
+        if not _has_bytes(joined):
             raise ValueError("command, folders and environment must be text that can be written as UTF-8")
         for what, path in (("cwd", self.cwd), ("checkpoint folder", self.checkpoint_dir)):
             if path is not None and not path.startswith("/"):
