@@ -21,6 +21,10 @@ SUBMIT = "submit"
 """The section of a settings file with defaults for the options of `hpcdl submit`."""
 
 
+NOT_YAML = (AttributeError, LookupError, OverflowError, RecursionError, TypeError)
+"""What PyYAML raises beside its own errors and ValueError, for a tag whose text is none of its kind (`!!bool x`)."""
+
+
 class ConfigError(ValueError):
     """A setting is unknown or wrong; the message is one line: where, which, what is allowed."""
 
@@ -139,7 +143,7 @@ def read_layer(
         # Now that it is known to be flat: no alias can make it large.
         values = yaml.SafeLoader("").construct_document(node)
         section_values = values.get(SUBMIT) or {}
-    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, *NOT_YAML) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hpcdl.core.profile import Profile, ProfileError
+from hpcdl.layers import NOT_YAML
 from hpcdl.layers import conf_folder as conf_folder
 
 MAX_FILE_BYTES = 1 << 20
@@ -44,7 +45,7 @@ def read_profiles(path: Path) -> list[Profile]:
         raise ProfileError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
     try:
         data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, *NOT_YAML) as error:
         raise ProfileError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     listed = data.get("profiles") if isinstance(data, dict) else None
     if not isinstance(listed, dict):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcdl.layers import site_folders, site_path
+from hpcdl.layers import NOT_YAML, site_folders, site_path
 from hpcdl.pilots.site import Site
 
 MAX_FILE_BYTES = 1 << 20
@@ -103,7 +103,9 @@ def read_site(path: Path) -> SiteFile:
                     raise SiteError(f"{where}: {key.value} is set already in line {lines[key.value]}")
                 lines[key.value] = key.start_mark.line + 1
         values = yaml.safe_load(content) or {}
-    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, *NOT_YAML) as error:
+        if isinstance(error, SiteError):
+            raise
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         raise SiteError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}: correct it") from None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcdl.core.profile import MAX_GPUS, MAX_NODES, Profile, ProfileError
+from hpcdl.layers import NOT_YAML
 from hpcdl.sim.readers.arrivals import draw_rows
 from hpcdl.sim.readers.asking import Given, Notes, Row, make_job, parse_asked
 from hpcdl.sim.readers.csvjobs import positive
@@ -77,7 +78,7 @@ def _load(place: Place, text: str) -> tuple[Mapping[str, Any], list[int]]:
         mark = error.problem_mark or error.context_mark
         place.line = mark.line + 1 if mark else 0
         place.wrong("", f"not YAML: {' '.join(str(error.problem or error.context).split())}")
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
+    except (yaml.YAMLError, ValueError, *NOT_YAML) as error:
         if isinstance(error, WorkloadError):
             raise
         place.wrong("", f"not YAML: {' '.join(str(error).split())[:200]}")
