@@ -17,6 +17,7 @@ from hpcdl.client import FOLLOW_S, ClientError
 _POLL_S = 0.2
 _ASK_S = 1.0  # between two questions whether the job is finished
 _PIECE = 1 << 20
+_BACK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,9 +48,18 @@ def log_files(home: Path, job: int, incarnation: int | None = None, node: str | 
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job is finished.")
 @click.option("--incarnation", type=click.IntRange(min=1), metavar="N", help="Only this start of the job.")
 @click.option("--node", metavar="NAME", help="Only what was printed on this node.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each log.")
 @outputs
 @click.pass_context
-def logs(ctx: click.Context, job: int, follow: bool, incarnation: int | None, node: str | None, output: Output) -> None:
+def logs(
+    ctx: click.Context,
+    job: int,
+    follow: bool,
+    incarnation: int | None,
+    node: str | None,
+    lines: int | None,
+    output: Output,
+) -> None:
     """Print a job's output, incarnation after incarnation; where there are several, a line names each.
 
     The output is printed as it is, byte for byte. --quiet prints the files' names instead.
@@ -58,19 +68,19 @@ def logs(ctx: click.Context, job: int, follow: bool, incarnation: int | None, no
     if follow and output is not Output.TABLE:
         raise click.UsageError("--follow goes on, so it has no --json and no --quiet", ctx)
     if follow:
-        _follow(ctx, home, job, incarnation, node)
+        _follow(ctx, home, job, incarnation, node, lines)
         return
     files = log_files(home, job, incarnation, node)
     if not files:
         _explain(ctx, job, chosen=incarnation is not None or node is not None)
     if output is Output.JSON:
-        print_json({"job": job, "logs": [_content(file) for file in files]})
+        print_json({"job": job, "logs": [_content(file, lines) for file in files]})
     elif output is Output.QUIET:
         print_ids([file.path for file in files])
     else:
         shown = _Printer()
         for file in files:
-            for piece in _pieces(file, 0):
+            for piece in _pieces(file, _begin(file.path, lines)):
                 shown.write(file, piece, headed=len(files) > 1)
 
 
@@ -86,8 +96,29 @@ def _explain(ctx: click.Context, job: int, chosen: bool) -> None:
     say(f"job {job} is {row['state']} and has printed nothing{where}")
 
 
-def _content(file: LogFile) -> dict[str, object]:
-    text = file.path.read_bytes().decode("utf-8", "backslashreplace")
+def _begin(path: Path, lines: int | None) -> int:
+    """Where the last so many lines of a file begin; read from its end, so a long log costs no more than a short one."""
+    if lines is None:
+        return 0
+    with open(path, "rb") as content:
+        place = size = content.seek(0, os.SEEK_END)
+        found = 0
+        while place > 0:
+            length = min(_BACK, place)
+            content.seek(place - length)
+            piece = content.read(length)
+            end = len(piece)
+            while (end := piece.rfind(b"\n", 0, end)) >= 0:
+                at = place - length + end + 1
+                found += at < size  # the newline at the very end ends the last line, and begins none
+                if found > 0 and found >= lines:
+                    return at if lines else size
+            place -= length
+    return 0 if lines else size
+
+
+def _content(file: LogFile, lines: int | None) -> dict[str, object]:
+    text = b"".join(_pieces(file, _begin(file.path, lines))).decode("utf-8", "backslashreplace")
     return {"incarnation": file.incarnation, "node": file.node, "path": str(file.path), "text": text}
 
 
@@ -98,9 +129,11 @@ def _pieces(file: LogFile, offset: int) -> Iterator[bytes]:
             yield piece
 
 
-def _follow(ctx: click.Context, home: Path, job: int, incarnation: int | None, node: str | None) -> None:
+def _follow(
+    ctx: click.Context, home: Path, job: int, incarnation: int | None, node: str | None, lines: int | None
+) -> None:
     client = connect(ctx, FOLLOW_S)
-    offsets: dict[Path, int] = {}
+    offsets = {file.path: _begin(file.path, lines) for file in log_files(home, job, incarnation, node)}
     shown = _Printer()
     asked_at = 0.0
     finished = False
