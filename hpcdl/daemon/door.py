@@ -1,9 +1,10 @@
 """Who may stay connected: the listener's connections, until each has shown a token.
 
 Anybody on the machine can connect to a port. Those that have not shown this daemon's token are few at a time and not
-for long: when there are too many, the oldest goes once it has had FAIR_S, so that a crowd which sends nothing, or half
-a handshake, or half a request, keeps nobody else out and takes no more than PENDING descriptors. Until then the others
-wait to be accepted: a thousand agents that call at once after a restart get in one after another.
+for long: when there are too many, the oldest that has sent nothing goes after SILENT_S, any after FAIR_S, so that a
+crowd which sends nothing, or half a handshake, or half a request, keeps nobody else out and takes no more than PENDING
+descriptors. Until then the others wait to be accepted: a thousand agents that call at once after a restart get in one
+after another.
 """
 
 import asyncio
@@ -22,8 +23,11 @@ PENDING = 256
 PROVE_S = 15.0
 """Seconds from the connection to the token, handshake included."""
 
-FAIR_S = 5.0
-"""No connection is dropped for a newer one before it has had so long."""
+SILENT_S, FAIR_S = 1.0, 5.0
+"""No connection is dropped for a newer one before it has had so long: to send anything at all, to show its token."""
+
+TCP_INFO, TCP_INFO_BYTES, RECEIVED = 11, 136, slice(128, 136)
+"""Linux's struct tcp_info, up to tcpi_bytes_received."""
 
 AT_ONCE = 64
 """Connections that are accepted before anything else gets its turn."""
@@ -47,6 +51,7 @@ class Door:
     """Accepts on one listener; with the methods of `asyncio.Server` that uvicorn calls."""
 
     def __init__(self, pending: int = PENDING, prove_s: float = PROVE_S, fair_s: float = FAIR_S) -> None:
+        """`fair_s`: see FAIR_S; who is silent has no longer than that either."""
         self._most = pending
         self._prove_s = prove_s
         self._fair_s = fair_s
@@ -95,11 +100,17 @@ class Door:
     def _full(self) -> bool:
         """Whether there are too many, none of which has had its time."""
         while len(self._pending) >= self._most:
-            caller, oldest = next(iter(self._pending.items()))
-            if oldest.transport is None or not oldest.transport.is_closing():
-                return self._loop.time() - oldest.since < self._fair_s
-            self._drop(caller)
+            late = next((caller for caller, entry in self._pending.items() if self._had_its_time(entry)), None)
+            if late is None:
+                return True
+            self._drop(late)
         return False
+
+    def _had_its_time(self, entry: _Pending) -> bool:
+        age_s = self._loop.time() - entry.since
+        if age_s >= self._fair_s or (entry.transport is not None and entry.transport.is_closing()):
+            return True
+        return age_s >= SILENT_S and _silent(entry.connection)
 
     def _pause(self, listener: socket.socket) -> None:
         self._loop.remove_reader(listener)
@@ -164,3 +175,12 @@ class Door:
         for caller in list(self._pending):
             self._drop(caller)
         await asyncio.gather(*self._greetings, return_exceptions=True)
+
+
+def _silent(connection: socket.socket) -> bool:
+    """Whether nothing has come from there yet, by the kernel's count."""
+    try:
+        found = connection.getsockopt(socket.IPPROTO_TCP, TCP_INFO, TCP_INFO_BYTES)
+    except OSError:
+        return True  # closed
+    return len(found) == TCP_INFO_BYTES and not any(found[RECEIVED])
