@@ -18,6 +18,10 @@ _OWN_SAVE_S = 10.0
 _OWN_SAVE_MOST_S = 120.0
 
 
+_WITHIN_S = 3600.0
+"""The longest that the daemon keeps an order to kill."""
+
+
 class NotProven(ClientError):
     """The drill could not be carried out; the message says why and what to do."""
 
@@ -80,8 +84,8 @@ class _Conduct:
         """SIGKILL at any moment."""
         self._show(f"job {self._job}: killed between two saves")
         begun, durable = len(self.story.events), self._durable()
-        self._ask("drill", saving=False, within_s=self._timeout_s)
-        return self._followed(self._rounds.BETWEEN, begun, durable)
+        ordered = self._ask("drill", saving=False, within_s=min(_WITHIN_S, self._timeout_s))["kill"]
+        return self._followed(self._rounds.BETWEEN, begun, durable, ordered["incarnation"])
 
     def kill_in_save(self) -> Any:
         """SIGKILL before a save is durable: one of its own if one is due soon, else one that it is asked for."""
@@ -90,10 +94,11 @@ class _Conduct:
         for part in _PARTS:
             begun, durable = len(self.story.events), self._durable()
             patience_s = self._until_own_save_s()
-            self._ask("drill", saving=True, part=part, within_s=patience_s + self._timeout_s)
+            within_s = min(_WITHIN_S, patience_s + self._timeout_s)
+            ordered = self._ask("drill", saving=True, part=part, within_s=within_s)["kill"]
             if not self.story.until(lambda begun=begun: self._gone(begun), patience_s):  # type: ignore[misc]
                 self._ask("preempt")
-            found = self._followed(self._rounds.SAVE, begun, durable)
+            found = self._followed(self._rounds.SAVE, begun, durable, ordered["incarnation"])
             if found.torn or found.problem:
                 break
         return found
@@ -105,8 +110,8 @@ class _Conduct:
         except ClientError:
             pass  # it does not run, or nobody is there: then what is in store runs out by itself
 
-    def _ask(self, what: str, **body: Any) -> None:
-        self._client.request("POST", f"/v1/jobs/{self._job}/{what}", body)
+    def _ask(self, what: str, **body: Any) -> dict[str, Any]:
+        return self._client.request("POST", f"/v1/jobs/{self._job}/{what}", body)
 
     def _durable(self) -> int | None:
         return max(
@@ -125,11 +130,11 @@ class _Conduct:
         due_s = self._rounds.MARGIN * known * step_s + 1.0
         return float(due_s) if due_s <= _OWN_SAVE_MOST_S else 0.0
 
-    def _followed(self, what: str, begun: int, durable: int | None) -> Any:
+    def _followed(self, what: str, begun: int, durable: int | None, incarnation: int = 0) -> Any:
         rounds = self._rounds
 
         def read() -> Any:
-            return rounds.read(what, self.story.events[begun:], durable)
+            return rounds.read(what, self.story.events[begun:], durable, incarnation)
 
         self.story.until(lambda: read().over, self._timeout_s)
         found = read()
@@ -236,7 +241,7 @@ def drill(
         conduct.forget()
         say(f"the drill was broken off: job {job} goes on by itself")
         raise
-    found = _verdict(conduct, row, grace)
+    found = _verdict(conduct, row, _allocation_grace_s(client, row) if grace is None else grace)
     keep = ("passed", "detail", "grace_needed_s", "suspend_s", "save_s", "free_s", "resume_s", "first_step_s")
     kept = {name: found[name] for name in (*keep, "lost_steps", "interval_steps")}
     client.request("POST", f"/v1/jobs/{job}/drilled", kept | {"detail": found["detail"][:500]})
@@ -273,6 +278,15 @@ def _refuse(row: Row) -> None:
         )
     if not any(each.get("ready_at") for each in living):
         raise NotProven(f"job {job} is still loading: drill it once it trains (hpcdl show {job} names its step)")
+
+
+def _allocation_grace_s(client: Client, row: Row) -> float | None:
+    """What agents in a batch job give their trainers when the batch system wants it back, unless they were told
+    otherwise; None outside of any."""
+    from hpcdl.agent.leaving import Stay
+
+    held = {node["name"] for node in client.get("/v1/nodes")["nodes"] if node.get("allocation")}
+    return Stay().grace_s if held.intersection(row.get("placement") or ()) else None
 
 
 def _times(many: int) -> str:

@@ -19,7 +19,8 @@ LEAST_S = 1.0
 
 @dataclass(slots=True)
 class Round:
-    """One fake preemption or kill. `incarnation`: the one that it ended. Times are the daemon's, None while not seen.
+    """One fake preemption or kill. `incarnation`: the one that it ends, 0 while that is not known; `next`: the one that
+    was given GPUs after it. Times are the daemon's, None while not seen.
 
     `durable`: the last step that was in a checkpoint when it ended; `reached`: the last step that was done; `resumed`:
     where it went on. `asked`: it was to suspend meanwhile. `killed`: a drill's kill did end it. `problem`: what went
@@ -28,6 +29,7 @@ class Round:
 
     what: str
     incarnation: int = 0
+    next: int = 0
     durable: int | None = None
     asked: float | None = None
     saved: float | None = None
@@ -87,10 +89,10 @@ class Round:
         }
 
 
-def read(what: str, events: Iterable[Row], durable: int | None) -> Round:
+def read(what: str, events: Iterable[Row], durable: int | None, incarnation: int = 0) -> Round:
     """The round whose events these are: all of the job's since it was asked for. `durable`: the step in the last
-    checkpoint before."""
-    found = Round(what, durable=durable)
+    checkpoint before. `incarnation`: the one that is to be killed."""
+    found = Round(what, incarnation, durable=durable)
     for event in events:
         _take(found, str(event["kind"]), event["body"], float(event["at"]))
     if found.resumed is not None:
@@ -102,45 +104,43 @@ def read(what: str, events: Iterable[Row], durable: int | None) -> Round:
 
 def _take(found: Round, kind: str, body: Row, at: float) -> None:
     number = int(body.get("incarnation") or 0)
+    own = number == found.incarnation
     after = found.exited is not None and (number > found.incarnation or kind == "Reformed")
     match kind:
-        case "SuspendRequested" if found.asked is None and found.exited is None:
-            found.asked, found.incarnation = at, number
-        case "Saved" if found.exited is None or number == found.incarnation:
+        case "PreemptRequested" if not found.incarnation:
+            found.incarnation = number
+        case "SuspendRequested" if own and found.asked is None:
+            found.asked = at
+        case "Saved" if own or found.exited is None:
             found.durable = max(found.durable or 0, int(body["step"]))
-            if found.saved is None and found.asked is not None and number == found.incarnation:
+            if own and found.saved is None and found.asked is not None:
                 found.saved = at
-        case "Exited" if not after and not _left(body):
-            found.incarnation, found.exited = number, at
+        case "Exited" if own and body.get("ended_by") != "leave":
+            found.exited = at
             found.reached = _highest(found.reached, body.get("step"))
             found.killed = found.killed or "killed by a drill" in str(body.get("detail") or "")
-        case "GpusFreed" if number == found.incarnation and found.exited is not None:
+        case "GpusFreed" if own and found.exited is not None:
             found.freed = at
-        case "IncarnationEnded" if number == found.incarnation:
+        case "IncarnationEnded" if own:
             found.reached = _highest(found.reached, body.get("reached"))
-        case "IncarnationEnded" if after and found.stepped is None and number > found.incarnation:
+        case "IncarnationEnded" if number == found.next and found.stepped is None:
             found.ended = f"it was started again and ended before its first step: {body.get('cause')}" + (
                 f", {body['detail']}" if body.get("detail") else ""
             )
         case "StartRequested" | "OpenRequested" if after and body.get("placement") is not None:
             if found.granted is None:
-                found.granted = at
+                found.granted, found.next = at, number
         case "TrainerReady" | "Reformed" if after and found.ready is None:
             found.ready, found.resumed = at, int(body["step"])
-        case "Progressed" if found.ready is not None and found.stepped is None:
-            if int(body["step"]) > (found.resumed or 0):
+        case "Progressed" if found.ready is not None:
+            if found.stepped is None and int(body["step"]) > (found.resumed or 0):
                 found.stepped = at
-        case "Progressed" if found.exited is None:
+        case "Progressed" if own:
             found.reached = _highest(found.reached, body.get("step"))
         case "JobEnded":
             found.ended = found.ended or f"job {body['job']} is {body['state']}" + (
                 f": {body['detail']}" if body.get("detail") else ""
             )
-
-
-def _left(body: Row) -> bool:
-    """An end that no drill asked for, and that says nothing of the job: its node goes, or was not wanted any more."""
-    return body.get("ended_by") == "leave"
 
 
 def _highest(known: int | None, step: Any) -> int | None:

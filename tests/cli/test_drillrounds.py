@@ -68,7 +68,7 @@ def test_a_preemption() -> None:
 )
 def test_a_kill_in_a_save(durable: int | None, resumed: int, told: bool, torn: bool, lost: int, problem: str) -> None:
     saved = [event(19.9, "Saved", step=60, final=False)] if told else []
-    found = drillrounds.read(SAVE, [*saved, KILLED, FREED, ENDED, *again(21.0, 2, resumed)], durable)
+    found = drillrounds.read(SAVE, [*saved, KILLED, FREED, ENDED, *again(21.0, 2, resumed)], durable, 1)
     assert (found.killed, found.lost, found.reached, found.resumed) == (True, lost, 60, resumed)
     if not (told and torn):
         assert found.torn is torn
@@ -79,13 +79,32 @@ def test_a_kill_in_a_save(durable: int | None, resumed: int, told: bool, torn: b
 
 def test_a_job_of_several_nodes_whose_rest_follows() -> None:
     other = event(25.0, "Exited", node="n2", signal="SIGTERM", ended_by="end", step=None)
-    found = drillrounds.read(SAVE, [KILLED, FREED, other, event(26.0, "GpusFreed"), ENDED, *again(27.0, 2, 40)], 40)
+    found = drillrounds.read(SAVE, [KILLED, FREED, other, event(26.0, "GpusFreed"), ENDED, *again(27.0, 2, 40)], 40, 1)
     assert (found.killed, found.exited, found.freed, found.lost, found.problem) == (True, 25.0, 26.0, 20, "")
+
+
+def test_a_warm_start_that_waited_and_one_that_failed() -> None:
+    """They are other incarnations, which say nothing of this one."""
+    events = [
+        *ASKED,
+        event(10.0, "StartRequested", 2, placement=None),
+        event(10.2, "Exited", 2, code=1),
+        event(10.3, "IncarnationEnded", 2, cause="user error"),
+        event(10.5, "Saved", step=42, final=True),
+        event(11.0, "Exited", code=0, ended_by="suspend", step=42),
+        event(11.1, "StartRequested", 3, placement=None),
+        event(11.2, "GpusFreed"),
+        event(11.3, "OpenRequested", 3, placement={"shares": []}),
+        event(11.4, "TrainerReady", 3, step=42),
+        event(11.5, "Progressed", 3, step=43),
+    ]
+    found = drillrounds.read(SUSPEND, events, 40)
+    assert (found.incarnation, found.next, found.problem, found.row["resume_s"]) == (1, 3, "", pytest.approx(0.1))
 
 
 def test_ranks_that_go_on_without_the_killed_node() -> None:
     events = [KILLED, FREED, event(22.0, "Reformed", step=58), event(22.5, "Progressed", step=59)]
-    found = drillrounds.read(BETWEEN, events, 40)
+    found = drillrounds.read(BETWEEN, events, 40, 1)
     assert (found.over, found.lost, found.problem) == (True, 2, "")
 
 
@@ -104,7 +123,7 @@ def test_ranks_that_go_on_without_the_killed_node() -> None:
     ],
 )
 def test_what_never_trains_again(more: list[dict[str, Any]], problem: str) -> None:
-    found = drillrounds.read(SAVE, [KILLED, FREED, ENDED, *more], 40)
+    found = drillrounds.read(SAVE, [KILLED, FREED, ENDED, *more], 40, 1)
     assert (found.over, found.problem, found.lost) == (True, problem, None)
 
 
