@@ -1,4 +1,5 @@
-"""How often the daemon's garbage is collected: rarely, for a collection stops everybody who waits for an answer."""
+"""How often the daemon's garbage is collected: rarely, for a collection stops everybody who waits for an answer; but
+once a minute in any case, for a connection that came to nothing leaves buffers of TLS in it."""
 
 import gc
 

@@ -1,6 +1,7 @@
 """The daemon process: puts the parts together, says when it is ready, and takes them apart in order."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -249,6 +250,7 @@ class Daemon:
         ticks.every(self.config.monitor_interval_s, "spool", self._spool.look)
         ticks.every(10.0, "lease", self._renew)
         ticks.every(60.0, "retention", self._retain)
+        ticks.every(60.0, "garbage", gc.collect)
         if self.local_agent:
             ticks.every(1.0, "local agent", lambda: self.agent.look(time.monotonic()))
         return ticks
