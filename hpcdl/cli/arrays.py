@@ -32,7 +32,10 @@ def checked(spec: JobSpec, array: Array | None) -> None:
 
 def plain(array: Array) -> dict[str, object]:
     """As the API takes it."""
-    parts = [f"{first}-{last}:{step}" if last > first else str(first) for first, last, step in array.indices]
+    parts = [
+        str(first) if first == last else f"{first}-{last}" + (f":{step}" if step != 1 else "")
+        for first, last, step in array.indices
+    ]
     found: dict[str, object] = {"indices": ",".join(parts)} if parts else {}
     if array.sweep:
         found["sweep"] = {name: list(values) for name, values in array.sweep}

@@ -10,6 +10,8 @@ from hpcdl.core.units import count, fold_nodes, seconds_text
 
 _LEFT_OUT = ("age_s", "membership", "request_id", "boot_id", "log_id")
 """For programs; --json has them."""
+_SWITCHES = ("held", "max_parallel")
+"""Told only where they are set."""
 
 
 def body_text(row: Row) -> str:
@@ -22,6 +24,7 @@ def body_text(row: Row) -> str:
         f"{key}={_text(key, value)}"
         for key, value in body.items()
         if key not in _LEFT_OUT and value not in (None, "", [], {}) and f"{key}/{value}" != stream
+        if not (key in _SWITCHES and value in (False, 0))
     ]
     return " ".join(told)
 
@@ -33,6 +36,12 @@ def _text(key: str, value: Any) -> str:
         return _batch_job(value)
     if key == "spec" and isinstance(value, Mapping):
         return json.dumps(shlex.join(map(str, value.get("command") or ())), ensure_ascii=False)
+    if key == "indices" and isinstance(value, list):
+        return ",".join(_steps(each) for each in value)
+    if key == "sweep" and isinstance(value, list):
+        return json.dumps(
+            " ".join(f"{name}={','.join(map(str, values))}" for name, values in value), ensure_ascii=False
+        )
     if key == "placement" and isinstance(value, Mapping):
         return _placement(value)
     if key == "targets" and isinstance(value, list):
@@ -46,6 +55,12 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return ",".join(value)
     return json.dumps(value, ensure_ascii=False)
+
+
+def _steps(value: Any) -> str:
+    """`7`, `1-100`, `1-9:2`."""
+    first, last, step = value
+    return str(first) if first == last else f"{first}-{last}" + (f":{step}" if step != 1 else "")
 
 
 def _pilot(value: Mapping[str, Any]) -> str:

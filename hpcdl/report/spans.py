@@ -49,11 +49,6 @@ class _Growing:
                     self.jobs[number] = JobHistory(number, spec.name, spec.profile, at, None, None, ())
             case ev.JobRetried():
                 self.jobs[event.job] = replace(self._job(event.job, at), finished_at=None, state=None)
-            case ev.ArraySubmitted():
-                for number, spec in zip(event.members, event.specs, strict=True):
-                    self.jobs[number] = JobHistory(number, spec.name, spec.profile, at, None, None, ())
-            case ev.JobRetried():
-                self.jobs[event.job] = replace(self._job(event.job, at), finished_at=None, state=None)
             case ev.JobEnded():
                 job = self._job(event.job, at)
                 self.jobs[event.job] = replace(job, finished_at=at, state=event.state)

@@ -104,6 +104,10 @@ def test_the_gist_of_events(fake: FakeDaemon, hpcdl: Run) -> None:
     placement = {"shares": [{"node": "n1", "gpus": [0, 1]}], "role": "primary", "layout": None}
     told: list[tuple[str, str, dict[str, object]]] = [
         ("job/1", "JobSubmitted", {"job": 1, "spec": {"command": ["python", "a b.py"]}, "request_id": "r"}),
+        ("job/1", "ArraySubmitted", {
+            "job": 1, "spec": {"command": ["x", "{lr}"]}, "request_id": "r", "sweep": [["lr", ["0.1", "1"]]],
+            "indices": [[1, 9, 2], [11, 12, 1], [7, 7, 1]], "max_parallel": 0, "held": False,
+        }),
         ("job/1", "StartRequested", {"job": 1, "incarnation": 1, "nodes": ["n1", "n2"], "placement": placement}),
         ("job/1", "Progressed", {"job": 1, "incarnation": 1, "node": "n1", "step": 0, "total": None, "age_s": 0.00123}),
         ("node/n1", "NodeJoined", {"node": "n1", "gpus": [{"index": 0}, {"index": 1}], "emulated": False, "cpus": 2}),
@@ -120,6 +124,7 @@ def test_the_gist_of_events(fake: FakeDaemon, hpcdl: Run) -> None:
     ]
     assert [line.split(maxsplit=5)[-1] for line in hpcdl("events").out.splitlines()[1:]] == [
         "spec=\"python 'a b.py'\"",
+        'spec="x \'{lr}\'" sweep="lr=0.1,1" indices=1-9:2,11-12,7',
         "incarnation=1 nodes=n1,n2 placement=n1:0,1 (primary)",
         "incarnation=1 node=n1 step=0",
         "gpus=2 emulated=false cpus=2",

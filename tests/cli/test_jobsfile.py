@@ -56,7 +56,7 @@ def test_a_file_of_jobs(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
     assert first["command"] == ["python", "train.py", "--what", "a b"]
     assert (first["gpus_min"], first["gpus_max"], first["retries"], first["cwd"]) == (1, 1, 3, str(here))
     assert {"A": "b = c", "B": "7"}.items() <= dict(first["env"]).items()
-    assert second["array"] == {"indices": "1-3:1", "sweep": {"lr": ["0.1", "x,y"]}, "max_parallel": 2}
+    assert second["array"] == {"indices": "1-3", "sweep": {"lr": ["0.1", "x,y"]}, "max_parallel": 2}
     assert (second["held"], second["priority"], second["gpus_max"], second["after_entries"]) == (True, -5, 2, [0])
     assert (second["notify"], second["stall_s"]) == (["mailto:me@example.org", "beep --loud"], 600.0)
     assert second["stall_restart"] is True
@@ -134,7 +134,7 @@ def test_arrays_and_sweeps(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
     )
     (job,) = submitted(fake, done)
     assert job["command"] == ["python", "train.py", "", "--lr", "{lr}"]
-    assert job["array"] == {"indices": "1-3:1", "sweep": {"lr": ["0.1", "a,b"]}, "max_parallel": 2}
+    assert job["array"] == {"indices": "1-3", "sweep": {"lr": ["0.1", "a,b"]}, "max_parallel": 2}
     assert done.out == (
         "jobs 1-6 queued: array 1 of 6 jobs, at most 2 at a time: train.py[1,lr=0.1] to train.py[3,lr=a,b]\n"
     )

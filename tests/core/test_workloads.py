@@ -42,6 +42,7 @@ VERBS = (
     "preempt",
     "preempt",
     "cancel",
+    "retry",
     "policy",
     "objective",
     "stop",
@@ -104,6 +105,8 @@ def perform(cluster: Cluster, act: Act) -> None:
             cluster.send(cmd.Preempt(job))
         case "cancel":
             cluster.send(cmd.Cancel(job))
+        case "retry":
+            cluster.send(cmd.Retry(job, with_dependents=act.pick % 2 == 0))
         case "policy":
             assert cluster.send(cmd.ChoosePolicy(act.policy)) == [None]
         case "objective":
