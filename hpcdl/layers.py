@@ -57,7 +57,7 @@ class Limits:
                 return tuple(value)
         elif self._fits(value):
             return self.kind(value)
-        raise ConfigError(f"{where}: {name}: must be {self.said}, got {value!r}")
+        raise ConfigError(f"{where}: {name}: must be {self.said}, got {value!r:.200}")
 
     def _fits(self, value: Any) -> bool:
         if isinstance(value, bool) or self.kind is bool:
@@ -78,7 +78,7 @@ class Limits:
         try:
             return text if self.kind is bool else self.kind(text)
         except ValueError:
-            raise ConfigError(f"{where}: {name}: must be {self.said}, got {text!r}") from None
+            raise ConfigError(f"{where}: {name}: must be {self.said}, got {text!r:.200}") from None
 
 
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}

@@ -117,7 +117,7 @@ class Profile:
         kinds: list[tuple[str, tuple[Point, ...]]] = []
         for kind, points in self.kinds:
             if not kind or kind != kind.strip().lower():
-                self._wrong("kinds", f"a type of GPU is named in lower case, got {kind!r}")
+                self._wrong("kinds", f"a type of GPU is named in lower case, got {kind!r:.200}")
             if kind in (name for name, _ in kinds):
                 self._wrong("kinds", f"{kind} is there twice")
             kinds.append((kind, self._sorted(f"kinds: {kind}", points)))
@@ -271,10 +271,10 @@ class Profile:
         optional = {key: _number(name, key, values[key]) for key in _OPTIONAL if values.get(key) is not None}
         source = values.get("source", "")
         if not isinstance(source, str):
-            raise ProfileError(f"profile {name}: source: expected text, got {source!r}")
+            raise ProfileError(f"profile {name}: source: expected text, got {source!r:.200}")
         aliases = values.get("aliases", [])
         if not isinstance(aliases, list) or not all(isinstance(alias, str) and alias for alias in aliases):
-            raise ProfileError(f"profile {name}: aliases: expected a list of names, got {aliases!r}")
+            raise ProfileError(f"profile {name}: aliases: expected a list of names, got {aliases!r:.200}")
         return cls(
             name=name,
             points=points,
@@ -319,7 +319,7 @@ def find_profile(profiles: Mapping[str, Profile], name: str) -> Profile | None:
 
 def _points(name: str, where: str, listed: object) -> tuple[Point, ...]:
     if not isinstance(listed, list):
-        raise ProfileError(f"profile {name}: {where}: expected a list of {{gpus, rate}}, got {listed!r}")
+        raise ProfileError(f"profile {name}: {where}: expected a list of {{gpus, rate}}, got {listed!r:.200}")
     points: list[Point] = []
     for index, entry in enumerate(listed):
         place = f"{where}[{index}]"
@@ -361,13 +361,13 @@ def _curves(points: tuple[Point, ...]) -> tuple[tuple[int, _Curve], ...]:
 
 def _mapping(name: str, where: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ProfileError(f"profile {name}: {where}: expected keys and values, got {value!r}")
+        raise ProfileError(f"profile {name}: {where}: expected keys and values, got {value!r:.200}")
     return value
 
 
 def _number(name: str, where: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ProfileError(f"profile {name}: {where}: expected a number, got {value!r}")
+        raise ProfileError(f"profile {name}: {where}: expected a number, got {value!r:.200}")
     try:
         return float(value)
     except OverflowError:
@@ -376,5 +376,5 @@ def _number(name: str, where: str, value: object) -> float:
 
 def _whole(name: str, where: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ProfileError(f"profile {name}: {where}: expected a whole number, got {value!r}")
+        raise ProfileError(f"profile {name}: {where}: expected a whole number, got {value!r:.200}")
     return value
