@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import email.message
-import email.utils
 import http.client
 import json
 import logging
@@ -24,6 +23,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,9 @@ class NotDelivered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What is needed to deliver. `folder`: where commands run. `sender`, `smtp_host`: of mails, None: the defaults."""
+    """What is needed to deliver. `folder`: where commands run that have none of their jobs'. `sender`, `smtp_host`: of
+    mails, None: the defaults.
+    """
 
     instance: str
     folder: Path
@@ -66,10 +68,13 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One message: some notices for one destination. `id`: the same notices make the same one."""
+    """One message: some notices for one destination. `id`: the same notices make the same one. `folder`: that of their
+    jobs, "" where they have several or none.
+    """
 
     instance: str
     notices: tuple[Notice, ...]
+    folder: str = ""
 
     @property
     def id(self) -> str:
@@ -154,7 +159,7 @@ def deliver(destination: str, letter: Letter, ways: Ways) -> None:
         elif destination.startswith(("http://", "https://")):
             _post(destination, letter)
         else:
-            _run(argv_of(destination), letter.body, letter.variables, ways, letter.id)
+            _run(argv_of(destination), letter.body, letter.variables, ways, letter)
     except (OSError, ValueError, http.client.HTTPException, smtplib.SMTPException) as error:
         why = str(error).replace(destination, redacted(destination))
         raise NotDelivered(_plain(f"{type(error).__name__}: {why}")[:300]) from None
@@ -163,7 +168,8 @@ def deliver(destination: str, letter: Letter, ways: Ways) -> None:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def _run(argv: list[str], stdin: bytes, variables: Mapping[str, str], ways: Ways, name: str) -> None:
+def _run(argv: list[str], stdin: bytes, variables: Mapping[str, str], ways: Ways, letter: Letter) -> None:
+    name = letter.id
     tag = f"{ways.instance}:notice:{name}"
     environment = {**os.environ, **variables, TAG_VARIABLE: tag}
     with tempfile.TemporaryFile() as given:
@@ -174,7 +180,7 @@ def _run(argv: list[str], stdin: bytes, variables: Mapping[str, str], ways: Ways
             stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            cwd=ways.folder,
+            cwd=letter.folder if os.path.isdir(letter.folder) else ways.folder,
             env=environment,
             start_new_session=True,
         )
@@ -228,7 +234,7 @@ def _mail(address: str, letter: Letter, ways: Ways) -> None:
     message["From"] = ways.sender or f"{pwd.getpwuid(os.getuid()).pw_name}@{host}"
     message["To"] = address
     message["Subject"] = f"hpcdl: {letter.subject}"[:200]
-    message["Date"] = email.utils.formatdate(localtime=True)
+    message["Date"] = datetime.fromtimestamp(letter.notices[-1].at).astimezone()  # when the last of it happened
     message["Message-ID"] = f"<{letter.id}@{host}>"
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(letter.text + "\n")
@@ -243,7 +249,7 @@ def _mail(address: str, letter: Letter, ways: Ways) -> None:
     program = shutil.which("sendmail", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/lib")
     if program is None:
         raise NotDelivered("there is no sendmail here: set smtp_host")
-    _run([program, "-oi", "-t"], message.as_bytes(), {}, ways, letter.id)
+    _run([program, "-oi", "-t"], message.as_bytes(), {}, ways, letter)
 
 
 def _loopback(host: str) -> bool:

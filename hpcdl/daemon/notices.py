@@ -170,7 +170,8 @@ class Notifier:
         """One delivery, and its record."""
         numbers = tuple(notice.id for notice in flight.notices)
         try:
-            self._send(destination, Letter(self._ways.instance, flight.notices), self._ways)
+            letter = Letter(self._ways.instance, flight.notices, _folder(self._loop.world, flight.notices))
+            self._send(destination, letter, self._ways)
             command: cmd.Command = cmd.NoticesTaken(destination, numbers)
         except NotDelivered as error:
             command = self._failed(destination, flight.notices, str(error))
@@ -202,6 +203,12 @@ class Notifier:
             log.warning("what became of a notice is not recorded yet: %s", error)
             return False
         return True
+
+
+def _folder(world: World, notices: tuple[Notice, ...]) -> str:
+    """That in which their jobs run, if it is one."""
+    folders = {world.jobs[each.job].spec.cwd for each in notices if each.job in world.jobs}
+    return folders.pop() if len(folders) == 1 else ""
 
 
 def _waiting(world: World) -> dict[str, list[Notice]]:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from email import message_from_bytes
 from email.policy import default
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -56,7 +57,7 @@ def test_a_command_gets_the_facts(tmp_path: Path, ways: Ways) -> None:
         "body = json.load(sys.stdin)\n"
         "json.dump([sys.argv[1:], facts, body, os.getcwd()], open('said', 'w'))\n",
     )
-    deliver(f"{said} '$(touch no)' \";\"", LETTER, ways)
+    deliver(f"{said} '$(touch no)' \";\"", replace(LETTER, folder="/absent"), ways)
     argv, facts, body, folder = json.loads((tmp_path / "said").read_text())
     assert argv == ["$(touch no)", ";"]
     assert folder == str(tmp_path)

@@ -209,3 +209,15 @@ def test_a_stop_waits_for_no_destination(post: Post) -> None:
     post.notifier.stop()
     post.until(lambda: not post.notifier._thread.is_alive())
     assert list(post.loop.world.notices) == [1], "the next daemon tells it"
+
+
+def test_a_command_is_run_where_its_jobs_are(post: Post) -> None:
+    post.end(cwd="/a", notify=(B,))
+    post.turn()
+    post.turn(COLLECT_S)
+    assert [letter.folder for _, letter in post.sent] == ["/a"]
+    post.end(cwd="/a", notify=(B,))
+    post.end(cwd="/b", notify=(B,))
+    post.turn()
+    post.turn(BUNDLE_S)
+    assert [letter.folder for _, letter in post.sent] == ["/a", ""]
