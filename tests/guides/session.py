@@ -126,7 +126,7 @@ class Shell:
     def run(self, command: str) -> tuple[int, list[str]]:
         """The exit code of a command and the lines that it printed, stderr among them."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{command}\nprintf '\\n%s %d\\n' {MARK} $?\n".encode())
+        self._process.stdin.write(f"{{ {command}\n}} </dev/null\nprintf '\\n%s %d\\n' {MARK} $?\n".encode())
         self._process.stdin.flush()
         text, end = b"", time.monotonic() + PATIENCE_S
         while not (found := re.search(rf"\n{MARK} (\d+)\n".encode(), text)):
