@@ -39,6 +39,8 @@ GPUS = 8
 INTERVAL_S = 10.0
 PATIENCE_S = 400.0
 LS_TIMES = 5
+RAMP_S = 20.0
+"""At first the agents come one after another in this time; after the daemon's death all at once."""
 
 
 class NoReports:
@@ -116,9 +118,13 @@ def be_agents(home: Path, number: int) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     instance = read_access(home).instance
 
+    async def come(agent: LightAgent, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await agent.run()
+
     async def run() -> None:
         agents = [LightAgent(home, f"n{index:04d}", instance) for index in range(number)]
-        await asyncio.gather(*(agent.run() for agent in agents))
+        await asyncio.gather(*(come(agent, RAMP_S * index / number) for index, agent in enumerate(agents)))
 
     asyncio.run(run())
     return 0
