@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpcdl.core.arrays import members_of
 from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Placement, Purpose, World
 from hpcdl.core.observing import seen_of
 from hpcdl.core.pilot import Pilot
@@ -114,6 +115,8 @@ def _details(world: World, job: Job, now: float) -> list[str]:
     elif not job.finished:
         lines += [_on_its_way(pilot) for pilot in world.pilots.values() if not (pilot.over or pilot.nodes)]
         lines += avoided_lines(world)
+    if job.spec.array_most and not job.finished:
+        lines.append(_of_its_array(world, job))
     if job.step is not None:
         lines.append(f"step {job.step}" + (f" of {job.total}" if job.total else ""))
     if job.saved_step is not None:
@@ -130,6 +133,13 @@ def _details(world: World, job: Job, now: float) -> list[str]:
     if not job.finished and job.first_start_at is None and running is None:
         lines.append(f"has waited {seconds_text(max(0.0, now - job.submitted_at))} since its submission")
     return lines
+
+
+def _of_its_array(world: World, job: Job) -> str:
+    """How many members of its array hold GPUs, or are to, of those that may."""
+    members = members_of(lambda number: None if (each := world.jobs.get(number)) is None else each.spec, job.id)
+    using = sum(number in world.targets or world.jobs[number].running is not None for number in members)
+    return f"of array {job.spec.array} {using} have GPUs, or are about to; at most {job.spec.array_most} may"
 
 
 def _that_go(world: World, placement: Placement, now: float) -> list[str]:

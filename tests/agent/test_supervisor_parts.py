@@ -15,10 +15,13 @@ from hpcdl.agent import claim, sidechannel, startfile
 from hpcdl.agent.agentlink import STUCK_S, AgentLink
 from hpcdl.agent.claim import Stale, write_claim
 from hpcdl.agent.clock import Clock
+from hpcdl.agent.environment import trainer_environment
 from hpcdl.agent.escalation import END, SUSPEND, Action, Ending, Seen
 from hpcdl.agent.packets import Attach, Malformed, Suspend, WrongVersion, encode, parse
 from hpcdl.agent.sidechannel import QUEUE_LIMIT, Closed, Connection, Listener
 from hpcdl.agent.startfile import BadStart, Start, decode
+from hpcdl.core.arrays import Array, expand
+from hpcdl.core.jobspec import JobSpec
 from hpcdl.core.model import SIGNAL_PRESETS
 from hpcdl.trainer import session
 
@@ -258,3 +261,15 @@ def test_core_supervisor_and_trainer_have_the_same_presets() -> None:
     """Each has a table of its own: the supervisor and the trainer import nothing of the others."""
     for presets in (startfile.PRESETS, session.PRESETS):
         assert {name: number and number.name for name, number in presets.items()} == SIGNAL_PRESETS
+
+
+def test_a_member_of_an_array_finds_what_is_its_own_in_its_environment() -> None:
+    template = JobSpec(("train", "{lr}"), "j", env=(("HPCDL_SWEEP_LR", "spoof"), ("A", "b")))
+    spec = expand(template, Array(((3, 4, 1),), (("lr", ("a b\n\udcff",)), ("my.x-y", ("1",)))), 12)[1]
+    found = trainer_environment(
+        {}, spec, job=13, incarnation=1, membership=1, node="n1", checkpoint_dir=None, address="::1"
+    )
+    told = {name: value for name, value in found.items() if name.startswith(("HPCDL_ARRAY", "HPCDL_SWEEP"))}
+    assert told == {
+        "HPCDL_ARRAY_JOB": "12", "HPCDL_ARRAY_INDEX": "4", "HPCDL_SWEEP_LR": "a b\n\udcff", "HPCDL_SWEEP_MY_X_Y": "1"
+    }  # fmt: skip
