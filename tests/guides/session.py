@@ -24,7 +24,7 @@ from pathlib import Path
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"\A# (?:file: )?([\w./-]+\.(?:py|yaml|sh|toml|csv))\b.*\n")
 NUMBER = re.compile(r"\d[\d:.,]*")
-PATIENCE_S = 180.0
+PATIENCE_S = 240.0
 MARK = "hpcdl-guide-end-of-command"
 
 

@@ -9,7 +9,7 @@ from tests.guides.session import Command, File, matches, shell, steps
 
 ROOT = Path(__file__).parents[2]
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*guide.md"))]
-TYPING_S = 300
+TYPING_S = 800
 """A guide waits for real trainers."""
 
 
