@@ -19,8 +19,8 @@ PING_S = 10.0
 """Agents are asked this often whether they are there; one that has not answered for as long is away."""
 
 
-TLS_BUFFER = 16 << 10
-"""Bytes that each connection keeps for what comes in: one TLS record. asyncio's own 256 KiB would be 250 MiB for a
+TLS_BUFFER = 8 << 10
+"""Bytes that each connection keeps for what comes in. asyncio's own 256 KiB would be 250 MiB for a
 thousand agents, who say a few hundred bytes at a time."""
 
 
