@@ -3,13 +3,13 @@
 import importlib.util
 import json
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.system.cluster import Cluster
 from tests.trainer.preloaded import PLAIN, ROOT, Preloaded, preloaded
 
@@ -21,12 +21,6 @@ TRAINER = ROOT / "jobscripts" / "trainers" / "pytorch_ddp.py"
 STEPS = 80
 SLOW_S = 180.0
 """Several processes import PyTorch at once, on a machine that may have much else to do."""
-
-
-def free_port() -> str:
-    with socket.socket() as it:
-        it.bind(("127.0.0.1", 0))
-        return str(it.getsockname()[1])
 
 
 def submit(cluster: Cluster, ranks: int, out: Path, *more: str) -> int:

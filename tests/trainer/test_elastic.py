@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from hpcdl.trainer import folder
 from hpcdl.trainer.membership import Membership, from_packet
+from tests.ports import free_port
 from tests.trainer.nodes import Nodes, curve, nodes, stop
 from tests.trainer.preloaded import Preloaded, preloaded
 from tests.trainer.supervisor import until
@@ -222,9 +222,7 @@ def test_under_torchrun(tmp_path: Path, origin: Preloaded) -> None:
         ranks: dict[str, Any] = {"HPCDL_RESCALE": "torchrun", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
 
         def start(names: str) -> None:
-            with socket.socket() as listener:
-                listener.bind(("127.0.0.1", 0))
-                port = str(listener.getsockname()[1])
+            port = free_port()
             for rank, name in enumerate(names):
                 cluster.start(name, ARGV, RANK=str(rank), MASTER_PORT=port, **ranks)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,18 +12,13 @@ import numpy as np
 import pytest
 
 from hpcdl.trainer import rng
+from tests.ports import free_port
 from tests.trainer.preloaded import Preloaded, preloaded
 from tests.trainer.supervisor import EXAMPLES, Supervisor, supervisor
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 DDP = str(EXAMPLES / "pytorch_ddp.py")
 KERAS = str(EXAMPLES / "keras_mnist_like.py")
-
-
-def free_port() -> str:
-    with socket.socket() as parent:
-        parent.bind(("127.0.0.1", 0))
-        return str(parent.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
