@@ -122,6 +122,7 @@ def status(ctx: click.Context, output: Output) -> None:
                 ("objective", str(row["objective"])),
                 ("jobs", jobs or "none"),
                 ("batch system", _batch_text(answer)),
+                ("notices", _notices_text(answer)),
                 ("events", str(answer["events"])),
             ]
         )
@@ -137,6 +138,13 @@ def _batch_text(answer: Row) -> str:
     pilots = f"; {count(answer['pilots'], 'pilot')}" if answer.get("pilots") or batch["pilots_max"] else ""
     troubles = "".join(f"; {trouble}" for trouble in batch["troubles"])
     return f"{batch['kind']}, asked each {batch['interval_s']:g} s at most{pilots}{troubles}"
+
+
+def _notices_text(answer: Row) -> str:
+    """What of the notices should not be overlooked: destinations that do not take theirs; "" where all is well."""
+    told = answer.get("notices") or {}
+    over = f"{told['given_up']} given up (hpcdl notices)" if told.get("given_up") else ""
+    return "; ".join([*told.get("failing", ()), *([over] if over else ())])
 
 
 def _print_listed(columns: tuple[Column, ...], rows: list[Row]) -> None:

@@ -118,12 +118,6 @@ def expired(world: World, now: float) -> Iterator[ce.AvoidLifted]:
                 yield ce.AvoidLifted(node.name, each.index, "its time is over")
 
 
-def next_expiry(world: World) -> float | None:
-    """When the next one has been."""
-    ends = (each.until for node in world.nodes.values() for each in node.avoided if not each.over)
-    return min(ends, default=None)
-
-
 def moved(world: World, event: ce.GpuAvoided) -> Iterator[ev.PreemptRequested]:
     """The jobs on what is avoided that are to leave it: those that lose nothing but time by that."""
     for number in world.live if event.moves else ():

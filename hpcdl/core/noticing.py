@@ -23,6 +23,8 @@ def due(world: World, event: ev.Event, now: float, rules: NoticeRules) -> Iterat
     what = _kind(event)
     if what is None or what not in rules.kinds:
         return
+    if what is NoticeKind.PREEMPTION and world.stopping:
+        return  # whoever stops the daemon knows
     if isinstance(event, ce.GpuAvoided):
         if rules.destinations:
             name = event.node if event.index is None else f"{event.node}:{event.index}"

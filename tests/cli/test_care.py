@@ -84,3 +84,16 @@ def test_one_that_is_not_there_is_one_line(fake: FakeDaemon, hpcdl: Run) -> None
     fake.answers = {"/v1/notices/9/drop": (404, json.dumps(error).encode())}
     done = hpcdl("notices", "--drop", "9")
     assert (done.code, done.err) == (1, "hpcdl: no notice 9 waits: hpcdl notices lists them\n")
+
+
+def test_the_status_names_destinations_that_take_nothing(fake: FakeDaemon, hpcdl: Run) -> None:
+    daemon = {
+        "pid": 1, "host": "h", "version": "0", "fence": 1, "since_s": 1.0, "home": "/h", "policy": "p",
+        "objective": "o",
+    }  # fmt: skip
+    body: dict[str, Any] = {"daemon": daemon, "agents": [], "trainers": [], "jobs": {}, "events": 0, "pilots": 0}
+    notices = {"waiting": 3, "given_up": 2, "failing": ["https://h/…: answered 500"]}
+    fake.answers = {"/v1/status": answer(**body, notices=notices)}
+    assert "notices    https://h/…: answered 500; 2 given up (hpcdl notices)\n" in hpcdl("daemon", "status").out
+    fake.answers = {"/v1/status": answer(**body, notices={"waiting": 3, "given_up": 0, "failing": []})}
+    assert "notices" not in hpcdl("daemon", "status").out

@@ -164,3 +164,13 @@ def test_what_became_of_a_delivery() -> None:
     model.send(cmd.DropNotice(1), cmd.NoticesTaken("tell me", (1, 2, 3)), cmd.NoticesTaken(TO, (3,)))
     assert (model.world.notices, model.world.routes, model.world.next_notice) == ({}, {}, 4)
     model.restart_daemon()
+
+
+def test_whoever_stops_the_daemon_knows() -> None:
+    model = cluster()
+    model.submit(SPEC)
+    model.run(20.0)
+    model.send(cmd.Stop(now=True))
+    model.run(20.0)
+    assert model.job(1).running is None
+    assert due(model) == []
