@@ -264,7 +264,7 @@ def site_path(choice: str, home: Path | None) -> Path | None:
     if "/" in choice or choice.endswith((".yaml", ".yml")):
         path = Path(choice).expanduser()
         return path if path.is_absolute() or home is None else home / path
-    return next((path for folder in site_folders(home) if (path := folder / f"{choice}.yaml").is_file()), None)
+    return next((path for folder in site_folders(home) if os.path.isfile(path := folder / f"{choice}.yaml")), None)
 
 
 def site_folders(home: Path | None) -> tuple[Path, ...]:

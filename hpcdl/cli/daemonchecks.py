@@ -171,19 +171,25 @@ def certificate(around: Around) -> Check:
 
 def checkpoints(around: Around) -> Check:
     """Folders that jobs named themselves; those in the daemon's folder are closed by it."""
-    wrong, open_ = list[str](), list[str]()
+    wrong, shared, open_ = list[str](), list[str](), list[str]()
     for job, folder in around.folders.items():
         try:
             info = os.stat(folder)
         except OSError:
             continue
-        if info.st_mode & 0o022 or info.st_uid not in (0, os.geteuid()):
-            wrong.append(f"job {job}: {folder} (uid {info.st_uid}, mode {stat.S_IMODE(info.st_mode):04o})")
+        told = f"job {job}: {folder} (uid {info.st_uid}, mode {stat.S_IMODE(info.st_mode):04o})"
+        if info.st_mode & 0o002:
+            wrong.append(told)
+        elif info.st_mode & 0o020 or info.st_uid not in (0, os.geteuid()):
+            shared.append(told)
         elif info.st_mode & 0o005:
-            open_.append(f"job {job}: {folder} (mode {stat.S_IMODE(info.st_mode):04o})")
+            open_.append(told)
     if wrong:
-        step = "chmod go-w them: who can change a checkpoint can change what a job loads, pickles included"
-        return Check("checkpoints", State.FAIL, f"others may write: {some(wrong)}", step)
+        step = "chmod o-w them: who can change a checkpoint can change what a job loads, pickles included"
+        return Check("checkpoints", State.FAIL, f"anybody may write: {some(wrong)}", step)
+    if shared:
+        step = "see that all who can write there are to be trusted: a checkpoint may hold code"
+        return Check("checkpoints", State.WARN, f"a group, or their owner, may write: {some(shared)}", step)
     if open_:
         step = "chmod o-rx them, if they are private"
         return Check("checkpoints", State.WARN, f"anybody may read: {some(open_)}", step)
