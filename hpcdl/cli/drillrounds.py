@@ -13,6 +13,9 @@ SUSPEND, SAVE, BETWEEN = "suspend", "kill in a save", "kill between saves"
 MARGIN = 1.5
 """A suspend may take this many times what the longest one took here."""
 
+UNEVEN = 1.25
+"""Saves by the clock are not all as many steps apart: one may be this many times the largest number seen."""
+
 LEAST_S = 1.0
 """Seconds of every grace, for what is not the trainer's: a signal's way, a busy node."""
 
@@ -113,12 +116,15 @@ def _take(found: Round, kind: str, body: Row, at: float) -> None:
             found.asked = at
         case "Saved" if own or found.exited is None:
             found.durable = max(found.durable or 0, int(body["step"]))
+            found.reached = _highest(found.reached, body["step"])
             if own and found.saved is None and found.asked is not None:
                 found.saved = at
         case "Exited" if own and body.get("ended_by") != "leave":
             found.exited = at
             found.reached = _highest(found.reached, body.get("step"))
             found.killed = found.killed or "killed by a drill" in str(body.get("detail") or "")
+        case "Broken" if own:
+            found.reached = _highest(found.reached, body.get("step"))
         case "GpusFreed" if own and found.exited is not None:
             found.freed = at
         case "IncarnationEnded" if own:
@@ -154,9 +160,22 @@ def _wrong(found: Round) -> str:
             f"it went on at step {resumed}, though step {durable} was in a durable checkpoint: "
             "its script must load the newest one (hpcdl.resume() names it)"
         )
-    if found.reached is not None and resumed > found.reached:
+    if found.next and found.reached is not None and resumed > found.reached:
         return f"it went on at step {resumed}, though it had only come to {found.reached}: what did its script load?"
     return ""
+
+
+def last_durable(events: Iterable[Row]) -> int | None:
+    """The last step that is in a checkpoint: one that was said to be, or that was resumed from."""
+    kinds = ("Saved", "TrainerReady")
+    return max((int(event["body"]["step"]) for event in events if event["kind"] in kinds), default=None)
+
+
+def only_in_memory(events: Sequence[Row]) -> bool:
+    """Whether its ranks go on without some that were killed, and nothing was saved since: another kill would cost what
+    was done since the checkpoint before that."""
+    reformed = max((int(e["body"]["step"]) for e in events if e["kind"] == "Reformed"), default=0)
+    return (last_durable(events) or 0) < reformed
 
 
 def interval(events: Sequence[Row]) -> int | None:

@@ -106,6 +106,13 @@ def test_ranks_that_go_on_without_the_killed_node() -> None:
     events = [KILLED, FREED, event(22.0, "Reformed", step=58), event(22.5, "Progressed", step=59)]
     found = drillrounds.read(BETWEEN, events, 40, 1)
     assert (found.over, found.lost, found.problem) == (True, 2, "")
+    events[2] = event(22.0, "Reformed", step=63)  # they had come further than was told
+    assert drillrounds.read(BETWEEN, [event(21.0, "Broken", step=62), *events], 40, 1).problem == ""
+    saved = event(19.0, "Saved", step=40, final=False)
+    assert drillrounds.last_durable([saved, *events]) == 40
+    assert drillrounds.only_in_memory([saved, *events])
+    assert not drillrounds.only_in_memory([saved, *events, event(23.0, "Saved", step=80, final=False)])
+    assert not drillrounds.only_in_memory([event(0.0, "Reformed", step=0), saved])
 
 
 @pytest.mark.parametrize(
