@@ -26,7 +26,7 @@ from hpcdl.agent.startfile import Start
 from tests.agent.daemon import Agents, Daemon
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 # The trainer's half of the side channel by hand, put before every script of these tests.
 CHANNEL = """

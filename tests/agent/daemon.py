@@ -29,7 +29,7 @@ from hpcdl.wire.tls import make_certificate, server_context
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINER = Path(__file__).with_name("trainer.py")
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 TOKEN = "t" * 43
 
 

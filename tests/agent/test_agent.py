@@ -87,7 +87,7 @@ def test_a_second_agent_of_a_node_is_refused(daemon: Daemon, agents: Agents) -> 
     first = agents.start()
     until(lambda: daemon.inventories, "the first one's call")
     second = agents.start()
-    assert second.wait(60) == 3
+    assert second.wait(180) == 3
     assert second.stdout is not None
     said = second.stdout.read()
     assert said.count("\n") == 1
@@ -136,7 +136,7 @@ def test_after_a_bye_the_agent_ends(daemon: Daemon, agents: Agents) -> None:
     begin(daemon)
     daemon.wait("GpusFreed", 1)
     daemon.say(msg.ByeMessage(True, "stopped"))
-    assert agent.wait(60) == 0
+    assert agent.wait(180) == 0
 
 
 def test_orphans_are_swept(daemon: Daemon, agents: Agents) -> None:
@@ -146,7 +146,7 @@ def test_orphans_are_swept(daemon: Daemon, agents: Agents) -> None:
     neighbour = subprocess.Popen(["sleep", "1000"], env=os.environ | other)
     try:
         agents.start()
-        assert orphan.wait(60) == -signal.SIGKILL
+        assert orphan.wait(180) == -signal.SIGKILL
         until(lambda: daemon.inventories, "the call")
         assert neighbour.poll() is None
     finally:

@@ -223,7 +223,7 @@ def test_sigterm_leaves_the_trainers(daemon: Daemon, agents: Agents) -> None:
     begin(daemon, steps=100_000)
     daemon.wait("TrainerReady", 1)
     agent.terminate()
-    assert agent.wait(60) == 0
+    assert agent.wait(180) == 0
     assert processes.look(daemon.wait("Started", 1).pid) is not None
     agents.start()
     until(lambda: len(daemon.inventories) == 2, "the next agent")

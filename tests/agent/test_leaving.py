@@ -39,7 +39,7 @@ def training(daemon: Daemon, **keys: Any) -> int:
 
 def in_time(agents: Agents, agent: subprocess.Popen[str]) -> None:
     """The agent ends with 0, and before its grace is over: then it kills what is left, and says so."""
-    assert agent.wait(60) == 0
+    assert agent.wait(180) == 0
     log = agents.run / "agent.log"
     assert not log.exists() or "the grace is over" not in log.read_text()
 
@@ -71,7 +71,7 @@ def test_what_the_daemon_says_nothing_of_is_suspended_by_the_agent(daemon: Daemo
     agent = agents.start(*INSIDE, "--grace", "6")
     training(daemon)
     agent.send_signal(signal.SIGINT)
-    assert agent.wait(60) == 0
+    assert agent.wait(180) == 0
     assert daemon.of("Saved", 1)[-1].final
     assert daemon.kinds(1)[-2:] == ["Exited", "GpusFreed"]
 
@@ -116,7 +116,7 @@ def test_an_agent_in_place_of_a_lost_one_saves_what_it_finds(where: str, daemon:
 
 @pytest.mark.parametrize("where", ["run_folder", "write_about"])
 def test_a_signal_before_there_is_anything_ends_the_agent(where: str, daemon: Daemon, agents: Agents) -> None:
-    assert agents.start(*INSIDE, patch=EARLY.format(where=where)).wait(60) == 0
+    assert agents.start(*INSIDE, patch=EARLY.format(where=where)).wait(180) == 0
     assert not daemon.inventories
 
 
@@ -132,7 +132,7 @@ def test_a_signal_that_comes_to_every_process_costs_no_step(daemon: Daemon, agen
     until(lambda: max(event.step for event in daemon.of("Progressed", 1)) > seen + 5, "training to go on")
     for pid in (agent.pid, supervisor, trainer):
         os.kill(pid, signal.SIGTERM)
-    assert agent.wait(60) == 0
+    assert agent.wait(180) == 0
     exited = daemon.wait("Exited", 1)
     assert (exited.code, exited.signal) == (0, None)
     saved = daemon.of("Saved", 1)[-1]
@@ -147,7 +147,7 @@ def test_a_program_that_dies_of_the_batch_systems_signal_has_not_failed(daemon: 
     os.kill(agent.pid, signal.SIGUSR2)
     until(lambda: daemon.leavings, "the agent to say that it leaves")
     os.kill(trainer, signal.SIGUSR2)
-    assert agent.wait(60) == 0
+    assert agent.wait(180) == 0
     exited = daemon.wait("Exited", 1)
     assert (exited.signal, exited.hint) == ("SIGUSR2", Cause.PREEMPTED)
     assert exited.detail == "its node is wanted back: SIGUSR2 in batch job 77"
@@ -161,7 +161,7 @@ def test_at_the_end_of_the_grace_nothing_is_left(daemon: Daemon, agents: Agents)
     path = daemon.home / "logs" / "1" / "1.n1.log"
     until(lambda: path.exists() and "on" in path.read_text(), "the trainer")
     agent.send_signal(signal.SIGTERM)
-    assert agent.wait(60) == 0
+    assert agent.wait(180) == 0
     assert not processes.tagged(daemon.instance)
 
 
@@ -169,7 +169,7 @@ def test_an_agent_without_a_daemon_gives_its_node_back(daemon: Daemon, agents: A
     agent = agents.start(*INSIDE, "--alone", "1.5", "--grace", "8")
     training(daemon)
     daemon.stop()
-    assert agent.wait(60) == 0
+    assert agent.wait(180) == 0
     assert not processes.tagged(daemon.instance)
     daemon.start()
     agents.start(*INSIDE)
@@ -199,7 +199,7 @@ def test_a_trainer_knows_its_batch_job_and_no_more_of_it(daemon: Daemon, agents:
 
 def test_wrong_options_are_told(daemon: Daemon, agents: Agents) -> None:
     agent = agents.start(*INSIDE[2:], "--emulate-gpus", "some")
-    assert agent.wait(60) == 2
+    assert agent.wait(180) == 2
     assert agent.stdout is not None
     assert "auto or a number up to 1024, not 'some'" in agent.stdout.read()
 

@@ -27,7 +27,7 @@ from hpcdl.wire.messages import (
     ShellToldMessage,
 )
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 class Client:

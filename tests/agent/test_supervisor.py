@@ -126,7 +126,7 @@ def test_a_run_folder_is_started_once(agent: Agent, capsys: pytest.CaptureFixtur
     before = agent.records()
     agent.spawn()
     assert agent.supervisor is not None
-    assert agent.supervisor.wait(60) == REFUSED
+    assert agent.supervisor.wait(180) == REFUSED
     assert agent.records() == before
     assert agent.output() == "once\n"
 

@@ -54,7 +54,7 @@ class BatchJobs(Cluster):
 
     def output(self, job: "subprocess.Popen[str]", code: int = 0) -> str:
         """What it printed, once it has ended with this code."""
-        out, _ = job.communicate(timeout=60)
+        out, _ = job.communicate(timeout=180)
         assert job.returncode == code, f"{out}\n{self.logs()}"
         assert "Traceback" not in out
         return out
@@ -68,7 +68,7 @@ class BatchJobs(Cluster):
         for job in self.jobs:
             if job.poll() is None:
                 job.terminate()
-            job.communicate(timeout=60)
+            job.communicate(timeout=180)
         super().stop()
 
 

@@ -14,7 +14,7 @@ from tests.lsf.emulator.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(__file__).with_name("bin")
-PATIENCE_S = 30.0
+PATIENCE_S = 180.0
 COMMANDS = tuple(sorted(path.name for path in BIN.iterdir() if path.is_symlink()))
 OPENLAVA_LACKS = ("bslots", "jsrun", "jobstat")
 

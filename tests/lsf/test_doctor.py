@@ -19,7 +19,7 @@ def hpcdl(lsf: LsfCluster, home: Path, *words: str) -> Any:
         env=lsf.environment(HPCDL_BATCH="lsf"),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -25,7 +25,7 @@ from tests.slurm import configuration
 from tests.slurm.configuration import NODES, Options
 from tests.slurm.keeper import carrying, end_all
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel")
 PACKAGES = "slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins"
 KEEPER = Path(configuration.__file__).with_name("keeper.py")

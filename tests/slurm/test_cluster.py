@@ -129,7 +129,7 @@ def test_a_process_that_a_test_leaves_is_killed_and_named(make_slurm: Callable[.
             slurm.reset(moment_s=0.2)
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(180)
     assert process.returncode == -signal.SIGKILL
 
 

@@ -16,7 +16,7 @@ def hpcdl(slurm: SlurmCluster, home: Path, *words: str, code: int = 0, **env: st
         env={**slurm.env, **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)

@@ -215,7 +215,7 @@ def test_an_allocation_starts_an_agent_on_each_node(slurm: SlurmCluster, gpus: s
             launched.argv,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             env={**os.environ, **theirs, **slurm.env, **launched.env},
         )
         assert (done.stdout, done.returncode) == (f"{node} 0,1,2,3 8\n", 3), done.stderr

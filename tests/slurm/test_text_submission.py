@@ -63,7 +63,7 @@ def test_the_script_hands_every_argument_over_as_it_is() -> None:
     script = PilotScript(words, "m", "n", "o")
     text = submit_script(script)
     assert text.startswith("#!/bin/sh\nexec ")
-    done = subprocess.run(["/bin/sh"], input=text, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["/bin/sh"], input=text, capture_output=True, text=True, timeout=120)
     assert done.stdout == "a b\n$HOME `id` ; rm\nit's\n\n"
 
 

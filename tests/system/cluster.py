@@ -18,7 +18,7 @@ from hpcdl.ledger import SqliteJournal
 from tests.system.trainer import final
 
 TRAINER = Path(__file__).with_name("trainer.py")
-PATIENCE_S = 120.0
+PATIENCE_S = 180.0
 
 
 def kill(pid: int) -> None:
@@ -176,7 +176,7 @@ class Cluster:
     def until_step(self, job: int, step: int) -> None:
         self.until(lambda: (self.job(job)["step"] or 0) >= step)
 
-    def until_done(self, *jobs: int, seconds: float = 120.0) -> None:
+    def until_done(self, *jobs: int, seconds: float = 240.0) -> None:
         ended = {"DONE", "FAILED", "CANCELLED"}
         self.until(lambda: all(self.job(job)["state"] in ended for job in jobs), seconds)
         for job in jobs:

@@ -47,7 +47,7 @@ def grow(cluster: Cluster, job: int) -> None:
     cluster.until(lambda: trains_on(cluster, job, ["n1"]))
     for node in ("n2", "n3"):
         cluster.add_agent(node, 1)
-    cluster.until(lambda: trains_on(cluster, job, ["n1", "n2", "n3"]), seconds=120)
+    cluster.until(lambda: trains_on(cluster, job, ["n1", "n2", "n3"]), seconds=240)
 
 
 @pytest.fixture
@@ -108,9 +108,9 @@ def test_torchrun_starts_the_ranks_anew(submitted: Callable[[str], tuple[Cluster
     cluster, job = submitted("torchrun")
     grow(cluster, job)
     cluster.cli("drain", "n2")
-    cluster.until(lambda: trains_on(cluster, job, ["n1", "n3"]), seconds=120)
+    cluster.until(lambda: trains_on(cluster, job, ["n1", "n3"]), seconds=240)
     kill_node(cluster, "n3")
-    cluster.until(lambda: trains_on(cluster, job, ["n1"]), seconds=120)
+    cluster.until(lambda: trains_on(cluster, job, ["n1"]), seconds=240)
     reached = cluster.job(job)["step"]
     cluster.until_step(job, reached + 20)
     # The run folder goes once its end is recorded; what is open stays readable.

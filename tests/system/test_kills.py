@@ -403,6 +403,6 @@ def test_random_kills_over_a_queue(make_cluster: MakeCluster, seed: int) -> None
         kill(pid)
         if kind == "daemon":
             cluster.start()
-    cluster.until_done(*jobs, seconds=120)
+    cluster.until_done(*jobs, seconds=240)
     for job in jobs:
         cluster.check_weights(job, 150)

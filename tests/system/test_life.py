@@ -113,7 +113,7 @@ def test_the_same_request_id_is_the_same_job(cluster: Cluster) -> None:
 
 def test_a_second_daemon_is_refused_with_who_holds_the_first(cluster: Cluster) -> None:
     argv = [sys.executable, "-m", "hpcdl", "--home", str(cluster.home), "daemon", "start", "--emulate-gpus", "1"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=180)
     assert done.returncode == 1
     assert str(cluster.daemon_pid) in done.stderr
     assert done.stderr.count("\n") == 1

@@ -133,7 +133,7 @@ def test_a_daemon_killed_while_its_disk_is_full(full_home: tuple[Cluster, SmallD
         env={**os.environ, "HPCDL_HOME": str(cluster.home)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=180,
         check=False,
     )
     if said.returncode:  # it may find the space that the dead one had
@@ -344,7 +344,7 @@ def test_wrong_agents_change_nothing(cluster: Cluster) -> None:
     with _dial(access) as far_too_much, pytest.raises(ConnectionClosed):
         far_too_much.send("x" * (MAX_MESSAGE + 1))
         while True:
-            far_too_much.recv(timeout=20)
+            far_too_much.recv(timeout=120)
     assert [agent["node"] for agent in cluster.status()["agents"]] == ["n1"]
     cluster.until_done(job)
     assert cluster.job(job)["incarnation"] == 1
@@ -356,7 +356,7 @@ def test_a_second_connection_of_a_node_replaces_the_first(cluster: Cluster) -> N
     with _join(access, "n9") as first, _join(access, "n9"):
         with pytest.raises(ConnectionClosed) as closed:
             while True:
-                first.recv(timeout=20)
+                first.recv(timeout=120)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 4000
         here = {"node": "n9", "pid": 1, "connected": True}
@@ -402,7 +402,7 @@ def _request(
     import http.client
 
     tls = context or client_context(access.certificate)
-    connection = http.client.HTTPSConnection(access.host, access.port, context=tls, timeout=60)
+    connection = http.client.HTTPSConnection(access.host, access.port, context=tls, timeout=180)
     try:
         headers = {"Authorization": f"Bearer {token or access.token}".encode()}
         try:
@@ -435,7 +435,7 @@ def _closed(access: AccessFile, frame: str | bytes) -> tuple[int, str]:
     with _dial(access) as socket_, pytest.raises(ConnectionClosed) as closed:
         socket_.send(frame)
         while True:
-            socket_.recv(timeout=20)
+            socket_.recv(timeout=120)
     assert closed.value.rcvd is not None
     return closed.value.rcvd.code, closed.value.rcvd.reason
 
@@ -446,7 +446,7 @@ def _join(access: AccessFile, node: str) -> Iterator[ClientConnection]:
     with _dial(access) as socket_:
         hello = {"v": VERSION, "type": "hello", "node": node, "log_id": "l", "instance": access.instance, "fence": 0}
         socket_.send(json.dumps(hello))
-        assert json.loads(socket_.recv(timeout=20))["type"] == "welcome"
+        assert json.loads(socket_.recv(timeout=120))["type"] == "welcome"
         inventory = {"gpus": [], "cpus": 1, "memory_mib": 1, "pid": 1, "boot_id": "b", "emulated": True}
         socket_.send(json.dumps({"v": VERSION, "type": "inventory", **inventory}))
         yield socket_

@@ -37,7 +37,7 @@ class Forked:
             self.returncode = self._origin.ended(self.pid)
         return self.returncode
 
-    def wait(self, timeout: float = 60.0) -> int:
+    def wait(self, timeout: float = 180.0) -> int:
         end = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > end:
@@ -91,7 +91,7 @@ class Preloaded:
 
     def close(self) -> None:
         self._channel.close()
-        self._process.wait(60)
+        self._process.wait(180)
 
 
 @contextmanager

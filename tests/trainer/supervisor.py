@@ -21,7 +21,7 @@ from tests.trainer.preloaded import PLAIN, Preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "jobscripts" / "trainers"
-DEADLINE_S = 90.0
+DEADLINE_S = 180.0
 
 
 def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:

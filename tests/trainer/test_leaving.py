@@ -35,7 +35,7 @@ def test_only_the_teardown_is_left_out(code: int) -> None:
     def run(how: str) -> tuple[int, str]:
         # Its output is a pipe, and so is held back until it is flushed; a child that lived on would hold it open.
         argv = [sys.executable, "-c", SCRIPT, how, str(code)]
-        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=180)
         assert done.stderr == ""
         return done.returncode, done.stdout.strip()
 
@@ -58,14 +58,14 @@ finally:
         raise SystemExit(7)
     print(*(os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in (pid, forked)))
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stdout) == (3, "5 7\n"), done.stderr
 
 
 @pytest.mark.parametrize("before", ["", "import logging, json, argparse"])
 def test_nothing_is_lost_where_hpcdl_was_imported_first(before: str) -> None:
     script = f"{before}\nimport hpcdl.trainer\nfrom hpcdl.trainer import leaving\nprint(leaving.nothing_is_lost())"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert done.stdout == "True\n", done.stderr
 
 
@@ -78,5 +78,5 @@ from hpcdl.trainer import leaving
 print(leaving.nothing_is_lost())
 hpcdl.trainer.exit_suspended()
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stdout) == (0, "False\nregistered before\n"), done.stderr

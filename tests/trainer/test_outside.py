@@ -76,7 +76,7 @@ def test_example_resumes_by_itself(tmp_path: Path) -> None:
 
     def train(*more: str) -> str:
         out = tmp_path / "out"
-        subprocess.run([*argv, "--out", str(out), *more], env=environ, check=True, timeout=60, capture_output=True)
+        subprocess.run([*argv, "--out", str(out), *more], env=environ, check=True, timeout=180, capture_output=True)
         return out.read_text()
 
     half = train("--steps", "30")

@@ -24,7 +24,7 @@ def start(*argv: str, **env: str) -> subprocess.Popen[str]:
 
 def run(*argv: str, **env: str) -> tuple[int, str]:
     with start(*argv, **env) as child:
-        output, _ = child.communicate(timeout=60)
+        output, _ = child.communicate(timeout=180)
     return child.returncode, output
 
 
@@ -76,7 +76,7 @@ def test_sigterm_goes_to_the_ranks_which_may_take_their_time() -> None:
         assert child.stdout is not None
         assert [child.stdout.readline(), child.stdout.readline()] == ["ready\n"] * 2
         child.send_signal(signal.SIGTERM)
-        output, _ = child.communicate(timeout=60)
+        output, _ = child.communicate(timeout=180)
     assert (child.returncode, output) == (0, "done\n" * 2)
 
 

@@ -27,7 +27,7 @@ def reference(tmp_path: Path) -> str:
     out = tmp_path / "reference.json"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCDL_")}
     argv = [sys.executable, str(PLAIN), "--steps", "60", "--out", str(out)]
-    subprocess.run(argv, check=True, env=environ | {"PYTHONPATH": str(ROOT)}, timeout=60, capture_output=True)
+    subprocess.run(argv, check=True, env=environ | {"PYTHONPATH": str(ROOT)}, timeout=180, capture_output=True)
     return out.read_text()
 
 
