@@ -24,8 +24,8 @@ from hpcdl.sites import SiteFile
 ROOT = Path(__file__).parents[1]
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 COMMON = {"--json", "--quiet", "--help", "--home", "--version"}
-BATCH = ("slurm.md", "lsf.md", "admins.md", "allocations.md", "batchscripts.md")
-"""The documents about batch systems."""
+BATCH = ("slurm.md", "lsf.md", "admins.md", "allocations.md", "batchscripts.md", "operations.md")
+"""The documents about batch systems, and for whoever runs a daemon."""
 
 
 def text_of(name: str) -> str:
