@@ -22,7 +22,7 @@ def fuzzed(examples: int) -> Callable[[Any], Any]:
 
 TEXTS = st.one_of(
     st.sampled_from(
-        ["", "..", "../..", "/etc/passwd", "a\nb", "\x1b[2J", "\x00", "\ud800", "é" * 300, "n1", "1", "-1"]
+        ["", "..", "../..", "/nonexistent/x", "a\nb", "\x1b[2J", "\x00", "\ud800", "é" * 300, "n1", "1", "-1"]
     ),
     st.sampled_from(["nan", "inf", "1e400", "9" * 5000, "null", "${HOME}", "`id`", "%s%n", "{}", "\u202e", "true"]),
     st.text(max_size=20),

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -151,6 +152,11 @@ ROUTES = [
     ("POST", "/v1/jobs/1/cancel"), ("GET", "/v1/wait?ids=1"), ("GET", "/v1/events"), ("GET", "/v1/nodes"),
     ("POST", "/v1/nodes/n1/drain"), ("GET", "/v1/profiles"), ("GET", "/v1/pilots"), ("POST", "/v1/pilots/1/cancel"),
     ("GET", "/v1/holes"), ("GET", "/v1/status"), ("GET", "/v1/config"), ("PUT", "/v1/config"), ("POST", "/v1/stop"),
+    ("POST", "/v1/jobs/verb"), ("POST", "/v1/jobs/1/preempt"), ("POST", "/v1/jobs/1/drill"), ("GET", "/v1/notices"),
+    ("POST", "/v1/jobs/1/drilled"), ("POST", "/v1/nodes/n1/avoid"), ("POST", "/v1/nodes/n1/lift"),
+    ("GET", "/v1/avoided"),
+    ("POST", "/v1/notices/retry"), ("POST", "/v1/notices/1/drop"), ("POST", "/v1/profiles/read"),
+    ("POST", "/v1/ledger/copy"),
 ]  # fmt: skip
 
 
@@ -183,7 +189,14 @@ def test_every_route_is_among_these(victim: Cluster) -> None:
     source = Path(api.__file__).read_text()
     lines = [line.strip() for line in source.splitlines() if line.strip().startswith(("Route(", "WebSocketRoute("))]
     assert len(lines) >= 17
-    assert [line for line in lines if "self._guard(" not in line] == ['WebSocketRoute("/v1/agent", self._agent),']
+    sockets = {line.split('"')[1] for line in lines if "self._guard(" not in line}
+    assert sockets == {"/v1/agent", "/v1/jobs/{job:int}/shell"}
+    told = [
+        (method, path) for line in lines for path in [line.split('"')[1]] for method in re.findall(r'"([A-Z]+)"', line)
+    ]
+    known = {(method, path.split("?")[0]) for method, path in ROUTES}
+    plain = {(method, re.sub(r"\{\w+:int\}", "1", path).replace("{node:str}", "n1")) for method, path in told}
+    assert {each for each in plain if "{" not in each[1]} - known == set(), "add it to ROUTES"
     seen = {line.split('"')[1] for line in lines if "_seen" in line}
     assert seen == {"/v1/jobs", "/v1/jobs/{job:int}", "/v1/nodes", "/v1/status"}
 
@@ -211,9 +224,9 @@ def test_a_viewer_reads_little_and_does_nothing(victim: Cluster, job: int, acces
     assert standing(victim) == before
 
 
-def upgrade(access: AccessFile, token: str | None) -> bytes:
-    """The first bytes of the answer to an agent's call."""
-    head = "GET /v1/agent HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+def upgrade(access: AccessFile, path: str, token: str | None) -> bytes:
+    """The first bytes of the answer to an agent's call, or to that for a shell."""
+    head = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     head += "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: c2VjdXJpdHktdGVzdHMuLg==\r\n"
     head += f"Authorization: Bearer {token}\r\n\r\n" if token is not None else "\r\n"
     plain = socket.create_connection((access.host, access.port), timeout=60)
@@ -223,9 +236,10 @@ def upgrade(access: AccessFile, token: str | None) -> bytes:
 
 
 def test_agents_are_taken_with_the_owners_token_only(victim: Cluster, access: AccessFile) -> None:
-    for token in (None, "", "0" * 64, viewer_of(victim)["token"]):
-        assert upgrade(access, token).startswith(b"HTTP/1.1 403")
-    assert upgrade(access, access.token).startswith(b"HTTP/1.1 101")
+    for path in ("/v1/agent", "/v1/jobs/1/shell"):
+        for token in (None, "", "0" * 64, viewer_of(victim)["token"]):
+            assert upgrade(access, path, token).startswith(b"HTTP/1.1 403")
+    assert upgrade(access, "/v1/agent", access.token).startswith(b"HTTP/1.1 101")
 
 
 def hello(**changes: Any) -> str:
