@@ -1,6 +1,6 @@
 """What `hpcdl ls` can show of jobs, nodes and GPUs: columns by name, named formats, and how rows are sorted."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,25 @@ class Shown:
     column: Column
     keys: tuple[str, ...]
     order: Callable[[Row], Any]
+
+    def texts(self, values: Mapping[str, Sequence[Any]], number: int) -> list[str]:
+        """The cells of so many rows, of which `values` has lists by key; keys that no row has may be missing."""
+        cell, keys = self.column.cell, [key for key in self.keys if key in values]
+        if not keys:
+            return [cell({})] * number
+        if len(keys) == 1:
+            (key,) = keys
+            try:
+                known = {value: cell({} if value is None else {key: value}) for value in set(values[key])}
+            except TypeError:  # they have no hash
+                return [cell({} if value is None else {key: value}) for value in values[key]]
+            return [known[value] for value in values[key]]
+        rows = list(zip(*(values[key] for key in keys), strict=True))
+        told = {
+            row: cell({key: value for key, value in zip(keys, row, strict=True) if value is not None})
+            for row in set(rows)
+        }
+        return [told[row] for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

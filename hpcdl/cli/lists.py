@@ -8,7 +8,7 @@ import click
 from hpcdl.cli import completing
 from hpcdl.cli.folding import folded
 from hpcdl.cli.formats import JOBS, Kind, Shown
-from hpcdl.cli.output import Output, Row, table_for_stdout
+from hpcdl.cli.output import Output, Row, lines_of, stdout_takes, table_for_stdout
 from hpcdl.cli.rows import FINISHED
 from hpcdl.client import Answer, Client, path_with
 
@@ -106,24 +106,48 @@ class Jobs(List):
         self.folds = not (no_fold or self.own)
 
     def ask(self, client: Client, output: Output) -> Answer:
-        """`GET /v1/jobs`; for a table only with what it shows."""
-        fields = None
-        if output is not Output.JSON:
-            more = _FOLDED if self.folds else ("id",)
-            fields = "id" if output is Output.QUIET else None
-            if output is Output.TABLE or self.by is not None:
-                fields = self.kind.needs(self.shown if output is Output.TABLE else (), self.by, more)
-        answer = client.get(path_with("/v1/jobs", all=1 if self.every else None, **self.filters, fields=fields))
+        """`GET /v1/jobs`; for a table only with what it shows, by column, which is half as long."""
+        query = {"all": 1 if self.every else None, **self.filters}
+        if output is Output.TABLE:
+            fields = self.kind.needs(self.shown, self.by, _FOLDED if self.folds else ("id",))
+            answer = client.get(path_with("/v1/jobs", **query, fields=fields, by="column"))
+            if self.by is None and not (self.folds and "array" in answer["columns"]):
+                return answer
+            answer["jobs"] = _rows(answer.pop("columns"), answer["count"])
+        else:
+            few = self.kind.needs((), self.by, ("id",)) if output is Output.QUIET else None
+            answer = client.get(path_with("/v1/jobs", **query, fields=few))
         return answer if self.by is None else {**answer, "jobs": self.kind.sort(answer["jobs"], self.by)}
 
     def ids(self, value: Answer) -> list[object]:
+        if "columns" in value:
+            return list(value["columns"].get("id", ()))
         return [row["id"] for row in value["jobs"]]
 
     def rows(self, value: Answer) -> Sequence[Row]:
         rows: list[Row] = value["jobs"]
-        return folded(rows) if self.folds and any(row.get("array") for row in rows) else rows
+        return folded(rows) if self.folds else rows
+
+    def lines(self, value: Answer) -> tuple[list[str], str]:
+        if "columns" not in value:
+            return super().lines(value)
+        if not value["count"]:
+            return [], self.nothing()
+        texts = [each.texts(value["columns"], value["count"]) for each in self.shown]
+        width, colour = stdout_takes()
+        return lines_of([each.column for each in self.shown], texts, width=width, colour=colour), ""
 
     def nothing(self) -> str:
         if any(self.filters.values()):
             return "no such jobs" + ("" if self.every else " (finished ones: hpcdl ls --all)")
         return "no jobs: hpcdl submit -- COMMAND" if self.every else "no jobs (finished ones: hpcdl ls --all)"
+
+
+def _rows(columns: dict[str, list[Any]], number: int) -> list[Row]:
+    """Rows from columns, without what is null."""
+    rows: list[dict[str, Any]] = [{} for _ in range(number)]
+    for key, values in columns.items():
+        for row, value in zip(rows, values, strict=True):
+            if value is not None:
+                row[key] = value
+    return list(rows)

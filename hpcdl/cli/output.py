@@ -127,18 +127,37 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row], *, titles: bool 
 
 def table_for_stdout(columns: Sequence[Column], rows: Sequence[Row], *, titles: bool = True) -> list[str]:
     """The lines of `print_table`."""
+    width, colour = stdout_takes()
+    return table_lines(columns, rows, titles=titles, width=width, colour=colour)
+
+
+def stdout_takes() -> tuple[int | None, bool]:
+    """How many columns a line may have, None in a pipe: any number; and whether there is colour."""
     if not sys.stdout.isatty():
-        return table_lines(columns, rows, titles=titles, colour=False)
+        return None, False
     import shutil
 
-    return table_lines(columns, rows, titles=titles, width=shutil.get_terminal_size().columns, colour=use_colour())
+    return shutil.get_terminal_size().columns, use_colour()
 
 
 def table_lines(
     columns: Sequence[Column], rows: Sequence[Row], *, titles: bool = True, width: int | None = None, colour: bool
 ) -> list[str]:
     """The lines of a table, whole or in `width` columns of a terminal."""
-    texts = [_column_texts(column, rows) for column in columns]
+    texts = [list(map(column.cell, rows)) for column in columns]
+    return lines_of(columns, texts, titles=titles, width=width, colour=colour)
+
+
+def lines_of(
+    columns: Sequence[Column],
+    texts: Sequence[list[str]],
+    *,
+    titles: bool = True,
+    width: int | None = None,
+    colour: bool,
+) -> list[str]:
+    """As `table_lines`, from the texts of each column's cells."""
+    texts = list(map(_printable, texts))
     widths = [max(width_of(column.title), _widest(cells)) for column, cells in zip(columns, texts, strict=True)]
     if width is not None:
         _shrink(columns, widths, width)
@@ -149,8 +168,7 @@ def table_lines(
 
 
 # A table may have thousands of lines: what is so for a whole column is not asked for each cell.
-def _column_texts(column: Column, rows: Sequence[Row]) -> list[str]:
-    cells = list(map(column.cell, rows))
+def _printable(cells: list[str]) -> list[str]:
     return cells if "".join(cells).isprintable() else list(map(escape, cells))
 
 

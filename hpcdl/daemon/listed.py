@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -24,7 +24,8 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circ
 class Asked:
     """What `GET /v1/jobs` asks for. `states`, `ids`, `fields`: None is all (without `every`: all but finished jobs).
 
-    `last`: only so many of them, those that were submitted last.
+    `last`: only so many of them, those that were submitted last. `by_column`: a list for each field in place of a row
+    for each job.
     """
 
     every: bool = False
@@ -34,6 +35,7 @@ class Asked:
     name: str | None = None
     fields: tuple[str, ...] | None = None
     last: int | None = None
+    by_column: bool = False
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Asked":
@@ -53,8 +55,11 @@ class Asked:
         ids = None
         if "ids" in query:
             ids = tuple(number_of(part, "ids") for part in query["ids"].split(",") if part)
+        by_column = "by" in query
+        if by_column and (query["by"] != "column" or fields is None):
+            raise Problem(400, "by must be column, and goes with fields")
         last = number_of(query["last"], "last") if "last" in query else None
-        return cls(query.get("all") == "1", ids, states, query.get("user"), query.get("name"), fields, last)
+        return cls(query.get("all") == "1", ids, states, query.get("user"), query.get("name"), fields, last, by_column)
 
     def jobs(self, world: World) -> Iterable[Job]:
         """Those of the world's jobs, in order of submission."""
@@ -80,13 +85,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A row's JSON, and all that it was made of: the job, and what `explain.reason` looks at where it waits."""
+    """A row's JSON, value by value where it has chosen keys, and all that it was made of: the job, and what
+    `explain.reason` looks at where it waits.
+    """
 
     job: Job
     target: Target | None
     reasons: object
     nothing: str
-    text: str
+    texts: tuple[str, ...]
 
 
 class Listed:
@@ -96,29 +103,46 @@ class Listed:
         self._kept: dict[tuple[str, ...] | None, dict[int, _Kept]] = {}
 
     def answer(self, rows: Rows, asked: Asked) -> bytes:
-        """The whole answer. With `fields` a row has these keys only, and of these none that is null."""
+        """The whole answer. With `fields` a row has these keys only, and of these none that is null; a column that has
+        nothing else is left out too.
+        """
         kept = self._kept.pop(asked.fields, {})
         self._kept[asked.fields] = kept
         if len(self._kept) > CHOICES:
             del self._kept[next(iter(self._kept))]
-        told = ",".join([self._text(kept, rows, job, asked.fields) for job in asked.jobs(rows.world)])
-        return f'{{"schema":{SCHEMA},"jobs":[{told}]}}'.encode("utf-8", "backslashreplace")
+        found = [self._texts(kept, rows, job, asked.fields) for job in asked.jobs(rows.world)]
+        if asked.fields is None:
+            told = f'"jobs":[{",".join([text for (text,) in found])}]'
+        elif asked.by_column:
+            told = f'"count":{len(found)},"columns":{{{_columns(asked.fields, found)}}}'
+        else:
+            told = f'"jobs":[{",".join([_row(asked.fields, texts) for texts in found])}]'
+        return f'{{"schema":{SCHEMA},{told}}}'.encode("utf-8", "backslashreplace")
 
     @staticmethod
-    def _text(kept: dict[int, _Kept], rows: Rows, job: Job, fields: tuple[str, ...] | None) -> str:
+    def _texts(kept: dict[int, _Kept], rows: Rows, job: Job, fields: tuple[str, ...] | None) -> tuple[str, ...]:
         known = kept.get(job.id)
         target = rows.world.targets.get(job.id)
         if known is not None and known.job is job:
             if job.finished:
-                return known.text
+                return known.texts
             if known.target is target and known.reasons is rows.reasons and known.nothing == rows.nothing:
-                return known.text
+                return known.texts
         row = rows.job(job, fields)
-        if fields is not None:
-            row = {key: value for key in fields if (value := row.get(key)) is not None}
-        text = _encode(row)
+        texts = (_encode(row),) if fields is None else tuple([_encode(row.get(key)) for key in fields])
         # What holds GPUs, or is to have some, changes with time and with other jobs.
         still = job.finished or (not job.live and (target is None or target.placement is None))
         if still and (len(kept) < KEPT or job.id in kept):
-            kept[job.id] = _Kept(job, target, rows.reasons, rows.nothing, text)
-        return text
+            kept[job.id] = _Kept(job, target, rows.reasons, rows.nothing, texts)
+        return texts
+
+
+def _row(fields: Sequence[str], texts: Sequence[str]) -> str:
+    told = [f'"{field}":{text}' for field, text in zip(fields, texts, strict=True) if text != "null"]
+    return f"{{{','.join(told)}}}"
+
+
+def _columns(fields: Sequence[str], found: Sequence[Sequence[str]]) -> str:
+    columns = zip(fields, zip(*found, strict=True), strict=True) if found else ()
+    told = [f'"{field}":[{",".join(texts)}]' for field, texts in columns if texts.count("null") < len(texts)]
+    return ",".join(told)

@@ -61,6 +61,21 @@ def test_what_columns_need_of_a_row_there_is() -> None:
     assert set(STATES) == set(JobState)
 
 
+def test_cells_follow_from_the_keys_that_they_name() -> None:
+    rows = [
+        row(1, state="RUNNING", gpus=2, gpus_max=4, step=5, total=9, placement={"n1": [0, 1], "n2": [0]}, held=True,
+            nodes_max=3, eta_s=70.0, submitted_at=10.0, weight=2.5, role="primary", priority=3, array=1, array_index=7),
+        row(2),
+        row(3, gpus_max=None, nodes=2, exit_code=1, cause="user error", name="名"),
+    ]  # fmt: skip
+    columns = {
+        key: [each.get(key) for each in rows] for key in JOB_KEYS if any(each.get(key) is not None for each in rows)
+    }
+    for name, shown in JOBS.columns.items():
+        assert shown.texts(columns, 3) == [shown.column.cell(each) for each in rows], name
+        assert shown.texts({}, 2) == [shown.column.cell({})] * 2 if name != "id" else True
+
+
 def test_sorting(many: FakeDaemon, hpcdl: Run) -> None:
     assert ids(hpcdl, "--sort", "name") == ["2", "1", "3"]
     assert ids(hpcdl, "--sort", "-name") == ["3", "1", "2"]
@@ -111,7 +126,6 @@ def test_what_there_is_not_is_one_line_that_says_what_there_is(
 
 
 def test_nothing_of_what_was_asked_for(many: FakeDaemon, hpcdl: Run) -> None:
-    many.answers["/v1/jobs?user=eve&fields=id"] = (200, b'{"schema":1,"jobs":[]}')
     many.world.jobs = {}
     assert hpcdl("ls", "--user", "eve").err == "hpcdl: no such jobs (finished ones: hpcdl ls --all)\n"
 

@@ -58,6 +58,20 @@ def test_fields_and_what_is_null(stage: Stage) -> None:
     listed, rows = Listed(), rows_of(stage)
     (row,) = asked(listed, rows, ids="2", fields="id,placement,state")
     assert row == {"id": 2, "state": "QUEUED"}
+    answer = json.loads(
+        listed.answer(rows, Asked.of({"all": "1", "fields": "id,placement,state,exit_code", "by": "column"}))
+    )
+    assert answer == {
+        "schema": 1,
+        "count": 4,
+        "columns": {
+            "id": [1, 2, 3, 4],
+            "placement": [{"n1": [0, 1], "n2": [0, 1]}, None, None, None],
+            "state": ["RUNNING", "QUEUED", "QUEUED", "CANCELLED"],
+        },
+    }
+    none = json.loads(listed.answer(rows, Asked.of({"user": "eve", "fields": "id", "by": "column"})))
+    assert none == {"schema": 1, "count": 0, "columns": {}}
     (row,) = asked(listed, rows, ids="2")
     assert row.keys() == JOB_KEYS
     assert row == json.loads(json.dumps(rows.job(stage.job(2))))
@@ -71,6 +85,8 @@ def test_fields_and_what_is_null(stage: Stage) -> None:
         ({"fields": "id,colour"}, "no 'colour': "),
         ({"fields": ""}, "a row has no"),
         ({"ids": "one"}, "ids must be a whole number"),
+        ({"by": "column"}, "goes with fields"),
+        ({"by": "row", "fields": "id"}, "by must be column"),
     ],
 )
 def test_what_there_is_not_is_refused_with_what_there_is(query: dict[str, str], words: str) -> None:
