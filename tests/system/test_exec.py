@@ -1,5 +1,6 @@
 """`hpcdl exec` and `attach` with a real daemon, agent and trainer."""
 
+import json
 import os
 import pty
 import select
@@ -12,7 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
+from hpcdl.wire.access import read_access
+from hpcdl.wire.tls import client_context
 from tests.system.cluster import PATIENCE_S, Cluster
 
 HPCDL = [sys.executable, "-m", "hpcdl"]
@@ -50,6 +55,24 @@ def test_a_command_beside_a_job(kept_cluster: Cluster, job: int) -> None:
     noted = [event["body"]["text"] for event in cluster.events(job) if event["kind"] == "Noted"]
     assert noted == ["a command was run beside it"] * 3
     assert "no-such-command" not in str(cluster.events(job)) + cluster.logs()
+
+
+def test_the_owners_token_alone_opens_one(kept_cluster: Cluster, job: int) -> None:
+    access = read_access(kept_cluster.home)
+    viewers = json.loads((kept_cluster.home / "viewer.json").read_text())["token"] if _viewable(kept_cluster) else "x"
+    for token in ("", "Bearer ", f"Bearer {access.token}x", f"Bearer {viewers}"):
+        with pytest.raises(InvalidStatus, match="403"):
+            connect(
+                f"wss://{access.host}:{access.port}/v1/jobs/{job}/shell",
+                ssl=client_context(access.certificate),
+                additional_headers={"Authorization": token},
+                proxy=None,
+            )
+    assert "Noted" not in kept_cluster.kinds(job)
+
+
+def _viewable(cluster: Cluster) -> bool:
+    return (cluster.home / "viewer.json").exists()
 
 
 def test_it_goes_when_the_job_is_suspended_and_holds_no_gpu(kept_cluster: Cluster, job: int) -> None:
