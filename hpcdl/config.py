@@ -258,6 +258,7 @@ SUBMIT_OPTIONS: Mapping[str, Limits] = MappingProxyType(
         "gpus": _words("N, MIN:MAX, MIN: or N,N", r"\d+(:\d*|(,\d+)*)", literal=True),
         "nodes": _words("N or MIN:MAX", r"\d+(:\d+)?", literal=True),
         "rescale": _words("torchrun, in-process or restart", "torchrun|in-process|restart"),
+        "priority": _option(int, "a whole number from -1000 to 1000", -1000, 1000),
         "weight": _option(float, "a number above 0", math.nextafter(0, 1), 1e9),
         "profile": _words("a profile's name"),
         "model": _words("a model's name"),
@@ -268,6 +269,8 @@ SUBMIT_OPTIONS: Mapping[str, Limits] = MappingProxyType(
         "grace": _option(float, "a number of seconds from 0.1 to 86400", 0.1, _DAY, "s"),
         "signal": _words("hpcdl, lightning, submitit, hf or none", "hpcdl|lightning|submitit|hf|none"),
         "progress_regex": _words("a regular expression"),
+        "notify": _words("a command, mailto:ADDRESS or a URL, several in a list", many=True),
+        "stall": _words("a time without progress, as --stall takes it", literal=True),
     }
 )
 """The options of `hpcdl submit` whose defaults may be set, by the names of its parameters, and what they may be."""

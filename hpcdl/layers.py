@@ -8,7 +8,6 @@ import math
 import os
 import re
 import stat
-import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +51,7 @@ class Limits:
         if value is None and self.optional:
             return None
         if self.many:
+            value = [value] if isinstance(value, str) else value
             right = isinstance(value, list | tuple) and all(self._fits(each) for each in value)
             if right:
                 return tuple(value)
@@ -249,6 +249,8 @@ def conf_folder() -> Path:
 
     FileNotFoundError says where it was looked for.
     """
+    import sysconfig
+
     root = Path(__file__).resolve().parent.parent
     places = [root / "conf"] if (root / "setup.cfg").is_file() else []
     schemes = dict.fromkeys((sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")))

@@ -1,6 +1,7 @@
 """Where settings come from: project, user, site, and the defaults of submit's options."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hpcdl.cli.defaults import _nothing_is_set
 from hpcdl.cli.submit import submit
 from hpcdl.config import SUBMIT_OPTIONS, ConfigError, load_config, load_submit
 from hpcdl.layers import project_path
@@ -164,6 +166,34 @@ def test_every_default_is_of_an_option_that_there_is() -> None:
     assert {name for name, limits in SUBMIT_OPTIONS.items() if limits.many} == {
         name for name in SUBMIT_OPTIONS if options[name].multiple
     }
+
+
+def test_every_such_option_is_documented() -> None:
+    told = (Path(__file__).parents[1] / "docs" / "settings.md").read_text(encoding="utf-8")
+    listed = next(line for line in told.split("\n\n") if line.startswith("They are `gpus`"))
+    assert set(re.findall(r"`(\w+)`", listed.partition(", written as")[0])) == set(SUBMIT_OPTIONS)
+
+
+def test_what_is_looked_at_before_settings_are_read(
+    home: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("HPCDL_", "XDG_CONFIG_HOME"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    assert _nothing_is_set(home, project)
+    for file in (home / "config.yaml", tmp_path / "user/.config/hpcdl/config.yaml", project.parent / "hpcdl.yaml"):
+        write(file, "submit: {gpus: 2}\n")
+        assert not _nothing_is_set(home, project)
+        assert load_submit(home, project, site=NOBODY)["gpus"] == ("2", f"{file}:1")
+        file.unlink()
+    monkeypatch.setenv("HPCDL_SUBMIT_GPUS", "2")
+    assert not _nothing_is_set(home, project)
+
+
+def test_one_value_where_there_may_be_many(home: Path, project: Path, tmp_path: Path) -> None:
+    write(project / "hpcdl.yaml", "submit:\n  notify: mailto:ada@example.org\n  stall: 90\n")
+    found = load_submit(home, project, environ=env(tmp_path), site=NOBODY)
+    assert (found["notify"][0], found["stall"][0]) == (("mailto:ada@example.org",), "90")
 
 
 def test_a_whole_submit_takes_them(home: Path, project: Path, tmp_path: Path) -> None:

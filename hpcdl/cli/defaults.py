@@ -1,5 +1,6 @@
 """Defaults of the options of `hpcdl submit`, from HPCDL_SUBMIT_* and settings files, put under what the user gave."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ def put_defaults(ctx: click.Context) -> Exception | None:
 
     Returns what is wrong with a settings file, for the caller to raise once `--help` has had its turn.
     """
-    if ctx.resilient_parsing:
+    home, here = ctx.find_root().obj, _here()
+    if ctx.resilient_parsing or _nothing_is_set(home, here):
         return None
     from hpcdl.config import ConfigError, load_submit
 
     try:
-        found = load_submit(ctx.find_root().obj, _here())
+        found = load_submit(home, here)
     except (ConfigError, OSError) as error:
         return error
     ctx.meta[_META] = {option: origin for option, (_, origin) in found.items()}
@@ -42,6 +44,22 @@ def default_origins(ctx: click.Context) -> Mapping[str, str]:
     """Where the defaults that `put_defaults` found come from, by the option's name."""
     origins: Any = ctx.meta.get(_META, {})
     return dict(origins)
+
+
+def _nothing_is_set(home: Path, here: Path) -> bool:
+    """Whether there is none of the files and variables that `load_submit` looks at; else it may find one or not.
+
+    Most submits find none, and need not wait for what reads settings.
+    """
+    if any(name.startswith(_PREFIXES) for name in os.environ):
+        return False
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.environ.get("HOME", ""), ".config")
+    places: list[Path | str] = [home / "config.yaml", f"{base}/hpcdl/config.yaml", "/etc/hpcdl/config.yaml"]
+    places += [folder / "hpcdl.yaml" for folder in (here, *here.parents)]
+    return not any(os.path.lexists(place) for place in places)
+
+
+_PREFIXES = ("HPCDL_SUBMIT_", "HPCDL_SITE", "HPCDL_PROJECT")
 
 
 def _here() -> Path:
