@@ -133,7 +133,7 @@ def rebuild(ctx: click.Context, output: Output) -> None:
     metavar="FILE", help="Where, only you can read it.  [default: stdout]",
 )  # fmt: skip
 @click.option("--csv", "as_csv", is_flag=True, help="The jobs as CSV, in place of the events.")
-@click.option("--with-environment", is_flag=True, help="The values of the jobs' environments too: they may be secret.")
+@click.option("--with-environment", is_flag=True, help="Values of environments and notify too: they may be secret.")
 @outputs
 @click.pass_context
 def export(ctx: click.Context, output: Output, target: Path, as_csv: bool, with_environment: bool) -> None:

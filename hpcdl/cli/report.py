@@ -12,7 +12,7 @@ from hpcdl.cli.files import check_folder, replace_file
 from hpcdl.cli.moments import past_moment
 from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, progress, say
 from hpcdl.cli.rows import JOB_ID, connect, moment_text
-from hpcdl.client import Client, DaemonAway, path_with
+from hpcdl.client import ApiError, Client, DaemonAway, path_with
 from hpcdl.core.units import seconds_text
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hpcdl.report.account import Account, Line, Shares, Story
 
 _PAGE = 10_000  # events in one question
+_MANY = 20_000  # more than these are read from a copy
 _WIDTH = 24
 _MARKS = {"useful": "█", "starting": "▒", "saving": "▓", "rescaling": "▞", "lost": "×", "idle": "·"}
 _BY = ("job", "array", "day", "user", "policy")
@@ -109,18 +110,31 @@ def _story(ctx: click.Context) -> "tuple[Story, float]":
 
     tell = progress()
     client = connect(ctx, 0.0)
+    home: Path = ctx.find_root().obj
     try:
-        client.get("/v1/config")
+        events = client.get(path_with("/v1/events", after=0, limit=1))["last"]
     except DaemonAway:
         from hpcdl.cli.ledger import leased_ledger
         from hpcdl.ledger.offline import Reader
 
-        home: Path = ctx.find_root().obj
         with leased_ledger(home) as path, Reader(path) as reader:
             story = story_of(_told(reader.records(), tell))
         return story, story.watch.last_at
-    story = story_of_rows(_rows(client, tell))
-    return story, max(story.watch.last_at, Clock(0.0).now())
+    found = (_of_copy(ctx, tell) if events > _MANY else None) or story_of_rows(_rows(client, tell))
+    return found, max(found.watch.last_at, Clock(0.0).now())
+
+
+def _of_copy(ctx: click.Context, tell: Callable[[str], None]) -> "Story | None":
+    """From a copy that the daemon makes, which costs it less than to tell so many events; None where it cannot."""
+    from hpcdl.cli.ledger import any_ledger
+    from hpcdl.ledger.offline import Reader
+    from hpcdl.report.account import story_of
+
+    try:
+        with any_ledger(ctx, tell) as (path, _), Reader(path) as reader:
+            return story_of(_told(reader.records(), tell))
+    except ApiError:
+        return None
 
 
 def _rows(client: Client, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:

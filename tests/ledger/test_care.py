@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.core import events as ev
 from hpcdl.core.journal import JournalError
-from hpcdl.core.model import World
+from hpcdl.core.model import JobSpec, World
 from hpcdl.ledger import SqliteJournal, care
 from hpcdl.ledger.export import jobs_csv, lines
 from hpcdl.ledger.offline import Reader, leased
@@ -136,6 +137,21 @@ def test_exported_events_are_all_events_without_secrets(path: Path) -> None:
     assert {str(spec["env"]) for spec in specs} == {"[['A', 'b\\n']]"}
     assert table.splitlines()[0].startswith("id,name,user,state")
     assert len(table.splitlines()) == 1 + len(world_of(path).jobs)
+
+
+def test_an_export_redacts_where_notices_go(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "ledger.sqlite"
+    secret = "https://ada:pw@hooks.example.org/T0K3N?x=1"
+    spec = JobSpec(("true",), "j", "jo", notify=(secret, "mailto:ada@example.org"))
+    with SqliteJournal(path) as journal:
+        journal.append([(NOW, ev.JobSubmitted(1, spec, "r1"))])
+    with Reader(path) as reader:
+        told = "".join(lines(reader, "1", with_environment=False))
+        whole = "".join(lines(reader, "1", with_environment=True))
+    assert "T0K3N" not in told
+    assert "pw@" not in told
+    assert "hooks.example.org" in told
+    assert secret in whole
 
 
 def test_no_daemon_starts_meanwhile(path: Path) -> None:
