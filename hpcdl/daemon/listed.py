@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from json.encoder import encode_basestring
+from typing import Any
 
 from hpcdl.core.model import Job, JobState, Target, World
 from hpcdl.core.transitions import state_of
@@ -83,15 +85,16 @@ class Asked:
         return [world.jobs[number] for number in world.active]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Kept:
     """A row's JSON, value by value where it has chosen keys, and all that it was made of: the job, and what
-    `explain.reason` looks at where it waits.
+    `explain.reason` looks at where it waits. `said`: the job's reason in `reasons`, as these were when last looked at.
     """
 
     job: Job
     target: Target | None
     reasons: object
+    said: str | None
     nothing: str
     texts: tuple[str, ...]
 
@@ -126,15 +129,28 @@ class Listed:
         if known is not None and known.job is job:
             if job.finished:
                 return known.texts
-            if known.target is target and known.reasons is rows.reasons and known.nothing == rows.nothing:
-                return known.texts
+            if known.target is target and known.nothing == rows.nothing:
+                if known.reasons is not rows.reasons and known.said == rows.reasons.get(job.id):
+                    known.reasons = rows.reasons  # another plan, which says the same
+                if known.reasons is rows.reasons:
+                    return known.texts
         row = rows.job(job, fields)
-        texts = (_encode(row),) if fields is None else tuple([_encode(row.get(key)) for key in fields])
+        texts = (_encode(row),) if fields is None else tuple([_value(row.get(key)) for key in fields])
         # What holds GPUs, or is to have some, changes with time and with other jobs.
         still = job.finished or (not job.live and (target is None or target.placement is None))
         if still and (len(kept) < KEPT or job.id in kept):
-            kept[job.id] = _Kept(job, target, rows.reasons, rows.nothing, texts)
+            said = None if job.finished else rows.reasons.get(job.id)
+            kept[job.id] = _Kept(job, target, rows.reasons, said, rows.nothing, texts)
         return texts
+
+
+def _value(value: Any) -> str:
+    """As `_encode`, which takes its time over a single value."""
+    if value is None:
+        return "null"
+    if type(value) is str:
+        return encode_basestring(value)
+    return str(value) if type(value) is int else _encode(value)
 
 
 def _row(fields: Sequence[str], texts: Sequence[str]) -> str:
