@@ -22,13 +22,14 @@ def array_submitted(world: World, event: ev.ArraySubmitted, at: float) -> None:
     if any(number in world.jobs for number in members):
         raise story(world, event, "that job exists")
     global _last
-    if _last is None or _last[0] is not event or _last[1] != at:
+    last = _last  # several threads fold: what is looked at is what is used
+    if last is None or last[0] is not event or last[1] != at:
         template = _sharing(world, event.job, event.spec)
         first = Job(id=event.job, spec=template, submitted_at=at, total=template.steps, held=event.held)
         specs = expand(template, event.array, event.job)
         made = {number: changed(first, id=number, spec=spec) for number, spec in zip(members, specs, strict=True)}
-        _last = (event, at, made)
-    world.jobs.update(_last[2])
+        last = _last = (event, at, made)
+    world.jobs.update(last[2])
     _submitted(world, members, event.spec.after, event.request_id)
 
 
