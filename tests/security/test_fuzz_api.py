@@ -154,7 +154,7 @@ QUERY = st.dictionaries(
 )
 
 
-@fuzzed(120)
+@fuzzed(60)
 @given(data=st.data())
 def test_requests(scene: Scene, data: st.DataObject) -> None:
     method, pattern = data.draw(st.sampled_from(scene.routes()))
@@ -189,7 +189,7 @@ def test_requests(scene: Scene, data: st.DataObject) -> None:
         assert method == "GET"
 
 
-@fuzzed(60)
+@fuzzed(30)
 @given(body=st.binary(max_size=200), path=TEXTS, method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "X", ""]))
 def test_bytes(scene: Scene, body: bytes, path: str, method: str) -> None:
     before = scene.world.seq
@@ -234,7 +234,7 @@ FRAMES = st.one_of(
 )
 
 
-@fuzzed(150)
+@fuzzed(80)
 @given(frame=FRAMES | st.binary(max_size=50))
 def test_frames_are_messages_or_bad_ones(frame: str | bytes) -> None:
     try:
@@ -274,7 +274,7 @@ HELLO = msg.encode_message(msg.HelloMessage("n2", "log-2", "d-1", 0))
 INVENTORY = msg.encode_message(msg.InventoryMessage((), 4, 1000, 7, "boot", True))
 
 
-@fuzzed(60)
+@fuzzed(30)
 @given(frames=st.lists(FRAMES, min_size=1, max_size=4), greeted=st.integers(0, 2))
 def test_an_agent_that_says_anything_harms_nobody(scene: Scene, frames: list[str], greeted: int) -> None:
     before = scene.world

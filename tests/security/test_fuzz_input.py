@@ -38,7 +38,7 @@ PACKET = st.fixed_dictionaries(
 )
 
 
-@fuzzed(100)
+@fuzzed(60)
 @given(raw=(PACKET | JSON).map(lambda body: json.dumps(body).encode()) | st.binary(max_size=80))
 def test_packets(raw: bytes) -> None:
     with contextlib.suppress(packets.Malformed, packets.WrongVersion):
@@ -117,7 +117,7 @@ def one_line(error: Exception) -> None:
     assert len(str(error)) < 4000
 
 
-@fuzzed(60)
+@fuzzed(40)
 @given(text=LINES | profile_lines(""))
 def test_settings(folder: Path, text: str) -> None:
     path = written(folder / "config.yaml", text)
@@ -129,7 +129,7 @@ def test_settings(folder: Path, text: str) -> None:
         path.unlink()
 
 
-@fuzzed(100)
+@fuzzed(60)
 @given(name=st.sampled_from(sorted(SETTINGS)), text=TEXTS)
 def test_settings_of_the_environment(folder: Path, name: str, text: str) -> None:
     with contextlib.suppress(ConfigError):
@@ -259,7 +259,7 @@ def run(home: Path, argv: list[str]) -> tuple[int, str, str]:
     return code, said[0], said[1]
 
 
-@fuzzed(60)
+@fuzzed(40)
 @given(argv=command_line())
 def test_command_lines_without_a_daemon(empty: Path, argv: list[str]) -> None:
     home = empty / "home"
