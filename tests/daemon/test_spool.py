@@ -359,3 +359,14 @@ def test_a_daemon_takes_in_what_is_spooled(home: Path) -> None:
             assert trouble() == [f"a spooled submit is refused, and now {aside}: the file is not JSON"]
     finally:
         subprocess.run([*argv, "stop", "--now"], check=True, capture_output=True)
+
+
+def test_a_spooled_array_is_taken_in_like_any_other_submit(home: Path, running: Running) -> None:
+    entry = {"command": ["train", "{index}"], "name": "j", "array": {"indices": "1-3", "max_parallel": 1}, "held": True}
+    put(home, "r", [entry], strict=True)
+    assert running.reader.look() == 1
+    assert running.names() == ["j[1]", "j[2]", "j[3]"]
+    assert {job.spec.array_most for job in running.loop.world.jobs.values()} == {1}
+    put(home, "s", [entry | {"array": {"indices": "x"}}])
+    assert running.reader.look() == 0
+    assert "'x' is not an index" in running.told[-1]
