@@ -227,14 +227,32 @@ def load_submit(
             if option in _FOLDERS:
                 checked = str(layer.path.parent / Path(checked).expanduser())
             options[option] = checked, layer.origin(line)
-    for option, limits in SUBMIT_OPTIONS.items():
-        variable = f"HPCDL_SUBMIT_{option.upper()}"
+    known = {f"{_SUBMIT_VARIABLE}{option.upper()}": option for option in SUBMIT_OPTIONS}
+    for variable in environ:
+        if variable.startswith(_SUBMIT_VARIABLE) and variable not in known:
+            raise ConfigError(not_known(variable, known, "an option of submit that may have a default"))
+    for variable, option in known.items():
+        limits = SUBMIT_OPTIONS[option]
         if variable in environ:
             value = limits.parsed(environ[variable], option, variable)
             options[option] = limits.checked(value, option, variable), variable
     return options
 
 
+def mistyped(environ: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    """Variables that are no settings, and the settings' that they look like. HPCDL_... may have another meaning."""
+    import difflib
+
+    known = [f"HPCDL_{setting.upper()}" for setting in SETTINGS]
+    found = []
+    for name in sorted(environ):
+        if name.startswith("HPCDL_") and name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.88)
+            found += [(name, near[0])] if near else []
+    return found
+
+
+_SUBMIT_VARIABLE = "HPCDL_SUBMIT_"
 _NOT_IN_A_PROJECT = (
     "is a setting of the daemon, which must not depend on the folder that it was started in: "
     "put it into $HPCDL_HOME/config.yaml"

@@ -11,7 +11,7 @@ import pytest
 
 from hpcdl.cli.defaults import _nothing_is_set
 from hpcdl.cli.submit import submit
-from hpcdl.config import SUBMIT_OPTIONS, ConfigError, load_config, load_submit
+from hpcdl.config import SUBMIT_OPTIONS, ConfigError, load_config, load_submit, mistyped
 from hpcdl.layers import project_path
 from hpcdl.sites import read_site
 
@@ -158,6 +158,28 @@ def test_a_project_file_of_another_user_is_refused(home: Path, project: Path, tm
     os.lchown(file, 65534, 65534)
     with pytest.raises(ConfigError, match=r"belongs to uid 65534"):
         load_submit(home, project, environ=env(tmp_path), site=NOBODY)
+
+
+def test_variables_with_typing_errors(home: Path, project: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'HPCDL_SUBMIT_GPU' is not an option .*did you mean HPCDL_SUBMIT_GPUS"):
+        load_submit(home, project, environ=env(tmp_path, HPCDL_SUBMIT_GPU="2"), site=NOBODY)
+    given = {"HPCDL_POLICI": "marble", "HPCDL_HOME": "/h", "HPCDL_JOB": "1", "HPCDL_POLICY": "marble", "PATH": "/"}
+    assert mistyped(given) == [("HPCDL_POLICI", "HPCDL_POLICY")]
+    trainers = (
+        "HOME",
+        "JOB",
+        "NODE",
+        "NODES",
+        "GPUS",
+        "GPU_COUNT",
+        "STEPS",
+        "SIGNAL",
+        "SOCKET",
+        "GRACE_S",
+        "RANK",
+        "DEBUG",
+    )
+    assert mistyped({f"HPCDL_{name}": "" for name in trainers}) == []
 
 
 def test_every_default_is_of_an_option_that_there_is() -> None:

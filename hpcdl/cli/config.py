@@ -36,7 +36,7 @@ def show(ctx: click.Context, origin: bool, output: Output) -> None:
 
     Where a daemon runs and uses another value, that one is shown beside it: settings are read when it starts.
     """
-    from hpcdl.config import SITE_FILE, load_config, load_submit
+    from hpcdl.config import SITE_FILE, load_config, load_submit, mistyped
     from hpcdl.layers import project_path, user_path
 
     home: Path = ctx.find_root().obj
@@ -66,6 +66,8 @@ def show(ctx: click.Context, origin: bool, output: Output) -> None:
         print_ids([row["name"] for row in settings])
     else:
         _print_settings(settings, options, origin)
+    for name, near in mistyped(os.environ):
+        say(f"{name} is no setting: did you mean {near}?")
 
 
 def _of_daemon(ctx: click.Context) -> Answer | None:
