@@ -46,6 +46,7 @@ MAX_EVENTS = 10_000
 STATUS_OF_CODE = {
     "unknown-job": 404,
     "finished": 409,
+    "running": 409,
     "stopping": 409,
     "protocol": 400,
     "unknown-pilot": 404,
