@@ -76,7 +76,8 @@ def _drawing(account: Account) -> str:
     left_out = len(account.lines) - len(lines)
     more = note(f"{count(left_out, 'smaller one')} only in the table") if left_out else ""
     return (
-        f'<div class="drawing"><svg width="{_LABELS}" height="{height}" aria-hidden="true">{"".join(labels)}</svg>'
+        f'<div class="drawing"><svg class="labels" width="{_LABELS}" height="{height}" aria-hidden="true">'
+        f"{''.join(labels)}</svg>"
         f'<div class="plot"><svg width="100%" height="{height}" role="img" aria-label="GPU-hours">{"".join(bars)}</svg>'
         f"</div></div>{more}"
     )

@@ -1,6 +1,7 @@
 """The account of GPU-hours: by hand on small stories, and that everything adds up on generated workloads."""
 
 from collections.abc import Iterable
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -167,6 +168,8 @@ def test_the_page_is_one_file_with_every_number() -> None:
     assert page.count('class="fill p2"') == 3 + 1
     assert "<script" not in page
     assert "src=" not in page
+    drawing = page[page.index("<main>") : page.index("</main>") + len("</main>")]
+    assert ElementTree.fromstring(drawing).tag == "main", "no tag is left open"
 
 
 # --- generated workloads --------------------------------------------------------------------------------------------
