@@ -8,7 +8,7 @@ keep coming as they did go before it. What runs, and shows its rate, is told by 
 import math
 from dataclasses import dataclass
 
-from hpcdl.adaptive.forecast import roll
+from hpcdl.adaptive.forecast import Rollout, roll
 from hpcdl.core.plan import JobView, View
 
 Z = 1.2816
@@ -47,10 +47,21 @@ def eta_of(view: View, job: JobView, measured_s: float | None = None) -> Eta | N
         if not known:
             return None
         return Eta(Band(known[0], min(known) * (1 - off), max(known) * (1 + off)), None)
-    if rolled is None or not math.isfinite(rolled.ends_s) or not math.isfinite(rolled.waits_s):
+    if rolled is None:
         return None
-    waits_s, runs_s = rolled.waits_s, rolled.ends_s - rolled.waits_s
+    # The policy's last word counts: to whom it gives nothing now, others keep what they have; at best they do not.
+    rolls = [each for each in (rolled, roll(view, job, unmoved=True)) if each is not None and _seen(each)]
+    if not rolls:
+        return None
+    expected = rolls[0] if job.target is not None else rolls[-1]
     later = (1 + off) / (1 - min(MOST_TAKEN, rolled.shorter))
-    starts = Band(waits_s, waits_s * (1 - off), waits_s * later)
-    ends = Band(rolled.ends_s, rolled.ends_s * (1 - off), starts.high_s + runs_s * (1 + off))
+    low, high = (pick(rolls, key=lambda each: each.ends_s) for pick in (min, max))
+    waits_s = max(each.waits_s for each in rolls) * later
+    starts = Band(expected.waits_s, min(each.waits_s for each in rolls) * (1 - off), waits_s)
+    ends = Band(expected.ends_s, low.ends_s * (1 - off), waits_s + (high.ends_s - high.waits_s) * (1 + off))
     return Eta(ends, starts)
+
+
+def _seen(rolled: Rollout) -> bool:
+    """Whether its start and end are in sight."""
+    return math.isfinite(rolled.ends_s) and math.isfinite(rolled.waits_s)

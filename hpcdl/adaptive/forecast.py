@@ -143,10 +143,16 @@ def _percent(chance: float) -> str:
     return f"{min(99, max(1, round(100 * chance)))} %"
 
 
-def roll(view: View, job: JobView) -> Rollout | None:
-    """What becomes of a job, of the view or new; None where nothing fits it or its length is not known."""
+def roll(view: View, job: JobView, *, unmoved: bool = False) -> Rollout | None:
+    """What becomes of a job, of the view or new; None where nothing fits it or its length is not known.
+
+    `unmoved`: whoever has GPUs keeps them to its end.
+    """
     jobs = (*(each for each in view.jobs if each.id != job.id), job)
     found = candidates(replace(view, jobs=jobs))
+    if unmoved:
+        kept = [each if each.kept is None else replace(each, fixed=True) for each in found.candidates]
+        found = replace(found, candidates=tuple(kept))
     mine = next((each for each in found.candidates if each.job.id == job.id), None)
     if mine is None or not mine.options or mine.left_s is None:
         return None

@@ -53,7 +53,7 @@ def test_one_waits_for_the_other_and_both_have_bands(controller: Controller) -> 
     assert two.starts.expected_s == pytest.approx(one.ends.expected_s, rel=0.05)
     assert two.ends.expected_s == pytest.approx(one.ends.expected_s + 2410.0, rel=0.05)
     assert two.starts.low_s < two.starts.expected_s < two.starts.high_s
-    assert two.ends.low_s < two.ends.expected_s < two.ends.high_s
+    assert two.ends.low_s < two.ends.expected_s < two.ends.high_s < 3 * two.ends.expected_s
     text = when_text(two, "adaptive")
     assert text.startswith("starts in about 20 min")
     assert ", done in about 1 h 00 min (" in text
@@ -61,6 +61,19 @@ def test_one_waits_for_the_other_and_both_have_bands(controller: Controller) -> 
     assert when_json(two)["starts_in_s"] == two.starts.expected_s
     assert when_json(one)["starts_in_s"] is None
     assert set(when_json(None).values()) == {None}
+
+
+def test_who_gets_nothing_now_is_not_told_to_start_at_once(controller: Controller) -> None:
+    long = submit(controller, "long", steps=36_000)
+    short = submit(controller, "short", steps=60)
+    assert controller.world.jobs[long].running is not None
+    job = controller.world.jobs[short]
+    found = when(controller.world, job, PROFILES, NOW)
+    assert found is not None
+    assert found.starts is not None
+    assert found.starts.expected_s > 3600.0, "the plan lets the long one go on"
+    assert found.starts.high_s > found.starts.low_s
+    assert found.ends.high_s > found.ends.expected_s >= found.ends.low_s
 
 
 def test_what_is_less_sure_has_a_wider_band(controller: Controller) -> None:
