@@ -7,7 +7,6 @@ daemon's, in seconds since the epoch, and belong to the record, not the event.
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdl.core.arrays import Array, expand
 from hpcdl.core.codec import CodecError, from_json, to_json
 from hpcdl.core.drill import Drill
 from hpcdl.core.eventbase import KINDS as KINDS
@@ -16,6 +15,8 @@ from hpcdl.core.eventbase import IncarnationEvent as IncarnationEvent
 from hpcdl.core.eventbase import JobEvent as JobEvent
 from hpcdl.core.eventbase import NodeEvent as NodeEvent
 from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Target
+from hpcdl.core.submitevents import ArraySubmitted as ArraySubmitted
+from hpcdl.core.submitevents import JobRetried as JobRetried
 
 # --- jobs: what users ask -------------------------------------------------------------------------------------------
 
@@ -26,41 +27,6 @@ class JobSubmitted(JobEvent):
 
     spec: JobSpec
     request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ArraySubmitted(JobEvent):
-    """Acknowledges an array, whose first member is `job`; the others follow it. `arrays.expand` says what they are.
-
-    `spec`: their template. `indices`, `sweep`, `max_parallel`: of an `arrays.Array`. `held`: they are held at once.
-    """
-
-    spec: JobSpec
-    request_id: str
-    indices: tuple[tuple[int, int, int], ...] = ()
-    sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    max_parallel: int = 0
-    held: bool = False
-
-    @property
-    def array(self) -> Array:
-        """Which jobs it has."""
-        return Array(self.indices, self.sweep, self.max_parallel)
-
-    @property
-    def members(self) -> range:
-        """Their ids."""
-        return range(self.job, self.job + self.array.size)
-
-    @property
-    def specs(self) -> tuple[JobSpec, ...]:
-        """Of its members, in order."""
-        return expand(self.spec, self.array, self.job)
-
-
-@dataclass(frozen=True, slots=True)
-class JobRetried(JobEvent):
-    """Its user has a job that FAILED or was CANCELLED queued again; it resumes from its last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
