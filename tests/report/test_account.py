@@ -17,6 +17,7 @@ from tests.core.test_workloads import NODES, PHASES, Act, acts, perform
 from tests.model_cluster import Cluster
 from tests.report.story import node, placed, rows, set_three
 from tests.seeds import seeds
+from tests.sim.runs import jobs_of, run
 
 
 def told(stamped: Iterable[tuple[float, ev.Event]], by: str = "job") -> Account:
@@ -232,3 +233,13 @@ def test_elastic_trainers_too(seed: int) -> None:
     story = Story(seed)
     story.run(story.rng.choices(ACTS, k=25))
     check(story.cluster)
+
+
+@pytest.mark.parametrize("policy", ["marble", "adaptive", "fifo-exclusive"])
+def test_a_simulated_run_has_the_same_account(policy: str) -> None:
+    ran = run(jobs_of(200, 300, 400, 150, gpus_max=4), policy=policy)
+    found = account(story_of(ran.records))
+    assert found.shares.available == pytest.approx(found.available)
+    assert found.shares.useful > 0
+    assert found.shares.starting > 0
+    assert found.shares.lost == 0
