@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measuring import cpu_s, memory_mib, say, setting
 from hpcdl.agent.connection import Connection
+from hpcdl.agent.shells import Shells
 from hpcdl.core.model import GpuInfo
 from hpcdl.wire import messages as msg
 from hpcdl.wire.access import read_access
@@ -67,6 +68,7 @@ class LightAgent:
         self.node, self.instance = node, instance
         self.log_id = uuid.uuid4().hex
         self.reports = NoReports()
+        self.shells = Shells()
         self.changed = asyncio.Event()
         self.interval_s = INTERVAL_S
         self._connection = Connection(home, cast(Any, self))
