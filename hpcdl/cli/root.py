@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "timeline": ("hpcdl.cli.timeline", "timeline", "Draw the GPUs by job over time."),
     "report": ("hpcdl.cli.report", "report", "Say what became of all GPU-hours."),
     "profile": ("hpcdl.cli.profile", "profile", "Measure how a script scales, and make a profile of it."),
-    "config": ("hpcdl.cli.config", "config", "Show the settings; set the running daemon's policy and objective."),
+    "config": ("hpcdl.cli.config", "config", "Show the settings; set the daemon's policy and objective."),
     "ledger": ("hpcdl.cli.ledger", "ledger", "Check, export, back up or shrink the ledger."),
     "daemon": ("hpcdl.cli.daemon", "daemon", "Start, stop or look at the daemon."),
     "agent": ("hpcdl.cli.agent", "agent", "Run the agent of this node in the foreground."),
