@@ -53,7 +53,7 @@ class Place:
         # Not /usr/bin itself: a real sbatch may be there.
         self.system = tmp_path / "bin"
         self.system.mkdir()
-        for name in ("sh", "cat", "env", "grep", "head", "tr"):
+        for name in ("sh", "cat", "dirname", "env", "grep", "head", "readlink", "tr"):
             (self.system / name).symlink_to(str(shutil.which(name)))
         self.path = [str(WRAPPERS), str(self.real), str(tools), str(self.system)]
         self.home = home
@@ -317,5 +317,4 @@ def test_it_is_called_by_its_name(place: Place) -> None:
     shutil.copy(WRAPPERS / "sbatch", place.ours / "qsub")
     done = place.run(str(place.ours / "qsub"), "x")
     assert (done.code, done.err) == (2, "hpcdl: this file is to be called sbatch or bsub, not qsub\n")
-    assert (WRAPPERS / "bsub").resolve() == WRAPPERS / "sbatch"
-    assert os.access(WRAPPERS / "sbatch", os.X_OK)
+    assert all(os.access(WRAPPERS / name, os.X_OK) for name in ("sbatch", "bsub"))

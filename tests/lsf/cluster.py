@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.lsf.emulator.main import COMMANDS
 from tests.lsf.emulator.records import Config, Host, Job, Queue, State
 from tests.lsf.emulator.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(__file__).with_name("bin")
+COMMAND = Path(__file__).parent / "emulator" / "lsf-command"
 PATIENCE_S = 180.0
-COMMANDS = tuple(sorted(path.name for path in BIN.iterdir() if path.is_symlink()))
 OPENLAVA_LACKS = ("bslots", "jsrun", "jobstat")
 
 
@@ -48,7 +48,7 @@ class LsfCluster:
         lacks = OPENLAVA_LACKS if self.config.openlava else ()
         for command in COMMANDS:
             if command not in lacks:
-                (home / "bin" / command).symlink_to(BIN / command)
+                (home / "bin" / command).symlink_to(COMMAND)
         os.mkfifo(home / "wake")
         self.store.write_config(self.config)
 
