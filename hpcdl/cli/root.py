@@ -54,6 +54,15 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 """Command -> module, name in it, one line of help. The line stands here so that `--help` imports nothing."""
 
+SECTIONS: dict[str, str] = {
+    "Jobs": "submit cancel suspend resume hold release retry wait logs exec attach drill",
+    "What is going on": "ls top show why nodes events timeline report notices",
+    "Nodes and the batch system": "drain undrain avoid holes pilots allocation",
+    "The daemon": "daemon agent config ledger doctor completion",
+    "Plan and compare": "profile simulate replay allocate demo",
+}
+"""How `--help` lists the commands."""
+
 HIDDEN: dict[str, tuple[str, str]] = {"pilot": ("hpcdl.cli.allocation", "pilot")}
 """Commands that only programs run."""
 
@@ -115,8 +124,9 @@ class LazyGroup(click.Group):
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name][2]) for name in names.split()], col_max=12)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

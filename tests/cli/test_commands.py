@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.cli.root import COMMANDS
+from hpcdl.cli.root import COMMANDS, SECTIONS
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 
@@ -91,7 +91,7 @@ def test_help_lists_every_command_with_the_line_of_its_own_help(hpcdl: Run) -> N
 def test_no_command_is_help_and_exit_2(hpcdl: Run) -> None:
     done = hpcdl()
     assert done.code == 2
-    assert "Commands:" in done.err
+    assert "What is going on:" in done.err
 
 
 def test_a_bug_is_one_line_too(fake: FakeDaemon, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,3 +145,8 @@ def test_a_home_may_be_a_link(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) -> N
     link.symlink_to(fake.home)
     fake.world.jobs[1] = row(1)
     assert hpcdl("--home", link, "ls", "--quiet").out == "1\n"
+
+
+def test_help_lists_every_command_once() -> None:
+    listed = [name for names in SECTIONS.values() for name in names.split()]
+    assert sorted(listed) == sorted(COMMANDS)
