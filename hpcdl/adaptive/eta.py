@@ -40,13 +40,13 @@ def eta_of(view: View, job: JobView, measured_s: float | None = None) -> Eta | N
     """`measured_s`: seconds to its end by the rate that it shows itself. None where nothing can be said."""
     rolled = roll(view, job) if job.profile is not None and not job.blocked else None
     spread = 0.0 if job.profile is None else job.profile.spread
-    off = max(LEAST, Z * spread)
+    off = max(LEAST, Z * spread)  # over 1 where little is known: rates are so many times better or worse
     if job.placement is not None and not job.leaving:
         modelled_s = None if rolled is None or not math.isfinite(rolled.ends_s) else rolled.ends_s
         known = [seconds for seconds in (measured_s, modelled_s) if seconds is not None]
         if not known:
             return None
-        return Eta(Band(known[0], min(known) * (1 - off), max(known) * (1 + off)), None)
+        return Eta(Band(known[0], min(known) / (1 + off), max(known) * (1 + off)), None)
     if rolled is None:
         return None
     # The policy's last word counts: to whom it gives nothing now, others keep what they have; at best they do not.
@@ -57,8 +57,8 @@ def eta_of(view: View, job: JobView, measured_s: float | None = None) -> Eta | N
     later = (1 + off) / (1 - min(MOST_TAKEN, rolled.shorter))
     low, high = (pick(rolls, key=lambda each: each.ends_s) for pick in (min, max))
     waits_s = max(each.waits_s for each in rolls) * later
-    starts = Band(expected.waits_s, min(each.waits_s for each in rolls) * (1 - off), waits_s)
-    ends = Band(expected.ends_s, low.ends_s * (1 - off), waits_s + (high.ends_s - high.waits_s) * (1 + off))
+    starts = Band(expected.waits_s, min(each.waits_s for each in rolls) / (1 + off), waits_s)
+    ends = Band(expected.ends_s, low.ends_s / (1 + off), waits_s + (high.ends_s - high.waits_s) * (1 + off))
     return Eta(ends, starts)
 
 

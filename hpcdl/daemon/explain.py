@@ -109,7 +109,11 @@ def _details(world: World, job: Job, now: float) -> list[str]:
     lines = []
     running = job.running
     if running is not None and running.placement is not None:
-        where = ", ".join(f"{share.node}: GPUs {','.join(map(str, share.gpus))}" for share in running.placement.shares)
+        shares = running.placement.shares
+        where = ", ".join(
+            f"{share.node}: {'GPU' if len(share.gpus) == 1 else 'GPUs'} {','.join(map(str, share.gpus))}"
+            for share in shares
+        )
         lines.append(f"incarnation {running.number} holds {where} as {running.placement.role}")
         lines += _that_go(world, running.placement, now)
     elif not job.finished:

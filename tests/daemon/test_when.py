@@ -19,7 +19,8 @@ from tests.core.stage import running
 NOW = 1_000_000.0
 POINTS = ((1, 1, 1.0), (1, 2, 1.8), (1, 4, 3.0))
 SURE, UNSURE = Profile("p", POINTS, startup_s=10.0), Profile("q", POINTS, startup_s=10.0, spread=0.3)
-PROFILES = Profiles({"p": SURE, "q": UNSURE})
+VAGUE = Profile("v", POINTS, startup_s=10.0, spread=1.5)
+PROFILES = Profiles({"p": SURE, "q": UNSURE, "v": VAGUE})
 
 
 @pytest.fixture
@@ -38,6 +39,20 @@ def submit(controller: Controller, request: str, **more: object) -> int:
     assert isinstance(ids, tuple), ids
     controller.decide(NOW)
     return int(ids[0])
+
+
+def test_a_rate_that_may_be_far_off_gives_no_time_before_now(controller: Controller) -> None:
+    found = []
+    for request in ("a", "b"):
+        number = submit(controller, request, profile="v")
+        found.append(when(controller.world, controller.world.jobs[number], PROFILES, NOW))
+    runs, waits = found
+    assert runs is not None
+    assert waits is not None
+    assert waits.starts is not None
+    for band in (runs.ends, waits.starts, waits.ends):
+        assert 0.0 < band.low_s < band.expected_s < band.high_s
+    assert "(-" not in when_text(waits, "adaptive")
 
 
 def test_one_waits_for_the_other_and_both_have_bands(controller: Controller) -> None:
