@@ -14,7 +14,6 @@ from hpcdl.client import FOLLOW_S, path_with
 from hpcdl.core.units import count
 from hpcdl.daemon.clock import Clock
 
-JOBS = click.argument("jobs", nargs=-1, required=True, type=JOB_ID, metavar="JOB...")
 MOST = 100_000
 """Jobs that one command line may name."""
 TIMED_OUT = 124  # as timeout(1) says it
@@ -205,39 +204,52 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: float | None) ->
     return value
 
 
+def _ranges(ids: tuple[int, ...]) -> str:
+    """`1,4-7`: many ids in a short line."""
+    parts: list[list[int]] = []
+    for number in ids:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
 @click.command()
-@JOBS
+@SEVERAL
+@ARRAY
 @click.option("--timeout", type=float, callback=_seconds, metavar="SECONDS", help="Give up after this long (exit 124).")
 @outputs
 @click.pass_context
-def wait(ctx: click.Context, jobs: tuple[int, ...], timeout: float | None, output: Output) -> None:
+def wait(ctx: click.Context, jobs: tuple[int, ...], array: int | None, timeout: float | None, output: Output) -> None:
     """Wait until all of the jobs are finished.
 
     The exit code is the job's: 0 if DONE, the trainer's own if FAILED (1 if it has none), 130 if CANCELLED; of several
     jobs the first that is not 0. 124: the timeout. A daemon that is restarted is waited for, up to a minute.
     """
+    if not jobs and array is None:
+        raise click.UsageError("say which jobs: hpcdl wait 3-7 12, or --array ID", ctx)
     client = connect(ctx, FOLLOW_S)
-    ids = tuple(dict.fromkeys(jobs))
+    asked = {"ids": _ranges(jobs) or None, "array": array}
     begun = time.monotonic()
     while True:
         left = None if timeout is None else max(0.0, begun + timeout - time.monotonic())
         if left is not None:
             client.patience_s = min(FOLLOW_S, left)
         hold = _ROUND_S if left is None else min(_ROUND_S, left)
-        answer = client.get(path_with("/v1/wait", ids=",".join(map(str, ids)), timeout=round(hold, 3)), wait_s=hold)
+        answer = client.get(path_with("/v1/wait", **asked, timeout=round(hold, 3)), wait_s=hold)
         if answer["done"] or (left is not None and time.monotonic() - begun >= (timeout or 0.0)):
             break
-    given = {row["id"]: row for row in answer["jobs"]}
-    rows = [given[job] for job in ids if job in given]
+    rows: list[Row] = answer["jobs"]
     if output is Output.JSON:
-        print_json({**answer, "jobs": rows})
+        print_json(answer)
     elif output is Output.QUIET:
         print_ids([row["id"] for row in rows])
     else:
         for row in rows:
             print(escape(end_text(row)))
     if not answer["done"]:
-        first = next((row["id"] for row in rows if row.get("state") not in FINISHED), ids[0])
+        first = next((row["id"] for row in rows if row.get("state") not in FINISHED), rows[0]["id"])
         say(f"not finished after {timeout:g} s: hpcdl why {first} says what is missing")
         ctx.exit(TIMED_OUT)
     ctx.exit(next((code for code in map(exit_code, rows) if code), 0))

@@ -75,9 +75,17 @@ def number_of(text: str, name: str) -> int:
     return int(text)
 
 
-def numbers_of(text: str) -> list[int]:
-    """Whole numbers with commas between. Raises Problem."""
-    return [number_of(part, "ids") for part in text.split(",") if part]
+def numbers_of(text: str, most: int) -> list[int]:
+    """Whole numbers and ranges, `1,4-7`, with commas between; `most` of them. Raises Problem."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        start, _, end = part.partition("-")
+        first = number_of(start, "ids")
+        last = number_of(end, "ids") if end else first
+        if last - first + len(found) >= most:
+            raise Problem(400, f"a request names {most} jobs at most")
+        found += range(first, last + 1)
+    return found
 
 
 def seconds_of(request: Request, name: str, default: float) -> float:

@@ -1,6 +1,7 @@
 """The API's routes about jobs (docs/api.md)."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,13 +14,13 @@ from hpcdl.core.model import Job
 from hpcdl.core.plan import Profiles
 from hpcdl.core.transitions import state_of
 from hpcdl.daemon.aftermath import aftermath, past_of
-from hpcdl.daemon.answering import Encoded, Problem, body_of, numbers_of, seconds_of
+from hpcdl.daemon.answering import Encoded, Problem, body_of, number_of, numbers_of, seconds_of
 from hpcdl.daemon.batchroutes import BatchRoutes
 from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.deadlines import forecast, when, when_json, when_text
 from hpcdl.daemon.explain import explain
-from hpcdl.daemon.jobverbs import chosen, maker, settled
+from hpcdl.daemon.jobverbs import MOST, array_of, chosen, maker, settled
 from hpcdl.daemon.listed import Asked, Listed
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.rows import Rows
@@ -149,9 +150,12 @@ class JobRoutes:
 
     async def wait(self, request: Request) -> dict[str, Any]:
         """`GET /v1/wait`."""
-        numbers = numbers_of(request.query_params.get("ids", ""))
+        members: Sequence[int] = ()
+        if "array" in request.query_params:
+            members = array_of(self._loop.world, number_of(request.query_params["array"], "array"))
+        numbers = list(dict.fromkeys((*numbers_of(request.query_params.get("ids", ""), MOST), *members)))
         if not numbers:
-            raise Problem(400, "ids must name at least one job")
+            raise Problem(400, "ids or array must name a job")
         missing = [number for number in numbers if number not in self._loop.world.jobs]
         if missing:
             raise Problem(404, f"there is no job {missing[0]}: hpcdl ls --all lists them", "unknown-job")

@@ -1,6 +1,6 @@
 """`POST /v1/jobs/verb`: one verb for many jobs, each of which is answered for."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -51,9 +51,7 @@ def chosen(world: World, verb: str, body: Mapping[str, Any]) -> list[int]:
         raise Problem(400, f"a request names {MOST} jobs at most")
     members: Iterable[int] | None = None
     if array is not None:
-        members = members_of(lambda number: None if (job := world.jobs.get(number)) is None else job.spec, array)
-        if not members:
-            raise Problem(404, f"job {array} is in no array: hpcdl show {array}", "unknown-job")
+        members = array_of(world, array)
     if verb == "retry" and (failed or array is not None):
         for number in world.jobs if members is None else members:
             job = world.jobs[number]
@@ -65,6 +63,16 @@ def chosen(world: World, verb: str, body: Mapping[str, Any]) -> list[int]:
     elif not found:
         raise Problem(400, "ids or array must name a job")
     return list(found)
+
+
+def array_of(world: World, number: int) -> Sequence[int]:
+    """The members of the array that a job is in. Raises Problem."""
+    members = members_of(lambda each: None if (job := world.jobs.get(each)) is None else job.spec, number)
+    if not members:
+        if number not in world.jobs:
+            raise Problem(404, f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
+        raise Problem(404, f"job {number} is in no array: hpcdl show {number}", "unknown-job")
+    return members
 
 
 def settled(

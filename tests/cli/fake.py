@@ -172,7 +172,8 @@ class FakeDaemon:
             jobs[number]["state"] = {"cancel": "CANCELLED", "suspend": "SUSPENDED", "resume": "QUEUED"}[match[3]]
             return 200, {"jobs": [jobs[number]]}
         if path == "/v1/wait":
-            ids = [int(number) for number in query["ids"].split(",")]
+            ends = [part.split("-") for part in query["ids"].split(",")]
+            ids = [number for each in ends for number in range(int(each[0]), int(each[-1]) + 1)]
             if missing := [number for number in ids if number not in jobs]:
                 return 404, {"error": f"there is no job {missing[0]}", "code": "unknown-job"}
             end = time.monotonic() + float(query["timeout"])

@@ -58,7 +58,7 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
         ("show", "JOB"),
         ("show x", "x"),
         ("show 0", "0"),
-        ("wait", "JOB"),
+        ("wait", "say which jobs: hpcdl wait 3-7 12, or --array ID"),
         ("wait 1 --timeout -3", "--timeout"),
         ("wait 1 --timeout nan", "--timeout"),
         ("logs 1 -f --json", "--follow"),

@@ -90,6 +90,9 @@ def test_wait_for_several_gives_the_first_that_is_not_zero(fake: FakeDaemon, hpc
     assert hpcdl("wait", 1, 2, 3).code == 7
     assert hpcdl("wait", 3, 2, 1).code == 130
     assert hpcdl("wait", 1, 9).code == 1
+    done = hpcdl("wait", "2-3", 1, "--json")
+    assert (done.code, [each["id"] for each in done.value["jobs"]]) == (7, [2, 3, 1])
+    assert fake.requests[-1][1].startswith("/v1/wait?ids=2-3%2C1&timeout="), fake.requests[-1]
 
 
 def test_wait_times_out(jobs: FakeDaemon, hpcdl: Run) -> None:

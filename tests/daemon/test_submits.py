@@ -39,12 +39,13 @@ class Api:
         changes = Changes(self.waits)
         self.routes = JobRoutes(self.loop, changes, profiles, clock, BatchRoutes(self.loop, None, 0, changes.wait))
 
-    def ask(self, handler: str, body: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, handler: str, body: dict[str, Any], query: str = "") -> dict[str, Any]:
         async def answered() -> dict[str, Any]:
             async def receive() -> dict[str, Any]:
                 return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
 
-            scope = {"type": "http", "method": "POST", "query_string": b"", "headers": [], "path_params": {}}
+            about = {"query_string": query.encode(), "headers": [], "path_params": {}}
+            scope = {"type": "http", "method": "POST", **about}
             answer = await getattr(self.routes, handler)(Request(scope, receive))
             return dict(json.loads(answer.content)) if hasattr(answer, "content") else dict(answer)
 
@@ -167,6 +168,29 @@ def test_verbs_for_many(api: Api) -> None:
     ):
         with pytest.raises(Problem, match=why):
             api.ask("verbs", body)
+
+
+def test_waits_for_ranges_and_arrays(api: Api) -> None:
+    api.submit(job(array={"indices": "1-3"}), job(), job())
+    api.verb("cancel", 1, 2, 3, 5)
+
+    def waited(query: str) -> tuple[list[int], bool]:
+        answer = api.ask("wait", {}, f"{query}&timeout=0")
+        return [row["id"] for row in answer["jobs"]], answer["done"]
+
+    assert waited("ids=5,1-2,1") == ([5, 1, 2], True)
+    assert waited("array=2") == ([1, 2, 3], True)
+    assert waited("ids=4-5&array=3") == ([4, 5, 1, 2, 3], False)
+    for query, why in (
+        ("x=1", "ids or array must name a job"),
+        ("ids=3-6", "there is no job 6"),
+        ("ids=1-x", "ids must be a whole number, got 'x'"),
+        ("ids=1-99999999999", "a request names 100000 jobs at most"),
+        ("array=4", "job 4 is in no array: hpcdl show 4"),
+        ("array=9", "there is no job 9"),
+    ):
+        with pytest.raises(Problem, match=why):
+            waited(query)
 
 
 def test_a_retry_and_those_who_waited(api: Api) -> None:
