@@ -36,10 +36,10 @@ def gpu_faulted(world: World, event: ce.GpuFaulted, at: float) -> None:
 
 def gpu_avoided(world: World, event: ce.GpuAvoided, at: float) -> None:
     node = _known_node(world, event)
-    uuid = next((gpu.uuid for gpu in node.gpus if gpu.index == event.index), "")
-    if event.index is not None and not uuid:
+    uuid = next((gpu.uuid for gpu in node.gpus if gpu.index == event.index), None)
+    if event.index is not None and uuid is None:
         raise story(world, event, f"{event.node} has no GPU {event.index}")
-    avoided = Avoided(event.index, uuid, at, event.until, event.reason, event.times, event.moves)
+    avoided = Avoided(event.index, uuid or "", at, event.until, event.reason, event.times, event.moves)
     others = tuple(each for each in node.avoided if each.index != event.index)
     world.nodes[event.node] = changed(node, avoided=(*others, avoided))
 

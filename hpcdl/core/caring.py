@@ -92,6 +92,8 @@ def suspected(world: World, event: ev.IncarnationEnded, now: float, limit: int, 
         gpus = suspects(node.failed, now, limit)
         if gpus is None or not _others_are_well(world, name, gpus):
             continue
+        if not {gpu.index for gpu in node.gpus}.issuperset(gpus):
+            continue  # its agent came back without them while the job still had them
         many = count(len([each for each in node.failed if set(each.gpus) & set(gpus) or not gpus]), "job")
         for index in gpus or (None,):
             if node.avoids(index) is None:

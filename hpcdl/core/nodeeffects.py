@@ -1,13 +1,13 @@
 """What the events of nodes and of the daemon do to the world; `effects` has the table."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from hpcdl.core import events as ev
 from hpcdl.core.changed import changed
 from hpcdl.core.changing import jobs_on, put_part, put_settled, release, story
 from hpcdl.core.health import Avoided
-from hpcdl.core.model import RESTARTED, Node, World
+from hpcdl.core.model import RESTARTED, GpuInfo, Node, World
 
 GAPS = 64
 """Changes of the set of nodes that are remembered."""
@@ -49,8 +49,12 @@ def node_joined(world: World, event: ev.NodeJoined, at: float) -> None:
         leaving=old is not None and stayed and same_log and same_place and old.leaving,
         allocation=event.allocation,
         avoided=() if old is None else tuple(_still_avoided(old, event)),
-        failed=() if old is None else old.failed,
+        failed=() if old is None or _numbers(old.gpus) != _numbers(event.gpus) else old.failed,
     )
+
+
+def _numbers(gpus: Iterable[GpuInfo]) -> dict[int, str]:
+    return {gpu.index: gpu.uuid for gpu in gpus}
 
 
 def _still_avoided(old: Node, event: ev.NodeJoined) -> Iterator[Avoided]:

@@ -1,5 +1,6 @@
 """What is avoided: GPUs with faults, GPUs on which jobs fail, and what users say; and what becomes of jobs there."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -181,6 +182,36 @@ def test_a_node_on_which_jobs_fail_while_others_are_well_is_avoided() -> None:
     assert "failed there in a row: killed from outside" in event.reason
     model.run_to_end()
     assert set(model.states().values()) == {JobState.DONE}
+
+
+def test_a_gpu_that_its_node_lost_meanwhile_is_not_suspected() -> None:
+    model = cluster({"n1": 2, "n2": 1}, avoid_failures=2)
+    model.submit(SPEC, SPEC, SPEC)
+    model.run(30.0)
+    (job,) = {job for gpu, (job, _) in model.users.items() if (gpu.node, gpu.number) == ("n1", 1)}
+    node = model.world.nodes["n1"]
+    gone = replace(node, gpus=node.gpus[:1], failed=tuple(Failed(model.now, other, (1,)) for other in (7, 8)))
+    model.controller.world = replace(model.world, nodes=model.world.nodes | {"n1": gone})
+    model.kill(job)
+    model.run(5.0)
+    assert job not in {user for user, _ in model.users.values()}, "its end was recorded"
+    assert avoided(model) == []
+
+
+def test_failures_are_forgotten_when_gpus_have_other_numbers() -> None:
+    model = cluster({"n1": 2}, avoid_failures=2)
+    model.submit(SPEC)
+    model.run(30.0)
+    model.kill(1)
+    model.run(2.0)
+    assert [each.gpus for each in model.world.nodes["n1"].failed] == [(0,)]
+    agent = model.agents["n1"]
+    for gpus, left in ((agent.gpus, [(0,)]), (agent.gpus[:1], [])):
+        agent.gpus = gpus
+        model.disconnect("n1")
+        model.connect("n1")
+        model.run(1.0)
+        assert [each.gpus for each in model.world.nodes["n1"].failed] == left
 
 
 def test_where_all_is_alike_nothing_is_avoided() -> None:
