@@ -237,6 +237,8 @@ def _trains_meanwhile(world: World, job: Job, held: Placement, target: Placement
     be, and nobody else waits for what the job is to give back."""
     if job.id not in world.warm or not job.spec.gate or job.warm_failed or not _connected(world, target.nodes):
         return False
+    if any(node.leaving for name in held.nodes if (node := world.nodes.get(name)) is not None):
+        return False  # whoever wants it back does not wait for a gate
     gated = job.gated
     if gated is not None:
         late = now - gated.requested_at > GATE_PATIENCE_S

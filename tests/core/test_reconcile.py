@@ -326,6 +326,18 @@ def test_a_job_whose_gpus_others_wait_for_does_not_train_on_meanwhile() -> None:
     assert [event.kind for event in reconcile(wanted, model.now, {3}).events] == ["SuspendRequested"]
 
 
+def test_a_job_on_a_node_that_is_wanted_back_does_not_train_on_meanwhile() -> None:
+    model = promoted()
+    world, node = model.world, model.world.nodes["n1"]
+    elsewhere = replace(world.targets[2], placement=Placement((Share("n2", (0, 1)),)))
+    more = {"n1": replace(node, leaving=True), "n2": replace(node, name="n2")}
+    cold = replace(model.job(2), live=(model.job(2).running,))
+    moves = replace(world, nodes=more | {"n1": node}, targets={2: elsewhere}, jobs=world.jobs | {2: cold})
+    assert [event.kind for event in reconcile(moves, model.now).events] == ["StartRequested"]
+    leaves = replace(moves, nodes=more)
+    assert [event.kind for event in reconcile(leaves, model.now).events] == ["SuspendRequested", "StartRequested"]
+
+
 def test_a_warm_start_that_is_not_wanted_any_more_ends() -> None:
     model = promoted()
     world, held = model.world, model.job(2).running.placement
