@@ -12,6 +12,7 @@ from hpcdl.core.units import count, seconds_text
 _NEXT = {
     Cause.USER_ERROR: "hpcdl logs {id} shows what it printed; corrected, hpcdl retry {id} runs it again",
     Cause.OUT_OF_MEMORY: "with a smaller batch, or on more GPUs, hpcdl retry {id} runs it again",
+    Cause.STALLED: "hpcdl logs {id} shows what it printed before it stood still; then hpcdl retry {id} runs it again",
     Cause.INFRASTRUCTURE: "that was not the job's doing: hpcdl retry {id} runs it again",
     Cause.NODE_LOST: "that was not the job's doing: hpcdl retry {id} runs it again",
     Cause.PREEMPTED: "hpcdl retry {id} runs it again",
@@ -77,8 +78,10 @@ def past_of(records: Iterable[ev.Recorded], submitted_at: float) -> Past:
         event, at = record.event, record.at
         if isinstance(event, ev.IncarnationEvent):
             free_since = _take(past, runs, event, at, free_since)
-        elif isinstance(event, ev.JobEnded) and free_since is not None and not past.starts:
+        elif isinstance(event, ev.JobEnded) and free_since is not None:
             past.waited_s += at - free_since
+        elif isinstance(event, ev.JobRetried):
+            free_since = at
     return past
 
 
@@ -107,9 +110,9 @@ def _take(
         case ev.Exited() if run is not None:
             run.until = at if run.until is None else run.until
         case ev.IncarnationEnded():
-            if run is not None:
+            if run is not None:  # else a warm start whose gate never opened: others may train meanwhile
                 _end(past, run, event, at)
-            return at
+                return at
         case _:
             pass
     return free_since

@@ -183,6 +183,23 @@ def test_the_account_of_a_finished_job() -> None:
     assert past.lost_s == pytest.approx(20.0)
 
 
+def test_the_account_of_warm_starts_cancels_and_retries() -> None:
+    place = Placement((Share("n1", (0,)),))
+    told: list[tuple[float, ev.Event]] = [
+        (10.0, ev.StartRequested(1, 1, ("n1",), place)),
+        (20.0, ev.StartRequested(1, 2, ("n1",), None)),
+        (30.0, ev.IncarnationEnded(1, 2, Cause.CANCELLED, None, None)),  # a warm start that was not needed
+        (50.0, ev.Exited(1, 1, 1, "n1", code=0)),
+        (50.0, ev.IncarnationEnded(1, 1, Cause.SUSPENDED, 5, 5)),
+        (80.0, ev.JobEnded(1, JobState.CANCELLED)),
+        (1000.0, ev.JobRetried(1)),
+        (1007.0, ev.StartRequested(1, 3, ("n1",), place)),
+    ]
+    past = past_of([ev.Recorded(seq, at, seq, event) for seq, (at, event) in enumerate(told, 1)], 0.0)
+    assert past.waited_s == pytest.approx(10.0 + 30.0 + 7.0)
+    assert past.starts == 2
+
+
 def test_the_account_in_words() -> None:
     stage = running(1, "1")
     stage.finish()
@@ -201,7 +218,12 @@ def test_the_account_in_words() -> None:
 
 @pytest.mark.parametrize(
     "cause, words",
-    [(Cause.USER_ERROR, "hpcdl logs 1"), (Cause.OUT_OF_MEMORY, "smaller batch"), (Cause.INFRASTRUCTURE, "not the job")],
+    [
+        (Cause.USER_ERROR, "hpcdl logs 1"),
+        (Cause.OUT_OF_MEMORY, "smaller batch"),
+        (Cause.INFRASTRUCTURE, "not the job"),
+        (Cause.STALLED, "stood still"),
+    ],
 )
 def test_the_next_step_of_a_failed_job(controller: Controller, cause: Cause, words: str) -> None:
     number = submit(controller, "a")
