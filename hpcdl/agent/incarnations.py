@@ -507,6 +507,7 @@ class Part:
     # --- after it --------------------------------------------------------------------------------------------------
 
     async def _until_free(self) -> None:
+        self._site.shells.end(self.key, f"{self} has ended")
         await self._site.shells.gone(self.key)  # they may use the GPUs, too
         await self._grant.until_free(str(self), lambda: self.stale)
         marks = self._site.reports.unreported(self.key)
