@@ -72,6 +72,8 @@ def answered(
         return [ne.NoticesSent(command.destination, command.notices)] if command.notices else []
     if isinstance(command, NoticesNotTaken):
         at, to = now + command.pause_s, command.destination
+        if not any(to in notice.waiting for number in command.notices if (notice := world.notices.get(number))):
+            return []  # they were dropped meanwhile
         failed = ne.NoticesFailed(to, command.notices, command.attempt, command.why, at)
         return [failed, ne.NoticesGivenUp(to, command.give_up, command.why)] if command.give_up else [failed]
     if isinstance(command, RetryNotices):

@@ -166,6 +166,18 @@ def test_what_became_of_a_delivery() -> None:
     model.restart_daemon()
 
 
+def test_a_destination_whose_notices_were_dropped_meanwhile_does_not_fail() -> None:
+    model = Cluster({"n1": 1}, settings=Settings(notices=NoticeRules((TO,))))
+    model.submit(replace(SPEC, notify=()))
+    model.run_to_end()
+    (number,) = model.world.notices
+    model.send(cmd.DropNotice(number))
+    before = model.world.seq
+    assert model.send(cmd.NoticesNotTaken(TO, (number,), 1, "no route", 15.0, (number,))) == [None]
+    assert model.send(cmd.NoticesTaken(TO, ())) == [None]
+    assert (model.world.seq, model.world.routes) == (before, {})
+
+
 def test_whoever_stops_the_daemon_knows() -> None:
     model = cluster()
     model.submit(SPEC)
