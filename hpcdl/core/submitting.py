@@ -262,14 +262,14 @@ def _gone(world: World, number: int) -> bool:
 
 def _cancelled_with(world: World, number: int) -> list[int]:
     """Those that were cancelled because they waited for it, directly or not, in the order of their ids."""
-    gone = {number}
-    found = []
-    for job in world.jobs.values():  # whom a job waits for has a lower id
-        if job.id > number and job.outcome is JobState.CANCELLED and not job.cancelling:
-            if not gone.isdisjoint(job.spec.after):
-                gone.add(job.id)
-                found.append(job.id)
-    return found
+    found, more = set[int](), [number]
+    while more:
+        for each in world.awaited.get(more.pop(), ()):
+            job = world.jobs[each]
+            if each not in found and job.outcome is JobState.CANCELLED and not job.cancelling:
+                found.add(each)
+                more.append(each)
+    return sorted(found)
 
 
 def _all_before(world: World, after: Iterable[int]) -> set[int]:
