@@ -14,6 +14,7 @@ from typing import Any
 from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
+from hpcdl.core.careevents import GpuFaulted
 from hpcdl.core.intake import Settings
 from hpcdl.core.journal import JournalError, Request
 from hpcdl.core.lifecycle import fold
@@ -247,6 +248,10 @@ class Cluster:
         agent = self.agents[node]
         agent.gpus[index] = replace(agent.gpus[index], state=state)
         self._report(agent, ev.GpuChanged(node, index, state))
+
+    def report_fault(self, node: str, index: int, fault: str) -> None:
+        """The agent sees a fault of a GPU."""
+        self._report(self.agents[node], GpuFaulted(node, index, fault))
 
     def _vanish(self, trainer: Trainer, node: str) -> None:
         trainer.parts[node] = False

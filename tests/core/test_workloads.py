@@ -1,14 +1,19 @@
 """Generated workloads that use every verb, against the modelled cluster: nothing is lost, nothing is held twice."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hpcdl.core import commands as cmd
+from hpcdl.core.arrays import Array
 from hpcdl.core.commands import Refused
+from hpcdl.core.intake import Settings
 from hpcdl.core.model import JobSpec, JobState
+from hpcdl.core.notice import NoticeRules
 from hpcdl.core.reconcile import reconcile
+from hpcdl.core.stalls import Still
 from hpcdl.core.validate import validate
 from tests.model_cluster import Cluster
 from tests.model_parts import Conduct
@@ -34,6 +39,8 @@ class Act:
 
 
 FAULTS = ("restart", "silent", "back", "node-gone", "crash", "kill", "gpu-lost", "gpu-ok", "gpu-dirty", "full")
+CARE = ("array", "array", "xid", "avoid", "avoid-node", "lift", "still", "moves-on", "told", "not-told", "notices")
+TO = "mailto:me@example.org"
 VERBS = (
     *["submit"] * 7,
     *["wait"] * 4,
@@ -48,6 +55,7 @@ VERBS = (
     "stop",
     "stop-now",
     *FAULTS,
+    *CARE,
 )
 
 
@@ -66,6 +74,9 @@ def specs(draw: st.DrawFn) -> JobSpec:
         grace_s=draw(st.sampled_from((30.0, 30.0, 1.0))),
         signal=draw(st.sampled_from(("hpcdl", "hpcdl", "hpcdl", "none", "hf"))),
         gate=draw(st.sampled_from((True, True, False))),
+        priority=draw(st.sampled_from((0, 0, 0, 5, -5))),
+        stall_s=draw(st.sampled_from((None, 5.0))),
+        stall_restart=draw(st.booleans()),
     )
 
 
@@ -77,7 +88,7 @@ def acts(draw: st.DrawFn) -> Act:
         after_s=draw(st.sampled_from((0.0, 0.5, 3.0, 10.0, 40.0))),
         pick=draw(st.integers(0, 5)),
         node=draw(st.sampled_from(sorted(NODES))),
-        spec=draw(specs()) if verb == "submit" else None,
+        spec=draw(specs()) if verb in ("submit", "array") else None,
         conduct=draw(st.tuples(*[st.sampled_from((False, False, True))] * 3)) if verb == "submit" else (False,) * 3,
         fails=draw(st.sampled_from(((), (), (), (1,), (1, 2), (1, 1, 1, 1)))) if verb == "submit" else (),
         policy=draw(st.sampled_from(("marble", "marble-warm", "fifo-exclusive"))),
@@ -97,6 +108,31 @@ def perform(cluster: Cluster, act: Act) -> None:
             cluster.conduct[cluster.world.next_job] = Conduct(list(act.fails), *act.conduct)
             (answer,) = cluster.send(cmd.Submit((spec,), f"r{cluster.world.seq}"))
             assert isinstance(answer, Refused) == cluster.world.stopping
+        case "array":
+            assert act.spec is not None
+            sweep = (("lr", ("0.1", "0.01", "1")),)
+            entry = cmd.Entry(act.spec, Array(sweep=sweep, max_parallel=act.pick % 3), held=act.pick == 5)
+            follows = cmd.Entry(act.spec, after=(0,))
+            (answer,) = cluster.send(cmd.Submit((entry, follows), f"r{cluster.world.seq}"))
+            assert isinstance(answer, Refused) == cluster.world.stopping
+        case "xid":
+            cluster.report_fault(node, index, ("xid 79", "xid 94", "xid 13", "remap failed")[act.pick % 4])
+        case "avoid":
+            cluster.send(cmd.Avoid(node, index, 60.0, moves=act.pick % 2 == 0))
+        case "avoid-node":
+            cluster.send(cmd.Avoid(node, None, 60.0, moves=act.pick % 2 == 0))
+        case "lift":
+            cluster.send(cmd.Lift(node, None if act.pick % 2 else index))
+        case "still" | "moves-on":
+            quiet_s = 1000.0 if act.verb == "still" else 0.0
+            cluster.send(cmd.Tick(tuple(stills(cluster, quiet_s))))
+        case "told":
+            cluster.send(cmd.NoticesTaken(TO, tuple(cluster.world.notices)[: act.pick]))
+        case "not-told":
+            some = tuple(cluster.world.notices)[: act.pick]
+            cluster.send(cmd.NoticesNotTaken(TO, some, act.pick, "no route", 15.0, some[:2]))
+        case "notices":
+            cluster.send(cmd.RetryNotices() if act.pick % 2 else cmd.DropNotice(1 + act.pick))
         case "hold":
             cluster.send(cmd.Hold(job))
         case "release":
@@ -134,6 +170,23 @@ def perform(cluster: Cluster, act: Act) -> None:
             assert act.verb == "wait"
 
 
+def stills(cluster: Cluster, quiet_s: float) -> Iterator[Still]:
+    """What agents would measure of all that lives, if nothing of it moved for so long."""
+    for number in cluster.world.live:
+        for each in cluster.world.jobs[number].live:
+            yield Still(number, each.number, each.nodes, quiet_s if each.ready_at else None, quiet_s, quiet_s)
+
+
+def never_more_than_allowed(cluster: Cluster) -> None:
+    """Of a capped array no more members hold GPUs than may."""
+    holding: dict[int, set[int]] = {}
+    for number, _ in cluster.world.holders.values():
+        spec = cluster.world.jobs[number].spec
+        if spec.array_most:
+            holding.setdefault(spec.array, set()).add(number)
+            assert len(holding[spec.array]) <= spec.array_most
+
+
 @settings(
     max_examples=seeds(150), deadline=None, print_blob=True, phases=PHASES, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -145,13 +198,15 @@ def perform(cluster: Cluster, act: Act) -> None:
     cut=st.floats(0, 1),
 )
 def test_every_verb(script: list[Act], seed: int, delay_s: float, policy: str, cut: float) -> None:
-    cluster = Cluster(NODES, policy=policy, seed=seed, delay_s=delay_s)
+    rules = Settings(agent_lease_s=300.0, notices=NoticeRules((TO,)), avoid_s=600.0, avoid_failures=2)
+    cluster = Cluster(NODES, policy=policy, seed=seed, delay_s=delay_s, settings=rules)
     cluster.tick_every(10.0)
     for act in script:
         perform(cluster, act)
         again = reconcile(cluster.world, cluster.decided_at)
         assert cluster.controller.undecided or (again.events, again.requests) == ([], [])
         cluster.run(act.after_s)
+        never_more_than_allowed(cluster)
     # No more faults: whatever went on, everything finishes.
     cluster.journal.failing = 0
     if cluster.world.stopping:
