@@ -31,7 +31,7 @@ def agent(ctx: click.Context, home: Path | None, node: str | None, emulate_gpus:
     if (folder / "access.json").exists():
         say(f"agent of {name} for the daemon of {folder}: Ctrl-C ends it, {trainers}")
     else:
-        say(f"agent of {name} for {folder}, where no daemon was started yet: it waits for one; Ctrl-C ends it")
+        say(f"agent of {name} for {folder}, where no daemon was started yet: it waits a moment for one")
     # In this process's place: the agent lives long, and needs nothing of the command line.
     os.execv(sys.executable, argv)
 

@@ -118,16 +118,21 @@ def pilots(ctx: click.Context, every: bool, cancel: bool, numbers: tuple[int, ..
                 print(escape(f"pilot p{number} is being cancelled"))
     answer = client.get(path_with("/v1/pilots", all=1 if every or numbers else None))
     rows: list[Row] = [row for row in answer["pilots"] if not numbers or row["id"] in numbers]
+    known = {row["id"] for row in rows}
+    for number in dict.fromkeys(numbers) if not cancel else ():
+        if number not in known:
+            errors.append({"pilot": number, "error": f"there is no pilot p{number}", "code": "unknown-pilot"})
+            say(f"there is no pilot p{number}: hpcdl pilots --all lists them")
     if output is Output.JSON:
-        print_json({**answer, "pilots": rows, **({"errors": errors} if cancel else {})})
+        print_json({**answer, "pilots": rows, **({"errors": errors} if numbers else {})})
     elif output is Output.QUIET:
         print_ids([f"p{row['id']}" for row in rows])
     elif not cancel:
         if rows:
             print_table(_PILOTS, rows)
-        for note in answer["notes"]:
+        for note in () if numbers else answer["notes"]:
             say(f"no more pilots: {note}")
-        if not rows and not answer["notes"]:
+        if not (rows or numbers or answer["notes"]):
             say("no pilots: nothing idles, or nothing waits" + ("" if every else " (hpcdl pilots --all: earlier ones)"))
     if errors:
         ctx.exit(1)

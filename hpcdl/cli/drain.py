@@ -11,7 +11,16 @@ from hpcdl.cli.rows import connect
 from hpcdl.client import ApiError
 from hpcdl.daemon.clock import Clock
 
-NODES = click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=completing.nodes)
+
+def _named(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    if "" in values:
+        raise click.BadParameter("'' is not a node's name: hpcdl nodes lists them", ctx, param)
+    return values
+
+
+NODES = click.argument(
+    "nodes", nargs=-1, required=True, callback=_named, metavar="NODE...", shell_complete=completing.nodes
+)
 
 
 def _at(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:

@@ -14,6 +14,7 @@ from hpcdl.cli.files import check_folder
 from hpcdl.cli.output import Output, escape, outputs, print_fields, print_ids, print_json, progress, say
 from hpcdl.cli.rows import connect
 from hpcdl.client import DaemonAway
+from hpcdl.core.units import count
 
 if TYPE_CHECKING:
     from hpcdl.ledger.care import Counts
@@ -157,14 +158,14 @@ def export(ctx: click.Context, output: Output, target: Path, as_csv: bool, with_
                 sys.stdout.write(line)
             sys.stdout.flush()
             return
-        count = _write(target, found, tell)
+        written = _write(target, found, tell)
     size = target.stat().st_size
     if output is Output.JSON:
-        print_json({"file": str(target.absolute()), "lines": count, "bytes": size})
+        print_json({"file": str(target.absolute()), "lines": written, "bytes": size})
     elif output is Output.QUIET:
         print_ids([target])
     else:
-        print(f"wrote {escape(str(target))}: {count} lines, {size / _MIB:.1f} MiB")
+        print(f"wrote {escape(str(target))}: {count(written, 'line')}, {size / _MIB:.1f} MiB")
 
 
 @ledger.command()
@@ -250,23 +251,23 @@ def _write(target: Path, found: Iterator[str], tell: Callable[[str], None]) -> i
     try:
         fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
-            count = _write_lines(file, found, tell)
+            written = _write_lines(file, found, tell)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
-    return count
+    return written
 
 
 def _write_lines(file: Any, found: Iterator[str], tell: Callable[[str], None]) -> int:
-    count = 0
+    written = 0
     for line in found:
         file.write(line)
-        count += line.count("\n")
-        if count % 50_000 == 0:
-            tell(f"{count} lines written")
-    return count
+        written += line.count("\n")
+        if written % 50_000 == 0:
+            tell(f"{written} lines written")
+    return written
 
 
 def _counts(found: "Counts") -> dict[str, int]:
@@ -282,6 +283,6 @@ def _counts(found: "Counts") -> dict[str, int]:
 def _told(found: "Counts") -> list[tuple[str, str]]:
     return [
         ("events", str(found.events)),
-        ("jobs", f"{found.jobs}, with {found.incarnations} incarnations on {found.nodes} nodes"),
+        ("jobs", f"{found.jobs}, with {count(found.incarnations, 'incarnation')} on {count(found.nodes, 'node')}"),
         ("snapshot", f"of event {found.snapshot}" if found.snapshot else "none yet"),
     ]

@@ -71,8 +71,9 @@ def logs(
         _follow(ctx, home, job, incarnation, node, lines)
         return
     files = log_files(home, job, incarnation, node)
+    chosen = incarnation is not None or node is not None
     if not files:
-        _explain(ctx, job, chosen=incarnation is not None or node is not None)
+        _explain(ctx, job, chosen)
     if output is Output.JSON:
         print_json({"job": job, "logs": [_content(file, lines) for file in files]})
     elif output is Output.QUIET:
@@ -82,6 +83,8 @@ def logs(
         for file in files:
             for piece in _pieces(file, _begin(file.path, lines)):
                 shown.write(file, piece, headed=len(files) > 1)
+        if files and not any(file.path.stat().st_size for file in files):
+            say(f"job {job} has printed nothing{' there' if chosen else ''}: hpcdl why {job} says how it stands")
 
 
 def _explain(ctx: click.Context, job: int, chosen: bool) -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -165,6 +166,13 @@ def cli(ctx: click.Context, home: Path) -> None:
     ctx.obj = home
 
 
+def _plain(message: str) -> str:
+    """click's words for a number that is none, as anybody says them."""
+    for theirs, ours in (("integer", "whole number"), ("float", "number")):
+        message = re.sub(rf"is not a valid {theirs}( range)?$", f"is not a {ours}", message)
+    return message
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0, 1 for an error, 2 for wrong usage, or what the command says (`wait`)."""
     for stream in (sys.stdout, sys.stderr):
@@ -180,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "hpcdl"
-        say(f"{error.format_message().rstrip('.')} (see {path} --help)")
+        say(f"{_plain(error.format_message().rstrip('.'))} (see {path} --help)")
         return USAGE
     except click.ClickException as error:
         say(error.format_message())

@@ -41,6 +41,8 @@ def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:
     if "/" in program:
         if here and not os.path.exists(folder / program):
             yield f"{shown} is not there: the job fails where it is not there either"
+        elif here and os.path.isdir(folder / program):
+            yield f"{shown} is a folder: give the program in it"
         elif here and not os.access(folder / program, os.X_OK):
             yield f"{shown} may not be run: chmod +x, or name its interpreter: python {shown}"
     elif not _on_path(program, env.get("PATH") or os.defpath):

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hpcdl.cli.bodies import body_text
-from hpcdl.cli.files import replace_file
+from hpcdl.cli.files import check_folder, replace_file
 from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import JOB_ID, connect, moment_text
 from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
@@ -109,6 +109,7 @@ def timeline(ctx: click.Context, target: Path, job: int | None, output: Output) 
     from hpcdl.profiles import conf_folder, load_profiles
     from hpcdl.report import timeline_page
 
+    check_folder(target)
     found = [event for page in pages(connect(ctx, FOLLOW_S), 0, None, None) for event in page]
     if job is not None:
         found = [event for event in found if event["body"].get("job", job) == job]

@@ -104,7 +104,9 @@ def indices_from(text: str) -> tuple[Steps, ...]:
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None:
-            raise ValueError(f"{part.strip()!r} is not an index, FROM-TO or FROM-TO:STEP")
+            if re.search(r"\d{10}", part):
+                raise ValueError(f"{part.strip()[:40]!r}: an index has 9 digits at most")
+            raise ValueError(f"{part.strip()[:40]!r} is not an index, FROM-TO or FROM-TO:STEP")
         first = int(match[1])
         last, step = int(match[2] or first), int(match[3] or 1)
         if last < first or step < 1:

@@ -99,6 +99,9 @@ def test_pilots(fake: FakeDaemon, hpcdl: Run) -> None:
     assert [row["id"] for row in hpcdl("pilots", "--json").value["pilots"]] == [1, 2, 3]
     assert hpcdl("pilots", "--quiet").out == "p1\np2\np3\n"
     assert [row["id"] for row in hpcdl("pilots", "4", "--json").value["pilots"]] == [4]
+    done = hpcdl("pilots", "p4", "p9")
+    assert (done.code, len(done.out.splitlines())) == (1, 2)
+    assert done.err == "hpcdl: there is no pilot p9: hpcdl pilots --all lists them\n"
 
 
 def test_no_pilots(fake: FakeDaemon, hpcdl: Run) -> None:

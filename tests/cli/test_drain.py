@@ -30,6 +30,12 @@ def test_a_node_goes_at_a_time(fake: FakeDaemon, hpcdl: Run) -> None:
     assert fake.requests[-1][2] == {"now": False, "until": None, "reason": ""}
 
 
+def test_a_node_without_a_name(fake: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("undrain", "n1", "")
+    assert (done.code, fake.requests) == (2, [])
+    assert "'' is not a node's name: hpcdl nodes lists them" in done.err
+
+
 def test_an_unknown_node_is_one_line_and_exit_1(fake: FakeDaemon, hpcdl: Run) -> None:
     error = {"schema": 1, "error": "there is no node 'n9'", "code": "unknown-node"}
     fake.answers = {"/v1/nodes/n9/drain": (404, json.dumps(error).encode()), "/v1/nodes/n1/drain": answer("n1")}

@@ -97,7 +97,7 @@ def test_timeline(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) -> None:
     assert (done.code, done.err) == (1, "hpcdl: there is no job 9: hpcdl ls --all lists them\n")
     done = hpcdl("timeline", "-o", tmp_path / "no" / "t.html")
     assert done.code == 1
-    assert "No such file or directory" in done.err
+    assert done.err.endswith(f"there is no folder {tmp_path / 'no'}: make it first, or name another one\n")
 
 
 def test_the_gist_of_events(fake: FakeDaemon, hpcdl: Run) -> None:

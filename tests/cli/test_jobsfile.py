@@ -163,6 +163,7 @@ def test_what_is_not_here_is_said(fake: FakeDaemon, hpcdl: Run, here: Path) -> N
         (["nosuchprogram", "x"], "nosuchprogram is not a program on PATH here; the job fails where it is none either"),
         (["train.py"], "train.py is not a program on PATH here; the job fails where it is none either: ./train.py, or"),
         (["./train.py"], "./train.py may not be run: chmod +x, or name its interpreter: python ./train.py"),
+        (["./"], "./ is a folder: give the program in it"),
         (["./none.py"], "./none.py is not there: the job fails where it is not there either"),
     ):
         done = hpcdl("submit", "--", *command)

@@ -65,3 +65,14 @@ def test_output_that_is_not_text(log: Path, hpcdl: Run) -> None:
     assert text == "\\xff\\xfe\x00 not text\ncaf\u00e9\n"
     assert json.loads(hpcdl("logs", "1", "-n1", "--json").out)["logs"][0]["text"] == "caf\u00e9\n"
     assert hpcdl("logs", "1", "-n", "-1").code == 2
+
+
+def test_a_job_that_printed_nothing(log: Path, hpcdl: Run) -> None:
+    log.write_bytes(b"")
+    done = hpcdl("logs", "1")
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "hpcdl: job 1 has printed nothing: hpcdl why 1 says how it stands\n"
+    assert hpcdl("logs", "1", "--quiet").err == ""
+    log.with_name("2.n1.log").write_bytes(b"now it did\n")
+    assert hpcdl("logs", "1").err == ""
+    assert hpcdl("logs", "1", "--incarnation", "1").err.startswith("hpcdl: job 1 has printed nothing there:")
