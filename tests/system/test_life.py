@@ -163,13 +163,14 @@ def test_marble_promotes_a_secondary_job(make_cluster: MakeCluster) -> None:
 def test_a_warm_start_waits_at_the_gate_for_its_gpus(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(gpus=4).start()
     cluster.cli("config", "policy", "marble-warm")
-    first = cluster.submit("--step-s", 0.02, steps=100, gpus="1:3")
+    cluster.hold()
+    first = cluster.submit("--step-s", 0.02, steps=60, gpus="1:3")
     trainer = Path(__file__).with_name("trainer.py")
     argv = [
         "-m",
         "hpcdl.trainer.gate",
         str(trainer),
-        "200",
+        "500",
         "--step-s",
         "0.02",
         "--save-s",
@@ -177,11 +178,13 @@ def test_a_warm_start_waits_at_the_gate_for_its_gpus(make_cluster: MakeCluster) 
         "--save-every",
         "10000",
     ]
-    answer = cluster.cli("submit", "--json", "--gpus", "1:3", "--steps", "200", "--", sys.executable, *argv)
+    answer = cluster.cli("submit", "--json", "--gpus", "1:3", "--steps", "500", "--", sys.executable, *argv)
     second = answer["jobs"][0]["id"]
+    cluster.until_state(second, "RUNNING")
+    cluster.release()
     cluster.until_done(first)
     cluster.until_done(second)
-    cluster.check_weights(second, 200)
+    cluster.check_weights(second, 500)
     events = cluster.events(second)
     warm = [e["seq"] for e in events if e["kind"] == "StartRequested" and e["body"]["placement"] is None]
     opened = [e["seq"] for e in events if e["kind"] == "OpenRequested"]
