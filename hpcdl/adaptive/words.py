@@ -68,17 +68,19 @@ def waits(view: View, found: Found, candidate: Candidate, why: str) -> str:
     """Why a job gets nothing now."""
     job = candidate.job
     known = job.memo.get("waits")
-    if known is not None and known[0] is found.pools and known[1] == why:
+    if known is not None and known[0] is found.pools and known[1] == (why, view.bare):
         text: str = known[2]
         return text
     text = _waits(view, found, candidate) + (f"; {why}" if why else "")
-    job.memo["waits"] = (found.pools, why, text)
+    job.memo["waits"] = (found.pools, (why, view.bare), text)
     return text
 
 
 def _waits(view: View, found: Found, candidate: Candidate) -> str:
     job = candidate.job
     need = count(job.gpus_min, "GPU") + ("" if job.nodes == 1 else f" on each of {job.nodes} nodes")
+    if not found.pools and view.bare:
+        return f"needs {need}; all GPUs of {fold_nodes(sorted(view.bare))} are lost, dirty, avoided or drained"
     if not found.pools:
         return f"needs {need}; no node is connected"
     if not candidate.options:

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import click
 
-from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_ids, print_json, print_table
+from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import connect
 from hpcdl.core.units import parse_duration, seconds_text
 
@@ -87,4 +87,4 @@ def avoid(
     elif rows:
         print_table(_COLUMNS, rows)
     else:
-        print("nothing is avoided")
+        say("nothing is avoided")

@@ -7,7 +7,7 @@ import click
 from hpcdl.cli import completing
 from hpcdl.cli.moments import moment
 from hpcdl.cli.output import Output, Row, escape, outputs, print_ids, print_json, say
-from hpcdl.cli.rows import connect
+from hpcdl.cli.rows import connect, moment_text
 from hpcdl.client import ApiError
 from hpcdl.daemon.clock import Clock
 
@@ -69,7 +69,8 @@ def drain(ctx: click.Context, nodes: tuple[str, ...], at: float | None, reason: 
     With --at, policies only know that the nodes go then.
     """
     body: Row = {"now": at is None, "until": at, "reason": reason}
-    _tell(ctx, nodes, body, "is being left" if at is None else "goes, and jobs are planned so", output)
+    goes = "is being left" if at is None else f"goes at {moment_text(at)}: jobs are planned for that"
+    _tell(ctx, nodes, body, goes, output)
 
 
 @click.command()

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.output import Column, Output, Row, outputs, print_ids, print_json, print_table
+from hpcdl.cli.output import Column, Output, Row, outputs, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import connect
 
 
@@ -65,4 +65,4 @@ def notices(ctx: click.Context, retry: bool, drop: int | None, output: Output) -
     elif rows:
         print_table(_COLUMNS, rows)
     else:
-        print("every notice was delivered")
+        say("no notices wait: each was delivered or dropped")

@@ -27,7 +27,7 @@ def tell(answer: Answer, output: Output, doubts: Iterable[str]) -> None:
             rest = group[_EACH:]
             begin = sum(bool(row["would_start"]) for row in rest)
             print(f"and {len(rest)} more of that array: {begin} would start now, {len(rest) - begin} would wait")
-    print(f"nothing was submitted: of {count(len(rows), 'job')} {starts} would start now")
+    print(f"nothing was submitted: {starts} of {count(len(rows), 'job')} would start now")
 
 
 def _where(row: Row) -> str:

@@ -67,7 +67,7 @@ def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output, a
         for row in rows:
             print(escape(f"job {row['id']} {_promise(verb, row)}: {row.get('name', '')}"))
         if not rows and not errors:
-            print("there is no such job: nothing was done")
+            say("there is no such job: nothing was done")
     _tell_cancelled(answer.get("cancelled") or [], more)
     if errors:
         ctx.exit(1)
@@ -92,6 +92,8 @@ def _warn(row: Row) -> None:
 
 def _promise(verb: str, row: Row) -> str:
     """What was recorded; it has happened where the state says so already."""
+    if verb == "suspend" and row["state"] == "QUEUED":
+        verb = "hold"  # it never started: there is nothing to save
     promised, state = _PROMISES[verb]
     return state if row["state"] == state else f"{promised} ({row['state']} now)"
 

@@ -11,7 +11,7 @@ from hpcdl.adaptive import Adaptive
 from hpcdl.core.model import JobState, Target
 from hpcdl.core.plan import JobView, Plan, Standing, Targets, View
 from hpcdl.core.policy import Policy
-from hpcdl.core.units import count
+from hpcdl.core.units import count, fold_nodes
 from hpcdl.counts import Trainer
 from hpcdl.harvest.packing import packs_of, trainer_of
 from hpcdl.marble import Marble
@@ -218,6 +218,9 @@ def _waits(view: View, job: JobView, nodes: int) -> str:
         return job.blocked
     if job.standing is Standing.STEADY and job.placement is not None:
         return f"keeps {count(len(job.placement.gpus), 'GPU')} of a node whose agent is away"
+    if not view.nodes and view.bare:
+        bare = fold_nodes(sorted(view.bare))
+        return f"needs {count(job.gpus_min, 'GPU')}; all GPUs of {bare} are lost, dirty, avoided or drained"
     if not view.nodes:
         return f"needs {count(job.gpus_min, 'GPU')}; no node is connected"
     return f"waits: {count(nodes, 'node')} do more for trainers on several nodes now"

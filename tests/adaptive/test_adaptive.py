@@ -4,7 +4,9 @@ import pytest
 
 from hpcdl.adaptive import Adaptive, AdaptiveFifo
 from hpcdl.core.model import JobState, Placement, Share
+from hpcdl.core.plan import View
 from hpcdl.core.profile import Profile
+from hpcdl.policies import all_policies
 from tests.adaptive.views import CONCAVE, FLAT, LINEAR, counts, decide, gpus, job, node, reasons, running, view
 
 POLICY = Adaptive()
@@ -64,6 +66,14 @@ def test_who_can_run_nowhere_is_told_why() -> None:
     assert reasons(plan)[0] == "needs 9 GPUs; the largest of 1 node has 8"
     plan = decide(POLICY, view(job(1), nodes=()))
     assert reasons(plan) == ["needs 1 GPU; no node is connected"]
+
+
+@pytest.mark.parametrize("name", all_policies().names())
+def test_a_drained_node_is_no_node_that_is_away(name: str) -> None:
+    seen = View(0.0, (), (job(1, total=100),), bare=frozenset({"n1"}))
+    (reason,) = reasons(all_policies().make(name).decide(seen))
+    assert "no node is connected" not in reason
+    assert "of n1 are lost, dirty, avoided or drained" in reason or "no GPU of n1 can be granted" in reason
 
 
 def test_who_waits_is_told_when_it_comes_first() -> None:

@@ -34,7 +34,8 @@ def test_what_is_avoided_is_listed(fake: FakeDaemon, hpcdl: Run) -> None:
     assert hpcdl("avoid", "--quiet").out == "n1:0\n"
     assert json.loads(hpcdl("avoid", "--json").out)["avoided"] == [AVOIDED]
     fake.answers = {"/v1/avoided": answer(avoided=[])}
-    assert hpcdl("avoid").out == "nothing is avoided\n"
+    done = hpcdl("avoid")
+    assert (done.out, done.err) == ("", "hpcdl: nothing is avoided\n")
 
 
 def test_a_gpu_or_a_node_is_avoided_and_lifted(fake: FakeDaemon, hpcdl: Run) -> None:
@@ -76,7 +77,8 @@ def test_notices(fake: FakeDaemon, hpcdl: Run) -> None:
         "/v1/notices/7/drop",
     ]
     fake.answers = {"/v1/notices": answer(notices=[])}
-    assert hpcdl("notices").out == "every notice was delivered\n"
+    done = hpcdl("notices")
+    assert (done.out, done.err) == ("", "hpcdl: no notices wait: each was delivered or dropped\n")
 
 
 def test_one_that_is_not_there_is_one_line(fake: FakeDaemon, hpcdl: Run) -> None:

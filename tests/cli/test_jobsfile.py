@@ -199,6 +199,6 @@ def test_a_dry_run(fake: FakeDaemon, hpcdl: Run, here: Path) -> None:
         "job1: would start now on n1:0,1: primary (ends in about 1 min 00 s)",
         *[f"job{n}: would wait: needs 1 GPU, 0 free (starts in about 30 s)" for n in (2, 3, 4)],
         "and 2 more of that array: 0 would start now, 2 would wait",
-        "nothing was submitted: of 6 jobs 1 would start now",
+        "nothing was submitted: 1 of 6 jobs would start now",
     ]
     assert len(hpcdl("submit", "--dry-run", "--json", "true").value["jobs"]) == 6

@@ -42,7 +42,8 @@ def test_an_array_and_a_retry(jobs: FakeDaemon, hpcdl: Run) -> None:
         "hpcdl: 2 jobs that waited for what is retried stay cancelled (7, 8): --with-dependents retries them too\n"
     )
     done = hpcdl("retry", "--failed", "--since", "2026-01-02T03:04:05+00:00", "--with-dependents")
-    assert (done.code, done.out) == (0, "there is no such job: nothing was done\n")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith("hpcdl: there is no such job: nothing was done\n")
     assert jobs.requests[-1][2] == {
         "verb": "retry", "ids": [], "failed": True, "since": 1767323045.0, "with_dependents": True
     }  # fmt: skip
@@ -108,6 +109,9 @@ def test_a_verb_that_takes_time_says_so(jobs: FakeDaemon, hpcdl: Run) -> None:
     jobs.answers["/v1/jobs/verb"] = (200, json.dumps(still).encode())
     assert hpcdl("suspend", 1).out == "job 1 is being suspended (RUNNING now): resnet\n"
     assert hpcdl("cancel", 1).out == "job 1 is being cancelled (RUNNING now): resnet\n"
+    waits = still | {"jobs": [row(1, state="QUEUED", name="resnet")]}
+    jobs.answers["/v1/jobs/verb"] = (200, json.dumps(waits).encode())
+    assert hpcdl("suspend", 1).out == "job 1 is held (QUEUED now): resnet\n"
 
 
 def test_a_suspend_that_loses_work_is_told(fake: FakeDaemon, hpcdl: Run) -> None:
