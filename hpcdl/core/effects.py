@@ -19,49 +19,14 @@ from hpcdl.core import piloteffects as pl
 from hpcdl.core import pilotevents as pe
 from hpcdl.core import submiteffects as sb
 from hpcdl.core.changed import changed
-from hpcdl.core.changing import gpu_s, hold, job_of, part_of, put, put_part, put_settled, release, step_of, story
-from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, World
+from hpcdl.core.changing import gpu_s, hold, part_of, put, put_part, put_settled, release, step_of, story
+from hpcdl.core.model import Cause, Incarnation, IncarnationState, World
 from hpcdl.core.observing import observe, observe_join, observe_rescale, observe_save, observe_start, thinned
 from hpcdl.core.transitions import FAILURES
 
 
-def _job_held(world: World, event: ev.JobHeld, at: float) -> None:
-    world.jobs[event.job] = changed(_unfinished(world, event), held=True)
-
-
-def _job_released(world: World, event: ev.JobReleased, at: float) -> None:
-    world.jobs[event.job] = changed(_unfinished(world, event), held=False)
-
-
-def _cancel_requested(world: World, event: ev.CancelRequested, at: float) -> None:
-    world.jobs[event.job] = changed(_unfinished(world, event), cancelling=True)
-
-
-def _job_drilled(world: World, event: ev.JobDrilled, at: float) -> None:
-    world.jobs[event.job] = changed(job_of(world, event), drill=event.drill, drilled_at=at)
-
-
-def _unfinished(world: World, event: ev.JobEvent) -> Job:
-    job = job_of(world, event)
-    if job.finished:
-        raise story(world, event, "it is finished")
-    return job
-
-
-def _job_ended(world: World, event: ev.JobEnded, at: float) -> None:
-    job = _unfinished(world, event)
-    if job.live:
-        raise story(world, event, "an incarnation still lives")
-    world.jobs[job.id] = changed(
-        job, outcome=event.state, finished_at=at, held=False, suspended=False, last_detail=event.detail
-    )
-    del world.active[job.id]
-    if job.id in world.targets:
-        world.targets = {number: target for number, target in world.targets.items() if number != job.id}
-
-
 def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
-    job = _unfinished(world, event)
+    job = sb.unfinished(world, event)
     # Not always the next number: where earlier jobs used the checkpoint folder, it is above theirs.
     if event.incarnation <= job.last_incarnation:
         raise story(world, event, f"incarnation {event.incarnation} is not a new one")
@@ -329,11 +294,11 @@ EFFECTS: dict[type[ev.Event], Callable[[World, Any, float], None]] = {
     ev.JobSubmitted: sb.job_submitted,
     ev.ArraySubmitted: sb.array_submitted,
     ev.JobRetried: sb.job_retried,
-    ev.JobHeld: _job_held,
-    ev.JobReleased: _job_released,
-    ev.CancelRequested: _cancel_requested,
-    ev.JobDrilled: _job_drilled,
-    ev.JobEnded: _job_ended,
+    ev.JobHeld: sb.job_held,
+    ev.JobReleased: sb.job_released,
+    ev.CancelRequested: sb.cancel_requested,
+    ev.JobDrilled: sb.job_drilled,
+    ev.JobEnded: sb.job_ended,
     ev.StartRequested: _start_requested,
     ev.OpenRequested: _open_requested,
     ev.PreemptRequested: _preempt_requested,

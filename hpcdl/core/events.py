@@ -14,7 +14,13 @@ from hpcdl.core.eventbase import Event as Event
 from hpcdl.core.eventbase import IncarnationEvent as IncarnationEvent
 from hpcdl.core.eventbase import JobEvent as JobEvent
 from hpcdl.core.eventbase import NodeEvent as NodeEvent
-from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Target
+from hpcdl.core.model import Cause, JobSpec, JobState, Placement, Purpose, Role, Target
+from hpcdl.core.nodeevents import GpuChanged as GpuChanged
+from hpcdl.core.nodeevents import NodeJoined as NodeJoined
+from hpcdl.core.nodeevents import NodeLeaves as NodeLeaves
+from hpcdl.core.nodeevents import NodeLost as NodeLost
+from hpcdl.core.nodeevents import NodeSilent as NodeSilent
+from hpcdl.core.nodeevents import ReportsSeen as ReportsSeen
 from hpcdl.core.submitevents import ArraySubmitted as ArraySubmitted
 from hpcdl.core.submitevents import JobRetried as JobRetried
 
@@ -276,68 +282,6 @@ class IncarnationEnded(IncarnationEvent):
     def signature(self) -> str:
         """Equal for the same failure at the same step: what the poison guard counts."""
         return f"{self.cause}/{self.code}/{self.reached}"
-
-
-# --- nodes ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NodeJoined(NodeEvent):
-    """Its agent connected, for the first time or again. `log_id` names the agent's report log.
-
-    `until`: when the node goes, where the agent knows. `place`: where it is in the network, the outermost switch first.
-    `allocation`: the id of the batch job that holds the node for us, "" outside of any.
-    """
-
-    gpus: tuple[GpuInfo, ...]
-    cpus: int = 0
-    memory_mib: int = 0
-    agent_pid: int = 0
-    boot_id: str = ""
-    log_id: str = ""
-    emulated: bool = False
-    until: float | None = None
-    place: tuple[str, ...] = ()
-    allocation: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSilent(NodeEvent):
-    """The connection to its agent is gone. Concludes nothing."""
-
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLost(NodeEvent):
-    """Concluded: the batch system says so, or the agent's lease has run out."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLeaves(NodeEvent):
-    """It goes at `until` (None: nobody knows when). `now`: nothing starts there, and what runs there leaves it."""
-
-    until: float | None
-    now: bool
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class GpuChanged(NodeEvent):
-    """A GPU became ok, lost or dirty."""
-
-    index: int
-    state: str
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportsSeen(NodeEvent):
-    """Reports up to `number` of the agent's log were taken in (or dropped as stale); it may forget them."""
-
-    number: int
 
 
 # --- the daemon ----------------------------------------------------------------------------------------------------

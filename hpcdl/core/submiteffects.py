@@ -1,4 +1,4 @@
-"""What submits and retries do to the world. Only `effects` calls it."""
+"""What submits and other wishes of users do to the world, and the end of a job. Only `effects` calls it."""
 
 from collections.abc import Sequence
 
@@ -82,3 +82,39 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
     for number in job.spec.after:
         if job.id not in (waiting := world.awaited.get(number, ())):
             world.awaited[number] = (*waiting, job.id)
+
+
+def job_held(world: World, event: ev.JobHeld, at: float) -> None:
+    world.jobs[event.job] = changed(unfinished(world, event), held=True)
+
+
+def job_released(world: World, event: ev.JobReleased, at: float) -> None:
+    world.jobs[event.job] = changed(unfinished(world, event), held=False)
+
+
+def cancel_requested(world: World, event: ev.CancelRequested, at: float) -> None:
+    world.jobs[event.job] = changed(unfinished(world, event), cancelling=True)
+
+
+def job_drilled(world: World, event: ev.JobDrilled, at: float) -> None:
+    world.jobs[event.job] = changed(job_of(world, event), drill=event.drill, drilled_at=at)
+
+
+def unfinished(world: World, event: ev.JobEvent) -> Job:
+    """The job, which must not be finished."""
+    job = job_of(world, event)
+    if job.finished:
+        raise story(world, event, "it is finished")
+    return job
+
+
+def job_ended(world: World, event: ev.JobEnded, at: float) -> None:
+    job = unfinished(world, event)
+    if job.live:
+        raise story(world, event, "an incarnation still lives")
+    world.jobs[job.id] = changed(
+        job, outcome=event.state, finished_at=at, held=False, suspended=False, last_detail=event.detail
+    )
+    del world.active[job.id]
+    if job.id in world.targets:
+        world.targets = {number: target for number, target in world.targets.items() if number != job.id}
