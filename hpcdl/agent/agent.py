@@ -14,7 +14,7 @@ from hpcdl.agent.connection import Connection, Rejected
 from hpcdl.agent.folder import EMULATED, Heard, still_ours
 from hpcdl.agent.gpus import Gpus
 from hpcdl.agent.grants import Grants
-from hpcdl.agent.incarnations import Part
+from hpcdl.agent.incarnations import Part, look_at
 from hpcdl.agent.leaving import Leaving, Stay
 from hpcdl.agent.orders import Limits
 from hpcdl.agent.reports import Key, ReportLog, boottime
@@ -312,7 +312,7 @@ class Agent:
     async def heartbeat(self) -> HeartbeatMessage:
         """See `Caller`."""
         self._look_at_the_clock()
-        await asyncio.to_thread(_look_at, list(self.parts.values()))
+        await asyncio.to_thread(look_at, list(self.parts.values()))
         await self._site.gpus.refresh()
         if self._site.gpus.renumbered:
             raise Rejected("the GPUs of this node are numbered in another way now: it joins again")
@@ -397,8 +397,3 @@ class Agent:
             return False
         late = not self._site.connected and boottime() - self._bye_at > LAST_WORDS_S
         return self.reports.settled or late
-
-
-def _look_at(parts: list[Part]) -> None:
-    for part in parts:
-        part.look()

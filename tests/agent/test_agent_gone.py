@@ -155,7 +155,7 @@ def test_a_supervisor_that_is_killed(daemon: Daemon, agents: Agents) -> None:
 
 
 def test_a_supervisor_that_hangs_is_ended_in_the_end(daemon: Daemon, agents: Agents) -> None:
-    agents.start(patch="import hpcdl.agent.incarnations as i; i.HUNG_AFTER_S = 0.5")
+    agents.start(patch="import hpcdl.agent.asked as a; a.HUNG_AFTER_S = 0.5")
     begin(daemon, steps=100_000)
     daemon.wait("TrainerReady", 1)
     os.kill(supervisor_of(agents, 1)["pid"], signal.SIGSTOP)
