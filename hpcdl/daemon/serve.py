@@ -31,6 +31,7 @@ from hpcdl.daemon.door import Door
 from hpcdl.daemon.hub import Hub, HubSettings
 from hpcdl.daemon.identity import load_identity, node_name
 from hpcdl.daemon.learnt import Learnt
+from hpcdl.daemon.living import lives, longest_grace_s
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.notices import Notifier
 from hpcdl.daemon.profileroutes import Known, read_known
@@ -342,7 +343,7 @@ class Daemon:
 
     def _on_stop(self, now: bool) -> float:
         if not self._stopping.is_set():
-            grace = 0.0 if now else _longest_grace(self.loop.world) + AFTER_GRACE_S
+            grace = 0.0 if now else longest_grace_s(self.loop.world) + AFTER_GRACE_S
             self._stop_within_s = max(self.config.stop_grace_s, grace)
             self._stopping.set()
         return self._stop_within_s + AGENTS_S
@@ -353,9 +354,9 @@ class Daemon:
         # Our own agent may have died just now: it is started again, for its trainers are to be suspended too.
         ours = self.node if self.local_agent else None
         end = time.monotonic() + self._stop_within_s
-        while time.monotonic() < end and _lives(self.loop.world, ours):
+        while time.monotonic() < end and lives(self.loop.world, ours):
             await self._changes.wait(1.0)
-        if _lives(self.loop.world, ours):
+        if lives(self.loop.world, ours):
             log.warning("stopping with trainers that have not ended; their agents end them when their lease runs out")
         await self._end_pilots()
         self.agent.end()
@@ -384,19 +385,3 @@ class Daemon:
                 self.lease.release()
         except (JournalError, OSError) as error:
             log.error("closing: %s", error)
-
-
-def _longest_grace(world: World) -> float:
-    """Seconds that the slowest of the jobs that hold GPUs may take to save."""
-    return max((world.jobs[n].spec.grace_s for n in world.active if world.jobs[n].running is not None), default=0.0)
-
-
-def _lives(world: World, ours: str | None) -> bool:
-    """Whether any incarnation is left on a node that can still answer, or on `ours`, which will again."""
-    return any(
-        not part.gone and (world.nodes[part.node].connected or part.node == ours)
-        for number in world.active
-        for incarnation in world.jobs[number].live
-        for part in incarnation.parts
-        if part.node in world.nodes
-    )
