@@ -38,6 +38,7 @@ from hpcdl.wire.messages import (
     encode_message,
 )
 from hpcdl.wire.tls import client_context
+from hpcdl.wire.together import until_first
 
 log = logging.getLogger("hpcdl.agent")
 
@@ -205,26 +206,15 @@ class Connection:
     async def _serve(self, socket: ClientConnection) -> None:
         """Until the connection ends; the first part that fails ends the others."""
         taken: asyncio.Queue[RequestMessage] = asyncio.Queue()
-        parts = [
-            asyncio.create_task(each)
-            for each in (
-                self._receive(socket, taken),
-                self._take(socket, taken),
-                self._report(socket),
-                self._beat(socket),
-                self._ping(socket),
-                self._tell(socket),
-                self._pass_on(socket),
-            )
-        ]
-        try:
-            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            for part in done:
-                part.result()
-        finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+        await until_first(
+            self._receive(socket, taken),
+            self._take(socket, taken),
+            self._report(socket),
+            self._beat(socket),
+            self._ping(socket),
+            self._tell(socket),
+            self._pass_on(socket),
+        )
 
     async def _receive(self, socket: ClientConnection, taken: "asyncio.Queue[RequestMessage]") -> None:
         caller = self._caller

@@ -18,6 +18,7 @@ from hpcdl.core.journal import JournalError, Request
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.shells import Sessions
 from hpcdl.wire import messages as msg
+from hpcdl.wire.together import until_first
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -203,19 +204,9 @@ class Hub:
     async def _run(self, connection: _Connection) -> None:
         """Sends and receives until one of the two ends; the first error ends both."""
         reports: asyncio.Queue[tuple[int, Event | None, Future[Any]]] = asyncio.Queue()
-        parts = [
-            asyncio.create_task(self._send(connection)),
-            asyncio.create_task(self._receive(connection, reports)),
-            asyncio.create_task(self._acknowledge(connection, reports)),
-        ]
-        try:
-            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            for part in done:
-                part.result()
-        finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+        await until_first(
+            self._send(connection), self._receive(connection, reports), self._acknowledge(connection, reports)
+        )
 
     async def _send(self, connection: _Connection) -> None:
         while (message := await connection.outgoing.get()) is not None:

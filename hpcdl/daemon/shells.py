@@ -14,6 +14,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from hpcdl.core.model import IncarnationState, World
 from hpcdl.core.transitions import state_of
 from hpcdl.wire import messages as msg
+from hpcdl.wire.together import until_first
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -112,15 +113,7 @@ class Sessions:
         return session
 
     async def _relay(self, socket: WebSocket, session: _Session) -> None:
-        parts = [asyncio.create_task(each) for each in (self._down(socket, session), self._up(socket, session))]
-        try:
-            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            for part in done:
-                part.result()
-        finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+        await until_first(self._down(socket, session), self._up(socket, session))
 
     async def _down(self, socket: WebSocket, session: _Session) -> None:
         while True:
