@@ -173,6 +173,9 @@ class Client:
             raise self._silent(limit_s) from None
         except (OSError, HttpError) as error:
             raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {_START}") from None
+        except BaseException:
+            self.close()  # Ctrl-C: what is still to come answers this question, not the next one
+            raise
         self._reached = True
         if answer.closes:
             self.close()

@@ -278,8 +278,8 @@ def _refuse(row: Row) -> None:
         raise NotProven(f"job {job} is {state}, not training: drill it once it runs (hpcdl why {job})")
     if not any(each.get("attached") for each in living):
         raise NotProven(
-            f"job {job} has not called hpcdl.attach() so far, and a drill needs it: "
-            "without it nobody sees when a checkpoint is durable"
+            f"job {job} has not called hpcdl.attach() so far, without which nobody sees when a checkpoint is durable: "
+            "if it has only just started, drill it in a moment"
         )
     if not any(each.get("ready_at") for each in living):
         raise NotProven(f"job {job} is still loading: drill it once it trains (hpcdl show {job} names its step)")

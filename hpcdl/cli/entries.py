@@ -1,7 +1,6 @@
 """From the options of one job to what the API takes for it: a spec, an array, whether it is held."""
 
 import os
-import pwd
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.arrays import array_of, checked, plain, with_sweeps
-from hpcdl.cli.jobparts import default_name, environment, runs_gate
+from hpcdl.cli.jobparts import default_name, environment, runs_gate, user_name
 from hpcdl.cli.submitchecks import doubts, unwritable
 from hpcdl.core.arrays import Array, literal
 from hpcdl.core.codec import to_json
@@ -78,7 +77,7 @@ def wanted(given: Mapping[str, Any], command: Sequence[str], here: Path, asked: 
     spec = JobSpec(
         command=command,
         name=default_name(command) if name is None else name,
-        user=_user(),
+        user=user_name(),
         cwd=str(folder if folder.is_absolute() else here / folder),
         gpus_min=low,
         gpus_max=high,
@@ -135,10 +134,3 @@ def _variables(given: Sequence[str], exports: "Exports | None") -> dict[str, str
 def _means(command: Sequence[str], nodes: tuple[int, int]) -> str:
     """How a job goes to other nodes where nobody says: torchrun starts and restarts the ranks of an elastic one."""
     return "torchrun" if nodes[1] > nodes[0] and not runs_gate(command) else "restart"
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

@@ -1,6 +1,7 @@
-"""The parts of a job that its command and the submitting shell give: its name, its environment."""
+"""The parts of a job that its command and the submitting shell give: its name, its user, its environment."""
 
 import os
+import pwd
 import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
@@ -13,6 +14,14 @@ LEFT = re.compile(
 """Names of the submitting shell, its session or a batch step: they mean nothing to the job, or the wrong thing."""
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AUTH", re.IGNORECASE)
 """Names that are never taken along by themselves: what they hold would go into the ledger."""
+
+
+def user_name() -> str:
+    """Whose job it is; the number of a user without a name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def default_name(command: Sequence[str]) -> str:

@@ -195,7 +195,8 @@ def backup(ctx: click.Context, output: Output, folder: Path) -> None:
     elif output is Output.QUIET:
         print_ids(copies)
     else:
-        print(f"{len(copies)} files, {total / _MIB:.1f} MiB, are in {escape(str(folder))}")
+        are = "is" if len(copies) == 1 else "are"
+        print(f"{count(len(copies), 'file')}, {total / _MIB:.1f} MiB, {are} in {escape(str(folder))}")
 
 
 @ledger.command()

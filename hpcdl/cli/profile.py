@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.jobparts import default_name, environment
+from hpcdl.cli.jobparts import default_name, environment, user_name
 from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
 from hpcdl.cli.profileadd import add
 from hpcdl.cli.profileplot import plot
@@ -163,6 +163,7 @@ class _Asked:
         return JobSpec(
             command=tuple(command),
             name=f"{self.name} b{setting.batch} {setting.nodes}x{setting.gpus}",
+            user=user_name(),
             cwd=self.cwd,
             gpus_min=setting.gpus,
             gpus_max=setting.gpus,

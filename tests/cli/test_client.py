@@ -7,6 +7,7 @@ import pytest
 
 from hpcdl.client import ApiError, Client, ClientError, DaemonAway, _Socket, path_with
 from hpcdl.wire.access import read_access
+from hpcdl.wire.http import Connection
 from hpcdl.wire.tls import client_context
 from tests.cli.fake import FakeDaemon, row
 
@@ -148,6 +149,23 @@ def test_a_daemon_that_does_not_answer_is_named(fake: FakeDaemon, monkeypatch: p
     fake.world.jobs[1] = row(1)
     with Client(fake.home, patience_s=0.2) as client, pytest.raises(DaemonAway, match="has not answered for"):
         client.request("GET", "/v1/wait?ids=1&timeout=5")
+
+
+def test_after_a_ctrl_c_the_next_question_gets_its_own_answer(
+    fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.world.jobs[1] = row(1)
+    receive = Connection.receive
+
+    def interrupted(connection: Connection) -> object:
+        monkeypatch.setattr(Connection, "receive", receive)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "receive", interrupted)
+    with Client(fake.home) as client:
+        with pytest.raises(KeyboardInterrupt):
+            client.get("/v1/events?after=0")
+        assert client.get("/v1/jobs/1")["job"]["id"] == 1
 
 
 def test_paths_with_queries() -> None:
