@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 NAME = "claim.json"
 LIMIT = 65536  # bytes
@@ -17,6 +18,25 @@ LOCK_POLL_S = 0.02
 
 class Stale(Exception):
     """A newer incarnation, or another job, has claimed the folder; the message names it."""
+
+
+class NotClaimed(NamedTuple):
+    """Why a folder could not be claimed. `stale`: a newer incarnation has; else `errno` of what failed."""
+
+    stale: bool
+    why: str
+    errno: int | None
+
+
+def claim(directory: str, job: int, incarnation: int, tag: str) -> NotClaimed | None:
+    """As `write_claim`; None: the folder is claimed."""
+    try:
+        write_claim(directory, job, incarnation, tag)
+    except Stale as error:
+        return NotClaimed(True, str(error), None)
+    except OSError as error:
+        return NotClaimed(False, f"cannot write the claim in {directory}: {error.strerror}", error.errno)
+    return None
 
 
 def write_claim(directory: str, job: int, incarnation: int, tag: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from hpcdl.agent.output import last_line
+
 TEXTS = (b"CUDA out of memory", b"OutOfMemoryError", b"RESOURCE_EXHAUSTED")
 LAST_LINES = 40
 ROOT = "/sys/fs/cgroup"
@@ -30,6 +32,13 @@ class Counter:
     def grew(self) -> bool:
         """Whether one of them counts more than when it was seen first."""
         return any((now := _kills(path)) is not None and now > before for path, before in self._before.items())
+
+    def verdict(self, tail: bytes, counts: bool) -> tuple[bool, str]:
+        """Whether it ran out of memory, and the line of its last output that says so, if one does. `counts`: what the
+        kernel says does."""
+        if _in_output(tail):
+            return True, last_line(tail, TEXTS)
+        return counts and self.grew(), ""
 
     def _note(self, path: str) -> None:
         count = _kills(path) if path not in self._before else None
@@ -58,7 +67,7 @@ def _of(pid: int) -> list[str]:
     return unified + older
 
 
-def in_output(tail: bytes) -> bool:
+def _in_output(tail: bytes) -> bool:
     """The last lines of the output say that a GPU's memory was not enough."""
     last = b"\n".join(tail.rstrip().split(b"\n")[-LAST_LINES:])
     return any(text in last for text in TEXTS)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from hpcdl.agent import launch, outofmemory, packets, processes, runfolder
-from hpcdl.agent.claim import Stale, write_claim
+from hpcdl.agent.claim import claim
 from hpcdl.agent.clients import RETRY_S, Clients, Refusal
 from hpcdl.agent.clock import Clock
 from hpcdl.agent.closing import Closing, describe
@@ -179,17 +179,12 @@ class Supervisor:
 
     def _claim(self) -> bool:
         """Write the claim, if there is a checkpoint folder; False, and why in `_failure`, if we must not go on."""
-        directory = self._start.checkpoint_dir
-        if directory is None:
+        start = self._start
+        if start.checkpoint_dir is None:
             return True
-        try:
-            write_claim(directory, self._start.job, self._start.incarnation, self._start.tag)
-        except Stale as error:
-            self._failure = (STALE, True, str(error))
-            return False
-        except OSError as error:
-            self._save_errno = error.errno
-            self._failure = (CLAIM_FAILED, False, f"cannot write the claim in {directory}: {error.strerror}")
+        if (refusal := claim(start.checkpoint_dir, start.job, start.incarnation, start.tag)) is not None:
+            self._failure = (STALE if refusal.stale else CLAIM_FAILED, refusal.stale, refusal.why)
+            self._save_errno = refusal.errno
             return False
         self._record("claimed", incarnation=self._start.incarnation)
         return True
@@ -344,8 +339,10 @@ class Supervisor:
         elif self._ended_by == DONE:
             code, name, self._ended_by, detail = 0, None, None, "ended by its supervisor: it was done, and stood still"
         elif code != 0:
-            killed = name == signal.SIGKILL.name or code == SHELL_KILLED
-            oom, detail = self._memory(self._output.tail, killed)
+            # The kernel's counter may speak of a neighbour: it counts only for who was killed, and not by us.
+            ours = self._closing.killed or self._drill.killed
+            counts = not ours and (name == signal.SIGKILL.name or code == SHELL_KILLED)
+            oom, detail = self._oom_kills.verdict(self._output.tail, counts)
             detail = detail or last_line(self._output.tail)
         self._record(
             "exit",
@@ -363,13 +360,6 @@ class Supervisor:
             step=self._step,
         )
         self._exited_at = self._clock.now()
-
-    def _memory(self, tail: bytes, killed: bool) -> tuple[bool, str]:
-        """Whether it ran out of memory, and the line of output that says so, if one does. `killed`: by SIGKILL."""
-        if outofmemory.in_output(tail):
-            return True, last_line(tail, outofmemory.TEXTS)
-        # The kernel's counter may speak of a neighbour: it counts only for who was killed, and not by us.
-        return killed and not (self._closing.killed or self._drill.killed) and self._oom_kills.grew(), ""
 
 
 def main(argv: list[str]) -> int:
