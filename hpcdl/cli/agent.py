@@ -38,7 +38,13 @@ def agent(ctx: click.Context, home: Path | None, node: str | None, emulate_gpus:
 
 @click.command()
 @click.option(
-    "--set", "set_number", type=click.IntRange(1, 3), default=3, show_default=True, help="Which job set of the paper."
+    "--set",
+    "set_number",
+    type=click.IntRange(1, 3),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Which job set of the paper.",
 )
 @click.option(
     "--scale", type=click.FloatRange(0.1, 1000), metavar="F", help="How much faster than the paper's machine."

@@ -64,12 +64,12 @@ def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: 
         say(f"no GPU was found on {names}{known}: {step}")
 
 
-@daemon.command(short_help="Suspend every job, then stop daemon and agent.")
+@daemon.command(short_help="Suspend every job, then stop daemon and agents.")
 @click.option("--now", is_flag=True, help="End trainers at once; they resume from their last checkpoints.")
 @outputs
 @click.pass_context
 def stop(ctx: click.Context, now: bool, output: Output) -> None:
-    """Suspend every job within its grace, then stop the daemon and the agent of this node.
+    """Suspend every job within its grace, then stop the daemon and all agents.
 
     Suspended jobs resume at the next start.
     """

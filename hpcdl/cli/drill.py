@@ -199,7 +199,9 @@ def _verdict(conduct: _Conduct, row: Row, grace_s: float | None) -> dict[str, An
 
 @click.command()
 @click.argument("job", type=JOB_ID)
-@click.option("--rounds", type=click.IntRange(1, 100), default=1, show_default=True, help="So many times each.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 100), default=1, show_default=True, metavar="N", help="So many times each."
+)
 @click.option("--between", is_flag=True, help="Kill it between two saves as well.")
 @click.option("--every", type=click.IntRange(min=1), metavar="STEPS", help="It checkpoints every so many steps.")
 @click.option(

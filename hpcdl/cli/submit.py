@@ -102,8 +102,7 @@ def submit(
         found, entries = read(ctx, file)
     else:
         if not command and like is None:
-            word = next(each for each in ctx.command.params if each.name == "command")
-            raise click.MissingParameter(ctx=ctx, param=word)
+            raise click.UsageError("say what to run: hpcdl submit -- COMMAND, or --file FILE", ctx)
         batch = _batch(ctx, command, like, other)
         found = [_single(ctx, client, command, batch, like, other, given, ping=no_spool)]
         entries = [each.entry() for each in found]

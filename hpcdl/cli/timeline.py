@@ -23,7 +23,7 @@ COLUMNS = (
     Column("KIND", lambda row: f"{row['kind']:<16}"),
     Column("BODY", body_text, shrinks=True),
 )
-JOB = click.option("--job", type=JOB_ID, metavar="ID", help="Only this job's events.")
+JOB = click.option("--job", type=JOB_ID, metavar="ID", help="Only this job.")
 
 
 def pages(client: Client, after: int, job: int | None, limit: int | None) -> Iterator[list[dict[str, Any]]]:

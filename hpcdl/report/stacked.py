@@ -41,9 +41,9 @@ def summary(account: Account) -> str:
 
 
 def hours(seconds: float) -> str:
-    """GPU-hours of GPU-seconds, with as many digits as tell something."""
+    """GPU-hours of GPU-seconds, to be read in a column: three decimals, one from 100 on."""
     number = seconds / 3600
-    return f"{number:.0f}" if number >= 1000 else f"{number:.3g}" if number >= 0.01 else f"{number:.2g}"
+    return "<0.001" if 0 < number < 0.0005 else f"{number:.1f}" if number >= 100 else f"{number:.3f}"
 
 
 def _percent(seconds: float, shares: Shares) -> str:

@@ -11,7 +11,7 @@ from hpcdl.core import events as ev
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Cause, JobSpec, JobState, World
 from hpcdl.report.account import BY, NAMES, Account, Shares, account, story_of, story_of_rows
-from hpcdl.report.stacked import account_page, summary
+from hpcdl.report.stacked import account_page, hours, summary
 from tests.core.test_elastic_workloads import ACTS, Story
 from tests.core.test_workloads import NODES, PHASES, Act, acts, perform
 from tests.model_cluster import Cluster
@@ -40,6 +40,8 @@ def test_set_three_of_the_paper() -> None:
     assert [line.suspends for line in found.lines] == [0, 1, 0, 0]
     assert (dict(found.suspends), dict(found.ends)) == ({"rescale": 1}, {"done": 3, "suspended": 1})
     assert summary(found).startswith("0.835 GPU-hours of 6 GPUs: 68.4 % useful; 16.6 % starting, 1.5 % saving")
+    shown = [hours(gpu_h * 3600) for gpu_h in (0, 1e-5, 0.0005, 0.51, 12.34567, 99.9994, 104.25, 12345.6)]
+    assert shown == ["0.000", "<0.001", "0.001", "0.510", "12.346", "99.999", "104.2", "12345.6"]
 
 
 def crash(*saves: ev.Saved, cause: Cause = Cause.USER_ERROR, step: int | None = None) -> list[tuple[float, ev.Event]]:
