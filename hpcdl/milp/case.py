@@ -48,7 +48,7 @@ class Case:
     nodes than there are of one size), and the nodes that can be given.
     `where`: the group of each of these nodes. `kept`: jobs that keep what they hold, whatever is decided. `limit`: so
     many trainers are allowed, None: any number. `chosen`: the ids of the jobs that it is about, None: all.
-    `some_end`: it is known of some node when it leaves. `uneven`: nodes of a group may have more GPUs than others.
+    `some_end`: it is known of some node when it leaves.
     """
 
     view: View
@@ -61,7 +61,6 @@ class Case:
     limit: int | None = None
     chosen: frozenset[int] | None = None
     some_end: bool = False
-    uneven: bool = False
 
     def about(self, job: JobView) -> bool:
         """Whether it is to be decided about that job."""
@@ -97,7 +96,7 @@ def case_of(
         if job.placement is not None:
             closed.update(job.placement.nodes)
     kinds, names, where = _groups(alike, closed, merged)
-    case = Case(view, nodes, kinds, names, where, [], kept, parallel, chosen, alike.some_end, merged is not None)
+    case = Case(view, nodes, kinds, names, where, [], kept, parallel, chosen, alike.some_end)
     held = [job for job in (*steady, *between) if job.id not in kept]
     _ask(case, merge(sorted(held, key=_number), waiting, key=_number))
     return case
@@ -313,10 +312,9 @@ def _current(case: Case, job: JobView, aim: Placement, its: Priced, taken: set[s
     gpus = its.takes[group]
     if not gpus or _each(job, aim) != gpus:
         return -1, ()
-    if gpus < case.kinds[group][1] or case.uneven:
-        there = case.view.gpus
-        if not all(there[share.node].issuperset(share.gpus) for share in aim.shares if share.node in where):
-            return -1, ()
+    there = case.view.gpus  # as many as before need not be the same: one may be lost or avoided, and another back
+    if not all(there[share.node].issuperset(share.gpus) for share in aim.shares if share.node in where):
+        return -1, ()
     return group, names
 
 
