@@ -80,7 +80,7 @@ def sweep(instance: str, node: str) -> int:
     killed = 0
     for process in beside(instance):
         tag = (processes.variable(process.pid, VARIABLE) or "").split(":")
-        if tag[3:4] == [node]:
+        if ":".join(tag[3:-1]) == node:  # a node's name may hold colons
             killed += processes.signal_process(process, signal.SIGKILL)
     return killed
 

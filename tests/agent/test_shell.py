@@ -33,9 +33,9 @@ DEADLINE_S = 180.0
 class Client:
     """The other end of one session. `takes` false: it says of nothing that it took it."""
 
-    def __init__(self, folder: Path, *argv: str, rows: int = 0, takes: bool = True) -> None:
+    def __init__(self, folder: Path, *argv: str, rows: int = 0, takes: bool = True, node: str = "n1") -> None:
         self.instance = f"i{uuid.uuid4().hex[:10]}"
-        self.tag = f"{self.instance}:7:2:n1"
+        self.tag = f"{self.instance}:7:2:{node}"
         self.takes = takes
         self.said: dict[int, bytes] = {1: b"", 2: b""}
         self.taken = 0
@@ -258,14 +258,16 @@ def test_a_terminal_on_which_nothing_happens(tmp_path: Path, monkeypatch: pytest
     assert converse(Client(tmp_path, "sleep", "600", rows=10)).why.startswith("nothing was typed and nothing printed")
 
 
-def test_what_an_agent_that_was_killed_left_is_swept(tmp_path: Path) -> None:
-    client = Client(tmp_path, "sleep", "600")
+@pytest.mark.parametrize("node", ["n1", "rack:4:n1"])
+def test_what_an_agent_that_was_killed_left_is_swept(tmp_path: Path, node: str) -> None:
+    client = Client(tmp_path, "sleep", "600", node=node)
 
     async def look(client: Client) -> None:
         await client.until(lambda: beside(client.tag))
         assert sweep(client.instance, "n2") == 0
         assert sweep("another", "n1") == 0
-        assert sweep(client.instance, "n1") == 1
+        assert sweep(client.instance, "rack") == 0
+        assert sweep(client.instance, node) == 1
 
     assert converse(client, look).code == 137
 
