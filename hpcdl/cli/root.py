@@ -1,5 +1,6 @@
 """The command `hpcdl` itself: its commands, loaded only when they are run, and how every error reaches the user."""
 
+import errno
 import importlib
 import os
 import re
@@ -203,7 +204,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         stop_writing()
         name = f"{error.filename}: " if error.filename else ""
-        say(f"{name}{error.strerror or error}: free it up or correct it, then run the command again")
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        step = "make room (hpcdl doctor says how much is free)" if full else "free it up or correct it"
+        say(f"{name}{error.strerror or error}: {step}, then run the command again")
         return 1
     except Exception as error:
         if os.environ.get("HPCDL_DEBUG"):

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import errno
 import logging
 import logging.handlers
 import os
@@ -49,9 +50,18 @@ def main() -> int:
         NotPrivate,
         OSError,
     ) as error:
-        logging.getLogger("hpcdl.daemon").error("%s", error)
-        ready.tell({"error": str(error)})
+        text = _told(error, options.home)
+        logging.getLogger("hpcdl.daemon").error("%s", text)
+        ready.tell({"error": text})
         return 1
+
+
+def _told(error: Exception, home: Path) -> str:
+    """What is wrong, with the path; the system's own errors do not always name it."""
+    if isinstance(error, OSError) and error.strerror:
+        step = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "correct that"
+        return f"{error.filename or home}: {error.strerror}: {step}, then start it again"
+    return str(error)
 
 
 def _begin_logging(home: Path | None) -> None:

@@ -30,7 +30,8 @@ class LedgerRoutes:
                 raise JournalError("this daemon keeps no ledger on disk")
             size, free = journal.path.stat().st_size, shutil.disk_usage(self._home).free
             if free < 2 * size:  # the daemon's own commits need room, too
-                raise JournalError(f"{self._home} has {free >> 20} MiB free, a copy takes {size >> 20}: make room")
+                free_mib, size_mib = free / (1 << 20), size / (1 << 20)
+                raise JournalError(f"{self._home} has {free_mib:.1f} MiB free, a copy takes {size_mib:.1f}: make room")
             return journal.copy(target)
 
         seq = await asyncio.wrap_future(self._loop.call(lambda controller: made(controller.journal)))

@@ -92,6 +92,8 @@ def shrink(path: Path, keep_events: int, tell: Tell) -> tuple[int, int, int]:
         tell("moving older events to archive files")
         moved = journal.archive(last - keep_events + 1)
     tell("vacuuming")
+    with Reader(path) as reader, _writing(path, reader) as connection:
+        connection.exec_driver_sql("DELETE FROM snapshot WHERE seq < (SELECT max(seq) FROM snapshot)")
     with Reader(path) as reader, _direct(path, reader) as connection:
         connection.exec_driver_sql("VACUUM")
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")

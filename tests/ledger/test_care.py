@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,8 @@ def test_shrinking_archives_all_but_the_newest_events(path: Path) -> None:
     moved, _, after = care.shrink(path, 10, quiet)
     assert moved == 65 - 30 - 10
     assert after == path.stat().st_size
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT seq FROM snapshot").fetchall() == [(65,)]
     with SqliteJournal(path) as journal:
         assert journal.load() == world
         assert len(journal.read(0, 1000)) == 65
