@@ -1,10 +1,13 @@
 """`hpcdl daemon` and `config`."""
 
+import errno
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from hpcdl.daemon.__main__ import _told
 from hpcdl.daemon.launch import LaunchError
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
@@ -109,3 +112,12 @@ def test_a_folder_that_cannot_be_a_home_is_told_in_words(hpcdl: Run, tmp_path: P
     assert done.code == 1
     assert "File name too long: name another folder" in done.err
     assert "Errno" not in done.err
+
+
+def test_a_full_disk_is_named(tmp_path: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert _told(full, tmp_path) == f"{tmp_path}: No space left on device: make room, then start it again"
+    monkeypatch.setattr("hpcdl.cli.sending.put", Mock(side_effect=full))
+    done = hpcdl("submit", "--", "true")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("hpcdl: No space left on device: make room")
