@@ -15,9 +15,10 @@ import click
 import pytest
 
 from hpcdl.cli.root import COMMANDS, cli
-from hpcdl.config import SETTINGS, Config, Limits
+from hpcdl.config import SETTINGS, Config
 from hpcdl.core.events import KINDS
 from hpcdl.core.model import SIGNAL_PRESETS, Cause, IncarnationState, JobState, Purpose, Role
+from hpcdl.layers import Limits
 from hpcdl.pilots.site import Site
 from hpcdl.sites import SiteFile
 

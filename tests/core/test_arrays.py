@@ -102,9 +102,9 @@ def test_one_event() -> None:
     entry = Entry(replace(SPEC, command=("train", "{index}")), Array(((1, 50, 1),), (), 2))
     (ids,) = cluster.send(cmd.Submit((Entry(SPEC), entry, Entry(SPEC, after=(1,))), "r"))
     assert ids == tuple(range(1, 53))
-    told = [record for record in cluster.journal.records if isinstance(record.event, ev.ArraySubmitted)]
-    assert [record.event.job for record in told] == [2]
-    assert decode("ArraySubmitted", encode(told[0].event)) == told[0].event
+    told = [each.event for each in cluster.journal.records if isinstance(each.event, ev.ArraySubmitted)]
+    assert [event.job for event in told] == [2]
+    assert decode("ArraySubmitted", encode(told[0])) == told[0]
     world = cluster.world
     assert world.request_ids == {"r": ids}
     assert list(world.active) == list(ids)
