@@ -261,7 +261,11 @@ def _splits(case: Case, free: list[int], first: int) -> Iterator[tuple[Running, 
 
 
 def _choice(case: Case, best: Trial | None) -> Choice:
-    given = {} if best is None else {job: case.original(job, each) for job, each in best.given.items()}
+    # One that is only starting is foreseen to grow as soon as it can: it is asked about again then.
+    stays = case.kept.keys() - case.movable
+    given = (
+        {} if best is None else {job: case.original(job, each) for job, each in best.given.items() if job not in stays}
+    )
     options: dict[int, Option | None] = dict(case.kept)
     why: dict[int, str] = {}
     makespan_s = math.nan if best is None else best.forecast.makespan_s
