@@ -164,12 +164,7 @@ def _verdict(conduct: _Conduct, row: Row, grace_s: float | None) -> dict[str, An
 
     rounds = conduct.done
     kills = [each for each in rounds if each.what != parts.SUSPEND]
-    known = conduct.every or parts.interval(conduct.story.events)
-    for each in kills if conduct.every is None else ():
-        # A save of its own that was cut short was an interval, too.
-        if each.what == parts.SAVE and each.torn and each.asked is None and each.durable is not None:
-            gap = each.reached - each.durable
-            known = max(known, gap) if known is not None and gap <= parts.UNEVEN * known else known or gap
+    known = conduct.every or parts.allowed_loss(conduct.story.events, kills)
     rows = [each.row for each in rounds]
     lost = parts.largest((each.row for each in kills), "lost_steps")
     detail = next((each.problem for each in rounds if each.problem), "")

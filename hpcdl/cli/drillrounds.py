@@ -180,24 +180,47 @@ def only_in_memory(events: Sequence[Row]) -> bool:
 
 def interval(events: Sequence[Row]) -> int | None:
     """The largest number of steps between two checkpoints that were made without being asked for; None: none seen."""
+    whole, parts = _intervals(events)
+    return max(whole or parts, default=None)
+
+
+def allowed_loss(events: Sequence[Row], rounds: Iterable[Round]) -> int | None:
+    """The steps that a kill may cost: an interval, one whose save a kill cut short included; None: none was seen.
+
+    Where a whole interval was seen, what was cut short may not be much longer: it would be two.
+    """
+    whole, parts = _intervals(events)
+    cut = [
+        each.reached - each.durable
+        for each in rounds
+        if each.what == SAVE and each.torn and each.asked is None
+        if each.reached is not None and each.durable is not None
+    ]
+    return max([*whole, *parts, *(gap for gap in cut if not whole or gap <= UNEVEN * max(whole))], default=None)
+
+
+def _intervals(events: Sequence[Row]) -> tuple[list[int], list[int]]:
+    """Steps between checkpoints of its own: whole intervals, and parts of some, after one that was asked for."""
     ready: dict[int, int] = {}
-    saves: dict[int, list[int]] = {}
-    asked: dict[int, int] = {}
+    saves: dict[int, set[int]] = {}
+    asked: set[int] = set()
     for event in events:
         kind, body = event["kind"], event["body"]
         number = int(body.get("incarnation") or 0)
         if kind in ("TrainerReady", "Reformed"):
             ready.setdefault(number, int(body["step"]))
+        elif kind == "Saved" and body.get("final"):
+            asked.add(int(body["step"]))
         elif kind == "Saved":
-            saves.setdefault(number, []).append(int(body["step"]))
-            if body.get("final"):
-                asked[number] = int(body["step"])
-    gaps = []
+            saves.setdefault(number, set()).add(int(body["step"]))
+    whole: list[int] = []
+    parts: list[int] = []
     for number, steps in saves.items():
-        own = sorted({step for step in steps if step != asked.get(number)})
-        before = [ready.get(number, 0), *own]
-        gaps += [step - last for last, step in zip(before, own, strict=False) if step > last]
-    return max(gaps, default=None)
+        own = sorted(steps - asked)
+        for last, step in zip([ready.get(number, 0), *own], own, strict=False):
+            if step > last:
+                (parts if last in asked else whole).append(step - last)
+    return whole, parts
 
 
 def step_s(events: Iterable[Row]) -> float:

@@ -151,6 +151,23 @@ def test_intervals_are_those_of_saves_that_nobody_asked_for() -> None:
     assert drillrounds.interval(events) == 20
 
 
+def test_from_a_save_that_was_asked_for_to_the_next_is_a_part_of_an_interval() -> None:
+    events = [
+        event(1.0, "TrainerReady", step=0),
+        event(2.0, "Saved", step=67, final=True),
+        event(3.0, "TrainerReady", 2, step=67),
+        event(4.0, "Saved", 2, step=200, final=False),
+    ]
+    assert drillrounds.interval(events) == 133
+    cut = Round(SAVE, 2, 3, 200, reached=400, resumed=200, killed=True)
+    assert drillrounds.allowed_loss(events, [cut]) == 200
+    events += [event(5.0, "TrainerReady", 3, step=200), event(6.0, "Saved", 3, step=400, final=False)]
+    assert drillrounds.interval(events) == 200
+    twice = Round(SAVE, 3, 4, 400, reached=800, resumed=400, killed=True)
+    assert drillrounds.allowed_loss(events, [cut, twice]) == 200  # a save at 600 was missing
+    assert drillrounds.allowed_loss(events[:2], []) is None
+
+
 def test_a_step_takes_what_the_slowest_stretch_says() -> None:
     events = [*again(0.0, 1, 0), event(3.05, "Progressed", step=5), event(4.05, "Progressed", step=15)]
     assert drillrounds.step_s(events) == pytest.approx(0.5)
