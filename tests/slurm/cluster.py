@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -271,11 +271,22 @@ class SlurmCluster:
         self.wait_for(lambda: not self.node_states()[node].startswith(("down", "unk")), what=f"{node} to answer")
 
     def kill_node(self, node: str) -> None:
-        """All processes of the node at once, as when its power fails: its slurmd, its steps, what they started."""
+        """All processes of the node at once, as when its power fails: its slurmd, its steps, what they started.
+
+        They are stopped first, so that none of them can do anything about the end of another.
+        """
+        stopped: set[int] = set()
+        while new := set(self.processes(node)) - stopped:
+            self._signal(new, signal.SIGSTOP)
+            stopped |= new
         self.kill_slurmd(node)
-        for pid in self.processes(node):
+        self._signal(stopped, signal.SIGKILL)
+
+    @staticmethod
+    def _signal(pids: Iterable[int], number: int) -> None:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
 
     def stop_slurmctld(self, *, kill: bool = False) -> None:
         """SIGTERM, upon which it saves its state, or SIGKILL; returns when it is gone."""
