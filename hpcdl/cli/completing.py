@@ -4,6 +4,7 @@ Imported by every command, so it imports nothing heavy. Without a daemon, or one
 shell that waits, or an error in the middle of a line, would be worse.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import click
 from hpcdl.cli.output import escape
 from hpcdl.client import Client, ClientError, path_with
 
+PATIENCE = "HPCDL_COMPLETION_S"
+"""The variable with the seconds in which the daemon has to answer."""
 ANSWER_S = 0.5
 MOST = 500
 """Jobs that are offered, the newest of them."""
@@ -100,12 +103,13 @@ def _items(offers: Sequence[Offer], incomplete: str) -> list[Any]:
 
 
 def _asked(ctx: click.Context, path: str, key: str) -> list[Any]:
-    """What the daemon answers within half a second; nothing else in any case."""
+    """What the daemon answers in time; nothing else in any case."""
     home = ctx.find_root().params.get("home")
     if not isinstance(home, Path):
         return []
     try:
-        with Client(home, patience_s=0.0, answer_s=ANSWER_S) as client:
+        within_s = float(os.environ.get(PATIENCE) or ANSWER_S)
+        with Client(home, patience_s=0.0, answer_s=within_s) as client:
             found = client.get(path).get(key)
     except (ClientError, OSError, ValueError):
         return []

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.cli.completing import PATIENCE
 from hpcdl.cli.completion import SHELLS, script
 from hpcdl.cli.root import COMMANDS, COMPLETE, cli
 from hpcdl.wire.access import AccessFile, write_access
@@ -28,6 +29,7 @@ def offered(request: pytest.FixtureRequest, home: Path, monkeypatch: pytest.Monk
     from click.shell_completion import get_completion_class
 
     monkeypatch.setenv("HPCDL_HOME", str(home))
+    monkeypatch.setenv(PATIENCE, str(SOON_S))
 
     def complete(line: str) -> list[str]:
         words = line.split(" ")
@@ -152,7 +154,7 @@ def shell(home: Path, folder: Path, *argv: str) -> list[str]:
     command = folder / "hpcdl"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m hpcdl "$@"\n')
     command.chmod(0o755)
-    env = environment(home, PATH=f"{folder}:{os.environ['PATH']}", TERM="dumb")
+    env = environment(home, PATH=f"{folder}:{os.environ['PATH']}", TERM="dumb", **{PATIENCE: str(SOON_S)})
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=2 * SOON_S, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
