@@ -9,6 +9,9 @@ from _pytest.terminal import TerminalReporter
 
 from tests.slurm.cluster import missing, version
 
+REAL = frozenset({"agent", "allocation", "demo", "elastic", "guides", "lsf", "security", "slurm", "system", "trainer"})
+"""Folders of tests with real processes on the machine's own clock: one that fails is run once more, and the summary
+names it (RERUN): a bug to be found, but not one of whatever is being changed."""
 LONG = ("slurm", "system", "demo", "trainer", "agent", "allocation", "lsf", "daemon", "ledger", "milp", "sim")
 
 # A CI that starts us in the background has these ignored, and every process that a test starts would inherit it.
@@ -27,14 +30,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("real_slurm")  # the folder is a keyword of its own
             if said and os.environ.get("HPCDL_REQUIRE_SLURM") != "1":
                 item.add_marker(pytest.mark.skip(reason="no real Slurm here: see the end"))
+        if _folder(item) in REAL:
+            item.add_marker(pytest.mark.flaky(reruns=1))
     items.sort(key=_turn)
 
 
 def _turn(item: pytest.Item) -> int:
     """Files that wait for processes come first: a file is not shared out, so a long one that began last would end
     long after all others."""
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    return LONG.index(folder) if folder in LONG else len(LONG)
+    return LONG.index(_folder(item)) if _folder(item) in LONG else len(LONG)
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:

@@ -188,7 +188,7 @@ class SlurmCluster:
             self._ports.release()
         assert not left, f"processes were left: {left}"
 
-    def reset(self, moment_s: float = 5.0) -> None:
+    def reset(self, moment_s: float = 60.0) -> None:
         """As after `start`: no jobs, all daemons up, all nodes idle. Fails, after killing it, if anything ran on."""
         self.start_missing()
         self.end_jobs()
@@ -228,7 +228,7 @@ class SlurmCluster:
 
         self.wait_for(none_left, 20, what="an empty queue", every_s=0.1)
 
-    def _without_daemons(self, moment_s: float = 5.0) -> dict[int, str]:
+    def _without_daemons(self, moment_s: float = 60.0) -> dict[int, str]:
         """What runs on with our SLURM_CONF beside the daemons, though it had a moment to end; pid to command line."""
         found: dict[int, str] = {}
 

@@ -148,14 +148,17 @@ def test_stop_now_leaves_the_last_checkpoints(cluster: Cluster) -> None:
 def test_marble_promotes_a_secondary_job(make_cluster: MakeCluster) -> None:
     """Figure 5 with the test trainer: two jobs that would take 3 of 4 GPUs; the second starts on one."""
     cluster = make_cluster(gpus=4).start()
+    cluster.hold()
     first = cluster.submit("--step-s", 0.02, steps=60, gpus="1:3")
     second = cluster.submit("--step-s", 0.02, steps=200, gpus="1:3")
     cluster.until_state(second, "RUNNING")
     row = cluster.job(second)
     assert (row["role"], row["gpus"]) == ("secondary", 1)
+    cluster.release()
     cluster.until_done(first)
-    cluster.until(lambda: cluster.job(second)["role"] == "primary" and cluster.job(second)["gpus"] == 3)
     cluster.until_done(second)
+    granted = [e["body"]["placement"] for e in cluster.events(second) if e["kind"] == "StartRequested"]
+    assert [(each["role"], len(each["shares"][0]["gpus"])) for each in granted] == [("secondary", 1), ("primary", 3)]
     cluster.check_weights(second, 200)
     assert cluster.job(second)["suspends"] == 1
 
