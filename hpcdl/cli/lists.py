@@ -1,5 +1,6 @@
 """What `hpcdl ls` lists, from the options to the lines: the jobs, and what all lists have alike."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ def formats_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
     return completing.words(_kind_of(ctx).formats)(ctx, param, incomplete)
 
 
-class List:
+class List(ABC):
     """Something to list: asked of the daemon, and put into lines."""
 
     def __init__(self, ctx: click.Context, kind: Kind, columns: str | None, form: str, sort: str | None) -> None:
@@ -47,21 +48,21 @@ class List:
         kind.sort((), sort)
         self.own = columns is not None or form != "default"
 
+    @abstractmethod
     def ask(self, client: Client, output: Output) -> Answer:
         """The daemon's answer, its rows sorted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ids(self, value: Answer) -> list[object]:
         """What `--quiet` prints."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows(self, value: Answer) -> Sequence[Row]:
         """The rows of the table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def nothing(self) -> str:
         """What is said where there are no rows."""
-        raise NotImplementedError
 
     def note(self, value: Answer) -> str:
         """What is said below the table."""

@@ -34,7 +34,8 @@ from hpcdl.wire.tls import client_context
 STDIN, STDOUT, STDERR = 0, 1, 2
 OPEN_S = 15.0
 PING_S = 10.0
-INTERRUPTED = 130
+WAKE_S = 0.25
+"""Signals are handled when this thread runs; one that the kernel gave to another thread does not wake it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,10 @@ def run(home: Path, job: int, argv: tuple[str, ...], node: str, terminal: bool) 
         with _raw() if terminal else contextlib.nullcontext(), streams.signals():
             threading.Thread(target=streams.read_input, daemon=True).start()
             while True:
-                message = decode_message(socket.recv())
+                try:
+                    message = decode_message(socket.recv(WAKE_S))
+                except TimeoutError:
+                    continue
                 if isinstance(message, ShellEndMessage):
                     return Ended(message.code, message.why)
                 streams.take(message)  # type: ignore[arg-type]

@@ -71,11 +71,11 @@ class Views:
             self._learnt_of.clear()
         if changed is None:
             changed = {*self._sorted.jobs, *world.active}
-        todo = self._restless.union(changed, self._learnt_anew(world, profiles))
-        for number in todo:
+        looked_at = self._restless.union(changed, self._learnt_anew(world, profiles))
+        for number in looked_at:
             job = world.jobs[number] if number in world.active else None
             self._turns.note(world, job, number, "" if job is None else blocked_why(world, job, now))
-        for number in sorted(todo | self._turns.settle()):
+        for number in sorted(looked_at | self._turns.settle()):
             self._update(world, number, profiles, now, largest)
         view = View(now, there.nodes, self._sorted.all(), world.objective, there.bare, world.gaps)
         view.memo.update(self._sorted.memo())
