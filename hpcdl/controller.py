@@ -11,6 +11,7 @@ from hpcdl.core import events as ev
 from hpcdl.core import pilotevents as pe
 from hpcdl.core.careevents import GpuFaulted, StallOver
 from hpcdl.core.commands import BatchSeen, Command, Refused, Tick
+from hpcdl.core.deadlineevents import DEADLINE_EVENTS
 from hpcdl.core.intake import Intake, Settings
 from hpcdl.core.journal import Journal, JournalError, Request
 from hpcdl.core.leaving import due
@@ -25,7 +26,7 @@ from hpcdl.core.views import Views
 
 _DECIDES_NOTHING = (
     ev.Progressed, ev.ReportsSeen, ev.Noted, ev.TroubleSeen, ev.TrainerReady, ev.Started, ev.Saved,
-    GpuFaulted, StallOver, *NOTICE_EVENTS,
+    GpuFaulted, StallOver, *DEADLINE_EVENTS, *NOTICE_EVENTS,
 )  # fmt: skip
 _PLANNED = (ev.Reformed, ev.GpusFreed)
 """What the last plan was waiting for: it only has to be carried on. An incarnation that ends is another event."""

@@ -9,6 +9,7 @@ from hpcdl.core.events import Event
 from hpcdl.core.journal import Request
 from hpcdl.core.model import GpuInfo, JobSpec
 from hpcdl.core.pilot import BatchJob, Hole
+from hpcdl.core.slipping import Outlook
 from hpcdl.core.stalls import Still
 
 
@@ -291,10 +292,18 @@ class Tick:
     still: tuple[Still, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Outlooks:
+    """What forecasts say of deadlines."""
+
+    outlooks: tuple[Outlook, ...]
+
+
 Command = (
     Submit | Retry | Hold | Release | Cancel | ChoosePolicy | ChooseObjective | Stop | Hello | Inventory | AgentReport
     | Taken | AgentGone | NodeGone | Drain | BatchSeen | PilotTaken | PilotNotTaken | CancelPilot | Trouble | Tick
     | Preempt | Drilled | Avoid | Lift | NoticesTaken | NoticesNotTaken | RetryNotices | DropNotice
+    | Outlooks
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcdl.core import careeffects as care
 from hpcdl.core import careevents as ce
+from hpcdl.core import deadlineevents as de
 from hpcdl.core import events as ev
 from hpcdl.core import membership as ms
 from hpcdl.core import nodeeffects as nd
@@ -17,6 +18,7 @@ from hpcdl.core import noticeeffects as no
 from hpcdl.core import noticeevents as ne
 from hpcdl.core import piloteffects as pl
 from hpcdl.core import pilotevents as pe
+from hpcdl.core import slipping as sl
 from hpcdl.core import submiteffects as sb
 from hpcdl.core.changed import changed
 from hpcdl.core.changing import gpu_s, hold, part_of, put, put_part, put_settled, release, step_of, story
@@ -344,6 +346,8 @@ EFFECTS: dict[type[ev.Event], Callable[[World, Any, float], None]] = {
     ce.GpuFaulted: care.gpu_faulted,
     ce.GpuAvoided: care.gpu_avoided,
     ce.AvoidLifted: care.avoid_lifted,
+    de.DeadlineForeseen: sl.deadline_foreseen,
+    de.DeadlineSlipped: sl.deadline_slipped,
     ne.NoticeDue: no.notice_due,
     ne.NoticesSent: no.notices_sent,
     ne.NoticesFailed: no.notices_failed,
@@ -385,6 +389,7 @@ WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, _OF_JOBS)
     ce.GpuFaulted: (),
     ce.GpuAvoided: ("nodes",),
     ce.AvoidLifted: ("nodes",),
+    **dict.fromkeys(de.DEADLINE_EVENTS, ("jobs",)),
     **dict.fromkeys(pe.PILOT_EVENTS, ("pilots",)),
     **dict.fromkeys(ne.NOTICE_EVENTS, ("notices", "routes")),
 }

@@ -6,7 +6,7 @@ from functools import singledispatchmethod
 from typing import Any
 
 from hpcdl.core import careevents as ce
-from hpcdl.core import caring, noticing
+from hpcdl.core import caring, noticing, slipping
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
 from hpcdl.core import pilotevents as pe
@@ -332,6 +332,11 @@ class Intake:
     @_take.register
     def _(self, command: cmd.NoticesTaken | cmd.NoticesNotTaken | cmd.RetryNotices | cmd.DropNotice) -> None:
         for event in noticing.answered(self.draft.world, command, self.now):
+            self._add(event)
+
+    @_take.register
+    def _(self, command: cmd.Outlooks) -> None:
+        for event in slipping.judged(self.draft.world, command.outlooks, self.now):
             self._add(event)
 
     # --- ourselves -------------------------------------------------------------------------------------------------

@@ -42,6 +42,20 @@ class JobState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Expectation:
+    """Whether a job is expected to meet its deadline, since when, and by which forecast (`slipping`).
+
+    `probability`, `ends_at`: as they were then. `slipped`: before that it was expected to meet it.
+    """
+
+    meets: bool
+    since: float
+    probability: float
+    ends_at: float | None = None
+    slipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job and where it stands. Times are the daemon's, in seconds since the epoch.
 
@@ -52,7 +66,8 @@ class Job:
     `last_save_s`: seconds that its last checkpoint took. `warm_failed`: it is not started ahead again. `final`: what it
     becomes as soon as none of its incarnations lives. `held_gpu_s`: GPU seconds of the incarnations that have ended.
     `last`: what the last of them held. `drill`: what `hpcdl drill` found last, at `drilled_at`.
-    `accuracy`: (step, metric) as its trainers reported them, thinned out.
+    `accuracy`: (step, metric) as its trainers reported them, thinned out. `expectation`: of its deadline, None where
+    nothing was foreseen.
     """
 
     id: int
@@ -88,6 +103,7 @@ class Job:
     last: Placement | None = None
     drill: Drill | None = None
     drilled_at: float | None = None
+    expectation: Expectation | None = None
 
     @property
     def finished(self) -> bool:

@@ -15,6 +15,10 @@ POISON = "poison guard"
 """How the detail of a job begins that failed in the same way too often."""
 
 
+PASSED = "passed"
+"""The cause of a notice about a deadline that is over."""
+
+
 class NoticeKind(StrEnum):
     """What a notice is about."""
 
@@ -24,6 +28,7 @@ class NoticeKind(StrEnum):
     PREEMPTION = "preemption"
     STALL = "stall"
     GPU = "gpu"
+    DEADLINE = "deadline"
 
 
 _ADDRESS = re.compile(
@@ -140,7 +145,11 @@ class Notice:
     def text(self) -> str:
         """One line for people."""
         about = f"job {self.job} ({self.name})" if self.job else self.name
-        state = {NoticeKind.STALL: "makes no progress", NoticeKind.PREEMPTION: f"was interrupted ({self.cause})"}
+        state = {
+            NoticeKind.STALL: "makes no progress",
+            NoticeKind.PREEMPTION: f"was interrupted ({self.cause})",
+            NoticeKind.DEADLINE: f"{'has missed' if self.cause == PASSED else 'is likely to miss'} its deadline",
+        }
         said = f"{about} {state.get(self.what, f'is {self.state}')}"
         return f"{said}: {self.detail}" if self.detail else said
 

@@ -3,18 +3,20 @@
 from collections.abc import Iterator
 
 from hpcdl.core import careevents as ce
+from hpcdl.core import deadlineevents as de
 from hpcdl.core import events as ev
 from hpcdl.core import noticeevents as ne
 from hpcdl.core.commands import DropNotice, NoticesNotTaken, NoticesTaken, Refused, RetryNotices
 from hpcdl.core.model import Cause, Job, JobState, World
-from hpcdl.core.notice import POISON, NoticeKind, NoticeRules
+from hpcdl.core.notice import PASSED, POISON, NoticeKind, NoticeRules
+from hpcdl.core.slipping import slipped
 from hpcdl.core.stalls import stalled
 from hpcdl.core.transitions import state_of
 
 INTERRUPTED = frozenset({Cause.PREEMPTED, Cause.WALLTIME, Cause.NODE_LOST, Cause.INFRASTRUCTURE, Cause.STALLED})
 """Causes of ends that a job survives, and that nobody wanted."""
 
-NOTICED = (ev.JobEnded, ev.IncarnationEnded, ce.JobStalled, ce.GpuAvoided)
+NOTICED = (ev.JobEnded, ev.IncarnationEnded, ce.JobStalled, ce.GpuAvoided, de.DeadlineSlipped)
 """Events that anybody may want to know of."""
 
 
@@ -48,6 +50,8 @@ def _kind(event: ev.Event) -> NoticeKind | None:
         return NoticeKind.PREEMPTION if event.cause in INTERRUPTED and event.final is None else None
     if isinstance(event, ce.JobStalled):
         return NoticeKind.STALL
+    if isinstance(event, de.DeadlineSlipped):
+        return NoticeKind.DEADLINE
     # A user who avoids a GPU need not be told of it.
     return NoticeKind.GPU if isinstance(event, ce.GpuAvoided) and not event.by_user else None
 
@@ -60,6 +64,8 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
     if isinstance(event, ev.IncarnationEnded):
         resumes = "it starts over" if event.step is None else f"it resumes from step {event.step}"
         return str(event.cause), f"{event.detail}; {resumes}" if event.detail else resumes
+    if isinstance(event, de.DeadlineSlipped):
+        return PASSED if event.passed else "forecast", slipped(job, event)
     running = job.running
     return "stalled", "" if running is None else stalled(job, running, now)
 

@@ -74,6 +74,7 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
         final=None,
         final_detail="",
         exit_code=None,
+        expectation=None,
     )
     later = bool(world.active) and job.id < next(reversed(world.active))
     world.active[job.id] = None

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hpcdl.core import careevents as ce
+from hpcdl.core import deadlineevents as de
 from hpcdl.core import events as ev
 from hpcdl.core import noticeevents as ne
 from hpcdl.core import pilotevents as pe
@@ -73,6 +74,8 @@ def candidates(world: World) -> Iterator[ev.Event]:
         yield ev.JobHeld(job)
         yield ev.JobReleased(job)
         yield ev.JobDrilled(job, Drill(False, 2.5, 0.2, 0.1, 0.05, 1.5, 1.6, 12, 10, "12 steps were lost"))
+        yield de.DeadlineForeseen(job, True, 0.97, NOW + 600.0)
+        yield de.DeadlineSlipped(job, 0.25, None, True)
         yield ev.CancelRequested(job)
         yield ev.JobEnded(job, JobState.FAILED, "exit code 1")
         last = world.jobs[job].last_incarnation

@@ -1,0 +1,77 @@
+"""When a job with a deadline is expected to miss it, having been expected to meet it: a pure decision from forecasts.
+
+It is told once: not again until the forecasts had it well on time in between.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hpcdl.core.changed import changed
+from hpcdl.core.deadlineevents import DeadlineForeseen, DeadlineSlipped
+from hpcdl.core.model import RESTARTED, Expectation, Job, World
+from hpcdl.core.submiteffects import unfinished
+from hpcdl.core.units import seconds_text
+
+MISSES = 0.5
+"""A job whose deadline is met with a smaller probability is expected to miss it, ..."""
+
+MEETS = 0.75
+"""... and once it is, to meet it again only from this one on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a forecast says of a job's deadline: see `DeadlineForeseen`."""
+
+    job: int
+    probability: float
+    ends_at: float | None = None
+
+
+def judged(world: World, outlooks: Iterable[Outlook], now: float) -> list[DeadlineForeseen | DeadlineSlipped]:
+    """What is news of these. A deadline that is over is missed, whatever was foreseen."""
+    found: list[DeadlineForeseen | DeadlineSlipped] = []
+    # Agents that have not called since the daemon's start may be about to: what they have is missing in the forecast.
+    blind = any(node.reason == RESTARTED and not (node.connected or node.lost) for node in world.nodes.values())
+    for outlook in outlooks:
+        job = world.jobs.get(outlook.job)
+        if job is None or job.finished or job.cancelling or job.spec.deadline is None:
+            continue
+        passed = now > job.spec.deadline
+        if blind and not passed:
+            continue
+        chance, ends_at, known = 0.0 if passed else outlook.probability, outlook.ends_at, job.expectation
+        if known is None:
+            found.append(DeadlineForeseen(job.id, chance >= MISSES, chance, ends_at))
+        elif known.meets and chance < MISSES:
+            found.append(DeadlineSlipped(job.id, chance, ends_at, passed))
+        elif not known.meets and chance >= MEETS:
+            found.append(DeadlineForeseen(job.id, True, chance, ends_at))
+    return found
+
+
+def slipped(job: Job, event: DeadlineSlipped) -> str:
+    """In words: `it is met with a probability of 12 %; if nothing else comes, the job is done 40 min 10 s after it`."""
+    late = ""
+    if event.ends_at is not None and job.spec.deadline is not None:
+        after_s = event.ends_at - job.spec.deadline
+        when = f"{seconds_text(abs(after_s))} {'after' if after_s >= 0 else 'before'} it"
+        late = f"if nothing else comes, the job is done {when}"
+    if event.passed:
+        return late
+    chance = f"it is met with a probability of {min(99, round(100 * event.probability))} %"
+    return f"{chance}; {late}" if late else chance
+
+
+def deadline_foreseen(world: World, event: DeadlineForeseen, at: float) -> None:
+    """The effect."""
+    world.jobs[event.job] = changed(
+        unfinished(world, event), expectation=Expectation(event.meets, at, event.probability, event.ends_at)
+    )
+
+
+def deadline_slipped(world: World, event: DeadlineSlipped, at: float) -> None:
+    """The effect."""
+    world.jobs[event.job] = changed(
+        unfinished(world, event), expectation=Expectation(False, at, event.probability, event.ends_at, slipped=True)
+    )
