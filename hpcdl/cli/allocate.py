@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from hpcdl.cli.files import InputFile
 from hpcdl.cli.numbers import Finite
 from hpcdl.cli.output import Column, Output, escape, outputs, print_fields, print_ids, print_json, print_table, say
 
@@ -14,7 +15,7 @@ SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")  # as hpcdl.
 
 
 @click.command()
-@click.argument("problem", type=click.Path(allow_dash=True, path_type=str))
+@click.argument("problem", type=InputFile(allow_dash=True, path_type=str))
 @click.option(
     "--solver", type=click.Choice(SOLVERS), default="exact", show_default=True, help="Over counts, or over nodes."
 )

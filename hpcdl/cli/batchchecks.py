@@ -2,8 +2,11 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import click
 
 from hpcdl.allocation.detect import COMMANDS, INSIDE, detect, kind_of
 from hpcdl.batch import Allocation, BatchError, BatchSystem, Capabilities, HalfAnAllocation
@@ -15,6 +18,17 @@ from hpcdl.daemon.clock import Clock
 from hpcdl.sites import SiteError, SiteFile, load_site
 
 SITE = "hpcdl doctor --site writes a file with this site's limits for pilots"
+_WHERE = "on a node of the cluster, where its commands work; or set batch: none"
+
+
+@contextmanager
+def asked_from_here(kind: str) -> Iterator[None]:
+    """What the batch system does not answer in here, is told in one line with the next step. ClickException."""
+    try:
+        yield
+    except BatchError as error:
+        step = f": run this {_WHERE}" if error.away else ": hpcdl doctor says what it can do here"
+        raise click.ClickException(f"{kind} does not answer ({error}){step}") from None
 
 
 def read_settings(home: Path) -> tuple[Config, SiteFile, list[Check]]:
@@ -75,7 +89,7 @@ def _capabilities(system: BatchSystem, *, needed: bool) -> tuple[list[Check], di
         found = Capabilities(system.kind, "", False)
         about |= {"answers": False, **_row(found)}
         state = State.FAIL if needed else State.WARN
-        step = "is this a node of the cluster? its commands must work here; or set batch: none"
+        step = f"run hpcdl {_WHERE}"
         return [Check("batch system", state, f"{system.kind}: {error}", step)], about
     return list(_told(found)), about | _row(found)
 

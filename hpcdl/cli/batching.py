@@ -41,8 +41,9 @@ def holes(ctx: click.Context, output: Output) -> None:
 
 
 def _looked_at(home: Path) -> dict[str, Any]:
-    """As the API answers, by a look from here. Raises BatchError."""
+    """As the API answers, by a look from here. Raises ClickException."""
     from hpcdl.allocation.detect import detect
+    from hpcdl.cli.batchchecks import asked_from_here
     from hpcdl.config import load_config
     from hpcdl.daemon.batchrows import hole_row
     from hpcdl.daemon.clock import Clock
@@ -55,7 +56,8 @@ def _looked_at(home: Path) -> dict[str, Any]:
     if system is None:
         note = "no batch system was found here: hpcdl doctor says what it looked for"
         return {"holes": [], "at": None, "notes": [note], "batch": None}
-    found = system.holes(clock.now(), ())
+    with asked_from_here(system.kind):
+        found = system.holes(clock.now(), ())
     return {
         "holes": [hole_row(hole) for hole in found],
         "at": clock.now(),

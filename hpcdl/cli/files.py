@@ -1,9 +1,39 @@
-"""Files that commands write for their user."""
+"""Files that commands read and write for their user."""
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
+
+
+class InputFile(click.Path):
+    """A file that is there: else a line that says what is, and exit 1. `allow_dash`: `-`, for stdin, too."""
+
+    def __init__(self, *, allow_dash: bool = False, path_type: type = Path) -> None:
+        super().__init__(dir_okay=False, allow_dash=allow_dash, path_type=path_type)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path. Raises ClickException."""
+        if not (self.allow_dash and value == "-") and (ctx is None or not ctx.resilient_parsing):
+            check_input(Path(value))
+        return super().convert(value, param, ctx)
+
+
+def check_input(path: Path) -> None:
+    """ClickException where there is no such file to read."""
+    if path.is_dir():
+        raise click.ClickException(f"{path} is a folder: name a file")
+    if os.path.exists(path):
+        return
+    folder = path.parent
+    if not folder.is_dir():
+        raise click.ClickException(f"there is no file {path}, nor a folder {folder}: correct the path")
+    from difflib import get_close_matches
+
+    near = get_close_matches(path.name, os.listdir(folder) if os.access(folder, os.R_OK) else [], 1, 0.75)
+    step = f"did you mean {folder / near[0]}?" if near else "correct its name, or the folder that you are in"
+    raise click.ClickException(f"there is no file {path}: {step}")
 
 
 def check_folder(target: Path) -> None:

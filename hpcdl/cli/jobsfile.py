@@ -18,11 +18,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from hpcdl.cli.entries import Wanted, here, wanted
+from hpcdl.cli.files import check_input
 
 MAX_BYTES = 8 << 20
 MAX_VALUES = 200_000
@@ -99,6 +101,7 @@ def _text(place: _Place, file: str) -> str:
         if file == "-":
             content = sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
+            check_input(Path(file))
             with open(file, "rb") as stream:
                 content = stream.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:

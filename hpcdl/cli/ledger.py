@@ -45,6 +45,11 @@ def leased_ledger(home: Path) -> Iterator[Path]:
         try:
             path = stack.enter_context(leased(home, now()))
         except LeaseHeld as error:
+            if error.here:
+                raise click.ClickException(
+                    f"a daemon already runs on {home}, {error.holder}, and this needs the ledger to itself: "
+                    "hpcdl daemon stop saves all jobs and ends it; then run this again"
+                ) from None
             if error.holder is None or error.holder.batch_job is None:
                 raise
             from hpcdl.allocation.here import look_around

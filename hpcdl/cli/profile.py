@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdl.cli.files import InputFile
 from hpcdl.cli.jobparts import default_name, environment, user_name
 from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
 from hpcdl.cli.profileadd import add
@@ -299,7 +300,7 @@ def _row(run: "LightRun") -> dict[str, Any]:
 
 
 @profile.command()
-@click.argument("runs", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("runs", type=InputFile())
 @click.option("-n", "--name", required=True, metavar="NAME", help="What jobs call the profile: submit --profile NAME.")
 @click.option(
     "--batch", type=click.IntRange(min=1), metavar="B", help="Of the jobs.  [default: the largest that was run]"

@@ -1,5 +1,6 @@
 """`hpcdl profile add`: a profile from a file or from rates, where the running daemon takes it in at once."""
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdl.cli.files import InputFile
 from hpcdl.cli.output import Output, escape, outputs, print_ids, print_json, say
 from hpcdl.cli.profiles import yaml_text
 from hpcdl.cli.rows import connect
@@ -21,7 +23,10 @@ _RATE = re.compile(r"(?:(\d{1,6})x)?(\d{1,4})=([0-9.eE+-]{1,30})")
 
 def _rates(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[dict[str, Any]]:
     """`4=30.5` on a node, `2x4=55` on two with 4 GPUs each."""
-    points = []
+    from hpcdl.core.profile import MAX_GPUS, MAX_NODES
+
+    points: list[dict[str, Any]] = []
+    typed: dict[tuple[int, int], str] = {}
     for value in values:
         match = _RATE.fullmatch(value.strip())
         try:
@@ -32,12 +37,23 @@ def _rates(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
             raise click.BadParameter(
                 f"{value!r}: write GPUS=RATE, like 2=18.5, or NODESxGPUS=RATE, like 2x4=55", ctx, param
             )
-        points.append({"nodes": int(match[1] or 1), "gpus": int(match[2]), "rate": rate})
+        nodes, gpus = int(match[1] or 1), int(match[2])
+        wrong = (
+            f"GPUS must be from 1 to {MAX_GPUS}" if not 1 <= gpus <= MAX_GPUS
+            else f"NODES must be from 1 to {MAX_NODES}" if not 1 <= nodes <= MAX_NODES
+            else "RATE must be steps/s, a number above 0" if not 0 < rate < math.inf
+            else f"{typed[nodes, gpus]!r} is of as many GPUs: give one of them" if (nodes, gpus) in typed
+            else ""
+        )  # fmt: skip
+        if wrong:
+            raise click.BadParameter(f"{value!r}: {wrong}", ctx, param)
+        typed[nodes, gpus] = value
+        points.append({"nodes": nodes, "gpus": gpus, "rate": rate})
     return points
 
 
 @click.command()
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=InputFile())
 @click.option("-n", "--name", metavar="NAME", help="What jobs call it: submit --profile NAME.")
 @click.option("--rate", "rates", multiple=True, callback=_rates, metavar="[NODESx]GPUS=RATE",
               help="Steps/s on so many GPUs of a node; once for each number.")  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdl.cli.files import InputFile
 from hpcdl.cli.numbers import Finite
 from hpcdl.cli.output import (
     Column,
@@ -55,13 +56,13 @@ class _Adaptive:
 
 
 @click.command()
-@click.argument("trace", type=click.Path(dir_okay=False, path_type=Path), metavar="TRACE.csv[.gz]")
+@click.argument("trace", type=InputFile(), metavar="TRACE.csv[.gz]")
 @click.option(
     "-p", "--policy", default="bftrainer", show_default=True, metavar="NAME", help="bftrainer, equal-share, .."
 )
 @click.option("-m", "--model", default="ShuffleNet", show_default=True, metavar="NAME",
               help="What the trainers train: a model of the curves, or table2 for all of them in turn.")  # fmt: skip
-@click.option("--curves", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@click.option("--curves", type=InputFile(), metavar="FILE",
               help="Thousand samples/s by nodes, a column for each model.  [default: Table 2]")  # fmt: skip
 @click.option("--parallel", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N",
               help="Trainers that are active at a time.")  # fmt: skip

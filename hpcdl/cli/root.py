@@ -165,6 +165,8 @@ def cli(ctx: click.Context, home: Path) -> None:
     Start with `hpcdl daemon start`, then `hpcdl submit -- COMMAND`.
     """
     ctx.obj = home
+    if ctx.invoked_subcommand != "doctor" and home.exists() and not home.is_dir():
+        raise click.ClickException(f"{home} is not a folder: name the daemon's folder with --home or HPCDL_HOME")
 
 
 def _plain(message: str) -> str:

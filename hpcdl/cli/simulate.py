@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdl.cli.files import InputFile
 from hpcdl.cli.output import Column, Output, outputs, print_ids, print_json, print_table, say
 from hpcdl.cli.output import escape as printable
 from hpcdl.cli.papers import papers
@@ -68,14 +69,14 @@ COLUMNS = (
 
 @click.group(invoke_without_command=True)
 @click.option(
-    "-w", "--workload", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "-w", "--workload", type=InputFile(), metavar="FILE",
     help="YAML, CSV, SWF, or what sacct --parsable2, bhist -l, bacct -l or hpcdl events --json print; plain or .gz.",
 )  # fmt: skip
 @click.option("-N", "--nodes", type=click.IntRange(1, 100_000), metavar="N", help="Nodes.  [default: the workload's]")
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), metavar="G", help="GPUs of each of them.")
 @click.option("--gpu-type", default="", metavar="TYPE", help="Their type, as profiles name it: v100, k80.")
 @click.option(
-    "--idle-trace", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--idle-trace", type=InputFile(), metavar="FILE",
     help="When which node is there: node,idle_from_s,idle_until_s; plain or .gz. In place of --nodes.",
 )  # fmt: skip
 @click.option(
@@ -83,7 +84,7 @@ COLUMNS = (
     help="Policies to compare.  [default: adaptive,marble,fifo]",
 )  # fmt: skip
 @click.option(
-    "--profiles", "profile_files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+    "--profiles", "profile_files", multiple=True, type=InputFile(), metavar="FILE",
     help="Throughputs: CSV of model_and_batch_per_gpu,gpu,gpus,steps_per_s, or profiles as in conf/profiles.",
 )  # fmt: skip
 @click.option("--objective", metavar="NAME", help=f"{OBJECTIVE}.  [default: deadline if jobs have some, else jct]")

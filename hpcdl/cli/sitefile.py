@@ -13,11 +13,12 @@ import click
 
 from hpcdl.allocation.detect import detect
 from hpcdl.batch import BatchError, Completed, run
-from hpcdl.cli.batchchecks import read_settings
+from hpcdl.cli.batchchecks import asked_from_here, read_settings
 from hpcdl.cli.output import Output, escape, print_ids, print_json, say
 from hpcdl.core.units import count, seconds_text
 from hpcdl.daemon.clock import Clock
 from hpcdl.sites import read_site
+from hpcdl.slurm.text import complaint, is_away
 from hpcdl.wire.private import make_private_folder
 
 
@@ -47,14 +48,15 @@ class Told:
 
 
 def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | None, output: Output) -> None:
-    """Asks, writes, and says where. Raises ClickException, BatchError."""
+    """Asks, writes, and says where. Raises ClickException."""
     config, site, checks = read_settings(home)
     if checks[0].state == "FAIL":
         raise click.ClickException(checks[0].detail)
     system = detect(config.batch, os.environ, now=Clock(0.0).now, site=site)
     if system is None:
         raise click.ClickException("no batch system was found here: hpcdl doctor says what it looked for")
-    told = _ask(system.kind)
+    with asked_from_here(system.kind):
+        told = _ask(system.kind)
     name = name or re.sub(r"[^a-z0-9._-]+", "-", told.cluster.lower()).strip("-.") or told.kind
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise click.ClickException(f"{name!r} is no site's name: letters, digits, . _ - only")
@@ -146,7 +148,7 @@ def _ask(kind: str) -> Told:
 def _out(argv: list[str]) -> str:
     done: Completed = run(argv)
     if done.code != 0:
-        raise BatchError(" ".join(done.err.split())[:200] or f"{argv[0]} ended with exit code {done.code}")
+        raise BatchError(f"{argv[0]}: {complaint(done.err, done.out)[:200]}", away=is_away(done.err))
     return done.out
 
 

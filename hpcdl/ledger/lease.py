@@ -48,11 +48,12 @@ class LeaseError(Exception):
 
 
 class LeaseHeld(LeaseError):
-    """Another daemon holds the lease, or may: it cannot be proven gone."""
+    """Another daemon holds the lease, or may: it cannot be proven gone. `here`: it runs on this machine."""
 
-    def __init__(self, message: str, holder: "Holder | None") -> None:
+    def __init__(self, message: str, holder: "Holder | None", *, here: bool = False) -> None:
         super().__init__(message)
         self.holder = holder
+        self.here = here
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,9 @@ class Holder:
     nonce: str
 
     def __str__(self) -> str:
-        when = datetime.fromtimestamp(self.since).astimezone().isoformat(" ", "seconds")
+        when = (
+            f"{datetime.fromtimestamp(self.since).astimezone():%Y-%m-%d %H:%M:%S}"  # local, as all times
+        )
         parts = (self.batch_job or "").split(":")  # kind, id, start, cluster: for people the id
         inside = f" in batch job {parts[1] if len(parts) > 1 else parts[0]}" if self.batch_job else ""
         return f"process {self.pid} on {self.host}{inside} since {when}"
@@ -310,11 +313,12 @@ def _refuse_if_held(path: Path, folder: int, me: Holder, has_ended: Callable[[st
         )
     if _gone(holder, me, has_ended):
         return
-    if (holder.boot, holder.pid_namespace) == (me.boot, me.pid_namespace):
+    here = (holder.boot, holder.pid_namespace) == (me.boot, me.pid_namespace)
+    if here:
         step = "use it, or end it with: hpcdl daemon stop"
     else:
         step = f"stop it there with: hpcdl daemon stop; if you know that it is gone, remove {path}"
-    raise LeaseHeld(f"a daemon already runs on {path.parent}, {holder}: {step}", holder)
+    raise LeaseHeld(f"a daemon already runs on {path.parent}, {holder}: {step}", holder, here=here)
 
 
 def _link(home: Path, folder: int, fence: int, content: bytes) -> bool:

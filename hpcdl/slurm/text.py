@@ -34,7 +34,6 @@ _AWAY = (
     "zero bytes were transmitted",
     "unable to establish control",
     "transport endpoint",
-    "could not establish a configuration source",
     "authentication",
     "munge",
     "insufficient permissions to connect",
@@ -43,6 +42,8 @@ _AWAY = (
     "network is unreachable",
     "no route to host",
 )
+
+_UNCONFIGURED = ("configuration source", "_establish_config_source")
 
 
 def columns(fields: tuple[str, ...]) -> str:
@@ -208,7 +209,12 @@ def _range(text: str) -> list[str]:
 
 
 def complaint(err: str, out: str = "") -> str:
-    """What a command complains about, in its own words and one line: the last error that it prints."""
+    """What a command complains about, in its own words and one line: the last error that it prints.
+
+    Where Slurm is installed and nothing says of which cluster, its words are four lines on DNS; ours are one.
+    """
+    if any(sign in err for sign in _UNCONFIGURED):
+        return "Slurm is installed on this machine, but not configured"
     lines = [line.strip() for line in [*out.splitlines(), *err.splitlines()]]
     lines = [line for line in lines if line and not line.startswith("Try ")]
     errors = [line for line in lines if "error" in line.lower() or "fatal" in line.lower()]
@@ -218,4 +224,4 @@ def complaint(err: str, out: str = "") -> str:
 
 def is_away(err: str) -> bool:
     """Whether a complaint means that Slurm does not answer, so that nothing is known."""
-    return any(sign in err.lower() for sign in _AWAY)
+    return any(sign in err.lower() for sign in (*_AWAY, *_UNCONFIGURED))

@@ -155,8 +155,13 @@ def test_a_problem_that_makes_no_sense(allocate: Run, asked: Any, why: str) -> N
 def test_what_cannot_be_read(hpcdl: Run, tmp_path: Path) -> None:
     done = hpcdl("allocate", tmp_path / "none.json", "--json")
     assert (done.code, done.out) == (1, "")
-    assert done.err.endswith("none.json: No such file or directory\n")
-    assert hpcdl("allocate", tmp_path, "--json").err.endswith("Is a directory\n")
+    assert (
+        done.err
+        == f"hpcdl: there is no file {tmp_path / 'none.json'}: correct its name, or the folder that you are in\n"
+    )
+    assert hpcdl("allocate", tmp_path, "--json").err.endswith("is a folder: name a file\n")
+    lost = hpcdl("allocate", tmp_path / "gone" / "none.json", "--json")
+    assert lost.err.endswith(f"nor a folder {tmp_path / 'gone'}: correct the path\n")
     assert hpcdl("allocate", tmp_path / "x", "--solver", "simplex").code == 2
 
 

@@ -153,3 +153,13 @@ def test_a_home_may_be_a_link(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) -> N
 def test_help_lists_every_command_once() -> None:
     listed = [name for names in SECTIONS.values() for name in names.split()]
     assert sorted(listed) == sorted(COMMANDS)
+
+
+def test_a_home_that_is_a_file_is_told_as_that(hpcdl: Run, tmp_path: Path) -> None:
+    home = tmp_path / "file"
+    home.touch()
+    for argv in (("ls",), ("submit", "--", "true"), ("daemon", "start"), ("ledger", "rebuild"), ("config", "show")):
+        done = hpcdl("--home", home, *argv)
+        assert (done.code, done.out) == (1, "")
+        assert done.err == f"hpcdl: {home} is not a folder: name the daemon's folder with --home or HPCDL_HOME\n"
+    assert f"FAIL  home          {home} is not a folder" in hpcdl("--home", home, "doctor").out

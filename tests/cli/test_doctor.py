@@ -227,6 +227,23 @@ def test_a_batch_system_that_does_not_answer_fails_only_where_it_is_needed(
     assert "Unable to contact slurm controller" in by_name(done.value)["batch system"]["detail"]
 
 
+def test_slurm_that_is_not_configured_is_told_in_a_line(slurm: Path, hpcdl: Run) -> None:
+    words = "fetch_config: DNS SRV lookup failed\\nsinfo: fatal: Could not establish a configuration source"
+    for name in ("sinfo", "scontrol"):
+        (slurm / name).write_text(f"#!/bin/sh\nprintf '{name}: error: {words}\\n' >&2\nexit 1\n")
+    what, step = (
+        "Slurm is installed on this machine, but not configured",
+        "on a node of the cluster, where its commands",
+    )
+    for argv, name in ((("holes",), "sinfo"), (("doctor", "--site"), "scontrol")):
+        done = hpcdl(*argv)
+        assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+        assert f"slurm does not answer ({name}: {what}): run this {step}" in done.err
+    check = by_name(hpcdl("doctor", "--json").value)["batch system"]
+    assert what in check["detail"]
+    assert step in check["next"]
+
+
 def test_half_an_allocation_is_told(slurm: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     done = hpcdl("doctor", "--json")

@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_read(fake: FakeDaemon, hpcdl: Run, here: Path) ->
         f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(['*' + chr(97 + n)] * 10)}]\n" for n in range(8)
     )
     (here / "bomb.yaml").write_text(bomb)
-    for name, why in (("none.yaml", "No such file"), ("big.yaml", "over 8 MiB"), ("bytes.yaml", "not UTF-8"),
+    for name, why in (("none.yaml", "there is no file"), ("big.yaml", "over 8 MiB"), ("bytes.yaml", "not UTF-8"),
                       ("bomb.yaml", "values")):  # fmt: skip
         done = hpcdl("submit", "--file", name)
         assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)

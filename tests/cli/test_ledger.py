@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.cli.rows import moment_text
 from hpcdl.ledger import Lease, SqliteJournal
 from tests.cli.conftest import Run
 from tests.ledger.histories import submissions
@@ -90,7 +91,7 @@ def test_where_a_daemon_runs_or_nothing_is_there(home: Path, hpcdl: Run, command
         lease.release()
     assert (done.code, done.out) == (1, "")
     assert f"a daemon already runs on {home}, process {os.getpid()} on" in done.err
-    assert "hpcdl daemon stop" in done.err
+    assert f" since {moment_text(1.0)}, and this needs the ledger to itself: hpcdl daemon stop saves all" in done.err
     assert done.err.count("\n") == 1
 
 

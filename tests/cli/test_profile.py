@@ -144,7 +144,8 @@ def test_fit_says_which_runs_are_missing(tmp_path: Path, hpcdl: Run) -> None:
     )
     path.write_text(runs_text(RUNS))
     assert hpcdl("profile", "fit", path, "--name", " ").err.startswith("hpcdl: a profile's name must be")
-    assert hpcdl("profile", "fit", tmp_path / "none.csv", "--name", "p").err.endswith("No such file or directory\n")
+    done = hpcdl("profile", "fit", tmp_path / "run.csv", "--name", "p")
+    assert (done.code, done.err) == (1, f"hpcdl: there is no file {tmp_path / 'run.csv'}: did you mean {path}?\n")
 
 
 @pytest.mark.parametrize("value", ["", "16,", "x", "0", "-1", "1.5", "16 32", "99999999999"])

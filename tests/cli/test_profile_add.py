@@ -63,12 +63,10 @@ def test_a_file_of_profiles(hpcdl: Run, home: Path, tmp_path: Path) -> None:
         (["--name", "x"], 2, "give a FILE, or --name and at least one --rate"),
         (["--name", "x", "--rate", "2:3"], 2, "'2:3': write GPUS=RATE, like 2=18.5"),
         (["--name", "x", "--rate", "2=fast"], 2, "'2=fast': write GPUS=RATE"),
-        (["--name", "x", "--rate", "2=-1"], 2, "profile x: points[0]: rate must be positive, got -1"),
-        (["--name", "x", "--rate", "1=1", "--rate", "1=2"], 2, "gpus 1 is already in points[0]"),
+        (["--name", "x", "--rate", "2=-1"], 2, "'2=-1': RATE must be steps/s, a number above 0"),
         (["--name", "x\n", "--rate", "1=1"], 2, "a profile's name must be printable"),
         (["--name", "x", "--rate", "1=nan"], 2, "1=nan"),
-        (["--name", "x", "--rate", "0=1"], 2, "gpus must be from 1 to"),
-        (["nothing.yaml"], 2, "nothing.yaml"),
+        (["nothing.yaml"], 1, "there is no file nothing.yaml"),
     ],
 )
 def test_wrong_input(hpcdl: Run, home: Path, argv: list[str], code: int, told: str) -> None:
@@ -132,3 +130,19 @@ def test_bands_are_of_what_was_not_seen() -> None:
     ]  # fmt: skip
     two = Profile("kinds", ((1, 1, 1.0),), kinds=(("v100", ((1, 1, 2.0),)),))
     assert [each.name for each in scaling_of(two)] == ["kinds", "kinds on v100"]
+
+
+@pytest.mark.parametrize(
+    ("rates", "why"),
+    [
+        (("0=1",), "'0=1': GPUS must be from 1 to 1024"),
+        (("0x2=1",), "'0x2=1': NODES must be from 1 to 100000"),
+        (("2=0",), "'2=0': RATE must be steps/s, a number above 0"),
+        (("2=1e999",), "'2=1e999': RATE must be steps/s, a number above 0"),
+        (("2=5", "1x2=6"), "'1x2=6': '2=5' is of as many GPUs: give one of them"),
+    ],
+)
+def test_a_rate_that_makes_no_sense_is_told_as_it_was_typed(hpcdl: Run, rates: tuple[str, ...], why: str) -> None:
+    done = hpcdl("profile", "add", "-n", "a", *(part for rate in rates for part in ("--rate", rate)))
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"hpcdl: Invalid value for '--rate': {why} (see hpcdl profile add --help)\n"

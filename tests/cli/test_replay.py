@@ -137,7 +137,7 @@ def test_what_the_paper_prints_is_there() -> None:
         (("--study", "costs", "--check"), 2, "--check is of one replay"),
         (("--check", "--objective", "jct"), 1, "the check knows the policies"),
         (("--report", "no/such/folder/out.html"), 1, "there is no folder"),
-        (("--curves", "no.csv"), 1, "No such file"),
+        (("--curves", "no.csv"), 1, "there is no file no.csv: correct its name"),
     ],
 )
 def test_one_line_for_what_makes_no_sense(

@@ -106,7 +106,7 @@ def test_bad_jobs_are_one_line(hpcdl: Run, files: Path, row: str, says: str) -> 
         (("--nodes", 0), "0 is not in the range"),
         (("--gpus-per-node", 0), "0 is not in the range"),
         (("--objective", "luck"), "no objective 'luck'; there are jct"),
-        (("--idle-trace", "x.csv"), "exclude each other"),
+        (("--idle-trace", __file__), "exclude each other"),
     ],
 )
 def test_bad_options(hpcdl: Run, files: Path, more: tuple[object, ...], says: str) -> None:
