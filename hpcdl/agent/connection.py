@@ -48,7 +48,7 @@ OPEN_S = 10.0
 ANSWER_S = 30.0
 BEAT_PAUSE_S = 0.2
 """Seconds between two heartbeats, at least."""
-PING_S, PONG_S = 5.0, 15.0
+PING_S, PONG_S = 10.0, 10.0
 """How often the daemon is asked whether it is there, and how long it has to answer."""
 
 

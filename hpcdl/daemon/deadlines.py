@@ -7,7 +7,7 @@ from hpcdl.core.model import Job, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.units import seconds_text
 from hpcdl.core.views import build_view
-from hpcdl.daemon.explain import eta_s
+from hpcdl.daemon.explain import MEASURED_AFTER_S, eta_s
 
 if TYPE_CHECKING:
     from hpcdl.adaptive.eta import Eta
@@ -18,6 +18,8 @@ Json = dict[str, Any]
 MEANT_FOR = ("deadline", frozenset({"adaptive", "adaptive-fifo"}))
 """The objective and the policies that the forecast is about: any other may take jobs in another order."""
 
+REPORTED_S = 60.0
+"""A step that is not reported within this time is late."""
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -55,7 +57,20 @@ def _foreseen(world: World, job: Job, profiles: Profiles, now: float) -> "Forese
 
     view = build_view(world, profiles, now)
     seen = next(each for each in view.jobs if each.id == job.id)
-    return foresee(view, seen) if seen.profile is not None else None
+    return foresee(view, seen, measured_rate(job, now)) if seen.profile is not None else None
+
+
+def measured_rate(job: Job, now: float) -> float | None:
+    """Steps/s that a running job makes on what it holds, None where that is not known well.
+
+    Of one that changes its nodes in place it is not: its steps were made on several.
+    """
+    running = job.running
+    if running is None or running.ready_at is None or running.progressed_at is None or running.formed:
+        return None
+    trained = running.progressed_step - running.ready_step
+    elapsed = max(running.progressed_at, now - REPORTED_S) - running.ready_at
+    return trained / elapsed if trained > 0 and elapsed >= MEASURED_AFTER_S else None
 
 
 def when(world: World, job: Job, profiles: Profiles, now: float) -> "Eta | None":

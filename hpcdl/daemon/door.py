@@ -8,6 +8,7 @@ after another.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -159,7 +160,9 @@ class Door:
             entry.timer.cancel()
         transport: Any = entry.transport
         if transport is not None:
-            transport.abort()
+            # On a connection that is closed already asyncio's fails (as late as Python 3.11.2, Debian's).
+            with contextlib.suppress(AttributeError):
+                transport.abort()
         elif entry.greeting is not None:
             entry.greeting.cancel()
 

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
@@ -39,6 +40,7 @@ from hpcdl.daemon.ready import Ready
 from hpcdl.daemon.server import make_server
 from hpcdl.daemon.settings import settings_of
 from hpcdl.daemon.spool import SpoolReader
+from hpcdl.daemon.telemetry import Telemetry
 from hpcdl.daemon.ticks import Ticks
 from hpcdl.daemon.viewers import Viewers
 from hpcdl.daemon.watching import measured
@@ -48,7 +50,6 @@ from hpcdl.local.launcher import LocalAgent
 from hpcdl.policies import Reallocation, all_policies
 from hpcdl.sites import load_site
 from hpcdl.wire.access import AccessFile, write_access
-from hpcdl.wire.messages import HeartbeatMessage
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -149,7 +150,7 @@ class Daemon:
         self.hub = Hub(
             self.loop,
             HubSettings(self.identity.instance, self.home, self.config.agent_lease_s, self.config.heartbeat),
-            self._keep_samples,
+            Telemetry(self.clock.now, self._keep_samples).heard,
         )
         self._changes = changes
         self.batching = self._make_batching()
@@ -275,14 +276,7 @@ class Daemon:
             # A commit finds it, and ends us; so there has to be one.
             self.loop.send(cmd.Trouble("lease", "this daemon does not hold it any more"))
 
-    def _keep_samples(self, node: str, heartbeat: HeartbeatMessage) -> None:
-        now = self.clock.now()
-        lines = [line for line in heartbeat.gpus if line.util is not None or line.memory_mib is not None]
-        try:
-            samples = [Sample(now, node, line.index, line.util, line.memory_mib, line.power_w) for line in lines]
-        except ValueError as error:
-            log.warning("samples of %s are dropped: %s", node, error)
-            return
+    def _keep_samples(self, samples: Sequence[Sample]) -> None:
         # In the controller's thread: a commit that waits for the disk must not hold up the API.
         self.loop.call(lambda _: self.journal.add_samples(samples))
 

@@ -16,7 +16,8 @@ from hpcdl.wire.messages import MAX_MESSAGE
 from hpcdl.wire.tls import server_context
 
 PING_S = 10.0
-"""Agents are asked this often whether they are there; one that has not answered for as long is away."""
+"""An agent that has said nothing for so long is asked whether it is there; if it does not answer for as long, it is
+away."""
 
 
 TLS_BUFFER = 8 << 10

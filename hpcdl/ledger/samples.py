@@ -23,10 +23,9 @@ class Sample:
 
     def __post_init__(self) -> None:
         # What the file cannot hold must not stand in the way of the events that it would be written with.
-        for name in ("at", "gpu", "util", "mem", "power"):
-            value = getattr(self, name)
+        for value in (self.at, self.gpu, self.util, self.mem, self.power):
             if value is not None and not -_LARGEST < value < _LARGEST:
-                raise ValueError(f"a sample's {name} must be a number below {_LARGEST:g}, got {value}")
+                raise ValueError(f"the numbers of a sample must be below {_LARGEST:g}, got {value}")
         if not self.node.isprintable():
             raise ValueError(f"a sample's node must be printable, got {self.node!r}")
 

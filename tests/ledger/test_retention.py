@@ -174,7 +174,7 @@ def rows(path: Path, query: str) -> list[tuple]:
 
 @pytest.mark.parametrize("wrong", [{"at": float("nan")}, {"util": 1e300}, {"gpu": 1 << 70}, {"node": "\udcff"}])
 def test_a_sample_that_cannot_be_written_is_refused_at_once(wrong: dict) -> None:
-    with pytest.raises(ValueError, match="a sample's"):
+    with pytest.raises(ValueError, match="sample"):
         Sample(**({"at": NOW, "node": "n1", "gpu": 0} | wrong))
 
 
