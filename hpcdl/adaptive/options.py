@@ -25,6 +25,9 @@ _NONE: frozenset[int] = frozenset()
 FEW_STATES = 20_000
 """Nodes are pools of their own while all combinations of what is used of each are at most so many."""
 
+KEPT = 8
+"""Pools of so many sets of nodes are kept: a thousand nodes that come one by one are a thousand sets of up to 1,000."""
+
 
 @dataclass(frozen=True, slots=True)
 class GpuPool:
@@ -141,7 +144,7 @@ def pools_of(view: View) -> tuple[GpuPool, ...]:
     return _pools(view.nodes, frozenset((name, frozenset(gpus)) for name, gpus in lost.items()), alone, wide)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=KEPT)
 def _pools(
     nodes: tuple[NodeView, ...], lost: frozenset[tuple[str, frozenset[int]]], alone: bool, wide: int
 ) -> tuple[GpuPool, ...]:
@@ -182,7 +185,7 @@ class _Ground:
     usual: Usual | None
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=KEPT)
 def _ground(pools: tuple[GpuPool, ...], nodes: tuple[NodeView, ...], found: Usual | None) -> _Ground:
     where = {name: number for number, pool in enumerate(pools) for name in pool.nodes}
     kinds = tuple(sorted({pool.kind for pool in pools})) or ("",)
