@@ -13,7 +13,7 @@ Nothing is drawn by chance: same view, same answer.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -33,6 +33,9 @@ MOST_STEPS = 400
 """Ends that the model looks ahead."""
 RECENT_S = 4 * 3600.0
 """What was submitted within it is taken to go on coming."""
+SLOWER, SLOWEST = 1.1, 20.0
+"""A job that shows a rate so many times lower than its profile's on what it has is taken to be as slow everywhere; more
+than the latter is not believed."""
 LIKELY = 0.9
 GAIN = 0.05
 """What helps less is not told."""
@@ -69,16 +72,19 @@ class Foreseen:
     text: str
 
 
-def foresee(view: View, job: JobView) -> Foreseen | None:
-    """Whether the job, of the view or new, meets its deadline; None where it has none, or its length is not known."""
+def foresee(view: View, job: JobView, measured: float | None = None) -> Foreseen | None:
+    """Whether the job, of the view or new, meets its deadline; None where it has none, or its length is not known.
+
+    `measured`: see `roll`.
+    """
     if job.deadline is None:
         return None
-    rolled = roll(view, job)
+    rolled = roll(view, job, measured=measured)
     if rolled is None:
         return None
     chance = probability(view, job, rolled)
     clock = Clock(view.now)
-    helps = tuple(_helps(view, job, chance, clock)) if chance < LIKELY else ()
+    helps = tuple(_helps(view, job, chance, clock, measured)) if chance < LIKELY else ()
     ends_at = view.now + rolled.ends_s if math.isfinite(rolled.ends_s) else None
     text = f"meets its deadline at {clock.text(job.deadline)} with a probability of {_percent(chance)}"
     if chance == 0.0:
@@ -111,11 +117,34 @@ def probability(view: View, job: JobView, rolled: Rollout) -> float:
     return chance
 
 
-def _helps(view: View, job: JobView, chance: float, clock: Clock) -> Iterator[str]:
+def outlooks(
+    view: View, numbers: Iterable[int], measured: Mapping[int, float]
+) -> dict[int, tuple[float, float | None]]:
+    """Of jobs of the view that have deadlines: how likely each is met, and when the job would be done if nothing else
+    came (None: not in sight); without those of which that cannot be said. One look ahead for all of them.
+
+    `measured`: see `roll`, by job.
+    """
+    found = _as_measured(candidates(view), measured)
+    able = {each.job.id: each.job for each in found.candidates if each.options and each.left_s is not None}
+    asked = [able[number] for number in numbers if number in able and able[number].deadline is not None]
+    if not asked:
+        return {}
+    rolled = _Model(view.now, found).run([job.id for job in asked])
+    coming = _Coming(view.now, found)
+    answers = {}
+    for job in asked:
+        each = rolled[job.id]
+        chance = probability(view, job, replace(each, shorter=coming.shorter(each.needs_s)))
+        answers[job.id] = chance, view.now + each.ends_s if math.isfinite(each.ends_s) else None
+    return answers
+
+
+def _helps(view: View, job: JobView, chance: float, clock: Clock, measured: float | None) -> Iterator[str]:
     gpus = 2 * job.gpus_max
     while job.gpus_max < view.largest_node and not job.counts:
         gpus = min(gpus, view.largest_node)
-        more = _chance(view, replace(job, gpus_max=gpus))
+        more = _chance(view, replace(job, gpus_max=gpus), measured)
         if more > chance + GAIN:
             yield f"with up to {count(gpus, 'GPU')} per node instead of {job.gpus_max}: {_percent(more)}"
         if more >= LIKELY or gpus == view.largest_node:
@@ -123,19 +152,19 @@ def _helps(view: View, job: JobView, chance: float, clock: Clock) -> Iterator[st
         gpus *= 2
     low, high = -1, len(LATER_S) - 1
     due = job.deadline or view.now
-    found = _chance(view, replace(job, deadline=due + LATER_S[high]))
+    found = _chance(view, replace(job, deadline=due + LATER_S[high]), measured)
     if found < LIKELY:
         return
     while high - low > 1:
         middle = (low + high) // 2
-        each = _chance(view, replace(job, deadline=due + LATER_S[middle]))
+        each = _chance(view, replace(job, deadline=due + LATER_S[middle]), measured)
         low, high, found = (low, middle, each) if each >= LIKELY else (middle, high, found)
     later = f"{round(LATER_S[high] / 60)} min" if LATER_S[high] < 5400 else seconds_text(LATER_S[high])
     yield f"with a deadline {later} later ({clock.text(due + LATER_S[high])}): {_percent(found)}"
 
 
-def _chance(view: View, job: JobView) -> float:
-    rolled = roll(view, job)
+def _chance(view: View, job: JobView, measured: float | None) -> float:
+    rolled = roll(view, job, measured=measured)
     return 0.0 if rolled is None else probability(view, job, rolled)
 
 
@@ -143,36 +172,59 @@ def _percent(chance: float) -> str:
     return f"{min(99, max(1, round(100 * chance)))} %"
 
 
-def roll(view: View, job: JobView, *, unmoved: bool = False) -> Rollout | None:
+def roll(view: View, job: JobView, *, unmoved: bool = False, measured: float | None = None) -> Rollout | None:
     """What becomes of a job, of the view or new; None where nothing fits it or its length is not known.
 
-    `unmoved`: whoever has GPUs keeps them to its end.
+    `unmoved`: whoever has GPUs keeps them to its end. `measured`: steps/s that the job makes on what it has.
     """
     jobs = (*(each for each in view.jobs if each.id != job.id), job)
     found = candidates(replace(view, jobs=jobs))
+    if measured is not None:
+        found = _as_measured(found, {job.id: measured})
     if unmoved:
         kept = [each if each.kept is None else replace(each, fixed=True) for each in found.candidates]
         found = replace(found, candidates=tuple(kept))
     mine = next((each for each in found.candidates if each.job.id == job.id), None)
     if mine is None or not mine.options or mine.left_s is None:
         return None
-    rolled = _Model(view.now, found).run(job.id)
-    return replace(rolled, shorter=_shorter(view.now, found, rolled.needs_s))
+    rolled = _Model(view.now, found).run([job.id])[job.id]
+    return replace(rolled, shorter=_Coming(view.now, found).shorter(rolled.needs_s))
 
 
-def _shorter(now: float, found: Found, needs_s: float) -> float:
-    """Share of all GPUs that jobs need which come as those of the last RECENT_S did, and take less than `needs_s`.
+def _as_measured(found: Found, measured: Mapping[int, float]) -> Found:
+    """With more left to do for those that are slower on what they have than their profiles say: by as much."""
+
+    def slowed(each: Candidate) -> Candidate:
+        rate = measured.get(each.job.id)
+        if rate is None or each.kept is None or each.remaining is None or rate * SLOWER >= each.kept.rate:
+            return each
+        return replace(each, remaining=each.remaining * min(SLOWEST, each.kept.rate / max(1e-12, rate)))
+
+    if not measured:
+        return found
+    return replace(found, candidates=tuple([slowed(each) for each in found.candidates]))
+
+
+class _Coming:
+    """What keeps coming: as the jobs of the last RECENT_S did.
 
     Of these only those that are not finished are in the view; how many came follows from the ids.
     """
-    recent = [each for each in found.candidates if each.job.submitted_at > now - RECENT_S]
-    if len(recent) < 2:
-        return 0.0
-    first, last = (pick(recent, key=lambda each: each.job.id) for pick in (min, max))
-    rate = (last.job.id - first.job.id) / max(now - first.job.submitted_at, RECENT_S / 4)
-    known = [whole for each in recent if (whole := _whole(each)) is not None]
-    short = sum(gpu_s for gpu_s, seconds in known if seconds < needs_s) / max(1, len(known))
-    return rate * short / max(1, sum(found.capacity))
+
+    def __init__(self, now: float, found: Found) -> None:
+        recent = [each for each in found.candidates if each.job.submitted_at > now - RECENT_S]
+        self._units = max(1, sum(found.capacity))
+        self._rate = 0.0
+        self._known: list[tuple[float, float]] = []
+        if len(recent) >= 2:
+            first, last = (pick(recent, key=lambda each: each.job.id) for pick in (min, max))
+            self._rate = (last.job.id - first.job.id) / max(now - first.job.submitted_at, RECENT_S / 4)
+            self._known = [whole for each in recent if (whole := _whole(each)) is not None]
+
+    def shorter(self, needs_s: float) -> float:
+        """Share of all GPUs that is needed by what comes and takes less than `needs_s`."""
+        short = sum(gpu_s for gpu_s, seconds in self._known if seconds < needs_s) / max(1, len(self._known))
+        return self._rate * short / self._units
 
 
 def _whole(candidate: Candidate) -> tuple[float, float] | None:
@@ -211,22 +263,25 @@ class _Model:
         )
         self.fixed = np.array([each.fixed for each in listed])
         self.trains_s = np.zeros(len(listed))  # when it makes progress on what it has
-        self.capacity = np.array(found.capacity)
+        self.room = list(found.capacity)
+        self.lists = (self.units.tolist(), self.pool.tolist(), self.starts.tolist())
 
-    def run(self, number: int) -> Rollout:
-        """Until that job is done, or too far ahead."""
-        me = self.ids.index(number)
-        mine = self.owner == me
-        fastest_s = needs_s = float((self.stall_s[mine] + self.left_s[me] / self.speed[mine]).min())
+    def run(self, numbers: Sequence[int]) -> dict[int, Rollout]:
+        """Until each of these jobs is done, or too far ahead."""
+        at = {number: place for place, number in enumerate(self.ids)}
+        asked = np.array([at[number] for number in numbers])
+        fastest_s = np.minimum.reduceat(self.stall_s + self.left_s[self.owner] / self.speed, self.starts)
+        needs_s = fastest_s
         alive = np.ones(len(self.ids), dtype=np.bool_)
-        now, waits_s = 0.0, math.inf
+        waits_s = np.full(len(self.ids), math.inf)
+        ends_s = waits_s.copy()
+        now = 0.0
         for step in range(MOST_STEPS):
             seconds, best = self._cheapest(now, alive)
-            if step == 0 and best[me] >= 0:
-                needs_s = float(seconds[best[me]])
+            if step == 0:
+                needs_s = np.where(best >= 0, seconds[best], fastest_s)
             given = self._give(now, alive, seconds, best)
-            if given[me] >= 0 and waits_s == math.inf:
-                waits_s = now
+            waits_s = np.where((given >= 0) & np.isinf(waits_s), now, waits_s)
             self._change(now, given)
             running = alive & (self.has >= 0)
             if not running.any():
@@ -239,11 +294,15 @@ class _Model:
                 running, np.maximum(0.0, self.left_s - np.maximum(0.0, now - begins) * rate), self.left_s
             )
             ended = running & (ends <= now + 1e-6)
-            if ended[me]:
-                return Rollout(waits_s, now, fastest_s, needs_s, 0.0)
+            ends_s = np.where(ended, now, ends_s)
+            if not np.isinf(ends_s[asked]).any():
+                break
             alive &= ~ended
             self.has = np.where(ended, -1, self.has)
-        return Rollout(waits_s, math.inf, fastest_s, needs_s, 0.0)
+        return {
+            number: Rollout(float(waits_s[me]), float(ends_s[me]), float(fastest_s[me]), float(needs_s[me]), 0.0)
+            for number, me in zip(numbers, asked.tolist(), strict=True)
+        }
 
     def _cheapest(self, now: float, alive: Mask) -> tuple[Floats, Ints]:
         """Seconds to the end on every option; and of each job the one that is on time for the fewest GPU seconds."""
@@ -267,19 +326,27 @@ class _Model:
         worth = (3600.0 / needs_s) ** SHORT * (1.0 + URGENT * np.exp(-slack_s / needs_s)) / self.units[best]
         worth = np.where(good, worth * np.where(self.has >= 0, HELD, 1.0), 0.0)
         worth = np.where(self.fixed, math.inf, worth)
-        given = np.full(len(self.ids), -1)
-        room = self.capacity.copy()
-        for at in np.lexsort((self.left_s, -worth)).tolist():
-            if not alive[at]:
-                continue
-            for option in (best[at], self.has[at], self.starts[at]):
-                if option >= 0 and self.units[option] <= room[self.pool[option]]:
+        given = [-1] * len(self.ids)
+        room, left = self.room.copy(), sum(self.room)
+        # Lists: hundreds of times thousands of jobs are looked at one by one.
+        units, pools, wanted, held, first = (
+            self.lists[0],
+            self.lists[1],
+            best.tolist(),
+            self.has.tolist(),
+            self.lists[2],
+        )
+        order = np.lexsort((self.left_s, -worth))
+        for at in order[alive[order]].tolist():
+            for option in (wanted[at], held[at], first[at]):
+                if option >= 0 and units[option] <= room[pools[option]]:
                     given[at] = option
-                    room[self.pool[option]] -= self.units[option]
+                    room[pools[option]] -= units[option]
+                    left -= units[option]
                     break
-            if not room.any():
+            if not left:
                 break
-        return given
+        return np.array(given, dtype=np.int64)
 
     def _change(self, now: float, given: Ints) -> None:
         """Whoever goes to another option stalls, and from then on has to be suspended and resumed for another one."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdl.adaptive.forecast import foresee, probability, roll
+from hpcdl.adaptive.forecast import foresee, outlooks, probability, roll
 from hpcdl.core.plan import JobView, View
 from hpcdl.core.profile import Profile
 from tests.adaptive.views import job, node, running, view
@@ -113,3 +113,26 @@ def test_a_chance_is_a_chance_and_the_same_when_asked_again(totals: list[int], t
     assert 0.0 <= found.probability <= 1.0
     assert found == foresee(seen, mine)
     assert found.ends_at is None or found.ends_at >= total / 2.5
+
+
+def test_one_look_ahead_answers_for_all_jobs_as_one_for_each_would() -> None:
+    jobs = [due_job(n, 600 * n, 3000.0 + 700.0 * n if n % 3 else None, submitted_at=100.0 * n) for n in range(1, 10)]
+    seen = due_view(*jobs, now=1000.0)
+    found = outlooks(seen, [*(each.id for each in jobs), 77], {})
+    assert sorted(found) == [each.id for each in jobs if each.deadline is not None]
+    for each in jobs:
+        alone = foresee(seen, each)
+        assert found.get(each.id) == (None if alone is None else (alone.probability, alone.ends_at))
+    assert outlooks(due_view(), [1], {}) == {}
+
+
+def test_who_is_slower_than_its_profile_says_is_late() -> None:
+    mine = running(1, 0, total=2000, profile=SLOW, deadline=3000.0, step=500, step_at=0.0, submitted_at=-900.0)
+    seen = due_view(mine, gpus=1)
+    believed, slow = outlooks(seen, [1], {})[1], outlooks(seen, [1], {1: 0.45})[1]
+    assert (believed[0] > 0.95, believed[1]) == (True, 1500.0)
+    assert (slow[0], round(slow[1] or 0.0, 6)) == (0.0, round(1500.0 / 0.45, 6))
+    assert outlooks(seen, [1], {1: 0.95})[1] == believed, "a little slower is the same"
+    foretold = foresee(seen, mine, 0.45)
+    assert foretold is not None
+    assert (foretold.probability, foretold.ends_at) == slow
