@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from hpcdl.cli.jobtexts import deadline_text
 from hpcdl.cli.machines import agent_text, away_note, holder_text
 from hpcdl.cli.output import Column, Output, Row, outputs, print_fields, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import JOB_ID, asked_text, connect, duration_text, moment_text, placement_text, step_text
@@ -52,6 +53,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("cwd", str(spec.get("cwd") or "")),
             ("asked", asked),
             ("after", " ".join(map(str, spec.get("after") or ()))),
+            ("deadline", deadline_text(row)),
             ("profile", str(row.get("profile") or "")),
             ("placement", f"{placement_text(row.get('placement'))} {row.get('role') or ''}".strip()),
             ("step", step_text(row)),

@@ -205,7 +205,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--notify", callback=_destinations, multiple=True, metavar="CMD|mailto:ADDR|URL",
-        help="Tell of its end, failures and stalls.  [default: the setting notify]",
+        help="Tell of its end, failures, stalls, a deadline that slips.  [default: the setting notify]",
     ),
     click.option(
         "--stall", callback=_stall, metavar="SECONDS[:restart]",

@@ -41,6 +41,8 @@ def judged(world: World, outlooks: Iterable[Outlook], now: float) -> list[Deadli
         if blind and not passed:
             continue
         chance, ends_at, known = 0.0 if passed else outlook.probability, outlook.ends_at, job.expectation
+        if known is None and passed:
+            continue  # nobody expected anything
         if known is None:
             found.append(DeadlineForeseen(job.id, chance >= MISSES, chance, ends_at))
         elif known.meets and chance < MISSES:

@@ -123,6 +123,9 @@ def _details(world: World, job: Job, now: float) -> list[str]:
         lines.append(_of_its_array(world, job))
     if job.step is not None:
         lines.append(f"step {job.step}" + (f" of {job.total}" if job.total else ""))
+    if job.expectation is not None and job.expectation.slipped and not job.finished:
+        ago = seconds_text(max(0.0, now - job.expectation.since))
+        lines.append(f"its deadline slipped {ago} ago: until then it was expected to be met")
     if job.saved_step is not None:
         lines.append(f"last durable checkpoint: step {job.saved_step}")
     if job.suspends:

@@ -91,7 +91,13 @@ class Rows:
         spec["notify"] = [redacted(each) for each in job.spec.notify]
         drill = None if job.drill is None else {**to_json(job.drill), "at": job.drilled_at}
         incarnations = [self._incarnation(inc) for inc in job.live]
-        return {**self.job(job), "spec": spec, "drill": drill, "incarnations": incarnations}
+        return {
+            **self.job(job),
+            "spec": spec,
+            "drill": drill,
+            "deadline": deadline_of(job),
+            "incarnations": incarnations,
+        }
 
     @staticmethod
     def _incarnation(incarnation: Incarnation) -> Json:
@@ -155,6 +161,17 @@ class Rows:
             "agent_pid": node.agent_pid,
             "gpus": gpus,
         }
+
+
+def deadline_of(job: Job) -> Json | None:
+    """A job's deadline, and what is expected of it: `meets` null where nothing was foreseen."""
+    if job.spec.deadline is None:
+        return None
+    expected = job.expectation
+    found: Json = {"at": job.spec.deadline, "meets": None, "slipped": False}
+    if expected is not None:
+        found |= to_json(expected)
+    return {"since": None, "probability": None, "ends_at": None, **found}
 
 
 JOB_KEYS = frozenset(Rows(World(), Profiles(), {}, 0.0).job(Job(1, JobSpec(("train",), "train"), 0.0)))

@@ -35,6 +35,7 @@ from hpcdl.daemon.learnt import Learnt
 from hpcdl.daemon.living import lives, longest_grace_s
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.notices import Notifier
+from hpcdl.daemon.outlooks import DeadlineWatch
 from hpcdl.daemon.profileroutes import Known, read_known
 from hpcdl.daemon.ready import Ready
 from hpcdl.daemon.server import make_server
@@ -250,6 +251,7 @@ class Daemon:
         ticks = Ticks(self._on_trouble)
         ticks.every(self.config.monitor_interval_s, "monitor", self._monitor)
         ticks.every(self.config.monitor_interval_s, "spool", self._spool.look)
+        ticks.every(self.config.monitor_interval_s, "deadlines", DeadlineWatch(self.loop, self.profiles).look)
         ticks.every(10.0, "lease", self._renew)
         ticks.every(60.0, "retention", self._retain)
         ticks.every(60.0, "garbage", gc.collect)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.cli.rows import moment_text
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 
@@ -97,3 +98,31 @@ def test_show_tells_the_last_ending_from_the_end(fake: FakeDaemon, hpcdl: Run) -
     assert "ended by   user error, exit code 3" in failed
     assert "last ended by" not in failed
     assert "1 GPU, grace" in running
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, ""),
+        (
+            {"meets": True, "since": 5.0, "probability": 0.97, "ends_at": 90.0},
+            " (is expected to be met since {5}: 97 %, done by {90} if nothing else comes)",
+        ),
+        (
+            {"meets": False, "since": 5.0, "probability": 0.12, "slipped": True},
+            " (slipped: is expected to be missed since {5}: 12 %)",
+        ),
+    ],
+)
+def test_show_says_what_is_expected_of_a_deadline(
+    fake: FakeDaemon, hpcdl: Run, more: dict[str, object], said: str
+) -> None:
+    known = {"at": 100.0, "meets": None, "since": None, "probability": None, "ends_at": None, "slipped": False}
+    fake.world.jobs = {1: row(1, deadline=known | more)}
+    for at in (5, 90):
+        said = said.replace(f"{{{at}}}", moment_text(at))
+    assert f"deadline   {moment_text(100.0)}{said}\n" in hpcdl("show", 1).out
+    fake.world.jobs = {1: row(1, state="DONE", finished_at=99.0, deadline=known | more)}
+    assert f"{moment_text(100.0)} (met)\n" in hpcdl("show", 1).out
+    fake.world.jobs = {1: row(1, state="DONE", finished_at=101.0, deadline=known)}
+    assert f"{moment_text(100.0)} (passed)\n" in hpcdl("show", 1).out

@@ -1,7 +1,12 @@
 """What the API answers of a job that is rescaled in place, and of a node that is to be left."""
 
+from dataclasses import replace
+
 from hpcdl.core import commands as cmd
-from hpcdl.daemon.rows import Rows
+from hpcdl.core.slipping import Outlook
+from hpcdl.daemon.explain import explain
+from hpcdl.daemon.rows import Rows, deadline_of
+from hpcdl.daemon.viewers import job_seen
 from tests.core.stage import running
 
 
@@ -21,3 +26,20 @@ def test_a_job_in_the_middle_of_a_rescale() -> None:
     assert (incarnation["rescale_at"], incarnation["broken_at"]) == (stage.job(1).running.rescale_at, None)
     node = rows.node("n2", {})
     assert (node["leaving"], node["until"], node["place"]) == (True, 5000.0, [])
+
+
+def test_what_is_expected_of_a_deadline() -> None:
+    stage = running(1, "1", deadline=9_000.0)
+    rows = Rows(stage.world, stage.profiles, {}, stage.now)
+    nothing = {"at": 9_000.0, "meets": None, "since": None, "probability": None, "ends_at": None, "slipped": False}
+    assert rows.detail(stage.job(1))["deadline"] == nothing
+    for probability in (0.9, 0.2):
+        stage.send(cmd.Outlooks((Outlook(1, probability, 9_500.0),)))
+    detail = Rows(stage.world, stage.profiles, {}, stage.now).detail(stage.job(1))
+    told = {"meets": False, "since": stage.now, "probability": 0.2, "ends_at": 9_500.0, "slipped": True}
+    assert detail["deadline"] == nothing | told
+    assert "deadline" not in job_seen({"job": detail})["job"], "not for viewers"
+    answer = explain(stage.world, stage.job(1), {}, stage.profiles, stage.now + 60.0)
+    assert "its deadline slipped 1 min 00 s ago: until then it was expected to be met" in answer.details
+    spec = stage.job(1).spec
+    assert deadline_of(replace(stage.job(1), spec=replace(spec, deadline=None))) is None

@@ -1,0 +1,22 @@
+"""What `hpcdl show` says of a job in words of its own."""
+
+from hpcdl.cli.output import Row
+from hpcdl.cli.rows import moment_text
+
+
+def deadline_text(row: Row) -> str:
+    """When a job is to be done, and what was foreseen of that last; "" without a deadline."""
+    found: Row = row.get("deadline") or {}
+    if not found:
+        return ""
+    at = moment_text(found["at"])
+    finished = row.get("finished_at")
+    if finished is not None:
+        return f"{at} ({'passed' if finished > found['at'] or row.get('state') != 'DONE' else 'met'})"
+    if found.get("meets") is None:
+        return at
+    said = "is expected to be met" if found["meets"] else "is expected to be missed"
+    if found.get("slipped"):
+        said = f"slipped: {said}"
+    ends = f", done by {moment_text(found['ends_at'])} if nothing else comes" if found.get("ends_at") else ""
+    return f"{at} ({said} since {moment_text(found['since'])}: {round(100 * found['probability'])} %{ends})"
