@@ -100,6 +100,7 @@ class Shell:
         self._in: int | None = None
         self._input: deque[bytes] = deque()
         self._input_over = False
+        self._told_early: list[ShellToldMessage] = []
         self._why = ""
         self._silent = False
         self._ended = asyncio.Event()
@@ -140,7 +141,9 @@ class Shell:
             return launch.NOT_EXECUTABLE
         for stream in self._out:
             self._listen(stream)
-        self._feed()  # what came before it had started
+        for told in self._told_early:  # what came before it had started
+            self._told(told)
+        self._feed()
         try:
             await self._until_over(self._process)
         finally:
@@ -336,7 +339,10 @@ class Shell:
 
     def _told(self, message: ShellToldMessage) -> None:
         process = self._process
-        if process is None or process.poll() is not None:
+        if process is None:
+            self._told_early.append(message)
+            return
+        if process.poll() is not None:
             return
         if self._terminal and message.rows > 0 and self._in is not None:
             with contextlib.suppress(OSError, termios.error):

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from typing import Protocol
 
 from hpcdl.client import ClientError
 from hpcdl.wire.access import AccessError, read_access
@@ -20,6 +20,7 @@ from hpcdl.wire.messages import (
     SHELL_CHUNK,
     SHELL_WINDOW,
     BadMessage,
+    Message,
     ShellDataMessage,
     ShellEndMessage,
     ShellMessage,
@@ -34,8 +35,10 @@ from hpcdl.wire.tls import client_context
 STDIN, STDOUT, STDERR = 0, 1, 2
 OPEN_S = 15.0
 PING_S = 10.0
-WAKE_S = 0.25
-"""Signals are handled when this thread runs; one that the kernel gave to another thread does not wake it."""
+CLOSE_S = 2.0
+"""A connection on which nothing can be sent any more is not waited for longer, at the end."""
+OVER = 0
+"""No signal's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def run(home: Path, job: int, argv: tuple[str, ...], node: str, terminal: bool) 
 
     On a terminal this one is raw meanwhile, and as it was afterwards, whatever happens but SIGKILL.
     """
-    from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+    from websockets.exceptions import InvalidStatus, WebSocketException
     from websockets.sync.client import connect
 
     try:
@@ -68,7 +71,7 @@ def run(home: Path, job: int, argv: tuple[str, ...], node: str, terminal: bool) 
             ping_interval=PING_S,
             compression=None,
             proxy=None,
-        )
+        ).__enter__()  # and `_close` leaves it: a connection that is stuck must not keep us
     except InvalidStatus as error:
         status = error.response.status_code
         if status == 403:
@@ -76,41 +79,75 @@ def run(home: Path, job: int, argv: tuple[str, ...], node: str, terminal: bool) 
         raise ClientError(f"the daemon refused with status {status}: use the daemon's hpcdl") from None
     except (AccessError, OSError, WebSocketException, TimeoutError) as error:
         raise ClientError(f"the daemon of {home} cannot be reached ({error}): hpcdl daemon status") from None
-    rows, columns = _size() if terminal else (0, 0)
     streams = _Streams(terminal)
     try:
-        socket.send(encode_message(ShellOpenMessage(argv, "", 0, 0, node, rows, columns, os.environ.get("TERM", ""))))
-        sender = threading.Thread(target=_send_all, args=(socket, streams), daemon=True)
-        sender.start()
-        with _raw() if terminal else contextlib.nullcontext(), streams.signals():
-            threading.Thread(target=streams.read_input, daemon=True).start()
-            while True:
-                try:
-                    message = decode_message(socket.recv(WAKE_S))
-                except TimeoutError:
-                    continue
-                if isinstance(message, ShellEndMessage):
-                    return Ended(message.code, message.why)
-                streams.take(message)  # type: ignore[arg-type]
-    except ConnectionClosed:
-        return Ended(None, "the daemon went away, and the session with it: once it runs again, begin anew")
-    except BadMessage as error:
-        return Ended(None, f"the daemon sent what is not understood: {error}")
-    except BrokenPipeError:
-        return Ended(128 + signal.SIGPIPE)
+        # The terminal is as before once signals may end us again. They wait in a pipe until the command is opened.
+        with streams.signals(), _raw() if terminal else contextlib.nullcontext():
+            rows, columns = _size() if terminal else (0, 0)
+            streams.outgoing.put(ShellOpenMessage(argv, "", 0, 0, node, rows, columns, os.environ.get("TERM", "")))
+            for part in (lambda: _send_all(socket, streams), lambda: _receive_all(socket, streams), streams.read_input):
+                threading.Thread(target=part, daemon=True).start()
+            return streams.until_over()
     finally:
         streams.stop()
-        with contextlib.suppress(Exception):
-            socket.close()
+        closing = threading.Thread(target=_close, args=(socket,), daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
 
 
-def _send_all(socket: object, streams: "_Streams") -> None:
-    """Sends what is put in line, until the end of it or of the connection; the receiving side tells of the latter."""
-    while (message := streams.outgoing.get()) is not None:
-        try:
-            socket.send(encode_message(message))  # type: ignore[attr-defined]
-        except Exception:
-            return
+class _Socket(Protocol):
+    """The connection, which websockets makes; its modules are loaded when there is to be one."""
+
+    def send(self, message: str) -> None:
+        """One frame."""
+
+    def recv(self) -> str | bytes:
+        """The next one."""
+
+    def close(self) -> None:
+        """Says goodbye."""
+
+
+def _close(socket: _Socket) -> None:
+    with contextlib.suppress(Exception):
+        socket.close()
+
+
+def _send_all(socket: _Socket, streams: "_Streams") -> None:
+    """A thread's: sends what is put in line, until the end of it or of the connection; the receiving one tells of the
+    latter."""
+    from websockets.exceptions import ConnectionClosed
+
+    try:
+        while (message := streams.outgoing.get()) is not None:
+            socket.send(encode_message(message))
+    except ConnectionClosed:
+        return
+    except Exception as error:
+        streams.over(Ended(None, f"unexpected {type(error).__name__}: {error}"))
+
+
+def _receive_all(socket: _Socket, streams: "_Streams") -> None:
+    """A thread's: hands on what comes, and says how it ended."""
+    from websockets.exceptions import ConnectionClosed
+
+    try:
+        while not isinstance(message := decode_message(socket.recv()), ShellEndMessage):
+            streams.take(message)
+        streams.over(Ended(message.code, message.why))
+    except ConnectionClosed:
+        streams.over(Ended(None, "the daemon went away, and the session with it: once it runs again, begin anew"))
+    except BadMessage as error:
+        streams.over(Ended(None, f"the daemon sent what is not understood: {error}"))
+    except BrokenPipeError:
+        streams.over(Ended(128 + signal.SIGPIPE))
+    except OSError as error:
+        why = error.strerror or error
+        streams.over(
+            Ended(None, f"what the command prints cannot be written here ({why}): correct it, then begin anew")
+        )
+    except Exception as error:
+        streams.over(Ended(None, f"unexpected {type(error).__name__}: {error}"))
 
 
 class _Streams:
@@ -118,13 +155,15 @@ class _Streams:
 
     def __init__(self, terminal: bool) -> None:
         self._terminal = terminal
-        # Signal handlers put into it, too: it must not have a lock of Python's.
         self.outgoing: queue.SimpleQueue[ShellMessage | None] = queue.SimpleQueue()
         self._credit = SHELL_WINDOW
         self._more = threading.Condition()
         self._wake, self._waker = os.pipe()
         self._over = False
-        self._interrupts = 0
+        self._woken, self._wakes = os.pipe()  # numbers of signals, and OVER
+        for end in (self._woken, self._wakes):
+            os.set_blocking(end, False)
+        self._ended = Ended(None)
 
     def stop(self) -> None:
         """Nothing is read or sent from here on."""
@@ -149,6 +188,8 @@ class _Streams:
                 if self._wake in ready or self._over:
                     return
                 data = os.read(STDIN, size)
+            except BlockingIOError:
+                continue  # another process has it, too, and was faster
             except OSError:
                 data = b""  # stdin is closed, or not ours to read
             with self._more:
@@ -159,7 +200,7 @@ class _Streams:
 
     # --- out -------------------------------------------------------------------------------------------------------
 
-    def take(self, message: ShellMessage) -> None:
+    def take(self, message: Message) -> None:
         """What the command printed, or took. Raises BrokenPipeError where nobody reads it here."""
         if isinstance(message, ShellTakenMessage) and message.stream == STDIN:
             with self._more:
@@ -180,30 +221,47 @@ class _Streams:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Meanwhile SIGINT is the command's, and the window's size is passed on."""
-        handled = {signal.SIGINT: self._interrupted, signal.SIGTERM: _leave, signal.SIGHUP: _leave}
+        """Meanwhile signals do nothing but wake `until_over`. Whichever thread gets one, and whenever: it is in the
+        pipe before anybody can wait for it, while a handler of Python's might run only after the wait."""
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+            numbers.append(signal.SIGHUP)
         if self._terminal:
-            handled |= {signal.SIGWINCH: self._resized}
-        before = {number: signal.signal(number, handler) for number, handler in handled.items()}
+            numbers += [signal.SIGWINCH, signal.SIGCONT]
+        waker = signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        before = {number: signal.signal(number, lambda *_: None) for number in numbers}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            signal.set_wakeup_fd(waker)
 
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        self._interrupts += 1
-        if self._interrupts > 2:
-            raise KeyboardInterrupt
-        self.outgoing.put(ShellToldMessage("", "INT" if self._interrupts == 1 else "TERM"))
+    def over(self, ended: Ended) -> None:
+        """How it ended; any thread may say so."""
+        self._ended = ended
+        with contextlib.suppress(BlockingIOError):  # full of signals: it is awake
+            os.write(self._wakes, bytes([OVER]))
 
-    def _resized(self, number: int, frame: FrameType | None) -> None:
-        rows, columns = _size()
-        self.outgoing.put(ShellToldMessage("", "", rows, columns))
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    def until_over(self) -> Ended:
+        """Passes signals on until the command has ended, or somebody wants us to."""
+        interrupts = 0
+        while True:
+            select.select([self._woken], [], [])
+            for number in os.read(self._woken, 1 << 16):
+                if number == OVER:
+                    return self._ended
+                if number in (signal.SIGTERM, signal.SIGHUP):
+                    return Ended(128 + number)
+                if number == signal.SIGINT:
+                    interrupts += 1
+                    if interrupts > 2:
+                        return Ended(128 + number)
+                    self.outgoing.put(ShellToldMessage("", "INT" if interrupts == 1 else "TERM"))
+                elif number in (signal.SIGWINCH, signal.SIGCONT):
+                    if number == signal.SIGCONT:
+                        _make_raw()  # a shell that stopped us has its own idea of it
+                    self.outgoing.put(ShellToldMessage("", "", *_size()))
 
 
 def _size() -> tuple[int, int]:
@@ -220,12 +278,30 @@ def _size() -> tuple[int, int]:
 def _raw() -> Iterator[None]:
     """Every key is the other end's; afterwards the terminal is as it was."""
     import termios
-    import tty
 
     before = termios.tcgetattr(STDIN)
     try:
-        tty.setraw(STDIN, termios.TCSADRAIN)
+        _make_raw()
         yield
     finally:
-        termios.tcsetattr(STDIN, termios.TCSADRAIN, before)
+        if _in_front():
+            with contextlib.suppress(termios.error):  # it has gone
+                termios.tcsetattr(STDIN, termios.TCSANOW, before)  # never waits for a terminal that is stopped
         sys.stderr.flush()
+
+
+def _make_raw() -> None:
+    import termios
+    import tty
+
+    if _in_front():
+        with contextlib.suppress(termios.error):
+            tty.setraw(STDIN, termios.TCSANOW)
+
+
+def _in_front() -> bool:
+    """False while the terminal is another process group's: who changes it from behind is stopped."""
+    try:
+        return os.tcgetpgrp(STDIN) == os.getpgrp()
+    except OSError:
+        return True  # a terminal that is nobody's

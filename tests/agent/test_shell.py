@@ -189,6 +189,20 @@ def test_signals_reach_its_whole_group(tmp_path: Path) -> None:
     assert client.said[1] == b"ready\ncaught\n"
 
 
+def test_a_signal_that_comes_before_it_has_started(tmp_path: Path) -> None:
+    client = Client(tmp_path, "sleep", "600")
+    client.shell.take(ShellToldMessage("x", "INT"))
+    assert converse(client).code == 130
+
+
+def test_a_size_that_comes_before_it_has_started(tmp_path: Path) -> None:
+    client = Client(tmp_path, "sh", "-c", "read x; stty size", rows=33)
+    client.shell.take(ShellToldMessage("x", "", 50, 101))
+    client.give(b"\n")
+    assert converse(client).code == 0
+    assert client.said[1].endswith(b"50 101\r\n")
+
+
 STUBBORN = """
 import os, signal, sys, time
 for number in (signal.SIGTERM, signal.SIGHUP):
