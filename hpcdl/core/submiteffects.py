@@ -1,6 +1,7 @@
 """What submits and other wishes of users do to the world, and the end of a job. Only `effects` calls it."""
 
 from collections.abc import Sequence
+from itertools import islice, takewhile
 
 from hpcdl.core import events as ev
 from hpcdl.core.arrays import expand
@@ -8,13 +9,21 @@ from hpcdl.core.changed import changed, unchecked
 from hpcdl.core.changing import job_of, story
 from hpcdl.core.model import Job, JobSpec, JobState, World
 
+REPEATED_S = 30 * 24 * 3600.0
+"""For so long at least a submit may be repeated: by a client that had no answer, or from a spool."""
+REMEMBERED = 1_000
+"""The last submits are remembered however old they are: what was taken in from the spool right before the daemon was
+killed, and is still there when it is started months later, is among them. One look takes 200 files."""
+ROUND = 1_000
+"""Jobs between two looks for submits that are to be forgotten: each goes through all that go."""
+
 
 def job_submitted(world: World, event: ev.JobSubmitted, at: float) -> None:
     if event.job in world.jobs:
         raise story(world, event, "that job exists")
     spec = _sharing(world, event.job, event.spec)
     world.jobs[event.job] = Job(id=event.job, spec=spec, submitted_at=at, total=spec.steps)
-    _submitted(world, (event.job,), spec.after, event.request_id)
+    _submitted(world, (event.job,), spec.after, event.request_id, at)
 
 
 def array_submitted(world: World, event: ev.ArraySubmitted, at: float) -> None:
@@ -30,7 +39,7 @@ def array_submitted(world: World, event: ev.ArraySubmitted, at: float) -> None:
         made = {number: changed(first, id=number, spec=spec) for number, spec in zip(members, specs, strict=True)}
         last = _last = (event, at, made)
     world.jobs.update(last[2])
-    _submitted(world, members, event.spec.after, event.request_id)
+    _submitted(world, members, event.spec.after, event.request_id, at)
 
 
 _last: tuple[ev.ArraySubmitted, float, dict[int, Job]] | None = None
@@ -45,12 +54,23 @@ def _sharing(world: World, number: int, spec: JobSpec) -> JobSpec:
     return spec
 
 
-def _submitted(world: World, numbers: Sequence[int], after: tuple[int, ...], request_id: str) -> None:
+def _submitted(world: World, numbers: Sequence[int], after: tuple[int, ...], request_id: str, at: float) -> None:
     world.active.update(dict.fromkeys(numbers))
     for number in after:
         world.awaited[number] = (*world.awaited.get(number, ()), *numbers)
     world.request_ids[request_id] = (*world.request_ids.get(request_id, ()), *numbers)
-    world.next_job = max(world.next_job, numbers[-1] + 1)
+    following = max(world.next_job, numbers[-1] + 1)
+    if following // ROUND > world.next_job // ROUND:
+        _forget_submits(world, at - REPEATED_S)
+    world.next_job = following
+
+
+def _forget_submits(world: World, before: float) -> None:
+    """Whoever repeats a submit that is as old, and not among the last ones, submits anew."""
+    oldest = islice(world.request_ids.items(), max(0, len(world.request_ids) - REMEMBERED))
+    over = list(takewhile(lambda each: world.jobs[each[1][0]].submitted_at < before, oldest))
+    for request_id, _ in over:
+        del world.request_ids[request_id]
 
 
 def job_retried(world: World, event: ev.JobRetried, at: float) -> None:

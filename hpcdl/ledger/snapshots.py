@@ -8,7 +8,7 @@ from hpcdl.core.codec import CodecError, from_json, to_json
 from hpcdl.core.model import World
 from hpcdl.ledger import schema
 
-FORMAT = 6
+FORMAT = 7
 """To be raised when the world gets a field that old events fill: snapshots of another format are not read."""
 
 KEPT = 2
