@@ -68,6 +68,28 @@ def test_many_who_call_at_once_get_in_one_after_another(contexts: tuple[ssl.SSLC
     assert asyncio.run(run()) == [b"welcome"] * 12
 
 
+def test_what_is_sent_in_parts_does_not_wait_for_the_client(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server, client = contexts
+    options: list[int] = []
+
+    class Looking(Server):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            connection = transport.get_extra_info("socket")
+            options.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    async def run() -> None:
+        door = Door()
+        listener = socket.create_server(("127.0.0.1", 0))
+        door.open(listener, lambda: Looking(door), server)
+        await asyncio.wait_for(call(listener.getsockname()[1], client), PATIENCE_S)
+        door.close()
+        await door.wait_closed()
+
+    asyncio.run(run())
+    assert options == [1]
+
+
 @pytest.mark.parametrize("silent", [True, False])
 def test_a_crowd_without_a_token_keeps_nobody_out(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext], silent: bool
