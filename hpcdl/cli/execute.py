@@ -26,6 +26,8 @@ def execute(ctx: click.Context, job: int, node: str, tty: bool, command: tuple[s
     Input, output and errors are this command's, Ctrl-C goes to the command, and its exit code is the one here (128 and
     the number of a signal). It is no part of the job, and is ended when the job is suspended, moves or ends.
     """
+    if not command[0]:
+        raise click.UsageError("the command is empty", ctx)
     if tty:
         _need_terminal(f"hpcdl exec {job} -- ... runs it without one")
     _run(ctx, job, command, node, tty)

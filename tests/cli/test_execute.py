@@ -31,6 +31,8 @@ def test_a_command_must_be_named(hpcdl: Run) -> None:
     assert hpcdl("exec", 7).code == 2
     done = hpcdl("exec", 7, "ls", "-l")
     assert (done.code, "No such option" in done.err) == (2, True)
+    done = hpcdl("exec", 7, "--", "")
+    assert (done.code, done.err) == (2, "hpcdl: the command is empty (see hpcdl exec --help)\n")
 
 
 def test_no_daemon(hpcdl: Run, home: Path) -> None:
