@@ -91,7 +91,8 @@ def make_start(
     elif (
         spec.rescale == IN_PROCESS and (ranks := len(indices_of(order, node))) > 1 and LAUNCHER not in pairwise(command)
     ):
-        command = (sys.executable, *LAUNCHER, str(ranks), "--", *command)
+        # -P: what lies in the job's folder is its command's to import, not ours.
+        command = (sys.executable, "-P", *LAUNCHER, str(ranks), "--", *command)
     try:
         return Start(
             tag=tag,

@@ -11,6 +11,11 @@ from hpcdl.agent.packets import Rescale
 from hpcdl.core.model import JobSpec
 
 MODULE = "torch.distributed.run"
+START = (
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
+    f"import runpy; runpy.run_module('{MODULE}', None, '__main__', True)"
+)
+"""As `-m`, but nothing is imported from the folder that the job is in. Python knows -P for that only since 3.11."""
 RESTARTS = 1000
 """Of the ranks after one of them failed: each node that goes costs the others one, for a rank loses its peers then."""
 MONITOR_S = 0.3
@@ -38,8 +43,8 @@ def command_line(spec: JobSpec, membership: Rescale, node: str, name: str, addre
     host = "true" if membership.nodes[0] == node else "false"
     return (
         python_of(spec.command),
-        "-m",
-        MODULE,
+        "-c",
+        START,
         f"--nnodes={spec.nodes}:{most}",
         f"--nproc-per-node={here}",
         "--rdzv-backend=c10d",

@@ -59,7 +59,7 @@ def agent_argv(
     options: AgentOptions, allocation: Allocation, node: str, left_s: float | None, place: Sequence[str] = ()
 ) -> list[str]:
     """`left_s`: seconds until the end, None where that is not known. `place`: the outermost switch first."""
-    argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(options.home), "--node", node]
+    argv = [sys.executable, "-P", "-m", "hpcdl.agent", "--home", str(options.home), "--node", node]
     argv += ["--allocation", allocation.id]
     if left_s is not None:
         argv += ["--left", f"{max(0.0, left_s):.3f}"]

@@ -62,7 +62,7 @@ class Served:
 
     def start(self) -> None:
         """Returns when it is ready. Raises NotStarted."""
-        argv = [sys.executable, "-m", "hpcdl.daemon", "--home", str(self._home), "--no-agent"]
+        argv = [sys.executable, "-P", "-m", "hpcdl.daemon", "--home", str(self._home), "--no-agent"]
         env = dict(os.environ) if self._address is None else {**os.environ, "HPCDL_LISTEN_HOST": self._address}
         try:
             make_private_folder(self._home)

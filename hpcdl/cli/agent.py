@@ -24,7 +24,8 @@ def agent(ctx: click.Context, home: Path | None, node: str | None, emulate_gpus:
     from hpcdl.config import load_config
 
     name = load_config(folder, {"node_name": node}).node
-    argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(folder), "--node", name]
+    # -P: what lies in the folder that this is called in, /tmp maybe, is not to be imported.
+    argv = [sys.executable, "-P", "-m", "hpcdl.agent", "--home", str(folder), "--node", name]
     if emulate_gpus is not None:
         argv += ["--emulate-gpus", str(emulate_gpus)]
     trainers = f"trainers outlive it by {seconds_text(load_config(folder).agent_absence_s)}"

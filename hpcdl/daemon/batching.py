@@ -327,7 +327,7 @@ class Batching:
         folder = settings.home / "logs" / "pilots"
         make_private_folder(folder)
         return PilotScript(
-            (sys.executable, "-m", "hpcdl", "--home", str(settings.home), "pilot"),
+            (sys.executable, "-P", "-m", "hpcdl", "--home", str(settings.home), "pilot"),
             pilot_mark(settings.instance, pilot.id),
             f"hpcdl-p{pilot.id}",
             str(folder / f"p{pilot.id}.log"),

@@ -32,7 +32,8 @@ def start(
     Returns {"pid", "home", "nodes", "fence"}. In the foreground it returns when the daemon has ended, with
     {"exit_code"}. Raises LaunchError.
     """
-    argv = [sys.executable, "-m", "hpcdl.daemon", "--home", str(home)]
+    # -P: what lies in the folder that this is called in, /tmp maybe, is not to be imported.
+    argv = [sys.executable, "-P", "-m", "hpcdl.daemon", "--home", str(home)]
     if emulate_gpus is not None:
         argv += ["--emulate-gpus", str(emulate_gpus)]
     if node_name is not None:

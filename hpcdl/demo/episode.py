@@ -84,7 +84,7 @@ def _submit(client: Client, home: Path, jobset: JobSet, scale: float) -> None:
     profile_file = conf_folder() / "profiles" / PROFILE_FILE
     specs = []
     for number, job in enumerate(jobset.jobs):
-        command = [sys.executable, "-m", "hpcdl.demo.trainer", "--model", job.model, "--steps", str(job.steps)]
+        command = [sys.executable, "-P", "-m", "hpcdl.demo.trainer", "--model", job.model, "--steps", str(job.steps)]
         command += ["--profile-file", str(profile_file), "--scale", f"{scale:g}", "--seed", str(SEED + number)]
         specs.append(
             {

@@ -69,7 +69,7 @@ class LocalAgent:
             process.wait()
 
     def _start(self) -> None:
-        argv = [sys.executable, "-m", "hpcdl.agent", "--home", str(self._home), "--node", self._node]
+        argv = [sys.executable, "-P", "-m", "hpcdl.agent", "--home", str(self._home), "--node", self._node]
         if self._emulate_gpus is not None:
             argv += ["--emulate-gpus", str(self._emulate_gpus)]
         out = os.open(self._home / "agent.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +25,7 @@ def test_the_command_line_of_a_node() -> None:
     line = torchrun.command_line(
         job("python3.11", "train.py", "-x", nodes_max=8), membership, "n1", "i-7-2", "10.0.0.1"
     )
-    assert line[:3] == ("python3.11", "-m", "torch.distributed.run")
+    assert line[:3] == ("python3.11", "-c", torchrun.START)
     assert line[3:-4] == (
         "--nnodes=1:8",
         "--nproc-per-node=2",
@@ -37,6 +41,21 @@ def test_the_command_line_of_a_node() -> None:
     first = torchrun.command_line(job("python3.11", "train.py", nodes=2), membership, "n2", "i-7-2", "10.0.0.2")
     assert {"--nnodes=2:2", "--nproc-per-node=4"} < set(first)
     assert [each for each in first if each.startswith("--rdzv-conf=is_host=true,")]
+
+
+def test_nothing_is_imported_from_the_folder_of_the_job(tmp_path: Path) -> None:
+    """Others may be able to write there: what lies beside a job is its command's to import."""
+    for name in ("runpy.py", "os.py", "torch.py"):
+        (tmp_path / name).write_text("raise SystemExit('planted')")
+    modules = tmp_path / "modules" / "torch" / "distributed"
+    modules.mkdir(parents=True)
+    for folder in (modules, modules.parent):
+        (folder / "__init__.py").touch()
+    (modules / "run.py").write_text("import sys; print(__name__, sys.argv[1:], sys.path[0])")
+    command = [sys.executable, "-c", torchrun.START, "--nnodes=1"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "modules")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == f"__main__ ['--nnodes=1'] {tmp_path / 'modules'}", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -67,12 +67,12 @@ def looks(agents: Agents, seconds: float = 30.0) -> None:
 def test_what_an_agent_is_started_with() -> None:
     options = AgentOptions(Path("/shared/h"), "auto", 20.0, 120.0)
     argv = agent_argv(options, TWO, "n2", 99.5, ("top", "leaf1"))
-    assert argv[:3] == [sys.executable, "-m", "hpcdl.agent"]
-    assert argv[3:] == [
+    assert argv[:4] == [sys.executable, "-P", "-m", "hpcdl.agent"]
+    assert argv[4:] == [
         *("--home", "/shared/h", "--node", "n2", "--allocation", "7", "--left", "99.500", "--place", "top"),
         *("--place", "leaf1", "--grace", "20", "--alone", "120", "--emulate-gpus", "auto"),
     ]
-    assert agent_argv(AgentOptions(Path("/h")), TWO, "n1", None)[3:] == [
+    assert agent_argv(AgentOptions(Path("/h")), TWO, "n1", None)[4:] == [
         "--home",
         "/h",
         "--node",

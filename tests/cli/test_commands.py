@@ -31,8 +31,8 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
         ("submit --gpus 0 -- true", "at least 1"),
         ("submit --gpus many -- true", "not a number or MIN:MAX"),
         ("submit --nodes 0 -- true", "--nodes"),
-        ("submit --grace 0 -- true", "grace must be"),
-        ("submit --grace nan -- true", "grace must be"),
+        ("submit --grace 0 -- true", "0 is not in the range 0<x<=86400"),
+        ("submit --grace nan -- true", "nan is not a number"),
         ("submit --signal SIGFOO -- true", "--signal"),
         ("submit --progress-regex ( -- true", "--progress-regex"),
         ("submit --after 1,x -- true", "not a job id"),
@@ -43,13 +43,22 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
         ("submit --cpus 3 -- true", "--cpus"),
         ("ls --json --quiet", "exclude each other"),
         ("ls --al", "--al"),
-        ("ls cpus", "'cpus' is nothing to list: jobs, nodes, gpus (see"),
-        ("ls 7", "'7' is nothing to list: jobs, nodes, gpus (hpcdl show 7?)"),
+        ("ls cpus", "'cpus' is nothing to list: jobs, nodes, gpus are (see"),
+        ("ls 7", "'7' is nothing to list: hpcdl show 7 shows a job (see"),
         ("ls --all nodes", "--all is for jobs"),
         ("lss", "lss"),
         ("sbumit -- true", "did you mean hpcdl submit?"),
         ("status", "did you mean hpcdl daemon status?"),
         ("nothing-like-it", "No such command 'nothing-like-it' (see"),
+        ("squeue", "No such command 'squeue': did you mean hpcdl ls? (see hpcdl --help)"),
+        ("help submit", "did you mean hpcdl --help?"),
+        ("daemon strat", "No such command 'strat': did you mean start or status? (see hpcdl daemon --help)"),
+        ("config set policy x", "No such command 'set': there are objective, policy, show (see hpcdl config --help)"),
+        ("ls --foo", "No such option '--foo': did you mean --format? (see"),
+        ("submit --gpus 1-4 -- true", "'1-4' is not a number or MIN:MAX: write 1:4 (see"),
+        ("submit --array 1-9%2 -- true", "--max-parallel 2 in place of %2 (see"),
+        ("submit --notify me@example.org -- true", "'me@example.org' is an address: write mailto:me@example.org (see"),
+        ("submit --stall 10x -- true", "'10x': give seconds, 600 or 10m, or SECONDS:restart"),
         ("why abc", "'abc' is not a job's number: hpcdl ls --all lists them"),
         ("cancel 1 0", "'0' is not a job's number"),
         ("events --job 999999999999999999999", "is not a job's number"),
@@ -60,7 +69,7 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
         ("show 0", "0"),
         ("wait", "say which jobs: hpcdl wait 3-7 12, or --array ID"),
         ("daemon start --emulate-gpus x", "'x' is not a whole number"),
-        ("wait 1 --timeout x", "'x' is not a number"),
+        ("wait 1 --timeout x", "'x' is not a number of seconds, nor a time like 90s, 5m or 1h30m"),
         ("submit --array 1-1000000000 -- true", "'1-1000000000': an index has 9 digits at most"),
         ("wait 1 --timeout -3", "--timeout"),
         ("wait 1 --timeout nan", "--timeout"),
@@ -123,11 +132,11 @@ def test_the_agent_takes_this_processs_place(home: Path, hpcdl: Run, monkeypatch
     said = hpcdl("agent", "--node", "n7", "--emulate-gpus", 2).err
     assert said.startswith(f"hpcdl: agent of n7 for {home}, where no daemon was started yet")
     hpcdl("agent", "--home", home / "x")
-    assert [argv[1:7] for argv in started] == [
-        ["-m", "hpcdl.agent", "--home", str(home), "--node", "n7"],
-        ["-m", "hpcdl.agent", "--home", str(home / "x"), "--node", socket.gethostname().split(".")[0]],
+    assert [argv[1:8] for argv in started] == [
+        ["-P", "-m", "hpcdl.agent", "--home", str(home), "--node", "n7"],
+        ["-P", "-m", "hpcdl.agent", "--home", str(home / "x"), "--node", socket.gethostname().split(".")[0]],
     ]
-    assert started[0][7:] == ["--emulate-gpus", "2"]
+    assert started[0][8:] == ["--emulate-gpus", "2"]
 
 
 def test_demo_passes_its_options_on(hpcdl: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -163,3 +172,10 @@ def test_a_home_that_is_a_file_is_told_as_that(hpcdl: Run, tmp_path: Path) -> No
         assert (done.code, done.out) == (1, "")
         assert done.err == f"hpcdl: {home} is not a folder: name the daemon's folder with --home or HPCDL_HOME\n"
     assert f"FAIL  home          {home} is not a folder" in hpcdl("--home", home, "doctor").out
+
+
+def test_seconds_may_be_written_with_units(fake: FakeDaemon, hpcdl: Run) -> None:
+    assert hpcdl("submit", "--grace", "1h30m", "--stall", "10m:restart", "--", "true").code == 0
+    assert hpcdl("submit", "--grace", "1e3", "--stall", "2.5", "--", "true").code == 0
+    specs = [fake.world.jobs[number]["spec"] for number in (1, 2)]
+    assert [(spec["grace_s"], spec["stall_s"]) for spec in specs] == [(5400.0, 600.0), (1000.0, 2.5)]

@@ -202,7 +202,7 @@ def test_a_pilot_is_submitted_with_its_mark_and_what_the_site_wants(scene: Scene
     assert scene.pilot().batch_id == "100"
     (script,) = scene.system.scripts
     assert script.mark == pilot_mark("d-1", 1)
-    assert script.argv == (sys.executable, "-m", "hpcdl", "--home", str(scene.home), "pilot")
+    assert script.argv == (sys.executable, "-P", "-m", "hpcdl", "--home", str(scene.home), "pilot")
     assert script.options == ("--account=x",)
     assert Path(script.output).parent.stat().st_mode & 0o777 == 0o700
 
