@@ -1,9 +1,9 @@
 """From what users, agents and ticks ask to events: each command is checked against the world as the batch leaves it."""
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from functools import singledispatchmethod
-from typing import Any
+from functools import cache, singledispatchmethod
+from typing import Any, cast
 
 from hpcdl.core import careevents as ce
 from hpcdl.core import caring, noticing, slipping
@@ -79,15 +79,12 @@ class Intake:
         self._pending = pending
         self._missed = missed
         self._touched: dict[int, None] = {}
-        self._submitting = Submitting(
-            draft, now, profiles.by_name, settings.max_jobs_a_submit, self._add, self._touched
-        )
+        self._profiles = profiles
         self._seen: dict[str, int] = {}
-        self._of_kind: Callable[[cmd.Command], Any] = self._take  # looked up once, not for each command
 
     def take(self, command: cmd.Command) -> Any:
         """Adds the command's events. Returns its answer, or a `Late` one. Raises Refused."""
-        return self._of_kind(command)
+        return _taker(cast(Hashable, type(command)))(self, command)
 
     def finish(self) -> None:
         """Adds what follows from the batch, until nothing more does: an ending may end jobs that waited for it."""
@@ -130,15 +127,15 @@ class Intake:
 
     @_take.register
     def _(self, command: cmd.Submit) -> tuple[int, ...]:
-        return self._submitting.take(command)
+        return self._submitting().take(command)
 
     @_take.register
     def _(self, command: cmd.Retry) -> cmd.Retried:
-        return self._submitting.retry(command)
+        return self._submitting().retry(command)
 
     @_take.register
     def _(self, command: cmd.Hold) -> None:
-        self._submitting.hold(command)
+        self._submitting().hold(command)
 
     @_take.register
     def _(self, command: cmd.Release) -> None:
@@ -165,6 +162,10 @@ class Intake:
         self._unfinished(command.job)
         self._add(ev.CancelRequested(command.job))
         self._touched[command.job] = None
+
+    def _submitting(self) -> Submitting:
+        most = self._settings.max_jobs_a_submit
+        return Submitting(self.draft, self.now, self._profiles.by_name, most, self._add, self._touched)
 
     def _unfinished(self, number: int) -> Job:
         return unfinished(self.draft.world, number)
@@ -360,6 +361,13 @@ class Intake:
             silent = self.now - node.since
             if silent > limit:
                 self._lose(node.name, f"its agent was silent for {seconds_text(silent)}, and its lease has run out")
+
+
+@cache
+def _taker(kind: Hashable) -> Callable[[Intake, cmd.Command], Any]:
+    """What takes commands of a kind. Looked up once, and not kept by an intake, which would hold itself alive."""
+    found: Callable[[Intake, cmd.Command], Any] = vars(Intake)["_take"].dispatcher.dispatch(kind)
+    return found
 
 
 def _jobs_on(world: World, node: str) -> list[int]:

@@ -82,8 +82,9 @@ class MemoryJournal:
         """See `Journal.append`."""
         added = []
         for at, event in events:
-            version = self._versions.get(event.stream, 0) + 1
-            self._versions[event.stream] = version
+            stream = event.stream
+            version = self._versions.get(stream, 0) + 1
+            self._versions[stream] = version
             record = Recorded(len(self.records) + 1, at, version, event)
             self.records.append(record)
             added.append(record)

@@ -46,15 +46,16 @@ def _save_s(job: Job) -> float:
 
 def due(world: World, now: float, margin_s: float) -> tuple[list[ev.NodeLeaves], float | None]:
     """The nodes that have to be left now, and when the next one will have to be (None: no end is known)."""
+    ending = [(node, node.until) for node in world.nodes.values() if node.until is not None and not node.lost]
     found, next_at = [], None
-    slowest = _slowest(world, margin_s)
-    for node in world.nodes.values():
-        if node.until is None or node.lost or node.leaving or not node.connected:
+    slowest = _slowest(world, margin_s) if ending else {}
+    for node, until in ending:
+        if node.leaving or not node.connected:
             continue
-        at = node.until - margin_s - slowest.get(node.name, 0.0)
+        at = until - margin_s - slowest.get(node.name, 0.0)
         if at <= now:
-            left = seconds_text(max(0.0, node.until - now))
-            found.append(ev.NodeLeaves(node.name, node.until, True, f"its allocation ends in {left}"))
+            left = seconds_text(max(0.0, until - now))
+            found.append(ev.NodeLeaves(node.name, until, True, f"its allocation ends in {left}"))
         elif next_at is None or at < next_at:
             next_at = at
     return found, next_at

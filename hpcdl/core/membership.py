@@ -65,10 +65,10 @@ def settled(incarnation: Incarnation, in_place: bool) -> Incarnation:
     if not in_place or incarnation.state is IncarnationState.EXITED:
         return incarnation
     dropped = []
-    for part in incarnation.parts:  # of hundreds, at each report: no generators here and below
-        if part.lost or (part.exited and part.freed):
-            if part.node not in incarnation.members and (incarnation.members or slipped(part)):
-                dropped.append(part)
+    gone = [part for part in incarnation.parts if part.lost or (part.exited and part.freed)]
+    if gone:  # of hundreds of parts, at each report
+        members = frozenset(incarnation.members)
+        dropped = [part for part in gone if part.node not in members and (members or slipped(part))]
     failed = [part for part in dropped if incarnation.members and not (part.leaving or part.lost)]
     failures = incarnation.join_failures + len(failed)
     if dropped:
@@ -85,11 +85,10 @@ def with_living_placement(incarnation: Incarnation) -> Incarnation:
     before = incarnation.placement
     if before is None:
         return incarnation
-    staying = []
-    for part in incarnation.parts:
-        away = part.leaving or part.exited or part.lost
-        if not away or (part.node in incarnation.members and _failed(part)):
-            staying.append(part)
+    staying = [part for part in incarnation.parts if not (part.leaving or part.exited or part.lost)]
+    if len(staying) < len(incarnation.parts):
+        members = frozenset(incarnation.members)
+        staying = [part for part in incarnation.parts if part.stays or (part.node in members and _failed(part))]
     if not staying:
         # What is left is to go; it holds what it held, unless nothing is left of that.
         there = frozenset(incarnation.nodes)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hpcdl.core.changed import unchecked
 from hpcdl.core.drill import Drill
 from hpcdl.core.health import Avoided, Failed
 from hpcdl.core.incarnation import Cause as Cause
@@ -252,3 +253,6 @@ class World:
             for before in self.jobs[number].spec.after if number in self.jobs else ():
                 self.awaited[before] = (*self.awaited.get(before, ()), number)
         self.live = {number: None for number in self.active if number in self.jobs and self.jobs[number].live}
+
+    def __copy__(self) -> "World":
+        return unchecked(self)  # at every step: a fifth of what `copy` takes by itself
