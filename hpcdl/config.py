@@ -290,6 +290,7 @@ SUBMIT_OPTIONS: Mapping[str, Limits] = MappingProxyType(
         "signal": _words("hpcdl, lightning, submitit, hf or none", "hpcdl|lightning|submitit|hf|none"),
         "progress_regex": _words("a regular expression"),
         "notify": _words("a command, mailto:ADDRESS or a URL, several in a list", many=True),
+        "git": _option(bool, "true or false"),
         "stall": _words("a time without progress, as --stall takes it", literal=True),
     }
 )

@@ -29,7 +29,7 @@ from hpcdl.cli.files import check_input
 MAX_BYTES = 8 << 20
 MAX_VALUES = 200_000
 _TOP = ("defaults", "jobs")
-_NOT_IN_A_FILE = frozenset({"file", "dry_run", "strict", "request_id", "no_spool", "like", "other", "command"})
+_NOT_IN_A_FILE = frozenset({"file", "dry_run", "strict", "git", "request_id", "no_spool", "like", "other", "command"})
 
 
 class FileError(click.ClickException):

@@ -20,3 +20,13 @@ def deadline_text(row: Row) -> str:
         said = f"slipped: {said}"
     ends = f", done by {moment_text(found['ends_at'])} if nothing else comes" if found.get("ends_at") else ""
     return f"{at} ({said} since {moment_text(found['since'])}: {round(100 * found['probability'])} %{ends})"
+
+
+def git_text(spec: Row) -> str:
+    """`3f2a9c1d4e5f on main, with changed files`; "" where nothing is known."""
+    found: Row | None = spec.get("git")
+    if not found:
+        return ""
+    branch = f" on {found['branch']}" if found.get("branch") else ""
+    changed = {True: ", with changed files", None: ", changed files not looked for in time"}.get(found.get("dirty"), "")
+    return f"{found['commit'][:12]}{branch}{changed}"

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.jobtexts import deadline_text
+from hpcdl.cli.jobtexts import deadline_text, git_text
 from hpcdl.cli.machines import agent_text, away_note, holder_text
-from hpcdl.cli.output import Column, Output, Row, outputs, print_fields, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, Row, outputs_as, print_fields, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import JOB_ID, asked_text, connect, duration_text, moment_text, placement_text, step_text
 from hpcdl.core.units import fold_nodes
 
 
 @click.command()
 @click.argument("job", type=JOB_ID)
-@outputs
+@outputs_as("Its id only.")
 @click.pass_context
 def show(ctx: click.Context, job: int, output: Output) -> None:
     """Show one job: what was asked, where it stands, its incarnations and its log files."""
@@ -51,6 +51,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("reason", str(row.get("reason") or "")),
             ("command", shlex.join(map(str, spec.get("command", ())))),
             ("cwd", str(spec.get("cwd") or "")),
+            ("git", git_text(spec)),
             ("asked", asked),
             ("after", " ".join(map(str, spec.get("after") or ()))),
             ("deadline", deadline_text(row)),
@@ -107,7 +108,7 @@ def _known(value: object) -> str:
 
 @click.command()
 @click.argument("job", type=JOB_ID)
-@outputs
+@outputs_as("Its id only.")
 @click.pass_context
 def why(ctx: click.Context, job: int, output: Output) -> None:
     """Say in words and numbers why a job is where it is."""
@@ -125,7 +126,7 @@ def why(ctx: click.Context, job: int, output: Output) -> None:
 
 
 @click.command()
-@outputs
+@outputs_as("Names only, one a line.")
 @click.pass_context
 def nodes(ctx: click.Context, output: Output) -> None:
     """List the nodes, a line for each GPU: its state and the job that holds it."""

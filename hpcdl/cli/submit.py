@@ -1,7 +1,7 @@
 """`hpcdl submit`: from a command line, a batch script or a file to jobs."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +17,7 @@ from hpcdl.cli.rows import connect
 from hpcdl.cli.sending import send, show
 from hpcdl.cli.submitoptions import job_options
 from hpcdl.client import ApiError, Client, ClientError
+from hpcdl.core.codec import to_json
 
 if TYPE_CHECKING:  # most submits have no batch script
     from hpcdl.cli.batchlines import Asked
@@ -51,6 +52,11 @@ _PLAIN = "hpcdl.submit.plain"
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Submit nothing: say what would be, where it could run now, and when.")
 @click.option("--strict", is_flag=True, help="Refuse what no node that is known could run, or is not on this machine.")
+@click.option(
+    "--git/--no-git",
+    default=True,
+    help="Record the commit and branch that its folder is at, and whether files were changed.  [default: --git]",
+)
 @click.option("--request-id", metavar="ID", help="A submit repeated with the same id is the same job.")
 @click.option("--no-spool", is_flag=True, help="Fail where no daemon runs; else the next one takes the submit in.")
 @click.option(
@@ -69,6 +75,7 @@ def submit(
     file: str | None,
     dry_run: bool,
     strict: bool,
+    git: bool,
     request_id: str | None,
     no_spool: bool,
     like: str | None,
@@ -109,6 +116,8 @@ def submit(
     doubts = dict.fromkeys(doubt for each in found for doubt in each.doubts())
     if strict and doubts:
         raise click.ClickException(f"refused by --strict: {next(iter(doubts))}")
+    if git:
+        _add_git(found, entries)
     body = {"request_id": request_id or os.urandom(16).hex(), "jobs": entries} | ({"strict": True} if strict else {})
     if dry_run:
         from hpcdl.cli.trying import tell
@@ -130,6 +139,17 @@ def submit(
         if not batch.asked.gpus and not given["gpus"][0]:
             say(f"{batch.file} asks for no GPU; a job of hpcdl has at least 1: --gpus N")
     show(answer, output, doubts)
+
+
+def _add_git(found: Sequence[Wanted], entries: Sequence[dict[str, Any]]) -> None:
+    """Puts into the entries what is checked out in the folders of their jobs."""
+    from hpcdl.cli.worktree import WorkTrees
+
+    trees = WorkTrees()
+    for each, entry in zip(found, entries, strict=True):
+        state = trees.of(each.spec.cwd)
+        if state is not None:
+            entry["git"] = to_json(state)
 
 
 def _single(

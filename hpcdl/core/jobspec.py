@@ -39,6 +39,24 @@ def _has_bytes(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class GitState:
+    """The git work tree that a job was submitted from: what was checked out. Raises ValueError.
+
+    `commit`: its whole hash. `branch`: "" for none. `dirty`: whether files that git knows were changed; None: unknown.
+    """
+
+    commit: str
+    branch: str = ""
+    dirty: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[0-9a-f]{40,64}", self.commit):
+            raise ValueError(f"a commit is a hash of 40 to 64 hexadecimal digits, got {self.commit[:80]!r}")
+        if len(self.branch) > 500 or not self.branch.isprintable():
+            raise ValueError("a branch's name must have at most 500 printable characters")
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What a user submitted. Raises ValueError where a value makes no sense.
 
@@ -55,6 +73,7 @@ class JobSpec:
     under the objective `priority`. `priority`: jobs of a higher one come first, whatever the policy. `notify`: where
     its notices go (`notice.check_destinations`); (): as the settings say. `stall_s`: seconds without progress after
     which it stalls (`stalls.limit_s`); `stall_restart`: then it is started again from its last durable checkpoint.
+    `git`: of `cwd`, as it was at the submit.
 
     Of a member of an array (`arrays.expand` makes them): `array` is the id of the first member, 0 for a job of its
     own; `array_most`: so many of them may hold GPUs at a time, 0 any number; `sweep`: its own values by name.
@@ -93,6 +112,7 @@ class JobSpec:
     notify: tuple[str, ...] = ()
     stall_s: float | None = None
     stall_restart: bool = False
+    git: GitState | None = None
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
