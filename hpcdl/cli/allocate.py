@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from hpcdl.cli.files import InputFile
-from hpcdl.cli.numbers import Finite
-from hpcdl.cli.output import Column, Output, escape, outputs, print_fields, print_ids, print_json, print_table, say
+from hpcdl.cli.numbers import Seconds
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_ids, print_json, print_table, say
 
 SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")  # as hpcdl.milp.solving has them
 
@@ -24,10 +24,10 @@ SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")  # as hpcdl.
     help="For highs, cbc, gurobi: nodes of branch and bound (gurobi: its units of work).",
 )  # fmt: skip
 @click.option(
-    "--seconds", type=Finite(0, 1e6, min_open=True), default=3600.0, show_default=True, metavar="S",
+    "--seconds", type=Seconds(0, 1_000_000, min_open=True), default=3600, show_default=True, metavar="SECONDS",
     help="For highs, cbc, gurobi: stop after that, in any case.",
 )  # fmt: skip
-@outputs
+@outputs_as("Trainers that get nodes only, one a line.")
 def allocate(output: Output, problem: str, solver: str, work: int, seconds: float) -> None:
     """Give nodes to elastic trainers by BFTrainer's optimisation. PROBLEM is a JSON file, or - for stdin.
 

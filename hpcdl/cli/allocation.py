@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcdl.cli.numbers import Seconds
+
 if TYPE_CHECKING:  # both commands import what they need only when they run: `hpcdl --help` is to be quick
     from hpcdl.batch import Allocation, BatchSystem
     from hpcdl.config import Config
@@ -49,9 +51,9 @@ _emulate = click.option(
 )
 _grace = click.option(
     "--grace",
-    type=click.FloatRange(0, 86_400),
-    metavar="S",
-    help="Seconds from the batch system's first signal to its SIGKILL.  [default: 25]",
+    type=Seconds(0, 86_400),
+    metavar="SECONDS",
+    help="From the batch system's first signal to its SIGKILL.  [default: 25]",
 )
 
 
@@ -64,7 +66,7 @@ _grace = click.option(
     "--script", type=click.Path(path_type=Path), metavar="FILE", help='The batch script, for --chain: "$0" in it.'
 )
 @click.option(
-    "--idle-exit", type=click.FloatRange(0, 1e7), metavar="S", help="End when there was no job for S seconds."
+    "--idle-exit", type=Seconds(0, 10_000_000), metavar="SECONDS", help="End when there was no job for so long."
 )
 @_emulate
 @_grace

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import click
 
-from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import connect
 from hpcdl.core.units import parse_duration, seconds_text
 
@@ -44,11 +44,11 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 @click.command()
 @click.argument("what", required=False, callback=_what, metavar="[NODE[:GPU]]")
-@click.option("--for", "for_s", callback=_duration, metavar="TIME", help="For so long: 90s, 2h.  [default: 1h]")
+@click.option("--for", "for_s", callback=_duration, metavar="SECONDS", help="For so long: 600, 90s, 2h.  [default: 1h]")
 @click.option("--reason", default="", metavar="TEXT", help="What users are told.")
 @click.option("--move", is_flag=True, help="Jobs that run there and can be suspended leave it.")
 @click.option("--lift", is_flag=True, help="It may be granted again, from now on.")
-@outputs
+@outputs_as("GPUs and nodes only, one a line.")
 @click.pass_context
 def avoid(
     ctx: click.Context,

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import connect, duration_text, moment_text
 from hpcdl.client import ApiError, DaemonAway, path_with
 from hpcdl.core.units import count, fold_nodes
 
 
 @click.command()
-@outputs
+@outputs_as("Nodes only, a line for each hole.")
 @click.pass_context
 def holes(ctx: click.Context, output: Output) -> None:
     """List what idles in the batch system, and until when no batch job can use it.
@@ -32,11 +32,13 @@ def holes(ctx: click.Context, output: Output) -> None:
     elif rows:
         print_table(_HOLES, rows)
     if output is not Output.JSON:
-        for trouble in (answer["batch"] or {}).get("troubles", ()):
-            say(f"the batch system does not answer as it should, this is what was seen before: {trouble}")
+        troubles = (answer["batch"] or {}).get("troubles", ())
+        before = ", this is what was seen before" if rows else ": hpcdl doctor says what it can do here"
+        for trouble in troubles:
+            say(f"the batch system does not answer as it should ({trouble}){before}")
         if answer["batch"] is None:
             say(str(answer["notes"][0]))
-        elif not rows:
+        elif not rows and not troubles:
             say("no holes: no node is idle, or a batch job is about to start on each that is")
 
 
@@ -98,7 +100,7 @@ class PilotId(click.IntRange):
 @click.option("-a", "--all", "every", is_flag=True, help="Those that are over, too.")
 @click.option("--cancel", is_flag=True, help="End the pilots ID...")
 @click.argument("numbers", nargs=-1, type=PilotId(min=1), metavar="[ID]...")
-@outputs
+@outputs_as("Pilots only, one a line.")
 @click.pass_context
 def pilots(ctx: click.Context, every: bool, cancel: bool, numbers: tuple[int, ...], output: Output) -> None:
     """List the pilots, or those named: batch jobs that hpcdl submitted to hold nodes that idle.

@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from hpcdl.cli import completing
-from hpcdl.cli.output import Column, Output, Row, outputs, print_fields, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, Row, outputs_as, print_fields, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import connect
 from hpcdl.client import Answer, ClientError, DaemonAway
 
 
 @click.group(invoke_without_command=True)
-@outputs
+@outputs_as("Policy and objective only.")
 @click.pass_context
 def config(ctx: click.Context, output: Output) -> None:
     """Show the settings, and set what the running daemon decides by; it is kept over a restart.
@@ -27,9 +27,9 @@ def config(ctx: click.Context, output: Output) -> None:
         raise click.UsageError(f"write --{output.value} after {ctx.invoked_subcommand}", ctx)
 
 
-@config.command()
+@config.command(short_help="Show every setting that holds here.")
 @click.option("--origin", is_flag=True, help="Also where each value comes from: a variable, FILE:LINE or default.")
-@outputs
+@outputs_as("Names only, one a line.")
 @click.pass_context
 def show(ctx: click.Context, origin: bool, output: Output) -> None:
     """Show every setting that holds here, and the defaults of submit's options.
@@ -130,7 +130,7 @@ def _text(value: Any) -> str:
 
 @config.command()
 @click.argument("name", shell_complete=completing.policies)
-@outputs
+@outputs_as("Policy and objective only.")
 @click.pass_context
 def policy(ctx: click.Context, name: str, output: Output) -> None:
     """Let the daemon decide by the policy NAME from now on."""
@@ -139,7 +139,7 @@ def policy(ctx: click.Context, name: str, output: Output) -> None:
 
 @config.command()
 @click.argument("name", shell_complete=completing.objectives)
-@outputs
+@outputs_as("Policy and objective only.")
 @click.pass_context
 def objective(ctx: click.Context, name: str, output: Output) -> None:
     """Let the daemon aim at the objective NAME from now on.

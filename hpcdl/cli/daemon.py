@@ -4,7 +4,18 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_fields, print_ids, print_json, print_table, say
+from hpcdl.cli.output import (
+    Column,
+    Output,
+    Row,
+    escape,
+    outputs_as,
+    print_fields,
+    print_ids,
+    print_json,
+    print_table,
+    say,
+)
 from hpcdl.cli.rows import connect, duration_text
 from hpcdl.client import ClientError, DaemonAway
 from hpcdl.core.units import count, fold_nodes
@@ -28,7 +39,7 @@ def _node_name(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--foreground", is_flag=True, help="Stay attached to this terminal; Ctrl-C stops it.")
 @click.option("--emulate-gpus", type=click.IntRange(1, 1024), metavar="N", help="Give this node N emulated GPUs.")
 @click.option("--node", metavar="NAME", callback=_node_name, help="This node's name.  [default: the host's]")
-@outputs
+@outputs_as("Its pid only.")
 @click.pass_context
 def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: str | None, output: Output) -> None:
     """Start the daemon and the agent of this node, in the background.
@@ -66,7 +77,7 @@ def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: 
 
 @daemon.command(short_help="Suspend every job, then stop daemon and agents.")
 @click.option("--now", is_flag=True, help="End trainers at once; they resume from their last checkpoints.")
-@outputs
+@outputs_as("Its pid only.")
 @click.pass_context
 def stop(ctx: click.Context, now: bool, output: Output) -> None:
     """Suspend every job within its grace, then stop the daemon and all agents.
@@ -95,7 +106,7 @@ def _print_daemon(row: Row, output: Output, done: str) -> None:
 
 
 @daemon.command(short_help="Show the daemon, its agents and trainers.")
-@outputs
+@outputs_as("Its pid only.")
 @click.pass_context
 def status(ctx: click.Context, output: Output) -> None:
     """Show the daemon, its agents and the trainers that run; exit 1 if there is no daemon."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.output import Output, Row, escape, outputs, paint, print_ids, print_json
+from hpcdl.cli.output import Output, Row, escape, outputs_as, paint, print_ids, print_json
 
 
 @click.command()
@@ -21,7 +21,7 @@ from hpcdl.cli.output import Output, Row, escape, outputs, paint, print_ids, pri
 )
 @click.option("--security", is_flag=True, help="Check who could read, write, reach or overhear this installation.")
 @click.option("-o", "--output", "target", type=click.Path(path_type=Path), metavar="FILE", help="Where; - prints it.")
-@outputs
+@outputs_as("What FAILs only, one a line.")
 @click.pass_context
 def doctor(ctx: click.Context, site: str | None, security: bool, target: Path | None, output: Output) -> None:
     """Check what hpcdl needs here, each with what it found and the next step; exit 1 if anything FAILs.

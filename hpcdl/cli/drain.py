@@ -6,7 +6,7 @@ import click
 
 from hpcdl.cli import completing
 from hpcdl.cli.moments import moment
-from hpcdl.cli.output import Output, Row, escape, outputs, print_ids, print_json, say
+from hpcdl.cli.output import Output, Row, escape, outputs_as, print_ids, print_json, say
 from hpcdl.cli.rows import connect, moment_text
 from hpcdl.client import ApiError
 from hpcdl.daemon.clock import Clock
@@ -61,7 +61,7 @@ def _tell(ctx: click.Context, nodes: tuple[str, ...], body: Row, done: str, outp
 @NODES
 @click.option("--at", callback=_at, metavar="TIME", help="Not now: they go at this time (+2h, 18:30, a date).")
 @click.option("--reason", default="", metavar="TEXT", help="What users are told.")
-@outputs
+@outputs_as("Names only, one a line.")
 @click.pass_context
 def drain(ctx: click.Context, nodes: tuple[str, ...], at: float | None, reason: str, output: Output) -> None:
     """Have jobs leave nodes, and start nothing there: elastic ones go on without them, others are suspended.
@@ -75,7 +75,7 @@ def drain(ctx: click.Context, nodes: tuple[str, ...], at: float | None, reason: 
 
 @click.command()
 @NODES
-@outputs
+@outputs_as("Names only, one a line.")
 @click.pass_context
 def undrain(ctx: click.Context, nodes: tuple[str, ...], output: Output) -> None:
     """Give drained nodes to jobs again."""

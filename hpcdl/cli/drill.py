@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from hpcdl.cli.numbers import Seconds
 from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_fields, print_json, print_table, progress, say
 from hpcdl.cli.rows import FINISHED, JOB_ID, connect, duration_text
 from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
@@ -200,10 +201,10 @@ def _verdict(conduct: _Conduct, row: Row, grace_s: float | None) -> dict[str, An
 @click.option("--between", is_flag=True, help="Kill it between two saves as well.")
 @click.option("--every", type=click.IntRange(min=1), metavar="STEPS", help="It checkpoints every so many steps.")
 @click.option(
-    "--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="What the site gives a preempted job, to compare."
+    "--grace", type=Seconds(min=0), metavar="SECONDS", help="What the site gives a preempted job, to compare."
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=1), default=600.0, show_default=True, metavar="SECONDS",
+    "--timeout", type=Seconds(min=1), default=600, show_default=True, metavar="SECONDS",
     help="Give up where a part of a round takes longer.",
 )  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Do not ask first.")

@@ -44,7 +44,11 @@ def _stem(rows: Sequence[Row]) -> str:
     names = [str(row.get("name", "")) for row in rows]
     first, last = min(names), max(names)
     length = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(map(len, names)))
-    return first[:length].rstrip("0123456789").rstrip("[{(") or "member"
+    alike = first[:length].rstrip("0123456789")
+    opened = max(alike.rfind(mark) for mark in "[{(")
+    if opened > max(alike.rfind(mark) for mark in "]})"):
+        alike = alike[:opened]  # `train[lr=0.1]`, `train[lr=0.2]`: what is in the brackets is not alike
+    return alike or "member"
 
 
 def ranges(numbers: Iterable[int]) -> str:

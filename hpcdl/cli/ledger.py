@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.files import check_folder
-from hpcdl.cli.output import Output, escape, outputs, print_fields, print_ids, print_json, progress, say
+from hpcdl.cli.output import Output, escape, outputs_as, print_fields, print_ids, print_json, progress, say
 from hpcdl.cli.rows import connect
 from hpcdl.client import DaemonAway
 from hpcdl.core.units import count
@@ -84,8 +84,8 @@ def any_ledger(ctx: click.Context, tell: Callable[[str], None]) -> Iterator[tupl
 # --- the commands -----------------------------------------------------------------------------------------------------
 
 
-@ledger.command()
-@outputs
+@ledger.command(short_help="Check it against its events.")
+@outputs_as("The number of events only.")
 @click.pass_context
 def verify(ctx: click.Context, output: Output) -> None:
     """Fold every event and compare with snapshot and tables; exit 1 with the first difference.
@@ -113,8 +113,8 @@ def verify(ctx: click.Context, output: Output) -> None:
         print_fields([("ledger", "as its events say"), *_told(found), ("took", f"{took:.1f} s")])
 
 
-@ledger.command()
-@outputs
+@ledger.command(short_help="Make its tables anew from its events.")
+@outputs_as("The number of events only.")
 @click.pass_context
 def rebuild(ctx: click.Context, output: Output) -> None:
     """Make tables and snapshot anew from the events, in one step; for a ledger that verify finds wrong."""
@@ -133,14 +133,14 @@ def rebuild(ctx: click.Context, output: Output) -> None:
         print_fields([("ledger", "made anew from its events"), *_told(found), ("took", f"{took:.1f} s")])
 
 
-@ledger.command()
+@ledger.command(short_help="Write all events as JSON, or the jobs as CSV.")
 @click.option(
     "-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), default=Path("-"),
     metavar="FILE", help="Where, only you can read it.  [default: stdout]",
 )  # fmt: skip
 @click.option("--csv", "as_csv", is_flag=True, help="The jobs as CSV, in place of the events.")
 @click.option("--with-environment", is_flag=True, help="Values of environments and notify too: they may be secret.")
-@outputs
+@outputs_as("The name of the file only.")
 @click.pass_context
 def export(ctx: click.Context, output: Output, target: Path, as_csv: bool, with_environment: bool) -> None:
     """Write all events, archived ones too, as lines of JSON; the first line says what they are."""
@@ -173,9 +173,9 @@ def export(ctx: click.Context, output: Output, target: Path, as_csv: bool, with_
         print(f"wrote {escape(str(target))}: {count(written, 'line')}, {size / _MIB:.1f} MiB")
 
 
-@ledger.command()
+@ledger.command(short_help="Copy it and its archive files into a folder.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@outputs
+@outputs_as("The names of the files only.")
 @click.pass_context
 def backup(ctx: click.Context, output: Output, folder: Path) -> None:
     """Copy the ledger and its archive files into FOLDER, which is made if it is not there.
@@ -204,12 +204,12 @@ def backup(ctx: click.Context, output: Output, folder: Path) -> None:
         print(f"{count(len(copies), 'file')}, {total / _MIB:.1f} MiB, {are} in {escape(str(folder))}")
 
 
-@ledger.command()
+@ledger.command(short_help="Archive old events, and give space back.")
 @click.option("--keep-days", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="DAYS",
               help="What is left of submits, pilots and scripts stays for so long.")  # fmt: skip
 @click.option("--logs-after", type=click.FloatRange(min=0), metavar="DAYS",
               help="Remove the logs of jobs that finished so long ago.  [default: keep all logs]")  # fmt: skip
-@outputs
+@outputs_as("The bytes that were freed only.")
 @click.pass_context
 def vacuum(ctx: click.Context, output: Output, keep_days: float, logs_after: float | None) -> None:
     """Move older events to archive files, give free pages of the ledger back, and remove what nothing needs.

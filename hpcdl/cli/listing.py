@@ -80,8 +80,9 @@ def ls(
         return
     what = what or "jobs"
     if what not in LISTS:
-        hint = f" (hpcdl show {what}?)" if what.isdigit() else ""
-        raise click.UsageError(f"{what!r} is nothing to list: {', '.join(LISTS)}{hint}", ctx)
+        one = {"job": "hpcdl ls jobs", "node": "hpcdl ls nodes", "gpu": "hpcdl ls gpus"}
+        meant = f"hpcdl show {what} shows a job" if what.isdigit() else f"{', '.join(LISTS)} are"
+        raise click.UsageError(f"{what!r} is nothing to list: {one.get(what, meant)}", ctx)
     if what == "jobs":
         found: List = Jobs(ctx, **chosen)
     else:

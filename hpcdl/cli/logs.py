@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.output import Output, outputs, print_ids, print_json, say
+from hpcdl.cli.output import Output, outputs_as, print_ids, print_json, say
 from hpcdl.cli.rows import FINISHED, JOB_ID, connect
 from hpcdl.client import FOLLOW_S, ClientError
 
@@ -49,7 +49,7 @@ def log_files(home: Path, job: int, incarnation: int | None = None, node: str | 
 @click.option("--incarnation", type=click.IntRange(min=1), metavar="N", help="Only this start of the job.")
 @click.option("--node", metavar="NAME", help="Only what was printed on this node.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each log.")
-@outputs
+@outputs_as("The names of the log files only.")
 @click.pass_context
 def logs(
     ctx: click.Context,

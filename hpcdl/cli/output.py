@@ -53,17 +53,25 @@ class Column:
 
 def outputs(command: F) -> F:
     """Give a command `--json` and `--quiet`; it is called with `output=Output.…` instead."""
+    return outputs_as("Ids only, one a line.")(command)
 
-    @click.option("--json", "as_json", is_flag=True, help='Exactly one JSON value, with "schema": 1.')
-    @click.option("-q", "--quiet", is_flag=True, help="Ids only, one a line.")
-    @functools.wraps(command)
-    def with_output(*args: Any, as_json: bool, quiet: bool, **kwargs: Any) -> Any:
-        if as_json and quiet:
-            raise click.UsageError("--json and --quiet exclude each other", click.get_current_context())
-        output = Output.JSON if as_json else Output.QUIET if quiet else Output.TABLE
-        return command(*args, output=output, **kwargs)
 
-    return with_output  # type: ignore[return-value]
+def outputs_as(told: str) -> Callable[[F], F]:
+    """`outputs`, where `--quiet` prints something else: what `--help` says of it."""
+
+    def decorate(command: F) -> F:
+        @click.option("--json", "as_json", is_flag=True, help='Exactly one JSON value, with "schema": 1.')
+        @click.option("-q", "--quiet", is_flag=True, help=told)
+        @functools.wraps(command)
+        def with_output(*args: Any, as_json: bool, quiet: bool, **kwargs: Any) -> Any:
+            if as_json and quiet:
+                raise click.UsageError("--json and --quiet exclude each other", click.get_current_context())
+            output = Output.JSON if as_json else Output.QUIET if quiet else Output.TABLE
+            return command(*args, output=output, **kwargs)
+
+        return with_output  # type: ignore[return-value]
+
+    return decorate
 
 
 def say(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, progress, say
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_ids, print_json, print_table, progress, say
 
 _INTERVAL = "_ci95"
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from hpcdl.sim.papers.table import Row, Table
 
 
-@click.command()
+@click.command(short_help="Reproduce the papers' tables.")
 @click.option("--only", metavar="NAME,..", help="Of marble, sidecar, genie and unknown these.  [default: all]")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="No more seeds than these, for a quick look.")
 @click.option(
     "--report", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="The HTML file to draw into."
 )
-@outputs
+@outputs_as("Names only, one a line.")
 @click.pass_context
 def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | None, report: Path | None) -> None:
     """Reproduce the papers' tables in the simulator: ours beside what they print.

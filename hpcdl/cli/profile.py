@@ -11,7 +11,8 @@ import click
 
 from hpcdl.cli.files import InputFile
 from hpcdl.cli.jobparts import default_name, environment, user_name
-from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.numbers import Seconds
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_ids, print_json, print_table, say
 from hpcdl.cli.profileadd import add
 from hpcdl.cli.profileplot import plot
 from hpcdl.cli.profiles import ls, show, yaml_text
@@ -49,7 +50,7 @@ profile.add_command(add)
 profile.add_command(plot)
 
 
-@profile.command()
+@profile.command(short_help="Measure a command at several settings.")
 @click.option("--light", is_flag=True, help="B + G + N runs instead of each batch on each number of GPUs and nodes.")
 @click.option("--batches", required=True, callback=_numbers, metavar="B,..", help="Global batch sizes.")
 @click.option("--gpus", default="1", show_default=True, callback=_numbers, metavar="G,..", help="GPUs on a node.")
@@ -63,17 +64,17 @@ profile.add_command(plot)
     help="Steps to measure at least.",
 )
 @click.option(
-    "--limit", type=click.FloatRange(min=1), default=900.0, show_default=True, metavar="SECONDS",
+    "--limit", type=Seconds(min=1), default=900, show_default=True, metavar="SECONDS",
     help="A run that has not been measured so long after its start has failed.",
 )  # fmt: skip
 @click.option("--progress-regex", metavar="REGEX", help="Finds the step in its output, for trainers without hpcdl.")
 @click.option("--env", multiple=True, metavar="K[=V]", help="Set K for the runs; without =V, K as it is here.")
 @click.option(
-    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path(OUT), show_default=True,
+    "-o", "--output", "out", type=click.Path(dir_okay=False, path_type=Path), default=Path(OUT), show_default=True,
     metavar="FILE", help="Where the runs are kept; those that it holds already are not repeated.",
 )  # fmt: skip
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@outputs
+@outputs_as("The name of the file only.")
 @click.pass_context
 def run(ctx: click.Context, /, output: Output, **options: Any) -> None:
     """Run COMMAND for some steps at each setting, as jobs of the running daemon, one after another.
@@ -299,7 +300,7 @@ def _row(run: "LightRun") -> dict[str, Any]:
     }
 
 
-@profile.command()
+@profile.command(short_help="Make a profile from measured runs.")
 @click.argument("runs", type=InputFile())
 @click.option("-n", "--name", required=True, metavar="NAME", help="What jobs call the profile: submit --profile NAME.")
 @click.option(
@@ -309,10 +310,10 @@ def _row(run: "LightRun") -> dict[str, Any]:
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="G", help="Up to so many on each.  [default: as was run]")
 @click.option("--inference", is_flag=True, help="Its GPUs do not synchronise.")
 @click.option(
-    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "-o", "--output", "out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="A new file for the profile; the daemon reads those in its folder's profiles/.  [default: print it]",
 )  # fmt: skip
-@outputs
+@outputs_as("The name of the profile only.")
 @click.pass_context
 def fit(
     ctx: click.Context,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.files import InputFile
-from hpcdl.cli.output import Output, escape, outputs, print_ids, print_json, say
+from hpcdl.cli.numbers import Seconds
+from hpcdl.cli.output import Output, escape, outputs_as, print_ids, print_json, say
 from hpcdl.cli.profiles import yaml_text
 from hpcdl.cli.rows import connect
 from hpcdl.client import DaemonAway
@@ -52,18 +53,18 @@ def _rates(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     return points
 
 
-@click.command()
+@click.command(short_help="Put profiles of a file, or one of rates, in.")
 @click.argument("file", required=False, type=InputFile())
 @click.option("-n", "--name", metavar="NAME", help="What jobs call it: submit --profile NAME.")
 @click.option("--rate", "rates", multiple=True, callback=_rates, metavar="[NODESx]GPUS=RATE",
               help="Steps/s on so many GPUs of a node; once for each number.")  # fmt: skip
-@click.option("--startup", type=click.FloatRange(min=0), metavar="SECONDS", help="From a start to the first step.")
-@click.option("--save", type=click.FloatRange(min=0), metavar="SECONDS", help="From a suspend until its GPUs are free.")
-@click.option("--resume", type=click.FloatRange(min=0), metavar="SECONDS", help="From a resume to the next step.")
+@click.option("--startup", type=Seconds(min=0), metavar="SECONDS", help="From a start to the first step.")
+@click.option("--save", type=Seconds(min=0), metavar="SECONDS", help="From a suspend until its GPUs are free.")
+@click.option("--resume", type=Seconds(min=0), metavar="SECONDS", help="From a resume to the next step.")
 @click.option("--alias", "aliases", multiple=True, metavar="NAME", help="Another name for it.")
 @click.option("--source", default="", metavar="TEXT", help="Where the numbers come from.")
 @click.option("--replace", is_flag=True, help="Replace one of that name.")
-@outputs
+@outputs_as("Names only, one a line.")
 @click.pass_context
 def add(ctx: click.Context, /, output: Output, file: Path | None, replace: bool, **given: Any) -> None:
     """Check the profiles in FILE, or one given by its rates, and put them into the folder's profiles/.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.files import check_folder, replace_file
-from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_ids, print_json, print_table
 from hpcdl.cli.rows import connect
 from hpcdl.client import DaemonAway, path_with
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _WIDTH = 40
 
 
-@click.command()
+@click.command(short_help="Draw how profiles scale.")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="The HTML file to write.  [default: draw them here]")  # fmt: skip
-@outputs
+@outputs_as("Names only, one a line.")
 @click.pass_context
 def plot(ctx: click.Context, output: Output, names: tuple[str, ...], target: Path | None) -> None:
     """Draw how fast these profiles are on how many GPUs, and how efficient: given and learnt ones.

@@ -5,15 +5,15 @@ from typing import Any
 import click
 
 from hpcdl.cli import completing
-from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import connect, duration_text
 from hpcdl.client import path_with
 
 _SHOWN = 6
 
 
-@click.command()
-@outputs
+@click.command(short_help="List the profiles, given and learnt.")
+@outputs_as("Names only, one a line.")
 @click.pass_context
 def ls(ctx: click.Context, output: Output) -> None:
     """List the profiles: those of files, and those that were learnt from jobs that named none.
@@ -35,7 +35,7 @@ def ls(ctx: click.Context, output: Output) -> None:
 
 @click.command()
 @click.argument("name", shell_complete=completing.profiles)
-@outputs
+@outputs_as("Its name only.")
 @click.pass_context
 def show(ctx: click.Context, name: str, output: Output) -> None:
     """Print a profile as a file that the daemon reads.

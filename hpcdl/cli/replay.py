@@ -1,6 +1,5 @@
 """`hpcdl replay`: an idle trace under a policy over nodes, with the daemon's own Controller; BFTrainer's section 5."""
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.files import InputFile
-from hpcdl.cli.numbers import Finite
+from hpcdl.cli.numbers import Finite, Seconds
 from hpcdl.cli.output import (
     Column,
     Output,
     escape,
-    outputs,
+    outputs_as,
     print_fields,
     print_ids,
     print_json,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 _STUDIES = ("t-fwd", "diverse", "parallel", "scale", "costs")
 _MOST_DONE = 1e5
-_SECONDS = Finite(min=0, max=1e6)
+_SECONDS = Seconds(0, 1_000_000)
 
 
 class _Horizon(click.ParamType["float | _Adaptive"]):
@@ -43,10 +42,10 @@ class _Horizon(click.ParamType["float | _Adaptive"]):
         if value == "adaptive" or isinstance(value, _Adaptive):
             return _Adaptive()
         try:
-            seconds = float(value)
-        except ValueError:
+            seconds = Seconds().convert(value, param, ctx)
+        except click.BadParameter:
             self.fail(f"{value!r} is neither a number of seconds nor adaptive", param, ctx)
-        if not (math.isfinite(seconds) and 0 < seconds <= 1e6):
+        if not 0 < seconds <= 1e6:
             self.fail(f"{value} must be above 0 and up to 1e6 seconds, or adaptive", param, ctx)
         return seconds
 
@@ -67,12 +66,12 @@ class _Adaptive:
 @click.option("--parallel", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N",
               help="Trainers that are active at a time.")  # fmt: skip
 @click.option(
-    "--scale-up", type=_SECONDS, default=20.0, show_default=True, metavar="S", help="Cost of a start or growth."
+    "--scale-up", type=_SECONDS, default=20, show_default=True, metavar="SECONDS", help="Cost of a start or growth."
 )
 @click.option(
-    "--scale-down", type=_SECONDS, default=5.0, show_default=True, metavar="S", help="Cost of giving nodes up."
+    "--scale-down", type=_SECONDS, default=5, show_default=True, metavar="SECONDS", help="Cost of giving nodes up."
 )
-@click.option("--t-fwd", type=_Horizon(), default="120", show_default=True, metavar="S",
+@click.option("--t-fwd", type=_Horizon(), default="120", show_default=True, metavar="SECONDS",
               help="Forward-looking time; adaptive: from the gaps between changes.")  # fmt: skip
 @click.option("--hours", type=Finite(min=0, max=87_840, min_open=True), metavar="H",
               help="The first hours of the trace.  [default: all]")  # fmt: skip
@@ -88,7 +87,7 @@ class _Adaptive:
 @click.option("--study", metavar="NAME", help=f"{', '.join(_STUDIES)} or all: figures 7 to 16, Tables 3 and 4.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="The HTML file to draw into.")  # fmt: skip
-@outputs
+@outputs_as("U only, or the names of studies.")
 @click.pass_context
 def replay(ctx: click.Context, /, output: Output, **options: Any) -> None:
     """Replay a trace of idle nodes with an endless queue of elastic trainers.

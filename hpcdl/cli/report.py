@@ -10,7 +10,7 @@ import click
 
 from hpcdl.cli.files import check_folder, replace_file
 from hpcdl.cli.moments import past_moment
-from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, progress, say
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_ids, print_json, print_table, progress, say
 from hpcdl.cli.rows import JOB_ID, connect, moment_text
 from hpcdl.client import ApiError, Client, DaemonAway, path_with
 from hpcdl.core.units import seconds_text
@@ -50,7 +50,7 @@ def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
     help="Draw it as one HTML file.",
 )  # fmt: skip
 @click.argument("jobs", nargs=-1, type=JOB_ID, metavar="[JOB]...")
-@outputs
+@outputs_as("Keys only (job ids, days, users, …), one a line.")
 @click.pass_context
 def report(
     ctx: click.Context,

@@ -69,18 +69,52 @@ HIDDEN: dict[str, tuple[str, str]] = {"pilot": ("hpcdl.cli.allocation", "pilot")
 """Commands that only programs run."""
 
 _MEANT = {
+    "help": "--help",
+    "version": "--version",
+    "restart": "daemon stop, then hpcdl daemon start",
     "start": "daemon start",
     "stop": "daemon stop",
     "status": "daemon status",
     "policy": "config policy",
     "objective": "config objective",
     "run": "submit",
+    "sbatch": "submit",
+    "bsub": "submit",
+    "qsub": "submit",
+    "srun": "submit",
     "list": "ls",
+    "job": "ls",
     "jobs": "ls",
     "ps": "ls",
     "queue": "ls",
+    "squeue": "ls",
+    "bjobs": "ls",
+    "qstat": "ls",
+    "sinfo": "ls nodes",
+    "bhosts": "ls nodes",
+    "node": "ls nodes",
+    "gpus": "ls gpus",
+    "nvidia-smi": "ls gpus",
+    "info": "daemon status",
+    "describe": "show",
+    "scontrol": "show",
+    "explain": "why",
     "kill": "cancel",
+    "rm": "cancel",
+    "delete": "cancel",
+    "bkill": "cancel",
+    "qdel": "cancel",
+    "pause": "suspend",
+    "bstop": "suspend",
+    "continue": "resume",
+    "requeue": "retry",
+    "rerun": "retry",
+    "ssh": "attach",
+    "log": "logs",
     "tail": "logs -f",
+    "sacct": "report",
+    "set": "config",
+    "settings": "config show",
 }
 """What people try first, and what it is called here."""
 
@@ -169,15 +203,35 @@ def cli(ctx: click.Context, home: Path) -> None:
         raise click.ClickException(f"{home} is not a folder: name the daemon's folder with --home or HPCDL_HOME")
 
 
-def _plain(message: str) -> str:
-    """click's words for a number that is none, as anybody says them."""
+def _plain(error: click.UsageError) -> str:
+    """click's words as anybody says them, with what there is where nothing is near."""
+    message = error.format_message().rstrip(".")
     for theirs, ours in (("integer", "whole number"), ("float", "number")):
         message = re.sub(rf"is not a valid {theirs}( range)?$", f"is not a {ours}", message)
+    if near := re.search(r"\. \(?Did you mean (?:one of: )?(.*?)\?\)?$", message):
+        names = " or ".join(re.findall("'(.*?)'", near[1]))
+        return f"{message[: near.start()]}: did you mean {names}?"
+    command = error.ctx.command if error.ctx else None
+    if message.startswith("No such command") and isinstance(command, click.Group) and command is not cli:
+        assert error.ctx is not None
+        return f"{message}: there are {', '.join(command.list_commands(error.ctx))}"
     return message
+
+
+def _open_all() -> None:
+    """Streams that were closed (`>&-`) lead to /dev/null: else the next file opened would be stdout to others."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0, 1 for an error, 2 for wrong usage, or what the command says (`wait`)."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        _open_all()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # names that are not UTF-8 must not end us
@@ -191,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "hpcdl"
-        say(f"{_plain(error.format_message().rstrip('.'))} (see {path} --help)")
+        say(f"{_plain(error)} (see {path} --help)")
         return USAGE
     except click.ClickException as error:
         say(error.format_message())

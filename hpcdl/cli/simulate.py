@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.files import InputFile
-from hpcdl.cli.output import Column, Output, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.numbers import Seconds
+from hpcdl.cli.output import Column, Output, outputs_as, print_ids, print_json, print_table, say
 from hpcdl.cli.output import escape as printable
 from hpcdl.cli.papers import papers
 from hpcdl.core.units import count
@@ -94,14 +95,14 @@ COLUMNS = (
 @click.option(
     "--jitter", type=float, default=0.0, metavar="SIGMA", help="Lognormal noise on every delay.  [default: 0]"
 )
-@click.option("--mtbf", type=float, default=0.0, metavar="SECONDS", help="Mean time between failures of a trainer.")
+@click.option("--mtbf", type=Seconds(), default=0, metavar="SECONDS", help="Mean time between failures of a trainer.")
 @click.option("--warm", is_flag=True, help="Jobs may start ahead, and wait at the gate for their GPUs.")
 @click.option("--unknown", is_flag=True, help="Policies are told no profile: they learn what they can.")
 @click.option("--jobs", "with_jobs", is_flag=True, help="List every job.")
 @click.option(
     "--report", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="The HTML file to draw into."
 )
-@outputs
+@outputs_as("The names of the policies only.")
 @click.pass_context
 def simulate(ctx: click.Context, /, output: Output, **options: Any) -> None:
     """Replay a workload under several policies on a virtual clock, with the daemon's own Controller.

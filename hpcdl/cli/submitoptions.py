@@ -8,7 +8,7 @@ import click
 
 from hpcdl.cli import completing
 from hpcdl.cli.moments import moment
-from hpcdl.cli.numbers import Finite
+from hpcdl.cli.numbers import Finite, Seconds
 from hpcdl.core.arrays import Array, indices_from
 from hpcdl.core.jobspec import ECT_CLASSES, PRIORITY, RESCALES, SIGNAL_PRESETS
 from hpcdl.core.notice import check_destinations
@@ -98,6 +98,9 @@ def _destinations(ctx: click.Context, param: click.Parameter, values: tuple[str,
         check_destinations(values)
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+    for value in values:
+        if re.fullmatch(r"[^\s/:@]+@[^\s/:@]+", value):  # no program is called so
+            raise click.BadParameter(f"{value!r} is an address: write mailto:{value}", ctx, param)
     return values
 
 
@@ -107,11 +110,11 @@ def _stall(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
         return None, False
     seconds, colon, what = value.partition(":")
     try:
-        number = float(seconds)
-    except ValueError:
+        number = Seconds(0, 30 * 86_400).convert(seconds, param, ctx)
+    except click.BadParameter:
         number = -1.0
-    if not 0 <= number <= 30 * 86_400 or (colon and what != "restart"):
-        raise click.BadParameter(f"{value!r}: give seconds, or SECONDS:restart", ctx, param)
+    if number < 0 or (colon and what != "restart"):
+        raise click.BadParameter(f"{value!r}: give seconds, 600 or 10m, or SECONDS:restart", ctx, param)
     return number, bool(colon)
 
 
@@ -193,7 +196,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Where its checkpoints are.  [default: in the daemon's folder]",
     ),
     click.option(
-        "--grace", type=float, default=60.0, show_default=True, metavar="SECONDS", help="To checkpoint in on a suspend."
+        "--grace", type=Seconds(0, 86_400, min_open=True), default=60, show_default=True, metavar="SECONDS",
+        help="To checkpoint in on a suspend.",
     ),
     click.option(
         "--signal", type=click.Choice(list(SIGNAL_PRESETS)), default="hpcdl", show_default=True,

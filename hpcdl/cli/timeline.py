@@ -9,7 +9,7 @@ import click
 
 from hpcdl.cli.bodies import body_text
 from hpcdl.cli.files import check_folder, replace_file
-from hpcdl.cli.output import Column, Output, escape, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import JOB_ID, connect, moment_text
 from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
 
@@ -47,7 +47,7 @@ def pages(client: Client, after: int, job: int | None, limit: int | None) -> Ite
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only those after this number.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on, until Ctrl-C.")
-@outputs
+@outputs_as("Numbers only, one a line.")
 @click.pass_context
 def events(ctx: click.Context, job: int | None, after: int, limit: int | None, follow: bool, output: Output) -> None:
     """List what the daemon recorded, in order. An event's number is what --after takes to go on from there.
@@ -102,7 +102,7 @@ def _followed(client: Client, after: int, job: int | None, limit: int | None) ->
     help="The HTML file to write.",
 )  # fmt: skip
 @JOB
-@outputs
+@outputs_as("The name of the file only.")
 @click.pass_context
 def timeline(ctx: click.Context, target: Path, job: int | None, output: Output) -> None:
     """Draw which job held which GPU when, as one self-contained HTML file."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.numbers import Finite
+from hpcdl.cli.numbers import Seconds
 from hpcdl.cli.output import Output, outputs, paint, print_ids, print_json, say, use_colour
 from hpcdl.cli.rows import connect
 from hpcdl.cli.topview import LEAST_HEIGHT, LEAST_WIDTH, NEEDS, SORTS, Answers, Styled, View, draw
@@ -30,7 +30,7 @@ _ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down
 @click.command()
 @click.option("--once", is_flag=True, help="Print how it is now, and end; so does a pipe.")
 @click.option(
-    "--every", type=Finite(0.2, 3600), default=1.0, metavar="SECONDS", help="Look again so often.  [default: 1]"
+    "--every", type=Seconds(0.2, 3600), default=1.0, metavar="SECONDS", help="Look again so often.  [default: 1]"
 )
 @outputs
 @click.pass_context

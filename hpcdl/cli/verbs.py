@@ -2,12 +2,15 @@
 
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from hpcdl.cli import completing
+from hpcdl.cli.folding import ranges
 from hpcdl.cli.moments import past_moment
+from hpcdl.cli.numbers import Seconds
 from hpcdl.cli.output import Output, Row, escape, outputs, print_ids, print_json, say
 from hpcdl.cli.rows import FINISHED, JOB_ID, connect, end_text
 from hpcdl.client import FOLLOW_S, path_with
@@ -54,8 +57,8 @@ def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output, a
     answer = connect(ctx).request("POST", "/v1/jobs/verb", body)
     rows: list[Row] = answer["jobs"]
     errors: list[Row] = answer["errors"]
-    for error in errors:
-        say(str(error["error"]))
+    for line in _refusals(errors):
+        say(line)
     for row in rows if verb == "suspend" else ():
         _warn(row)
     if output is Output.JSON:
@@ -67,10 +70,28 @@ def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output, a
         for row in rows:
             print(escape(f"job {row['id']} {_promise(verb, row)}: {row.get('name', '')}"))
         if not rows and not errors:
-            say("there is no such job: nothing was done")
+            say(_nothing(verb, array is not None, more))
     _tell_cancelled(answer.get("cancelled") or [], more)
     if errors:
         ctx.exit(1)
+
+
+def _nothing(verb: str, array: bool, more: dict[str, Any]) -> str:
+    """Where no job was meant."""
+    if verb == "retry":
+        what = "FAILED" if more.get("failed") else "FAILED or was CANCELLED"
+        return f"no job {'of that array ' if array else ''}{what}{' since then' if more.get('since') else ''}"
+    return "all jobs of that array are finished: hpcdl ls --all --no-fold lists them"
+
+
+def _refusals(errors: list[Row]) -> Iterator[str]:
+    """A line for each, but one for all jobs that are not there: a range may name thousands."""
+    absent = [int(error["job"]) for error in errors if error["code"] == "unknown-job"]
+    if len(absent) > 1:
+        yield f"there are no jobs {ranges(absent)}: hpcdl ls --all lists those that are"
+    for error in errors:
+        if error["code"] != "unknown-job" or len(absent) == 1:
+            yield str(error["error"])
 
 
 def _tell_cancelled(left: list[int], more: dict[str, Any]) -> None:
@@ -78,7 +99,8 @@ def _tell_cancelled(left: list[int], more: dict[str, Any]) -> None:
     if left:
         shown = ", ".join(map(str, left[:10])) + (" and others" if len(left) > 10 else "")
         hint = "" if more.get("with_dependents") else ": --with-dependents retries them too"
-        say(f"{count(len(left), 'job')} that waited for what is retried stay cancelled ({shown}){hint}")
+        stay = "stays" if len(left) == 1 else "stay"
+        say(f"{count(len(left), 'job')} that waited for what is retried {stay} cancelled ({shown}){hint}")
 
 
 def _warn(row: Row) -> None:
@@ -200,12 +222,6 @@ def retry(
     _act(ctx, "retry", jobs, output, array, failed=failed, since=since, with_dependents=with_dependents)
 
 
-def _seconds(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not value >= 0:  # nan too
-        raise click.BadParameter(f"{value} is not a number of seconds", ctx, param)
-    return value
-
-
 def _ranges(ids: tuple[int, ...]) -> str:
     """`1,4-7`: many ids in a short line."""
     parts: list[list[int]] = []
@@ -220,7 +236,7 @@ def _ranges(ids: tuple[int, ...]) -> str:
 @click.command()
 @SEVERAL
 @ARRAY
-@click.option("--timeout", type=float, callback=_seconds, metavar="SECONDS", help="Give up after this long (exit 124).")
+@click.option("--timeout", type=Seconds(min=0), metavar="SECONDS", help="Give up after this long (exit 124).")
 @outputs
 @click.pass_context
 def wait(ctx: click.Context, jobs: tuple[int, ...], array: int | None, timeout: float | None, output: Output) -> None:

@@ -9,6 +9,7 @@ import click
 
 from hpcdl.cli.output import Output, escape, print_ids, print_json, say
 from hpcdl.client import DaemonAway
+from hpcdl.core.units import parse_duration
 
 EVERY_S = 2.0
 LEAST_S = 0.1
@@ -20,7 +21,7 @@ def watch_seconds(ctx: click.Context, param: click.Parameter, value: str | None)
     if value is None:
         return None
     try:
-        seconds = float(value)
+        seconds = parse_duration(value)
     except ValueError:
         ctx.meta["hpcdl.ls.what"] = value
         return EVERY_S

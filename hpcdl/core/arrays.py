@@ -106,7 +106,9 @@ def indices_from(text: str) -> tuple[Steps, ...]:
         if match is None:
             if re.search(r"\d{10}", part):
                 raise ValueError(f"{part.strip()[:40]!r}: an index has 9 digits at most")
-            raise ValueError(f"{part.strip()[:40]!r} is not an index, FROM-TO or FROM-TO:STEP")
+            cap = re.search(r"%(\d+)$", text)
+            hint = f": --max-parallel {cap[1]} in place of %{cap[1]}" if cap else ""
+            raise ValueError(f"{part.strip()[:40]!r} is not an index, FROM-TO or FROM-TO:STEP{hint}")
         first = int(match[1])
         last, step = int(match[2] or first), int(match[3] or 1)
         if last < first or step < 1:

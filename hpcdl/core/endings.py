@@ -141,6 +141,8 @@ def _culprit(parts: Iterable[Part]) -> Part | None:
 
 
 def _how(part: Part) -> str:
+    if part.code is None and part.signal is None:  # it never ran
+        return part.detail or "its end was not seen"
     ended = f"exit code {part.code}" if part.signal is None else f"ended by {part.signal}"
     return f"{ended}: {part.detail}" if part.detail else ended
 

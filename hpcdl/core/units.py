@@ -30,7 +30,9 @@ def parse_range(text: str) -> tuple[int, int | None]:
     """
     match = re.fullmatch(r"(\d+)(:(\d*))?", text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a number or MIN:MAX")
+        dashed = re.fullmatch(r"(\d+)-(\d+)", text.strip())
+        step = f": write {dashed[1]}:{dashed[2]}" if dashed else ""
+        raise ValueError(f"{text!r} is not a number or MIN:MAX{step}")
     low = int(match[1])
     high = low if match[2] is None else int(match[3]) if match[3] else None
     if low < 1:
@@ -94,7 +96,7 @@ def _runs(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration for people: `12 s`, `3 min 20 s`, `2 h 05 min`."""
+    """A duration for people: `12 s`, `3 min 20 s`, `2 h 05 min`, `3 d 04 h`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -102,7 +104,9 @@ def seconds_text(seconds: float) -> str:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    if whole < 100 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
 
 
 def count(number: int, noun: str) -> str:

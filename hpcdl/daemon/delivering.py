@@ -161,6 +161,9 @@ def deliver(destination: str, letter: Letter, ways: Ways) -> None:
         else:
             _run(argv_of(destination), letter.body, letter.variables, ways, letter)
     except (OSError, ValueError, http.client.HTTPException, smtplib.SMTPException) as error:
+        if isinstance(error, FileNotFoundError | PermissionError) and error.filename:
+            what = "is no program that the daemon finds" if isinstance(error, FileNotFoundError) else "may not be run"
+            raise NotDelivered(_plain(f"{error.filename} {what}")[:300]) from None
         why = str(error).replace(destination, redacted(destination))
         raise NotDelivered(_plain(f"{type(error).__name__}: {why}")[:300]) from None
 

@@ -50,7 +50,10 @@ def test_holes_while_the_batch_system_is_away(fake: FakeDaemon, hpcdl: Run) -> N
     answer(fake, "/v1/holes", holes=[], at=None, notes=[], batch={**BATCH, "troubles": ["holes: no answer"]})
     done = hpcdl("holes")
     assert done.out == ""
-    assert "does not answer as it should, this is what was seen before: holes: no answer" in done.err
+    assert done.err == (
+        "hpcdl: the batch system does not answer as it should (holes: no answer): "
+        "hpcdl doctor says what it can do here\n"
+    )
     answer(fake, "/v1/holes", holes=[], at=NOW, notes=[], batch=BATCH)
     assert hpcdl("holes").err == "hpcdl: no holes: no node is idle, or a batch job is about to start on each that is\n"
 

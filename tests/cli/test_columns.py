@@ -110,7 +110,7 @@ def test_filters_are_the_daemons(many: FakeDaemon, hpcdl: Run) -> None:
         (("nodes", "--sort", "eta"), "nodes have no column to sort by 'eta': node, agent"),
         (("nodes", "--state", "RUNNING"), "--state is for jobs"),
         (("gpus", "--all"), "--all is for jobs"),
-        (("pods",), "'pods' is nothing to list: jobs, nodes, gpus"),
+        (("pods",), "'pods' is nothing to list: jobs, nodes, gpus are"),
         (("--watch", "0"), "0 is not from 0.1 to 86400 seconds"),
         (("nodes", "--watch", "soon"), "'soon' is no number of seconds"),
     ],
@@ -165,6 +165,14 @@ def test_only_what_is_alike_is_folded() -> None:
     assert [each["id"] for each in found] == ["12-[1,3]", "12-[2,4]", 16]
     assert "1 other reason" in found[1]["reason"]
     assert ranges([7, 1, 2, 3, 2]) == "1-3,7"
+
+
+def test_members_that_a_sweep_names_are_folded_without_its_values() -> None:
+    for names in (("t[lr=1]", "t[lr=]"), ("t[lr=0.1]", "t[lr=0.2]"), ("t1", "t2"), ("t{a}", "t{b}")):
+        rows = [row(at + 3, name=name, array=3, array_index=at) for at, name in enumerate(names, 1)]
+        assert [each["name"] for each in folded(rows)] == ["t[1-2]"]
+    rows = [row(at + 3, name=f"a[b]c{at}", array=3, array_index=at) for at in (1, 2)]
+    assert folded(rows)[0]["name"] == "a[b]c[1-2]"
 
 
 # --- nodes and GPUs ---------------------------------------------------------------------------------------------------

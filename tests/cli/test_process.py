@@ -251,3 +251,17 @@ def test_ids_of_many_jobs_are_waited_for_at_once(fake: FakeDaemon) -> None:
         out, _ = process.communicate(timeout=SOON_S)
     assert (process.returncode, out.split()) == (0, [str(number) for number in range(1, 51)])
     assert len(fake.requests) == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_not_matter(fake: FakeDaemon, closed: str) -> None:
+    line = f'"$@" {closed}; echo "ended with $?"'
+    for words in (("ls",), ("ls", "--json"), ("submit", "-q", "--", "true"), ("nosuch",)):
+        done = subprocess.run(
+            ["sh", "-c", f"({line}) 2>&1", "sh", *argv(*words)],
+            env=environment(fake.home), capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        said = [each for each in done.stdout.splitlines() if not each.startswith("hpcdl: ")]
+        assert said == [f"ended with {2 if words == ('nosuch',) else 0}"]
+        assert "unexpected" not in done.stdout
+    assert len(fake.world.jobs) == 1

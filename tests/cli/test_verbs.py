@@ -43,12 +43,20 @@ def test_an_array_and_a_retry(jobs: FakeDaemon, hpcdl: Run) -> None:
     )
     done = hpcdl("retry", "--failed", "--since", "2026-01-02T03:04:05+00:00", "--with-dependents")
     assert (done.code, done.out) == (0, "")
-    assert done.err.startswith("hpcdl: there is no such job: nothing was done\n")
+    assert done.err.startswith("hpcdl: no job FAILED since then\nhpcdl: 2 jobs that waited")
     assert jobs.requests[-1][2] == {
         "verb": "retry", "ids": [], "failed": True, "since": 1767323045.0, "with_dependents": True
     }  # fmt: skip
+    jobs.world.left = [7]
+    assert "1 job that waited for what is retried stays cancelled (7)" in hpcdl("retry", "--failed").err
     assert hpcdl("retry", 1, "--since", "-2h").code == 2
     assert hpcdl("retry", "--failed", "--since", "soon").code == 2
+
+
+def test_a_range_without_jobs_is_told_in_a_line(jobs: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("cancel", "1", "50-52,60", "70")
+    assert (done.code, done.out) == (1, "job 1 CANCELLED: resnet\n")
+    assert done.err == "hpcdl: there are no jobs 50-52,60,70: hpcdl ls --all lists those that are\n"
 
 
 def test_a_verb_does_what_it_can_and_tells_the_rest(jobs: FakeDaemon, hpcdl: Run) -> None:

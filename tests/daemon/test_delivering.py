@@ -94,7 +94,7 @@ def test_a_digest_says_what_its_notices_have_in_common() -> None:
 def test_a_command_that_fails_has_not_taken_it(tmp_path: Path, ways: Ways, text: str, why: str) -> None:
     with pytest.raises(NotDelivered, match=why):
         deliver(program(tmp_path, text), LETTER, ways)
-    with pytest.raises(NotDelivered, match="No such file"):
+    with pytest.raises(NotDelivered, match="is no program that the daemon finds"):
         deliver("/nonexistent/program", LETTER, ways)
 
 
