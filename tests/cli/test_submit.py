@@ -45,8 +45,8 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
     assert spec == {
         "command": ["python", "-m", "hpcdl.trainer.gate", "x.py"], "name": "x.py", "cwd": str(tmp_path),
         "gpus_min": 2, "gpus_max": None, "nodes": 3, "profile": "p", "steps": 9, "after": [1, 2, 3], "retries": 4,
-        "git": None, "checkpoint_dir": str(tmp_path / "ck"), "grace_s": 7.5, "signal": "hf", "progress_regex": "step=(\\d+)",
-        "gate": True, "gpus_counts": [], "nodes_max": None, "deadline": None, "ect": None, "model": None,
+        "checkpoint_dir": str(tmp_path / "ck"), "grace_s": 7.5, "signal": "hf", "progress_regex": "step=(\\d+)",
+        "gate": True, "git": None, "gpus_counts": [], "nodes_max": None, "deadline": None, "ect": None, "model": None,
         "accuracy_target": None, "rescale": "restart", "weight": 1.0, "priority": 0, "notify": [], "stall_s": None,
         "stall_restart": False,
     }  # fmt: skip
