@@ -1,7 +1,10 @@
 """Signals of a batch system in the process that its batch job began with: told, not acted upon."""
 
+import contextlib
+import os
+import select
 import signal
-import threading
+import time
 from collections.abc import Iterable
 from types import FrameType
 
@@ -14,10 +17,13 @@ class Signals:
     def __init__(self, numbers: Iterable[signal.Signals] = SIGNALS) -> None:
         self._numbers = tuple(numbers)
         self._before: dict[signal.Signals, object] = {}
-        self._came = threading.Event()
+        self._came = self._comes = -1
         self.first = ""
 
     def __enter__(self) -> "Signals":
+        # A pipe, and nothing of `threading`: a handler that takes a lock waits for ever where it interrupts its holder.
+        self._came, self._comes = os.pipe()
+        os.set_blocking(self._comes, False)
         for number in self._numbers:
             self._before[number] = signal.signal(number, self._on_signal)
         return self
@@ -25,16 +31,19 @@ class Signals:
     def __exit__(self, *args: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # what `signal` gave is what it takes
+        for end in (self._came, self._comes):
+            os.close(end)
 
     def wait(self, seconds: float) -> str:
         """Until a signal comes, or so long; `first`. Once one has come it only waits."""
         if self.first:
-            threading.Event().wait(seconds)
+            time.sleep(seconds)
         else:
-            self._came.wait(seconds)
+            select.select([self._came], [], [], seconds)
         return self.first
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self.first:
             self.first = signal.Signals(number).name
-        self._came.set()
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._comes, b".")
