@@ -2,6 +2,7 @@
 
 from hpcdl.cli.output import Row
 from hpcdl.cli.rows import moment_text
+from hpcdl.core.beginnings import folder_within
 
 
 def deadline_text(row: Row) -> str:
@@ -30,3 +31,12 @@ def git_text(spec: Row) -> str:
     branch = f" on {found['branch']}" if found.get("branch") else ""
     changed = {True: ", with changed files", None: ", changed files not looked for in time"}.get(found.get("dirty"), "")
     return f"{found['commit'][:12]}{branch}{changed}"
+
+
+def checkpoints_text(row: Row) -> str:
+    """Where its checkpoints are, where that is not the daemon's choice alone."""
+    folder = (row.get("spec") or {}).get("checkpoint_dir")
+    beginning = int(row.get("beginning") or 0)
+    if not folder and not beginning:
+        return ""
+    return folder_within(folder or f"$HPCDL_HOME/checkpoints/{row['id']}", beginning)

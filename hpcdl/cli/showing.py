@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.jobtexts import deadline_text, git_text
+from hpcdl.cli.jobtexts import checkpoints_text, deadline_text, git_text
 from hpcdl.cli.machines import agent_text, away_note, holder_text
 from hpcdl.cli.output import Column, Output, Row, outputs_as, print_fields, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import JOB_ID, asked_text, connect, duration_text, moment_text, placement_text, step_text
@@ -59,7 +59,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("placement", f"{placement_text(row.get('placement'))} {row.get('role') or ''}".strip()),
             ("step", step_text(row)),
             ("saved step", "" if row.get("saved_step") is None else str(row["saved_step"])),
-            ("checkpoints", str(spec.get("checkpoint_dir") or "")),
+            ("checkpoints", checkpoints_text(row)),
             ("ETA", "" if row.get("eta_s") is None else duration_text(row["eta_s"])),
             ("submitted", moment_text(row.get("submitted_at"))),
             ("started", moment_text(row.get("started_at"))),

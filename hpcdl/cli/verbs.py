@@ -202,6 +202,10 @@ def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> flo
 @click.option("--failed", is_flag=True, help="All that FAILED; with --array those of the array.")
 @click.option("--since", callback=_since, metavar="TIME", help="Of --failed and --array: what ended since then.")
 @click.option("--with-dependents", is_flag=True, help="Also those that were cancelled because they waited for these.")
+@click.option(
+    "--from-start", is_flag=True,
+    help="From step 0: checkpoints stay where they are, and do not count; new ones go into a folder beside them.",
+)  # fmt: skip
 @outputs
 @click.pass_context
 def retry(
@@ -211,6 +215,7 @@ def retry(
     failed: bool,
     since: float | None,
     with_dependents: bool,
+    from_start: bool,
     output: Output,
 ) -> None:
     """Queue jobs again that FAILED or were CANCELLED, under the same ids; they resume from their last checkpoints.
@@ -219,7 +224,22 @@ def retry(
     """
     if since is not None and not failed and array is None:
         raise click.UsageError("--since goes with --failed or --array", ctx)
-    _act(ctx, "retry", jobs, output, array, failed=failed, since=since, with_dependents=with_dependents)
+    _act(
+        ctx,
+        "retry",
+        jobs,
+        output,
+        array,
+        failed=failed,
+        since=since,
+        with_dependents=with_dependents,
+        from_start=from_start,
+    )
+    if from_start:
+        say(
+            "nothing is removed: new checkpoints go into a folder from-start-N in the checkpoint folder (hpcdl show); "
+            "a program that keeps its own elsewhere goes on from those"
+        )
 
 
 def _ranges(ids: tuple[int, ...]) -> str:

@@ -53,10 +53,11 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """`hpcdl retry`. Answered with Retried."""
+    """`hpcdl retry`. Answered with Retried. `from_start`: its checkpoints stay where they are, and do not count."""
 
     job: int
     with_dependents: bool = False
+    from_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)

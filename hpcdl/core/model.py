@@ -68,7 +68,7 @@ class Job:
     becomes as soon as none of its incarnations lives. `held_gpu_s`: GPU seconds of the incarnations that have ended.
     `last`: what the last of them held. `drill`: what `hpcdl drill` found last, at `drilled_at`.
     `accuracy`: (step, metric) as its trainers reported them, thinned out. `expectation`: of its deadline, None where
-    nothing was foreseen.
+    nothing was foreseen. `beginning`: which new beginning of its checkpoint folder it made (`beginnings`), 0: none.
     """
 
     id: int
@@ -105,6 +105,7 @@ class Job:
     drill: Drill | None = None
     drilled_at: float | None = None
     expectation: Expectation | None = None
+    beginning: int = 0
 
     @property
     def finished(self) -> bool:

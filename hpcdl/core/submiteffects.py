@@ -96,6 +96,9 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
         exit_code=None,
         expectation=None,
     )
+    if event.beginning:
+        anew = {"step": None, "saved_step": None, "accuracy": ()}
+        world.jobs[job.id] = changed(world.jobs[job.id], beginning=event.beginning, **anew)
     later = bool(world.active) and job.id < next(reversed(world.active))
     world.active[job.id] = None
     if later:

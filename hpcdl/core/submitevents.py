@@ -39,4 +39,9 @@ class ArraySubmitted(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobRetried(JobEvent):
-    """Its user has a job that FAILED or was CANCELLED queued again; it resumes from its last checkpoint."""
+    """Its user has a job that FAILED or was CANCELLED queued again; it resumes from its last checkpoint.
+
+    `beginning`: with it its checkpoint folder is begun anew, for the time of that number; 0: it is not.
+    """
+
+    beginning: int = 0

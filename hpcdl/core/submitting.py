@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
 from hpcdl.core.arrays import check_places, expand, named
+from hpcdl.core.beginnings import beginning_of
 from hpcdl.core.commands import Entry, Refused
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import ECT_CLASSES, Job, JobSpec, JobState, World
@@ -187,6 +188,11 @@ class Submitting:
         world = self._draft.world
         job = job_of(world, command.job)
         if not job.finished:
+            if command.from_start:
+                step = f"hpcdl cancel {job.id}, and retry it from the start once that is done"
+                raise Refused(
+                    f"job {job.id} is {state_of(job)}, and goes on from its last checkpoint: {step}", "running"
+                )
             return cmd.Retried((), ())
         if job.outcome is JobState.DONE:
             raise Refused(f"job {job.id} is DONE: submit it again for another run", "finished")
@@ -200,7 +206,7 @@ class Submitting:
                 "after",
             )
         self._refuse_shared_folders((job.spec,))
-        self._again(job)
+        self._again(job, beginning_of(world, job) + 1 if command.from_start else 0)
         dependents = _cancelled_with(world, job.id)
         if not command.with_dependents:
             return cmd.Retried((job.id,), tuple(dependents))
@@ -218,8 +224,8 @@ class Submitting:
                 done.append(number)
         return cmd.Retried(tuple(done), tuple(left))
 
-    def _again(self, job: Job) -> None:
-        self._add(ev.JobRetried(job.id))
+    def _again(self, job: Job, beginning: int = 0) -> None:
+        self._add(ev.JobRetried(job.id, beginning))
         self._touched[job.id] = None
 
 

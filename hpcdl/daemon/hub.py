@@ -12,6 +12,7 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hpcdl.core import commands as cmd
+from hpcdl.core.beginnings import beginning_of, folder_within
 from hpcdl.core.codec import CodecError
 from hpcdl.core.events import Event, Exited, GpusFreed, decode
 from hpcdl.core.journal import JournalError, Request
@@ -198,6 +199,7 @@ class Hub:
             return msg.RequestMessage(world.fence, request)
         home = self._settings.home
         folder = job.spec.checkpoint_dir or str(home / "checkpoints" / str(job.id))
+        folder = folder_within(folder, beginning_of(world, job))
         path = home / "logs" / str(job.id) / f"{request.incarnation}.{request.node}.log"
         return msg.RequestMessage(world.fence, request, job.spec, str(path), folder)
 

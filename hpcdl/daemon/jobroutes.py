@@ -141,8 +141,9 @@ class JobRoutes:
         body = await body_of(request)
         make = maker(body.get("verb"))
         numbers = chosen(self._loop.world, body["verb"], body)
-        if body["verb"] == "retry" and body.get("with_dependents") is True:
-            make = partial(cmd.Retry, with_dependents=True)
+        if body["verb"] == "retry":
+            more = {name: body.get(name) is True for name in ("with_dependents", "from_start")}
+            make = partial(cmd.Retry, **more)
         answers = [self._loop.send(make(number)) for number in numbers]
         told, errors, left = await asyncio.to_thread(settled, numbers, answers)
         rows = self._rows()

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcdl.core.beginnings import beginning_of
 from hpcdl.core.codec import to_json
 from hpcdl.core.events import Recorded, encode
 from hpcdl.core.model import Incarnation, Job, JobSpec, World
@@ -96,6 +97,7 @@ class Rows:
             "spec": spec,
             "drill": drill,
             "deadline": deadline_of(job),
+            "beginning": beginning_of(self.world, job),
             "incarnations": incarnations,
         }
 

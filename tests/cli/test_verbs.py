@@ -53,6 +53,16 @@ def test_an_array_and_a_retry(jobs: FakeDaemon, hpcdl: Run) -> None:
     assert hpcdl("retry", "--failed", "--since", "soon").code == 2
 
 
+def test_a_retry_from_the_start_says_what_becomes_of_checkpoints(jobs: FakeDaemon, hpcdl: Run) -> None:
+    done = hpcdl("retry", 1, "--from-start")
+    assert jobs.requests[-1][2] == {"verb": "retry", "ids": [1], "from_start": True}
+    assert (done.code, done.err.count("\n")) == (0, 1)
+    assert done.err.startswith("hpcdl: nothing is removed: new checkpoints go into a folder from-start-N in the ")
+    jobs.world.jobs = {1: row(1, beginning=2), 2: row(2, beginning=0), 3: row(3, spec={"checkpoint_dir": "/c"})}
+    shown = [line for job in (1, 2, 3) for line in hpcdl("show", job).out.splitlines() if "checkpoints" in line]
+    assert [line.split()[1] for line in shown] == ["$HPCDL_HOME/checkpoints/1/from-start-2", "/c"]
+
+
 def test_a_range_without_jobs_is_told_in_a_line(jobs: FakeDaemon, hpcdl: Run) -> None:
     done = hpcdl("cancel", "1", "50-52,60", "70")
     assert (done.code, done.out) == (1, "job 1 CANCELLED: resnet\n")

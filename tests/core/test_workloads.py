@@ -142,7 +142,10 @@ def perform(cluster: Cluster, act: Act) -> None:
         case "cancel":
             cluster.send(cmd.Cancel(job))
         case "retry":
-            cluster.send(cmd.Retry(job, with_dependents=act.pick % 2 == 0))
+            anew = act.pick % 3 == 0
+            (answer,) = cluster.send(cmd.Retry(job, with_dependents=act.pick % 2 == 0, from_start=anew))
+            if anew and isinstance(answer, cmd.Retried):
+                cluster.durable.pop(job, None)  # its checkpoints are elsewhere
         case "policy":
             assert cluster.send(cmd.ChoosePolicy(act.policy)) == [None]
         case "objective":

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.system.cluster import Cluster
+from tests.system.trainer import final
 
 
 def test_a_job_goes_on_from_the_folder_of_one_that_is_done(cluster: Cluster, tmp_path: Path) -> None:
@@ -15,6 +16,30 @@ def test_a_job_goes_on_from_the_folder_of_one_that_is_done(cluster: Cluster, tmp
     ready = [event["body"]["step"] for event in cluster.events(second) if event["kind"] == "TrainerReady"]
     assert ready == [40]
     assert cluster.job(second)["failures"] == 0
+
+
+def test_a_retry_from_the_start_leaves_what_is_there(cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    cluster.hold()
+    job = cluster.submit("--save-every", 10, steps=60, options=("--checkpoint-dir", str(folder)))
+    cluster.until(lambda: (cluster.job(job)["saved_step"] or 0) >= 20)
+    cluster.cli("cancel", str(job))
+    cluster.until_state(job, "CANCELLED")
+    before = sorted(path.name for path in folder.glob("step-*"))
+    assert before
+    cluster.release()
+    said = cluster.cli("retry", str(job), "--from-start")
+    assert f"job {job} is tried again" in said
+    cluster.until_done(job)
+    ready = [event["body"]["step"] for event in cluster.events(job) if event["kind"] == "TrainerReady"]
+    assert (ready[0], ready[-1]) == (0, 0)
+    assert sorted(path.name for path in folder.glob("step-*")) == before
+    assert (folder / "from-start-1" / "final").read_text() == final(60)
+    assert f"checkpoints  {folder}/from-start-1\n" in cluster.cli("show", str(job))
+    after = cluster.submit(steps=80, options=("--checkpoint-dir", str(folder)))
+    cluster.until_done(after)
+    ready = [event["body"]["step"] for event in cluster.events(after) if event["kind"] == "TrainerReady"]
+    assert ready == [60], "whoever uses the folder next goes on from there"
 
 
 def test_two_names_of_one_folder(cluster: Cluster, tmp_path: Path) -> None:
