@@ -49,8 +49,10 @@ class Ended:
     why: str = ""
 
 
-def run(home: Path, job: int, argv: tuple[str, ...], node: str, terminal: bool) -> Ended:
+def run(home: Path, job: int, argv: tuple[str, ...], node: str, terminal: bool, rank: int = -1) -> Ended:
     """Runs a command beside a job, with this process's streams, and returns when it is over. Raises ClientError.
+
+    `node`, `rank`: where, "" and -1 for the writer's node.
 
     On a terminal this one is raw meanwhile, and as it was afterwards, whatever happens but SIGKILL.
     """
@@ -84,7 +86,8 @@ def run(home: Path, job: int, argv: tuple[str, ...], node: str, terminal: bool) 
         # The terminal is as before once signals may end us again. They wait in a pipe until the command is opened.
         with streams.signals(), _raw() if terminal else contextlib.nullcontext():
             rows, columns = _size() if terminal else (0, 0)
-            streams.outgoing.put(ShellOpenMessage(argv, "", 0, 0, node, rows, columns, os.environ.get("TERM", "")))
+            term = os.environ.get("TERM", "")
+            streams.outgoing.put(ShellOpenMessage(argv, "", 0, 0, node, rows, columns, term, rank))
             for part in (lambda: _send_all(socket, streams), lambda: _receive_all(socket, streams), streams.read_input):
                 threading.Thread(target=part, daemon=True).start()
             return streams.until_over()

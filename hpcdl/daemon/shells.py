@@ -6,12 +6,12 @@ Nothing is looked into and nothing kept: each end sends no more than the other s
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from hpcdl.core.model import IncarnationState, World
+from hpcdl.core.model import Incarnation, IncarnationState, World
 from hpcdl.core.transitions import state_of
 from hpcdl.wire import messages as msg
 from hpcdl.wire.together import until_first
@@ -98,12 +98,12 @@ class Sessions:
         wanted = msg.decode_message(await asyncio.wait_for(_frame(socket), OPEN_S))
         if not isinstance(wanted, msg.ShellOpenMessage):
             raise msg.BadMessage("the first message must say what to run")
-        incarnation, node = _where(self._world(), job, wanted.node)
+        incarnation, node = _where(self._world(), job, wanted.node, wanted.rank)
         if len(self._open) >= MOST:
             raise _Refused(f"{MOST} commands and shells are open: end one of them first")
         session = _Session(secrets.token_hex(8), node)
         self._open[session.id] = session
-        order = replace(wanted, id=session.id, job=job, incarnation=incarnation, node=node)
+        order = replace(wanted, id=session.id, job=job, incarnation=incarnation, node=node, rank=-1)
         if not self._tell(node, order):
             del self._open[session.id]
             raise _Refused(f"the agent of {node} is away: again once hpcdl nodes shows it connected")
@@ -142,8 +142,9 @@ class Sessions:
             self._tell(session.node, replace(message, id=session.id))
 
 
-def _where(world: World, number: int, node: str) -> tuple[int, str]:
-    """The incarnation and the node of a job's that a command is to run beside. Raises _Refused."""
+def _where(world: World, number: int, node: str, rank: int = -1) -> tuple[int, str]:
+    """The incarnation and the node of a job's that a command is to run beside; `rank`: that of this one. Raises
+    _Refused."""
     job = world.jobs.get(number)
     if job is None:
         raise _Refused(f"there is no job {number}: hpcdl ls --all lists them")
@@ -159,8 +160,24 @@ def _where(world: World, number: int, node: str) -> tuple[int, str]:
         raise _Refused(
             f"job {number} is not on {node[:100]!r}, but on {', '.join(sorted(there)[:20])}: choose with --node"
         )
+    if rank >= 0 and not node:
+        return running.number, _node_of(running, number, rank, there)
     first = running.writer if running.writer in there else there[0]
     return running.number, node or first
+
+
+def _node_of(running: Incarnation, number: int, rank: int, there: Sequence[str]) -> str:
+    """Where that rank is: each GPU has one, on the members in their order."""
+    ranks, told = 0, []
+    for name in running.members or running.nodes:
+        part = running.part(name)
+        most = ranks + max(1, 0 if part is None else len(part.gpus))
+        if ranks <= rank < most and name in there:
+            return name
+        told.append(f"{name} has {ranks}" if most == ranks + 1 else f"{name} has {ranks} to {most - 1}")
+        ranks = most
+    more = f", and {len(told) - 20} more nodes" if len(told) > 20 else ""
+    raise _Refused(f"rank {rank} of job {number} is not there: {', '.join(told[:20])}{more}")
 
 
 async def _frame(socket: WebSocket) -> str:

@@ -169,7 +169,8 @@ SHELL_WINDOW = 256 << 10
 @dataclass(frozen=True, slots=True)
 class ShellOpenMessage:
     """Client to daemon to agent: run `argv` beside a trainer; with `rows` and `columns` above 0 on a terminal of its
-    own, of the kind `term`. The client leaves `id`, `job` and `incarnation` open, and may name a `node`."""
+    own, of the kind `term`. The client leaves `id`, `job` and `incarnation` open, and may name a `node`, or a `rank`
+    (-1: none), of whose node the daemon tells the agent."""
 
     argv: tuple[str, ...]
     id: str = ""
@@ -179,6 +180,7 @@ class ShellOpenMessage:
     rows: int = 0
     columns: int = 0
     term: str = ""
+    rank: int = -1
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0] or any("\0" in text for text in (*self.argv, self.term)):

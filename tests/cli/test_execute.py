@@ -35,6 +35,12 @@ def test_a_command_must_be_named(hpcdl: Run) -> None:
     assert (done.code, done.err) == (2, "hpcdl: the command is empty (see hpcdl exec --help)\n")
 
 
+def test_a_node_and_a_rank_exclude_each_other(hpcdl: Run) -> None:
+    done = hpcdl("exec", "--node", "n1", "--rank", 1, 7, "--", "true")
+    assert (done.code, "--node and --rank exclude each other" in done.err) == (2, True)
+    assert hpcdl("exec", "--rank", -1, 7, "--", "true").code == 2
+
+
 def test_no_daemon(hpcdl: Run, home: Path) -> None:
     done = hpcdl("exec", 7, "--", "true")
     assert (done.code, done.out) == (1, "")

@@ -117,6 +117,20 @@ def test_it_passes_on_what_both_say_under_the_agents_number() -> None:
     assert stage.socket.closed == [1000]
 
 
+@pytest.mark.parametrize(("rank", "node"), [(0, "n1"), (1, "n1"), (2, "n2"), (3, "n2")])
+def test_the_node_of_a_rank(rank: int, node: str) -> None:
+    stage = Stage()
+
+    async def talk() -> None:
+        stage.socket.say(replace(OPEN, rank=rank))
+        while not stage.told:
+            await asyncio.sleep(0)
+        stage.socket.leave()
+
+    stage.serve(talk)
+    assert (stage.told[0][0], stage.told[0][1].node, stage.told[0][1].rank) == (node, node, -1)
+
+
 @pytest.mark.parametrize("away", [False, True])
 def test_a_node_of_ones_own_choice(away: bool) -> None:
     stage = Stage()
@@ -146,6 +160,7 @@ def test_a_node_of_ones_own_choice(away: bool) -> None:
     [
         (9, [], OPEN, "there is no job 9: hpcdl ls --all lists them"),
         (1, [], replace(OPEN, node="n9"), "job 1 is not on 'n9', but on n1, n2: choose with --node"),
+        (1, [], replace(OPEN, rank=4), "rank 4 of job 1 is not there: n1 has 0 to 1, n2 has 2 to 3"),
         (1, [cmd.Hold(1)], OPEN, "job 1 is SUSPENDING, so nothing can run beside it: once it runs (hpcdl why 1)"),
         (1, [cmd.Cancel(1)], OPEN, "job 1 is RUNNING, so nothing can run beside it: once it runs (hpcdl why 1)"),
         (1, [], msg.ShellEndMessage("", 0, ""), "the first message must say what to run"),
