@@ -14,6 +14,7 @@ from hpcdl.core.journal import JournalError
 from hpcdl.core.profile import ProfileError
 from hpcdl.daemon.ready import Ready
 from hpcdl.daemon.serve import Daemon
+from hpcdl.daemon.sparing import Sparing
 from hpcdl.ledger.lease import LeaseError
 from hpcdl.policyfiles import BadPolicyFile
 from hpcdl.sites import SiteError
@@ -30,12 +31,13 @@ def main() -> int:
     parser.add_argument("--node")
     parser.add_argument("--no-agent", action="store_true")
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--foreground", action="store_true")
     options = parser.parse_args()
     os.umask(0o077)
     _begin_logging(options.home if options.ready_fd is not None else None)
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    ready = Ready(options.ready_fd)
+    ready = Ready(options.ready_fd, people=options.foreground)
     try:
         config = load_config(options.home, {} if options.node is None else {"node_name": options.node})
         daemon = Daemon(options.home, config, options.emulate_gpus, local_agent=not options.no_agent)
@@ -51,7 +53,8 @@ def main() -> int:
         OSError,
     ) as error:
         text = _told(error, options.home)
-        logging.getLogger("hpcdl.daemon").error("%s", text)
+        if not options.foreground:
+            logging.getLogger("hpcdl.daemon").error("%s", text)
         ready.tell({"error": text})
         return 1
 
@@ -70,6 +73,7 @@ def _begin_logging(home: Path | None) -> None:
     if home is not None:
         handler = logging.handlers.RotatingFileHandler(home / "daemon.log", maxBytes=LOG_BYTES, backupCount=LOGS_KEPT)
         logging.raiseExceptions = False  # a full disk costs lines of the log, nothing else
+    handler.addFilter(Sparing())
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 

@@ -4,7 +4,8 @@ Anybody on the machine can connect to a port. Those that have not shown this dae
 for long: when there are too many, the oldest that has sent nothing goes after SILENT_S, any after FAIR_S, so that a
 crowd which sends nothing, or half a handshake, or half a request, keeps nobody else out and takes no more than PENDING
 descriptors. Until then the others wait to be accepted: a thousand agents that call at once after a restart get in one
-after another.
+after another. Those of other users of this machine are known by their uid, and never wait in front of ours: there are
+STRANGERS of them, and who is one too many is sent away at once.
 """
 
 import asyncio
@@ -12,14 +13,19 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
+
+from hpcdl.daemon.peers import Peers, is_stranger
 
 log = logging.getLogger("hpcdl.daemon")
 
 PENDING = 256
 """Connections without a token, at most."""
+
+STRANGERS = 64
+"""Of other users of this machine, at most; viewers may be among them."""
 
 PROVE_S = 15.0
 """Seconds from the connection to the token, handshake included."""
@@ -36,6 +42,9 @@ AT_ONCE = 64
 AGAIN_S = 0.1
 """The pause after a connection could not be accepted: too many that have shown nothing, no descriptors, no memory."""
 
+BREATH_S = 0.005
+"""The pause after as many of strangers were sent away as are accepted at once: they shall not take a whole core."""
+
 Caller = tuple[str, int]
 
 
@@ -43,6 +52,7 @@ Caller = tuple[str, int]
 class _Pending:
     connection: socket.socket
     since: float
+    stranger: bool = False
     timer: asyncio.TimerHandle | None = None
     greeting: "asyncio.Task[None] | None" = None
     transport: asyncio.BaseTransport | None = None
@@ -51,8 +61,17 @@ class _Pending:
 class Door:
     """Accepts on one listener; with the methods of `asyncio.Server` that uvicorn calls."""
 
-    def __init__(self, pending: int = PENDING, prove_s: float = PROVE_S, fair_s: float = FAIR_S) -> None:
-        """`fair_s`: see FAIR_S; who is silent has no longer than that either."""
+    def __init__(
+        self,
+        pending: int = PENDING,
+        prove_s: float = PROVE_S,
+        fair_s: float = FAIR_S,
+        stranger: Callable[[socket.socket], bool] | None = None,
+    ) -> None:
+        """`fair_s`: see FAIR_S; who is silent has no longer than that either. `stranger`: whether a connection is of
+        another user; by default the kernel is asked."""
+        self._peers = Peers()
+        self._is_stranger = stranger or (lambda connection: is_stranger(self._peers.uid_of(connection)))
         self._most = pending
         self._prove_s = prove_s
         self._fair_s = fair_s
@@ -87,7 +106,7 @@ class Door:
             return
         for _ in range(AT_ONCE):
             if self._full():
-                self._pause(listener)
+                self._pause(listener, AGAIN_S)
                 return
             try:
                 connection, address = listener.accept()
@@ -96,19 +115,28 @@ class Door:
             except OSError as error:
                 log.error("no connection can be accepted: %s", error.strerror)
                 self._drop_oldest()
-                self._pause(listener)
+                self._pause(listener, AGAIN_S)
                 return
             connection.setblocking(False)
-            self._greet(connection, (str(address[0]), int(address[1])))
+            stranger = self._is_stranger(connection)
+            if stranger and self._too_many([each for each in self._pending.items() if each[1].stranger], STRANGERS):
+                connection.close()
+            else:
+                self._greet(connection, (str(address[0]), int(address[1])), stranger)
+        self._pause(listener, BREATH_S)
 
     def _full(self) -> bool:
         """Whether there are too many, none of which has had its time."""
-        while len(self._pending) >= self._most:
-            late = next((caller for caller, entry in self._pending.items() if self._had_its_time(entry)), None)
-            if late is None:
-                return True
+        return self._too_many(self._pending.items(), self._most)
+
+    def _too_many(self, known: Collection[tuple[Caller, _Pending]], most: int) -> bool:
+        """Whether there are `most` of these, none of which has had its time; one that has makes room."""
+        if len(known) < most:
+            return False
+        late = next((caller for caller, entry in known if self._had_its_time(entry)), None)
+        if late is not None:
             self._drop(late)
-        return False
+        return late is None
 
     def _had_its_time(self, entry: _Pending) -> bool:
         age_s = self._loop.time() - entry.since
@@ -116,19 +144,19 @@ class Door:
             return True
         return age_s >= SILENT_S and _silent(entry.connection)
 
-    def _pause(self, listener: socket.socket) -> None:
+    def _pause(self, listener: socket.socket, seconds: float) -> None:
         self._loop.remove_reader(listener)
-        self._loop.call_later(AGAIN_S, self._listen_again)
+        self._loop.call_later(seconds, self._listen_again)
 
     def _listen_again(self) -> None:
         if self._listener is not None:
             self._loop.add_reader(self._listener, self._accept)
 
-    def _greet(self, connection: socket.socket, caller: Caller) -> None:
+    def _greet(self, connection: socket.socket, caller: Caller, stranger: bool) -> None:
         self._drop(caller)  # the port is used again: that one is gone
         while len(self._pending) >= self._most:
             self._drop_oldest()
-        entry = _Pending(connection, self._loop.time())
+        entry = _Pending(connection, self._loop.time(), stranger)
         self._pending[caller] = entry
         entry.timer = self._loop.call_later(self._prove_s, self._drop, caller)
         entry.greeting = self._loop.create_task(self._handshake(entry))
@@ -175,6 +203,7 @@ class Door:
         if listener is not None:
             self._loop.remove_reader(listener)
             listener.close()
+        self._peers.close()
 
     async def wait_closed(self) -> None:
         """Ends what is not in yet."""

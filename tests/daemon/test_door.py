@@ -1,6 +1,7 @@
 """Many who call at once, and a crowd that only connects: whoever shows a token gets in."""
 
 import asyncio
+import os
 import socket
 import ssl
 import time
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.daemon.door import Door
+from hpcdl.daemon.door import STRANGERS, Door
+from hpcdl.daemon.peers import Peers, is_stranger
 from hpcdl.wire.tls import client_context, make_certificate, server_context
 
 PATIENCE_S = 60.0
@@ -113,6 +115,77 @@ def test_a_crowd_without_a_token_keeps_nobody_out(
         return found
 
     assert asyncio.run(run()) == b"welcome"
+
+
+def test_ours_do_not_wait_for_other_users(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    """However many those are, and whatever they have begun; each of them would have all its time."""
+    server, client = contexts
+    strange = set[int]()
+
+    async def run() -> tuple[bytes, int]:
+        door = Door(
+            pending=80,
+            prove_s=PATIENCE_S * 10,
+            fair_s=PATIENCE_S * 10,
+            stranger=lambda connection: connection.getpeername()[1] in strange,
+        )
+        port = serve(door, server)
+        crowd = [socket.socket() for _ in range(200)]
+        for each in crowd:
+            each.bind(("127.0.0.1", 0))
+            strange.add(each.getsockname()[1])
+            each.connect(("127.0.0.1", port))
+            each.send(b"\x16\x03\x01")
+        found = await asyncio.wait_for(call(port, client), PATIENCE_S)
+        pending = door.pending
+        for each in crowd:
+            each.close()
+        door.close()
+        await door.wait_closed()
+        return found, pending
+
+    found, pending = asyncio.run(run())
+    assert found == b"welcome"
+    assert 0 < pending <= STRANGERS
+
+
+def test_the_kernel_tells_whose_a_connection_is() -> None:
+    peers = Peers()
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            listener = socket.create_server((address, 0), family=family)
+        except OSError:
+            continue  # no IPv6 here
+        with listener, socket.create_connection(listener.getsockname()[:2]) as caller:
+            taken, _ = listener.accept()
+            with taken:
+                assert peers.uid_of(taken) in (os.geteuid(), None)  # None: a kernel that cannot be asked
+                caller.close()
+                assert peers.uid_of(taken) is None
+    peers.close()
+    assert [is_stranger(uid) for uid in (None, 0, os.geteuid(), os.geteuid() + 1)] == [False, False, False, True]
+
+
+def test_a_connection_that_is_closed_already_can_be_dropped(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    """Without a word in the log: strangers could fill it."""
+    server, client = contexts
+    told: list[dict[str, object]] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+        door = Door(prove_s=0.3)
+        port = serve(door, server)
+        for _ in range(3):
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+            writer.close()
+            await writer.wait_closed()
+        while door.pending:
+            await asyncio.sleep(0.02)
+        door.close()
+        await door.wait_closed()
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    assert told == []
 
 
 def test_what_came_to_nothing_takes_no_place(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
