@@ -128,7 +128,7 @@ def pilots(ctx: click.Context, every: bool, cancel: bool, numbers: tuple[int, ..
             errors.append({"pilot": number, "error": f"there is no pilot p{number}", "code": "unknown-pilot"})
             say(f"there is no pilot p{number}: hpcdl pilots --all lists them")
     if output is Output.JSON:
-        print_json({**answer, "pilots": rows, **({"errors": errors} if numbers else {})})
+        print_json({**answer, "pilots": rows, "errors": errors})
     elif output is Output.QUIET:
         print_ids([f"p{row['id']}" for row in rows])
     elif not cancel:

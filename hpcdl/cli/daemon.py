@@ -1,6 +1,7 @@
 """`hpcdl daemon start | stop | status`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -114,7 +115,9 @@ def status(ctx: click.Context, output: Output) -> None:
         answer = connect(ctx).get("/v1/status")
     except DaemonAway as error:
         if output is Output.JSON:
-            print_json({"daemon": None, "agents": [], "trainers": [], "jobs": {}, "events": None})
+            notices: dict[str, Any] = {"waiting": 0, "given_up": 0, "failing": []}
+            absent: dict[str, Any] = {"events": None, "notices": notices, "batch": None, "pilots": 0, "notes": []}
+            print_json({"daemon": None, "agents": [], "trainers": [], "jobs": {}, **absent})
         say(str(error))
         ctx.exit(1)
     row: Row = answer["daemon"]

@@ -91,7 +91,7 @@ def report(
         home: Path = ctx.find_root().obj
         replace_file(target, account_page(f"hpcdl on {home}", _span_text(found), [found, made(_ALSO[by])]))
     if output is Output.JSON:
-        print_json(_json(found, jobs) | ({"file": str(target.absolute())} if target is not None else {}))
+        print_json(_json(found, jobs) | {"file": None if target is None else str(target.absolute())})
     elif output is Output.QUIET:
         print_ids([line.key for line in found.lines if line.key])
     elif target is not None:

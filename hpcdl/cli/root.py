@@ -199,7 +199,7 @@ def cli(ctx: click.Context, home: Path) -> None:
     Start with `hpcdl daemon start`, then `hpcdl submit -- COMMAND`.
     """
     ctx.obj = home
-    if ctx.invoked_subcommand != "doctor" and home.exists() and not home.is_dir():
+    if ctx.invoked_subcommand != "doctor" and os.path.exists(home) and not os.path.isdir(home):
         raise click.ClickException(f"{home} is not a folder: name the daemon's folder with --home or HPCDL_HOME")
 
 
@@ -208,6 +208,8 @@ def _plain(error: click.UsageError) -> str:
     message = error.format_message().rstrip(".")
     for theirs, ours in (("integer", "whole number"), ("float", "number")):
         message = re.sub(rf"is not a valid {theirs}( range)?$", f"is not a {ours}", message)
+    if message.startswith("No such option '--home'"):
+        return "--home stands before the command: hpcdl --home DIR ls, for example"
     if near := re.search(r"\. \(?Did you mean (?:one of: )?(.*?)\?\)?$", message):
         names = " or ".join(re.findall("'(.*?)'", near[1]))
         return f"{message[: near.start()]}: did you mean {names}?"

@@ -48,7 +48,7 @@ def start(
         raise LaunchError(f"cannot use {home}: {reason}: name another folder with --home or HPCDL_HOME") from error
     if foreground:
         os.close(out)
-        return {"exit_code": _foreground(argv)}
+        return {"exit_code": _foreground([*argv, "--foreground"])}
     ready, told = os.pipe()
     try:
         process = subprocess.Popen(

@@ -11,12 +11,19 @@ log = logging.getLogger("hpcdl.daemon")
 class Ready:
     """Tells whoever started the daemon that it is ready, or why not: one JSON line on an inherited descriptor."""
 
-    def __init__(self, descriptor: int | None) -> None:
-        """None: nobody waits; what is told goes to standard output."""
+    def __init__(self, descriptor: int | None, *, people: bool = False) -> None:
+        """None: nobody waits; what is told goes to standard output, and in words where `people` read it."""
         self._descriptor = descriptor
+        self._people = people
 
     def tell(self, body: dict[str, object]) -> None:
         """Once."""
+        if self._people:
+            started = "daemon (pid {pid}) started on {home}: Ctrl-C saves all jobs and stops it\n"
+            stream, text = (sys.stderr, "hpcdl: {error}\n") if "error" in body else (sys.stdout, started)
+            stream.write(text.format(**body) + (f"{body['note']}\n" if "note" in body else ""))
+            stream.flush()
+            return
         line = json.dumps(body) + "\n"
         if self._descriptor is None:
             sys.stdout.write(line)

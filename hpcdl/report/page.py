@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import groupby
 from typing import Any
 
 from hpcdl.core.profile import Profile
@@ -80,8 +81,8 @@ def percent(share: float) -> str:
 
 
 def gpus_text(job: JobMeasures) -> str:
-    """`3 → 4`: how many GPUs, in order."""
-    return " → ".join(str(number) for _, number in job.gpus if number)
+    """`3 → 4`: how many GPUs, in order; the same number again is said once."""
+    return " → ".join(str(number) for number, _ in groupby(number for _, number in job.gpus if number))
 
 
 def job_table(measures: RunMeasures, factor: float) -> Table:

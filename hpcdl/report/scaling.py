@@ -34,11 +34,12 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A profile's curve, by nodes and then GPUs."""
+    """A profile's curve, by nodes and then GPUs. `learnt`: its points were measured, not given."""
 
     name: str
     source: str
     points: tuple[At, ...]
+    learnt: bool = False
 
 
 def scaling_of(profile: Profile, seen: Collection[tuple[int, int]] | None = None) -> list[Scaling]:
@@ -48,7 +49,7 @@ def scaling_of(profile: Profile, seen: Collection[tuple[int, int]] | None = None
     """
     curves = [(profile.name, profile)]
     curves += [(f"{profile.name} on {each}", profile.on(each)) for each, _ in profile.kinds]
-    return [Scaling(name, one.source, _points(one, seen)) for name, one in curves]
+    return [Scaling(name, one.source, _points(one, seen), seen is not None) for name, one in curves]
 
 
 def _points(profile: Profile, seen: Collection[tuple[int, int]] | None) -> tuple[At, ...]:
@@ -92,7 +93,7 @@ def _table(scaling: Scaling) -> str:
             f"{at.rate:.4g}",
             f"{at.high - at.rate:.2g}" if at.high > at.rate else "",
             f"{100 * at.efficiency:.0f} %",
-            "measured" if at.measured else "",
+            ("measured" if scaling.learnt else "given") if at.measured else "",
         )
         for at in scaling.points
     )
@@ -136,7 +137,7 @@ def _chart(title: str, under: str, scalings: Sequence[Scaling], *, efficiency: b
     return (
         f'<figure class="chart"><figcaption><b>{title}</b> <span>{under}</span></figcaption><div class="drawing">'
         f'<svg class="labels" width="{_LABELS}" height="{total}" aria-hidden="true">{texts}</svg><div class="plot">'
-        f'<svg width="100%" height="{total}" role="img" aria-label="{title}">{lines}{ticks}'
+        f'<svg width="100%" height="{total}" role="img" aria-label="{title}" class="open">{lines}{ticks}'
         f'<svg y="{_TOP}" width="100%" height="{_HEIGHT}" viewBox="0 0 {_ACROSS} {_HEIGHT}" preserveAspectRatio="none">'
         f"{''.join(drawn)}</svg>{marks}</svg></div></div></figure>"
     )

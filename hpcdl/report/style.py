@@ -25,6 +25,7 @@ h2{font-size:18px;margin:34px 0 2px}
 .plot{flex:1;min-width:0}
 .plot svg{display:block}
 .plot svg svg{overflow:hidden}
+.plot svg.open{overflow:visible}
 .node{font-size:11px;font-weight:600;fill:var(--ink)}
 .row{font-size:11px;fill:var(--soft);text-anchor:end}
 .tick{font-size:11px;fill:var(--soft)}

@@ -1,7 +1,7 @@
 """The drawing of one run: GPUs by node down, time across, as inline SVG.
 
 Horizontal places are percentages, so the drawing follows the width of the window while its text keeps its size; each
-label lies in an <svg> of its block's size, which cuts it off where it does not fit.
+label lies in an <svg> of its block's size, which cuts it off where it does not fit: it is left out where it hardly can.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,8 @@ ROW = 26
 GAP = 12
 AXIS = 24
 COLOURS = 10
+_USUAL, _LETTER = 1000, 7.5
+"""Pixels: of a drawing in a window of the usual width, and of a letter of a name."""
 SECONDS_UP_TO = 1500.0
 """Longer times are told in minutes or hours on the axis."""
 _SECONDS = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -179,15 +181,22 @@ def _block(spans: list[Span], rows: dict[GpuRef | str, int], scale: Scale, paint
         for number in range(1, len(spans))
     )
     middle = (len(spans) - 1) // 2 * ROW + (ROW - 2) / 2  # of a row, so that no line runs through the name
-    label = (
-        f'<text x="6" y="{middle + 4:g}" class="name">{escape(first.name)}'
-        f'<tspan class="count"> · {count(first.gpus, "GPU")}</tspan></text>'
-    )
+    label = _label(first, whole, middle + 4)
     return (
         f'<svg x="{x:.3f}%" y="{y}" width="{whole:.3f}%" height="{height}" class="bar c{paint[first.job]}">'
         f"<title>{escape(_tooltip(first, scale))}</title>{inner}{lines}"
         f'<rect width="100%" height="100%" class="frame"/>{label}</svg>'
     )
+
+
+def _label(span: Span, width: float, y: float) -> str:
+    """Name and GPUs, as much of it as has room whole in so many percent of a drawing of the usual width."""
+    room = width / 100 * _USUAL - 12
+    name, more = span.name, f" · {count(span.gpus, 'GPU')}"
+    if len(name) * _LETTER > room:
+        return ""
+    told = f'<tspan class="count">{more}</tspan>' if len(name + more) * _LETTER <= room else ""
+    return f'<text x="6" y="{y:g}" class="name">{escape(name)}{told}</text>'
 
 
 def _piece(piece: Piece, span: Span, width: float, scale: Scale) -> str:

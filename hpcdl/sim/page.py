@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from html import escape
+from itertools import groupby
 
 from hpcdl.core.units import count, seconds_text
 from hpcdl.report.comparison import Compared, Measure, curves, decimals, number, queue_measures, side_by_side
@@ -229,8 +230,8 @@ def _whole_s(seconds: float | None) -> str:
 
 
 def _gpus(job: JobResult) -> str:
-    """`3 → 4`: at most the first and last numbers of many."""
-    numbers = [str(gpus) for _, gpus in job.gpus if gpus]
+    """`3 → 4`: at most the first and last numbers of many; the same number again is said once."""
+    numbers = [str(number) for number, _ in groupby(gpus for _, gpus in job.gpus if gpus)]
     if len(numbers) > 8:
         numbers = [*numbers[:4], "…", *numbers[-3:]]
     return " → ".join(numbers) or "–"

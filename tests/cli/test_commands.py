@@ -54,6 +54,7 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
         ("help submit", "did you mean hpcdl --help?"),
         ("daemon strat", "No such command 'strat': did you mean start or status? (see hpcdl daemon --help)"),
         ("config set policy x", "No such command 'set': there are objective, policy, show (see hpcdl config --help)"),
+        ("ls --home /x", "--home stands before the command: hpcdl --home DIR ls, for example (see"),
         ("ls --foo", "No such option '--foo': did you mean --format? (see"),
         ("submit --gpus 1-4 -- true", "'1-4' is not a number or MIN:MAX: write 1:4 (see"),
         ("submit --array 1-9%2 -- true", "--max-parallel 2 in place of %2 (see"),

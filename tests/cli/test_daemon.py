@@ -9,6 +9,7 @@ import pytest
 
 from hpcdl.daemon.__main__ import _told
 from hpcdl.daemon.launch import LaunchError
+from hpcdl.daemon.ready import Ready
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 
@@ -40,7 +41,8 @@ def test_daemon_status_without_a_daemon_is_json_and_exit_1(hpcdl: Run) -> None:
     done = hpcdl("daemon", "status", "--json")
     assert done.code == 1
     assert done.value["daemon"] is None
-    assert done.value["agents"] == done.value["trainers"] == []
+    assert done.value["agents"] == done.value["trainers"] == done.value["notes"] == []
+    assert done.value["notices"] == {"waiting": 0, "given_up": 0, "failing": []}
 
 
 def test_daemon_start_and_stop(home: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,3 +123,14 @@ def test_a_full_disk_is_named(tmp_path: Path, hpcdl: Run, monkeypatch: pytest.Mo
     done = hpcdl("submit", "--", "true")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("hpcdl: No space left on device: make room")
+
+
+def test_what_a_daemon_in_the_foreground_says_is_for_people(capfd: pytest.CaptureFixture[str]) -> None:
+    told = {"pid": 7, "home": "/home/ada/.hpcdl", "nodes": ["n1"], "fence": 1}
+    Ready(None, people=True).tell(told | {"note": "no agent has called"})
+    Ready(None, people=True).tell({"error": "no room: make some"})
+    out, err = capfd.readouterr()
+    first = "daemon (pid 7) started on /home/ada/.hpcdl: Ctrl-C saves all jobs and stops it\n"
+    assert (out, err) == (f"{first}no agent has called\n", "hpcdl: no room: make some\n")
+    Ready(None).tell(told)
+    assert json.loads(capfd.readouterr().out) == told

@@ -72,6 +72,21 @@ def test_every_place_lies_inside_the_drawing() -> None:
         assert float(x) + float(width) <= 100.01
 
 
+def test_a_bar_has_as_much_of_its_name_as_is_whole() -> None:
+    told: list[tuple[float, ev.Event]] = [(0, node("n1", 1)), (0, submitted(1, "resnet-50"))]
+    for number, (begin, end) in enumerate(((0, 2), (10, 22), (30, 100)), 1):
+        told += [
+            (begin, ev.StartRequested(1, number, ("n1",), placed([0]))),
+            (begin, ev.Started(1, number, 1, "n1")),
+            (end, ev.IncarnationEnded(1, number, Cause.INFRASTRUCTURE)),
+        ]
+    page = timeline_page(rows([*told, (100, ev.JobEnded(1, JobState.DONE))]), "bars")
+    assert re.findall(r'class="name">(.*?)</text>', page) == [
+        "resnet-50", 'resnet-50<tspan class="count"> · 1 GPU</tspan>'
+    ]  # fmt: skip
+    assert "1 → 1" not in page
+
+
 def test_names_are_escaped() -> None:
     evil = '<script>alert("1")</script>&"\''
     told: list[tuple[float, ev.Event]] = [

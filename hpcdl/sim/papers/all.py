@@ -33,7 +33,7 @@ def all_tables(
             pool.submit(tables_of, name, part, seeds): (name, part)
             for name, part in sorted(parts, key=lambda each: _LONGEST.index(each[0]))
         }
-        told(f"{len(parts)} studies, which take some minutes")
+        told(f"{len(parts)} {'study, which takes' if len(parts) == 1 else 'studies, which take'} some minutes")
         for ready in as_completed(making):
             name = " ".join(making[ready]).strip()
             try:
