@@ -1,8 +1,9 @@
 """The jobs and nodes of one decision, as the forward model (adaptive/rollout.py) takes them."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hpcdl.adaptive import completion
 from hpcdl.adaptive.options import Candidate, Found, Option
@@ -104,6 +105,8 @@ def _sizes(view: View, names: Sequence[str]) -> list[int]:
     """GPUs of each node that jobs can be given: all but those that a blocked job still holds."""
     held = {gpu for job in view.jobs if job.blocked and job.placement is not None for gpu in job.placement.gpus}
     usable = {node.name: node.gpus for node in view.nodes}
+    if not held:
+        return [len(usable[name]) for name in names]
     return [sum(GpuRef(name, gpu) not in held for gpu in usable[name]) for name in names]
 
 
@@ -112,14 +115,21 @@ class _Entrants:
 
     def __init__(self, now: float, found: Found) -> None:
         self.now = now
-        self.guess_s = _typical_s(found.candidates)
+        self._candidates = found.candidates
         self._sizes = [pool.size for pool in found.pools]
-        self._shapes: dict[tuple[int, int], tuple[Option, ...]] = {}
+        self._shapes: dict[Hashable, tuple[Option, ...]] = {}
+
+    @cached_property
+    def guess_s(self) -> float:
+        """How long a job without a number of steps is thought to take."""
+        return _typical_s(self._candidates)
 
     def of(self, each: Candidate) -> Entrant:
         """The job with one option of each shape, the fastest first."""
         job = each.job
-        key = (id(each.options), id(job.profile))
+        key: Hashable = (id(each.options), id(job.profile))
+        if _grows_later(each):  # its only option is its own; what it will have is not
+            key = (each.kept, id(job.profile), job.gpus_min, job.gpus_max, job.counts)
         options = self._shapes.get(key)
         if options is None:
             options = self._shapes[key] = _shapes(_believable(each, self._later(each)))
@@ -136,7 +146,7 @@ class _Entrants:
     def _later(self, each: Candidate) -> tuple[Option, ...]:
         """Its options; of one that starts, and cannot be suspended only because of that, those it will have."""
         job, kept = each.job, each.kept
-        if not each.fixed or kept is None or job.profile is None or job.step_at is not None:
+        if not _grows_later(each) or kept is None or job.profile is None:
             return each.options
         there = job.profile.on(kept.kind)
         stall_s = there.restart_s(kept.units, kept.units, False, True)
@@ -144,6 +154,11 @@ class _Entrants:
             kept if gpus == kept.gpus else replace(kept, gpus=gpus, rate=there.rate(gpus, kept.nodes), stall_s=stall_s)
             for gpus in job.allowed(self._sizes[kept.pool])
         )
+
+
+def _grows_later(each: Candidate) -> bool:
+    """Whether the job starts, and cannot be suspended only because of that."""
+    return each.fixed and each.kept is not None and each.job.profile is not None and each.job.step_at is None
 
 
 def _shapes(options: Iterable[Option]) -> tuple[Option, ...]:

@@ -165,9 +165,7 @@ class _Run:
         self.heap: list[tuple[float, int]] = []
         self.ends: dict[int, float] = {}
         self.given: dict[int, Given] = {}
-        self.most: dict[str, int] = {}  # by type: no node has more free GPUs than that
-        for kind, room in zip(kinds, free, strict=True):
-            self.most[kind] = max(room, self.most.get(kind, 0))
+        self.most = _most(kinds, free)  # by type: no node has more free GPUs than that
         self.work = 0
         self.step = 1 + len(free) // 16
 
@@ -247,7 +245,8 @@ class _Run:
         """Shares the GPUs of its nodes out anew, if that lets the last of the jobs there end sooner."""
         if self.now < last.trains_s or self.now + last.entrant.again_s >= last.ends_s:
             return
-        beside = [each for each in self.active.values() if each is last or not set(each.on).isdisjoint(last.on)]
+        there = frozenset(last.on)
+        beside = [each for each in self.active.values() if not there.isdisjoint(each.on)]
         group = [each for each in beside if each.on == last.on]
         if len(group) < len(beside):
             group = [last]  # the others also have GPUs elsewhere
@@ -292,6 +291,16 @@ class _Run:
                 self._put(_At(at.entrant, option, at.on, self.now + at.entrant.again_s, left, 0.0))
                 if self.now == 0.0:
                     self.given[at.entrant.id] = Given(option, at.on)
+
+
+def _most(kinds: list[str], free: list[int]) -> dict[str, int]:
+    """By type the most free GPUs of a node, 0 at least."""
+    if kinds and kinds.count(kinds[0]) == len(kinds):  # as nearly everywhere, and this is done hundreds of times
+        return {kinds[0]: max(0, *free)}
+    found: dict[str, int] = {}
+    for kind, room in zip(kinds, free, strict=True):
+        found[kind] = max(room, found.get(kind, 0))
+    return found
 
 
 def _end(at: _At) -> tuple[float, int]:

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -153,12 +154,15 @@ class _Choice:
     notes: list[str] = field(default_factory=list)
     wake_at: float | None = None
     _wanted: dict[tuple[int, float], int] = field(default_factory=dict)
-    _coming: list[Pilot] = field(default_factory=list)
+    _coming: Counter[str] = field(default_factory=Counter)  # by queue: nodes of pilots whose agents are to come
+    _taken: set[str] = field(default_factory=set)  # nodes that pilots hold, or have asked for by name
     _targets: Mapping[int, Target] = field(init=False)  # a large plan is put into words once, not for each hole
     _free: int | None = None
 
     def __post_init__(self) -> None:
         self._targets = self.plan.by_job()
+        for pilot in self.living:
+            self._taken.update(pilot.nodes or pilot.spec.on)
 
     def unwanted(self) -> tuple[tuple[int, str], ...]:
         """Pilots to be cancelled, and why."""
@@ -188,7 +192,11 @@ class _Choice:
             elif idle and not used.intersection(pilot.nodes):
                 found.append((pilot.id, "nothing is left to train on it"))
         given_up = {number for number, _ in found}
-        self._coming = [each for each in self.living if not each.cancelled and each.id not in given_up]
+        for pilot in self.living:
+            if not pilot.cancelled and pilot.id not in given_up:
+                nodes = pilot.nodes
+                away = sum(node not in self.known for node in nodes) if nodes else pilot.spec.nodes
+                self._coming[pilot.spec.queue] += away
         return tuple(found)
 
     def _has_joined(self, pilot: Pilot) -> bool:
@@ -203,7 +211,7 @@ class _Choice:
         site, name = self.site, _name(hole)
         if site.queues and hole.queue not in site.queues:
             return
-        nodes = [node for node in hole.nodes if node not in site.without and node not in self._taken()]
+        nodes = [node for node in hole.nodes if node not in site.without and not self._is_taken(node)]
         free = len(nodes) if hole.nodes else hole.count - self._on_its_way(hole.queue)
         if free <= 0:
             return
@@ -228,6 +236,7 @@ class _Choice:
             on = tuple(nodes[:size])
             del nodes[:size]
             self.ask.append(PilotSpec(size, time_s, hole.queue, hole.gpus, on if hole.nodes else (), _why(hole, size)))
+            self._taken.update(self.ask[-1].on)
         asked = sum(each.nodes for each in self.ask)
         if asked < wanted and len(self.living) + len(self.ask) >= site.pilots_max:
             self.notes.append(f"the site allows {count(site.pilots_max, 'pilot')}, and there are as many")
@@ -256,18 +265,12 @@ class _Choice:
 
     def _on_its_way(self, queue: str | None) -> int:
         """Nodes of pilots whose agents have not come yet, those of this choice included."""
-        there = self.known
-        coming = 0
-        for pilot in self._coming:
-            if queue is None or pilot.spec.queue == queue:
-                coming += sum(1 for node in pilot.nodes if node not in there) if pilot.nodes else pilot.spec.nodes
+        coming = self._coming.total() if queue is None else self._coming[queue]
         return coming + sum(each.nodes for each in self.ask if queue is None or each.queue == queue)
 
-    def _taken(self) -> set[str]:
-        """Nodes that pilots hold or have asked for by name, and nodes whose agents are here."""
-        found = {node for pilot in self.living for node in (pilot.nodes or pilot.spec.on)}
-        found |= {node for each in self.ask for node in each.on}
-        return found | self.known
+    def _is_taken(self, node: str) -> bool:
+        """Whether a pilot holds the node or has asked for it by name, or its agent is here."""
+        return node in self._taken or node in self.known
 
     def _nodes_left(self) -> int:
         total = self.site.nodes_total

@@ -75,6 +75,8 @@ def told(text: str) -> str:
 def moment(text: str) -> float | None:
     """Epoch seconds, None where there is none. A time without a zone is local, as Slurm prints it."""
     text = told(text)
+    if not text:
+        return None
     if re.fullmatch(r"\d{1,15}(\.\d+)?", text):
         return float(text) or None
     try:
