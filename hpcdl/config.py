@@ -282,7 +282,7 @@ SUBMIT_OPTIONS: Mapping[str, Limits] = MappingProxyType(
         "weight": _option(float, "a number above 0", math.nextafter(0, 1), 1e9),
         "profile": _words("a profile's name"),
         "model": _words("a model's name"),
-        "steps": _option(int, "a whole number from 1 on", 1, 1 << 53),
+        "steps": _option(int, "a whole number from 1 to 1000000000000", 1, 10**12),
         "env": _words("K=V or K, several in a list", r"[^\0=]+(=[^\0]*)?", many=True),
         "retries": _option(int, "a whole number from 0 to 1000000", 0, 1_000_000),
         "checkpoint_dir": _words("a folder"),

@@ -13,7 +13,7 @@ from hpcdl.cli.jobparts import default_name, environment, runs_gate, user_name
 from hpcdl.cli.submitchecks import doubts, unwritable
 from hpcdl.core.arrays import Array, literal
 from hpcdl.core.codec import to_json
-from hpcdl.core.jobspec import JobSpec
+from hpcdl.core.jobspec import JobSpec, check_counts
 
 if TYPE_CHECKING:  # most submits have no batch script
     from hpcdl.cli.batchlines import Asked, Exports
@@ -105,6 +105,7 @@ def wanted(given: Mapping[str, Any], command: Sequence[str], here: Path, asked: 
         stall_s=stall_s,
         stall_restart=stall_restart,
     )
+    check_counts(spec)
     checked(spec, array)
     if spec.checkpoint_dir is not None and (why := unwritable(spec.checkpoint_dir)):
         raise click.ClickException(why)

@@ -10,7 +10,7 @@ from hpcdl.cli import completing
 from hpcdl.cli.moments import moment
 from hpcdl.cli.numbers import Finite, Seconds
 from hpcdl.core.arrays import Array, indices_from
-from hpcdl.core.jobspec import ECT_CLASSES, PRIORITY, RESCALES, SIGNAL_PRESETS
+from hpcdl.core.jobspec import ECT_CLASSES, MOST_RETRIES, MOST_STEPS, PRIORITY, RESCALES, SIGNAL_PRESETS
 from hpcdl.core.notice import check_destinations
 from hpcdl.core.units import parse_counts, parse_range
 from hpcdl.daemon.clock import Clock
@@ -62,8 +62,8 @@ def _job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     for value in values:
         for part in value.split(","):
             text = part.strip()
-            if not (text.isascii() and text.isdigit() and int(text) > 0):
-                raise click.BadParameter(f"{value!r} is not a job id, or several with commas between", ctx, param)
+            if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0):
+                raise click.BadParameter(f"{value[:100]!r} is not a job id, or several with commas between", ctx, param)
             found.append(int(text))
     return tuple(dict.fromkeys(found))
 
@@ -165,7 +165,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         shell_complete=completing.profiles,
     ),
     click.option(
-        "--steps", type=click.IntRange(min=1), metavar="N", help="Training steps in all, for estimated times."
+        "--steps", type=click.IntRange(1, MOST_STEPS), metavar="N", help="Training steps in all, for estimated times."
     ),
     click.option(
         "--model", metavar="NAME",
@@ -188,7 +188,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--cwd", type=click.Path(), metavar="DIR", help="Where it runs.  [default: here]"),
     click.option(
-        "--retries", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+        "--retries", type=click.IntRange(0, MOST_RETRIES), default=0, show_default=True, metavar="N",
         help="Starts after a user error.",
     ),
     click.option(

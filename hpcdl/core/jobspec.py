@@ -29,6 +29,21 @@ LARGEST = 1 << 53
 """Whole numbers beyond this are no counts of anything: JSON's readers round them, and SQLite refuses them."""
 
 
+MOST_GPUS, MOST_RETRIES, MOST_STEPS = 1_024, 1_000_000, 10**12
+"""What a submit may ask for: GPUs on a node, retries, steps. A ledger may hold jobs that asked for more."""
+
+
+def check_counts(spec: "JobSpec") -> None:
+    """Raises ValueError where a job that is submitted asks for more than can be meant."""
+    gpus = max(spec.gpus_min, spec.gpus_max or 0)
+    if gpus > MOST_GPUS:
+        raise ValueError(f"{gpus} GPUs on a node are more than any has: at most {MOST_GPUS}; several nodes: --nodes N")
+    if spec.retries > MOST_RETRIES:
+        raise ValueError(f"{spec.retries} retries are more than a job may have: at most {MOST_RETRIES}")
+    if spec.steps is not None and spec.steps > MOST_STEPS:
+        raise ValueError(f"{spec.steps} steps are more than a job may have: at most {MOST_STEPS}")
+
+
 def _has_bytes(text: str) -> bool:
     """Whether the text can be passed to the operating system: it may hold undecodable bytes, but no lone surrogate."""
     try:

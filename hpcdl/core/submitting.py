@@ -9,6 +9,7 @@ from hpcdl.core import events as ev
 from hpcdl.core.arrays import check_places, expand, named
 from hpcdl.core.beginnings import beginning_of
 from hpcdl.core.commands import Entry, Refused
+from hpcdl.core.jobspec import check_counts
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import ECT_CLASSES, Job, JobSpec, JobState, World
 from hpcdl.core.profile import Profile
@@ -64,6 +65,10 @@ class Submitting:
 
     def _checked(self, entry: Entry, strict: bool) -> Entry:
         spec, world = entry.spec, self._draft.world
+        try:
+            check_counts(spec)
+        except ValueError as error:
+            raise Refused(str(error), "too-many") from None
         missing = [number for number in spec.after if number not in world.jobs]
         if missing:
             raise Refused(f"there is no job {missing[0]} to wait for: hpcdl ls --all lists them", "unknown-job")

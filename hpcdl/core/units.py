@@ -28,11 +28,12 @@ def parse_range(text: str) -> tuple[int, int | None]:
 
     None as the upper end means "as many as a node has".
     """
-    match = re.fullmatch(r"(\d+)(:(\d*))?", text.strip())
+    match = re.fullmatch(r"(\d{1,15})(:(\d{0,15}))?", text.strip())
     if match is None:
         dashed = re.fullmatch(r"(\d+)-(\d+)", text.strip())
-        step = f": write {dashed[1]}:{dashed[2]}" if dashed else ""
-        raise ValueError(f"{text!r} is not a number or MIN:MAX{step}")
+        long = "" if re.search(r"\d{16}", text) is None else ": 15 digits at most"
+        step = f": write {dashed[1]}:{dashed[2]}" if dashed and not long else long
+        raise ValueError(f"{text[:100]!r} is not a number or MIN:MAX{step}")
     low = int(match[1])
     high = low if match[2] is None else int(match[3]) if match[3] else None
     if low < 1:
@@ -45,8 +46,8 @@ def parse_range(text: str) -> tuple[int, int | None]:
 def parse_counts(text: str) -> tuple[int, ...]:
     """`"1,2,4"` -> (1, 2, 4), ascending; ValueError says what is wrong."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"{text!r} is not a list of numbers from 1 on, like 1,2,4")
+    if not all(part.isascii() and part.isdigit() and len(part) < 16 and int(part) > 0 for part in parts):
+        raise ValueError(f"{text[:100]!r} is not a list of numbers from 1 on, like 1,2,4")
     numbers = sorted({int(part) for part in parts})
     if len(numbers) != len(parts):
         raise ValueError(f"{text!r}: a number is there twice")

@@ -88,3 +88,36 @@ def test_a_folder_that_is_not_here_is_told(fake: FakeDaemon, hpcdl: Run) -> None
     done = hpcdl("submit", "--cwd", "/no/such", "true")
     assert (done.code, done.out) == (0, "job 1 queued: true\n")
     assert done.err == "hpcdl: /no/such is not a folder on this machine; the job needs it where it runs\n"
+
+
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (
+            "--gpus 999999999999",
+            "999999999999 GPUs on a node are more than any has: at most 1024; several nodes: --nodes",
+        ),
+        ("--gpus 1:1025", "1025 GPUs on a node are more than any has"),
+        ("--gpus 1,2000", "2000 GPUs on a node are more than any has"),
+        ("--nodes 100001", "nodes must be from 1 to 100000"),
+        ("--nodes 1:100001", "needs MIN <= MAX <= 100000"),
+        ("--steps 1000000000001", "'--steps': 1000000000001 is not in the range"),
+        ("--retries 1000001", "'--retries': 1000001 is not in the range"),
+        ("--priority 1001", "'--priority': 1001 is not in the range"),
+        ("--array 1-9 --max-parallel 100001", "'--max-parallel': 100001 is not in the range"),
+        ("--array 1-100001", "it may have 100000 at most"),
+        (f"--gpus {LONG}", "is not a number or MIN:MAX: 15 digits at most"),
+        (f"--gpus 1,{LONG}", "is not a list of numbers"),
+        (f"--nodes 1:{LONG}", "is not a number or MIN:MAX: 15 digits at most"),
+        (f"--after {LONG}", "is not a job id"),
+    ],
+)
+def test_more_than_can_be_meant_is_refused(fake: FakeDaemon, hpcdl: Run, options: str, why: str) -> None:
+    done = hpcdl("submit", *options.split(), "--", "true")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert why in done.err
+    assert len(done.err) < 400
+    assert not [method for method, _, _ in fake.requests if method == "POST"]

@@ -8,8 +8,11 @@ import pytest
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
 from hpcdl.core.commands import Refused
+from hpcdl.core.jobspec import MOST_GPUS
 from hpcdl.core.journal import JournalError
+from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import GpuInfo, JobSpec, JobState
+from hpcdl.core.profile import MAX_GPUS
 from tests.model_cluster import Cluster
 
 SPEC = JobSpec(("train",), "j", gpus_max=2, steps=50, profile="plain")
@@ -35,6 +38,9 @@ def kinds(model: Cluster, after: int) -> list[str]:
             "unknown-job",
         ),
         (cmd.Submit((JobSpec(("t",), "j", profile="no"),), "x"), "no profile 'no'; there are plain", "unknown-profile"),
+        (cmd.Submit((JobSpec(("t",), "j", gpus_max=1025),), "x"), "1025 GPUs on a node are more than", "too-many"),
+        (cmd.Submit((JobSpec(("t",), "j", retries=1_000_001),), "x"), "1000001 retries are more than", "too-many"),
+        (cmd.Submit((JobSpec(("t",), "j", steps=10**12 + 1),), "x"), "1000000000001 steps are more than", "too-many"),
         (cmd.Hold(9), "there is no job 9: hpcdl ls --all", "unknown-job"),
         (cmd.Release(9), "there is no job 9", "unknown-job"),
         (cmd.Cancel(9), "there is no job 9", "unknown-job"),
@@ -58,6 +64,14 @@ def test_refusals_say_why_and_change_nothing(command: Any, message: str, code: s
     assert "\n" not in str(answer)
     assert answer.code == code
     assert model.world.seq == seq
+
+
+def test_a_ledger_may_hold_jobs_that_ask_for_more_than_is_taken_now() -> None:
+    model = cluster()
+    draft = Draft(model.world)
+    draft.add(ev.JobSubmitted(1, JobSpec(("t",), "j", gpus_max=10**12, retries=10**12, steps=1 << 53), "x"), model.now)
+    assert draft.world.jobs[1].spec.gpus_max == 10**12
+    assert MOST_GPUS == MAX_GPUS, "what a profile may have is what a job may ask for"
 
 
 def test_a_submit_repeated_is_the_same_jobs() -> None:
