@@ -70,7 +70,7 @@ class Stage:
         write_new(tls / "certificate.pem", pem)
         write_new(tls / "key.pem", key)
         context = server_context(tls / "certificate.pem", tls / "key.pem")
-        self._server = serve(self._serve, "127.0.0.1", 0, ssl=context)
+        self._server = serve(self._serve, "127.0.0.1", 0, ssl=context, open_timeout=60.0)
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
         port = self._server.socket.getsockname()[1]
