@@ -95,7 +95,7 @@ def _explain(ctx: click.Context, job: int, chosen: bool) -> None:
         if type(error) is ClientError or hasattr(error, "code"):
             raise
         raise ClientError(f"job {job} has no log here, and {error}") from None
-    where = " there: hpcdl show lists its incarnations" if chosen else f": hpcdl why {job} says why"
+    where = f" there: hpcdl show {job} lists its incarnations" if chosen else f": hpcdl why {job} says why"
     say(f"job {job} is {row['state']} and has printed nothing{where}")
 
 

@@ -10,7 +10,20 @@ import click
 
 from hpcdl.cli.files import check_folder, replace_file
 from hpcdl.cli.moments import past_moment
-from hpcdl.cli.output import Column, Output, escape, outputs_as, print_ids, print_json, print_table, progress, say
+from hpcdl.cli.output import (
+    Column,
+    Output,
+    escape,
+    outputs_as,
+    print_ids,
+    print_json,
+    print_table,
+    progress,
+    say,
+    stdout_takes,
+    table_lines,
+    width_of,
+)
 from hpcdl.cli.rows import JOB_ID, connect, moment_text
 from hpcdl.client import ApiError, Client, DaemonAway, path_with
 from hpcdl.core.units import seconds_text
@@ -21,7 +34,8 @@ if TYPE_CHECKING:
 
 _PAGE = 10_000  # events in one question
 _MANY = 20_000  # more than these are read from a copy
-_WIDTH = 24
+_WIDTH, _LEAST = 24, 6  # letters of the longest bar
+_NAME = 24  # of a name, before bars get shorter for it
 _MARKS = {"useful": "█", "starting": "▒", "saving": "▓", "rescaling": "▞", "lost": "×", "idle": "·"}
 _BY = ("job", "array", "day", "user", "policy")
 _ALSO = {"day": "job", "job": "day", "array": "job", "user": "job", "policy": "day"}
@@ -225,12 +239,14 @@ def _print(found: "Account") -> None:
         Column("GPU-H", lambda row: hours(row["shares"].available), right=True),
         *(Column(name.upper(), _share(name), right=True) for name in NAMES),
         Column("GOODPUT", lambda row: _percent(row["shares"].goodput), right=True),
-        Column("", lambda row: "" if row["line"] is None else _bar(row["line"], largest)),
     ]
-    print_table(columns, rows)
+    width = _bar_width(columns, rows)
+    bars = Column("", lambda row: "" if row["line"] is None else _bar(row["line"], largest, width))
+    print_table([*columns, bars] if width else columns, rows)
     print()
-    marks = "  ".join(f"{_drawn(_MARKS[name])} {name}" for name in NAMES)
-    print(f"{found.gpus} GPUs, {_span_text(found)}; {marks}")
+    if width:
+        print("  ".join(f"{_drawn(_MARKS[name])} {name}" for name in NAMES))
+    print(f"{found.gpus} GPUs, {_span_text(found)}")
     for what, counted in (("suspends", found.suspends), ("ends", found.ends)):
         if counted:
             print(f"{what}: {', '.join(f'{number} {cause}' for cause, number in counted.items())}")
@@ -248,11 +264,22 @@ def _percent(part: float | None) -> str:
     return "-" if part is None else f"{100 * part:.1f} %"
 
 
-def _bar(line: "Line", largest: float) -> str:
+def _bar_width(columns: Sequence[Column], rows: Sequence[Any]) -> int:
+    """Of the longest bar: what the rest of the table leaves of a terminal; 0: no bars."""
+    room, _ = stdout_takes()
+    if room is None:
+        return _WIDTH
+    whole = max(map(width_of, table_lines(columns, rows, colour=False)))
+    longest = max(width_of(columns[0].cell(row)) for row in rows)
+    left = room - 2 - whole + max(0, longest - _NAME)
+    return 0 if left < _LEAST else min(_WIDTH, left)
+
+
+def _bar(line: "Line", largest: float, width: int) -> str:
     """As long as its GPU-hours; each share that is not nothing rounds to the nearest mark."""
     from hpcdl.report.account import NAMES
 
-    length = max(1, round(_WIDTH * line.shares.available / largest)) if line.shares.available else 0
+    length = max(1, round(width * line.shares.available / largest)) if line.shares.available else 0
     text, so_far, drawn = "", 0.0, 0
     for name in NAMES:
         so_far += getattr(line.shares, name)

@@ -121,6 +121,23 @@ _MEANT = {
 COMPLETE = "_HPCDL_COMPLETE"
 """The variable by which a shell asks for what may come next; click answers where it is set."""
 
+_ROOM = "make room (hpcdl doctor says how much is free), then run the command again"
+_PATH = "correct the path"
+_RIGHT = "name another place, or see to it that you may use this one"
+_STEPS = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.ENOENT: _PATH,
+    errno.ENOTDIR: _PATH,
+    errno.EISDIR: _PATH,
+    errno.ENAMETOOLONG: _PATH,
+    errno.ELOOP: _PATH,
+    errno.EACCES: _RIGHT,
+    errno.EPERM: _RIGHT,
+    errno.EROFS: _RIGHT,
+}
+"""What may help where the system refuses a command something."""
+
 USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 PIPE_CLOSED = 141  # 128 + SIGPIPE
@@ -262,9 +279,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         stop_writing()
         name = f"{error.filename}: " if error.filename else ""
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        step = "make room (hpcdl doctor says how much is free)" if full else "free it up or correct it"
-        say(f"{name}{error.strerror or error}: {step}, then run the command again")
+        step = _STEPS.get(error.errno or 0, "correct that, then run the command again")
+        say(f"{name}{error.strerror or error}: {step}")
         return 1
     except Exception as error:
         if os.environ.get("HPCDL_DEBUG"):

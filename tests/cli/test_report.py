@@ -55,6 +55,18 @@ def test_times_and_jobs(ledger: Path, hpcdl: Run, tmp_path: Path) -> None:
     assert "2026-03-02" in page.read_text()
 
 
+@pytest.mark.parametrize(("room", "drawn"), [(None, 24), (120, 24), (98, 14), (80, 0), (20, 0)])
+def test_bars_are_as_long_as_the_terminal_leaves_room_for(
+    ledger: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch, room: int | None, drawn: int
+) -> None:
+    monkeypatch.setattr("hpcdl.cli.report.stdout_takes", lambda: (room, False))
+    table, under = hpcdl("report").out.split("\n\n")
+    bars = [line.rpartition("%")[2].strip() for line in table.splitlines()[1:]]
+    assert max(map(len, bars)) == drawn
+    assert under.startswith("█ useful  ▒ starting") == (drawn > 0)
+    assert drawn == 0 or room is None or max(map(len, table.splitlines())) <= room
+
+
 @pytest.mark.parametrize(
     "argv, code, told",
     [
