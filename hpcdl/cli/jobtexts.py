@@ -16,7 +16,7 @@ def deadline_text(row: Row) -> str:
         return f"{at} ({'passed' if finished > found['at'] or row.get('state') != 'DONE' else 'met'})"
     if found.get("meets") is None:
         return at
-    said = "is expected to be met" if found["meets"] else "is expected to be missed"
+    said = "expected to be met" if found["meets"] else "expected to be missed"
     if found.get("slipped"):
         said = f"slipped: {said}"
     ends = f", done by {moment_text(found['ends_at'])} if nothing else comes" if found.get("ends_at") else ""

@@ -62,6 +62,8 @@ def slipped(job: Job, event: DeadlineSlipped) -> str:
     if event.passed:
         return late
     chance = f"it is met with a probability of {min(99, round(100 * event.probability))} %"
+    if event.probability == 0.0:
+        chance = "it cannot be met any more"
     return f"{chance}; {late}" if late else chance
 
 

@@ -106,11 +106,11 @@ def test_show_tells_the_last_ending_from_the_end(fake: FakeDaemon, hpcdl: Run) -
         ({}, ""),
         (
             {"meets": True, "since": 5.0, "probability": 0.97, "ends_at": 90.0},
-            " (is expected to be met since {5}: 97 %, done by {90} if nothing else comes)",
+            " (expected to be met since {5}: 97 %, done by {90} if nothing else comes)",
         ),
         (
             {"meets": False, "since": 5.0, "probability": 0.12, "slipped": True},
-            " (slipped: is expected to be missed since {5}: 12 %)",
+            " (slipped: expected to be missed since {5}: 12 %)",
         ),
     ],
 )

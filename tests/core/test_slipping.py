@@ -97,6 +97,14 @@ def test_who_was_told_at_the_submit_that_it_will_be_missed_is_not_told_again() -
     assert len(due(model)) == 1
 
 
+def test_what_cannot_be_met_is_said_so() -> None:
+    model = cluster()
+    foresee(model, 0.9)
+    foresee(model, 0.0)
+    detail = "it cannot be met any more"
+    assert due(model) == [("deadline", "forecast", detail)]
+
+
 def test_a_deadline_that_is_over_is_missed_whatever_is_foreseen() -> None:
     model = cluster()
     foresee(model, 0.9)
