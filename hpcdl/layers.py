@@ -24,6 +24,47 @@ NOT_YAML = (AttributeError, LookupError, OverflowError, RecursionError, TypeErro
 """What PyYAML raises beside its own errors and ValueError, for a tag whose text is none of its kind (`!!bool x`)."""
 
 
+MAX_DEPTH = 100
+"""Lists and mappings within each other in any YAML file of ours."""
+
+MAX_VALUES = 200_000
+"""Values in one, where an alias counts as all that it stands for: a few lines could stand for terabytes."""
+
+
+def check_nesting(content: str | bytes, loader: Any) -> None:
+    """yaml.MarkedYAMLError for what is nested deeper than MAX_DEPTH, or is no YAML.
+
+    Before `loader` composes it: libyaml's calls itself for each level, and no recursion limit stops it from a crash.
+    """
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(content, Loader=loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                problem = f"more than {MAX_DEPTH} lists or mappings within each other"
+                mark: Any = event.start_mark
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def check_size(node: Any) -> None:
+    """yaml.MarkedYAMLError for a composed node that stands for more than MAX_VALUES values; None is nothing."""
+    import yaml
+
+    waiting, seen = [] if node is None else [node], 0
+    while waiting:
+        each = waiting.pop()
+        seen += 1
+        if seen > MAX_VALUES:
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_VALUES} values", problem_mark=node.start_mark)
+        if isinstance(each, yaml.CollectionNode):
+            for below in each.value:
+                waiting += below if isinstance(below, tuple) else (below,)
+
+
 class ConfigError(ValueError):
     """A setting is unknown or wrong; the message is one line: where, which, what is allowed."""
 

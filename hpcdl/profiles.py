@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from hpcdl.core.profile import Profile, ProfileError
-from hpcdl.layers import NOT_YAML
+from hpcdl.layers import NOT_YAML, check_size
 from hpcdl.layers import conf_folder as conf_folder
 
 MAX_FILE_BYTES = 1 << 20
@@ -44,7 +45,9 @@ def read_profiles(path: Path) -> list[Profile]:
     if len(text) > MAX_FILE_BYTES:
         raise ProfileError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
     try:
-        data = yaml.safe_load(text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        check_size(root)
+        data: Any = None if root is None else yaml.SafeLoader("").construct_document(root)
     except (yaml.YAMLError, ValueError, *NOT_YAML) as error:
         raise ProfileError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     listed = data.get("profiles") if isinstance(data, dict) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcdl.layers import NOT_YAML, site_folders, site_path
+from hpcdl.layers import NOT_YAML, check_size, site_folders, site_path
 from hpcdl.pilots.site import Site
 
 MAX_FILE_BYTES = 1 << 20
@@ -90,6 +90,7 @@ def read_site(path: Path) -> SiteFile:
         raise SiteError(f"{path}: larger than {MAX_FILE_BYTES} bytes: it is no site file")
     try:
         root = yaml.compose(content, Loader=yaml.SafeLoader)
+        check_size(root)
         lines: dict[str, int] = {}
         if root is not None:
             if not isinstance(root, yaml.MappingNode):
@@ -102,7 +103,7 @@ def read_site(path: Path) -> SiteFile:
                 if key.value in lines:
                     raise SiteError(f"{where}: {key.value} is set already in line {lines[key.value]}")
                 lines[key.value] = key.start_mark.line + 1
-        values = yaml.safe_load(content) or {}
+        values = (yaml.SafeLoader("").construct_document(root) if root is not None else None) or {}
     except (yaml.YAMLError, ValueError, *NOT_YAML) as error:
         if isinstance(error, SiteError):
             raise

@@ -116,8 +116,12 @@ def _text(place: _Place, file: str) -> str:
 def _load(place: _Place, text: str) -> _Value:
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    from hpcdl.layers import check_nesting
+
+    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = kind(text)
     try:
+        check_nesting(text, kind)
         root = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcdl.core.profile import MAX_GPUS, MAX_NODES, Profile, ProfileError
-from hpcdl.layers import NOT_YAML
+from hpcdl.layers import NOT_YAML, check_nesting
 from hpcdl.sim.readers.arrivals import draw_rows
 from hpcdl.sim.readers.asking import Given, Notes, Row, make_job, parse_asked
 from hpcdl.sim.readers.csvjobs import positive
@@ -67,8 +67,10 @@ def _load(place: Place, text: str) -> tuple[Mapping[str, Any], list[int]]:
     """The file as plain values, and the line of every job."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = kind(text)
     try:
+        check_nesting(text, kind)
         root = loader.get_single_node()
         if root is None:
             place.wrong("", "is empty: the first line is `schema: 1`")
