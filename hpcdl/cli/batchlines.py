@@ -13,7 +13,7 @@ TIME = "a job of hpcdl has no time limit; --deadline says when it is to be done"
 LOGS = "hpcdl keeps a job's output itself: hpcdl logs"
 HOST = "hpcdl shares out GPUs; processors and memory are its allocation's"
 WHERE = "it is queued by hpcdl, and runs where that has GPUs"
-MAIL = "hpcdl sends no mail: hpcdl wait"
+MAIL = "hpcdl submit --notify mailto:ADDRESS sends a mail at its end"
 AGAIN = "hpcdl resumes a job by itself: --retries"
 NOT = "hpcdl has no such thing"
 

@@ -1,6 +1,7 @@
 """`hpcdl events` and `timeline`: what happened."""
 
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,18 +46,31 @@ def pages(client: Client, after: int, job: int | None, limit: int | None) -> Ite
 @click.command()
 @JOB
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only those after this number.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many, the oldest.  [default: all]")
+@click.option("-n", "--last", type=click.IntRange(min=1), metavar="N", help="Only the last N.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on, until Ctrl-C.")
 @outputs_as("Numbers only, one a line.")
 @click.pass_context
-def events(ctx: click.Context, job: int | None, after: int, limit: int | None, follow: bool, output: Output) -> None:
+def events(
+    ctx: click.Context,
+    job: int | None,
+    after: int,
+    limit: int | None,
+    last: int | None,
+    follow: bool,
+    output: Output,
+) -> None:
     """List what the daemon recorded, in order. An event's number is what --after takes to go on from there.
 
     BODY is the gist of an event, cut to the width of a terminal; --json has everything.
     """
     if follow and output is Output.JSON:
         raise click.UsageError("--follow goes on, so it cannot be one JSON value", ctx)
+    if last is not None and limit is not None:
+        raise click.UsageError("--last and --limit exclude each other", ctx)
     client = connect(ctx, FOLLOW_S)
+    if last is not None:
+        after = _before_last(client, after, job, last)
     if output is Output.JSON:
         found = [event for page in pages(client, after, job, limit) for event in page]
         print_json({"events": found, "last": found[-1]["seq"] if found else after})
@@ -77,6 +91,15 @@ def events(ctx: click.Context, job: int | None, after: int, limit: int | None, f
             if after
             else f"no events{of}" + (": hpcdl ls --all lists the jobs" if job else "")
         )
+
+
+def _before_last(client: Client, after: int, job: int | None, number: int) -> int:
+    """The sequence number after which there are `number` events, or all, if there are fewer after `after`."""
+    if job is None:
+        newest: int = client.get(path_with("/v1/events", after=after, limit=1))["last"]
+        return max(after, newest - number)
+    recent = deque((event["seq"] for page in pages(client, after, job, None) for event in page), number)
+    return max(after, recent[0] - 1) if recent else after
 
 
 def _followed(client: Client, after: int, job: int | None, limit: int | None) -> Iterator[list[dict[str, Any]]]:

@@ -20,6 +20,11 @@ def test_events(fake: FakeDaemon, hpcdl: Run) -> None:
     assert hpcdl("events", "--quiet", "--after", 2498).out == "2499\n2500\n"
     assert hpcdl("events", "--quiet", "--limit", 2, "--job", 1).out == "1\n3\n"
     assert len(hpcdl("events", "--quiet", "--limit", 1200).out.split()) == 1200
+    assert hpcdl("events", "--quiet", "-n", 2).out == "2499\n2500\n"
+    assert hpcdl("events", "--quiet", "-n", 2, "--job", 1).out == "2497\n2499\n"
+    assert len(hpcdl("events", "--quiet", "-n", 9999).out.split()) == 2500
+    assert hpcdl("events", "--quiet", "-n", 9999, "--after", 2499).out == "2500\n"
+    assert hpcdl("events", "-n", 2, "--limit", 2).code == 2
     lines = hpcdl("events", "--limit", 1).out.splitlines()
     assert lines[0].split() == ["SEQ", "AT", "STREAM", "KIND", "BODY"]
     assert lines[1].split()[-2:] == ["Ticked", "n=1"]

@@ -326,3 +326,9 @@ def test_any_line_is_read_or_is_one_error(command: str) -> None:
             refusals.append(str(error))
     assert 400 < len(refusals) < 3600
     assert [text for text in refusals if not text.startswith("t.sh:2: ") or "\n" in text] == []
+
+
+def test_who_wants_mail_is_told_how(fake: FakeDaemon, hpcdl: Run) -> None:
+    why = "hpcdl submit --notify mailto:ADDRESS sends a mail at its end"
+    assert hpcdl("submit", sbatch("--mail-type=END")).err == f"hpcdl: train.sh:2: --mail-type=END is ignored: {why}\n"
+    assert hpcdl("submit", bsub("-N")).err == f"hpcdl: train.sh:2: -N is ignored: {why}\n"
