@@ -14,6 +14,8 @@ from hpcdl.sim.workload import NodeSpell, SimJob, Workload
 
 TOLERANCE = 0.05
 """Of the makespan: how far apart the two ends may be, and how close two decisions that may come in either order."""
+PAUSE_S = 1.0
+"""What is less apart than this is nobody's error: so long may a busy machine keep a process from running."""
 _KINDS = ("end", "suspend", "start", "resume")
 
 
@@ -92,8 +94,8 @@ def compare(
 ) -> Comparison:
     """Simulates what was run and compares. `jobs`: by the real job's id; submit times are taken from the real run.
 
-    What differs: the set of decisions, their order (two that lie closer than TOLERANCE of the makespan may be in either
-    order), or a makespan that is off by more than TOLERANCE.
+    What differs: the set of decisions, their order (two that lie closer than TOLERANCE of the makespan, or PAUSE_S, may
+    be in either order), or a makespan that is off by more than both.
     """
     submitted = {job.id: job.submitted_at - real.begin for job in real.jobs}
     order = sorted(jobs, key=lambda number: (submitted[number], number))
@@ -104,8 +106,9 @@ def compare(
     simulated = tuple(replace(each, job=ids[each.job]) for each in decisions(run.history))
     truth = decisions(real)
     real_s, simulated_s = real.end - real.begin, run.history.end - run.history.begin
-    differences = [*run.problems, *_differences(truth, simulated, TOLERANCE * real_s)]
-    if abs(simulated_s - real_s) > TOLERANCE * real_s:
+    close_s = max(TOLERANCE * real_s, PAUSE_S)
+    differences = [*run.problems, *_differences(truth, simulated, close_s)]
+    if abs(simulated_s - real_s) > close_s:
         differences.append(f"the makespan is {real_s:.2f} s, simulated {simulated_s:.2f} s")
     return Comparison(truth, simulated, real_s, simulated_s, tuple(differences))
 

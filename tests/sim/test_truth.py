@@ -72,6 +72,15 @@ def test_a_makespan_that_is_off() -> None:
     assert any(line.startswith("the makespan is ") for line in told.differences)
 
 
+def test_less_than_a_busy_machine_takes_for_itself_is_nobodys_error() -> None:
+    quick = SimJob(0.0, "quick", replace(PROFILE, startup_s=5.0), 2)
+    real = story(quick)
+    for startup_s, off in ((5.9, 0), (6.1, 1)):
+        told = compared(real, replace(quick, profile=replace(PROFILE, startup_s=startup_s)))
+        assert told.error > 0.05
+        assert len(told.differences) == off
+
+
 def test_measured_costs() -> None:
     real = story(*JOBS)
     assert with_measured_costs(replace(PROFILE, startup_s=99.0), real.jobs).startup_s == 10.0
