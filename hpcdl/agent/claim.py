@@ -103,8 +103,9 @@ def _read(folder: int) -> tuple[int, str, int]:
 
 
 def _replace(folder: int, content: bytes) -> None:
-    temporary = f".tmp-{NAME}-{os.uname().nodename}-{os.getpid()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    # A name that nobody else, where others may write in the folder, can have put a FIFO or a file of theirs at.
+    temporary = f".tmp-{NAME}-{os.uname().nodename}-{os.getpid()}-{os.urandom(6).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(temporary, flags, 0o600, dir_fd=folder)
     try:
         try:

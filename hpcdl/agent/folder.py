@@ -62,7 +62,12 @@ def run_folder(home: Path, node: str, instance: str) -> Path:
         below = os.environ.get("XDG_RUNTIME_DIR") or ""
         base = Path(below) if below and os.access(below, os.W_OK) else Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
         name = hashlib.sha256(f"{instance}:{node}".encode()).hexdigest()[:16]
-        folder = base / f"hpcdl-{os.geteuid()}" / name
+        ours = base / f"hpcdl-{os.geteuid()}"
+        try:
+            make_private_folder(ours)  # anybody may take that name, and whoever has it could replace what is in it
+        except NotPrivate as error:
+            raise NotPrivate(f"{str(error).partition(': ')[0]}: name another place with XDG_RUNTIME_DIR") from None
+        folder = ours / name
     make_private_folder(folder)
     return folder
 

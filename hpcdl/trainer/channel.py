@@ -140,7 +140,7 @@ def check_peer(uid: int) -> None:
 def _parse(raw: bytes) -> dict[str, Any] | None:
     try:
         message = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(message, dict) or message.get("v") != VERSION or not isinstance(message.get("type"), str):
         return None

@@ -22,10 +22,11 @@ def claim(directory: Path, job: int, incarnation: int, membership: int, tag: str
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
         check_claim(directory, incarnation, tag, membership)
-        temporary = directory / f".tmp-{CLAIM}-{os.uname().nodename}-{os.getpid()}"
+        # A name that nobody else, where others may write in the folder, can have put a FIFO or a file of theirs at.
+        temporary = directory / f".tmp-{CLAIM}-{os.uname().nodename}-{os.getpid()}-{os.urandom(6).hex()}"
         body = {"v": 1, "job": job, "incarnation": incarnation, "membership": membership, "tag": tag}
         try:
-            with open(temporary, "wb", opener=_private) as file:
+            with open(temporary, "xb", opener=_private) as file:
                 file.write(json.dumps(body).encode())
                 file.flush()
                 os.fsync(file.fileno())

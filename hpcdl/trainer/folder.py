@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
 import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+log = logging.getLogger("hpcdl.trainer")
+
 MARKER = "COMPLETE"
 CLAIM = "claim.json"
 KEPT = 2
+LIMIT = 64 << 20  # bytes of a marker, which names every file
 _NAME = re.compile(r"step-(\d{12,})\.i(\d+)")
 _TEMPORARY = re.compile(r"\.tmp-step-\d{12,}\.i(\d+)-.*")
 
@@ -73,14 +79,50 @@ def complete(directory: Path) -> list[Checkpoint]:
 
 
 def is_complete(checkpoint: Checkpoint) -> bool:
-    """The marker is there, is for this step and incarnation, and every file has the size that it names."""
+    """The marker is there, is for this step and incarnation, and every file has the size that it names; and it is ours:
+    whoever may write in the folder, /tmp/checkpoints say, could have us load what runs as us."""
     try:
-        marker: Any = json.loads((checkpoint.path / MARKER).read_bytes())
+        marker: Any = json.loads(_small(checkpoint.path / MARKER))
         if (marker["v"], marker["step"], marker["incarnation"]) != (1, checkpoint.step, checkpoint.incarnation):
             return False
-        return all((checkpoint.path / name).stat().st_size == size for name, size in marker["files"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        if any((checkpoint.path / name).stat().st_size != size for name, size in marker["files"].items()):
+            return False
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
+    owner = _stranger(checkpoint.path)
+    if owner is not None:
+        log.warning("%s belongs to uid %d and is left alone: to go on from it, copy it (cp -r)", checkpoint.path, owner)
+    return owner is None
+
+
+def _stranger(path: Path) -> int | None:
+    """Whose it is, or what it links to, where that is neither us nor root; None where it is ours, or gone."""
+    try:
+        owners = {os.lstat(path).st_uid, os.stat(path).st_uid} - {0, os.geteuid()}
+    except OSError:
+        return None
+    return max(owners) if owners and owners != {_maker(path.parent)} else None
+
+
+def _maker(directory: Path) -> int | None:
+    """Who owns what we make there: some file systems, and servers of them, say that all is somebody else's."""
+    try:
+        file, name = tempfile.mkstemp(prefix=".tmp-owner-", dir=directory)
+    except OSError:
+        return None
+    try:
+        return os.fstat(file).st_uid
+    finally:
+        os.close(file)
+        os.unlink(name)
+
+
+def _small(path: Path) -> bytes:
+    """The content of a file of ours, which is small and no FIFO. Raises OSError."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a file", str(path))
+        return file.read(LIMIT)
 
 
 def check_claim(directory: Path, incarnation: int, tag: str = "", membership: int = 0) -> None:
@@ -88,12 +130,12 @@ def check_claim(directory: Path, incarnation: int, tag: str = "", membership: in
     the folder, or without a tag a newer one, or a membership of the same incarnation that is newer than `membership`
     (a claim that names none is of membership 0); OSError if that cannot be known."""
     try:
-        claim = json.loads((directory / CLAIM).read_bytes())
+        claim = json.loads(_small(directory / CLAIM))
         newest, owner = int(claim["incarnation"]), str(claim.get("tag", ""))
         formed = int(claim.get("membership", 0))
     except FileNotFoundError:
         return
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OSError(errno.EINVAL, "the claim cannot be read", str(directory / CLAIM)) from error
     ours = not tag or owner.split(":")[:2] == tag.split(":")[:2]  # instance and job
     if not ours:
@@ -144,7 +186,7 @@ def prune(directory: Path, newest: Checkpoint) -> None:
         temporary = _TEMPORARY.fullmatch(name)
         if temporary and int(temporary[1]) <= newest.incarnation:
             shutil.rmtree(directory / name, ignore_errors=True)
-        elif _NAME.fullmatch(name) and name not in kept:
+        elif _NAME.fullmatch(name) and name not in kept and _stranger(directory / name) is None:
             _discard(directory / name)
 
 
