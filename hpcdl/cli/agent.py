@@ -48,7 +48,10 @@ def agent(ctx: click.Context, home: Path | None, node: str | None, emulate_gpus:
     help="Which job set of the paper.",
 )
 @click.option(
-    "--scale", type=click.FloatRange(0.1, 1000), metavar="F", help="How much faster than the paper's machine."
+    "--scale",
+    type=click.FloatRange(0.1, 1000),
+    metavar="F",
+    help="How much faster than the paper's machine.  [default: 20]",
 )
 @click.option(
     "--report",

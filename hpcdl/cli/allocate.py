@@ -17,7 +17,11 @@ SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")  # as hpcdl.
 @click.command()
 @click.argument("problem", type=InputFile(allow_dash=True, path_type=str))
 @click.option(
-    "--solver", type=click.Choice(SOLVERS), default="exact", show_default=True, help="Over counts, or over nodes."
+    "--solver",
+    type=click.Choice(SOLVERS),
+    default="exact",
+    show_default=True,
+    help="The first three solve over numbers of nodes, the others over each node.",
 )
 @click.option(
     "--work", type=click.IntRange(min=0), default=100_000, show_default=True, metavar="N",

@@ -17,9 +17,9 @@ from hpcdl.client import Answer, ClientError, DaemonAway
 @outputs_as("Policy and objective only.")
 @click.pass_context
 def config(ctx: click.Context, output: Output) -> None:
-    """Show the settings, and set what the running daemon decides by; it is kept over a restart.
+    """Show and set what the running daemon decides by: policy and objective. They are kept over a restart.
 
-    Everything else is set in files and read at the start: see docs/settings.md.
+    All other settings are read from files at the start: `hpcdl config show` lists them, docs/settings.md explains them.
     """
     if ctx.invoked_subcommand is None:
         _print(connect(ctx).get("/v1/config"), output)

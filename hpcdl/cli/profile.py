@@ -73,7 +73,7 @@ profile.add_command(plot)
     "-o", "--output", "out", type=click.Path(dir_okay=False, path_type=Path), default=Path(OUT), show_default=True,
     metavar="FILE", help="Where the runs are kept; those that it holds already are not repeated.",
 )  # fmt: skip
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @outputs_as("The name of the file only.")
 @click.pass_context
 def run(ctx: click.Context, /, output: Output, **options: Any) -> None:

@@ -57,7 +57,12 @@ class _Adaptive:
 @click.command()
 @click.argument("trace", type=InputFile(), metavar="TRACE.csv[.gz]")
 @click.option(
-    "-p", "--policy", default="bftrainer", show_default=True, metavar="NAME", help="bftrainer, equal-share, .."
+    "-p",
+    "--policy",
+    default="bftrainer",
+    show_default=True,
+    metavar="NAME",
+    help="bftrainer, equal-share, …",
 )
 @click.option("-m", "--model", default="ShuffleNet", show_default=True, metavar="NAME",
               help="What the trainers train: a model of the curves, or table2 for all of them in turn.")  # fmt: skip

@@ -27,6 +27,11 @@ if TYPE_CHECKING:  # most submits have no batch script
 class _Submit(click.Command):
     """Knows the defaults that settings give its options, and whether `--` stood before the command."""
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from hpcdl.cli.submithelp import write_options
+
+        write_options(self, ctx, formatter)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
         wrong = put_defaults(ctx)
@@ -64,7 +69,7 @@ _PLAIN = "hpcdl.submit.plain"
     help="COMMAND is the arguments of sbatch or bsub, whose words are answered; for jobscripts/sbatch and bsub.",
 )  # fmt: skip
 @click.option("--else", "other", metavar="FILE", help="With --as: what takes jobs that are not for hpcdl.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=completing.files)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...", shell_complete=completing.files)
 @outputs
 @click.pass_context
 def submit(

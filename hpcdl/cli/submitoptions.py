@@ -197,7 +197,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--grace", type=Seconds(0, 86_400, min_open=True), default=60, show_default=True, metavar="SECONDS",
-        help="To checkpoint in on a suspend.",
+        help="In which it must checkpoint when it is suspended.",
     ),
     click.option(
         "--signal", type=click.Choice(list(SIGNAL_PRESETS)), default="hpcdl", show_default=True,

@@ -1,11 +1,15 @@
 """Every command: its errors, its exit code, and where it finds its daemon."""
 
+import re
 import socket
 from pathlib import Path
 
+import click
 import pytest
 
+from hpcdl.cli import submithelp
 from hpcdl.cli.root import COMMANDS, SECTIONS
+from hpcdl.cli.submit import submit
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 
@@ -180,3 +184,15 @@ def test_seconds_may_be_written_with_units(fake: FakeDaemon, hpcdl: Run) -> None
     assert hpcdl("submit", "--grace", "1e3", "--stall", "2.5", "--", "true").code == 0
     specs = [fake.world.jobs[number]["spec"] for number in (1, 2)]
     assert [(spec["grace_s"], spec["stall_s"]) for spec in specs] == [(5400.0, 600.0), (1000.0, 2.5)]
+
+
+def test_the_help_of_submit_has_each_option_once_under_a_title(hpcdl: Run) -> None:
+    told = hpcdl("submit", "--help").out
+    names = [name for each in submit.params if isinstance(each, click.Option) for name in each.opts if name[:2] == "--"]
+    listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", told, re.MULTILINE)
+    assert sorted(listed) == sorted([*names, "--help"])
+    assert [title for title in (*submithelp.SECTIONS, "This submit") if f"\n{title}:\n" not in told] == []
+    assert {name for names in submithelp.SECTIONS.values() for name in names.split()} <= {
+        each.name for each in submit.params
+    }
+    assert "Usage: hpcdl submit [OPTIONS] [--] COMMAND..." in told
