@@ -5,6 +5,7 @@ is not of the form that an answer has is left out, and one that fails is a line 
 """
 
 import glob
+import itertools
 import json
 import math
 import os
@@ -31,6 +32,7 @@ PLACE_S = 2 * ASK_S
 ANSWER_LIMIT = 16 << 20  # bytes of one answer
 HEAD_LIMIT = 64 << 10
 ROWS_LIMIT = 100_000
+NAMES_LIMIT = 20_000  # in one folder, whose owner may want whoever looks to wait
 AT_ONCE = 16
 LIST_LIMIT = 1 << 20  # bytes of a list of homes
 
@@ -75,23 +77,27 @@ def _homes(given: Iterable[str], problems: list[str], listed: bool = False) -> I
     for text in given:
         path = Path(text).expanduser() if text.startswith("~") else Path(text)
         if not os.path.lexists(path) and glob.has_magic(text):
-            yield from (home for match in sorted(glob.glob(str(path))) for home in _in_folder(Path(match)))
+            for match in sorted(glob.glob(str(path))):
+                yield from _in_folder(Path(match), problems)
         elif path.is_dir():
-            yield from _in_folder(path)
+            yield from _in_folder(path, problems)
         elif path.is_file() and not listed:
             yield from _homes(_lines(path, problems), problems, listed=True)
         else:
             problems.append(f"{path}: there is no such folder{'' if listed else ' or list of folders'}")
 
 
-def _in_folder(path: Path) -> Iterator[Path]:
+def _in_folder(path: Path, problems: list[str]) -> Iterator[Path]:
     if any(os.path.lexists(path / name) for name in _OF_A_HOME):
         yield path
         return
     try:
-        names = sorted(os.listdir(path))
+        with os.scandir(path) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, NAMES_LIMIT + 1))
     except OSError:
         return
+    if len(names) > NAMES_LIMIT:
+        problems.append(f"{path}: holds over {NAMES_LIMIT} names, and not all were looked at: name the folders in it")
     for each in (below for name in names for below in (path / name, path / name / ".hpcdl")):
         if os.path.lexists(each / files.NAME):
             yield each

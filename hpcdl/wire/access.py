@@ -40,7 +40,7 @@ class AccessFile:
             text: object = getattr(self, name)
             if not isinstance(text, str) or not text.isascii() or not text.isprintable() or not text or " " in text:
                 raise ValueError(f"{name} must be visible ASCII characters")
-        for name, most in (("port", 65535), ("pid", 2**31), ("fence", 2**63), ("version", 2**31)):
+        for name, most in (("port", 65535), ("pid", 2**31 - 1), ("fence", 2**63), ("version", 2**31)):
             number: object = getattr(self, name)
             if type(number) is not int or not 1 <= number <= most:
                 raise ValueError(f"{name} must be a whole number from 1 to {most}, not {number!r:.40}")

@@ -64,7 +64,7 @@ class ViewerFile:
                 raise ValueError(f"{name} must be a text of 1 to {longest} characters")
         for name, least, most in (
             ("port", LOWEST_PORT, 65535),
-            ("pid", 1, 2**31),
+            ("pid", 1, 2**31 - 1),
             ("uid", 0, 2**32),
             ("version", 1, 2**31),
         ):

@@ -76,6 +76,17 @@ def test_homes_by_folder_pattern_and_list(hpcdl: Run, fake: FakeDaemon, shared: 
     assert len(both["daemons"]) == 1, "the same daemon by two ways"
 
 
+def test_a_folder_with_too_many_names_keeps_nobody_waiting(
+    hpcdl: Run, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdl.cli.viewing.NAMES_LIMIT", 3)
+    crowded = tmp_path / "crowded"
+    for number in range(5):
+        (crowded / str(number)).mkdir(parents=True)
+    said = hpcdl("ls", "--all-users", "--homes", crowded).err
+    assert f"{crowded}: holds over 3 names, and not all were looked at" in said
+
+
 def test_control_characters_reach_no_terminal(hpcdl: Run, fake: FakeDaemon, shared: Path) -> None:
     fake.world.jobs = {1: job_row(1, name=EVIL, state=EVIL, placement={EVIL: [0]})}
     fake.world.config = {"policy": EVIL, "objective": EVIL}

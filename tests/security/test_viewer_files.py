@@ -143,6 +143,7 @@ def test_what_is_no_plain_file_is_a_problem(shared: Path, trick: Callable[[Path]
         (body(port=22), "from 1024 to 65535"),
         (body(port=True), "from 1024 to 65535"),
         (body(pid=-1), "from 1 to"),
+        (body(pid=2**31), "from 1 to"),
         (body(token="t t" * 20), "token is not one of hpcdl's"),
         (body(token="t" * 40 + "\r\nX: y"), "token is not one of hpcdl's"),
         (body(instance="../../etc"), "instance is not one of hpcdl's"),
