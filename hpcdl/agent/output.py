@@ -124,18 +124,20 @@ class ProgressReader:
 
     def _limited(self, regex: re.Pattern[str], lines: list[bytes]) -> Progress | None:
         # An expression like (a+)+b may take years for a single line. The engine looks for signals now and then, so a
-        # timer ends it.
-        before = signal.signal(signal.SIGALRM, _too_slow)
-        signal.setitimer(signal.ITIMER_REAL, REGEX_BUDGET_S)
+        # timer ends it: of CPU time, for who is stopped, or waits for a busy machine, is not slow.
+        before = signal.signal(signal.SIGVTALRM, _too_slow)
         try:
-            return self._newest(regex, lines)
+            signal.setitimer(signal.ITIMER_VIRTUAL, REGEX_BUDGET_S)
+            try:
+                return self._newest(regex, lines)
+            finally:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)  # it may end just here
         except _TooSlowError:
             self._regex = None
             self._note(f"the progress expression is not used any more: it took more than {REGEX_BUDGET_S:g} s")
             return None
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGVTALRM, before)
 
     def _newest(self, regex: re.Pattern[str], lines: list[bytes]) -> Progress | None:
         found: Progress | None = None

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import builtins
 import os
+import re
 import resource
+import signal
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -205,6 +210,41 @@ def test_an_expression_that_takes_for_ever_is_given_up(monkeypatch: pytest.Monke
     assert reader.feed(b"a" * 4000 + b"\n") is None
     assert "more than 0.1 s" in notes[0]
     assert reader.feed(b"ab\n") is None
+
+
+class _Stopped:
+    """An expression in whose search the process stands still: its machine is busy, or somebody stopped it."""
+
+    groupindex: Mapping[str, int] = MappingProxyType({})
+
+    def search(self, line: str) -> re.Match[str] | None:
+        time.sleep(0.3)
+        return re.search(r"(\d+)", line)
+
+
+def test_time_in_which_it_does_not_run_is_not_the_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcdl.agent.output.REGEX_BUDGET_S", 0.1)
+    notes: list[str] = []
+    reader = ProgressReader(r"(\d+)", None, notes.append)
+    reader._regex = _Stopped()  # type: ignore[assignment]
+    assert reader.feed(b"7\n") == Progress(7, None, None)
+    assert notes == []
+
+
+def test_an_expression_whose_time_is_over_just_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_timer, before = signal.setitimer, signal.getsignal(signal.SIGVTALRM)
+
+    def late(which: int, seconds: float) -> object:
+        if seconds == 0:
+            os.kill(os.getpid(), signal.SIGVTALRM)
+        return set_timer(which, seconds)
+
+    monkeypatch.setattr(signal, "setitimer", late)
+    notes: list[str] = []
+    reader = ProgressReader(r"(\d+)", None, notes.append)
+    reader.feed(b"7\n")
+    assert "more than 1 s" in notes[0]
+    assert signal.getsignal(signal.SIGVTALRM) is before
 
 
 def test_a_log_goes_on_when_the_disk_has_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
