@@ -18,7 +18,7 @@ from hpcdl.daemon.sparing import Sparing
 from hpcdl.ledger.lease import LeaseError
 from hpcdl.policyfiles import BadPolicyFile
 from hpcdl.sites import SiteError
-from hpcdl.wire.private import NotPrivate
+from hpcdl.wire.private import NotPrivate, check_way
 
 LOG_BYTES, LOGS_KEPT = 8 << 20, 2
 
@@ -39,6 +39,7 @@ def main() -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     ready = Ready(options.ready_fd, people=options.foreground)
     try:
+        check_way(options.home)
         config = load_config(options.home, {} if options.node is None else {"node_name": options.node})
         daemon = Daemon(options.home, config, options.emulate_gpus, local_agent=not options.no_agent)
         return asyncio.run(daemon.run(ready))

@@ -31,6 +31,20 @@ def check_private(info: os.stat_result, path: Path, *, folder: bool) -> None:
         raise NotPrivate(f"{path} is open to others (mode {mode:04o}): run chmod {wanted:o} {path}")
 
 
+def check_way(path: Path) -> None:
+    """Raises NotPrivate where anybody could put something else in the place of a folder on the way to `path`.
+
+    What is written by its path would then go where they want. A group's folders are the group's affair.
+    """
+    for folder in Path(os.path.realpath(path)).parents:
+        mode = os.stat(folder).st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise NotPrivate(
+                f"anybody could put another folder in the place of {path}, for {folder} has mode "
+                f"{stat.S_IMODE(mode):04o}: run chmod o-w {folder}, or name another folder with --home"
+            )
+
+
 def open_private_folder(path: Path) -> int:
     """A descriptor of the folder, which is ours and closed to others.
 

@@ -12,7 +12,7 @@ from hpcdl.agent import claim as agents_claim
 from hpcdl.agent import folder as agents_folder
 from hpcdl.trainer import claim as trainers_claim
 from hpcdl.trainer import folder
-from hpcdl.wire.private import NotPrivate
+from hpcdl.wire.private import NotPrivate, check_way
 from tests.security.stranger import OTHER_UID, ROOT, UID, as_uid
 
 PLANTED = ("argparse", "asyncio", "json", "logging", "signal", "socket", "tempfile")
@@ -56,6 +56,24 @@ def test_nothing_is_imported_from_the_folder_that_a_command_is_called_in(
     )
     assert not (tmp_path / "planted").exists()
     assert (done.returncode, said in done.stdout + done.stderr) == (1, True), done
+
+
+def test_a_daemon_does_not_start_where_anybody_could_replace_its_home(tmp_path: Path) -> None:
+    """Its log, its ledger and all else would then go through links to wherever they like."""
+    parent = tmp_path / "open"
+    parent.mkdir()
+    parent.chmod(0o777)
+    home = parent / "mine" / "home"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    start = [sys.executable, "-P", "-m", "hpcdl", "--home", str(home), "daemon", "start"]
+    done = subprocess.run(start, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert f"for {parent} has mode 0777: run chmod o-w {parent}, or name another folder with --home" in done.stderr
+    assert not (home / "access.json").exists()
+    parent.chmod(0o1777)
+    check_way(home)
+    parent.chmod(0o775)
+    check_way(home)
 
 
 # --- folders of checkpoints in which others may write -----------------------------------------------------------------
