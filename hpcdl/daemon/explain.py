@@ -132,6 +132,8 @@ def _details(world: World, job: Job, now: float) -> list[str]:
         lines.append(f"suspended {count(job.suspends, 'time')}")
     if job.last_cause is not None and not job.finished:
         lines.append(f"incarnation {job.last_incarnation - len(job.live)} ended: {job.last_cause}, {job.last_detail}")
+    if running is not None and running.number > 1 and running.attached and running.ready_at is not None:
+        lines.append(_resumed(job, running))
     if not job.finished and job.last_cause is not None and job.saved_step is None:
         lines.append("no checkpoint yet: it started from the beginning" if running else "no checkpoint: it starts over")
     if job.failures:
@@ -140,6 +142,15 @@ def _details(world: World, job: Job, now: float) -> list[str]:
     if not job.finished and job.first_start_at is None and running is None:
         lines.append(f"has waited {seconds_text(max(0.0, now - job.submitted_at))} since its submission")
     return lines
+
+
+def _resumed(job: Job, running: Incarnation) -> str:
+    """Where it went on, and whether it should have elsewhere: a trainer may load its weights and not its step."""
+    at = f"incarnation {running.number} went on at step {running.ready_step}"
+    if job.saved_step is None or running.saved_step is not None or running.ready_step >= job.saved_step:
+        return at
+    behind = f"behind its checkpoint of step {job.saved_step}"
+    return f"{at}, {behind}: is the step restored, and is the checkpoint whole? hpcdl logs {job.id}"
 
 
 def _of_its_array(world: World, job: Job) -> str:

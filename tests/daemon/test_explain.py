@@ -89,6 +89,18 @@ def test_work_that_is_lost_is_told() -> None:
     assert "no checkpoint" not in details(replace(ended, last_detail="", saved_step=3))
 
 
+def test_a_job_that_did_not_resume_where_it_was_saved_is_told() -> None:
+    running = replace(RUNNING, number=2, attached=True, ready_step=40)
+    resumed = job(live=(running,), first_start_at=95.0, last_incarnation=2, last_cause=Cause.SUSPENDED, saved_step=40)
+    assert "incarnation 2 went on at step 40" in details(resumed).splitlines()
+    told = "incarnation 2 went on at step 40, behind its checkpoint of step 90: is the step restored, and is the "
+    assert told in details(replace(resumed, saved_step=90))
+    saved = replace(resumed, saved_step=60, live=(replace(running, saved_step=60),))
+    assert "behind" not in details(saved)
+    assert "went on" not in details(replace(resumed, live=(replace(running, attached=False),)))
+    assert "went on" not in details(job(live=(RUNNING,), saved_step=40))
+
+
 def test_nodes_without_gpus_are_told() -> None:
     said = {1: "needs 1 GPU; no node is connected"}
     assert explain(HERE, job(), said, NONE, 100.0).reason.startswith("needs 1 GPU; no GPU was found on n1 (")
