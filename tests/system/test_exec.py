@@ -9,7 +9,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -90,20 +90,33 @@ def test_it_goes_when_the_job_is_suspended_and_holds_no_gpu(kept_cluster: Cluste
     assert (code, "so nothing can run beside it: once it runs" in told) == (1, True)
 
 
-def test_ctrl_c_is_the_commands_and_a_client_that_is_killed_takes_it_with_it(kept_cluster: Cluster, job: int) -> None:
-    cluster = kept_cluster
+@pytest.fixture
+def begun(kept_cluster: Cluster, job: int) -> Iterator[Callable[..., tuple["subprocess.Popen[bytes]", bytes]]]:
+    """Starts `hpcdl exec`, and returns it with the first line of its command. One that hangs spoils no other test."""
+    all_of_them: list[subprocess.Popen[bytes]] = []
 
-    def begun(*command: str) -> tuple["subprocess.Popen[bytes]", bytes]:
+    def begin(*command: str) -> tuple["subprocess.Popen[bytes]", bytes]:
         argv = [*HPCDL, "exec", str(job), "--", *command]
-        beside = subprocess.Popen(argv, env=cluster.environment, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+        beside = subprocess.Popen(argv, env=kept_cluster.environment, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+        all_of_them.append(beside)
         assert beside.stdout is not None
         return beside, beside.stdout.readline()
 
+    yield begin
+    for each in all_of_them:
+        each.kill()
+        each.communicate(timeout=PATIENCE_S)
+
+
+def test_ctrl_c_is_the_commands_and_a_client_that_is_killed_takes_it_with_it(
+    kept_cluster: Cluster, begun: Callable[..., tuple["subprocess.Popen[bytes]", bytes]]
+) -> None:
+    cluster = kept_cluster
+
     beside, said = begun("sh", "-c", "trap 'echo caught; exit 4' INT; echo ready; while :; do sleep 0.1; done")
     assert said == b"ready\n"
-    with beside:
-        beside.send_signal(signal.SIGINT)
-        out, _ = beside.communicate(timeout=PATIENCE_S)
+    beside.send_signal(signal.SIGINT)
+    out, _ = beside.communicate(timeout=PATIENCE_S)
     assert (out, beside.returncode) == (b"caught\n", 4)
 
     beside, said = begun("sh", "-c", "echo $$; exec sleep 600")
