@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcdl.core.units import parse_duration
+
 MAX_FILE_BYTES = 1 << 20
 PROJECT = "hpcdl.yaml"
 PROJECT_VARIABLE = "HPCDL_PROJECT"
@@ -96,9 +98,18 @@ class Limits:
             right = isinstance(value, list | tuple) and all(self._fits(each) for each in value)
             if right:
                 return tuple(value)
-        elif self._fits(value):
-            return self.kind(value)
+        elif self._fits(number := self._number(value)):
+            return self.kind(number)
         raise ConfigError(f"{where}: {name}: must be {self.said}, got {value!r:.200}")
+
+    def _number(self, value: Any) -> Any:
+        """Seconds that are written with units, `10m`, as a number; what they are not as it is."""
+        if self.unit != "s" or not isinstance(value, str) or not value[-1:].isalpha():
+            return value
+        try:
+            return parse_duration(value)
+        except (ValueError, OverflowError):
+            return value
 
     def _fits(self, value: Any) -> bool:
         if isinstance(value, bool) or self.kind is bool:
@@ -117,7 +128,7 @@ class Limits:
         if self.kind is bool and text.lower() in _SWITCH:
             return _SWITCH[text.lower()]
         try:
-            return text if self.kind is bool else self.kind(text)
+            return text if self.kind is bool else self.kind(self._number(text))
         except ValueError:
             raise ConfigError(f"{where}: {name}: must be {self.said}, got {text!r:.200}") from None
 
@@ -209,10 +220,11 @@ def _content(path: Path, trusted: bool) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(fd)
+        raise ConfigError(f"{path} is not a file: move it away")
     with os.fdopen(fd, "rb") as file:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise ConfigError(f"{path} is not a file: move it away")
         for each in () if trusted else (info, os.lstat(path)):
             check_owner(each, path)
         content = file.read(MAX_FILE_BYTES + 1)

@@ -193,3 +193,36 @@ def test_the_name_of_an_agents_folder_that_another_user_took_is_refused(
     assert said.endswith("name another place with XDG_RUNTIME_DIR")
     (base / f"hpcdl-{UID}").rmdir()
     assert as_uid(UID, ask).startswith(f"{base}/hpcdl-{UID}/")
+
+
+# --- job scripts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script,variable", [("hpcdl.slurm", "SLURM_SUBMIT_DIR"), ("hpcdl.lsf", "LS_SUBCWD")])
+def test_a_job_script_runs_no_hpcdl_that_another_user_put_there(
+    reachable: Path, as_root: None, script: str, variable: str
+) -> None:
+    folder = reachable / "work"
+    program = reachable / ".venv" / "bin" / "hpcdl"
+    folder.mkdir()
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho it ran $1 > {reachable}/ran-$(id -u)\n")
+    program.chmod(0o755)
+    reachable.chmod(0o777)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), variable: str(folder)}
+
+    def ran(owner: int) -> tuple[int, bool]:
+        os.chown(program, owner, owner)
+        command = ["bash", "-s"]
+        text = (ROOT / "jobscripts" / script).read_text()
+        done = subprocess.run(command, input=text, env=environment, cwd="/", text=True, timeout=60, user=UID, group=UID)
+        told = reachable / f"ran-{UID}"
+        found = told.exists()
+        told.unlink(missing_ok=True)
+        return done.returncode, found
+
+    assert ran(OTHER_UID) == (1, False)
+    assert ran(UID) == ran(0) == (0, True)
+    real = program.rename(program.with_name("real"))
+    os.symlink(real, program)
+    assert ran(OTHER_UID) == (1, False)
