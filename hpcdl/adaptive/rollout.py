@@ -170,6 +170,7 @@ class _Run:
         self.step = 1 + len(free) // 16
 
     def add(self, entrant: Entrant, option: Option, on: tuple[int, ...], stall_s: float) -> None:
+        self.work += 1
         self._put(_At(entrant, option, on, self.now + stall_s, entrant.left, 0.0))
 
     def _put(self, at: _At) -> None:
