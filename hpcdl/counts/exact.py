@@ -120,7 +120,12 @@ def _priced(rows: Rows, capacity: int) -> _Priced | Found | None:
     if rows.nodes[free].sum() <= capacity:
         nodes = rows.nodes[free]
         return Found(nodes, int(top.sum()), int(nodes.sum()), int(rows.keys[free].sum()))
-    price, low, high = _price(rows, capacity, free)
+    compiled = loops()
+    if compiled:
+        low, high = np.empty_like(free), free.copy()
+        price = int(compiled.price_of(rows.nodes, rows.value, rows.starts, capacity, high, low))
+    else:
+        price, low, high = _price(rows, capacity, free)
     score = rows.value - price * rows.nodes
     top = np.maximum.reduceat(score, rows.starts)
     reduced = top[rows.trainer] - score
@@ -130,7 +135,13 @@ def _priced(rows: Rows, capacity: int) -> _Priced | Found | None:
     widest = int(np.argmax(jump))
     left = int(rows.nodes[low[widest]]) + capacity - int(rows.nodes[low].sum())
     cut = (widest, min(left, int(rows.nodes[high[widest]]) - 1)) if jump[widest] > 0 else None
-    return _Priced(rows, bound, reduced, price - rows.slope, _greedy(rows, capacity, reduced, low), cut)
+    if compiled:
+        lower = compiled.greedy(
+            rows.trainer, rows.nodes, rows.value, rows.inner, rows.slope, capacity, reduced, low
+        )  # fmt: skip
+    else:
+        lower = _greedy(rows, capacity, reduced, low)
+    return _Priced(rows, bound, reduced, price - rows.slope, lower, cut)
 
 
 def _branches(rows: Rows, trainer: int, nodes: int) -> tuple[Rows, Rows]:

@@ -73,6 +73,9 @@ def _compile(numba: Any) -> None:
     )
     kernelprices.cooled(two, two, real[0, :2], one, real[0, :1], real[0, :1].copy(), 1.0, 0.5)
     kernels.plus(one, one, one + 1, one, one, one, 0, 1)
+    none = np.array([False, False])
+    kernels.price_of(np.array([0, 2]), np.array([0, 2]), one, 1, one + 1, one.copy())
+    kernels.greedy(two, np.array([0, 2]), np.array([0, 2]), none, two, 1, two, one)
 
 
 def _kept(numba: Any) -> bool:

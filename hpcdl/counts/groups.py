@@ -188,16 +188,16 @@ def _split(at: _Branch, near: Mask) -> tuple[int, int, int]:
     """A trainer that the relaxation shares, a group, and nodes: it is to have more of that group, or not."""
     rows = at.rows
     row, share = shared(at.table, at.priced)
+    row, share = row[share > SHARED], share[share > SHARED]
     worst, choice = 0.0, None
     ends = np.append(np.flatnonzero(np.diff(rows.trainer[row], prepend=-1)), len(row)).tolist()
     for start, end in pairwise(ends):
         mine, part = row[start:end], share[start:end]
-        mine, part = mine[part > SHARED], part[part > SHARED]
         if len(mine) < 2 or (len(mine) == 2 and rows.inner[mine[0]] and mine[1] == mine[0] + 1):
             continue
         held, groups = rows.nodes[mine], rows.group[mine]
         spread = 0.0
-        for group in np.unique(groups[groups >= 0]).tolist():
+        for group in sorted({group for group in groups.tolist() if group >= 0}):
             use = np.where(groups == group, held, 0)
             mean = float(part @ use)
             spread += float(part @ (use - mean) ** 2)

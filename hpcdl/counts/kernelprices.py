@@ -14,9 +14,12 @@ NEGLIGIBLE = 40.0
 
 def softened(
     pool: Ints, units: Ints, value: Floats, starts: Ints, capacity: Floats, price: Floats, heat: float,
-    slope: Floats, bend: Floats,
+    slope: Floats, bend: Floats, weight: Floats,
 ) -> float:  # fmt: skip
-    """L with softened maxima; `slope` and `bend` become its gradient and its Hessian."""
+    """L with softened maxima; `slope` and `bend` become its gradient and its Hessian.
+
+    `weight`: room for a number for each row.
+    """
     pools, items = len(capacity), len(starts)
     total = 0.0
     use = np.zeros(pools)
@@ -33,12 +36,11 @@ def softened(
         use[:] = 0.0
         for row in range(starts[item], end):
             below = (value[row] - price[pool[row]] * units[row] - top) / heat
-            if below > -NEGLIGIBLE:
-                weights += math.exp(below)
+            weight[row] = math.exp(below) if below > -NEGLIGIBLE else 0.0
+            weights += weight[row]
         for row in range(starts[item], end):
-            below = (value[row] - price[pool[row]] * units[row] - top) / heat
-            if below > -NEGLIGIBLE and units[row]:
-                expected = math.exp(below) / weights * units[row]
+            if weight[row] and units[row]:
+                expected = weight[row] / weights * units[row]
                 use[pool[row]] += expected
                 bend[pool[row], pool[row]] += expected * units[row] / heat
         total += top + heat * math.log(weights)
@@ -83,9 +85,9 @@ def cooled(
     pools, items = len(capacity), len(starts)
     best, lowest = price.copy(), math.inf
     slope, there, step, trial = np.zeros(pools), np.zeros(pools), np.zeros(pools), np.zeros(pools)
-    bend, beyond = np.zeros((pools, pools)), np.zeros((pools, pools))
+    bend, beyond, weight = np.zeros((pools, pools)), np.zeros((pools, pools)), np.zeros(len(units))
     for _ in range(ROUNDS):
-        now = softened(pool, units, value, starts, capacity, price, heat, slope, bend)
+        now = softened(pool, units, value, starts, capacity, price, heat, slope, bend, weight)
         settled = False
         for _ in range(STEPS):
             newton(price, slope, bend, step)
@@ -99,7 +101,7 @@ def cooled(
                 for one in range(pools):
                     trial[one] = max(0.0, price[one] + length * step[one])
                     down += slope[one] * (trial[one] - price[one])
-                then = softened(pool, units, value, starts, capacity, trial, heat, there, beyond)
+                then = softened(pool, units, value, starts, capacity, trial, heat, there, beyond, weight)
                 if then < now + 1e-4 * down:
                     gained = True
                     break

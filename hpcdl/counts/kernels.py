@@ -43,9 +43,9 @@ def plus(
             if many[at] <= SHORT:
                 for more in range(many[at]):
                     worth, by = key[at] + more * step, first + more
-                    for state in range(min(len(before), len(after) - by)):
-                        if before[state] + worth > after[by + state]:
-                            after[by + state] = before[state] + worth
+                    there = after[by : by + len(before)]
+                    for state in range(len(there)):  # several at a time, where nothing but a maximum is in the loop
+                        there[state] = max(there[state], before[state] + worth)
                 continue
             # A queue of states, each better than all after it; the first is the best of the window.
             head, tail = 0, 0
