@@ -40,7 +40,7 @@ BATCH = ("auto", "slurm", "lsf", "none")
 
 
 def _seconds(default: float | None, low: float, high: float = _DAY, optional: bool = False) -> Any:
-    said = f"a number of seconds from {low:g} to {high:g}"
+    said = f"a number of seconds from {low:.15g} to {high:.15g}"
     optional = optional or default is None
     return field(default=default, metadata={"limits": Limits(float, said, low, high, optional=optional, unit="s")})
 

@@ -90,6 +90,16 @@ def test_text_becomes_the_type_of_the_setting(home: Path) -> None:
     assert config.node_name is None
 
 
+def test_seconds_may_have_units(home: Path) -> None:
+    config = load(home, "monitor_interval_s: 1m30s\nagent_lease_s: 2h\n", {"stall_s": "10min"}, HPCDL_DEBOUNCE_S="0.5s")
+    assert (config.monitor_interval_s, config.agent_lease_s, config.stall_s, config.debounce_s) == (90, 7200, 600, 0.5)
+    for text in ("5x", "m", "10 minutes"):
+        with pytest.raises(ConfigError, match="stall_s: must be a number of seconds from 0 to 2592000, got"):
+            load(home, f"stall_s: {text}\n")
+    with pytest.raises(ConfigError, match="snapshot_every: must be a whole number"):
+        load(home, "snapshot_every: 5m\n")
+
+
 def test_what_stands_for_null(home: Path) -> None:
     config = load(home, "monitor_interval_s: 3")
     assert (config.heartbeat, config.heartbeat_s) == (3.0, None)

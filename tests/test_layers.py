@@ -98,7 +98,7 @@ def test_the_nearest_project_file_is_taken_up_to_the_home_folder(project: Path, 
 
 
 def test_submits_defaults(home: Path, project: Path, tmp_path: Path) -> None:
-    own = write(home / "config.yaml", "policy: marble\nsubmit:\n  retries: 1\n  grace: 5\n  gpus: '2'\n")
+    own = write(home / "config.yaml", "policy: marble\nsubmit:\n  retries: 1\n  grace: 5s\n  gpus: '2'\n")
     text = "# ours\nsubmit:\n  gpus: 1:30\n  checkpoint_dir: out/ckpt\n  env: [A=1, B]\n  nodes: 2\n"
     file = write(project.parent / "hpcdl.yaml", text)
     found = load_submit(home, project, environ=env(tmp_path, HPCDL_SUBMIT_RETRIES="4"), site=NOBODY)
