@@ -8,7 +8,7 @@ import termios
 import time
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -82,14 +82,16 @@ class _Screen:
         self.every_s = every_s
         self._input = sys.stdin.fileno()
         self._resized, self._woken = os.pipe()
+        self._ending = False
 
     def run(self) -> None:
         """Until `q`. Ctrl-C and a lost terminal end it too; the terminal is as before then."""
-        with _raw(self._input), self._signals():
+        with self._signals(), _raw(self._input):
             sys.stdout.write(_ENTER)
             try:
                 self._loop()
             finally:
+                self._ending = True
                 sys.stdout.write(_LEAVE)
                 sys.stdout.flush()
 
@@ -98,13 +100,15 @@ class _Screen:
         """A new size wakes; a request to end leaves the terminal as it was; Ctrl-Z would not, so it does nothing."""
 
         def wake(number: int, frame: FrameType | None) -> None:
-            with suppress(BlockingIOError):
-                os.write(self._woken, b".")
+            """What it is for is done: the number is in the pipe, also where it came just before a wait."""
 
         def end(number: int, frame: FrameType | None) -> None:
-            raise click.exceptions.Exit(128 + number)
+            if not self._ending:
+                self._ending = True
+                raise click.exceptions.Exit(128 + number)
 
         os.set_blocking(self._woken, False)
+        waker = signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
         wanted: dict[int, Any] = {signal.SIGWINCH: wake, signal.SIGTERM: end, signal.SIGHUP: end}
         before = {
             number: signal.signal(number, each) for number, each in (wanted | {signal.SIGTSTP: signal.SIG_IGN}).items()
@@ -114,6 +118,7 @@ class _Screen:
         finally:
             for number, each in before.items():
                 signal.signal(number, each)
+            signal.set_wakeup_fd(waker)
             os.close(self._resized)
             os.close(self._woken)
 

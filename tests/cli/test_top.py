@@ -11,7 +11,13 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
+import pytest
+
+from hpcdl.cli.top import _Screen
+from hpcdl.cli.topview import View
+from hpcdl.client import Client
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 from tests.cli.test_process import SOON_S, argv, environment
@@ -131,3 +137,31 @@ def test_without_a_terminal_it_is_a_snapshot(jobs: FakeDaemon, hpcdl: Run) -> No
     assert value["nodes"][0]["name"] == "n1"
     jobs.kill()
     assert hpcdl("top").err.startswith("hpcdl: no daemon is running")
+
+
+def test_a_request_to_end_that_comes_while_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just when the terminal is put back: it is put back all the same."""
+    ours, its = pty.openpty()
+    before, put_back = termios.tcgetattr(its), termios.tcsetattr
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
+    asked: list[int] = []
+
+    def late(fd: int, when: int, attributes: list[Any]) -> None:
+        if attributes == before:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                asked.append(number)
+                os.kill(os.getpid(), number)
+        put_back(fd, when, attributes)
+
+    with open(its, closefd=False) as terminal_in:
+        monkeypatch.setattr("sys.stdin", terminal_in)
+        screen = _Screen(cast(Client, None), cast(View, None), 1.0)
+        monkeypatch.setattr(screen, "_loop", lambda: None)
+        monkeypatch.setattr(termios, "tcsetattr", late)
+        screen.run()
+        monkeypatch.undo()
+    assert asked == [signal.SIGTERM, signal.SIGHUP]
+    assert termios.tcgetattr(its) == before
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == handlers
+    for end in (ours, its):
+        os.close(end)
