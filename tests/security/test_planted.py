@@ -10,6 +10,7 @@ import pytest
 
 from hpcdl.agent import claim as agents_claim
 from hpcdl.agent import folder as agents_folder
+from hpcdl.layers import ConfigError, read_layer
 from hpcdl.trainer import claim as trainers_claim
 from hpcdl.trainer import folder
 from hpcdl.wire.private import NotPrivate, check_way
@@ -226,3 +227,9 @@ def test_a_job_script_runs_no_hpcdl_that_another_user_put_there(
     real = program.rename(program.with_name("real"))
     os.symlink(real, program)
     assert ran(OTHER_UID) == (1, False)
+
+
+def test_a_folder_in_the_place_of_a_projects_file_is_told_by_name(tmp_path: Path) -> None:
+    (tmp_path / "hpcdl.yaml").mkdir()
+    with pytest.raises(ConfigError, match="hpcdl.yaml is not a file: move it away"):
+        read_layer(tmp_path / "hpcdl.yaml", {}, {}, trusted=False)
