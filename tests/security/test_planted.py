@@ -231,5 +231,5 @@ def test_a_job_script_runs_no_hpcdl_that_another_user_put_there(
 
 def test_a_folder_in_the_place_of_a_projects_file_is_told_by_name(tmp_path: Path) -> None:
     (tmp_path / "hpcdl.yaml").mkdir()
-    with pytest.raises(ConfigError, match="hpcdl.yaml is not a file: move it away"):
+    with pytest.raises(ConfigError, match=r"hpcdl\.yaml is not a file: move it away"):
         read_layer(tmp_path / "hpcdl.yaml", {}, {}, trusted=False)
