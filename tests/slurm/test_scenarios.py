@@ -173,7 +173,7 @@ def trains(home: Home, job: int) -> bool:
 
 
 def unique(steps: list[int]) -> list[int]:
-    """Without repeats: each node of a job says where it began."""
+    """Without repeats: a start may be broken off before its first step."""
     return list(dict.fromkeys(steps))
 
 

@@ -52,7 +52,7 @@ class BatchHome(Cluster):
         return found
 
     def resumed(self, job: int) -> list[int]:
-        """The steps that the trainer began at, one a start, by its own word."""
+        """The steps that the trainer began at, one a start, by its first rank's word."""
         return [int(step) for step in re.findall(r"^resumed at (\d+) on", self.cli("logs", str(job)), re.MULTILINE)]
 
     def saved(self, job: int) -> list[int]:

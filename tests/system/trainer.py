@@ -84,7 +84,8 @@ def main() -> None:
         state = json.loads((found.path / "state.json").read_text())
         step, weights = state["step"], state["weights"]
         assert step == found.step
-    print(f"resumed at {step} on {os.environ['HPCDL_GPU_COUNT']} GPUs", flush=True)
+    if session.rank == 0:  # another, which starts later, may find what this one has saved meanwhile
+        print(f"resumed at {step} on {os.environ['HPCDL_GPU_COUNT']} GPUs", flush=True)
     resumed = step
     record.write(resumed, step)
     hpcdl.ready(step)
