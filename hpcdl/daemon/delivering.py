@@ -17,6 +17,7 @@ import socket
 import ssl
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -40,6 +41,9 @@ COMMAND_S = 30.0
 
 NETWORK_S = 15.0
 """So long a server may be silent."""
+
+ANSWER_S = 40.0
+"""So long a server may take in all: one that says a byte now and then would be waited for for ever."""
 
 LINES, OUTPUT_BYTES = 5, 64 << 10
 """Of a command's output, so many lines of so many bytes come into the daemon's log."""
@@ -269,6 +273,42 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
+class _Plain(http.client.HTTPConnection):
+    """A connection that ends after ANSWER_S."""
+
+    def connect(self) -> None:
+        super().connect()
+        _end_later(self.sock)
+
+
+class _Secure(http.client.HTTPSConnection):
+    """The same over TLS."""
+
+    def connect(self) -> None:
+        super().connect()
+        _end_later(self.sock)
+
+
+def _end_later(connection: socket.socket) -> None:
+    def end() -> None:
+        with contextlib.suppress(OSError):  # closed long since
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # not that of TLS, which says goodbye first
+
+    timer = threading.Timer(ANSWER_S, end)
+    timer.daemon = True
+    timer.start()
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, request: urllib.request.Request) -> Any:
+        return self.do_open(_Plain, request)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, request: urllib.request.Request) -> Any:
+        return self.do_open(_Secure, request, context=ssl.create_default_context())
+
+
 def _post(url: str, letter: Letter) -> None:
     parts = urllib.parse.urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
@@ -278,9 +318,8 @@ def _post(url: str, letter: Letter) -> None:
         headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
     bare = urllib.parse.urlunsplit((parts.scheme, host, parts.path, parts.query, ""))
     request = urllib.request.Request(bare, letter.body, headers, method="POST")
-    secure = urllib.request.HTTPSHandler(context=ssl.create_default_context())
     try:
-        with urllib.request.build_opener(_NoRedirect, secure).open(request, timeout=NETWORK_S) as answer:
+        with urllib.request.build_opener(_NoRedirect, _Http, _Https).open(request, timeout=NETWORK_S) as answer:
             answer.read(1)
     except urllib.error.HTTPError as error:
         error.close()

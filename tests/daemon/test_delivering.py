@@ -235,7 +235,9 @@ def test_nobody_there(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "/secret" not in str(raised.value)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, ways: Ways, web: Any) -> None:
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    tmp_path: Path, ways: Ways, web: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
     for path, pem in zip((certificate, key), make_certificate((), now=time.time()), strict=True):
         write_new(path, pem)
@@ -244,3 +246,34 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, ways: 
     with pytest.raises(NotDelivered, match="CERTIFICATE_VERIFY_FAILED"):
         deliver(f"https://127.0.0.1:{web.server_address[1]}/secret", LETTER, ways)
     assert web.asked == []
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    deliver(f"https://127.0.0.1:{web.server_address[1]}/hook", LETTER, ways)
+    assert [path for path, *_ in web.asked] == ["/hook"]
+
+
+@pytest.mark.parametrize("line", [b"", b"HTTP/1.1 "])
+def test_a_server_that_talks_on_without_saying_anything_is_left(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    """Each byte of it comes within the time that a server may be silent."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(delivering, "ANSWER_S", 0.5)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            try:
+                peer.sendall(line)
+                while True:
+                    peer.sendall(b"x")
+                    time.sleep(0.02)
+            except OSError:
+                pass  # it was left
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    with pytest.raises(NotDelivered):
+        deliver(f"http://127.0.0.1:{listener.getsockname()[1]}/hook", LETTER, ways)
+    dripping.join()
+    listener.close()
