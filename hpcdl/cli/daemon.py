@@ -70,7 +70,7 @@ def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: 
         gone = [each for each in found if not each["connected"] and not each["lost"]]
         away = fold_nodes([str(each["name"]) for each in gone if not each.get("allocation")])  # batch nodes come and go
         known = f" (the node known here is {away}: --node {away})" if away else ""
-        step = "daemon stop, then daemon start --emulate-gpus N, emulates N of them"
+        step = "hpcdl daemon stop, then hpcdl daemon start --emulate-gpus N emulates N of them"
         if batch and batch["pilots_max"]:  # a login node
             step = "jobs wait for pilots to bring some"
         say(f"no GPU was found on {names}{known}: {step}")

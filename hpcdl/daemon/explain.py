@@ -1,10 +1,10 @@
 """Why a job stands where it stands, in words and numbers, and when it may be done."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcdl.core.arrays import members_of
-from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Placement, Purpose, World
+from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Node, Placement, Purpose, World
 from hpcdl.core.observing import seen_of
 from hpcdl.core.pilot import Pilot
 from hpcdl.core.plan import Profiles
@@ -72,7 +72,7 @@ def nothing_here(world: World) -> str:
         return "no node has an agent: hpcdl daemon status"
     here = [node for node in world.nodes.values() if node.connected and not node.lost]
     if not here or any(node.gpus for node in here):
-        return all_avoided(world)
+        return all_avoided(world) or _all_left(here)
     without = f"no GPU was found on {fold_nodes(node.name for node in here)}"
     coming = sum(1 for pilot in world.pilots.values() if not pilot.over)
     more = "hpcdl daemon start --emulate-gpus N emulates some"
@@ -83,6 +83,17 @@ def nothing_here(world: World) -> str:
     elif any(node.allocation for node in here):
         more = "ask the batch system for some; HPCDL_EMULATE_GPUS=N for its job script emulates them"
     return f"{without} ({more})"
+
+
+def _all_left(here: Sequence[Node]) -> str:
+    """Where every node that has an agent is being left: which, and why; else ""."""
+    if not here or not all(node.leaving for node in here):
+        return ""
+    names = fold_nodes(node.name for node in here)
+    reasons = "; ".join(dict.fromkeys(node.reason for node in here if node.reason))
+    told = f"{names} {'is' if len(here) == 1 else 'are'} being left" + (f" ({reasons})" if reasons else "")
+    ours = not any(node.allocation for node in here)  # else a batch job ends, which nobody can take back
+    return f"{told}: hpcdl undrain {names}" if ours else told
 
 
 def _wanted_by(world: World, job: Job, saving: Incarnation) -> str:

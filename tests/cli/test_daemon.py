@@ -87,7 +87,7 @@ def test_a_start_without_gpus_names_the_next_step(
         done = hpcdl("daemon", "start", "--json")
         assert done.value["daemon"]["pid"] == 12
         assert done.err.startswith(
-            f"hpcdl: no GPU was found on vm{known}: daemon stop, then daemon start --emulate-gpus N"
+            f"hpcdl: no GPU was found on vm{known}: hpcdl daemon stop, then hpcdl daemon start --emulate-"
         )
     there = {**away, "name": "n2", "allocation": "77"}  # of a batch job: no daemon is started there by hand
     fake.answers["/v1/nodes"] = (200, json.dumps({"schema": 1, "nodes": [here, there]}).encode())

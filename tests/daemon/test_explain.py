@@ -110,6 +110,18 @@ def test_nodes_without_gpus_are_told() -> None:
     assert explain(away, job(), said, NONE, 100.0).reason == said[1]
 
 
+def test_nodes_that_are_all_being_left_are_told() -> None:
+    left = Node("n1", (GpuInfo(0, "GPU-0"),), connected=True, leaving=True, reason="a new disk")
+    other = Node("n2", (GpuInfo(0, "GPU-1"),), connected=True)
+    said = {1: "needs 1 GPU; all GPUs of n1 are lost, dirty, avoided or drained"}
+    found = explain(World(nodes={"n1": left}), job(), said, NONE, 100.0).reason
+    assert found == "needs 1 GPU; n1 is being left (a new disk): hpcdl undrain n1"
+    assert explain(World(nodes={"n1": left, "n2": other}), job(), said, NONE, 100.0).reason == said[1]
+    gone = replace(other, leaving=True, allocation="7", reason="the walltime of batch job 7")
+    found = explain(World(nodes={"n2": gone}), job(), said, NONE, 100.0).reason
+    assert found == "needs 1 GPU; n2 is being left (the walltime of batch job 7)"
+
+
 def test_who_wants_a_suspend_is_told() -> None:
     def told(purpose: Purpose, held: bool = False, stopping: bool = False) -> str:
         saving = replace(RUNNING, state=IncarnationState.SAVING, purpose=purpose)
