@@ -13,7 +13,7 @@ from hpcdl.policies import all_policies
 from hpcdl.report import Run, Table, render
 from hpcdl.report.page import gpus_text, percent
 from hpcdl.sim import SimJob, cluster
-from hpcdl.sim.truth import Comparison, compare, with_measured_costs
+from hpcdl.sim.truth import Comparison, compare, measured_pace, with_measured_costs
 
 SCHEMA = 1
 EMULATED = (
@@ -71,12 +71,16 @@ def _summary_of(run: Episode) -> dict[str, Any]:
 
 
 def simulate_again(jobset: JobSet, run: Episode, profiles: Mapping[str, Profile]) -> Comparison:
-    """The same job set in the simulator, with the costs of starting and saving that this run had."""
+    """The same job set in the simulator, as fast as it trained here, with the costs of starting and saving it had."""
     jobs = {}
+    listed = list(zip(run.history.jobs, [entry.steps for entry in jobset.jobs], strict=True))
     for story, entry in zip(run.history.jobs, jobset.jobs, strict=True):
         paced = paced_by(profiles[entry.model.lower()], run.factor)
-        alike = [each for each in run.history.jobs if each.profile == story.profile]
-        jobs[story.id] = SimJob(0.0, entry.name, with_measured_costs(paced, alike), entry.steps, gpus_max=jobset.gpus)
+        alike = [each for each in listed if each[0].profile == story.profile]
+        pace = measured_pace(paced, alike)
+        slowed = replace(paced, points=tuple((nodes, gpus, rate * pace) for nodes, gpus, rate in paced.points))
+        profile = with_measured_costs(slowed, [each for each, _ in alike])
+        jobs[story.id] = SimJob(0.0, entry.name, profile, entry.steps, gpus_max=jobset.gpus)
     return compare(run.history, jobs, cluster(1, jobset.gpus), run.policy, all_policies())
 
 
@@ -95,8 +99,8 @@ def paced_by(profile: Profile, factor: float) -> Profile:
 def truth_text(run: Episode, found: Comparison) -> str:
     """What the comparison with the simulation came to, one line for good news and one for each difference else."""
     head = (
-        f"{run.policy} simulated with the start-ups and saves measured here: {found.simulated_s * run.factor:.0f} "
-        f"emulated s, {100 * abs(found.error):.1f} % off the real {found.real_s * run.factor:.0f}"
+        f"{run.policy} simulated with the pace, start-ups and saves measured here: "
+        f"{found.simulated_s * run.factor:.0f} emulated s, {100 * abs(found.error):.1f} % off the real {found.real_s * run.factor:.0f}"
     )
     if not found.differences:
         return f"{head}; all {len(found.real)} starts, suspends, resumes and ends in the same order."

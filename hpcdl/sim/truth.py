@@ -84,6 +84,22 @@ def with_measured_costs(profile: Profile, jobs: Sequence[JobHistory]) -> Profile
     )
 
 
+def measured_pace(profile: Profile, jobs: Sequence[tuple[JobHistory, int]]) -> float:
+    """How fast these jobs, of so many steps each, trained in relation to the profile: 1 as it says, less where their
+    machine was too busy for that."""
+    steps, due = 0, 0.0
+    for job, total in jobs:
+        if job.finished_at is None:
+            continue
+        steps += total
+        for stay in job.stays:
+            until = stay.exited_at if stay.asked_at is None else stay.asked_at
+            if stay.ready_at is not None and until is not None and until > stay.ready_at:
+                rate = profile.rate(stay.placement.per_node, len(stay.placement.shares))
+                due += rate * (until - stay.ready_at)
+    return min(1.0, steps / due) if due > 0 else 1.0
+
+
 def compare(
     real: History,
     jobs: Mapping[int, SimJob],

@@ -7,7 +7,7 @@ import pytest
 from hpcdl.policies import all_policies
 from hpcdl.report.spans import History
 from hpcdl.sim import SimJob, cluster
-from hpcdl.sim.truth import Comparison, compare, decisions, with_measured_costs
+from hpcdl.sim.truth import Comparison, compare, decisions, measured_pace, with_measured_costs
 from tests.sim.runs import COSTS, run
 
 NODES = cluster(1, 4)
@@ -79,6 +79,16 @@ def test_less_than_a_busy_machine_takes_for_itself_is_nobodys_error() -> None:
         told = compared(real, replace(quick, profile=replace(PROFILE, startup_s=startup_s)))
         assert told.error > 0.05
         assert len(told.differences) == off
+
+
+def test_measured_pace() -> None:
+    jobs = [(job, steps) for job, steps in zip(story(*JOBS).jobs, (100, 200, 300), strict=True)]
+    assert measured_pace(PROFILE, jobs) == pytest.approx(1.0, abs=0.02)
+    quicker = replace(PROFILE, points=tuple((nodes, gpus, 1.25 * rate) for nodes, gpus, rate in PROFILE.points))
+    assert measured_pace(quicker, jobs) == pytest.approx(0.8, abs=0.02)
+    slower = replace(PROFILE, points=tuple((nodes, gpus, 0.5 * rate) for nodes, gpus, rate in PROFILE.points))
+    assert measured_pace(slower, jobs) == 1.0  # trainers are paced by it, so that is an error of measurement
+    assert measured_pace(PROFILE, [(replace(job, finished_at=None), steps) for job, steps in jobs]) == 1.0
 
 
 def test_measured_costs() -> None:
