@@ -100,7 +100,8 @@ def truth_text(run: Episode, found: Comparison) -> str:
     """What the comparison with the simulation came to, one line for good news and one for each difference else."""
     head = (
         f"{run.policy} simulated with the pace, start-ups and saves measured here: "
-        f"{found.simulated_s * run.factor:.0f} emulated s, {100 * abs(found.error):.1f} % off the real {found.real_s * run.factor:.0f}"
+        f"{found.simulated_s * run.factor:.0f} emulated s, "
+        f"{100 * abs(found.error):.1f} % off the real {found.real_s * run.factor:.0f}"
     )
     if not found.differences:
         return f"{head}; all {len(found.real)} starts, suspends, resumes and ends in the same order."
