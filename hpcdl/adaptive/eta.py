@@ -1,27 +1,83 @@
 """When a job will start and be done, with a band: the answer of `hpcdl why` for every job whose length is known.
 
-The model of forecast.py is run forward as for deadlines. Its band is no quantile: `low` is what the job needs if its
-rate is better than its profile by what that may be off, `high` if it is worse by as much, and jobs that need less and
-keep coming as they did go before it. What runs, and shows its rate, is told by that rate.
+What runs is told by the rate that it shows, else by its profile; what waits by the model of queueing.py. The band
+claims CLAIM: of so many answers the truth is to be within, as many of the rest before it as after it. How wide it has
+to be for that follows from what the model cannot know (`Signs`): jobs that will come, in which of two orders the policy
+takes those that wait, and the job's own rate. With none of these it is LEAST to either side.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from hpcdl.adaptive.forecast import Rollout, roll
+from hpcdl.adaptive.forecast import Coming, whole_of
+from hpcdl.adaptive.options import candidates
+from hpcdl.adaptive.queueing import Course, in_turn, run, shortest_first, stays_s
 from hpcdl.core.plan import JobView, View
 
+CLAIM = 0.8
 Z = 1.2816
-"""Standard errors on either side: four of five lie within."""
-LEAST = 0.1
-"""A rate may be so far off whatever its profile says: neighbours, file systems, and steps that are reported late."""
+"""Standard errors on either side that hold CLAIM of a normal distribution."""
+LEAST = 0.05
+"""A trainer is so much faster or slower from one hour to the next. Assumed, since simulated ones never are."""
 MOST_TAKEN = 0.9
 """Of all GPUs, by jobs that will come: with more, nothing could be said."""
+UNKNOWN_S = 3600.0
+"""What a job of unknown length has left on one GPU, where no length is known."""
+GRAIN_S = 60.0
+"""Shorter times are not told apart: `log_ratio` is of times with this added to both."""
+
+Signs = tuple[float, float, float, float]
+"""What a forecast does not know, each 0 where nothing speaks against it, else more.
+
+How much later, and how much sooner the other order would have it, as `log_ratio`; of what has GPUs, its slowest and its
+fastest option. -ln(1 - share of all GPUs that shorter jobs which come will take), by which these stretch a wait. n /
+(1 + n) with n jobs that come until then: 0 where nothing comes, and with many not more than 1, since what they do to a
+job does not go on growing with their number.
+"""
+NONE: Signs = (0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How far signs open the band downwards and upwards, in logarithms; none is negative.
+
+    Quantile regressions, of CLAIM's two ends, on simulated jobs, and then scaled so that as many are outside as CLAIM
+    allows: `benchmarks/eta_calibration.py --fit` does both, and prints these; without --fit it prints, for job sets
+    that they were not fitted to, how often the band held.
+    """
+
+    low: Signs
+    high: Signs
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Weights for the end of what runs, and for end and start of what waits."""
+
+    running: Weights
+    ends: Weights
+    starts: Weights
+
+
+OUR_POLICIES = frozenset({"adaptive", "adaptive-fifo"})
+OURS = Opening(
+    running=Weights((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.37)),
+    ends=Weights((0.0, 0.06, 0.0, 0.18), (0.93, 0.0, 0.26, 0.12)),
+    starts=Weights((0.0, 0.05, 0.0, 0.99), (0.42, 0.0, 0.36, 0.81)),
+)
+"""For these: the model knows their orders."""
+OTHERS = Opening(
+    running=Weights((0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.51, 0.0)),
+    ends=Weights((0.0, 0.0, 0.0, 0.89), (0.92, 0.19, 0.09, 1.36)),
+    starts=Weights((0.0, 1.02, 0.0, 0.0), (0.54, 0.0, 0.04, 3.84)),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Seconds from now: as expected, and from `low` to `high`."""
+    """Seconds from now: as expected, and from `low` to `high`, within which CLAIM of all are."""
 
     expected_s: float
     low_s: float
@@ -30,38 +86,111 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Eta:
-    """When a job is done, and when it starts; `starts` is None for one that has GPUs."""
+    """When a job is done, and when it starts; `starts` is None for one that has GPUs. `claim`: of the bands."""
 
     ends: Band
     starts: Band | None
+    claim: float = CLAIM
 
 
-def eta_of(view: View, job: JobView, measured_s: float | None = None) -> Eta | None:
-    """`measured_s`: seconds to its end by the rate that it shows itself. None where nothing can be said."""
-    rolled = roll(view, job) if job.profile is not None and not job.blocked else None
-    spread = 0.0 if job.profile is None else job.profile.spread
-    off = max(LEAST, Z * spread)  # over 1 where little is known: rates are so many times better or worse
-    if job.placement is not None and not job.leaving:
-        modelled_s = None if rolled is None or not math.isfinite(rolled.ends_s) else rolled.ends_s
-        known = [seconds for seconds in (measured_s, modelled_s) if seconds is not None]
-        if not known:
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a band is made of. `base_s`: as the model has it; `rate`: the part of its logarithm that the job's own rate
+    may be off by; `least_s`: it cannot be less, were there nothing but this job.
+    """
+
+    base_s: float
+    signs: Signs
+    rate: float = 0.0
+    least_s: float = 0.0
+
+    def band(self, weights: Weights) -> Band:
+        """By these weights."""
+        down, up = (LEAST + math.hypot(dot(each, self.signs), self.rate) for each in (weights.low, weights.high))
+        low, high = scaled(self.base_s, -down), scaled(self.base_s, up)
+        return Band(self.base_s, max(low, min(self.base_s, scaled(self.least_s, -LEAST - self.rate))), high)
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """Of one job. `starts` is None for one that has GPUs. `ours`: the policy is one of this package."""
+
+    ends: Ground
+    starts: Ground | None = None
+    ours: bool = True
+
+    def eta(self) -> Eta:
+        """With bands."""
+        opening = OURS if self.ours else OTHERS
+        if self.starts is None:
+            return Eta(self.ends.band(opening.running), None)
+        starts, ends = self.starts.band(opening.starts), self.ends.band(opening.ends)
+        # No job is done before it has started.
+        return Eta(Band(ends.expected_s, max(ends.low_s, starts.low_s), max(ends.high_s, starts.high_s)), starts)
+
+
+def grounds_of(view: View, job: JobView, policy: str, shown_s: float | None = None) -> Grounds | None:
+    """What can be said of a job of the view under that policy. None where nothing can.
+
+    `shown_s`: seconds to its end by the rate that it shows.
+    """
+    ours, fifo = policy in OUR_POLICIES, "fifo" in policy
+    found = candidates(view)
+    me = next((each for each in found.candidates if each.job.id == job.id), None)
+    holds = job.placement is not None and not job.leaving
+    if me is None or not me.options or (job.profile is None and not holds):
+        return None if shown_s is None or not holds else Grounds(Ground(shown_s, NONE), ours=ours)
+    known = [each.left_s for each in found.candidates if each.left_s is not None]
+    usual_s = median(known) if known else UNKNOWN_S
+    off = Z * math.log1p(job.profile.spread) if job.profile is not None else 0.0
+    coming = Coming(view.now, found)
+    whole, left = whole_of(me), me.remaining
+    best_s = math.inf if whole is None or not job.total or left is None else whole[1] * left / job.total
+    stretched = -math.log(1 - min(MOST_TAKEN, coming.shorter(best_s)))
+
+    def signs(later_s: float, sooner_s: float, base_s: float, until_s: float) -> Signs:
+        come = coming.per_s * until_s
+        later, sooner = max(0.0, log_ratio(later_s, base_s)), max(0.0, -log_ratio(sooner_s, base_s))
+        return later, sooner, stretched, come / (1.0 + come)
+
+    on_each = None if me.left_s is None else me.menu.stall_s + me.left_s / me.menu.speed
+    if holds:
+        stays = stays_s(me, view.now, usual_s) if me.kept is not None and on_each is not None else None
+        base_s = stays if shown_s is None and job.profile is not None else shown_s
+        if base_s is None:
             return None
-        return Eta(Band(known[0], min(known) / (1 + off), max(known) * (1 + off)), None)
-    if rolled is None:
+        doubts = (
+            (0.0, 0.0, 0.0) if stays is None or on_each is None else (float(on_each.max()), float(on_each.min()), stays)
+        )
+        return Grounds(Ground(base_s, signs(*doubts, base_s), off if shown_s is None else 0.0), ours=ours)
+    if job.blocked or on_each is None:
         return None
-    # The policy's last word counts: to whom it gives nothing now, others keep what they have; at best they do not.
-    rolls = [each for each in (rolled, roll(view, job, unmoved=True)) if each is not None and _seen(each)]
-    if not rolls:
+    if me.kept is None:
+        courses = [run(found, job.id, view.now, order, usual_s) for order in (shortest_first, in_turn)]
+        base, other = courses[::-1] if fifo else courses
+    else:  # the plan has given it GPUs that others are about to free
+        base = other = Course(0.0, stays_s(me, view.now, usual_s))
+    if base is None or other is None:
         return None
-    expected = rolls[0] if job.target is not None else rolls[-1]
-    later = (1 + off) / (1 - min(MOST_TAKEN, rolled.shorter))
-    low, high = (pick(rolls, key=lambda each: each.ends_s) for pick in (min, max))
-    waits_s = max(each.waits_s for each in rolls) * later
-    starts = Band(expected.waits_s, min(each.waits_s for each in rolls) / (1 + off), waits_s)
-    ends = Band(expected.ends_s, low.ends_s / (1 + off), waits_s + (high.ends_s - high.waits_s) * (1 + off))
-    return Eta(ends, starts)
+    fastest_s = float(on_each.min())
+    waits = (base.waits_s + GRAIN_S) / (base.ends_s + GRAIN_S)
+    return Grounds(
+        Ground(base.ends_s, signs(other.ends_s, other.ends_s, base.ends_s, base.ends_s), (1 - waits) * off, fastest_s),
+        Ground(base.waits_s, signs(other.waits_s, other.waits_s, base.waits_s, base.ends_s)),
+        ours,
+    )
 
 
-def _seen(rolled: Rollout) -> bool:
-    """Whether its start and end are in sight."""
-    return math.isfinite(rolled.ends_s) and math.isfinite(rolled.waits_s)
+def log_ratio(seconds: float, base_s: float) -> float:
+    """How much longer than `base_s`: 0 as long, ln 2 twice as long."""
+    return math.log((seconds + GRAIN_S) / (base_s + GRAIN_S))
+
+
+def scaled(base_s: float, by: float) -> float:
+    """The seconds with this `log_ratio` to `base_s`; 0 at least."""
+    return max(0.0, (base_s + GRAIN_S) * math.exp(by) - GRAIN_S)
+
+
+def dot(weights: Sequence[float], signs: Sequence[float]) -> float:
+    """How far these signs open the band."""
+    return math.fsum(weight * sign for weight, sign in zip(weights, signs, strict=True))

@@ -131,7 +131,7 @@ def outlooks(
     if not asked:
         return {}
     rolled = _Model(view.now, found).run([job.id for job in asked])
-    coming = _Coming(view.now, found)
+    coming = Coming(view.now, found)
     answers = {}
     for job in asked:
         each = rolled[job.id]
@@ -172,23 +172,20 @@ def _percent(chance: float) -> str:
     return f"{min(99, max(1, round(100 * chance)))} %"
 
 
-def roll(view: View, job: JobView, *, unmoved: bool = False, measured: float | None = None) -> Rollout | None:
+def roll(view: View, job: JobView, *, measured: float | None = None) -> Rollout | None:
     """What becomes of a job, of the view or new; None where nothing fits it or its length is not known.
 
-    `unmoved`: whoever has GPUs keeps them to its end. `measured`: steps/s that the job makes on what it has.
+    `measured`: steps/s that the job makes on what it has.
     """
     jobs = (*(each for each in view.jobs if each.id != job.id), job)
     found = candidates(replace(view, jobs=jobs))
     if measured is not None:
         found = _as_measured(found, {job.id: measured})
-    if unmoved:
-        kept = [each if each.kept is None else replace(each, fixed=True) for each in found.candidates]
-        found = replace(found, candidates=tuple(kept))
     mine = next((each for each in found.candidates if each.job.id == job.id), None)
     if mine is None or not mine.options or mine.left_s is None:
         return None
     rolled = _Model(view.now, found).run([job.id])[job.id]
-    return replace(rolled, shorter=_Coming(view.now, found).shorter(rolled.needs_s))
+    return replace(rolled, shorter=Coming(view.now, found).shorter(rolled.needs_s))
 
 
 def _as_measured(found: Found, measured: Mapping[int, float]) -> Found:
@@ -205,29 +202,29 @@ def _as_measured(found: Found, measured: Mapping[int, float]) -> Found:
     return replace(found, candidates=tuple([slowed(each) for each in found.candidates]))
 
 
-class _Coming:
+class Coming:
     """What keeps coming: as the jobs of the last RECENT_S did.
 
-    Of these only those that are not finished are in the view; how many came follows from the ids.
+    Of these only those that are not finished are in the view; how many came follows from the ids: `per_s` a second.
     """
 
     def __init__(self, now: float, found: Found) -> None:
         recent = [each for each in found.candidates if each.job.submitted_at > now - RECENT_S]
         self._units = max(1, sum(found.capacity))
-        self._rate = 0.0
+        self.per_s = 0.0
         self._known: list[tuple[float, float]] = []
         if len(recent) >= 2:
             first, last = (pick(recent, key=lambda each: each.job.id) for pick in (min, max))
-            self._rate = (last.job.id - first.job.id) / max(now - first.job.submitted_at, RECENT_S / 4)
-            self._known = [whole for each in recent if (whole := _whole(each)) is not None]
+            self.per_s = (last.job.id - first.job.id) / max(now - first.job.submitted_at, RECENT_S / 4)
+            self._known = [whole for each in recent if (whole := whole_of(each)) is not None]
 
     def shorter(self, needs_s: float) -> float:
         """Share of all GPUs that is needed by what comes and takes less than `needs_s`."""
         short = sum(gpu_s for gpu_s, seconds in self._known if seconds < needs_s) / max(1, len(self._known))
-        return self._rate * short / self._units
+        return self.per_s * short / self._units
 
 
-def _whole(candidate: Candidate) -> tuple[float, float] | None:
+def whole_of(candidate: Candidate) -> tuple[float, float] | None:
     """GPU seconds and seconds of the whole job on the option with the fewest GPU seconds."""
     job = candidate.job
     if job.total is None or job.profile is None or not candidate.options:

@@ -1,16 +1,17 @@
 """When a job starts and is done, and whether it meets its deadline: said when its user asks why it is where it is."""
 
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.core.model import Job, World
-from hpcdl.core.plan import Profiles
+from hpcdl.core.plan import Profiles, View
 from hpcdl.core.units import seconds_text
-from hpcdl.core.views import build_view
-from hpcdl.daemon.explain import MEASURED_AFTER_S, eta_s
+from hpcdl.core.views import Views, build_view
+from hpcdl.daemon.explain import MEASURED_AFTER_S
 
 if TYPE_CHECKING:
-    from hpcdl.adaptive.eta import Eta
+    from hpcdl.adaptive.eta import Band, Eta, Grounds
     from hpcdl.adaptive.forecast import Foreseen
 
 Json = dict[str, Any]
@@ -73,24 +74,58 @@ def measured_rate(job: Job, now: float) -> float | None:
     return trained / elapsed if trained > 0 and elapsed >= MEASURED_AFTER_S else None
 
 
-def when(world: World, job: Job, profiles: Profiles, now: float) -> "Eta | None":
+class LastViews:
+    """Views of one daemon's world: what has not changed since the last one is not worked out again. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._views = Views()
+        self._seq = 0
+
+    def build(self, world: World, profiles: Profiles, now: float) -> View:
+        """As `build_view`."""
+        with self._lock:
+            if world.seq >= self._seq:
+                self._seq = world.seq
+                views, self._views = self._views, Views()  # these, unless they fail
+                view = views.build(world, profiles, now)
+                self._views = views
+                return view
+        return build_view(world, profiles, now)  # whoever took its world before us comes after us
+
+
+def when(world: World, job: Job, profiles: Profiles, now: float, views: LastViews | None = None) -> "Eta | None":
     """When the job starts and is done, as far as that can be said; None once it is finished."""
     if job.finished or job.held or world.stopping:
         return None
     try:
-        from hpcdl.adaptive.eta import eta_of  # as above
-
-        view = build_view(world, profiles, now)
-        return eta_of(view, view.by_id[job.id], eta_s(world, job, profiles, now))
+        found = grounds(world, job, profiles, now, views)
+        return None if found is None else found.eta()
     except Exception:  # why it is where it is, is answered all the same
         log.exception("when job %d is done could not be foreseen", job.id)
         return None
 
 
+def grounds(world: World, job: Job, profiles: Profiles, now: float, views: LastViews | None = None) -> "Grounds | None":
+    """What `when` says follows from: of an unfinished job, None where nothing can be said."""
+    from hpcdl.adaptive.eta import grounds_of  # as above
+
+    view = build_view(world, profiles, now) if views is None else views.build(world, profiles, now)
+    rate, shown_s = measured_rate(job, now), None
+    if rate is not None and job.total and job.running is not None and job.running.progressed_at is not None:
+        told_at = max(job.running.progressed_at, now - REPORTED_S)
+        shown_s = max(0.0, (job.total - (job.step or 0)) / rate - (now - told_at))
+    return grounds_of(view, view.by_id[job.id], world.policy, shown_s)
+
+
 def when_json(eta: "Eta | None") -> Json:
-    """`eta_s`, `eta_low_s`, `eta_high_s`, and `starts_in_s`, `starts_low_s`, `starts_high_s`; null where not known."""
+    """`eta_s`, `eta_low_s`, `eta_high_s`, and `starts_in_s`, `starts_low_s`, `starts_high_s`; null where not known.
+
+    `eta_claim`: how often the truth is to be from low to high.
+    """
     ends, starts = (None, None) if eta is None else (eta.ends, eta.starts)
     return {
+        "eta_claim": None if eta is None else eta.claim,
         "eta_s": None if ends is None else ends.expected_s,
         "eta_low_s": None if ends is None else ends.low_s,
         "eta_high_s": None if ends is None else ends.high_s,
@@ -101,18 +136,19 @@ def when_json(eta: "Eta | None") -> Json:
 
 
 def when_text(eta: "Eta", policy: str) -> str:
-    """`starts in about 5 min (4 to 9 min), is done in about 1 h 05 min (55 min to 1 h 30 min)`."""
-    done = f"done in about {_about(eta.ends.expected_s, eta.ends.low_s, eta.ends.high_s)}"
+    """`starts in about 5 min (80 %: 4 to 9 min), done in about 1 h 05 min (80 %: 55 min to 1 h 30 min)`."""
+    done = f"done in about {_about(eta.ends, eta.claim)}"
     if eta.starts is None:
         return done
     starts = eta.starts
     if starts.expected_s < 1.0:
         begin = "starts as soon as its GPUs are free"
     else:
-        begin = f"starts in about {_about(starts.expected_s, starts.low_s, starts.high_s)}"
+        begin = f"starts in about {_about(starts, eta.claim)}"
     other = "" if policy in MEANT_FOR[1] else f"; the policy {policy} may take jobs in another order"
     return f"{begin}, {done}{other}"
 
 
-def _about(expected_s: float, low_s: float, high_s: float) -> str:
-    return f"{seconds_text(expected_s)} ({seconds_text(low_s)} to {seconds_text(high_s)})"
+def _about(band: "Band", claim: float) -> str:
+    low, high = seconds_text(band.low_s), seconds_text(band.high_s)
+    return f"{seconds_text(band.expected_s)} ({100 * claim:.0f} %: {low} to {high})"

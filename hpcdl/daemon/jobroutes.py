@@ -18,7 +18,7 @@ from hpcdl.daemon.answering import Encoded, Problem, body_of, number_of, numbers
 from hpcdl.daemon.batchroutes import BatchRoutes
 from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.deadlines import forecast, when, when_json, when_text
+from hpcdl.daemon.deadlines import LastViews, forecast, when, when_json, when_text
 from hpcdl.daemon.explain import explain
 from hpcdl.daemon.jobverbs import MOST, array_of, chosen, maker, settled
 from hpcdl.daemon.listed import Asked, Listed
@@ -54,6 +54,7 @@ class JobRoutes:
         self._loop = loop
         self._changes = changes
         self._profiles = profiles
+        self._views = LastViews()
         self._clock = clock
         self._batch = batch
         self._listed = Listed()
@@ -123,7 +124,7 @@ class JobRoutes:
             past = past_of(await _events_of(self._loop, job.id), job.submitted_at)
             details = [*answer.details, *aftermath(job, past)]
             return found | {"details": details, **when_json(None), "past": past.to_json(job)}
-        eta = await asyncio.to_thread(when, world, job, self._profiles, now)
+        eta = await asyncio.to_thread(when, world, job, self._profiles, now, self._views)
         told = [] if eta is None else [when_text(eta, world.policy)]
         details = [*answer.details, *told, *notes]
         return found | {"details": details, **when_json(eta)} | await self._forecast(self._rows(), job.id)

@@ -79,7 +79,8 @@ def tried(
     targets = {target.job: target for target in plan.targets if target.job in set(ids)}
     rows = Rows(draft.world, profiles, {number: target.reason for number, target in targets.items()}, now)
     found = []
-    foreseen = _foreseen(view, [view.by_id[number] for number in ids if number in view.by_id])
+    jobs = [view.by_id[number] for number in ids if number in view.by_id]
+    foreseen = _foreseen(view, jobs, draft.world.policy)
     for number in ids:
         job = draft.world.jobs[number]
         target = targets.get(number)
@@ -100,20 +101,16 @@ FORESEEN = 50
 """Of so many jobs it is said when they would start and end; each is one look ahead over all jobs."""
 
 
-def _foreseen(view: View, jobs: Iterable[JobView]) -> dict[int, tuple[float | None, float | None]]:
+def _foreseen(view: View, jobs: Iterable[JobView], policy: str) -> dict[int, tuple[float | None, float | None]]:
     """When jobs would first have GPUs and when they would be done, by id, if nothing else came."""
-    import math
-
     chosen = [job for job in jobs if job.profile is not None and job.total is not None and not job.blocked][:FORESEEN]
     if not chosen:
         return {}
-    from hpcdl.adaptive.forecast import roll  # numpy takes its time, and few submits are tried
+    from hpcdl.adaptive.eta import grounds_of  # numpy takes its time, and few submits are tried
 
     found: dict[int, tuple[float | None, float | None]] = {}
     for job in chosen:
-        rolled = roll(view, job)
-        if rolled is not None:
-            times = (rolled.waits_s, rolled.ends_s)
-            starts, ends = (view.now + each if math.isfinite(each) else None for each in times)
-            found[job.id] = (starts, ends)
+        grounds = grounds_of(view, job, policy)
+        if grounds is not None and grounds.starts is not None:
+            found[job.id] = (view.now + grounds.starts.base_s, view.now + grounds.ends.base_s)
     return found

@@ -118,7 +118,7 @@ def test_a_held_job_has_no_eta_and_a_failure_to_foresee_is_none(
     def fails(*_: object) -> None:
         raise IndexError("out of bounds")
 
-    monkeypatch.setattr("hpcdl.adaptive.eta.roll", fails)
+    monkeypatch.setattr("hpcdl.adaptive.eta.candidates", fails)
     assert when(controller.world, job, PROFILES, NOW) is None
     assert "could not be foreseen" in caplog.text
     monkeypatch.undo()
