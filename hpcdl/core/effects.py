@@ -238,7 +238,8 @@ def _exited(world: World, event: ev.Exited, at: float) -> None:
     incarnation = put_part(incarnation, part)
     trained = not incarnation.members or part.node in incarnation.members
     step = event.step if event.step is not None and trained and not part.leaving else job.step
-    incarnation = changed(incarnation, attached=incarnation.attached or event.attached)
+    if event.attached and not incarnation.attached:
+        incarnation = changed(incarnation, attached=True)
     put_settled(world, job, incarnation, at, step=step)
 
 

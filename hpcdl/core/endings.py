@@ -11,6 +11,8 @@ from hpcdl.core.transitions import FAILURES
 OUTSIDE_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU"})
 """Signals that somebody sends; the others (SIGSEGV, SIGABRT, ...) are a program's own doing."""
 
+_OUTSIDE_CAUSES = frozenset({Cause.INFRASTRUCTURE, Cause.NODE_LOST, Cause.PREEMPTED})
+
 NOT_RUN = (126, 127)
 """Exit codes, of shells and of our starts, of a command that may not be run or is not there."""
 
@@ -20,8 +22,11 @@ STALE_EXIT = 75
 
 def slipped(part: Part) -> bool:
     """Whether a part went by no doing of the job's: with its node, for lack of a daemon, or killed."""
-    outside = part.signal in OUTSIDE_SIGNALS or part.hint in (Cause.INFRASTRUCTURE, Cause.NODE_LOST, Cause.PREEMPTED)
-    return part.lost or (part.exited and (part.ended_by == "absence" or (part.ended_by is None and outside)))
+    if part.lost or not part.exited:
+        return part.lost
+    if part.ended_by is not None:
+        return part.ended_by == "absence"
+    return part.signal in OUTSIDE_SIGNALS or part.hint in _OUTSIDE_CAUSES
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,9 @@ class Sorted:
                 self._standing[before.standing].drop(job.id)
         self._standing[job.standing].put(job)
         for name in () if job.placement is None else job.placement.nodes:
-            self._by_node[name] = tuple(sorted((*self._by_node.get(name, ()), job), key=lambda each: each.order))
-            self._held[name] = held_on(name, self._by_node[name])
+            others = self._by_node.get(name)
+            there = (job,) if others is None else tuple(sorted((*others, job), key=lambda each: each.order))
+            self._by_node[name], self._held[name] = there, held_on(name, there)
             self._changed.add(name)
 
     def drop(self, number: int) -> None:

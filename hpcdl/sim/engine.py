@@ -105,7 +105,7 @@ class Simulation:
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Until every job is finished, nothing more can happen, or the conditions' end."""
-        with _rare_collections():
+        with rare_collections():
             self._run(progress)
 
     def _run(self, progress: Callable[[int, int], None] | None) -> None:
@@ -239,7 +239,7 @@ class Simulation:
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
+def rare_collections() -> Iterator[None]:
     """Next to nothing here is ever garbage in a circle, and looking for it goes through the whole growing journal."""
     before = gc.get_threshold()
     gc.set_threshold(200_000, 20, 100)

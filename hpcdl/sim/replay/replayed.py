@@ -1,6 +1,7 @@
 """A case on a trace, from one to the other end."""
 
 from hpcdl.policies import Reallocation, all_policies
+from hpcdl.sim.engine import rare_collections
 from hpcdl.sim.replay.case import Case
 from hpcdl.sim.replay.driven import Told, run
 from hpcdl.sim.replay.idle import Idle
@@ -13,4 +14,5 @@ def replayed(idle: Idle, case: Case, progress: Told | None = None) -> Outcome:
     The same arguments give the same outcome, decision times aside. WorkloadError: it cannot run on that trace.
     """
     policies = all_policies(Reallocation(t_fwd_s=case.t_fwd_s, parallel=case.parallel))
-    return outcome_of(idle, case, run(idle, case, policies, progress))
+    with rare_collections():
+        return outcome_of(idle, case, run(idle, case, policies, progress))
