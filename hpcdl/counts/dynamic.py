@@ -121,19 +121,18 @@ def best(table: Table, inner: Core) -> Ints | None:
 
 def _stages(gains: Floats, shifts: Ints, inner: Core) -> list[Floats]:
     """g by state: of no item, of the last, of the last two, ...; shorter where not every state can be reached yet."""
+    states = inner.states
     flat = len([size for size in inner.sizes if size > 1]) < 2
     closed = None if flat else _closed(inner)
-    before = np.zeros(1) if flat else np.where(np.arange(inner.states) == 0, 0.0, -np.inf)
+    before = np.zeros(1) if flat else np.where(np.arange(states) == 0, 0.0, -np.inf)
     stages = [before]
-    scratch = np.empty(inner.states)
+    scratch = np.empty(states)
     steps, worths = shifts.tolist(), gains.tolist()
     ends = [*inner.starts.tolist(), len(steps)]
-    for start, end in zip(reversed(ends[:-1]), reversed(ends[1:]), strict=True):
+    reach = _widest(shifts, inner) if flat else [states] * len(inner.starts)
+    for start, end, widest in zip(reversed(ends[:-1]), reversed(ends[1:]), reversed(reach), strict=True):
         width = len(before)
-        length = inner.states
-        if flat:
-            widest = max((step for step in steps[start:end] if step < inner.states), default=0)
-            length = min(length, width + widest)
+        length = min(states, width + widest)
         row = np.full(length, -np.inf)
         for step, worth in zip(steps[start:end], worths[start:end], strict=True):
             many = min(width, length - step)
@@ -146,6 +145,14 @@ def _stages(gains: Floats, shifts: Ints, inner: Core) -> list[Floats]:
         stages.append(row)
         before = row
     return stages
+
+
+def _widest(shifts: Ints, inner: Core) -> list[int]:
+    """Of each item the largest step that stays within the states, 0 where none does."""
+    if not len(inner.starts):
+        return []
+    found: list[int] = np.maximum.reduceat(np.where(shifts < inner.states, shifts, 0), inner.starts).tolist()
+    return found
 
 
 def _closed(inner: Core) -> Floats:
