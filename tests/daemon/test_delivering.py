@@ -26,6 +26,14 @@ from hpcdl.wire.private import write_new
 from hpcdl.wire.tls import make_certificate, server_context
 
 
+def no_more(tag: str) -> None:
+    """Of the processes with this tag, which were killed: the kernel takes its time for that where much else runs."""
+    end = time.monotonic() + 60.0
+    while tagged(tag):
+        assert time.monotonic() < end, "they were not killed"
+        time.sleep(0.02)
+
+
 def notice(number: int = 7, **more: Any) -> Notice:
     known: dict[str, Any] = {"job": 12, "name": "resnet", "state": "DONE", "cause": "done", "detail": "", "at": 5.0}
     return Notice(number, NoticeKind.END, **(known | {"waiting": ()} | more))
@@ -104,7 +112,7 @@ def test_a_command_that_hangs_is_killed_with_all_it_started(
     monkeypatch.setattr(delivering, "COMMAND_S", 2.0)
     with pytest.raises(NotDelivered, match="has not ended within 2 s"):
         deliver(program(tmp_path, "subprocess.Popen(['sleep', '600'])\ntime.sleep(600)"), LETTER, ways)
-    assert tagged(f"{ways.instance}:notice") == []
+    no_more(f"{ways.instance}:notice")
 
 
 def test_what_a_command_leaves_behind_is_not_waited_for(tmp_path: Path, ways: Ways) -> None:
@@ -112,7 +120,7 @@ def test_what_a_command_leaves_behind_is_not_waited_for(tmp_path: Path, ways: Wa
     said = program(tmp_path, "subprocess.Popen(['sleep', '600'], start_new_session=True)\nprint('x' * 10_000_000)")
     deliver(said, LETTER, ways)
     assert time.monotonic() - began < 300
-    assert tagged(f"{ways.instance}:notice") == []
+    no_more(f"{ways.instance}:notice")
 
 
 # --- mail -------------------------------------------------------------------------------------------------------------
