@@ -27,6 +27,7 @@ from benchmarks.measuring import setting
 from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
+from hpcdl.core.intake import OBJECTIVES
 from hpcdl.core.journal import MemoryJournal
 from hpcdl.core.lifecycle import fold
 from hpcdl.core.model import GpuInfo, Job, JobSpec, World
@@ -41,14 +42,14 @@ PROFILE = Profile("p", ((1, 1, 1.0), (1, 5, 4.0), (1, 8, 3.5)))
 class Bench:
     """A Controller with nodes and jobs, and the numbers of each agent's reports."""
 
-    def __init__(self, nodes: int, gpus: int, policy: str) -> None:
+    def __init__(self, nodes: int, gpus: int, policy: str, objective: str = "jct") -> None:
         self.journal = MemoryJournal()
         self.controller = Controller(self.journal, all_policies(), Profiles({"p": PROFILE}))
         self.now = 0.0
         self.numbers: dict[str, int] = {}
         self.took: list[float] = []
         self.controller.begin(ev.DaemonStarted(1, "0", 1, "host"), self.now)
-        self.controller.step([cmd.ChoosePolicy(policy), cmd.ChooseObjective("jct")], self.now)
+        self.controller.step([cmd.ChoosePolicy(policy), cmd.ChooseObjective(objective)], self.now)
         for index in range(nodes):
             name = f"n{index:05d}"
             inventory = tuple(GpuInfo(gpu, f"{name}-{gpu}") for gpu in range(gpus))
@@ -103,9 +104,9 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
     }
 
 
-def measure_steps(nodes: int, gpus: int, jobs: int, rounds: int, policy: str) -> dict[str, float]:
+def measure_steps(nodes: int, gpus: int, jobs: int, rounds: int, policy: str, objective: str) -> dict[str, float]:
     """Steps with decisions while `jobs` jobs are there."""
-    bench = Bench(nodes, gpus, policy)
+    bench = Bench(nodes, gpus, policy, objective)
     bench.submit_at_once(jobs)
     bench.churn(1)
     garbage.settle()
@@ -114,9 +115,9 @@ def measure_steps(nodes: int, gpus: int, jobs: int, rounds: int, policy: str) ->
     return percentiles(bench.took)
 
 
-def compared(nodes: int, gpus: int, jobs: int, rounds: int, policy: str) -> dict[str, Any]:
+def compared(nodes: int, gpus: int, jobs: int, rounds: int, policy: str, objective: str) -> dict[str, Any]:
     """The same with a tenth of the jobs, and what ten times as many cost."""
-    many, few = (measure_steps(nodes, gpus, number, rounds, policy) for number in (jobs, jobs // 10))
+    many, few = (measure_steps(nodes, gpus, number, rounds, policy, objective) for number in (jobs, jobs // 10))
     return {**many, "with_a_tenth": few, "times_as_much": round(many["mean_ms"] / few["mean_ms"], 2)}
 
 
@@ -167,6 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--profile", action="store_true", help="say on stderr where the time of the steps goes")
     parser.add_argument("--policy", nargs="*", default=["adaptive", "marble", "fifo-exclusive"])
+    parser.add_argument("--objective", choices=OBJECTIVES, default="jct", help="what policies are to aim for")
     parser.add_argument("--quick", action="store_true", help="100 nodes, 200 jobs, 20 rounds, 20,000 events")
     options = parser.parse_args(argv)
     if options.quick:
@@ -175,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if profiler is not None:
         profiler.enable()
     sizes = (options.nodes, options.gpus, options.jobs, options.rounds)
-    steps = {policy: compared(*sizes, policy) for policy in options.policy}
+    steps = {policy: compared(*sizes, policy, options.objective) for policy in options.policy}
     if profiler is not None:
         profiler.disable()
         pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(15)
@@ -185,6 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "nodes": options.nodes,
         "gpus": options.gpus,
         "jobs": options.jobs,
+        "objective": options.objective,
         "step_and_decide": steps,
     }
     print(json.dumps(figures | {"fold": measure_fold(options.events)}, indent=2))
