@@ -289,7 +289,8 @@ class Daemon:
         def keep(controller: Controller) -> None:
             self.journal.flush()  # samples that no commit has taken along
             seq = controller.world.seq
-            if seq - self.journal.snapshot_seq >= config.snapshot_every:
+            # A snapshot writes every job that there ever was: that many events apart, it costs each event the same.
+            if seq - self.journal.snapshot_seq >= max(config.snapshot_every, len(controller.world.jobs)):
                 self.journal.snapshot(controller.world)
                 self.journal.archive(seq - config.keep_events)
 
