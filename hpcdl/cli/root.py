@@ -237,6 +237,11 @@ def _plain(error: click.UsageError) -> str:
     return message
 
 
+def _asked_for(words: Sequence[str]) -> str:
+    """The command that was typed, for errors that click raises before it knows: an option without its argument."""
+    return " ".join(["hpcdl", *[word for word in words if word in COMMANDS][:1]])
+
+
 def _open_all() -> None:
     """Streams that were closed (`>&-`) lead to /dev/null: else the next file opened would be stdout to others."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -263,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return USAGE
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx else "hpcdl"
+        path = error.ctx.command_path if error.ctx else _asked_for(sys.argv[1:] if argv is None else argv)
         say(f"{_plain(error)} (see {path} --help)")
         return USAGE
     except click.ClickException as error:

@@ -57,6 +57,7 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
         ("squeue", "No such command 'squeue': did you mean hpcdl ls? (see hpcdl --help)"),
         ("help submit", "did you mean hpcdl --help?"),
         ("daemon strat", "No such command 'strat': did you mean start or status? (see hpcdl daemon --help)"),
+        ("suspend --array", "Option '--array' requires an argument (see hpcdl suspend --help)"),
         ("config set policy x", "No such command 'set': there are objective, policy, show (see hpcdl config --help)"),
         ("ls --home /x", "--home stands before the command: hpcdl --home DIR ls, for example (see"),
         ("ls --foo", "No such option '--foo': did you mean --format? (see"),
