@@ -44,8 +44,8 @@ class Weights:
     """How far signs open the band downwards and upwards, in logarithms; none is negative.
 
     Quantile regressions, of CLAIM's two ends, on simulated jobs, and then scaled so that as many are outside as CLAIM
-    allows: `benchmarks/eta_calibration.py --fit` does both, and prints these; without --fit it prints, for job sets
-    that they were not fitted to, how often the band held.
+    allows, under each policy: `benchmarks/eta_calibration.py --fit` does both (seeds 0 to 2, our policies or others);
+    without --fit it prints, for job sets that they were not fitted to, how often the band held.
     """
 
     low: Signs
