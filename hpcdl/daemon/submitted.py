@@ -90,7 +90,10 @@ def tried(
         row["id"] = None  # nobody has it yet
         row["would_start"] = placement is not None
         row["placement"] = None if placement is None else {share.node: list(share.gpus) for share in placement.shares}
-        row["reason"] = row["reason"] if target is None else target.reason
+        if target is not None and placement is not None:
+            row["reason"] = target.reason  # else the row's own, as `hpcdl why` would say it
+        elif job.held:
+            row["reason"] = "held by its user, until hpcdl release"  # and not of which id
         row["starts_at"] = now if placement is not None else starts
         row["ends_at"] = ends
         found.append(row)

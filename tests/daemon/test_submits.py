@@ -145,6 +145,14 @@ def test_a_try_records_nothing(api: Api) -> None:
     assert api.submit(spec | {"nodes": 2}, request_id="s")[0]["warnings"]
 
 
+def test_a_try_says_why_as_why_does(api: Api) -> None:
+    api.node(0)
+    tried = api.submit(job(held=False), dry_run=True)[0]["reason"]
+    assert tried.startswith("needs 1 GPU; no GPU was found on n1 (hpcdl daemon start --emulate-gpus N")
+    assert tried == api.submit(job(held=False))[0]["reason"]
+    assert api.submit(job(held=True), dry_run=True)[0]["reason"] == "held by its user, until hpcdl release"
+
+
 def test_verbs_for_many(api: Api) -> None:
     api.submit(job(array={"indices": "1-3"}), job(held=False), job(after=[]), job(held=False))
     answer = api.verb("cancel", 2, 99, 4)
