@@ -44,16 +44,23 @@ def heard(lsf: LsfCluster, key: str) -> list[str]:
     return [line.removeprefix("got ") for line in lsf.output(key).splitlines() if line.startswith("got ")]
 
 
+def until_there(path: Path) -> str:
+    """Lines of a script that wait for this file."""
+    return f"until [ -e {path} ]; do sleep 0.05; done\n"
+
+
 # --- a life
 
 
 def test_the_life_of_a_job(lsf_cluster: LsfCluster, tmp_path: Path) -> None:
-    script = "#!/bin/bash\n#BSUB -J one\n#BSUB -W 10\n#BSUB -gpu num=2\nenv\nsleep 0.3\nexit 3\n"
+    go = tmp_path / "go"
+    script = f"#!/bin/bash\n#BSUB -J one\n#BSUB -W 10\n#BSUB -gpu num=2\nenv\n{until_there(go)}exit 3\n"
     done = lsf_cluster.run("bsub", "-o", str(tmp_path / "out.%J"), stdin=script)
     assert (done.stdout, done.returncode) == ("Job <101> is submitted to default queue <normal>.\n", 0)
     assert hosts_of(lsf_cluster.reaches("101", "RUN")) == ["h1"]
     row = lsf_cluster.run("bjobs", "-noheader", "-o", "jobid stat queue exec_host runtimelimit delimiter='^'").stdout
     assert row == "101^RUN^normal^h1^10.0\n"
+    go.touch()
     job = lsf_cluster.reaches("101", "EXIT")
     assert job.code == 3
     assert lsf_cluster.run("bjobs", "101", "-noheader", "-o", "stat exit_code delimiter='|'").stdout == "EXIT|3\n"
@@ -182,14 +189,15 @@ def test_bstop_and_bresume(lsf_cluster: LsfCluster) -> None:
 # --- preemption
 
 
-def test_a_killable_job_is_requeued_with_its_id(make_lsf: MakeLsf) -> None:
+def test_a_killable_job_is_requeued_with_its_id(make_lsf: MakeLsf, tmp_path: Path) -> None:
     lsf = make_lsf(hosts=1, sequential_signal=True)
     key = traps(lsf, "-q", "killable", "-n", "4")
     first = lsf.job(key).started
-    urgent = lsf.submit("sleep 0.3\n", "-q", "urgent", "-n", "4", LSFEMU_USER="eve")
+    urgent = lsf.submit(until_there(tmp_path / "go"), "-q", "urgent", "-n", "4", LSFEMU_USER="eve")
     lsf.reaches(urgent, "RUN")
     job = lsf.job(key)
     assert (job.status, job.runs, hosts_of(job)) == ("PEND", 1, [])
+    (tmp_path / "go").touch()
     lsf.reaches(urgent, "DONE")
     job = lsf.reaches(key, "RUN")
     assert (job.runs, job.started > first) == (2, True)
@@ -211,13 +219,14 @@ def test_a_guarantee_and_rn(make_lsf: MakeLsf) -> None:
     assert job.ended - job.started >= 0.8
 
 
-def test_a_preempted_job_of_queue_low_is_suspended(make_lsf: MakeLsf) -> None:
+def test_a_preempted_job_of_queue_low_is_suspended(make_lsf: MakeLsf, tmp_path: Path) -> None:
     lsf = make_lsf(hosts=1)
     key = traps(lsf, "-q", "low", "-n", "4")
-    urgent = lsf.submit("sleep 0.3\n", "-q", "urgent", "-n", "2")
+    urgent = lsf.submit(until_there(tmp_path / "go"), "-q", "urgent", "-n", "2")
     lsf.reaches(urgent, "RUN")
     job = lsf.job(key)
     assert (job.status, job.suspend_reason) == ("SSUSP", f"Preempted by job <{urgent}>")
+    (tmp_path / "go").touch()
     lsf.reaches(urgent, "DONE")
     lsf.reaches(key, "RUN")
     lsf.until(lambda: "got CONT" in lsf.output(key), "CONT")
