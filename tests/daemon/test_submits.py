@@ -150,7 +150,8 @@ def test_a_try_says_why_as_why_does(api: Api) -> None:
     tried = api.submit(job(held=False), dry_run=True)[0]["reason"]
     assert tried.startswith("needs 1 GPU; no GPU was found on n1 (hpcdl daemon start --emulate-gpus N")
     assert tried == api.submit(job(held=False))[0]["reason"]
-    assert api.submit(job(held=True), dry_run=True)[0]["reason"] == "held by its user, until hpcdl release"
+    held = api.submit(job(held=True), dry_run=True, request_id="s")[0]
+    assert held["reason"] == "held by its user, until hpcdl release"
 
 
 def test_verbs_for_many(api: Api) -> None:
