@@ -8,8 +8,8 @@ import importlib.util
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ STEPS = 100_000
 
 
 def printed(cluster: Cluster, job: int) -> list[tuple[int, float, int]]:
-    """(step, loss, ranks) as rank 0 printed them, in order of time."""
+    """(step, loss, ranks) as rank 0 printed them: in order of time where it stays on one node."""
     text = "".join(cluster.cli("logs", str(job)))
     return [(int(step), float(loss), int(ranks)) for step, loss, ranks in LINE.findall(text)]
 
@@ -136,12 +136,15 @@ def test_torchrun_starts_the_ranks_anew(submitted: Callable[[str], tuple[Cluster
     ]
     assert left == ["leave"]
 
-    lines = printed(cluster, job)
+    # torchrun numbers the ranks anew each time, on one machine by its processes' ids: rank 0 may be on any node.
+    lines = sorted(printed(cluster, job), key=lambda line: line[0])
     assert {ranks for _, _, ranks in lines} == {1, 2, 3}
-    back = [before - after + 1 for (before, _, _), (after, _, _) in pairwise(lines)]
     # What is planned loses nothing; the SIGKILL at most what came after the last commit, every 20 steps.
-    assert sum(lost > 0 for lost in back) <= 1
-    assert max(back) <= 20
+    times = Counter(step for step, _, _ in lines)
+    again = [step for step, number in times.items() if number > 1]
+    assert max(times.values()) <= 2
+    assert again == list(range(again[0], again[0] + len(again)) if again else ())
+    assert len(again) <= 20
     assert_loss_goes_on(lines)
     assert cluster.kinds(job).count("StartRequested") == 1
     broken = [event["body"] for event in cluster.events(job) if event["kind"] == "Broken"]
