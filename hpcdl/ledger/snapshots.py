@@ -1,11 +1,14 @@
 """The whole world as one JSON value, so that a restart replays only what came after."""
 
 import json
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, select
 
+from hpcdl.core.changed import changed, unchecked
 from hpcdl.core.codec import CodecError, from_json, to_json
-from hpcdl.core.model import World
+from hpcdl.core.lifecycle import copied
+from hpcdl.core.model import Job, World
 from hpcdl.ledger import schema
 
 FORMAT = 7
@@ -13,19 +16,43 @@ FORMAT = 7
 
 KEPT = 2
 
+Env = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """A world whose jobs have no environments, which are most of it, and which jobs of one shell share.
+
+    `used`: the place in `environments` of that of each job, in the order of `world.jobs`.
+    """
+
+    world: World
+    environments: tuple[Env, ...]
+    used: tuple[int, ...]
+
 
 def body_of(world: World) -> str:
     """The world as text."""
-    return json.dumps(to_json(world), separators=(",", ":"))
+    known: dict[Env, int] = {}
+    used = tuple(known.setdefault(job.spec.env, len(known)) for job in world.jobs.values())
+    bare = copied(world)
+    bare.jobs = {number: _with_env(job, ()) for number, job in world.jobs.items()}
+    return json.dumps(to_json(_Snapshot(bare, tuple(known), used)), separators=(",", ":"))
 
 
 def world_of(body: str) -> World:
     """The world from `body_of` it. Raises CodecError."""
     try:
-        data = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise CodecError(f"the snapshot is not JSON: {error}") from None
-    return from_json(World, data)
+        found = from_json(_Snapshot, json.loads(body))
+        jobs = zip(found.world.jobs.items(), found.used, strict=True)
+        found.world.jobs = {number: _with_env(job, found.environments[place]) for (number, job), place in jobs}
+    except (ValueError, LookupError, RecursionError) as error:
+        raise CodecError(f"the snapshot cannot be read: {error}") from None
+    return found.world
+
+
+def _with_env(job: Job, env: Env) -> Job:
+    return changed(job, spec=unchecked(job.spec, env=env))
 
 
 def put(connection: Connection, world: World) -> None:
