@@ -3,6 +3,8 @@
 Single appends and one batch, durable each (the figure is the disk's), and what a restart pays, to be under 2 s for
 100,000 events: read, decode and fold all of them, as without any snapshot; and as a daemon does it, whose snapshot is
 5,000 events old at most. Medians; `cpu_s` is the processor's time, which hardly depends on what else the machine does.
+With `--jobs N`, instead: a ledger of so many finished jobs, of one shell with 30 variables, and what a snapshot of it
+takes, and a restart from that.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from hpcdl.core.journal import Stamped
 from hpcdl.core.lifecycle import fold
 from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Share, World
 from hpcdl.ledger import SqliteJournal
+from hpcdl.ledger.snapshots import body_of
 
 STEPS = 40
 SNAPSHOT_EVERY = 5_000
@@ -107,6 +110,27 @@ def measure(folder: Path, total: int, rounds: int) -> dict[str, Any]:
     return figures
 
 
+def measure_jobs(folder: Path, number: int, rounds: int) -> dict[str, Any]:
+    """Bytes and seconds of a ledger with so many jobs that are done."""
+    path = folder / "ledger.sqlite"
+    env = tuple((f"VARIABLE_{place}", f"/opt/some/where/{place}/lib") for place in range(30))
+    with SqliteJournal(path) as journal:
+        for first in range(1, number + 1, 1000):
+            events: list[Stamped] = []
+            for job in range(first, min(first + 1000, number + 1)):
+                spec = JobSpec(("python", "train.py"), f"job {job}", "user", "/home/user", env=env)
+                events.append((1_700_000_000.0 + job, ev.JobSubmitted(job, spec, f"request-{job}")))
+                events.append((1_700_000_001.0 + job, ev.JobEnded(job, JobState.DONE)))
+            journal.append(events)
+        world = journal.load()
+        begun = time.process_time()
+        journal.snapshot(world)
+        taken = time.process_time() - begun
+        total = journal.last_seq
+    snapshot = {"bytes": len(body_of(world).encode()), "cpu_s": taken}
+    return {"jobs": number, "snapshot": snapshot, "restart": restart(path, total, rounds)}
+
+
 def rounded(value: Any) -> Any:
     """With five digits behind the point."""
     if isinstance(value, dict):
@@ -118,10 +142,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="a folder on the disk to be measured (default: the temporary one)")
     parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--jobs", type=int, help="measure a ledger of so many finished jobs")
     parser.add_argument("--rounds", type=int, default=5, help="restarts of each kind")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        figures = rounded(measure(Path(folder) / "home", options.events, options.rounds))
+        home = Path(folder) / "home"
+        if options.jobs is None:
+            figures = rounded(measure(home, options.events, options.rounds))
+        else:
+            figures = rounded(measure_jobs(home, options.jobs, options.rounds))
     json.dump({"schema": 1, "ledger": figures}, sys.stdout, indent=2)
     sys.stdout.write("\n")
 

@@ -333,7 +333,8 @@ class SqliteJournal:
             newest = select(table.c.stream, func.max(table.c.version).label("version")).group_by(table.c.stream)
             versions.update((row.stream, row.version) for row in connection.execute(newest))
             used = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'outbox'").scalar()
-            world = snapshots.newest(connection)
+            with self._folding():
+                world = snapshots.newest(connection)
         tip = _Tip(Draft(World()), versions, used or 0, world.seq)
         with self._folding():
             tip.draft = Draft(fold(world, self._records(world.seq)))
@@ -343,7 +344,7 @@ class SqliteJournal:
 
     @contextmanager
     def _folding(self) -> Iterator[None]:
-        # What a fold makes stays or is dropped at once: to look through all of it for cycles is a tenth of a restart.
+        # What is made stays or is dropped at once: to look through all of it for cycles is a good part of a restart.
         collecting = gc.isenabled()
         gc.disable()
         try:

@@ -71,9 +71,7 @@ class Holder:
     nonce: str
 
     def __str__(self) -> str:
-        when = (
-            f"{datetime.fromtimestamp(self.since).astimezone():%Y-%m-%d %H:%M:%S}"  # local, as all times
-        )
+        when = f"{datetime.fromtimestamp(self.since).astimezone():%Y-%m-%d %H:%M:%S}"  # local, as all times
         parts = (self.batch_job or "").split(":")  # kind, id, start, cluster: for people the id
         inside = f" in batch job {parts[1] if len(parts) > 1 else parts[0]}" if self.batch_job else ""
         return f"process {self.pid} on {self.host}{inside} since {when}"
