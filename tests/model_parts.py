@@ -12,16 +12,18 @@ PLAIN = Profile("plain", ((1, 1, 1.0), (1, 2, 2.0)), startup_s=3.0, save_s=2.0, 
 
 
 class FlakyJournal(MemoryJournal):
-    """A journal whose next `failing` commits fail."""
+    """A journal whose next `failing` commits fail. `commits`: the kinds of the events of each that did not."""
 
     def __init__(self) -> None:
         super().__init__()
         self.failing = 0
+        self.commits: list[list[str]] = []
 
     def append(self, events: Any, requests: Any = (), settled: Any = ()) -> Any:
         if self.failing:
             self.failing -= 1
             raise JournalError("no space left on device")
+        self.commits.append([type(event).__name__ for _, event in events])
         return super().append(events, requests, settled)
 
     def copy(self) -> "FlakyJournal":
