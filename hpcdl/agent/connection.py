@@ -50,6 +50,17 @@ BEAT_PAUSE_S = 0.2
 """Seconds between two heartbeats, at least."""
 PING_S, PONG_S = 10.0, 10.0
 """How often the daemon is asked whether it is there, and how long it has to answer."""
+STROKE_S = 0.5
+"""What is told at an interval is told when the clock is at a multiple of this: what many nodes have to say comes in
+bursts then, and finds the daemon awake."""
+
+
+def until_stroke(seconds: float) -> float:
+    """Seconds to wait so as to end on a stroke of the clock: `seconds` from now, or up to `STROKE_S` sooner. Short
+    waits are as long as they are."""
+    if seconds < 2 * STROKE_S:
+        return max(0.0, seconds)
+    return seconds - (time.time() + seconds) % STROKE_S
 
 
 class Rejected(Exception):
@@ -270,7 +281,9 @@ class Connection:
             await socket.send(encode_message(await self._caller.heartbeat()))
             await asyncio.sleep(min(BEAT_PAUSE_S, self._caller.interval_s))
             try:
-                await asyncio.wait_for(self._caller.changed.wait(), max(0.0, self._caller.interval_s - BEAT_PAUSE_S))
+                await asyncio.wait_for(
+                    self._caller.changed.wait(), until_stroke(self._caller.interval_s - BEAT_PAUSE_S)
+                )
             except TimeoutError:
                 pass
 
@@ -293,4 +306,4 @@ class Connection:
             except TimeoutError:
                 raise Rejected(f"the daemon has not answered for {PONG_S:.0f} s") from None
             self._caller.heard()
-            await asyncio.sleep(PING_S)
+            await asyncio.sleep(until_stroke(PING_S))
