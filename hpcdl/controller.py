@@ -4,7 +4,7 @@ A step is: inputs become events, and are recorded in one commit, which is what a
 that, the policy is asked, its plan checked and reconciled, and plan and requests are recorded in a second commit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcdl.core import events as ev
@@ -64,6 +64,8 @@ class Controller:
         """What idled in the batch system at the last poll."""
         self.pilot_notes: tuple[str, ...] = ()
         """Why there are no more pilots than there are."""
+        self.on_recorded: Callable[[Sequence[ev.Recorded]], None] = lambda records: None
+        """Is told what each commit recorded, after it; must not fail."""
         self._pilots = pilots
         self._missed: dict[str, int] = {}
         self._pending: dict[int, Request] = {request.id: request for request in journal.pending()}
@@ -243,6 +245,7 @@ class Controller:
         if records and records[-1].seq != draft.world.seq:
             raise AssertionError(f"the journal is at seq {records[-1].seq}, the world at {draft.world.seq}")
         self.world = draft.world
+        self.on_recorded(records)
         if self._touched is not None:
             self._touched.merge(draft.touched)
         if draft.touched.jobs is None:

@@ -58,3 +58,31 @@ def replace_file(target: Path, text: str) -> None:
         os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+READERS = {"owner": 0o600, "group": 0o640, "all": 0o644}
+"""Who may read a file that a command writes for others to look at, and its mode."""
+
+
+def replace_private(target: Path, text: str, mode: int = 0o600) -> None:
+    """Write the file whole or not at all, with this mode from its first byte on. Raises OSError.
+
+    It need not survive a crash of the machine: it is written anew soon.
+    """
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(6).hex()}.tmp")
+    file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(file, "wb") as opened:
+            os.fchmod(file, mode)
+            opened.write(text.encode("utf-8", "backslashreplace"))
+        os.replace(unfinished, target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def check_regular(target: Path) -> None:
+    """`check_folder`, and ClickException where what is there is no plain file."""
+    check_folder(target)
+    if target.exists() and not target.is_file():
+        raise click.ClickException(f"{target} is not a file: name one")

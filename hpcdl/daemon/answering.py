@@ -22,11 +22,12 @@ class Problem(Exception):
 
 
 class Encoded(dict[str, Any]):
-    """A whole answer that was written as JSON already; who looks into it gets it read."""
+    """A whole answer that was written already, as JSON where nothing else is said; who looks into it gets it read."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, media_type: str = "application/json") -> None:
         super().__init__()
         self.content = content
+        self.media_type = media_type
 
     def __missing__(self, key: str) -> Any:
         self.update(json.loads(self.content))
@@ -36,7 +37,7 @@ class Encoded(dict[str, Any]):
 def json_answer(status: int, body: dict[str, Any]) -> Response:
     """One JSON object, with the schema's number."""
     if isinstance(body, Encoded):
-        return Response(body.content, status, media_type="application/json")
+        return Response(body.content, status, media_type=body.media_type)
     text = json.dumps({"schema": SCHEMA, **body}, ensure_ascii=False, separators=(",", ":"))
     return Response(text.encode("utf-8", "backslashreplace"), status, media_type="application/json")
 

@@ -34,11 +34,13 @@ from hpcdl.daemon.jobevents import events_of
 from hpcdl.daemon.jobroutes import JobRoutes
 from hpcdl.daemon.ledgerroutes import LedgerRoutes
 from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.meter import Meter
+from hpcdl.daemon.metrics import MetricsRoutes, Process
 from hpcdl.daemon.noderoutes import NodeRoutes
 from hpcdl.daemon.profileroutes import ProfileRoutes
 from hpcdl.daemon.rows import event_row
 from hpcdl.daemon.viewers import ONLY as VIEWERS_ONLY
-from hpcdl.daemon.viewers import Role, job_seen, jobs_seen, nodes_seen, status_seen
+from hpcdl.daemon.viewers import Role, job_seen, jobs_seen, metrics_seen, nodes_seen, status_seen
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -94,10 +96,11 @@ class Api:
         batching: Batching | None = None,
         viewer_token: str | None = None,
         on_proven: Callable[[tuple[str, int] | None], None] = lambda caller: None,
+        meter: Meter | None = None,
     ) -> None:
         """`on_stop(now)` is called once a stop is recorded; it returns the seconds that the stop may take.
 
-        `on_proven(address and port)`: this connection has shown the owner's token.
+        `on_proven(address and port)`: this connection has shown the owner's token. `meter`: is told of each event.
         """
         self._loop = loop
         self._hub = hub
@@ -117,6 +120,7 @@ class Api:
         self._ledger = LedgerRoutes(loop, Path(about.home))
         self._drills = DrillRoutes(loop, hub)
         self._care = CareRoutes(loop)
+        self._metrics = MetricsRoutes(loop, hub, meter or Meter(), Process(about.started_at, about.version))
 
     def application(self) -> Starlette:
         """The ASGI application."""
@@ -147,6 +151,7 @@ class Api:
             Route("/v1/pilots/{pilot:int}/cancel", self._guard(self._batch.cancel), methods=["POST"]),
             Route("/v1/holes", self._guard(self._batch.holes), methods=["GET"]),
             Route("/v1/status", self._guard(self._status, status_seen), methods=["GET"]),
+            Route("/v1/metrics", self._guard(self._metrics.metrics, metrics_seen), methods=["GET"]),
             Route("/v1/config", self._guard(self._config), methods=["GET", "PUT"]),
             Route("/v1/stop", self._guard(self._stop), methods=["POST"]),
             WebSocketRoute("/v1/agent", self._agent),

@@ -14,6 +14,7 @@ from hpcdl.core.journal import JournalError, LeaseLost, Request
 from hpcdl.core.model import World
 from hpcdl.core.pilot import Hole
 from hpcdl.daemon.clock import Clock
+from hpcdl.daemon.durations import Durations
 
 log = logging.getLogger("hpcdl.daemon")
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
         self._decide_at: float | None = None
         self._decide_took = 0.0
+        self.planning = Durations()
         self._trouble = ""
         self._ended = False
 
@@ -230,6 +232,7 @@ class Loop:
             return
         self._trouble = ""
         self._decide_took = self._clock.now() - now
+        self.planning.add(self._decide_took)
         self._on_change(self._controller.world)
         if requests:
             self._on_requests(requests)

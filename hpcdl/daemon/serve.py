@@ -34,6 +34,7 @@ from hpcdl.daemon.identity import load_identity, node_name
 from hpcdl.daemon.learnt import Learnt
 from hpcdl.daemon.living import lives, longest_grace_s
 from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.meter import Meter
 from hpcdl.daemon.notices import Notifier
 from hpcdl.daemon.outlooks import DeadlineWatch
 from hpcdl.daemon.profileroutes import Known, read_known
@@ -118,6 +119,8 @@ class Daemon:
             for answer in self.controller.step(defaults, self.clock.now()):
                 if isinstance(answer, Exception):
                     raise answer
+        self.meter = Meter.of(self.controller.world, self.clock.now())
+        self.controller.on_recorded = self.meter.take
         self._stop_within_s = config.stop_grace_s
         self._told: dict[tuple[str, str], float] = {}
         self.emulate_gpus = emulate_gpus
@@ -244,6 +247,7 @@ class Daemon:
             self.batching,
             self.viewers.token,
             door.proven,
+            self.meter,
         )
         return make_server(api.application(), self.identity.certificate_path, self.identity.key_path, door)
 

@@ -23,7 +23,7 @@ log = logging.getLogger("hpcdl.daemon")
 
 Json = dict[str, Any]
 
-ONLY = "a viewer may read /v1/status, /v1/jobs and /v1/nodes only: ask the daemon's user for more"
+ONLY = "a viewer may read /v1/status, /v1/jobs, /v1/nodes and /v1/metrics only: ask the daemon's user for more"
 
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -128,6 +128,11 @@ def nodes_seen(answer: Json) -> Json:
     return {
         "nodes": [_only(row, _NODE) | {"gpus": [_only(gpu, _GPU) for gpu in row["gpus"]]} for row in answer["nodes"]]
     }
+
+
+def metrics_seen(answer: Json) -> Json:
+    """Of `GET /v1/metrics`: all of it, which names states, nodes and GPUs, and no job."""
+    return answer
 
 
 def status_seen(answer: Json) -> Json:

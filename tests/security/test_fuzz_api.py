@@ -74,7 +74,7 @@ class Scene:
         return self.loop.world
 
     def ask(self, method: str, path: str, query: str = "", body: bytes = b"", token: str | None = TOKEN) -> Any:
-        """Status and JSON of the answer."""
+        """Status and JSON of the answer; of the one that is text, the schema that its reader would see elsewhere."""
         return self.runner.run(self._ask(method, path, query, body, token))
 
     async def _ask(self, method: str, path: str, query: str, body: bytes, token: str | None) -> tuple[int, Any]:
@@ -96,6 +96,8 @@ class Scene:
 
         await asyncio.wait_for(self.application(scope, receive, send), 60)
         content = b"".join(message.get("body", b"") for message in sent[1:])
+        if dict(sent[0]["headers"]).get(b"content-type", b"").startswith(b"text/plain; version=0.0.4"):
+            return sent[0]["status"], {"schema": 1, "text": content.decode()}
         return sent[0]["status"], json.loads(content)
 
     def routes(self) -> list[tuple[str, str]]:

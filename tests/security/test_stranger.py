@@ -157,7 +157,7 @@ ROUTES = [
     ("POST", "/v1/jobs/1/drilled"), ("POST", "/v1/nodes/n1/avoid"), ("POST", "/v1/nodes/n1/lift"),
     ("GET", "/v1/avoided"),
     ("POST", "/v1/notices/retry"), ("POST", "/v1/notices/1/drop"), ("POST", "/v1/profiles/read"),
-    ("POST", "/v1/ledger/copy"),
+    ("POST", "/v1/ledger/copy"), ("GET", "/v1/metrics"),
 ]  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def test_every_route_is_among_these(victim: Cluster) -> None:
     plain = {(method, re.sub(r"\{\w+:int\}", "1", path).replace("{node:str}", "n1")) for method, path in told}
     assert {each for each in plain if "{" not in each[1]} - known == set(), "add it to ROUTES"
     seen = {line.split('"')[1] for line in lines if "_seen" in line}
-    assert seen == {"/v1/jobs", "/v1/jobs/{job:int}", "/v1/nodes", "/v1/status"}
+    assert seen == {"/v1/jobs", "/v1/jobs/{job:int}", "/v1/nodes", "/v1/status", "/v1/metrics"}
 
 
 def viewer_of(victim: Cluster) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def test_a_viewer_reads_little_and_does_nothing(victim: Cluster, job: int, acces
     token = viewer_of(victim)["token"]
     assert token != access.token
     before = standing(victim)
-    allowed = {("GET", path) for path in ("/v1/jobs", "/v1/jobs/1", "/v1/nodes", "/v1/status")}
+    allowed = {("GET", path) for path in ("/v1/jobs", "/v1/jobs/1", "/v1/nodes", "/v1/status", "/v1/metrics")}
     for method, path in ROUTES:
         status, content = ask(access, token, method, path, b"{}" if method != "GET" else None)
         assert status == (200 if (method, path) in allowed else 403), (method, path)

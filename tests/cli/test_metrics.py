@@ -1,0 +1,118 @@
+"""`hpcdl metrics`: printed, and in a file that others read, whole, fresh or empty."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcdl.wire.exposition import by_label, to_json
+from tests.cli.conftest import Run
+from tests.cli.fake import FakeDaemon
+from tests.cli.test_process import argv, environment
+from tests.wire.prometheus import read
+
+FAMILIES = [by_label("hpcdl_gpus", "gauge", "GPUs.", "state", {"held": 3, 'fr"ee': 1})]
+
+SOON_S = 60.0
+
+
+def folder(parent: Path) -> Path:
+    found = parent / "metrics"
+    found.mkdir()
+    return found
+
+
+def answer(fake: FakeDaemon) -> None:
+    body = {"schema": 1, "metrics": to_json(FAMILIES)}
+    fake.answers["/v1/metrics?form=json"] = (200, json.dumps(body).encode())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_what_is_printed(hpcdl: Run, fake: FakeDaemon) -> None:
+    answer(fake)
+    printed = hpcdl("metrics", "--label", "user=ada", "--label", 'note=a"b')
+    assert printed.code == 0
+    found = read(printed.out)
+    assert found["hpcdl_up"].samples == {("hpcdl_up", (("user", "ada"), ("note", 'a"b'))): 1}
+    assert len(found["hpcdl_gpus"].samples) == 2
+    assert json.loads(hpcdl("metrics", "--json").out)["metrics"][1] == json.loads(json.dumps(to_json(FAMILIES)))[0]
+    assert hpcdl("metrics", "--quiet").out == "hpcdl_up\nhpcdl_gpus\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--every", "5"), "name one with -o"),
+        (("-o", "x.prom", "--json"), "leave out --json"),
+        (("--label", "__x=1"), "is not NAME=VALUE"),
+        (("--label", "x"), "is not NAME=VALUE"),
+        (("--label", "x=1", "--label", "x=2"), "only once"),
+        (("-o", "no/such/x.prom"), "there is no folder"),
+    ],
+)
+def test_what_is_refused(hpcdl: Run, fake: FakeDaemon, words: tuple[str, ...], said: str) -> None:
+    printed = hpcdl("metrics", *words)
+    assert printed.code in (1, 2)
+    assert said in printed.err
+
+
+def test_a_daemon_that_says_something_else(hpcdl: Run, fake: FakeDaemon) -> None:
+    for metrics in ("[1]", '[{"name":"a b","kind":"gauge","help":"","samples":[]}]', "null"):
+        fake.answers["/v1/metrics?form=json"] = (200, f'{{"schema":1,"metrics":{metrics}}}'.encode())
+        printed = hpcdl("metrics")
+        assert (printed.code, printed.out) == (1, "")
+        assert "not of this form" in printed.err
+
+
+def test_a_file(hpcdl: Run, fake: FakeDaemon, tmp_path: Path) -> None:
+    answer(fake)
+    target = folder(tmp_path) / "hpcdl.prom"
+    assert hpcdl("metrics", "-o", str(target)).code == 0
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert read(target.read_text())["hpcdl_up"].samples == {("hpcdl_up", ()): 1}
+    assert hpcdl("metrics", "-o", str(target), "--readers", "all").code == 0
+    assert stat.S_IMODE(target.stat().st_mode) == 0o644
+    fake.kill()
+    gone = hpcdl("metrics", "-o", str(target), "--label", "user=ada")
+    assert gone.code == 1
+    assert target.read_text() == (
+        '# HELP hpcdl_up Whether a daemon answered.\n# TYPE hpcdl_up gauge\nhpcdl_up{user="ada"} 0\n'
+    )
+    assert os.listdir(target.parent) == [target.name]
+
+
+def test_again_and_again(fake: FakeDaemon, tmp_path: Path) -> None:
+    """Through the daemon's absence, to the end by a signal."""
+    answer(fake)
+    target = folder(tmp_path) / "hpcdl.prom"
+    command = argv("metrics", "-o", str(target), "--every", "1")
+    process = subprocess.Popen(command, env=environment(fake.home), stderr=subprocess.PIPE)
+
+    def says(text: str) -> Callable[[], bool]:
+        return lambda: target.exists() and text in target.read_text()
+
+    try:
+        until(says("hpcdl_up 1"))
+        fake.kill()
+        until(says("hpcdl_up 0"))
+        fake.start()
+        until(says("hpcdl_up 1"))
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=SOON_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, told) == (128 + signal.SIGTERM, b"")
+    assert os.listdir(target.parent) == [target.name]
