@@ -16,6 +16,7 @@ from hpcdl.agent.shells import Shells
 from hpcdl.wire.access import NAME, AccessError, AccessFile, read_access
 from hpcdl.wire.messages import (
     MAX_MESSAGE,
+    STROKE_S,
     BadMessage,
     ByeMessage,
     DrillMessage,
@@ -50,17 +51,14 @@ BEAT_PAUSE_S = 0.2
 """Seconds between two heartbeats, at least."""
 PING_S, PONG_S = 10.0, 10.0
 """How often the daemon is asked whether it is there, and how long it has to answer."""
-STROKE_S = 0.5
-"""What is told at an interval is told when the clock is at a multiple of this: what many nodes have to say comes in
-bursts then, and finds the daemon awake."""
 
 
-def until_stroke(seconds: float) -> float:
-    """Seconds to wait so as to end on a stroke of the clock: `seconds` from now, or up to `STROKE_S` sooner. Short
-    waits are as long as they are."""
+def until_stroke(seconds: float, stroke_at: float) -> float:
+    """Seconds to wait so as to end on a stroke of the daemon's clock: `seconds` from now, or up to `STROKE_S` sooner.
+    Short waits are as long as they are. `stroke_at`: a monotonic time at which it strikes."""
     if seconds < 2 * STROKE_S:
         return max(0.0, seconds)
-    return seconds - (time.time() + seconds) % STROKE_S
+    return seconds - (time.monotonic() + seconds - stroke_at) % STROKE_S
 
 
 class Rejected(Exception):
@@ -129,6 +127,7 @@ class Connection:
         self._caller = caller
         self._said = ""
         self._called: tuple[int, int] | None = None
+        self._stroke_at = 0.0
 
     async def run(self) -> None:
         """Calls, serves the session, and after a pause that grows calls again."""
@@ -211,6 +210,7 @@ class Connection:
         welcome = decode_message(await asyncio.wait_for(socket.recv(), ANSWER_S))
         if not isinstance(welcome, WelcomeMessage):
             raise Rejected("the daemon's first message is no welcome")
+        self._stroke_at = time.monotonic() + welcome.stroke_in_s
         inventory = await self._caller.welcomed(welcome)
         await socket.send(encode_message(inventory))
 
@@ -282,10 +282,13 @@ class Connection:
             await asyncio.sleep(min(BEAT_PAUSE_S, self._caller.interval_s))
             try:
                 await asyncio.wait_for(
-                    self._caller.changed.wait(), until_stroke(self._caller.interval_s - BEAT_PAUSE_S)
+                    self._caller.changed.wait(), self._until_stroke(self._caller.interval_s - BEAT_PAUSE_S)
                 )
             except TimeoutError:
                 pass
+
+    def _until_stroke(self, seconds: float) -> float:
+        return until_stroke(seconds, self._stroke_at)
 
     async def _pass_on(self, socket: ClientConnection) -> None:
         """What commands beside trainers say: never so much that reports would wait for it."""
@@ -306,4 +309,4 @@ class Connection:
             except TimeoutError:
                 raise Rejected(f"the daemon has not answered for {PONG_S:.0f} s") from None
             self._caller.heard()
-            await asyncio.sleep(until_stroke(PING_S))
+            await asyncio.sleep(self._until_stroke(PING_S))

@@ -154,6 +154,7 @@ class Hub:
             welcome.expected,
             self._settings.lease_s,
             self._settings.interval_s,
+            -self._loop.now() % msg.STROKE_S,
         )
         await socket.send_text(msg.encode_message(message))
         inventory = msg.decode_message(await asyncio.wait_for(_frame(socket), HELLO_S * 4))

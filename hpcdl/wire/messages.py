@@ -18,6 +18,9 @@ from hpcdl.core.model import GpuInfo, JobSpec
 VERSION = 1
 MAX_MESSAGE = 1 << 20
 """Bytes; a longer frame closes the connection."""
+STROKE_S = 0.5
+"""Agents tell what they tell at intervals when the daemon's clock is at a multiple of this: what many have to say comes
+in bursts then, and finds the daemon awake."""
 
 
 class BadMessage(ValueError):
@@ -36,7 +39,8 @@ class HelloMessage:
 
 @dataclass(frozen=True, slots=True)
 class WelcomeMessage:
-    """Daemon: what it expects on that node. The agent forgets reports up to `reports_seen`."""
+    """Daemon: what it expects on that node. The agent forgets reports up to `reports_seen`. `stroke_in_s`: seconds to
+    the next stroke of the daemon's clock (`STROKE_S`)."""
 
     instance: str
     fence: int
@@ -44,6 +48,7 @@ class WelcomeMessage:
     expected: tuple[Expected, ...]
     lease_s: float
     interval_s: float
+    stroke_in_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from typing import cast
 
 import pytest
 
-from hpcdl.agent.connection import STROKE_S, Caller, Connection, until_stroke
+from hpcdl.agent.connection import Caller, Connection, until_stroke
 from hpcdl.wire.access import NAME
+from hpcdl.wire.messages import STROKE_S
 
 LONG_S = 60.0
 
@@ -42,17 +43,19 @@ def test_a_pause_without_a_new_daemon_lasts(tmp_path: Path) -> None:
     assert 0.25 <= asyncio.run(pause()) < LONG_S / 4
 
 
-@pytest.mark.parametrize("now", [0.0, 1.3, 1_795_400_000.499, 1_795_400_000.0])
+@pytest.mark.parametrize("now", [0.0, 1.3, 7_000.499, 7_000.0])
 @pytest.mark.parametrize("seconds", [1.0, 9.8, 10.0, 3600.0])
 def test_what_is_told_at_an_interval_is_told_on_a_stroke(
     monkeypatch: pytest.MonkeyPatch, now: float, seconds: float
 ) -> None:
-    monkeypatch.setattr(time, "time", lambda: now)
-    wait = until_stroke(seconds)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    stroke_at = now + 0.3
+    wait = until_stroke(seconds, stroke_at)
     assert seconds - STROKE_S < wait <= seconds
-    assert (now + wait) % STROKE_S == pytest.approx(0.0, abs=1e-5) or (now + wait) % STROKE_S > STROKE_S - 1e-5
+    strokes = (now + wait - stroke_at) / STROKE_S
+    assert strokes == pytest.approx(round(strokes), abs=1e-6)
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(-0.1, 0.0), (0.0, 0.0), (0.3, 0.3), (0.99, 0.99)])
 def test_short_intervals_are_as_long_as_they_were_set(seconds: float, expected: float) -> None:
-    assert until_stroke(seconds) == expected
+    assert until_stroke(seconds, 0.1) == expected
