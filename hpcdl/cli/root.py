@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "events": ("hpcdl.cli.timeline", "events", "List what happened."),
     "timeline": ("hpcdl.cli.timeline", "timeline", "Draw the GPUs by job over time."),
     "report": ("hpcdl.cli.report", "report", "Say what became of all GPU-hours."),
+    "page": ("hpcdl.cli.page", "page", "Write a web page of what goes on now."),
     "metrics": ("hpcdl.cli.metrics", "metrics", "Print numbers for Prometheus."),
     "profile": ("hpcdl.cli.profile", "profile", "Measure how a script scales, and make a profile of it."),
     "config": ("hpcdl.cli.config", "config", "Show the settings; set the daemon's policy and objective."),
@@ -59,7 +60,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 SECTIONS: dict[str, str] = {
     "Jobs": "submit cancel suspend resume hold release retry wait logs exec attach drill",
-    "What is going on": "ls top show why nodes events timeline report notices metrics",
+    "What is going on": "ls top page show why nodes events timeline report notices metrics",
     "Nodes and the batch system": "drain undrain avoid holes pilots allocation",
     "The daemon": "daemon agent config ledger doctor completion",
     "Plan and compare": "profile simulate replay allocate demo",
@@ -115,6 +116,8 @@ _MEANT = {
     "tail": "logs -f",
     "sacct": "report",
     "set": "config",
+    "html": "page",
+    "dashboard": "page",
     "prometheus": "metrics",
     "settings": "config show",
 }

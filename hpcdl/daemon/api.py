@@ -37,6 +37,7 @@ from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.meter import Meter
 from hpcdl.daemon.metrics import MetricsRoutes, Process
 from hpcdl.daemon.noderoutes import NodeRoutes
+from hpcdl.daemon.overview import OverviewRoutes
 from hpcdl.daemon.profileroutes import ProfileRoutes
 from hpcdl.daemon.rows import event_row
 from hpcdl.daemon.viewers import ONLY as VIEWERS_ONLY
@@ -120,6 +121,7 @@ class Api:
         self._ledger = LedgerRoutes(loop, Path(about.home))
         self._drills = DrillRoutes(loop, hub)
         self._care = CareRoutes(loop)
+        self._overview = OverviewRoutes(loop, hub, profiles, self._status)
         self._metrics = MetricsRoutes(loop, hub, meter or Meter(), Process(about.started_at, about.version))
 
     def application(self) -> Starlette:
@@ -151,6 +153,7 @@ class Api:
             Route("/v1/pilots/{pilot:int}/cancel", self._guard(self._batch.cancel), methods=["POST"]),
             Route("/v1/holes", self._guard(self._batch.holes), methods=["GET"]),
             Route("/v1/status", self._guard(self._status, status_seen), methods=["GET"]),
+            Route("/v1/overview", self._guard(self._overview.overview), methods=["GET"]),
             Route("/v1/metrics", self._guard(self._metrics.metrics, metrics_seen), methods=["GET"]),
             Route("/v1/config", self._guard(self._config), methods=["GET", "PUT"]),
             Route("/v1/stop", self._guard(self._stop), methods=["POST"]),

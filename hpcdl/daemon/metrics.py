@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from hpcdl.core.model import JobState, Node, World
+from hpcdl.core.model import GpuInfo, JobState, Node, World
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import GpuRef
 from hpcdl.daemon.answering import Encoded, Problem
@@ -126,7 +126,7 @@ def about_gpus(world: World, lines: dict[str, dict[int, GpuLine]]) -> Iterator[F
     there = [node for node in world.nodes.values() if not node.lost]
     for node in there:
         for gpu in node.gpus:
-            states[gpu_state(world, node, gpu.index)] += 1
+            states[gpu_state(world, node, gpu)] += 1
     yield by_label("hpcdl_gpus", "gauge", "GPUs by state, each in one.", "state", states)
     each: dict[str, list[Sample]] = {name: [] for name in _OF_A_GPU}
     left_out = sum(len(node.gpus) for node in there) > MOST_GPUS
@@ -154,17 +154,17 @@ _OF_A_GPU = {
 }
 
 
-def gpu_state(world: World, node: Node, index: int) -> str:
+def gpu_state(world: World, node: Node, gpu: GpuInfo) -> str:
     """One of GPU_STATES."""
-    if any(gpu.index == index and gpu.state != "ok" for gpu in node.gpus):
+    if gpu.state != "ok":
         return "unhealthy"
-    if GpuRef(node.name, index) in world.holders:
+    if GpuRef(node.name, gpu.index) in world.holders:
         return "held"
     if not node.connected:
         return "away"
     if node.leaving:
         return "leaving"
-    return "free" if node.avoids(index) is None else "avoided"
+    return "free" if node.avoids(gpu.index) is None else "avoided"
 
 
 def about_gpu_seconds(totals: Totals) -> Iterator[Family]:

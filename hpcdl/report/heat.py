@@ -2,13 +2,14 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 
 from hpcdl.core.units import count, fold_nodes
 from hpcdl.report.curves import Window, spread
 from hpcdl.report.spans import History
-from hpcdl.report.timeline import tick_text, ticks
+from hpcdl.report.timeline import anchor_at, axis_marks
 
 MOST_ROWS = 64
 COLUMNS = 180
@@ -18,10 +19,13 @@ _AXIS = 24
 _ABSENT = -1
 
 
-def heat(history: History, length: float, there: Mapping[str, Sequence[Window]] | None = None) -> str:
+def heat(
+    history: History, length: float, there: Mapping[str, Sequence[Window]] | None = None, *, ago: bool = False
+) -> str:
     """The strips of one run as a fragment; `length` seconds over the whole width. Nodes beyond MOST_ROWS share rows.
 
-    `there`: when which node is there, on the history's clock; those that are not named are there all the time.
+    `ago`: see `Scale`. `there`: when which node is there, on the history's clock; those that are not named are there
+    all the time.
     """
     rows = node_rows({gpu.node for gpu in history.gpus})
     if not rows:
@@ -43,10 +47,8 @@ def heat(history: History, length: float, there: Mapping[str, Sequence[Window]] 
         for level in range(LEVELS + 1)
     ]
     marks = "".join(
-        f'<text x="{100 * at / length:.2f}%" y="{height + 16}" '
-        f'text-anchor="{"start" if at == 0 else "end" if at > 0.95 * length else "middle"}" class="tick{_odd(number)}">'
-        f"{tick_text(at, length)}</text>"
-        for number, at in enumerate(ticks(length))
+        f'<text x="{x:.2f}%" y="{height + 16}" text-anchor="{anchor_at(x)}" class="tick{_odd(number)}">{text}</text>'
+        for number, (x, text) in enumerate(axis_marks(length, ago))
     )
     return (
         f'<div class="drawing"><svg class="labels" width="{LABELS}" height="{height + _AXIS}" aria-hidden="true">'
@@ -102,15 +104,18 @@ def shares_of(
     possible = [[0.0] * COLUMNS for _ in rows]
     scale = COLUMNS / length if length > 0 else 0.0
 
-    def add(to: list[list[float]], node: str, window: Window, number: int) -> None:
-        begin, end = (scale * (min(at, history.end) - history.begin) for at in window)
-        spread(begin, end, number, to[row_of[node]])
+    def add(to: list[list[float]], windows: Mapping[tuple[int, Window], int]) -> None:
+        for (row, window), number in windows.items():
+            begin, end = (scale * (min(at, history.end) - history.begin) for at in window)
+            spread(begin, end, number, to[row])
 
+    # What begins and ends together in a row is spread at once: the GPUs of a job on a node, for one.
+    whole: Counter[tuple[int, Window]] = Counter()
     for node, number in gpus.items():
         for window in there.get(node, ((history.begin, history.end),)):
-            add(possible, node, window, number)
-    for span in history.spans:
-        add(held, span.node, (span.start_at, span.end_at), 1)
+            whole[row_of[node], window] += number
+    add(possible, whole)
+    add(held, Counter((row_of[span.node], (span.start_at, span.end_at)) for span in history.spans))
     return [
         [_level(part, whole) for part, whole in zip(parts, wholes, strict=True)]
         for parts, wholes in zip(held, possible, strict=True)

@@ -242,12 +242,12 @@ def _phases(stay: Stay, tenure: Tenure) -> Iterable[tuple[float | None, Phase]]:
     yield tenure.exited_at, Phase.ENDING
 
 
-def read_history(rows: Iterable[Mapping[str, Any]], also: Take | None = None) -> History:
+def read_history(rows: Iterable[Mapping[str, Any]], also: Take | None = None, until: float | None = None) -> History:
     """The history in event rows as `GET /v1/events` answers them, oldest first. Raises KeyError for what is no row.
 
-    `also` is told of every event that is known, too.
+    `also` is told of every event that is known, too. `until`: nothing has ended between the last event and then.
     """
-    growing = _Growing()
+    growing = _Growing(last_at=until or 0.0)
     for row in rows:
         try:
             event = event_of(row)

@@ -38,11 +38,15 @@ DEFS = (
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Times to places: `length` seconds, as shown, over the whole width; a second of the events counts `factor`."""
+    """Times to places: `length` seconds, as shown, over the whole width; a second of the events counts `factor`.
+
+    `ago`: the end is now, and the axis says how long ago the rest is.
+    """
 
     begin: float
     length: float
     factor: float = 1.0
+    ago: bool = False
 
     def shown(self, at: float) -> float:
         """Seconds since the begin, as shown."""
@@ -58,8 +62,8 @@ def colours(history: History) -> dict[int, int]:
     return {job.id: place % COLOURS for place, job in enumerate(history.jobs)}
 
 
-def draw(history: History, scale: Scale) -> str:
-    """Labels and plot of one run as an HTML fragment; empty where the history has no GPU."""
+def draw(history: History, scale: Scale, paint: dict[int, int] | None = None) -> str:
+    """Labels and plot of one run as an HTML fragment; empty where the history has no GPU. `paint`: as `colours`."""
     rows = _rows(history)
     if not rows:
         return '<p class="note">No GPU has joined yet.</p>'
@@ -70,7 +74,7 @@ def draw(history: History, scale: Scale) -> str:
         for row, y in rows.items()
         if isinstance(row, GpuRef)
     ]
-    paint = colours(history)
+    paint = colours(history) if paint is None else paint
     bars = [_block(spans, rows, scale, paint) for spans in _blocks(history.spans)]
     waits = [_wait(wait, rows, scale, paint) for wait in history.warm]
     total = height + AXIS
@@ -135,18 +139,27 @@ def tick_text(seconds: float, length: float) -> str:
     return f"{seconds / 86400:g} d"
 
 
+def axis_marks(length: float, ago: bool = False) -> list[tuple[float, str]]:
+    """Percents of the width and texts, from left to right."""
+    found = [(100.0 * at / length if length else 0.0, tick_text(at, length)) for at in ticks(length)]
+    return [(100.0 - x, f"{text} ago" if x else "now") for x, text in reversed(found)] if ago else found
+
+
+def anchor_at(x: float) -> str:
+    """How a text at so many percent is anchored, so that none of it is outside."""
+    return "start" if x < 4 else "end" if x > 96 else "middle"
+
+
 def _axis(scale: Scale, height: int) -> str:
-    times = ticks(scale.length)
+    marks = axis_marks(scale.length, scale.ago)
     # Even an SVG narrow enough for a telephone has room for every second label.
     parts = []
-    for number, seconds in enumerate(times):
-        x = 100.0 * seconds / scale.length if scale.length else 0.0
-        anchor = "start" if number == 0 else "end" if x > 96 else "middle"
+    for number, (x, text) in enumerate(marks):
         odd = ' class="odd"' if number % 2 else ""
         parts.append(
             f'<line x1="{x:.3f}%" x2="{x:.3f}%" y1="14" y2="{height + 2}" class="grid"/>'
-            f'<g{odd}><text x="{x:.3f}%" y="{height + 17}" text-anchor="{anchor}" class="tick">'
-            f"{tick_text(seconds, scale.length)}</text></g>"
+            f'<g{odd}><text x="{x:.3f}%" y="{height + 17}" text-anchor="{anchor_at(x)}" class="tick">'
+            f"{text}</text></g>"
         )
     return "".join(parts)
 
@@ -239,9 +252,9 @@ def _wait(wait: WarmStart, rows: dict[GpuRef | str, int], scale: Scale, paint: d
     )
 
 
-def legend(history: History) -> str:
-    """What the colours, shades and hatches mean; roles and the gate only where they occur."""
-    paint = colours(history)
+def legend(history: History, paint: dict[int, int] | None = None) -> str:
+    """What the colours, shades and hatches mean; roles and the gate only where they occur. `paint`: as `colours`."""
+    paint = colours(history) if paint is None else paint
     drawn = {span.job for span in history.spans} | {wait.job for wait in history.warm}
     full = '<rect width="100%" height="100%" class="fill"/>'
     items = [_entry(f"c{paint[job.id]}", full, job.name) for job in history.jobs if job.id in drawn]

@@ -128,4 +128,6 @@ def _escaped(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
+    if text.isalnum() and text.isascii():  # nearly all
+        return text
     return _escaped(text).replace('"', '\\"')

@@ -157,7 +157,7 @@ ROUTES = [
     ("POST", "/v1/jobs/1/drilled"), ("POST", "/v1/nodes/n1/avoid"), ("POST", "/v1/nodes/n1/lift"),
     ("GET", "/v1/avoided"),
     ("POST", "/v1/notices/retry"), ("POST", "/v1/notices/1/drop"), ("POST", "/v1/profiles/read"),
-    ("POST", "/v1/ledger/copy"), ("GET", "/v1/metrics"),
+    ("POST", "/v1/ledger/copy"), ("GET", "/v1/metrics"), ("GET", "/v1/overview"),
 ]  # fmt: skip
 
 

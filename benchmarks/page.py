@@ -1,0 +1,154 @@
+"""What `hpcdl page` and `hpcdl metrics` cost the daemon and whoever runs them, on a large cluster.
+
+    python benchmarks/page.py                      # one JSON value: 1,000 nodes x 8 GPUs, 2,000 jobs
+    python benchmarks/page.py --nodes 4 --jobs 20
+    python benchmarks/page.py -o large.html        # and the page
+
+Milliseconds are CPU time of the process: of the daemon for an answer with its JSON, of the command for reading it,
+drawing, and the text. `first` is the first round, `next` the median of those after it.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.controller import PROFILE, Bench
+from benchmarks.measuring import setting
+from hpcdl.core import events as ev
+from hpcdl.core.plan import Profiles
+from hpcdl.daemon.answering import json_answer
+from hpcdl.daemon.durations import Durations
+from hpcdl.daemon.meter import Meter
+from hpcdl.daemon.metrics import MetricsRoutes, Process
+from hpcdl.daemon.overview import OverviewRoutes
+from hpcdl.report.now import Shown, now_page
+from hpcdl.report.recent import Recent
+from hpcdl.wire import messages as msg
+
+T = TypeVar("T")
+STATUS = {
+    "daemon": {
+        "host": "n1", "policy": "adaptive", "objective": "jct", "since_s": 3600.0, "pid": 1, "version": "0",
+        "stopping": False,
+    },
+    "jobs": {}, "pilots": 0, "notices": {"waiting": 0, "given_up": 0, "failing": []}, "batch": None,
+}  # fmt: skip
+
+
+class Scene:
+    """The routes over a controller in memory whose GPUs all tell what they do."""
+
+    def __init__(self, nodes: int, gpus: int, jobs: int) -> None:
+        self.bench = Bench(nodes, gpus, "adaptive")
+        self.meter = Meter(0.0)
+        self.bench.controller.on_recorded = self.meter.take
+        self.bench.submit_at_once(jobs)
+        for number in list(self.bench.controller.world.live):
+            job = self.bench.controller.world.jobs[number]
+            for kind in (ev.Started, ev.TrainerReady):
+                self.bench.controller.step([self.bench.report(job, kind)], self.bench.now)
+            progress = self.bench.report(job, ev.Progressed, step=100 + number % 800, total=1000)
+            self.bench.controller.step([progress], self.bench.now + 60.0)
+        self.bench.now += 3600.0
+        names = list(self.bench.controller.world.nodes)
+        beats = {
+            name: msg.HeartbeatMessage(
+                tuple(msg.GpuLine(gpu, (37 * number + 13 * gpu) % 101, 1024 * gpu, 200.0) for gpu in range(gpus)), ()
+            )
+            for number, name in enumerate(names)
+        }
+        hub = cast(Any, SimpleNamespace(nodes=lambda: tuple(names), heartbeats=lambda: beats))
+        self.overview = OverviewRoutes(cast(Any, self), hub, Profiles({"p": PROFILE}), self._status)
+        self.metrics = MetricsRoutes(cast(Any, self), hub, self.meter, Process(0.0, "0"))
+        self.planning = Durations()
+
+    @property
+    def world(self) -> Any:
+        return self.bench.controller.world
+
+    @property
+    def reasons(self) -> Any:
+        return self.bench.controller.reasons
+
+    def now(self) -> float:
+        return self.bench.now
+
+    def call(self, function: Callable[[Any], T]) -> "Future[T]":
+        found: Future[T] = Future()
+        found.set_result(function(self.bench.controller))
+        return found
+
+    async def _status(self, request: object) -> dict[str, Any]:
+        return {**STATUS, "jobs": {"QUEUED": len(self.world.active) - len(self.world.live)}}
+
+    def ask(self, handler: Callable[[Any], Any], **query: object) -> bytes:
+        request = SimpleNamespace(query_params={name: str(value) for name, value in query.items()})
+        content = json_answer(200, asyncio.run(handler(request))).body
+        return bytes(content)
+
+
+def timed(function: Callable[[], T]) -> tuple[T, float]:
+    """Its value, and milliseconds of CPU time."""
+    begin = time.process_time()
+    value = function()
+    return value, 1000 * (time.process_time() - begin)
+
+
+def measure(nodes: int, gpus: int, jobs: int, rounds: int, target: Path | None) -> dict[str, Any]:
+    """The figures."""
+    scene, recent = Scene(nodes, gpus, jobs), Recent(3 * 3600.0)
+    asked, drawn, text, size, first_size = [], [], "", 0, 0
+    for number in range(rounds + 1):
+        content, took = timed(lambda: scene.ask(scene.overview.overview, after=recent.after))
+        asked.append(took)
+        size = len(content)
+        first_size = size if number == 0 else first_size
+
+        def draw(content: bytes = content) -> str:
+            answer = json.loads(content)
+            recent.take(answer)
+            return now_page(answer, recent.history(answer), recent.names, Shown(10.0, lambda at: f"{at:.0f} s"))
+
+        text, took = timed(draw)
+        drawn.append(took)
+        scene.bench.now += 10.0
+    if target is not None:
+        target.write_text(text)
+    told = [timed(lambda: scene.ask(scene.metrics.metrics)) for _ in range(rounds)]
+    return {
+        "daemon_ms": {"first": round(asked[0], 1), "next": round(median(asked[1:]), 1)},
+        "answer_kb": {"first": first_size // 1000, "next": size // 1000},
+        "command_ms": {"first": round(drawn[0], 1), "next": round(median(drawn[1:]), 1)},
+        "page_kb": len(text.encode()) // 1000,
+        "metrics_ms": round(median(took for _, took in told), 1),
+        "metrics_kb": len(told[0][0]) // 1000,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("-o", dest="target", type=Path)
+    given = parser.parse_args(argv)
+    found = measure(given.nodes, given.gpus, given.jobs, given.rounds, given.target)
+    of = {"nodes": given.nodes, "gpus": given.gpus, "jobs": given.jobs}
+    print(json.dumps({"schema": 1, **of, **found, "setting": setting()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

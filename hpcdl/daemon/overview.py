@@ -1,0 +1,198 @@
+"""`GET /v1/overview`: all that a page about what goes on shows, in one answer of bounded size (docs/api.md)."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from starlette.requests import Request
+
+from hpcdl.controller import Controller
+from hpcdl.core import events as ev
+from hpcdl.core.events import Recorded
+from hpcdl.core.model import Job, JobState, World
+from hpcdl.core.plan import Profiles
+from hpcdl.core.units import GpuRef
+from hpcdl.daemon.answering import number_of
+from hpcdl.daemon.careroutes import notice_row
+from hpcdl.daemon.deadlines import LastViews, measured_rate, when, when_json
+from hpcdl.daemon.hub import Hub
+from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.rows import Rows, event_row
+
+MOST_NODES = 2000
+MOST_JOBS = 60
+"""Of those that hold GPUs, and of those that wait."""
+MOST_FAILED = 12
+NEWEST = 2000
+"""So many jobs are looked at for those that failed."""
+MOST_NOTICES = 20
+MOST_EVENTS = 10_000
+"""So far back an answer goes, whatever happened in between; it looks at no more of the ledger either."""
+LOOK = 1000  # events of one look into the ledger, which holds up the controller
+BACK_S = 6 * 3600.0
+BANDS_S = 0.05
+"""So long may an answer take over when jobs start and are done."""
+
+Json = dict[str, Any]
+
+_KEYS = (
+    *("id", "name", "user", "state", "gpus", "gpus_min", "gpus_max", "nodes", "nodes_max", "role", "step", "total"),
+    *("saved_step", "submitted_at", "started_at", "reason", "priority", "held", "eta_s"),
+)
+_FAILED_KEYS = ("id", "name", "user", "finished_at", "cause", "detail", "exit_code", "failures")
+_DRAWN = (ev.IncarnationEvent, ev.NodeLost)
+_NOT_DRAWN = (ev.Progressed, ev.Noted, ev.Saved, ev.AtGate)
+
+
+class OverviewRoutes:
+    """Handlers of requests; each answers one JSON object."""
+
+    def __init__(self, loop: Loop, hub: Hub, profiles: Profiles, status: Callable[[Request], Awaitable[Json]]) -> None:
+        """`status`: answers `GET /v1/status`."""
+        self._loop = loop
+        self._hub = hub
+        self._profiles = profiles
+        self._status = status
+        self._views = LastViews()
+
+    async def overview(self, request: Request) -> Json:
+        """`GET /v1/overview`."""
+        after = number_of(request.query_params.get("after", "0"), "after")
+        status = await self._status(request)
+        world, now = self._loop.world, self._loop.now()
+        # An `after` that the ledger has not reached is of another ledger: it is told everything anew.
+        after = after if after <= world.seq else 0
+        records = await self._recorded(after, world.seq, now)
+        return await asyncio.to_thread(self._answer, world, now, status, after, records)
+
+    async def _recorded(self, after: int, last: int, now: float) -> list[Recorded]:
+        """What is drawn of the events after `after`, oldest first; of old ones without `after` no more than BACK_S."""
+        found: deque[list[Recorded]] = deque()
+        end = last
+        while end > max(after, last - MOST_EVENTS):
+            begin = max(after, end - LOOK, last - MOST_EVENTS, 0)
+            some = await asyncio.wrap_future(self._loop.call(_read(begin, end - begin)))
+            found.appendleft([each for each in some if _is_drawn(each.event)])
+            end = begin
+            if not some or some[0].at < now - BACK_S:
+                break
+        return [each for some in found for each in some]
+
+    def _answer(self, world: World, now: float, status: Json, after: int, records: list[Recorded]) -> Json:
+        rows = Rows(world, self._profiles, self._loop.reasons, now)
+        running = sorted(
+            (world.jobs[number] for number in world.live if world.jobs[number].running is not None), key=_size
+        )
+        waiting = sorted(
+            (job for number in world.active if (job := world.jobs[number]).running is None),
+            key=lambda job: (job.held, -job.spec.priority),
+        )
+        failed = self._failed(world)
+        named = {each.event.job for each in records if isinstance(each.event, ev.JobEvent)}
+        named |= {job.id for job in running}
+        return {
+            "at": now,
+            "status": _trimmed(status),
+            "nodes": self._nodes(world),
+            "nodes_more": max(0, len(world.nodes) - MOST_NODES),
+            "running": self._rows(rows, running[:MOST_JOBS]),
+            "running_more": max(0, len(running) - MOST_JOBS),
+            "waiting": self._rows(rows, waiting[:MOST_JOBS]),
+            "waiting_more": max(0, len(waiting) - MOST_JOBS),
+            "failed": [_only(rows.job(job, ()), _FAILED_KEYS) for job in failed],
+            "notices": [
+                notice_row(world, each, now)
+                for _, each in zip(range(MOST_NOTICES), world.notices.values(), strict=False)
+            ],
+            "notices_more": max(0, len(world.notices) - MOST_NOTICES),
+            "names": {str(number): world.jobs[number].spec.name for number in sorted(named) if number in world.jobs},
+            "events": [event_row(each) for each in records],
+            "after": after,
+            "last": world.seq,
+        }
+
+    @staticmethod
+    def _failed(world: World) -> list[Job]:
+        """Those that failed last, the newest first, of the newest jobs."""
+        newest = zip(range(NEWEST), reversed(world.jobs.values()), strict=False)
+        found = [job for _, job in newest if job.outcome is JobState.FAILED]
+        return sorted(found, key=lambda job: -(job.finished_at or 0.0))[:MOST_FAILED]
+
+    def _rows(self, rows: Rows, jobs: Iterable[Job]) -> list[Json]:
+        """With the nodes, the rate, and a band of when it starts and is done while there is time for that."""
+        found = []
+        end = time.monotonic() + BANDS_S
+        for job in jobs:
+            row = _only(rows.job(job, _KEYS), _KEYS)
+            running = job.running
+            row["on"] = list(running.placement.nodes) if running is not None and running.placement is not None else []
+            row["rate"] = measured_rate(job, rows.now)
+            if time.monotonic() < end:
+                band = when_json(when(rows.world, job, self._profiles, rows.now, self._views))
+                row |= {key: value for key, value in band.items() if value is not None}
+            found.append(row)
+        return found
+
+    def _nodes(self, world: World) -> list[Json]:
+        beats = self._hub.heartbeats()
+        since = {(number, each.number): each.granted_at for number in world.live for each in world.jobs[number].live}
+        found = []
+        for _, name in zip(range(MOST_NODES), sorted(world.nodes), strict=False):
+            node = world.nodes[name]
+            lines = {line.index: line for line in beats[name].gpus} if name in beats else {}
+            gpus = []
+            for gpu in node.gpus:
+                holder, line = world.holders.get(GpuRef(name, gpu.index)), lines.get(gpu.index)
+                avoided = node.avoids(gpu.index) if node.avoided else None
+                gpus.append(
+                    [
+                        gpu.index,
+                        "avoided" if avoided is not None and gpu.state == "ok" else gpu.state,
+                        holder[0] if holder else 0,
+                        holder[1] if holder else 0,
+                        None if line is None else line.util,
+                        None if line is None else line.memory_mib,
+                        gpu.memory_mib,
+                        gpu.detail or ("" if avoided is None else avoided.reason),
+                        since.get(holder) if holder else None,
+                    ]
+                )
+            found.append(
+                {
+                    "name": name,
+                    "connected": node.connected,
+                    "lost": node.lost,
+                    "leaving": node.leaving,
+                    "until": node.until,
+                    "reason": node.reason,
+                    "kind": node.gpus[0].name if node.gpus else "",
+                    "gpus": gpus,
+                }
+            )
+        return found
+
+
+def _read(after: int, limit: int) -> Callable[[Controller], list[Recorded]]:
+    return lambda controller: controller.journal.read(after, limit)
+
+
+def _is_drawn(event: ev.Event) -> bool:
+    return isinstance(event, _DRAWN) and not isinstance(event, _NOT_DRAWN)
+
+
+def _only(row: Json, keys: Iterable[str]) -> Json:
+    """Those that are not null."""
+    return {key: row[key] for key in keys if row[key] is not None}
+
+
+def _trimmed(status: Json) -> Json:
+    """Of the status what does not grow with agents and trainers."""
+    return {key: value for key, value in status.items() if key not in ("agents", "trainers")}
+
+
+def _size(job: Job) -> tuple[int, int]:
+    """The largest first."""
+    running = job.running
+    return (0 if running is None or running.placement is None else -len(running.placement.gpus), job.id)

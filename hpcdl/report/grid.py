@@ -1,0 +1,163 @@
+"""The GPUs of every node as a grid: coloured by job, full as far as they compute. Tiles, or cells if they are many."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcdl.core.units import count
+from hpcdl.report.timeline import COLOURS
+from hpcdl.report.visible import html
+
+MOST_TILES = 128
+"""GPUs that are drawn as tiles with text in them."""
+MOST_NODES = 1024
+_WIDE, _HIGH = 92, 48
+_CELLS = ((10, 16), (6, 10))
+"""Pixels of a cell: with the nodes' names, and without."""
+_NAMED = 256
+"""So many nodes have their name at their cells; of more it is told where the mouse rests."""
+
+Row = Mapping[str, Any]
+
+
+def grid(nodes: Sequence[Row], names: Mapping[int, str]) -> str:
+    """A fragment. `nodes`: as in `GET /v1/overview`; `names`: of jobs."""
+    ordered = sorted(nodes, key=lambda node: _natural(str(node["name"])))
+    number = sum(len(node["gpus"]) for node in nodes)
+    if not number:
+        return '<p class="note">No GPU has joined yet.</p>'
+    if number <= MOST_TILES:
+        return f'<div class="nodes">{"".join(_card(node, names) for node in ordered)}</div>'
+    shown = ordered[:MOST_NODES]
+    kind = "cells" if len(shown) <= _NAMED else "cells packed"
+    cells = "".join(_cells(node, names, len(shown) <= _NAMED) for node in shown)
+    left = len(ordered) - len(shown)
+    more = f'<p class="note">{count(left, "more node")}: hpcdl ls nodes</p>' if left else ""
+    return f'<div class="{kind}">{cells}</div>{more}'
+
+
+def grid_legend(dense: bool) -> str:
+    """What the tiles mean."""
+    full = '<rect y="40%" width="100%" height="60%" class="full"/>'
+    kinds = [
+        ("c0", True, "held, as full as it computes; a colour for each job"),
+        ("free", False, "free"),
+        ("bad", False, "avoided or unhealthy"),
+        ("away", False, "its agent is away, or its node goes"),
+    ]
+    items = "".join(
+        f'<li><svg width="26" height="14" class="gpu {kind}" aria-hidden="true">'
+        f'<rect width="100%" height="100%" class="back"/>'
+        f"{full if held else ''}</svg>{text}</li>"
+        for kind, held, text in kinds
+    )
+    memory = "" if dense else "<li>the line below: memory in use</li>"
+    return f'<ul class="legend">{items}{memory}</ul>'
+
+
+def look_of(node: Row, state: str, job: int) -> str:
+    """The class of a GPU's tile."""
+    if job:
+        return f"c{job % COLOURS}"
+    if state != "ok":
+        return "bad"
+    return "free" if node["connected"] and not node["lost"] and not node["leaving"] else "away"
+
+
+def state_of(node: Row) -> str:
+    """What is to be said of a node, if anything."""
+    if node["lost"]:
+        return "lost"
+    if not node["connected"]:
+        return "away"
+    return "leaving" if node["leaving"] else ""
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]
+
+
+def _card(node: Row, names: Mapping[int, str]) -> str:
+    state = state_of(node)
+    told = f' <span class="alarm">{state}</span>' if state else ""
+    kind = f' <span class="soft">{html(node["kind"], 40)}</span>' if node["kind"] else ""
+    tiles = "".join(_tile(node, gpu, names) for gpu in node["gpus"])
+    return f'<div class="node-card"><h3>{html(node["name"], 60)}{told}{kind}</h3><div class="tiles">{tiles}</div></div>'
+
+
+def _tile(node: Row, gpu: Sequence[Any], names: Mapping[int, str]) -> str:
+    index, state, job, _, util, used, memory, *_ = gpu
+    look = look_of(node, state, job)
+    name = names.get(job, f"job {job}")
+    first = f"{job} {name}" if job else state if state != "ok" else state_of(node) or "free"
+    second = "–" if util is None else f"{util:.0f} %"
+    full = _share(util, 100.0) * (_HIGH - 6) if job else 0.0
+    part = _share(used, memory)
+    room = 12
+    label = first if len(first) <= room else first[: room - 1] + "…"
+    return (
+        f'<svg width="{_WIDE}" height="{_HIGH}" class="gpu {look}"><title>{_told(node, gpu, names)}</title>'
+        f'<rect width="{_WIDE}" height="{_HIGH - 6}" rx="3" class="back"/>'
+        f'<rect y="{_HIGH - 6 - full:.1f}" width="{_WIDE}" height="{full:.1f}" rx="3" class="full"/>'
+        f'<text x="6" y="17" class="tile-name">{html(label, 40)}</text>'
+        f'<text x="6" y="34" class="tile-load">GPU {index} · {second}</text>'
+        f'<rect y="{_HIGH - 4}" width="{_WIDE}" height="3" class="empty"/>'
+        f'<rect y="{_HIGH - 4}" width="{_WIDE * part:.1f}" height="3" class="memory"/></svg>'
+    )
+
+
+def _cells(node: Row, names: Mapping[int, str], named: bool) -> str:
+    """The GPUs of one node in a row: a path for each look, so that a thousand nodes are not too much for a page."""
+    backs: dict[str, list[str]] = {}
+    fulls: dict[str, list[str]] = {}
+    cell, tall = _CELLS[0 if named else 1]
+    for place, gpu in enumerate(node["gpus"]):
+        _, state, job, _, util, *_ = gpu
+        look, x, wide = look_of(node, state, job), place * cell, cell - 1
+        backs.setdefault(look, []).append(f"M{x} 0h{wide}v{tall}h-{wide}z")
+        if job and (full := round(_share(util, 100.0) * tall)):
+            fulls.setdefault(look, []).append(f"M{x} {tall - full}h{wide}v{full}h-{wide}z")
+    paths = "".join(
+        f'<g class="gpu {look}"><path class="back" d="{"".join(each)}"/>'
+        + (f'<path class="full" d="{"".join(fulls[look])}"/>' if look in fulls else "")
+        + "</g>"
+        for look, each in backs.items()
+    )
+    wide = max(1, len(node["gpus"])) * cell
+    svg = f'<svg width="{wide}" height="{tall}"><title>{_all_told(node, names)}</title>{paths}</svg>'
+    state = state_of(node)
+    if not named:
+        return f'<div class="{"cell alarmed" if state else "cell"}">{svg}</div>'
+    alarm = f' <span class="alarm">{state}</span>' if state else ""
+    return f'<div class="cell"><span>{html(node["name"], 14)}{alarm}</span>{svg}</div>'
+
+
+def _told(node: Row, gpu: Sequence[Any], names: Mapping[int, str]) -> str:
+    index, state, job, incarnation, util, used, memory, detail, _ = gpu
+    lines = [f"{html(node['name'], 80)}:{index}"]
+    lines.append(f"job {job}.{incarnation} {html(names.get(job, ''), 80)}" if job else "held by no job")
+    if state != "ok":
+        lines.append(f"{html(state)} {html(detail)}".strip())
+    if util is not None:
+        lines.append(f"computes {util:.0f} %")
+    if used is not None and memory:
+        lines.append(f"{used / 1024:.1f} of {memory / 1024:.0f} GiB in use")
+    return "\n".join(lines)
+
+
+def _all_told(node: Row, names: Mapping[int, str]) -> str:
+    jobs = dict.fromkeys(int(gpu[2]) for gpu in node["gpus"] if gpu[2])
+    loads = [gpu[4] for gpu in node["gpus"] if gpu[4] is not None]
+    held = sum(1 for gpu in node["gpus"] if gpu[2])
+    lines = [f"{html(node['name'], 80)} {state_of(node)}".strip(), f"{held} of {count(len(node['gpus']), 'GPU')} held"]
+    if loads:
+        lines.append(f"compute {sum(loads) / len(loads):.0f} %")
+    lines += [f"job {job} {html(names.get(job, ''), 40)}".strip() for job in list(jobs)[:4]]
+    if len(jobs) > 4:
+        lines.append(f"and {count(len(jobs) - 4, 'more job')}")
+    bad = [f"GPU {gpu[0]} {html(gpu[1], 40)}" for gpu in node["gpus"] if gpu[1] != "ok"]
+    return "\n".join(lines + bad[:4])
+
+
+def _share(part: float | None, whole: float | None) -> float:
+    return 0.0 if part is None or not whole else max(0.0, min(1.0, part / whole))

@@ -1,0 +1,390 @@
+"""The page of what goes on now: one self-contained HTML file that a browser looks at again by itself.
+
+Nothing is loaded. Its style and the few lines of script that tell its age are named by their hashes in a Content
+Security Policy, so nothing else in it could run or be fetched, whatever jobs and nodes are called.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdl.core.units import count, fold_nodes, seconds_text
+from hpcdl.report.grid import MOST_TILES, grid, grid_legend
+from hpcdl.report.heat import heat, heat_legend
+from hpcdl.report.history import History
+from hpcdl.report.nowstyle import CSS as NOW_CSS
+from hpcdl.report.style import CSS
+from hpcdl.report.timeline import COLOURS, DEFS, Scale, draw, legend
+from hpcdl.report.visible import html
+
+MOST_LANES = 32
+"""GPUs that have a lane of their own in the timeline; of more, the nodes' shares are drawn."""
+MOST_SPANS = 1500
+
+SCRIPT = """
+(()=>{const r=document.documentElement,at=1000*r.dataset.at,every=1000*r.dataset.every,o=document.getElementById("age");
+const words=s=>s<90?s+" s":s<5400?Math.round(s/60)+" min":s<172800?Math.round(s/3600)+" h":Math.round(s/86400)+" d";
+const tell=()=>{const age=Math.max(0,Date.now()-at);o.textContent=words(Math.round(age/1000))+" old";
+if(every>0&&age>3*every+15000){r.classList.add("stale");o.textContent+=": nobody writes it any more"}};
+tell();setInterval(tell,1000)})()
+""".strip()
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How the page stands. `every_s`: it is written again so often, None: it is not. `note`: why what it shows is old,
+    "" where it is not; `over`: nobody will write it again. `moment`: a time as people read it.
+    """
+
+    every_s: float | None
+    moment: Callable[[float], str]
+    note: str = ""
+    over: bool = False
+
+
+def now_page(answer: Row, history: History, names: Mapping[int, str], shown: Shown) -> str:
+    """The page. `answer`: of `GET /v1/overview`; `history`: of the last hours; `names`: of jobs, as they are shown."""
+    at = float(answer["at"])
+    daemon = answer["status"]["daemon"]
+    title = f"hpcdl on {html(daemon['host'], 80)}"
+    parts = [
+        _head(answer, title, at, shown),
+        _tiles(answer),
+        _section("GPUs", grid(answer["nodes"], names) + _more(answer, "nodes", "ls nodes") + _legend(answer)),
+        _section(f"The last {_length(history)}", _timeline(history)),
+        _running(answer),
+        _waiting(answer, at),
+        _failed(answer, at, shown),
+        _notices(answer, shown),
+    ]
+    return _document(title, at, parts, shown)
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _document(title: str, at: float, parts: Sequence[str], shown: Shown) -> str:
+    style = CSS + NOW_CSS
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(SCRIPT)}; base-uri 'none'; form-action 'none'"
+    )
+    every = 0 if shown.every_s is None or shown.over else shown.every_s
+    again = f'<meta http-equiv="refresh" content="{max(1, round(every))}">' if every else ""
+    kind = ' class="stale"' if shown.note or shown.over else ""
+    return (
+        f'<!DOCTYPE html>\n<html lang="en" data-at="{at:.3f}" data-every="{every:g}"{kind}><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">{again}'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="referrer" content="no-referrer"><meta name="color-scheme" content="light dark">'
+        f"<title>{title}</title><style>{style}</style></head><body>{DEFS}<main>\n"
+        + "\n".join(part for part in parts if part)
+        + f"\n</main><script>{SCRIPT}</script></body></html>\n"
+    )
+
+
+def _section(title: str, inside: str, number: int | None = None) -> str:
+    told = "" if number is None else f' <span class="soft">{number}</span>'
+    return f"<section><h2>{title}{told}</h2>{inside}</section>"
+
+
+def _head(answer: Row, title: str, at: float, shown: Shown) -> str:
+    daemon = answer["status"]["daemon"]
+    words = [f"{html(daemon['policy'], 40)} for {html(daemon['objective'], 40)}"]
+    words.append(f"up {seconds_text(daemon['since_s'])}")
+    words.append(f"pid {daemon['pid']}, version {html(daemon['version'], 40)}")
+    if daemon["stopping"]:
+        words.append('<b class="alarm">stopping</b>')
+    every = f", written every {seconds_text(shown.every_s)}" if shown.every_s and not shown.over else ""
+    alarms = []
+    if shown.note:
+        alarms.append(f"<b>This is how it was at {html(shown.moment(at))}.</b> {html(shown.note, 400)}")
+    if shown.over:
+        alarms.append("<b>Nobody writes this page any more:</b> hpcdl page was ended.")
+    batch = answer["status"].get("batch") or {}
+    alarms += [html(each, 300) for each in batch.get("troubles", ())[:3]]
+    told = "".join(f'<p class="problems">{each}</p>' for each in alarms)
+    return (
+        f'<header><h1>{title}</h1><p class="as-of">as of {html(shown.moment(at))}{every} · <span id="age"></span></p>'
+        f'<p class="note">{" · ".join(words)}</p></header>{told}'
+    )
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def _tiles(answer: Row) -> str:
+    gpus = [(node, gpu) for node in answer["nodes"] for gpu in node["gpus"]]
+    held = sum(1 for _, gpu in gpus if gpu[2])
+    bad = sum(1 for _, gpu in gpus if not gpu[2] and gpu[1] != "ok")
+    usable = sum(
+        1
+        for node, gpu in gpus
+        if not gpu[2] and gpu[1] == "ok" and node["connected"] and not node["lost"] and not node["leaving"]
+    )
+    away = len(gpus) - held - bad - usable
+    loads = [gpu[4] for _, gpu in gpus if gpu[4] is not None]
+    lines = [("held", held), ("free", usable), ("avoided or unhealthy", bad), ("away", away)]
+    told = ", ".join(f"{number} {name}" for name, number in lines if number or name in ("held", "free"))
+    states = answer["status"]["jobs"]
+    jobs = ", ".join(f"{number} {html(name, 20)}" for name, number in _ordered(states)) or "none yet"
+    saved = sum(1 for row in answer["running"] if row.get("saved_step") is not None)
+    notices = answer["status"]["notices"]
+    figures = [
+        (str(len(gpus)), "GPU" if len(gpus) == 1 else "GPUs", told, _bar(held, usable, bad, away)),
+        ("–" if not loads else f"{sum(loads) / len(loads):.0f} %", "load", _load_told(loads, gpus), ""),
+        (str(sum(states.get(each, 0) for each in _GOING)), "unfinished jobs", jobs, ""),
+        (
+            f"{saved} of {len(answer['running'])}",
+            "with a checkpoint",
+            "of the jobs that hold GPUs" + (" and are listed" if answer["running_more"] else ""),
+            "",
+        ),
+    ]
+    if answer["status"]["pilots"]:
+        figures.append((str(answer["status"]["pilots"]), "pilots", "that wait or run in the batch system", ""))
+    if notices["waiting"] or notices["given_up"]:
+        told = f"{notices['waiting']} waiting, {notices['given_up']} given up"
+        figures.append((str(len(answer["notices"]) + answer["notices_more"]), "notices", told, ""))
+    return (
+        '<div class="figures-row">'
+        + "".join(
+            f'<div class="figure"><b>{number}</b> {name}{bar}<small>{told}</small></div>'
+            for number, name, told, bar in figures
+        )
+        + "</div>"
+    )
+
+
+_GOING = ("QUEUED", "STARTING", "RUNNING", "RESCALING", "SUSPENDING", "SUSPENDED")
+_ENDED = ("DONE", "FAILED", "CANCELLED")
+
+
+def _ordered(states: Mapping[str, int]) -> list[tuple[str, int]]:
+    names = [*_GOING, *_ENDED]
+    known = [(name, states[name]) for name in names if states.get(name)]
+    return known + sorted((name, number) for name, number in states.items() if name not in names)
+
+
+def _load_told(loads: Sequence[float], gpus: Sequence[tuple[Row, Sequence[Any]]]) -> str:
+    if not loads:
+        return "no GPU tells"
+    held = [gpu[4] for _, gpu in gpus if gpu[2] and gpu[4] is not None]
+    more = f"; {sum(held) / len(held):.0f} % on those that are held" if held else ""
+    return f"mean utilisation of {count(len(loads), 'GPU')}{more}"
+
+
+def _bar(held: int, free: int, bad: int, away: int) -> str:
+    whole = held + free + bad + away
+    if not whole:
+        return ""
+    x, parts = 0.0, []
+    for number, look in ((held, "c0"), (free, "free"), (bad, "bad"), (away, "away")):
+        if number:
+            wide = 100.0 * number / whole
+            parts.append(f'<rect x="{x:.2f}%" width="{wide:.2f}%" height="100%" class="share {look}"/>')
+            x += wide
+    return f'<svg width="100%" height="8" aria-hidden="true">{"".join(parts)}</svg>'
+
+
+def _legend(answer: Row) -> str:
+    return grid_legend(sum(len(node["gpus"]) for node in answer["nodes"]) > MOST_TILES)
+
+
+def _more(answer: Row, what: str, command: str) -> str:
+    left = answer[f"{what}_more"]
+    return f'<p class="note">and {left} more: hpcdl {command} lists all of them</p>' if left else ""
+
+
+def _length(history: History) -> str:
+    return seconds_text(history.end - history.begin)
+
+
+def _timeline(history: History) -> str:
+    length = history.end - history.begin
+    if not history.gpus or not (history.spans or history.warm):
+        return '<p class="note">No GPU was held.</p>'
+    if len(history.gpus) <= MOST_LANES and len(history.spans) <= MOST_SPANS:
+        paint = {job.id: job.id % COLOURS for job in history.jobs}
+        return draw(history, Scale(history.begin, length, ago=True), paint) + legend(history, paint)
+    return heat(history, length, ago=True) + heat_legend()
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> str:
+    """Cells are fragments of HTML."""
+
+    def cells(row: Sequence[str], tag: str) -> str:
+        kinds = [' class="right"' if place in right else "" for place in range(len(row))]
+        return "".join(f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
+
+    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    head = f"<thead><tr>{cells(header, 'th')}</tr></thead>"
+    return f'<div class="table wide"><table>{head}<tbody>{body}</tbody></table></div>'
+
+
+def _running(answer: Row) -> str:
+    rows = answer["running"]
+    if not rows:
+        return _section("Running", '<p class="note">No job holds a GPU.</p>', 0)
+    table = _table(
+        ("Job", "", "State", "GPUs", "On", "Progress", "Steps/s", "Saved", "Done in", "Why"),
+        [
+            (
+                f"{_mark(row['id'])} {row['id']}",
+                _long(row["name"], 40),
+                html(row["state"], 20),
+                str(row["gpus"]),
+                _long(fold_nodes(str(name) for name in row["on"]), 24),
+                _progress(row),
+                _rate(row.get("rate")),
+                _saved(row),
+                _band(row, "eta_s", "eta_low_s", "eta_high_s"),
+                _long(row.get("reason", ""), 90),
+            )
+            for row in rows
+        ],
+        frozenset({3, 6}),
+    )
+    number = len(rows) + answer["running_more"]
+    largest = " that hold fewer GPUs" if answer["running_more"] else ""
+    left = answer["running_more"]
+    more = f'<p class="note">and {count(left, "more job")}{largest}: hpcdl ls lists all of them</p>' if left else ""
+    return _section("Running", table + more, number)
+
+
+def _mark(job: int) -> str:
+    """The job's colour in the grid and the timeline."""
+    full = '<rect width="10" height="10" rx="2" class="full"/>'
+    return f'<svg width="10" height="10" class="gpu c{job % COLOURS}" aria-hidden="true">{full}</svg>'
+
+
+def _waiting(answer: Row, at: float) -> str:
+    rows = answer["waiting"]
+    if not rows:
+        return _section("Waiting", '<p class="note">No job waits.</p>', 0)
+    table = _table(
+        ("Job", "", "State", "GPUs", "Since", "Starts in", "Done in", "Why"),
+        [
+            (
+                str(row["id"]),
+                _long(row["name"], 40),
+                html(row["state"], 20) + (" (held)" if row.get("held") else ""),
+                _asked(row),
+                seconds_text(max(0.0, at - row["submitted_at"])),
+                _band(row, "starts_in_s", "starts_low_s", "starts_high_s"),
+                _band(row, "eta_s", "eta_low_s", "eta_high_s"),
+                _long(row.get("reason", ""), 110),
+            )
+            for row in rows
+        ],
+        frozenset({3, 4}),
+    )
+    return _section("Waiting", table + _more(answer, "waiting", "ls"), len(rows) + answer["waiting_more"])
+
+
+def _failed(answer: Row, at: float, shown: Shown) -> str:
+    rows = answer["failed"]
+    if not rows:
+        return ""
+    table = _table(
+        ("Job", "", "When", "Cause", "Exit", "What happened"),
+        [
+            (
+                str(row["id"]),
+                _long(row["name"], 40),
+                f'<span title="{html(shown.moment(row["finished_at"]))}">'
+                f"{seconds_text(max(0.0, at - row['finished_at']))} ago</span>"
+                if row.get("finished_at") is not None
+                else "–",
+                html(row.get("cause", "–"), 40),
+                html(row.get("exit_code", "–"), 20),
+                _long(row.get("detail", ""), 140),
+            )
+            for row in rows
+        ],
+        frozenset({4}),
+    )
+    return _section("Failed last", table)
+
+
+def _notices(answer: Row, shown: Shown) -> str:
+    rows = [(row, each) for row in answer["notices"] for each in row["destinations"]]
+    if not rows:
+        return ""
+    table = _table(
+        ("Id", "At", "Kind", "To", "State", "Text", "Why"),
+        [
+            (
+                str(row["id"]),
+                html(shown.moment(row["at"])),
+                html(row["kind"], 20),
+                _long(each["destination"], 40),
+                html(each["state"], 20),
+                _long(row["text"], 80),
+                _long(each["why"], 80),
+            )
+            for row, each in rows[:40]
+        ],
+    )
+    return _section("Notices not delivered", table + _more(answer, "notices", "notices"))
+
+
+def _long(text: object, most: int) -> str:
+    """Cut, the rest where the mouse rests."""
+    plain = str(text)
+    return html(plain, most) if len(plain) <= most else f'<span title="{html(plain, 1000)}">{html(plain, most)}</span>'
+
+
+def _progress(row: Row) -> str:
+    step, total = row.get("step"), row.get("total")
+    if step is None:
+        return "–"
+    if not total:
+        return f"step {step}"
+    part = max(0.0, min(1.0, step / total))
+    return (
+        f'<svg width="90" height="9" class="progress c{row["id"] % COLOURS}"><rect width="100%" height="100%" rx="2" '
+        f'class="empty"/><rect width="{100 * part:.1f}%" height="100%" rx="2" class="full"/></svg> '
+        f'<span title="step {step} of {total}">{100 * part:.0f} %</span>'
+    )
+
+
+def _rate(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:.3g}"
+
+
+def _saved(row: Row) -> str:
+    saved, step = row.get("saved_step"), row.get("step")
+    if saved is None:
+        return "–" if step is None else "nothing yet"
+    return f"step {saved}" if step is None or step <= saved else f"step {saved}, {count(step - saved, 'step')} ago"
+
+
+def _band(row: Row, expected: str, low: str, high: str) -> str:
+    if row.get(expected) is None:
+        return "–"
+    told = _about(row[expected])
+    if row.get(low) is None or row.get(high) is None or _about(row[low]) == _about(row[high]):
+        return told
+    return f'{told} <span class="soft">({_about(row[low])} to {_about(row[high])})</span>'
+
+
+def _about(seconds: float) -> str:
+    return "under 1 min" if seconds < 60 else seconds_text(60 * round(seconds / 60)).replace(" min 00 s", " min")
+
+
+def _asked(row: Row) -> str:
+    low, high = row.get("gpus_min", 1), row.get("gpus_max")
+    gpus = f"{low}" if low == high else f"{low} or more" if high is None else f"{low} to {high}"
+    nodes, most = row.get("nodes", 1), row.get("nodes_max") or row.get("nodes", 1)
+    return gpus if most == 1 else f"{gpus} on each of {nodes if nodes == most else f'{nodes} to {most}'} nodes"

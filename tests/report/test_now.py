@@ -1,0 +1,260 @@
+"""The page of what goes on now: what is in it, how large it gets, and that names in it are only names."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcdl.core import events as ev
+from hpcdl.core.model import Cause
+from hpcdl.report import grid
+from hpcdl.report.heat import COLUMNS, shares_of
+from hpcdl.report.now import SCRIPT, Shown, now_page
+from hpcdl.report.recent import Recent
+from hpcdl.report.spans import history_of
+from hpcdl.report.timeline import axis_marks
+from hpcdl.report.visible import html, visible
+from tests.report.story import placed, rows
+
+HOSTILE = st.text(max_size=60) | st.sampled_from(
+    [
+        "<script>alert(1)</script>", "</title></style></script><img src=x onerror=alert(1)>", '"><svg onload=alert(1)>',
+        "' onmouseover='alert(1)", "<!--", "]]>", "&lt;b&gt;", "\u202egnp.exe", "\x00\x1b[2J", "a\nb\tc", "\ud800",
+        "javascript:alert(1)", "x" * 500,
+    ]
+)  # fmt: skip
+
+
+def gpu(
+    index: int, job: int = 0, state: str = "ok", util: int | None = 50, detail: str = "", since: float | None = None
+) -> list[Any]:
+    return [index, state, job, 1 if job else 0, util, 1024, 16384, detail, since]
+
+
+def node(name: str, *gpus: list[Any], **more: Any) -> dict[str, Any]:
+    base = {"connected": True, "lost": False, "leaving": False, "until": None, "reason": "", "kind": "V100"}
+    return {"name": name, **base, "gpus": list(gpus), **more}
+
+
+def row(number: int, **more: Any) -> dict[str, Any]:
+    base = {"id": number, "name": f"job{number}", "user": "ada", "state": "QUEUED", "gpus": 0, "gpus_min": 1,
+            "gpus_max": 2, "nodes": 1, "nodes_max": 1, "priority": 0, "held": False, "submitted_at": 100.0,
+            "reason": "needs 2 GPUs", "on": [], "rate": None}  # fmt: skip
+    return base | more
+
+
+RUNNING = row(1, state="RUNNING", gpus=2, on=["n1"], rate=2.5, step=30, total=120, saved_step=20, eta_s=3600.0,
+              eta_low_s=3000.0, eta_high_s=7260.0)  # fmt: skip
+
+
+def answer(**more: Any) -> dict[str, Any]:
+    daemon = {"host": "login1", "policy": "adaptive", "objective": "jct", "since_s": 61.0, "pid": 7, "version": "1.0",
+              "stopping": False}  # fmt: skip
+    notices = {"waiting": 0, "given_up": 0, "failing": []}
+    status = {"daemon": daemon, "jobs": {"RUNNING": 1, "DONE": 3}, "pilots": 0, "notices": notices, "batch": None}
+    base: dict[str, Any] = {
+        "at": 1000.0, "status": status, "nodes": [node("n1", gpu(0, 1), gpu(1, 1), gpu(2), gpu(3, state="avoided"))],
+        "nodes_more": 0, "running": [RUNNING], "running_more": 0, "waiting": [row(2)], "waiting_more": 0, "failed": [],
+        "notices": [], "notices_more": 0, "names": {"1": "resnet"}, "events": [], "after": 0, "last": 9,
+    }  # fmt: skip
+    return base | more
+
+
+def drawn(told: dict[str, Any], **shown: Any) -> str:
+    recent = Recent(3600.0)
+    recent.take(told)
+    stands = Shown(10.0, lambda at: f"at {at:g}", **shown)
+    return now_page(told, recent.history(told), recent.names, stands)
+
+
+class Reader(HTMLParser):
+    """The elements, their attributes, and the text outside of style and script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.told: list[tuple[str, dict[str, str | None]]] = []
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.told.append((tag, dict(attrs)))
+        self._inside = tag if tag in ("style", "script") else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if not self._inside:
+            self.text += data + "\n"
+
+
+def test_what_is_told() -> None:
+    failed = {"id": 3, "name": "vgg", "finished_at": 940.0, "cause": "out of memory", "exit_code": 137, "detail": "OOM"}
+    notice = {"id": 4, "kind": "end", "job": 3, "text": "job 3 is FAILED", "at": 950.0, "destinations": [
+        {"destination": "https://hooks.example", "state": "failing", "attempts": 2, "why": "503", "retry_in_s": 9.0}
+    ]}  # fmt: skip
+    text = Reader(drawn(answer(failed=[failed], notices=[notice], waiting_more=7, running_more=1))).text
+    for words in (
+        "hpcdl on login1", "adaptive for jct", "as of at 1000", "2 held, 1 free, 1 avoided or unhealthy",
+        "1 RUNNING, 3 DONE", "1 resnet", "25 %", "2.5", "step 20, 10 steps ago", "1 h 00 min", "(50 min to 2 h 01 min)",
+        "1 to 2", "15 min 00 s",
+        "needs 2 GPUs", "out of memory", "137", "OOM", "1 min 00 s ago", "https://hooks.example", "503",
+        "and 7 more: hpcdl ls", "and 1 more job", "min ago", "now",
+    ):  # fmt: skip
+        assert words in text, words
+
+
+def test_it_says_when_it_is_old() -> None:
+    fresh = Reader(drawn(answer()))
+    refresh = [attrs for tag, attrs in fresh.told if tag == "meta" and attrs.get("http-equiv") == "refresh"]
+    assert [attrs["content"] for attrs in refresh] == ["10"]
+    assert fresh.told[0][1] == {"lang": "en", "data-at": "1000.000", "data-every": "10"}
+    away = Reader(drawn(answer(), note="no daemon is running: hpcdl daemon start"))
+    assert away.told[0][1]["class"] == "stale"
+    assert "This is how it was at at 1000." in away.text
+    assert "no daemon is running" in away.text
+    over = Reader(drawn(answer(), over=True))
+    assert over.told[0][1]["class"] == "stale"
+    assert "Nobody writes this page any more" in over.text
+    assert over.told[0][1]["data-every"] == "0"
+    assert not [attrs for tag, attrs in over.told if attrs.get("http-equiv") == "refresh"]
+
+
+@pytest.mark.parametrize("nodes", [[], [node("n1")], [node("n1", gpu(0), lost=True)], [node("n1", gpu(0, util=None))]])
+def test_little_or_nothing_to_show(nodes: list[dict[str, Any]]) -> None:
+    told = answer(nodes=nodes, running=[], waiting=[], names={})
+    told["status"]["jobs"] = {}
+    assert "No job holds a GPU." in drawn(told)
+
+
+@given(HOSTILE, HOSTILE, HOSTILE)
+def test_names_and_reasons_are_only_text(name: str, other: str, reason: str) -> None:
+    """Whatever they are, the page has the same elements and attributes, and nothing from elsewhere."""
+
+    def page(name: str, other: str, reason: str) -> Reader:
+        hostile = RUNNING | {"name": name, "reason": reason, "on": [other]}
+        failed = {"id": 3, "name": name, "finished_at": 940.0, "cause": reason, "detail": other}
+        notice = {"id": 4, "kind": name, "text": reason, "at": 950.0, "destinations": [
+            {"destination": other, "state": name, "attempts": 2, "why": reason}
+        ]}  # fmt: skip
+        bad = gpu(1, state=reason or "x", detail=reason)
+        told = answer(
+            nodes=[node(other, gpu(0, 1), bad, kind=name or "k")], running=[hostile],
+            waiting=[row(2, name=name, reason=reason)], failed=[failed], notices=[notice], names={"1": name},
+        )  # fmt: skip
+        told["status"]["daemon"] |= {"host": name, "policy": other, "version": reason}
+        return Reader(drawn(told, note=reason or "x"))
+
+    tame, found = page("a" * 50, "b" * 300, "c" * 300), page(name, other, reason)
+    unlike = {"span", "text", "tspan", "title"}  # where a text is cut, the rest is in a title
+    assert [tag for tag in found.tags if tag not in unlike] == [tag for tag in tame.tags if tag not in unlike]
+    assert found.attributes <= tame.attributes
+    assert not found.attributes & {"src", "href", "style", "onload", "onerror", "onmouseover"}
+    assert found.tags.count("script") == found.tags.count("style") == 1
+
+
+def test_nothing_else_may_run_or_be_fetched() -> None:
+    import base64
+    import hashlib
+
+    text = drawn(answer())
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy[1].split(";"))
+    assert rules["default-src"] == "'none'"
+    for tag, rule in (("style", "style-src"), ("script", "script-src")):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        assert rules[rule] == f"'sha256-{base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()}'"
+    assert re.search(r"https?://|//\w|url\(\s*['\"]?[^#'\"]", text.replace(SCRIPT, "")) is None
+    assert text.index("Content-Security-Policy") < text.index("<title>") < text.index("<style>")
+
+
+@given(HOSTILE)
+def test_every_letter_is_seen(name: str) -> None:
+    assert visible(name, 1000).isprintable()
+    assert len(visible("y" * 100, 10)) == 11
+    assert not set("<>\"'") & set(html(name))
+
+
+def test_a_large_cluster_is_folded() -> None:
+    nodes = [node(f"n{number}", *(gpu(index, number % 300 + 1) for index in range(8))) for number in range(1500)]
+    running = [RUNNING | {"id": number} for number in range(1, 61)]
+    text = drawn(
+        answer(nodes=nodes, running=running, running_more=1940, names={str(n): f"j{n}" for n in range(1, 301)})
+    )
+    assert "476 more nodes: hpcdl ls nodes" in text
+    assert "and 1940 more jobs that hold fewer GPUs" in text
+    assert len(text) < 1_000_000
+    assert text.count('<div class="cell">') == grid.MOST_NODES
+    middle = drawn(answer(nodes=nodes[:100]))
+    assert "<span>n42</span>" in middle
+
+
+def test_states_of_nodes_and_gpus() -> None:
+    away = node("n2", gpu(0), connected=False)
+    going = node("n3", gpu(0), gpu(1, 1), leaving=True)
+    text = drawn(answer(nodes=[away, going, node("n1", gpu(0, state="lost", detail="Xid 79"))]))
+    for words in ('<span class="alarm">away</span>', '<span class="alarm">leaving</span>', "lost Xid 79", "2 away"):
+        assert words in text, words
+
+
+def told(*stamped: tuple[float, ev.Event], **more: Any) -> dict[str, Any]:
+    return answer(**({"events": rows(stamped), "last": len(stamped)} | more))
+
+
+def test_what_was_before_is_cut_and_what_is_not_known_is_held_since() -> None:
+    start = ev.StartRequested(1, 1, ("n1",), placed([0]))
+    recent = Recent(600.0)
+    first = told((100.0, start), (110.0, ev.TrainerReady(1, 1, 1, "n1")), names={"1": "resnet", "9": "old"})
+    first["nodes"] = [node("n1", gpu(0, 1), gpu(1, 9, since=300.0), gpu(2, 8, since=700.0))]
+    recent.take(first)
+    history = recent.history(first)
+    assert (history.begin, history.end) == (400.0, 1000.0)
+    assert sorted((span.gpu, span.name, span.start_at, span.end_at) for span in history.spans) == [
+        (0, "resnet", 400.0, 1000.0),
+        (1, "old", 400.0, 1000.0),
+        (2, "job 8", 700.0, 1000.0),
+    ]
+    (span,) = (span for span in history.spans if span.gpu == 0)
+    assert [(piece.begin, piece.end) for piece in span.pieces] == [(400.0, 1000.0)]
+    second = answer(at=1100.0, after=2, last=3, nodes=[node("n1", gpu(0), gpu(1))])
+    second["events"] = rows([(1050.0, ev.IncarnationEnded(1, 1, Cause.DONE))])
+    recent.take(second)
+    assert [(span.start_at, span.end_at) for span in recent.history(second).spans] == [(500.0, 1050.0)]
+    third = answer(at=9000.0, after=3, last=3, nodes=[node("n1", gpu(0), gpu(1))])
+    recent.take(third)
+    assert recent.history(third).spans == ()
+    assert recent.names == {}
+
+
+def test_another_ledger_begins_anew() -> None:
+    recent = Recent(600.0)
+    recent.take(told((990.0, ev.StartRequested(1, 1, ("n1",), placed([0])))))
+    assert recent.after == 1
+    recent.take(answer(after=0, last=0, names={}, nodes=[]))
+    assert recent.history(answer(nodes=[])).spans == ()
+
+
+def test_the_axis_tells_how_long_ago() -> None:
+    assert axis_marks(10800.0) == axis_marks(10800.0, ago=False)
+    assert axis_marks(10800.0, ago=True)[-1] == (100.0, "now")
+    assert axis_marks(10800.0, ago=True)[0] == (0.0, "180 min ago")
+
+
+def test_windows_that_are_alike_count_each() -> None:
+    """The shares of nodes are what they were when each GPU was spread by itself."""
+    start = ev.StartRequested(1, 1, ("n1",), placed([0, 1]))
+    stamped: list[tuple[float, ev.Event]] = [(0.0, start), (50.0, ev.GpusFreed(1, 1, 1, "n1")), (100.0, start)]
+    found = history_of([ev.Recorded(seq, at, seq, event) for seq, (at, event) in enumerate(stamped, 1)])
+    levels = shares_of(found, [["n1"]], 100.0, {})
+    assert levels[0][0] == 5
+    assert levels[0][COLUMNS - 2] == 0
