@@ -107,6 +107,7 @@ class Config:
     log_limit_bytes: int = _whole(1 << 30, 1 << 16, 1 << 50, "bytes")
     snapshot_every: int = _whole(5_000, 1, 10_000_000, "events")
     keep_events: int = _whole(100_000, 0, 1_000_000_000, "events")
+    keep_finished: int = _whole(10_000, 0, 10_000_000, "jobs")
     samples: int = _whole(100_000, 1, 100_000_000, "samples")
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 

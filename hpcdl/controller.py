@@ -22,11 +22,12 @@ from hpcdl.core.pilot import Hole
 from hpcdl.core.plan import BadPlan, Plan, Profiles, Reasons, Targets, View, check
 from hpcdl.core.policy import PilotPolicy, Policies
 from hpcdl.core.reconcile import reconcile
+from hpcdl.core.retireevents import JobsRetired
 from hpcdl.core.views import Views
 
 _DECIDES_NOTHING = (
     ev.Progressed, ev.ReportsSeen, ev.Noted, ev.TroubleSeen, ev.TrainerReady, ev.Started, ev.Saved,
-    GpuFaulted, StallOver, *DEADLINE_EVENTS, *NOTICE_EVENTS,
+    GpuFaulted, StallOver, JobsRetired, *DEADLINE_EVENTS, *NOTICE_EVENTS,
 )  # fmt: skip
 _PLANNED = (ev.Reformed, ev.GpusFreed)
 """What the last plan was waiting for: it only has to be carried on. An incarnation that ends is another event."""

@@ -220,6 +220,7 @@ def vacuum(ctx: click.Context, output: Output, keep_days: float, logs_after: flo
     from hpcdl.config import load_config
     from hpcdl.daemon.clock import Clock
     from hpcdl.ledger import SqliteJournal, care
+    from hpcdl.ledger.retired import every_job
     from hpcdl.ledger.trim import trim
 
     home: Path = ctx.find_root().obj
@@ -228,9 +229,8 @@ def vacuum(ctx: click.Context, output: Output, keep_days: float, logs_after: flo
     with leased_ledger(home) as path:
         moved, before, after = care.shrink(path, keep_events, tell)
         with SqliteJournal(path) as journal:
-            world = journal.load()
-        tell("removing what nothing needs")
-        freed = trim(home, world, Clock(0.0).now(), keep_days=keep_days, log_days=logs_after)
+            tell("removing what nothing needs")
+            freed = trim(home, every_job(journal), Clock(0.0).now(), keep_days=keep_days, log_days=logs_after)
     rows = [{"what": each.what, "files": each.files, "bytes": each.bytes} for each in freed]
     total = sum(each.bytes for each in freed) + max(0, before - after)
     if output is Output.JSON:

@@ -11,7 +11,8 @@ def beginning_of(world: World, job: Job) -> int:
     folder = job.spec.checkpoint_dir
     if folder is None:
         return job.beginning
-    return max(each.beginning for each in world.jobs.values() if each.spec.checkpoint_dir == folder)
+    there = (each.beginning for each in world.jobs.values() if each.spec.checkpoint_dir == folder)
+    return max(world.folders.get(folder, (0, 0))[1], *there, job.beginning)
 
 
 def folder_within(folder: str, beginning: int) -> str:

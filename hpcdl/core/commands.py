@@ -294,6 +294,13 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Retire:
+    """Finished jobs beyond so many leave the world (`retiring`). Answered with how many did, some at a time."""
+
+    keep: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outlooks:
     """What forecasts say of deadlines."""
 
@@ -304,7 +311,7 @@ Command = (
     Submit | Retry | Hold | Release | Cancel | ChoosePolicy | ChooseObjective | Stop | Hello | Inventory | AgentReport
     | Taken | AgentGone | NodeGone | Drain | BatchSeen | PilotTaken | PilotNotTaken | CancelPilot | Trouble | Tick
     | Preempt | Drilled | Avoid | Lift | NoticesTaken | NoticesNotTaken | RetryNotices | DropNotice
-    | Outlooks
+    | Outlooks | Retire
 )  # fmt: skip
 
 

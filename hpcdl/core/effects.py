@@ -18,6 +18,8 @@ from hpcdl.core import noticeeffects as no
 from hpcdl.core import noticeevents as ne
 from hpcdl.core import piloteffects as pl
 from hpcdl.core import pilotevents as pe
+from hpcdl.core import retireevents as rt
+from hpcdl.core import retiring
 from hpcdl.core import slipping as sl
 from hpcdl.core import submiteffects as sb
 from hpcdl.core.changed import changed
@@ -355,11 +357,11 @@ EFFECTS: dict[type[ev.Event], Callable[[World, Any, float], None]] = {
     ne.NoticesGivenUp: no.notices_given_up,
     ne.NoticesRetried: no.notices_retried,
     ne.NoticeDropped: no.notice_dropped,
+    rt.JobsRetired: retiring.jobs_retired,
 }
 """What `fold` does for each kind of event: (world, event, at), raising IllegalEvent before anything is changed."""
 
-_OF_JOBS = ("jobs",)
-WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, _OF_JOBS) | {
+WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, ("jobs",)) | {
     ev.JobSubmitted: ("jobs", "active", "request_ids", "awaited"),
     ev.ArraySubmitted: ("jobs", "active", "request_ids", "awaited"),
     ev.JobRetried: ("jobs", "active", "awaited"),
@@ -393,5 +395,6 @@ WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, _OF_JOBS)
     **dict.fromkeys(de.DEADLINE_EVENTS, ("jobs",)),
     **dict.fromkeys(pe.PILOT_EVENTS, ("pilots",)),
     **dict.fromkeys(ne.NOTICE_EVENTS, ("notices", "routes")),
+    rt.JobsRetired: ("jobs", "awaited"),
 }
 """The dicts of the world in which each kind of event replaces entries; it leaves the others alone."""

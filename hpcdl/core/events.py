@@ -341,11 +341,13 @@ class TroubleSeen(Event):
     detail: str
 
 
-# A ledger has events of pilots, notices, deadlines and faults too: whoever can decode the ones above can decode those.
+# A ledger has events of pilots, notices, deadlines, faults and retired jobs too: whoever can decode the ones above can
+# decode those.
 import hpcdl.core.pilotevents  # noqa: E402, I001
 import hpcdl.core.careevents  # noqa: E402
 import hpcdl.core.deadlineevents  # noqa: E402
-import hpcdl.core.noticeevents  # noqa: E402, F401
+import hpcdl.core.noticeevents  # noqa: E402
+import hpcdl.core.retireevents  # noqa: E402, F401
 
 
 @dataclass(frozen=True, slots=True)

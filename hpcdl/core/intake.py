@@ -6,7 +6,7 @@ from functools import cache, singledispatchmethod
 from typing import Any, cast
 
 from hpcdl.core import careevents as ce
-from hpcdl.core import caring, noticing, slipping
+from hpcdl.core import caring, noticing, retiring, slipping
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
 from hpcdl.core import pilotevents as pe
@@ -21,8 +21,9 @@ from hpcdl.core.pilot import BY_USER, Pilot
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies, UnknownPolicy
 from hpcdl.core.preempting import preemptible
+from hpcdl.core.retireevents import JobsRetired
 from hpcdl.core.stalls import judged
-from hpcdl.core.submitting import Submitting, unfinished
+from hpcdl.core.submitting import Submitting, job_of, unfinished
 from hpcdl.core.transitions import accepts
 from hpcdl.core.units import seconds_text
 
@@ -150,8 +151,7 @@ class Intake:
 
     @_take.register
     def _(self, command: cmd.Drilled) -> None:
-        if command.job not in self.draft.world.jobs:
-            raise Refused(f"there is no job {command.job}: hpcdl ls --all lists them", "unknown-job")
+        job_of(self.draft.world, command.job)
         self._add(ev.JobDrilled(command.job, command.drill))
 
     @_take.register
@@ -162,6 +162,14 @@ class Intake:
         self._unfinished(command.job)
         self._add(ev.CancelRequested(command.job))
         self._touched[command.job] = None
+
+    @_take.register
+    def _(self, command: cmd.Retire) -> int:
+        busy = (request.job for request in self._pending.values())
+        jobs = retiring.due(self.draft.world, self.now, command.keep, busy)
+        if jobs:
+            self._add(JobsRetired.of(jobs))
+        return len(jobs)
 
     def _submitting(self) -> Submitting:
         most = self._settings.max_jobs_a_submit

@@ -6,8 +6,9 @@ from typing import Protocol
 
 from hpcdl.core.changed import changed
 from hpcdl.core.events import Event, Recorded
-from hpcdl.core.lifecycle import fold
-from hpcdl.core.model import Placement, World
+from hpcdl.core.lifecycle import Draft, fold
+from hpcdl.core.model import Job, Placement, World
+from hpcdl.core.retireevents import JobsRetired
 
 Stamped = tuple[float, Event]
 """An event and when it happened, in the daemon's seconds since the epoch."""
@@ -66,6 +67,10 @@ class Journal(Protocol):
         """Events with seq > after, oldest first; of one job where given."""
         ...
 
+    def retired(self, ids: Sequence[int] | None = None, before: int | None = None, limit: int = 1000) -> list[Job]:
+        """Jobs that have left the world, as they were then: those of these ids, or the newest with an id < before."""
+        ...
+
 
 class MemoryJournal:
     """A journal that lasts as long as its process. Contract: see `Journal`."""
@@ -111,3 +116,13 @@ class MemoryJournal:
         if job is not None:
             chosen = (record for record in chosen if getattr(record.event, "job", None) == job)
         return [record for record, _ in zip(chosen, range(limit), strict=False)]
+
+    def retired(self, ids: Sequence[int] | None = None, before: int | None = None, limit: int = 1000) -> list[Job]:
+        """See `Journal.retired`."""
+        draft, found = Draft(World()), dict[int, Job]()
+        for record in self.records:
+            if isinstance(record.event, JobsRetired):
+                found.update((number, draft.world.jobs[number]) for number in record.event.jobs)
+            draft.add(record.event, record.at)
+        wanted = sorted(found, reverse=True) if ids is None else [number for number in ids if number in found]
+        return [found[number] for number in wanted if before is None or number < before][:limit]

@@ -216,7 +216,9 @@ class World:
     `JobSpec.learns_as`, what was seen last at the end; `usual_times`: how long starts and suspends took all of them.
     `gaps`: seconds between the last changes of the set of nodes; the newest was at `nodes_changed_at`.
     `pilots`: those that live, and the last that ended. `notices`: what people are still to be told, and what was given
-    up; `routes`: the destinations that do not take theirs.
+    up; `routes`: the destinations that do not take theirs. `retired`: how many jobs have left `jobs`, by outcome
+    (`retiring`); `folders`: by checkpoint folder that one of these named, the highest incarnation and new beginning
+    that they had there.
     `live`: the ids of jobs that have incarnations; `awaited`: by job, those that wait for its end, finished ones too.
     These two follow from `jobs`, and are not stored.
     """
@@ -245,6 +247,8 @@ class World:
     notices: dict[int, Notice] = field(default_factory=dict)
     next_notice: int = 1
     routes: dict[str, Route] = field(default_factory=dict)
+    retired: dict[str, int] = field(default_factory=dict)
+    folders: dict[str, tuple[int, int]] = field(default_factory=dict)
     live: dict[int, None] = field(init=False, repr=False)
     awaited: dict[int, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 

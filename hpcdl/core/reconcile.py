@@ -321,9 +321,9 @@ def _last_number(world: World, job: Job) -> int:
     """The highest incarnation that has claimed the job's checkpoint folder, by this job or an earlier one."""
     if job.spec.checkpoint_dir is None:
         return job.last_incarnation
-    return max(
-        each.last_incarnation for each in world.jobs.values() if each.spec.checkpoint_dir == job.spec.checkpoint_dir
-    )
+    folder = job.spec.checkpoint_dir
+    there = (each.last_incarnation for each in world.jobs.values() if each.spec.checkpoint_dir == folder)
+    return max(world.folders.get(folder, (0, 0))[0], *there)
 
 
 def _connected(world: World, names: Iterable[str]) -> bool:

@@ -1,7 +1,7 @@
 """What submits and other wishes of users do to the world, and the end of a job. Only `effects` calls it."""
 
 from collections.abc import Sequence
-from itertools import islice, takewhile
+from itertools import islice
 
 from hpcdl.core import events as ev
 from hpcdl.core.arrays import expand
@@ -68,8 +68,15 @@ def _submitted(world: World, numbers: Sequence[int], after: tuple[int, ...], req
 def _forget_submits(world: World, before: float) -> None:
     """Whoever repeats a submit that is as old, and not among the last ones, submits anew."""
     oldest = islice(world.request_ids.items(), max(0, len(world.request_ids) - REMEMBERED))
-    over = list(takewhile(lambda each: world.jobs[each[1][0]].submitted_at < before, oldest))
-    for request_id, _ in over:
+    over, left = [], 0
+    for place, (request_id, numbers) in enumerate(oldest, 1):
+        job = world.jobs.get(numbers[0])
+        over.append(request_id)
+        if job is not None:  # of one that was retired it is known by the next one only how old it is
+            if job.submitted_at >= before:
+                break
+            left = place
+    for request_id in over[:left]:
         del world.request_ids[request_id]
 
 

@@ -13,6 +13,7 @@ from hpcdl.core.jobspec import check_counts
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import ECT_CLASSES, Job, JobSpec, JobState, World
 from hpcdl.core.profile import Profile
+from hpcdl.core.retiring import as_history, is_retired
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count, seconds_text
 
@@ -70,6 +71,8 @@ class Submitting:
         except ValueError as error:
             raise Refused(str(error), "too-many") from None
         missing = [number for number in spec.after if number not in world.jobs]
+        if missing and is_retired(world, missing[0]):
+            raise Refused(f"{as_history(missing[0])}: submit this one without waiting for it", "finished")
         if missing:
             raise Refused(f"there is no job {missing[0]} to wait for: hpcdl ls --all lists them", "unknown-job")
         if spec.profile is not None and spec.profile.lower() not in self._profiles:
@@ -210,6 +213,9 @@ class Submitting:
                 "--with-dependents retries both",
                 "after",
             )
+        retired = next((each for each in job.spec.after if is_retired(world, each)), None)
+        if retired is not None:
+            raise Refused(f"job {job.id} waits for a job, and {as_history(retired)}: submit it again", "after")
         self._refuse_shared_folders((job.spec,))
         self._again(job, beginning_of(world, job) + 1 if command.from_start else 0)
         dependents = _cancelled_with(world, job.id)
@@ -219,8 +225,8 @@ class Submitting:
         for number in dependents:
             other = self._draft.world.jobs[number]
             try:
-                if any(_gone(self._draft.world, each) for each in other.spec.after):
-                    raise Refused("it waits for another one that failed")
+                if any(_gone(self._draft.world, each) or is_retired(world, each) for each in other.spec.after):
+                    raise Refused("it waits for another one that failed, or is history")
                 self._refuse_shared_folders((other.spec,))
             except Refused:
                 left.append(number)
@@ -237,6 +243,8 @@ class Submitting:
 def job_of(world: World, number: int) -> Job:
     """The job. Raises Refused."""
     job = world.jobs.get(number)
+    if job is None and is_retired(world, number):
+        raise Refused(f"{as_history(number)}: submit it again", "finished")
     if job is None:
         raise Refused(f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
     return job
@@ -276,8 +284,8 @@ def _cancelled_with(world: World, number: int) -> list[int]:
     found, more = set[int](), [number]
     while more:
         for each in world.awaited.get(more.pop(), ()):
-            job = world.jobs[each]
-            if each not in found and job.outcome is JobState.CANCELLED and not job.cancelling:
+            job = world.jobs.get(each)
+            if job is not None and each not in found and job.outcome is JobState.CANCELLED and not job.cancelling:
                 found.add(each)
                 more.append(each)
     return sorted(found)

@@ -232,7 +232,7 @@ class Api:
 
     async def _status(self, request: Request) -> dict[str, Any]:
         world, about = self._loop.world, self._about
-        states: dict[str, int] = {}
+        states = dict(world.retired)
         for job in world.jobs.values():
             state = state_of(job).value
             states[state] = states.get(state, 0) + 1

@@ -12,6 +12,7 @@ from hpcdl.core import commands as cmd
 from hpcdl.core.codec import CodecError, from_json
 from hpcdl.core.drill import Drill
 from hpcdl.core.preempting import preemptible
+from hpcdl.core.submitting import job_of
 from hpcdl.daemon.answering import Problem, body_of
 from hpcdl.daemon.hub import Hub
 from hpcdl.daemon.loop import Loop
@@ -45,9 +46,7 @@ class DrillRoutes:
         if not isinstance(saving, bool):
             raise Problem(400, "saving must be true or false")
         world = self._loop.world
-        job = world.jobs.get(number)
-        if job is None:
-            raise Problem(404, f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
+        job = job_of(world, number)
         running = preemptible(world, job) if within_s or job.running is None else job.running  # 0: none after all
         after_s = part * (job.last_save_s or 0.0) if saving else 0.0
         order = DrillMessage(number, running.number, secrets.token_hex(8), saving, after_s, within_s)

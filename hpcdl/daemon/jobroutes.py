@@ -1,17 +1,17 @@
 """The API's routes about jobs (docs/api.md)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 
-from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
 from hpcdl.core.events import Recorded
 from hpcdl.core.model import Job
 from hpcdl.core.plan import Profiles
+from hpcdl.core.retiring import is_retired
 from hpcdl.core.transitions import state_of
 from hpcdl.daemon.aftermath import aftermath, past_of
 from hpcdl.daemon.answering import Encoded, Problem, body_of, number_of, numbers_of, seconds_of
@@ -20,7 +20,7 @@ from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.deadlines import LastViews, forecast, when, when_json, when_text
 from hpcdl.daemon.explain import explain
-from hpcdl.daemon.jobverbs import MOST, array_of, chosen, maker, settled
+from hpcdl.daemon.jobverbs import MOST, array_of, chosen, maker, past_array_of, settled
 from hpcdl.daemon.listed import Asked, Listed
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.rows import Rows
@@ -32,18 +32,14 @@ EVENTS = 1000
 
 
 async def _events_of(loop: Loop, job: int) -> list[Recorded]:
-    """All events of a job, asked for in pieces, since others wait for the same thread."""
+    """All events of a job, asked for in pieces: there may be many."""
     found: list[Recorded] = []
     while True:
         after = found[-1].seq if found else 0
-        piece = await asyncio.wrap_future(loop.call(partial(_read, after=after, job=job)))
+        piece = await asyncio.to_thread(loop.events, after, EVENTS, job)
         found += piece
         if len(piece) < EVENTS:
             return found
-
-
-def _read(controller: Controller, *, after: int, job: int) -> list[Recorded]:
-    return controller.journal.read(after, EVENTS, job)
 
 
 class JobRoutes:
@@ -62,12 +58,19 @@ class JobRoutes:
     async def _send(self, command: cmd.Command) -> Any:
         return await asyncio.wrap_future(self._loop.send(command))
 
-    def _rows(self) -> Rows:
-        return Rows(self._loop.world, self._profiles, self._loop.reasons, self._clock.now())
+    async def _rows(self, numbers: Iterable[int] = ()) -> Rows:
+        """With those of these jobs that have left the world."""
+        world, past = self._loop.world, dict[int, Job]()
+        gone = [number for number in numbers if is_retired(world, number)]
+        if gone:
+            past = {job.id: job for job in await asyncio.to_thread(self._loop.retired, gone)}
+        return Rows(world, self._profiles, self._loop.reasons, self._clock.now(), past)
 
-    def _job(self, request: Request) -> Job:
+    async def _job(self, request: Request) -> Job:
         number = request.path_params["job"]
         job = self._loop.world.jobs.get(number)
+        if job is None and is_retired(self._loop.world, number):
+            job = next(iter(await asyncio.to_thread(self._loop.retired, (number,))), None)
         if job is None:
             raise Problem(404, f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
         return job
@@ -82,10 +85,10 @@ class JobRoutes:
         if body.get("dry_run") is True:
             return await self._tried(command)
         ids = await self._send(command)
-        rows = self._rows()
+        rows = await self._rows(ids)
         extra = {}
         for number in ids:
-            if rows.world.jobs[number].spec.deadline is not None:
+            if rows.known(number).spec.deadline is not None:
                 extra[number] = await self._forecast(rows, number)
                 if len(extra) == FORESEEN:
                     break
@@ -99,23 +102,27 @@ class JobRoutes:
 
     async def _forecast(self, rows: Rows, number: int) -> dict[str, Any]:
         """A job with a deadline is told at once whether it will meet it; others need not wait while that is found."""
-        job = rows.world.jobs[number]
-        if job.spec.deadline is None:
+        job = rows.known(number)
+        if job.spec.deadline is None or number in rows.past:
             return {}
         found = await asyncio.to_thread(forecast, rows.world, job, self._profiles, rows.now)
         return {} if found is None else {"forecast": found}
 
     async def list(self, request: Request) -> dict[str, Any]:
         """`GET /v1/jobs`."""
-        return Encoded(self._listed.answer(self._rows(), Asked.of(request.query_params)))
+        asked, rows = Asked.of(request.query_params), await self._rows()
+        reaches = rows.world.retired and (asked.finished or asked.ids is not None)
+        past = await asyncio.to_thread(Listed.past, rows, asked, self._loop.retired) if reaches else {}
+        return Encoded(self._listed.answer(rows, asked, past))
 
     async def show(self, request: Request) -> dict[str, Any]:
         """`GET /v1/jobs/ID`."""
-        return {"job": self._rows().detail(self._job(request))}
+        job = await self._job(request)
+        return {"job": (await self._rows()).detail(job)}
 
     async def why(self, request: Request) -> dict[str, Any]:
         """`GET /v1/jobs/ID/why`."""
-        job, world, now = self._job(request), self._loop.world, self._clock.now()
+        job, world, now = await self._job(request), self._loop.world, self._clock.now()
         answer = explain(world, job, self._loop.reasons, self._profiles, now)
         waits = job.running is None and not job.finished and not job.held
         notes = [f"no more pilots: {note}" for note in self._batch.notes()] if waits and self._batch.pilots_max else []
@@ -127,15 +134,15 @@ class JobRoutes:
         eta = await asyncio.to_thread(when, world, job, self._profiles, now, self._views)
         told = [] if eta is None else [when_text(eta, world.policy)]
         details = [*answer.details, *told, *notes]
-        return found | {"details": details, **when_json(eta)} | await self._forecast(self._rows(), job.id)
+        return found | {"details": details, **when_json(eta)} | await self._forecast(await self._rows(), job.id)
 
     async def verb(self, request: Request) -> dict[str, Any]:
         """`POST /v1/jobs/ID/VERB`."""
         make = maker(request.path_params["verb"])
-        number = self._job(request).id
+        number = (await self._job(request)).id
         await self._send(make(number))
-        rows = self._rows()
-        return {"jobs": [rows.job(rows.world.jobs[number])]}
+        rows = await self._rows((number,))
+        return {"jobs": [rows.job(rows.known(number))]}
 
     async def verbs(self, request: Request) -> dict[str, Any]:
         """`POST /v1/jobs/verb`."""
@@ -147,24 +154,30 @@ class JobRoutes:
             make = partial(cmd.Retry, **more)
         answers = [self._loop.send(make(number)) for number in numbers]
         told, errors, left = await asyncio.to_thread(settled, numbers, answers)
-        rows = self._rows()
-        return {"jobs": [rows.job(rows.world.jobs[number]) for number in told], "errors": errors, "cancelled": left}
+        rows = await self._rows(told)
+        return {"jobs": [rows.job(rows.known(number)) for number in told], "errors": errors, "cancelled": left}
 
     async def wait(self, request: Request) -> dict[str, Any]:
         """`GET /v1/wait`."""
         members: Sequence[int] = ()
         if "array" in request.query_params:
-            members = array_of(self._loop.world, number_of(request.query_params["array"], "array"))
+            array = number_of(request.query_params["array"], "array")
+            if is_retired(self._loop.world, array):
+                members = await asyncio.to_thread(past_array_of, self._loop.retired, array)
+            else:
+                members = array_of(self._loop.world, array)
         numbers = list(dict.fromkeys((*numbers_of(request.query_params.get("ids", ""), MOST), *members)))
         if not numbers:
             raise Problem(400, "ids or array must name a job")
-        missing = [number for number in numbers if number not in self._loop.world.jobs]
+        world = self._loop.world
+        missing = [number for number in numbers if number not in world.jobs and not is_retired(world, number)]
         if missing:
             raise Problem(404, f"there is no job {missing[0]}: hpcdl ls --all lists them", "unknown-job")
 
         def done() -> bool:
-            return all(self._loop.world.jobs[number].finished for number in numbers)
+            jobs = self._loop.world.jobs
+            return all((job := jobs.get(number)) is None or job.finished for number in numbers)
 
         await self._changes.until(done, seconds_of(request, "timeout", 30.0))
-        rows = self._rows()
-        return {"jobs": [rows.job(rows.world.jobs[number]) for number in numbers], "done": done()}
+        rows = await self._rows(numbers)
+        return {"jobs": [rows.job(rows.known(number)) for number in numbers], "done": done()}

@@ -8,11 +8,14 @@ from hpcdl.core import commands as cmd
 from hpcdl.core.arrays import members_of
 from hpcdl.core.commands import Refused
 from hpcdl.core.journal import JournalError
-from hpcdl.core.model import JobState, World
+from hpcdl.core.model import Job, JobState, World
+from hpcdl.core.retiring import as_history, is_retired
 from hpcdl.daemon.answering import Problem
 
 MOST = 100_000
 """Jobs that one request names."""
+AT_ONCE = 1_000
+"""Retired jobs that are asked for in one go."""
 
 VERBS: dict[str, Callable[[int], cmd.Command]] = {
     "cancel": cmd.Cancel,
@@ -69,10 +72,27 @@ def array_of(world: World, number: int) -> Sequence[int]:
     """The members of the array that a job is in. Raises Problem."""
     members = members_of(lambda each: None if (job := world.jobs.get(each)) is None else job.spec, number)
     if not members:
+        if is_retired(world, number):
+            raise Problem(409, f"{as_history(number)}: submit it again", "finished")
         if number not in world.jobs:
             raise Problem(404, f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
         raise Problem(404, f"job {number} is in no array: hpcdl show {number}", "unknown-job")
     return members
+
+
+def past_array_of(retired: Callable[[Sequence[int]], list[Job]], number: int) -> list[int]:
+    """The same of a job that has left the world, with all of its array. Raises Problem."""
+    found = retired((number,))
+    array = found[0].spec.array if found else 0
+    if not array:
+        raise Problem(404, f"job {number} is in no array: hpcdl show {number}", "unknown-job")
+    members: list[int] = []
+    while True:
+        first = array + len(members)
+        piece = [job.id for job in retired(range(first, first + AT_ONCE)) if job.spec.array == array]
+        members += piece
+        if len(piece) < AT_ONCE:
+            return members
 
 
 def settled(

@@ -2,13 +2,15 @@
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from json.encoder import encode_basestring
 from typing import Any
 
 from hpcdl.core.model import Job, JobState, Target, World
+from hpcdl.core.retiring import is_retired
 from hpcdl.core.transitions import state_of
 from hpcdl.daemon.answering import Problem, number_of
 from hpcdl.daemon.rows import JOB_KEYS, SCHEMA, Rows
@@ -20,6 +22,11 @@ CHOICES = 4
 """So many choices of keys are kept, those that were asked for last."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+
+
+Texts = tuple[str, ...]
+Retired = Callable[[Sequence[int] | None, int | None], list[Job]]
+"""See `Journal.retired`: by ids, or below an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +74,46 @@ class Asked:
         """Those of the world's jobs, in order of submission."""
         return self._chosen(world) if self.last is None else deque(self._chosen(world), self.last)
 
+    def past(self, world: World, retired: Retired) -> Iterator[Job]:
+        """Those that have left the world: in the order of `ids`, else the newest first; `last` at most."""
+        if self.ids is not None:
+            pieces = iter([retired([number for number in self.ids if is_retired(world, number)], None)])
+        elif self.finished:
+            pieces = _pieces(retired)
+        else:
+            return
+        # One may have left it only now.
+        found = (job for piece in pieces for job in piece if job.id not in world.jobs and self._wants(job))
+        yield from found if self.last is None else islice(found, self.last)
+
+    @property
+    def finished(self) -> bool:
+        """Whether finished jobs are asked for, of those that are not named."""
+        return self.every or (self.states is not None and bool(self.states & FINISHED))
+
     def _chosen(self, world: World) -> Iterator[Job]:
-        for job in self._listed(world):
-            if self.states is not None and state_of(job) not in self.states:
-                continue
-            if self.user is not None and job.spec.user != self.user:
-                continue
-            if self.name is not None and not fnmatchcase(job.spec.name, self.name):
-                continue
-            yield job
+        return filter(self._wants, self._listed(world))
+
+    def _wants(self, job: Job) -> bool:
+        if self.states is not None and state_of(job) not in self.states:
+            return False
+        if self.user is not None and job.spec.user != self.user:
+            return False
+        return self.name is None or fnmatchcase(job.spec.name, self.name)
 
     def _listed(self, world: World) -> Iterable[Job]:
         if self.ids is not None:
             return [world.jobs[number] for number in self.ids if number in world.jobs]
-        if self.every or (self.states is not None and self.states & FINISHED):
+        if self.finished:
             return world.jobs.values()
         return [world.jobs[number] for number in world.active]
+
+
+def _pieces(retired: Retired) -> Iterator[list[Job]]:
+    before: int | None = None
+    while piece := retired(None, before):
+        yield piece
+        before = piece[-1].id
 
 
 @dataclass(slots=True)
@@ -105,15 +136,31 @@ class Listed:
     def __init__(self) -> None:
         self._kept: dict[tuple[str, ...] | None, dict[int, _Kept]] = {}
 
-    def answer(self, rows: Rows, asked: Asked) -> bytes:
+    @staticmethod
+    def past(rows: Rows, asked: Asked, retired: Retired) -> dict[int, Texts]:
+        """What `answer` is to tell of jobs that have left the world; for a thread that may take its time."""
+        if not rows.world.retired:
+            return {}
+        return {job.id: _made(rows, job, asked.fields) for job in asked.past(rows.world, retired)}
+
+    def answer(self, rows: Rows, asked: Asked, past: dict[int, Texts] | None = None) -> bytes:
         """The whole answer. With `fields` a row has these keys only, and of these none that is null; a column that has
-        nothing else is left out too.
+        nothing else is left out too. `past`: as the method of that name has it, of the same world.
         """
         kept = self._kept.pop(asked.fields, {})
         self._kept[asked.fields] = kept
         if len(self._kept) > CHOICES:
             del self._kept[next(iter(self._kept))]
-        found = [self._texts(kept, rows, job, asked.fields) for job in asked.jobs(rows.world)]
+        if len(kept) >= KEPT:  # jobs that have left the world make room
+            for number in [each for each in kept if each not in rows.world.jobs]:
+                del kept[number]
+        if past:
+            there = {job.id: self._texts(kept, rows, job, asked.fields) for job in asked.jobs(rows.world)} | past
+            order = sorted(there) if asked.ids is None else [number for number in asked.ids if number in there]
+            latest = 0 if asked.last is None else max(0, len(order) - asked.last)
+            found = [there[number] for number in order[latest:]]
+        else:
+            found = [self._texts(kept, rows, job, asked.fields) for job in asked.jobs(rows.world)]
         if asked.fields is None:
             told = f'"jobs":[{",".join([text for (text,) in found])}]'
         elif asked.by_column:
@@ -134,14 +181,18 @@ class Listed:
                     known.reasons = rows.reasons  # another plan, which says the same
                 if known.reasons is rows.reasons:
                     return known.texts
-        row = rows.job(job, fields)
-        texts = (_encode(row),) if fields is None else tuple([_value(row.get(key)) for key in fields])
+        texts = _made(rows, job, fields)
         # What holds GPUs, or is to have some, changes with time and with other jobs.
         still = job.finished or (not job.live and (target is None or target.placement is None))
         if still and (len(kept) < KEPT or job.id in kept):
             said = None if job.finished else rows.reasons.get(job.id)
             kept[job.id] = _Kept(job, target, rows.reasons, said, rows.nothing, texts)
         return texts
+
+
+def _made(rows: Rows, job: Job, fields: tuple[str, ...] | None) -> Texts:
+    row = rows.job(job, fields)
+    return (_encode(row),) if fields is None else tuple([_value(row.get(key)) for key in fields])
 
 
 def _value(value: Any) -> str:

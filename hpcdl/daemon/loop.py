@@ -3,15 +3,16 @@
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hpcdl.controller import Controller
 from hpcdl.core.commands import Command, Trouble
+from hpcdl.core.events import Recorded
 from hpcdl.core.journal import JournalError, LeaseLost, Request
-from hpcdl.core.model import World
+from hpcdl.core.model import Job, World
 from hpcdl.core.pilot import Hole
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.durations import Durations
@@ -20,6 +21,8 @@ log = logging.getLogger("hpcdl.daemon")
 T = TypeVar("T")
 
 MAX_BATCH = 2000
+PAST = 1000
+"""Retired jobs that are read in one go."""
 RETRY_S = 1.0
 """After a commit that failed (a full disk), decisions are tried again this much later."""
 
@@ -91,6 +94,14 @@ class Loop:
         """The daemon's time, in seconds since the epoch."""
         return self._clock.now()
 
+    def retired(self, ids: Sequence[int] | None = None, before: int | None = None) -> list[Job]:
+        """See `Journal.retired`. Any thread but that of the API, which must not wait for the disk."""
+        return self._controller.journal.retired(ids, before, PAST if ids is None else max(1, len(ids)))
+
+    def events(self, after: int, limit: int, job: int) -> list[Recorded]:
+        """See `Journal.read`. As `retired`: archive files are read while the controller goes on."""
+        return self._controller.journal.read(after, limit, job)
+
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()
@@ -105,7 +116,7 @@ class Loop:
         return self._put(_Item(command, Future()))
 
     def call(self, function: Callable[[Controller], T]) -> "Future[T]":
-        """Runs a function in the controller's thread (what reads the journal must)."""
+        """Runs a function in the controller's thread."""
         return self._put(_Call(function, Future()))
 
     def _put(self, item: _Item | _Call) -> "Future[Any]":

@@ -22,17 +22,22 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Makes rows from one world at one time."""
+    """Makes rows from one world at one time. `past`: jobs that have left it, as far as they are asked for."""
 
     world: World
     profiles: Profiles
     reasons: Mapping[int, str]
     now: float
+    past: Mapping[int, Job] = field(default_factory=dict)
     nothing: str = field(init=False)
     """See `nothing_here`: the same for all rows."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nothing", nothing_here(self.world))
+
+    def known(self, number: int) -> Job:
+        """The job of the world, or of the past."""
+        return self.world.jobs.get(number) or self.past[number]
 
     def job(self, job: Job, keys: Collection[str] | None = None) -> Json:
         """A job's row. `keys`: what of it is wanted; the rest may be null where it takes time to find out.

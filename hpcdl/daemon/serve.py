@@ -287,13 +287,15 @@ class Daemon:
         self.loop.call(lambda _: self.journal.add_samples(samples))
 
     def _retain(self) -> None:
-        """Snapshots bound the replay; what is older goes to the archive."""
+        """Old jobs leave the world; snapshots bound the replay; what is older goes to the archive."""
         config = self.config
+        while self.loop.send(cmd.Retire(config.keep_finished)).result():
+            pass  # some at a time: others may ask for something in between
 
         def keep(controller: Controller) -> None:
             self.journal.flush()  # samples that no commit has taken along
             seq = controller.world.seq
-            # A snapshot writes every job that there ever was: that many events apart, it costs each event the same.
+            # A snapshot writes every job of the world: that many events apart, it costs each event the same.
             if seq - self.journal.snapshot_seq >= max(config.snapshot_every, len(controller.world.jobs)):
                 self.journal.snapshot(controller.world)
                 self.journal.archive(seq - config.keep_events)

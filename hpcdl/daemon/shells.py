@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from hpcdl.core.commands import Refused
 from hpcdl.core.model import Incarnation, IncarnationState, World
+from hpcdl.core.submitting import job_of
 from hpcdl.core.transitions import state_of
 from hpcdl.wire import messages as msg
 from hpcdl.wire.together import until_first
@@ -145,9 +147,10 @@ class Sessions:
 def _where(world: World, number: int, node: str, rank: int = -1) -> tuple[int, str]:
     """The incarnation and the node of a job's that a command is to run beside; `rank`: that of this one. Raises
     _Refused."""
-    job = world.jobs.get(number)
-    if job is None:
-        raise _Refused(f"there is no job {number}: hpcdl ls --all lists them")
+    try:
+        job = job_of(world, number)
+    except Refused as refusal:
+        raise _Refused(str(refusal)) from None
     running = job.running
     if running is None or running.state is not IncarnationState.RUNNING or running.ending is not None:
         state = state_of(job)

@@ -27,7 +27,7 @@ def answer_of(rows: Rows, ids: Sequence[int], extra: dict[int, Json]) -> bytes:
     found: list[str] = []
     shared: dict[int, tuple[str, str]] = {}  # by array: the reason, and all else
     for number in ids:
-        job = rows.world.jobs[number]
+        job = rows.known(number)
         if not job.spec.array or number in extra or not _untouched(rows, job):
             found.append(_encode(_row(rows, job) | extra.get(number, {})))
             continue

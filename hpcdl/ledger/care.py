@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DBAPIError
 
 from hpcdl.core.events import Recorded
 from hpcdl.core.journal import JournalError
 from hpcdl.core.transitions import IllegalEvent
 from hpcdl.core.validate import validate
-from hpcdl.ledger import projections, snapshots
+from hpcdl.ledger import projections, schema, snapshots
 from hpcdl.ledger.database import journal_error
 from hpcdl.ledger.journal import SqliteJournal
 from hpcdl.ledger.migrations import copy_database
@@ -46,13 +46,13 @@ def verify(path: Path, tell: Tell) -> Counts:
         tell(f"folding {journal.last_seq} events")
         events = journal.verify()
         snapshot, world = journal.snapshot_seq, journal.load()
-    return Counts(events, len(world.jobs), _incarnations(path), len(world.nodes), snapshot)
+    return Counts(events, _rows(path, "job"), _rows(path, "incarnation"), len(world.nodes), snapshot)
 
 
-def _incarnations(path: Path) -> int:
-    """Rows of the table of incarnations."""
+def _rows(path: Path, table: str) -> int:
+    """How many rows the table has: jobs that have left the world, and incarnations that ended, too."""
     with Reader(path) as reader, reader.reading() as connection:
-        return int(connection.exec_driver_sql("SELECT count(*) FROM incarnation").scalar_one())
+        return int(connection.execute(select(func.count()).select_from(schema.metadata.tables[table])).scalar_one())
 
 
 def rebuild(path: Path, tell: Tell) -> Counts:
@@ -75,7 +75,7 @@ def rebuild(path: Path, tell: Tell) -> Counts:
         if journal.last_seq != world.seq:
             raise JournalError(f"{path}: {journal.last_seq} events were found after {world.seq} were folded")
     incarnations = len({row[:2] for row in rows["incarnation"]})
-    return Counts(world.seq, len(world.jobs), incarnations, len(world.nodes), world.seq)
+    return Counts(world.seq, len({row[0] for row in rows["job"]}), incarnations, len(world.nodes), world.seq)
 
 
 def shrink(path: Path, keep_events: int, tell: Tell) -> tuple[int, int, int]:

@@ -30,7 +30,7 @@ _ADVICE = {
 
 
 def open_database(path: Path) -> tuple[Connection, bool]:
-    """The file's only connection, and whether tables were changed by a migration from an earlier version.
+    """The file's only connection, and whether the projections are to be made anew: they are of an earlier version.
 
     The file is made where there is none (0600, in a 0700 folder). The caller begins transactions with
     `BEGIN IMMEDIATE`. Raises JournalError, one line with the next step.
@@ -66,7 +66,7 @@ def open_database(path: Path) -> tuple[Connection, bool]:
         if isinstance(error, DBAPIError | OSError | sqlite3.Error):
             raise journal_error(path, error) from error
         raise
-    return connection, 0 < version < len(migrations.STEPS)
+    return connection, version > 0 and not migrations.ROWS_STAY.issuperset(migrations.STEPS[version:])
 
 
 def close_database(connection: Connection) -> None:

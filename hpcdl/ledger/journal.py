@@ -3,7 +3,7 @@
 import gc
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,23 +14,22 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.exc import DBAPIError
 
-from hpcdl.core.codec import CodecError, from_json, to_json
+from hpcdl.core.codec import CodecError
 from hpcdl.core.events import Recorded
 from hpcdl.core.journal import JournalError, LeaseLost, Request, Stamped
 from hpcdl.core.lifecycle import Draft, copied, fold
-from hpcdl.core.model import World
+from hpcdl.core.model import Job, World
 from hpcdl.core.transitions import IllegalEvent
 from hpcdl.core.validate import validate
-from hpcdl.ledger import projections, schema, snapshots
+from hpcdl.ledger import outbox, projections, retired, schema, snapshots
 from hpcdl.ledger.database import close_database, journal_error, open_database
 from hpcdl.ledger.migrations import copy_database
 from hpcdl.ledger.records import (
     PAGE,
     EventRow,
-    dumps,
     event_rows,
     forget_unnamed,
-    loads,
+    jobs_in,
     pieces,
     read_archive,
     records_of,
@@ -133,8 +132,9 @@ class SqliteJournal:
                 if event_rows:
                     connection.exec_driver_sql(schema.ADD_EVENT, event_rows)
                     projections.write(connection, touched.rows(draft.world))
+                    retired.forget_streams(connection, events, tip.versions)
                 if numbered:
-                    bodies = _bodies(numbered)
+                    bodies = outbox.bodies(numbered)
                     rows = [(each.id, seq, each.kind, next(bodies), "pending") for each in numbered]
                     connection.exec_driver_sql(schema.ADD_REQUEST, rows)
                 if settled:
@@ -149,24 +149,31 @@ class SqliteJournal:
 
     def pending(self) -> list[Request]:
         """See `Journal.pending`."""
-        table = schema.outbox
         with self._reading() as connection:
-            query = select(table.c.id, table.c.body).where(table.c.state == "pending").order_by(table.c.id)
-            rows = connection.execute(query).all()
+            rows = outbox.pending(connection)
         try:
-            return [replace(from_json(Request, loads(body)), id=number) for number, body in rows]
+            return outbox.requests_of(rows)
         except (CodecError, ValueError) as error:
             raise JournalError(f"{self.path}: a request cannot be read ({error}): restore a copy of it") from error
 
     def read(self, after: int = 0, limit: int = 1000, job: int | None = None) -> list[Recorded]:
         """See `Journal.read`. Reaches into the archive files."""
         stream = None if job is None else f"job/{job}"
-        rows: list[EventRow] = []
-        for piece in self._rows(max(after, 0), limit, stream):
-            rows.extend(piece[: limit - len(rows)])
-            if len(rows) >= limit:
-                break
-        return records_of(rows)
+        while True:
+            archived, rows = self._archived_to(), list[EventRow]()
+            for piece in self._rows(max(after, 0), limit, stream):
+                rows.extend(piece[: limit - len(rows)])
+                if len(rows) >= limit:
+                    break
+            if self._archived_to() == archived:  # else some may have moved to a file that was not looked into
+                return records_of(rows)
+
+    def retired(self, ids: Sequence[int] | None = None, before: int | None = None, limit: int = 1000) -> list[Job]:
+        """See `Journal.retired`."""
+        with self._reading() as connection:
+            rows = retired.read(connection, ids, before, limit)
+            bodies = retired.environments(connection, list({name for _, name in rows}))
+        return retired.jobs_of(rows, bodies)
 
     # --- retention, telemetry, repair ------------------------------------------------------------------------------
 
@@ -284,6 +291,8 @@ class SqliteJournal:
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
         with self._lock:
+            if self._connection.closed:
+                raise JournalError(f"{self.path} is closed: the daemon is ending, try again in a moment")
             try:
                 yield self._connection
             except DBAPIError as error:
@@ -315,18 +324,23 @@ class SqliteJournal:
         if driver.in_transaction:
             driver.rollback()
 
+    def _archived_to(self) -> int:
+        """The seq of the newest event that is in an archive file, 0 without any."""
+        with self._reading() as connection:
+            return connection.execute(select(func.max(schema.archive.c.last))).scalar() or 0
+
     def _known(self) -> _Tip:
         if self._tip is None:
             self._tip = self._find_tip()
         return self._tip
 
     def _find_tip(self) -> _Tip:
-        table, archive = schema.event, schema.archive
+        table = schema.event
         with self._reading() as connection:
             count, first, last = connection.execute(
                 select(func.count(), func.min(table.c.seq), func.max(table.c.seq)).select_from(table)
             ).one()
-            archived = connection.execute(select(func.max(archive.c.last))).scalar() or 0
+            archived = self._archived_to()
             if count and (first != archived + 1 or last - first + 1 != count):
                 raise JournalError(f"{self.path}: events are missing after seq {archived}: restore a copy of it")
             versions = {row.name: int(row.version) for row in connection.execute(select(schema.stream))}
@@ -338,6 +352,7 @@ class SqliteJournal:
         tip = _Tip(Draft(World()), versions, used or 0, world.seq)
         with self._folding():
             tip.draft = Draft(fold(world, self._records(world.seq)))
+        tip.versions = retired.counted(versions, tip.draft.world)
         if tip.draft.world.seq != (last or archived):
             raise JournalError(f"{self.path}: a snapshot is ahead of the events: restore a copy of it")
         return tip
@@ -373,25 +388,11 @@ class SqliteJournal:
     def _archive(self, rows: Sequence[EventRow]) -> None:
         first, last = rows[0][0], rows[-1][0]
         name = write_archive(self.path.parent, rows)
-        versions = {row[2]: row[3] for row in rows}
+        known = self._known().versions  # of retired jobs nothing is counted any more
+        versions = {row[2]: row[3] for row in rows if row[2] in known}
         with self._transaction() as connection:
-            connection.exec_driver_sql(schema.ADD_ARCHIVE, (first, last, name))
-            connection.exec_driver_sql(schema.PUT_STREAM, list(versions.items()))
+            connection.exec_driver_sql(schema.ADD_ARCHIVE, (first, last, name, *jobs_in(rows)))
+            if versions:
+                connection.exec_driver_sql(schema.PUT_STREAM, list(versions.items()))
             connection.execute(delete(schema.event).where(schema.event.c.seq <= last))
-            outbox = schema.outbox
-            connection.execute(delete(outbox).where(outbox.c.state == "settled", outbox.c.seq <= last))
-
-
-def _bodies(requests: Iterable[Request]) -> Iterator[str]:
-    """Requests as JSON. Those to all nodes of a job name the same nodes and GPUs, which are written down once."""
-    known: dict[int, str] = {}
-    for request in requests:
-        plain = to_json(replace(request, nodes=(), placement=None))
-        shared = []
-        for name in ("nodes", "placement"):
-            value = getattr(request, name)
-            if id(value) not in known:  # they live as long as the requests do
-                known[id(value)] = dumps(to_json(value))
-            del plain[name]
-            shared.append(f'"{name}":{known[id(value)]}')
-        yield f"{dumps(plain)[:-1]},{','.join(shared)}}}"
+            outbox.forget(connection, last)

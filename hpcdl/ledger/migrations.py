@@ -45,8 +45,23 @@ CREATE TABLE sample (id INTEGER NOT NULL PRIMARY KEY, at FLOAT NOT NULL, node TE
     NULL, util FLOAT, mem FLOAT, power FLOAT)
 """
 
-STEPS: tuple[Step, ...] = (_first_tables,)
+
+def _retired_jobs(connection: Connection) -> None:
+    for statement in _RETIRED_JOBS.split(";"):
+        connection.exec_driver_sql(statement)
+
+
+_RETIRED_JOBS = """
+CREATE TABLE retired (job INTEGER NOT NULL PRIMARY KEY, environment TEXT NOT NULL, body TEXT NOT NULL);
+CREATE TABLE environment (name TEXT NOT NULL PRIMARY KEY, body TEXT NOT NULL);
+ALTER TABLE archive ADD COLUMN lowest INTEGER;
+ALTER TABLE archive ADD COLUMN highest INTEGER
+"""
+
+STEPS: tuple[Step, ...] = (_first_tables, _retired_jobs)
 """STEPS[n] leads from version n to n + 1."""
+ROWS_STAY: frozenset[Step] = frozenset({_retired_jobs})
+"""Steps after which all rows are as the events say: these are not read for them, archive files and all."""
 
 
 def version_of(connection: Connection) -> int:

@@ -1,4 +1,5 @@
-"""What the events amount to, as rows for people with sqlite3: jobs, incarnations (also those that ended) and nodes.
+"""What the events amount to, as rows for people with sqlite3: jobs, incarnations (also those that ended) and nodes;
+and the jobs that have left the world.
 
 A row depends on the events so far and not on how they were batched, so that rows kept up to date commit by commit
 are the ones that `rebuild` makes of all events.
@@ -12,9 +13,10 @@ from sqlalchemy import Connection, select
 from hpcdl.core import events as ev
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Incarnation, IncarnationState, Job, Node, World
+from hpcdl.core.retireevents import JobsRetired
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import fold_nodes
-from hpcdl.ledger import schema
+from hpcdl.ledger import retired, schema
 
 Row = tuple[Any, ...]
 _LARGEST = (1 << 63) - 1
@@ -27,6 +29,8 @@ class Touched:
         self.jobs: dict[int, None] = {}
         self.nodes: dict[str, None] = {}
         self.incarnations: dict[tuple[int, int], Row | None] = {}
+        self.retired: dict[int, tuple[Row, Row]] = {}
+        self.environments: dict[str, Row] = {}
 
     def add(self, world: World, event: ev.Event, at: float) -> None:
         """Note what `event` is about to change in `world`."""
@@ -46,20 +50,31 @@ class Touched:
                             self.incarnations[number, incarnation.number] = None
         elif isinstance(event, ev.DaemonStarted):
             self.nodes.update(dict.fromkeys(world.nodes))
+        elif isinstance(event, JobsRetired):
+            for job in (world.jobs[number] for number in event.jobs if number in world.jobs):
+                row, environment = retired.rows_of(job)
+                self.retired[job.id] = _job_row(job), row
+                self.environments[environment[0]] = environment
 
     def rows(self, world: World) -> dict[str, list[Row]]:
         """The rows by table, from the world after the events."""
         incarnations = []
         for (number, which), row in self.incarnations.items():
-            live = world.jobs[number].incarnation(which)
+            job = world.jobs.get(number)
+            live = None if job is None else job.incarnation(which)
             if row is None and live is not None:
                 row = _incarnation_row(number, live)
             if row is not None:
                 incarnations.append(row)
         return {
-            "job": [_job_row(world.jobs[number]) for number in self.jobs],
+            "job": [
+                self.retired[number][0] if number in self.retired else _job_row(world.jobs[number])
+                for number in self.jobs
+            ],
             "incarnation": incarnations,
             "node": [_node_row(world.nodes[name]) for name in self.nodes],
+            "environment": list(self.environments.values()),
+            "retired": [row for _, row in self.retired.values()],
         }
 
 
@@ -96,6 +111,8 @@ def difference(connection: Connection, rows: dict[str, list[Row]]) -> str:
         for key in sorted(kept.keys() | wanted.keys()):
             if kept.get(key) != wanted.get(key):
                 named = ".".join(map(str, key))
+                if table.name in schema.PRIVATE:
+                    return f"{table.name} {named}: the table and the events differ"
                 return f"{table.name} {named}: the table says {kept.get(key)}, the events say {wanted.get(key)}"
     return ""
 

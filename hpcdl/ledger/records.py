@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, and_, or_, select
 
 from hpcdl.core.codec import CodecError
 from hpcdl.core.events import Event, Recorded, decode, encode
@@ -25,6 +25,9 @@ from hpcdl.wire.private import write_new
 
 EVENT_SCHEMA = 1
 """Of the bodies that this program writes, and the highest that it reads."""
+
+JOB = "job/"
+"""How the streams of jobs begin; their id follows."""
 
 PAGE = 2_000
 """Rows that are read in one go."""
@@ -70,6 +73,12 @@ def _record(row: EventRow, body: Any) -> Recorded:
     except CodecError as error:
         raise JournalError(f"the ledger's event {seq} ({kind}) cannot be read: {error}: restore a copy of it") from None
     return Recorded(seq, at, version, event, cause)
+
+
+def jobs_in(rows: Iterable[EventRow]) -> tuple[int, int]:
+    """The lowest and the highest job that these events are of; (1, 0) where they are of none."""
+    jobs = [int(row[2].removeprefix(JOB)) for row in rows if row[2].startswith(JOB)]
+    return (min(jobs), max(jobs)) if jobs else (1, 0)
 
 
 def archive_name(first: int, last: int) -> str:
@@ -144,8 +153,12 @@ def event_rows(
     `reading()`: the connection, for a query at a time; `archived`: as `read_archive`, by the file's name.
     """
     archive, table = schema.archive, schema.event
+    wanted = select(archive.c.first, archive.c.last, archive.c.name).where(archive.c.last > after)
+    if stream is not None and stream.startswith(JOB):
+        job = int(stream.removeprefix(JOB))
+        wanted = wanted.where(or_(archive.c.lowest.is_(None), and_(archive.c.lowest <= job, archive.c.highest >= job)))
     with reading() as connection:
-        files = connection.execute(select(archive).where(archive.c.last > after).order_by(archive.c.first)).all()
+        files = connection.execute(wanted.order_by(archive.c.first)).all()
     for first, last, name in files:
         rows = archived(name, first, last)
         yield [row for row in rows if row[0] > after and stream in (None, row[2])]

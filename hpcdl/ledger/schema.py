@@ -108,6 +108,21 @@ node = Table(
     Column("emulated", Integer, nullable=False),
 )
 
+retired = Table(  # jobs that have left the world, as they were then
+    "retired",
+    metadata,
+    Column("job", Integer, primary_key=True),
+    Column("environment", Text, nullable=False),  # its name
+    Column("body", Text, nullable=False),  # JSON, without what is as by default
+)
+
+environment = Table(  # of retired jobs; those of one shell share it
+    "environment",
+    metadata,
+    Column("name", Text, primary_key=True),  # a digest
+    Column("body", Text, nullable=False),  # JSON
+)
+
 snapshot = Table(
     "snapshot",
     metadata,
@@ -122,6 +137,8 @@ archive = Table(
     Column("first", Integer, primary_key=True),  # seq
     Column("last", Integer, nullable=False),
     Column("name", Text, nullable=False),  # of the file beside the ledger
+    Column("lowest", Integer),  # of the jobs that its events are of; null where nobody looked
+    Column("highest", Integer),
 )
 
 stream = Table(  # the versions that archived events had reached
@@ -143,7 +160,9 @@ sample = Table(
     Column("power", Float),  # W
 )
 
-PROJECTIONS = (job, incarnation, node)
+PROJECTIONS = (job, incarnation, node, environment, retired)
+PRIVATE = frozenset({"environment", "retired"})
+"""Tables whose rows may hold secrets: no message shows them."""
 
 
 def compiled(statement: Insert | Update | Delete) -> str:
@@ -165,4 +184,5 @@ ADD_SNAPSHOT = inserted(snapshot, replacing=True)
 PUT_STREAM = inserted(stream, replacing=True)
 PUT_ROW = {table.name: inserted(table, replacing=True) for table in PROJECTIONS}
 SETTLE = compiled(update(outbox).where(outbox.c.id == bindparam("number")).values(state=text("'settled'")))
+DROP_STREAM = compiled(delete(stream).where(stream.c.name == bindparam("stream")))
 DROP_SAMPLES = compiled(delete(sample).where(sample.c.id <= bindparam("last")))

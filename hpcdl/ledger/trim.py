@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdl.core.model import World
+from hpcdl.core.model import Job
 from hpcdl.wire.private import NotPrivate, open_private_folder
 
 _DAY = 86_400.0
@@ -31,13 +31,20 @@ class Freed:
     bytes: int
 
 
-def trim(home: Path, world: World, now: float, *, keep_days: float, log_days: float | None) -> list[Freed]:
+def trim(home: Path, jobs: Iterable[Job], now: float, *, keep_days: float, log_days: float | None) -> list[Freed]:
     """Remove what is older than `keep_days`, and job logs of jobs that finished `log_days` ago; None: keep all logs.
+
+    `jobs`: all of the ledger, also those that have left the world; they are gone through once.
 
     No daemon runs, so copies and unfinished files of any age are orphans. Raises NotPrivate and OSError.
     """
-    old = now - keep_days * _DAY
-    named = _named_scripts(home, world, old)
+    old, before = now - keep_days * _DAY, None if log_days is None else now - log_days * _DAY
+    named, ended = _named_in_spool(home), list[int]()
+    for job in jobs:
+        if job.finished_at is None or job.finished_at >= old:  # not long over: what it runs stays
+            named.update(os.path.basename(word) for word in job.spec.command if word.endswith(".sh"))
+        if before is not None and job.finished_at is not None and job.finished_at < before:
+            ended.append(job.id)
     found = [
         _freed("copies of the ledger", _files(home, _COPY)),
         _freed("unfinished files", _files(home, _UNFINISHED)),
@@ -47,24 +54,18 @@ def trim(home: Path, world: World, now: float, *, keep_days: float, log_days: fl
             "batch scripts", (each for each in _older(_files(home / "scripts", _SCRIPT), old) if each.name not in named)
         ),
     ]
-    if log_days is not None:
-        before = now - log_days * _DAY
-        ended = [job.id for job in world.jobs.values() if job.finished_at is not None and job.finished_at < before]
-        found.append(_freed("logs of jobs", (path for job in ended for path in _files(home / "logs" / str(job), _LOG))))
-        for job in ended:
-            _remove_empty(home / "logs" / str(job))
+    if before is not None:
+        found.append(
+            _freed("logs of jobs", (path for number in ended for path in _files(home / "logs" / str(number), _LOG)))
+        )
+        for number in ended:
+            _remove_empty(home / "logs" / str(number))
     return [each for each in found if each.files]
 
 
-def _named_scripts(home: Path, world: World, old: float) -> set[str]:
-    """Batch scripts that a job which is not long over, or a spooled submit, runs."""
-    words: Iterable[str] = (
-        word
-        for job in world.jobs.values()
-        if job.finished_at is None or job.finished_at >= old
-        for word in job.spec.command
-    )
-    named = {os.path.basename(word) for word in words if word.endswith(".sh")}
+def _named_in_spool(home: Path) -> set[str]:
+    """Batch scripts that a spooled submit runs."""
+    named = set[str]()
     for path in _files(home / "spool", re.compile(r"[^/]+\.json")):
         named.update(re.findall(r"[0-9a-f]{64}\.sh", path.read_text(encoding="utf-8", errors="replace")))
     return named

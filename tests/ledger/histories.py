@@ -14,6 +14,7 @@ from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Share, Target, World
 from hpcdl.core.notice import NoticeKind
 from hpcdl.core.pilot import BatchJob, BatchState, PilotSpec
+from hpcdl.core.retireevents import JobsRetired
 from hpcdl.core.validate import validate
 
 NOW = 1_700_000_000.0
@@ -36,6 +37,9 @@ def candidates(world: World) -> Iterator[ev.Event]:
     )
     for job in world.jobs:
         yield ev.JobRetried(job)
+    over = tuple(number for number, job in world.jobs.items() if job.finished)
+    yield JobsRetired.of(over[:1])
+    yield JobsRetired.of(over)
     one = Placement((Share("n1", (0, 1)),))
     two = Placement((Share("n1", (2,)), Share("n2", (0,))), Role.SECONDARY, "a layout")
     yield ev.PlanAdopted("marble", tuple(Target(job, one, "why") for job in world.active), tuple(world.active)[:1])

@@ -216,18 +216,19 @@ def _failing(connection: Connection) -> None:
     raise RuntimeError("killed here")
 
 
-def test_from_version_1_with_a_copy_made_before(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_another_version_with_a_copy_made_before(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(path) as ledger:
         ledger.append(submissions(3))
+    newest = len(migrations.STEPS)
     monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, _second))
     monkeypatch.setattr(migrations.migrate, "__defaults__", (migrations.STEPS,))
     monkeypatch.setattr(migrations.check, "__defaults__", (migrations.STEPS,))
     with opened(path) as ledger:  # which finds the projections as they should be: they were made anew
         assert ledger.last_seq == 3
-    assert rows(path, "PRAGMA user_version") == [(2,)]
-    copy = migrations.backup_of(path, 1)
+    assert rows(path, "PRAGMA user_version") == [(newest + 1,)]
+    copy = migrations.backup_of(path, newest)
     assert copy.stat().st_mode & 0o777 == 0o600
-    assert rows(copy, "PRAGMA user_version") == [(1,)]
+    assert rows(copy, "PRAGMA user_version") == [(newest,)]
     assert rows(copy, "SELECT count(*) FROM event") == [(3,)]
     assert rows(copy, "SELECT count(*) FROM sqlite_schema WHERE name = 'more'") == [(0,)]
 
@@ -241,10 +242,11 @@ def test_a_step_that_fails_leaves_the_version_before(path: Path, monkeypatch: py
         patched.setattr(migrations.check, "__defaults__", (steps,))
         with pytest.raises(RuntimeError, match="killed here"):
             SqliteJournal(path)
-    assert rows(path, "PRAGMA user_version") == [(2,)]
+    newest = len(migrations.STEPS)
+    assert rows(path, "PRAGMA user_version") == [(newest + 1,)]
     assert rows(path, "SELECT count(*) FROM sqlite_schema WHERE name = 'never'") == [(0,)]
     before = path.read_bytes()
-    with pytest.raises(JournalError, match=r"newer hpcdl \(version 2, known up to 1\): update hpcdl"):
+    with pytest.raises(JournalError, match=rf"newer hpcdl \(version {newest + 1}, known up to {newest}\): update"):
         SqliteJournal(path)
     assert path.read_bytes() == before
 

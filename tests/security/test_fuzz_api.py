@@ -22,7 +22,7 @@ from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
 from hpcdl.core.events import GpuChanged
 from hpcdl.core.jobspec import JobSpec
-from hpcdl.core.journal import MemoryJournal
+from hpcdl.core.journal import Journal, MemoryJournal
 from hpcdl.core.model import GpuInfo, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.policy import Policies
@@ -43,12 +43,12 @@ STATUSES = {200, 400, 401, 403, 404, 409, 413, 503}
 class Scene:
     """The API and the hub over a controller in memory, with a node and a job."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, journal: Journal | None = None) -> None:
         self.home = home
         self.runner = asyncio.Runner()
         policies = Policies()
         register(policies)
-        self.controller = Controller(MemoryJournal(), policies, Profiles({}))
+        self.controller = Controller(journal or MemoryJournal(), policies, Profiles({}))
         changes = self.runner.run(self._changes())
         self.loop = Loop(self.controller, Clock(0.0), 3600.0, changes.announce, lambda requests: None, lambda why: None)
         self.loop.start()
