@@ -4,7 +4,8 @@ Single appends and one batch, durable each (the figure is the disk's), and what 
 100,000 events: read, decode and fold all of them, as without any snapshot; and as a daemon does it, whose snapshot is
 5,000 events old at most. Medians; `cpu_s` is the processor's time, which hardly depends on what else the machine does.
 With `--jobs N`, instead: a ledger of so many finished jobs, of one shell with 30 variables, and what a snapshot of it
-takes, and a restart from that.
+takes, a commit, and a restart from that; with `--keep K`, after all but so many have left the world, and what that
+took.
 """
 
 import argparse
@@ -20,8 +21,10 @@ from typing import Any
 
 from hpcdl.core import events as ev
 from hpcdl.core.journal import Stamped
-from hpcdl.core.lifecycle import fold
+from hpcdl.core.lifecycle import Draft, fold
 from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Share, World
+from hpcdl.core.retireevents import JobsRetired
+from hpcdl.core.retiring import due
 from hpcdl.ledger import SqliteJournal
 from hpcdl.ledger.snapshots import body_of
 
@@ -110,8 +113,8 @@ def measure(folder: Path, total: int, rounds: int) -> dict[str, Any]:
     return figures
 
 
-def measure_jobs(folder: Path, number: int, rounds: int) -> dict[str, Any]:
-    """Bytes and seconds of a ledger with so many jobs that are done."""
+def measure_jobs(folder: Path, number: int, keep: int | None, rounds: int) -> dict[str, Any]:
+    """Bytes and seconds of a ledger with so many jobs that are done, of which `keep` stay in the world."""
     path = folder / "ledger.sqlite"
     env = tuple((f"VARIABLE_{place}", f"/opt/some/where/{place}/lib") for place in range(30))
     with SqliteJournal(path) as journal:
@@ -122,13 +125,43 @@ def measure_jobs(folder: Path, number: int, rounds: int) -> dict[str, Any]:
                 events.append((1_700_000_000.0 + job, ev.JobSubmitted(job, spec, f"request-{job}")))
                 events.append((1_700_000_001.0 + job, ev.JobEnded(job, JobState.DONE)))
             journal.append(events)
+        figures: dict[str, Any] = {"jobs": number}
+        if keep is not None:
+            figures["keep"] = keep
+            figures["retire"] = retire(journal, keep)
         world = journal.load()
         begun = time.process_time()
         journal.snapshot(world)
         taken = time.process_time() - begun
+        commits = []
+        for place in range(101):
+            spent = time.process_time()
+            draft = Draft(world)  # as the controller does it, which has a world of its own
+            draft.add(ev.JobSubmitted(number + place + 1, spec, f"later-{place}"), 1_800_000_000.0)
+            journal.append(draft.events)
+            commits.append(time.process_time() - spent)
+            world = draft.world
         total = journal.last_seq
-    snapshot = {"bytes": len(body_of(world).encode()), "cpu_s": taken}
-    return {"jobs": number, "snapshot": snapshot, "restart": restart(path, total, rounds)}
+    figures["snapshot"] = {"bytes": len(body_of(world).encode()), "cpu_s": taken}
+    figures["commit_cpu_s"] = statistics.median(commits)
+    figures["ledger_bytes"] = path.stat().st_size
+    figures["restart"] = restart(path, total, rounds)
+    return figures
+
+
+def retire(journal: SqliteJournal, keep: int) -> dict[str, Any]:
+    """Seconds of the processor for each event of jobs that leave the world, until `keep` stay."""
+    world, spent = journal.load(), list[float]()
+    while True:
+        begun = time.process_time()
+        jobs = due(world, 1_800_000_000.0, keep)
+        if not jobs:
+            return {"events": len(spent), "median_cpu_s": statistics.median(spent), "worst_cpu_s": max(spent)}
+        draft = Draft(world)
+        draft.add(JobsRetired.of(jobs), 1_800_000_000.0)
+        journal.append(draft.events)
+        spent.append(time.process_time() - begun)
+        world = draft.world
 
 
 def rounded(value: Any) -> Any:
@@ -143,6 +176,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="a folder on the disk to be measured (default: the temporary one)")
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--jobs", type=int, help="measure a ledger of so many finished jobs")
+    parser.add_argument("--keep", type=int, help="with --jobs: so many of them stay in the world (default: all)")
     parser.add_argument("--rounds", type=int, default=5, help="restarts of each kind")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -150,7 +184,7 @@ def main() -> None:
         if options.jobs is None:
             figures = rounded(measure(home, options.events, options.rounds))
         else:
-            figures = rounded(measure_jobs(home, options.jobs, options.rounds))
+            figures = rounded(measure_jobs(home, options.jobs, options.keep, options.rounds))
     json.dump({"schema": 1, "ledger": figures}, sys.stdout, indent=2)
     sys.stdout.write("\n")
 
