@@ -148,18 +148,18 @@ def test_a_row_has_nothing_that_is_so_by_default() -> None:
     assert rows_of(job)[0][2] == f'{{"id":7,"spec":{{"command":["train"],"name":"j"}},"submitted_at":{NOW}}}'
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [2, 3])
 def test_any_history_is_the_same_from_its_snapshot(path: Path, seed: int) -> None:
-    events = at_random(seed, 90)
+    events = at_random(seed, 60)
     with SqliteJournal(path) as ledger:
-        for start in range(0, 90, 30):
-            ledger.append(events[start : start + 30])
+        for start in range(0, 60, 20):
+            ledger.append(events[start : start + 20])
             ledger.snapshot(ledger.load())
             ledger.archive(start)
         world, past = ledger.load(), ledger.retired()
     with opened(path) as ledger:
         assert (ledger.load(), ledger.retired()) == (world, past)
-    assert sum(world.retired.values()) == len(past)
+    assert sum(world.retired.values()) == len(past) > 0
 
 
 def test_archive_files_are_asked_for_the_jobs_that_they_hold(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
