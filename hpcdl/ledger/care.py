@@ -4,6 +4,7 @@ A crash at any line loses nothing: each step is one transaction, or a file that 
 """
 
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,17 +110,23 @@ def back_up(path: Path, folder: Path, tell: Tell) -> list[Path]:
     target = folder / NAME
     with Reader(path) as reader, reader.reading() as connection:
         names = [str(name) for (name,) in connection.exec_driver_sql("SELECT name FROM archive ORDER BY first").all()]
-        copy_database(connection, target)
+        try:
+            copy_database(connection, target)
+        except sqlite3.Error as error:
+            full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+            raise journal_error(target if full else path, error) from error
     copies = [target]
     for name in names:
         tell(f"copying {name}")
+        unfinished = folder / f".{name}.tmp"
         try:
-            unfinished = folder / f".{name}.tmp"
             shutil.copyfile(path.with_name(name), unfinished)
             unfinished.chmod(0o600)
             copies.append(unfinished.rename(folder / name))
         except FileNotFoundError:
             raise JournalError(f"{path.with_name(name)} is missing: put it back, then back up again") from None
+        finally:
+            unfinished.unlink(missing_ok=True)
     return copies
 
 

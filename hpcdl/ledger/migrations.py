@@ -118,6 +118,9 @@ def copy_database(connection: Connection, target: Path) -> None:
         source.backup(copy)
         # The copy is to be one file, which can be put in the ledger's place.
         copy.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error:
+        temporary.unlink()  # on a full disk its room is wanted
+        raise
     finally:
         copy.close()
     for path, flags in ((temporary, os.O_RDONLY), (target.parent, os.O_RDONLY | os.O_DIRECTORY)):

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,6 +115,27 @@ def test_a_backup_is_a_ledger(path: Path, tmp_path: Path) -> None:
     next(path.parent.glob("ledger-archive-*")).unlink()
     with pytest.raises(JournalError, match="is missing: put it back"):
         care.back_up(path, folder, quiet)
+
+
+def test_a_backup_on_a_full_disk_leaves_the_one_before(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "backup"
+    folder.mkdir(mode=0o700)
+    care.back_up(path, folder, quiet)
+    there = {each.name: each.read_bytes() for each in folder.iterdir()}
+    connect = sqlite3.connect
+
+    def small(target: Path, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(target, **options)
+        if target.parent == folder:
+            connection.execute("PRAGMA max_page_count = 1")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", small)
+    with pytest.raises(JournalError, match=f"{folder / 'ledger.sqlite'}: .*: its disk is full: make room"):
+        care.back_up(path, folder, quiet)
+    assert {each.name: each.read_bytes() for each in folder.iterdir()} == there
 
 
 def test_a_copy_while_it_is_open(path: Path) -> None:
