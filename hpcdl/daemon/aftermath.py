@@ -143,14 +143,16 @@ def aftermath(job: Job, past: Past) -> list[str]:
             f"waited {seconds_text(past.waited_s)}{took} for GPUs; started {count(past.starts, 'time')}, which took "
             f"{seconds_text(past.started_s)}; trained {seconds_text(past.trained_s)}"
         )
-        lines.append(f"held {job.held_gpu_s / 3600:.2f} GPU-hours")
+        hours = job.held_gpu_s / 3600
+        lines.append(f"held {'<0.001' if 0 < hours < 0.0005 else f'{hours:.3f}'} GPU-hours")
     else:
         lines.append(f"never ran; waited {seconds_text(past.waited_s)}")
     if past.saves:
         lines.append(f"saved {count(past.saves, 'time')}, which took {seconds_text(past.save_s)} in all")
     if past.suspends:
         often = sorted(past.suspends.items(), key=lambda each: -each[1])
-        told = ", ".join(f"{number} {_FOR[purpose]}" for purpose, number in often)
+        words = _FOR if job.drill is None else _FOR | {Purpose.PREEMPT: "for other jobs or a drill"}
+        told = ", ".join(f"{number} {words[purpose]}" for purpose, number in often)
         lines.append(f"suspended {count(sum(past.suspends.values()), 'time')}: {told}")
     if past.lost_steps:
         lines.append(f"lost {count(past.lost_steps, 'step')}, {seconds_text(past.lost_s)} of training, to other ends")

@@ -139,7 +139,7 @@ def _details(world: World, job: Job, now: float) -> list[str]:
         lines.append(f"its deadline slipped {ago} ago: until then it was expected to be met")
     if job.saved_step is not None:
         lines.append(f"last durable checkpoint: step {job.saved_step}")
-    if job.suspends:
+    if job.suspends and not job.finished:  # then the aftermath says what for, too
         lines.append(f"suspended {count(job.suspends, 'time')}")
     if job.last_cause is not None and not job.finished:
         lines.append(f"incarnation {job.last_incarnation - len(job.live)} ended: {job.last_cause}, {job.last_detail}")

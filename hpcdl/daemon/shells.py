@@ -154,7 +154,7 @@ def _where(world: World, number: int, node: str, rank: int = -1) -> tuple[int, s
     running = job.running
     if running is None or running.state is not IncarnationState.RUNNING or running.ending is not None:
         state = state_of(job)
-        step = "submit it again" if job.finished else f"once it runs (hpcdl why {number})"
+        step = "submit it again" if job.finished else f"once it runs, run this again (hpcdl why {number})"
         raise _Refused(f"job {number} is {state}, so nothing can run beside it: {step}")
     there = [part.node for part in running.parts if part.started and not part.gone]
     if not there:

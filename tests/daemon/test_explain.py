@@ -77,6 +77,8 @@ def test_the_wait_is_told_only_of_jobs_that_never_ran() -> None:
     assert "has waited 10 s since its submission" in details(job())
     suspended = job(first_start_at=95.0, suspended=True, held=True, last_cause=Cause.SUSPENDED, saved_step=4)
     assert "waited" not in details(suspended)
+    assert "suspended 2 times" in details(replace(suspended, suspends=2))
+    assert "suspended 2 times" not in details(job(suspends=2, outcome=JobState.DONE, finished_at=95.0)), "it says why"
 
 
 def test_work_that_is_lost_is_told() -> None:

@@ -161,8 +161,18 @@ def test_a_node_of_ones_own_choice(away: bool) -> None:
         (9, [], OPEN, "there is no job 9: hpcdl ls --all lists them"),
         (1, [], replace(OPEN, node="n9"), "job 1 is not on 'n9', but on n1, n2: choose with --node"),
         (1, [], replace(OPEN, rank=4), "rank 4 of job 1 is not there: n1 has 0 to 1, n2 has 2 to 3"),
-        (1, [cmd.Hold(1)], OPEN, "job 1 is SUSPENDING, so nothing can run beside it: once it runs (hpcdl why 1)"),
-        (1, [cmd.Cancel(1)], OPEN, "job 1 is RUNNING, so nothing can run beside it: once it runs (hpcdl why 1)"),
+        (
+            1,
+            [cmd.Hold(1)],
+            OPEN,
+            "job 1 is SUSPENDING, so nothing can run beside it: once it runs, run this again (hpcdl why 1)",
+        ),
+        (
+            1,
+            [cmd.Cancel(1)],
+            OPEN,
+            "job 1 is RUNNING, so nothing can run beside it: once it runs, run this again (hpcdl why 1)",
+        ),
         (1, [], msg.ShellEndMessage("", 0, ""), "the first message must say what to run"),
     ],
 )

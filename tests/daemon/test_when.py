@@ -7,6 +7,7 @@ import pytest
 from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
+from hpcdl.core.drill import Drill
 from hpcdl.core.journal import MemoryJournal
 from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Share
 from hpcdl.core.plan import Profiles
@@ -208,11 +209,14 @@ def test_the_account_in_words() -> None:
     lines = aftermath(job, past_of(mine, job.submitted_at))
     assert lines[0].startswith("waited ")
     assert "; started 1 time, which took " in lines[0]
-    assert lines[1].startswith("held ")
+    assert lines[1] == f"held {job.held_gpu_s / 3600:.3f} GPU-hours"
+    assert aftermath(replace(job, held_gpu_s=1.0), past_of(mine, 0.0))[1] == "held <0.001 GPU-hours"
     assert past_of(mine, job.submitted_at).to_json(job)["gpu_s"] == job.held_gpu_s
     told = aftermath(job, past_of(story(), 0.0))
     assert "saved 3 times, which took 5.0 s in all" in told
     assert "suspended 1 time: 1 for other jobs" in told
+    drilled = replace(job, drill=Drill(True))
+    assert "suspended 1 time: 1 for other jobs or a drill" in aftermath(drilled, past_of(story(), 0.0))
     assert "lost 20 steps, 20 s of training, to other ends" in told
 
 
