@@ -13,7 +13,8 @@ _ALIKE = ("state", "gpus_min", "gpus_max", "nodes", "nodes_max", "user")
 def folded(rows: Iterable[Row]) -> list[Row]:
     """The rows, with one for all members of an array in the same state that hold no GPUs, where the first one stands.
 
-    Its id is like `12-[3-100]`: the array and the indices of the members; their ids are not told.
+    Its id is like `12-[3-100]`: the array and the indices of the members; their ids are not told. Where a sweep has
+    several members of an index, the name says how many they are.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -27,12 +28,13 @@ def folded(rows: Iterable[Row]) -> list[Row]:
 
 def _one(rows: Sequence[Row]) -> Row:
     indices = ranges(int(row["array_index"]) for row in rows)
+    several = len({row["array_index"] for row in rows}) < len(rows)
     reasons = list(dict.fromkeys(str(row.get("reason") or "") for row in rows))
     reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} other reasons: --no-fold)"
     return {
         **rows[0],
         "id": f"{rows[0]['array']}-[{indices}]",
-        "name": f"{_stem(rows)}[{indices}]",
+        "name": f"{_stem(rows)}[{indices}]" + (f" ({len(rows)} jobs)" if several else ""),
         "reason": reason,
         "step": None,
         "eta_s": None,

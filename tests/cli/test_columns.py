@@ -173,6 +173,9 @@ def test_members_that_a_sweep_names_are_folded_without_its_values() -> None:
         assert [each["name"] for each in folded(rows)] == ["t[1-2]"]
     rows = [row(at + 3, name=f"a[b]c{at}", array=3, array_index=at) for at in (1, 2)]
     assert folded(rows)[0]["name"] == "a[b]c[1-2]"
+    rows = [row(at + 3, name=f"t[{at % 2},lr={at}]", array=3, array_index=at % 2) for at in range(4)]
+    (line,) = folded(rows)
+    assert (line["id"], line["name"]) == ("3-[0-1]", "t[0-1] (4 jobs)")
 
 
 # --- nodes and GPUs ---------------------------------------------------------------------------------------------------
