@@ -22,7 +22,7 @@ HOURS = 3.0
     help="The HTML file to write.",
 )  # fmt: skip
 @click.option(
-    "--every", type=Seconds(2, 3600), metavar="SECONDS",
+    "--every", type=Seconds(1, 3600), metavar="SECONDS",
     help="Write it again so often, until Ctrl-C or SIGTERM; browsers that show it follow.",
 )  # fmt: skip
 @click.option(
@@ -103,7 +103,7 @@ class Picture:
         try:
             self.look()
         except ClientError as error:
-            self._note = str(error)
+            self._note = str(error).removesuffix(" (waited 0 s)")
 
     def write(self, *, over: bool = False) -> None:
         """The file, whole. Raises OSError."""

@@ -102,7 +102,7 @@ def _head(answer: Row, title: str, at: float, shown: Shown) -> str:
     words.append(f"pid {daemon['pid']}, version {html(daemon['version'], 40)}")
     if daemon["stopping"]:
         words.append('<b class="alarm">stopping</b>')
-    every = f", written every {seconds_text(shown.every_s)}" if shown.every_s and not shown.over else ""
+    every = f", written every {_every(shown.every_s)}" if shown.every_s and not shown.over else ""
     alarms = []
     if shown.note:
         alarms.append(f"<b>This is how it was at {html(shown.moment(at))}.</b> {html(shown.note, 400)}")
@@ -115,6 +115,10 @@ def _head(answer: Row, title: str, at: float, shown: Shown) -> str:
         f'<header><h1>{title}</h1><p class="as-of">as of {html(shown.moment(at))}{every} · <span id="age"></span></p>'
         f'<p class="note">{" · ".join(words)}</p></header>{told}'
     )
+
+
+def _every(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds < 60 else seconds_text(seconds)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -149,10 +153,12 @@ def _tiles(answer: Row) -> str:
         ),
     ]
     if answer["status"]["pilots"]:
-        figures.append((str(answer["status"]["pilots"]), "pilots", "that wait or run in the batch system", ""))
+        number = answer["status"]["pilots"]
+        figures.append((str(number), "pilot" if number == 1 else "pilots", "that wait or run in the batch system", ""))
     if notices["waiting"] or notices["given_up"]:
         told = f"{notices['waiting']} waiting, {notices['given_up']} given up"
-        figures.append((str(len(answer["notices"]) + answer["notices_more"]), "notices", told, ""))
+        number = len(answer["notices"]) + answer["notices_more"]
+        figures.append((str(number), "notice" if number == 1 else "notices", told, ""))
     return (
         '<div class="figures-row">'
         + "".join(

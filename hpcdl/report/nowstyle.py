@@ -45,6 +45,6 @@ section{break-inside:auto}
 .stale .as-of,.stale .as-of span{color:var(--bad);font-weight:600}
 @media print{:root{--page:#fff;--ink:#000;--soft:#444;--line:#ccc;--lane:#f3f5f7}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}
-main{max-width:none;padding:0}body{font-size:11px}table{font-size:10px}
+main{max-width:none;padding:0}body{font-size:11px}table{font-size:10px}.wide .soft{font-size:inherit}
 h2{break-after:avoid}tr{break-inside:avoid}.drawing{break-inside:avoid}.table{overflow:visible}}
 """

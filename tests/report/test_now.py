@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdl.core import events as ev
@@ -136,6 +136,7 @@ def test_little_or_nothing_to_show(nodes: list[dict[str, Any]]) -> None:
     assert "No job holds a GPU." in drawn(told)
 
 
+@settings(max_examples=25)
 @given(HOSTILE, HOSTILE, HOSTILE)
 def test_names_and_reasons_are_only_text(name: str, other: str, reason: str) -> None:
     """Whatever they are, the page has the same elements and attributes, and nothing from elsewhere."""

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdl.wire.exposition import Family, Sample, by_label, counter, from_json, gauge, histogram, text_of, to_json
@@ -39,6 +39,7 @@ def test_a_histogram_is_cumulative_and_ends_at_infinity() -> None:
     }
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(ANY, st.floats()), max_size=4), ANY, ANY)
 def test_whatever_a_label_says_stays_in_its_label(values: list[tuple[str, float]], told: str, extra: str) -> None:
     family = Family("x", "gauge", told, tuple(Sample(value, (("node", name),)) for name, value in dict(values).items()))
