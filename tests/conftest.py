@@ -6,13 +6,42 @@ from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
+from hypothesis import HealthCheck, settings
 
 from tests.slurm.cluster import missing, version
 
-REAL = frozenset({"agent", "allocation", "demo", "elastic", "guides", "lsf", "security", "slurm", "system", "trainer"})
-"""Folders of tests with real processes on the machine's own clock: one that fails is run once more, and the summary
-names it (RERUN): a bug to be found, but not one of whatever is being changed."""
+REAL = frozenset(
+    [
+        "agent",
+        "allocation",
+        "cli",
+        "daemon",
+        "demo",
+        "elastic",
+        "gpu",
+        "guides",
+        "ledger",
+        "lsf",
+        "security",
+        "slurm",
+        "system",
+        "trainer",
+        "wire",
+        "test_batch_run.py",
+    ]
+)
+"""Folders, and a file, of tests with real processes, sockets or threads on the machine's own clock: one that fails is
+run once more, and the summary names it (RERUN): a bug to be found, but not one of whatever is being changed."""
 LONG = ("slurm", "system", "demo", "trainer", "agent", "allocation", "lsf", "daemon", "ledger", "milp", "sim")
+
+# However slow the machine is, and the same cases each time unless more of them are asked for (see tests/seeds.py).
+settings.register_profile(
+    "hpcdl",
+    deadline=None,
+    derandomize="HPCDL_TEST_SEEDS" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("hpcdl")
 
 # A CI that starts us in the background has these ignored, and every process that a test starts would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,5 @@
-"""How many generated cases a test looks at: HPCDL_TEST_SEEDS times as many as it does by itself."""
+"""How many generated cases a test looks at: HPCDL_TEST_SEEDS times as many as it does by itself, and others each time
+(tests/conftest.py)."""
 
 import os
 

@@ -14,7 +14,7 @@ WRAPPER = 'sleep 300 & echo $! > "$0".new; mv "$0".new "$0"; wait'
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "it never came to be"
         time.sleep(0.005)
@@ -31,9 +31,12 @@ def lives(pid: int) -> bool:
 
 def test_a_command_that_is_too_late_is_ended_with_what_it_started(tmp_path: Path) -> None:
     named = tmp_path / "pid"
-    with pytest.raises(BatchError, match="has not answered within 3 s") as error:
-        run(["sh", "-c", WRAPPER, str(named)], 3.0)
-    assert error.value.away
+    for seconds in (1.0, 4.0, 16.0):
+        with pytest.raises(BatchError, match=f"has not answered within {seconds:g} s") as error:
+            run(["sh", "-c", WRAPPER, str(named)], seconds)
+        assert error.value.away
+        if named.exists():
+            break  # else it was ended before it had started anything: a slow machine
     pid = int(named.read_text())
     until(lambda: not lives(pid))
     assert not lives(pid)
@@ -48,7 +51,7 @@ def test_the_end_ends_the_command_with_what_it_started(tmp_path: Path) -> None:
     pid = int(named.read_text())
     assert lives(pid)
     commands.end()
-    asking.join(20)
+    asking.join(60)
     assert codes == [-9]
     until(lambda: not lives(pid))
     with pytest.raises(BatchError, match="not run any more"):

@@ -164,6 +164,9 @@ def test_an_idle_agent_uses_next_to_no_cpu(daemon: Daemon, agents: Agents) -> No
         fields = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
-    before, began = ticks(), time.monotonic()
-    until(lambda: time.monotonic() - began > 3.0, "three seconds")
-    assert ticks() - before <= 15, "hundredths of a second in three seconds"
+    def idle() -> bool:
+        before, began = ticks(), time.monotonic()
+        until(lambda: time.monotonic() - began > 3.0, "three seconds")
+        return ticks() - before <= 15
+
+    until(idle, "three seconds with less than 15 hundredths of a second", 60.0)  # on a slow machine it still starts

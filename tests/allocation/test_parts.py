@@ -54,7 +54,7 @@ def made(system: Here, clock: Clock | None = None) -> tuple[Agents, list[str]]:
     return Agents(system, TWO, options, lambda: 60.0, said.append, monotonic=clock or time.monotonic), said
 
 
-def looks(agents: Agents, seconds: float = 30.0) -> None:
+def looks(agents: Agents, seconds: float = 60.0) -> None:
     """Until nothing runs."""
     end = time.monotonic() + seconds
     agents.look()
@@ -118,7 +118,7 @@ def test_agents_that_do_not_hear_are_killed(tmp_path: Path) -> None:
     system = Scripted(tmp_path, n1=f"{deaf}open({str(path)!r}, 'w').close()\ntime.sleep(300)", n2="raise SystemExit(0)")
     agents, said = made(system)
     agents.look()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < end
         time.sleep(0.01)

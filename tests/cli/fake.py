@@ -117,7 +117,8 @@ class FakeDaemon:
         self.kill()
 
     def die(self) -> None:
-        threading.Thread(target=self.kill, daemon=True).start()
+        """Nobody listens any more before the client's connection is cut: it would be answered if it asked at once."""
+        self.kill()
         if self.down_s is not None:
             self._restarter = threading.Timer(self.down_s, self.start)
             self._restarter.start()

@@ -1,12 +1,13 @@
 import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpcdl.client import ApiError, Client, ClientError, DaemonAway, _Socket, path_with
-from hpcdl.wire.access import read_access
+from hpcdl.wire.access import read_access, write_access
 from hpcdl.wire.http import Connection
 from hpcdl.wire.tls import client_context
 from tests.cli.fake import FakeDaemon, row
@@ -64,13 +65,19 @@ def test_patience_ends(fake: FakeDaemon) -> None:
     begun = time.monotonic()
     with Client(fake.home, patience_s=0.5) as client, pytest.raises(DaemonAway, match=r"waited 0.5 s"):
         client.get("/v1/status")
-    assert 0.5 <= time.monotonic() - begun < 10
+    assert 0.5 <= time.monotonic() - begun < 60
 
 
 def test_an_outage_is_noted_once_and_its_end_too(fake: FakeDaemon) -> None:
     notes: list[str] = []
-    fake.dies_at, fake.down_s = "/v1/status", 2.5
-    with Client(fake.home, patience_s=60, note=notes.append) as client:
+
+    def note(text: str) -> None:
+        notes.append(text)
+        if len(notes) == 1:
+            fake.start()
+
+    fake.dies_at = "/v1/status"
+    with Client(fake.home, patience_s=60, note=note) as client:
         client.get("/v1/status")
     assert notes == ["the daemon is away; waiting up to 60 s for it to come back", "the daemon is back"]
 
@@ -97,9 +104,9 @@ def test_another_daemon_in_the_same_home_is_not_taken_for_ours(fake: FakeDaemon)
 
 def test_somebody_else_on_the_port_is_no_daemon_and_gets_no_token(fake: FakeDaemon) -> None:
     fake.kill()
-    port = read_access(fake.home).port
     heard: list[bytes] = []
-    with socket.create_server(("127.0.0.1", port)) as listener:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        write_access(fake.home, replace(read_access(fake.home), port=listener.getsockname()[1]))
 
         def answer() -> None:
             connection, _ = listener.accept()

@@ -54,6 +54,13 @@ class Terminal:
             if select.select([self.ours], [], [], 0.5)[0]:
                 self.text += os.read(self.ours, 65536)
 
+    def frame(self) -> bytes:
+        """The first whole one of what comes: the end of an earlier one may come before it."""
+        self.until(b"\x1b[H")
+        self.text = self.text.partition(b"\x1b[H")[2]
+        self.until(b"\x1b[J")
+        return self.text.partition(b"\x1b[J")[0]
+
 
 @contextmanager
 def terminal(fake: FakeDaemon, *words: str, **more: str) -> Iterator[Terminal]:
@@ -99,8 +106,7 @@ def test_another_size_and_no_colour(jobs: FakeDaemon) -> None:
         top.text = b""
         top.resize(40, 12)
         os.kill(top.process.pid, signal.SIGWINCH)
-        top.until(b"\x1b[H", b"\x1b[J")
-        drawn = top.text.split(b"\x1b[H")[-1].split(b"\x1b[J")[0].split(b"\r\n")
+        drawn = top.frame().split(b"\r\n")
         assert len(drawn) == 12
         assert all(len(line.replace(b"\x1b[K", b"").decode()) <= 40 for line in drawn)
         top.process.send_signal(signal.SIGTERM)

@@ -59,7 +59,7 @@ def test_pilots_are_listed_and_cancelled(scene: Scene) -> None:
 def test_pilots_that_are_over_are_listed_on_request(scene: Scene) -> None:
     routes = BatchRoutes(scene.loop, scene.batching, 4, moment)
     scene.want(ONE)
-    scene.loop.send(cmd.PilotNotTaken(1, "invalid partition")).result(10)
+    scene.loop.send(cmd.PilotNotTaken(1, "invalid partition")).result(60)
     assert ask(routes.pilots)["pilots"] == []
     (row,) = ask(routes.pilots, "all=1")["pilots"]
     assert (row["state"], row["how"], row["left_s"]) == ("REFUSED", "invalid partition", None)

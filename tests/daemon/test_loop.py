@@ -55,7 +55,7 @@ class Running:
             self.requests.set_result(requests)
 
     def ask(self, command: cmd.Command) -> Any:
-        return self.loop.send(command).result(10)
+        return self.loop.send(command).result(60)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_submit_is_answered_after_its_commit_and_decided_after_that(running: R
     running.ask(inventory())
     assert running.ask(cmd.Submit((SPEC,), "r")) == (1,)
     assert running.journal.records[-1].event.kind in {"JobSubmitted", "PlanAdopted", "StartRequested"}
-    requests = running.requests.result(10)
+    requests = running.requests.result(60)
     assert [(request.kind, request.node, request.job) for request in requests] == [("start", "n1", 1)]
     assert running.worlds[-1].jobs[1].running is not None
 
@@ -82,13 +82,13 @@ def test_a_submit_is_answered_after_its_commit_and_decided_after_that(running: R
 def test_a_refused_command_harms_no_other(running: Running) -> None:
     futures = [running.loop.send(cmd.Cancel(99)), running.loop.send(cmd.Submit((SPEC,), "r"))]
     with pytest.raises(Refused, match="no job 99"):
-        futures[0].result(10)
-    assert futures[1].result(10) == (1,)
+        futures[0].result(60)
+    assert futures[1].result(60) == (1,)
 
 
 def test_a_command_that_breaks_harms_no_other(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def block(controller: Controller) -> None:
-        hold.result(10)
+        hold.result(60)
 
     hold: Future[None] = Future()
     running.loop.call(block)  # the next three arrive together
@@ -99,8 +99,8 @@ def test_a_command_that_breaks_harms_no_other(running: Running, monkeypatch: pyt
     ]
     hold.set_result(None)
     with pytest.raises(TypeError, match="no such command"):
-        futures[1].result(10)
-    assert [futures[0].result(10), futures[2].result(10)] == [(1,), (2,)]
+        futures[1].result(60)
+    assert [futures[0].result(60), futures[2].result(60)] == [(1,), (2,)]
 
 
 def test_a_commit_that_fails_acknowledges_nothing_and_the_next_one_works(running: Running) -> None:
@@ -125,15 +125,15 @@ def test_a_decision_that_was_not_recorded_is_taken_again(running: Running) -> No
 
     running.journal.append = refuse_plans  # type: ignore[method-assign,assignment]
     running.ask(cmd.Submit((SPEC,), "r"))
-    failed.result(10)
-    assert running.requests.result(10)[0].kind == "start"
+    failed.result(60)
+    assert running.requests.result(60)[0].kind == "start"
 
 
 def test_a_lost_lease_ends_the_loop(running: Running) -> None:
     running.journal.error = LeaseLost("another daemon holds the lease")
     with pytest.raises(LeaseLost):
         running.ask(cmd.Submit((SPEC,), "r"))
-    assert "another daemon" in running.lost.result(10)
+    assert "another daemon" in running.lost.result(60)
     with pytest.raises(JournalError):
         running.ask(cmd.Submit((SPEC,), "r"))
 
@@ -152,6 +152,6 @@ def test_a_wake_up_whose_decision_is_not_recorded_is_not_tried_without_a_pause(r
         controller.decide = fail  # type: ignore[method-assign]
         controller.wake_at = 1.0  # long past
 
-    running.loop.call(wake).result(10)
-    twice.result(10)
+    running.loop.call(wake).result(60)
+    twice.result(60)
     assert calls[1] - calls[0] >= 0.9 * RETRY_S

@@ -286,7 +286,7 @@ def test_what_cannot_be_recorded_waits(home: Path, monkeypatch: pytest.MonkeyPat
         journal.full = False
         assert running.reader.look() == 1
         assert (running.names(), running.told, path.exists()) == (["j"], [], False)
-        running.loop.send(cmd.Stop(False)).result(10)
+        running.loop.send(cmd.Stop(False)).result(60)
         path = spooled(home, "s", "k")
         assert running.reader.look() == 0
         assert (path.exists(), running.told) == (True, [])  # for the next daemon

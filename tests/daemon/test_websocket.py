@@ -27,7 +27,9 @@ class Counting(PingedProtocol):
 
 
 @asynccontextmanager
-async def connected(ended: "asyncio.Future[int]") -> AsyncIterator[ClientConnection]:
+async def connected(ended: "asyncio.Future[int]", patience_s: float = 60.0) -> AsyncIterator[ClientConnection]:
+    """Both ends are in this loop: where it stands still between a ping and its answer, `patience_s` goes by too."""
+
     async def echo(socket: WebSocket) -> None:
         await socket.accept()
         try:
@@ -42,7 +44,7 @@ async def connected(ended: "asyncio.Future[int]") -> AsyncIterator[ClientConnect
         port=0,
         ws=Counting,
         ws_ping_interval=PING_S,
-        ws_ping_timeout=PING_S,
+        ws_ping_timeout=patience_s,
         log_config=None,
         lifespan="off",
         timeout_graceful_shutdown=1,
@@ -53,7 +55,7 @@ async def connected(ended: "asyncio.Future[int]") -> AsyncIterator[ClientConnect
         await asyncio.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        async with connect(f"ws://127.0.0.1:{port}/", ping_interval=None, close_timeout=1) as socket:
+        async with connect(f"ws://127.0.0.1:{port}/", ping_interval=None, open_timeout=60, close_timeout=1) as socket:
             yield socket
     finally:
         server.should_exit = True
@@ -88,7 +90,7 @@ def test_who_is_silent_is_asked_and_may_stay() -> None:
 def test_who_does_not_answer_is_dropped() -> None:
     async def run() -> None:
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        async with connected(ended) as socket:
+        async with connected(ended, PING_S) as socket:
             socket.transport.pause_reading()  # so that no pong is sent
             assert await ended in (1005, 1006)
             assert True in Counting.looks

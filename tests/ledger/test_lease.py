@@ -349,7 +349,7 @@ def test_a_process_killed_or_stopped_at_any_line_of_it_does_no_harm(tmp_path: Pa
         [sys.executable, str(script), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr

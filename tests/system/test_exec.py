@@ -67,6 +67,7 @@ def test_the_owners_token_alone_opens_one(kept_cluster: Cluster, job: int) -> No
                 ssl=client_context(access.certificate),
                 additional_headers={"Authorization": token},
                 proxy=None,
+                open_timeout=60,
             )
     assert "Noted" not in kept_cluster.kinds(job)
 

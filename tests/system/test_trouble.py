@@ -426,6 +426,7 @@ def _dial(access: AccessFile, token: str | None = None) -> AbstractContextManage
         max_size=MAX_MESSAGE,
         compression=None,
         proxy=None,
+        open_timeout=60,
         close_timeout=1,
     )
 
