@@ -5,6 +5,7 @@ Prints one JSON object of what happened: {"lines": lines of the longest acquire,
 
 import json
 import os
+import select
 import signal
 import sys
 from pathlib import Path
@@ -50,7 +51,7 @@ def in_child(home: Path, line: int, signal_number: int) -> tuple[int, int]:
     if pid == 0:
         try:
             traced_acquire(home, line, signal_number, writer)
-            signal.pause()  # alive until the parent has looked
+            os.kill(os.getpid(), signal.SIGSTOP)  # alive until the parent has looked
         finally:
             os._exit(1)
     os.close(writer)
@@ -109,20 +110,11 @@ def stopped_at(home: Path, line: int, dead_before: bool, release: bool, bad: lis
     if dead_before:
         leave_a_dead_holder(home)
     pid, reader = in_child(home, line, signal.SIGSTOP)
-    while True:
-        _, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
-        if status and os.WIFSTOPPED(status):
-            break
-        if os.get_blocking(reader):
-            os.set_blocking(reader, False)
-        try:
-            if os.read(reader, 4096):
-                os.close(reader)
-                end(pid)
-                return False
-        except BlockingIOError:
-            os.sched_yield()
-    os.set_blocking(reader, True)
+    os.waitpid(pid, os.WUNTRACED)  # at the line, or at its end
+    if select.select([reader], [], [], 0.0)[0]:
+        os.close(reader)
+        end(pid)
+        return False
     try:
         mine: Lease | None = Lease.acquire(home, now=1e9)
     except LeaseHeld:
