@@ -2,19 +2,25 @@
 
 Simulates GENIE's tasks (drawn anew from --seeds, which the weights in hpcdl/adaptive/forecast.py were not fitted to) at
 --per-hour on 4 nodes of 4 K80 under `adaptive` with the objective `deadline`. Every task is foretold once, when it is
-submitted; tasks whose deadline is their submission are left out. --spread: relative standard error of the rates that
-the policy believes, drawn per task.
+submitted; tasks whose deadline is their submission are left out. --spans: on how many nodes a task may be, 4 (one pool
+of 16 GPUs) or 1 (each node is a pool of its own). --spread: relative standard error of the rates that the policy
+believes, drawn per task.
+
+python benchmarks/deadline_calibration.py                                    # tables and Brier score; half a minute
+python benchmarks/deadline_calibration.py --fit --seeds 0 1 2 --spans 4 1    # the weights of hpcdl/adaptive/forecast.py
 """
 
 import argparse
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+
+import numpy as np
 
 from hpcdl.adaptive import Adaptive
-from hpcdl.adaptive.forecast import foresee
+from hpcdl.adaptive.forecast import probability, roll, signs
 from hpcdl.core.plan import Plan, View
 from hpcdl.core.policy import Policies
 from hpcdl.core.profile import Profile
@@ -25,7 +31,19 @@ from hpcdl.sim.workload import SimJob, Workload
 
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.001)
 
+PENALTY = 1e-3
+"""Of a fit, for the square of each weight: without it nothing bounds that of a sign which tells the two apart."""
+
 Told = tuple[float, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was foretold of a task: its probability, and the signs that it was made of; whether it came true."""
+
+    chance: float
+    signs: tuple[float, ...]
+    met: bool
 
 
 class Watching(Adaptive):
@@ -34,28 +52,57 @@ class Watching(Adaptive):
     name = "watching"
 
     def __init__(self) -> None:
-        self.chances: dict[int, float] = {}
+        self.told: dict[int, tuple[float, tuple[float, ...]]] = {}
 
     def decide(self, view: View) -> Plan:
         for job in view.jobs:
-            if job.id not in self.chances and job.deadline is not None and job.deadline > job.submitted_at:
-                found = foresee(view, job)
+            if job.id not in self.told and job.deadline is not None and job.deadline > job.submitted_at:
+                found = roll(view, job)
                 if found is not None:
-                    self.chances[job.id] = found.probability
+                    self.told[job.id] = probability(view, job, found), signs(job.deadline - view.now, found)
         return super().decide(view)
 
 
-def foretold(workload: Workload) -> list[Told]:
-    """Probability and outcome of every job."""
+def asked(workload: Workload) -> list[Asked]:
+    """What was foretold of every job, and what came."""
     watching = Watching()
     policies = Policies()
     policies.register("watching", lambda: watching)
     run = simulate(workload, "watching", policies, Conditions(objective="deadline"))
-    told = []
-    for number, chance in watching.chances.items():
+    found = []
+    for number, (chance, seen) in watching.told.items():
         job, ended = run.jobs[number], run.world.jobs[number].finished_at
-        told.append((chance, ended is not None and job.deadline_s is not None and ended <= job.deadline_s + 1e-6))
-    return told
+        met = ended is not None and job.deadline_s is not None and ended <= job.deadline_s + 1e-6
+        found.append(Asked(chance, seen, met))
+    return found
+
+
+def foretold(workload: Workload) -> list[Told]:
+    """Probability and outcome of every job."""
+    return [(each.chance, each.met) for each in asked(workload)]
+
+
+def drawn(per_hour: int, seed: int, spans: int) -> Workload:
+    """GENIE's tasks, each on so many nodes at most."""
+    day = genie(per_hour, seed)
+    return replace(day, jobs=tuple(replace(job, nodes_max=spans) for job in day.jobs))
+
+
+def fitted(found: Sequence[Asked]) -> list[float]:
+    """The weights that make these outcomes likeliest, of those who could be on time at all; by Newton's method."""
+    able = [each for each in found if each.chance > 0.0]
+    values = np.array([each.signs for each in able])
+    met = np.array([each.met for each in able], dtype=np.float64)
+    weights = np.zeros(values.shape[1])
+    for _ in range(50):
+        chances = 1.0 / (1.0 + np.exp(-values @ weights))
+        slope = values.T @ (met - chances) - PENALTY * weights
+        bend = (values * (chances * (1.0 - chances))[:, None]).T @ values + PENALTY * np.eye(len(weights))
+        step = np.linalg.solve(bend, slope)
+        weights += step
+        if np.abs(step).max() < 1e-9:
+            break
+    return [round(float(each), 2) for each in weights]
 
 
 def uncertain(workload: Workload, spread: float, seed: int) -> Workload:
@@ -84,28 +131,39 @@ def bins(told: Sequence[Told]) -> list[dict[str, float]]:
     return rows
 
 
+def brier(told: Sequence[Told]) -> float:
+    """The mean square of what was told, against 1 for what came true and 0 for what did not."""
+    return sum((chance - met) ** 2 for chance, met in told) / max(1, len(told))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--per-hour", type=int, nargs="+", default=[5, 10, 20])
     parser.add_argument("--seeds", type=int, nargs="+", default=[11, 12])
     parser.add_argument("--spread", type=float, default=0.0)
+    parser.add_argument("--spans", type=int, nargs="+", choices=(1, 2, 3, 4), default=[4])
+    parser.add_argument("--fit", action="store_true", help="print weights that these tasks would have")
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    by_load = {
-        load: [each for seed in asked.seeds for each in foretold(uncertain(genie(load, seed), asked.spread, seed))]
-        for load in asked.per_hour
-    }
-    everything = [each for told in by_load.values() for each in told]
-    tables = {**{f"{load} an hour": bins(told) for load, told in by_load.items()}, "all": bins(everything)}
-    brier = sum((chance - met) ** 2 for chance, met in everything) / max(1, len(everything))
-    if asked.json:
-        print(json.dumps({"schema": 1, "tables": tables, "brier": brier}))
+    given = parser.parse_args()
+    by_load: dict[str, list[Asked]] = {}
+    for spans, load in product(given.spans, given.per_hour):
+        runs = [asked(uncertain(drawn(load, seed, spans), given.spread, seed)) for seed in given.seeds]
+        nodes = "one node each" if spans == 1 else f"up to {spans} nodes"
+        by_load[f"{load} an hour, {nodes}"] = [each for run in runs for each in run]
+    everything = [each for found in by_load.values() for each in found]
+    if given.fit:
+        print(json.dumps({"schema": 1, "weights": fitted(everything), "tasks": len(everything)}))
+        return
+    names = {**by_load, "all": everything}
+    tables = {name: bins([(each.chance, each.met) for each in found]) for name, found in names.items()}
+    scores = {name: brier([(each.chance, each.met) for each in found]) for name, found in names.items()}
+    if given.json:
+        print(json.dumps({"schema": 1, "tables": tables, "brier": scores["all"], "briers": scores}))
         return
     for name, rows in tables.items():
-        print(f"{name}:\n  probability   jobs   told    met")
+        print(f"{name}: Brier score {scores[name]:.4f}\n  probability   jobs   told    met")
         for row in rows:
             print(f"  {row['from']:.2f} to {row['to']:.2f}  {row['jobs']:5.0f}  {row['told']:5.2f}  {row['met']:5.2f}")
-    print(f"Brier score {brier:.3f}")
 
 
 if __name__ == "__main__":
