@@ -7,7 +7,7 @@ of 16 GPUs) or 1 (each node is a pool of its own). --spread: relative standard e
 believes, drawn per task.
 
 python benchmarks/deadline_calibration.py                                    # tables and Brier score; half a minute
-python benchmarks/deadline_calibration.py --fit --seeds 0 1 2 --spans 4 1    # the weights of hpcdl/adaptive/forecast.py
+python benchmarks/deadline_calibration.py --fit --seeds 0 1 2 --spans 4 1    # weights that these tasks would have
 """
 
 import argparse

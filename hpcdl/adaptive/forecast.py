@@ -4,10 +4,10 @@ All jobs of the view are run forward in a model of what the objective `deadline`
 the job would be done if nothing else came and all profiles were true. How likely it is then to be on time follows from
 four numbers (`signs`), each in units that do not depend on the site: how much of all GPUs is taken by what keeps coming
 and needs less than the job, which goes before it; how long it waits and how much slack it has, both against what it
-needs; and whether the model itself has it late. Their weights (`WEIGHTS`) are a logistic regression on simulations:
-`benchmarks/deadline_calibration.py --fit` prints them; without --fit it prints, for workloads that they were not fitted
-to, how often what was foretold came true. Rates that are uncertain lower the probability by what the fastest option may
-then miss.
+needs; and whether the model itself has it late. Their weights (`WEIGHTS`, a logistic regression) were fitted to
+simulations; `benchmarks/deadline_calibration.py` prints, for workloads that they were not fitted to, how often what was
+foretold came true, and with --fit the weights that those would have. Rates that are uncertain lower the probability by
+what the fastest option may then miss.
 
 Nothing is drawn by chance: same view, same answer.
 """
