@@ -55,16 +55,22 @@ def write_access(home: Path, access: AccessFile) -> None:
     """Put the access file in place, durably and at once. Raises NotPrivate for an open folder, OSError from writing."""
     make_private_folder(home)
     body = {name: getattr(access, name) for name in AccessFile.__dataclass_fields__}
+    body["home"], body["inode"] = os.path.realpath(home), os.stat(home).st_ino
     atomic_write(home / NAME, json.dumps(body, indent=1).encode() + b"\n")
 
 
 def read_access(home: Path) -> AccessFile:
-    """The access file of the daemon of `home`, all checks made. Raises AccessError, whatever is wrong."""
+    """The access file of the daemon of `home`, all checks made. Raises AccessError, whatever is wrong.
+
+    That of a copied folder is still the original's: its daemon would be stopped by who means the copy. A folder that
+    was moved, or that a node mounts elsewhere, has another path, but the inode that it had.
+    """
     path = home / NAME
     try:
         folder = open_private_folder(home)
         try:
             content = read_private(path, LIMIT, dir_fd=folder)
+            inode = os.fstat(folder).st_ino
         finally:
             os.close(folder)
     except FileNotFoundError:
@@ -73,10 +79,10 @@ def read_access(home: Path) -> AccessFile:
         raise AccessError(str(error)) from None
     except OSError as error:
         raise AccessError(f"cannot read {path}: {error.strerror}") from None
-    return _parse(content, path)
+    return _parse(content, path, inode)
 
 
-def _parse(content: bytes, path: Path) -> AccessFile:
+def _parse(content: bytes, path: Path, inode: int) -> AccessFile:
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
@@ -86,6 +92,11 @@ def _parse(content: bytes, path: Path) -> AccessFile:
     if body.get("version") != VERSION:
         raise AccessError(
             f"{path} has version {body.get('version')!r:.20}, this hpcdl reads {VERSION}: use the hpcdl of its daemon"
+        )
+    if body.get("inode", inode) != inode and body.get("home") != os.path.realpath(path.parent):
+        raise AccessError(
+            f"{path.parent} is a copy of {str(body.get('home'))!r:.300}, whose daemon is not this one's: "
+            "hpcdl daemon start starts one here; for the other, name its folder with --home"
         )
     known = {name: body[name] for name in AccessFile.__dataclass_fields__ if name in body}
     try:

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -29,6 +30,30 @@ def test_what_was_written_is_read(home: Path, access: AccessFile) -> None:
     write_access(home, replace(access, port=40124))
     assert read_access(home).port == 40124
     assert os.listdir(home) == ["access.json"]
+
+
+def test_a_copied_folder_does_not_lead_to_the_daemon_of_the_original(home: Path, access: AccessFile) -> None:
+    copy = home.parent / "copy"
+    shutil.copytree(home, copy)
+    copy.chmod(0o700)
+    with pytest.raises(AccessError, match=r"copy is a copy of '.*/home', whose daemon is not this one's: hpcdl daemon"):
+        read_access(copy)
+    assert read_access(home) == access
+    write_access(copy, replace(access, instance="d-other"))
+    assert read_access(copy).instance == "d-other"
+
+
+def test_a_folder_that_was_moved_is_the_same(home: Path, access: AccessFile) -> None:
+    assert read_access(home.rename(home.parent / "moved")) == access
+
+
+def test_the_access_file_of_an_older_version_is_read_anywhere(home: Path, access: AccessFile) -> None:
+    body = json.loads((home / "access.json").read_text())
+    del body["home"], body["inode"]
+    (home / "access.json").write_text(json.dumps(body))
+    (home / "access.json").chmod(0o600)
+    home.rename(home.parent / "moved")
+    assert read_access(home.parent / "moved") == access
 
 
 def test_token_and_certificate_are_not_in_its_repr(access: AccessFile) -> None:
