@@ -26,10 +26,18 @@ def folded(rows: Iterable[Row]) -> list[Row]:
     return [rows[0] if len(rows) == 1 else _one(rows) for rows in groups.values()]
 
 
+def _reason(row: Row) -> str:
+    """As it is said of the array: a hint that ends in the member's own id names the array in its place."""
+    reason, own = str(row.get("reason") or ""), f" {row['id']}"
+    if "hpcdl " in reason and reason.endswith(own):
+        return f"{reason.removesuffix(own)} --array {row['array']}"
+    return reason
+
+
 def _one(rows: Sequence[Row]) -> Row:
     indices = ranges(int(row["array_index"]) for row in rows)
     several = len({row["array_index"] for row in rows}) < len(rows)
-    reasons = list(dict.fromkeys(str(row.get("reason") or "") for row in rows))
+    reasons = list(dict.fromkeys(map(_reason, rows)))
     reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} other reasons: --no-fold)"
     return {
         **rows[0],

@@ -226,7 +226,7 @@ def _print(found: "Account") -> None:
     from hpcdl.report.stacked import hours, label
 
     if found.shares.available <= 0:
-        say("no GPU was there in that time: hpcdl daemon start, then hpcdl submit")
+        say("no GPU was there in that time: choose another (--since, --until), or start a daemon (hpcdl daemon start)")
         return
     largest = max(line.shares.available for line in found.lines)
     rows = [{"line": line, "shares": line.shares} for line in found.lines]

@@ -167,6 +167,13 @@ def test_only_what_is_alike_is_folded() -> None:
     assert ranges([7, 1, 2, 3, 2]) == "1-3,7"
 
 
+def test_what_is_to_be_done_about_members_names_their_array() -> None:
+    rows = [member(each, each - 11, reason=f"held by its user: hpcdl release {each}") for each in (12, 13)]
+    (line,) = folded(rows)
+    assert line["reason"] == f"held by its user: hpcdl release --array {rows[0]['array']}"
+    assert folded(rows[1:]) == rows[1:], "a member that stands alone is named itself"
+
+
 def test_members_that_a_sweep_names_are_folded_without_its_values() -> None:
     for names in (("t[lr=1]", "t[lr=]"), ("t[lr=0.1]", "t[lr=0.2]"), ("t1", "t2"), ("t{a}", "t{b}")):
         rows = [row(at + 3, name=name, array=3, array_index=at) for at, name in enumerate(names, 1)]

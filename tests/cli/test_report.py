@@ -104,4 +104,5 @@ def test_where_there_is_no_ledger_or_it_is_held(home: Path, hpcdl: Run) -> None:
         lease.release()
     assert (done.code, done.out) == (1, "")
     assert "a daemon already runs on" in done.err
-    assert hpcdl("report").err == "hpcdl: no GPU was there in that time: hpcdl daemon start, then hpcdl submit\n"
+    expected = "choose another (--since, --until), or start a daemon (hpcdl daemon start)"
+    assert hpcdl("report").err == f"hpcdl: no GPU was there in that time: {expected}\n"
