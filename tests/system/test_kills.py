@@ -371,7 +371,7 @@ def _home_through(cluster: Cluster, proxy: Proxy, tmp_path: Path) -> Path:
     far = tmp_path / "far"
     far.mkdir(mode=0o700)
     access = json.loads((cluster.home / "access.json").read_text())
-    access["port"] = proxy.port
+    access |= {"port": proxy.port, "home": str(far), "inode": far.stat().st_ino}
     (far / "access.json").write_text(json.dumps(access))
     (far / "access.json").chmod(0o600)
     (far / "config.yaml").write_text((cluster.home / "config.yaml").read_text())
