@@ -146,12 +146,13 @@ class Bench:
         argv = [sys.executable, str(Path(__file__).resolve()), "--be-agents", "--agents", str(self.number)]
         agents = subprocess.Popen([*argv, "--home", str(self.cluster.home)], stderr=subprocess.DEVNULL)
         try:
-            first = self._until_all(agents)
+            first = self._until_all(agents, time.monotonic(), cpu_s(self.cluster.daemon_pid))
             steady = self._steady()
             say("the daemon is killed, and started again")
+            killed = time.monotonic()
             self.cluster.kill_daemon()
-            self.cluster.start()
-            again = self._until_all(agents)
+            self.cluster.start()  # which waits for agents, too
+            again = self._until_all(agents, killed, 0.0)
             time.sleep(INTERVAL_S)
             again |= {"memory_mib_after": memory_mib(self.cluster.daemon_pid)}
         finally:
@@ -160,9 +161,9 @@ class Bench:
             self.cluster.stop()
         return {"memory_mib_alone": alone, "first": first, "steady": steady, "storm": again}
 
-    def _until_all(self, agents: "subprocess.Popen[bytes]") -> dict[str, Any]:
-        pid, began = self.cluster.daemon_pid, time.monotonic()
-        cpu_before, end = cpu_s(pid), began + PATIENCE_S
+    def _until_all(self, agents: "subprocess.Popen[bytes]", began: float, cpu_before: float) -> dict[str, Any]:
+        """What it took since the daemon had used `cpu_before` seconds, at `began`."""
+        pid, end = self.cluster.daemon_pid, began + PATIENCE_S
         ls_ms: list[float] = []
         over = threading.Event()
         asking = threading.Thread(target=self._ask, args=(ls_ms, over))
