@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpcdl.cli.output import Row
+from hpcdl.core.units import runs
 
 _APART = ("RUNNING", "STARTING", "RESCALING", "SUSPENDING")
 """Whoever holds GPUs has a line of its own."""
@@ -63,10 +64,4 @@ def _stem(rows: Sequence[Row]) -> str:
 
 def ranges(numbers: Iterable[int]) -> str:
     """`1-3,7`: each once."""
-    runs: list[list[int]] = []
-    for each in sorted(set(numbers)):
-        if runs and each == runs[-1][1] + 1:
-            runs[-1][1] = each
-        else:
-            runs.append([each, each])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(sorted(set(numbers))))

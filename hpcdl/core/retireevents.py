@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hpcdl.core.eventbase import Event
+from hpcdl.core.units import runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +19,7 @@ class JobsRetired(Event):
     @classmethod
     def of(cls, numbers: Iterable[int]) -> "JobsRetired":
         """Of these ids, which go up."""
-        ranges: list[tuple[int, int]] = []
-        for number in numbers:
-            if ranges and ranges[-1][1] == number - 1:
-                ranges[-1] = (ranges[-1][0], number)
-            else:
-                ranges.append((number, number))
-        return cls(tuple(ranges))
+        return cls(tuple(runs(numbers)))
 
     @property
     def jobs(self) -> Iterator[int]:

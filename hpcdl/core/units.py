@@ -78,22 +78,29 @@ def fold_nodes(names: Iterable[str]) -> str:
             groups.setdefault((match[1], padded), []).append(int(match[2]))
     parts = list(plain)
     for (prefix, width), numbers in groups.items():
-        runs = _runs(sorted(numbers))
-        texts = [f"{a:0{width}d}" if a == b else f"{a:0{width}d}-{b:0{width}d}" for a, b in runs]
+        found = runs(sorted(numbers))
+        texts = [f"{a:0{width}d}" if a == b else f"{a:0{width}d}-{b:0{width}d}" for a, b in found]
         parts.append(
-            f"{prefix}{texts[0]}" if len(runs) == 1 and "-" not in texts[0] else f"{prefix}[{','.join(texts)}]"
+            f"{prefix}{texts[0]}" if len(found) == 1 and "-" not in texts[0] else f"{prefix}[{','.join(texts)}]"
         )
     return ",".join(parts)
 
 
-def _runs(numbers: list[int]) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """For sorting names as people do: `n2` comes before `n10`."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(part), "") if part[0] in "0123456789" else (1, 0, part) for part in parts if part]
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of those that follow each other, of numbers that go up."""
+    found: list[tuple[int, int]] = []
     for number in numbers:
-        if runs and runs[-1][1] + 1 == number:
-            runs[-1] = (runs[-1][0], number)
+        if found and found[-1][1] + 1 == number:
+            found[-1] = (found[-1][0], number)
         else:
-            runs.append((number, number))
-    return runs
+            found.append((number, number))
+    return found
 
 
 def seconds_text(seconds: float) -> str:

@@ -1,12 +1,11 @@
 """Holes of a batch system that tells its nodes' states and what it plans for them: idle nodes until the next use."""
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcdl.core.pilot import Hole
-from hpcdl.core.units import fold_nodes
+from hpcdl.core.units import fold_nodes, natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def find_holes(
             Hole(
                 queue=queue.name,
                 count=len(group),
-                nodes=tuple(sorted((node.name for node in group), key=_natural)),
+                nodes=tuple(sorted((node.name for node in group), key=natural)),
                 gpus=group[0].gpus,
                 kind=kind,
                 until=None if until == math.inf else until,
@@ -135,7 +134,3 @@ class _Planned:
 
 def _start(use: PlannedUse) -> float:
     return math.inf if use.start is None else use.start
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), part) if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -317,7 +317,7 @@ def _counted(key_of: _Key, moments: Iterable[tuple[float, int]]) -> Counter[str]
 
 def _order(key: str) -> tuple[bool, int, str]:
     """Jobs by number, the rest by name, what idled at the end."""
-    return key == IDLE, int(key) if key.isdigit() else 0, key
+    return key == IDLE, int(key) if key.isdecimal() else 0, key
 
 
 def _name(by: str, key: str, names: Mapping[int, str]) -> str:

@@ -1,10 +1,9 @@
 """The GPUs of every node as a grid: coloured by job, full as far as they compute. Tiles, or cells if they are many."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdl.core.units import count
+from hpcdl.core.units import count, natural
 from hpcdl.report.timeline import COLOURS
 from hpcdl.report.visible import html
 
@@ -22,7 +21,7 @@ Row = Mapping[str, Any]
 
 def grid(nodes: Sequence[Row], names: Mapping[int, str]) -> str:
     """A fragment. `nodes`: as in `GET /v1/overview`; `names`: of jobs."""
-    ordered = sorted(nodes, key=lambda node: _natural(str(node["name"])))
+    ordered = sorted(nodes, key=lambda node: natural(str(node["name"])))
     number = sum(len(node["gpus"]) for node in nodes)
     if not number:
         return '<p class="note">No GPU has joined yet.</p>'
@@ -71,10 +70,6 @@ def state_of(node: Row) -> str:
     if not node["connected"]:
         return "away"
     return "leaving" if node["leaving"] else ""
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]
 
 
 def _card(node: Row, names: Mapping[int, str]) -> str:

@@ -1,12 +1,11 @@
 """The drawing of a run that is too large for a bar per job: the share of each node's GPUs that are held, over time."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from hpcdl.core.units import count, fold_nodes
+from hpcdl.core.units import count, fold_nodes, natural
 from hpcdl.report.curves import Window, spread
 from hpcdl.report.spans import History
 from hpcdl.report.timeline import anchor_at, axis_marks
@@ -78,13 +77,9 @@ def heat_legend() -> str:
 
 def node_rows(nodes: set[str]) -> list[list[str]]:
     """Nodes in the order of their names and numbers, at most MOST_ROWS rows of neighbours."""
-    ordered = sorted(nodes, key=_natural)
+    ordered = sorted(nodes, key=natural)
     per = math.ceil(len(ordered) / MOST_ROWS)
     return [ordered[first : first + per] for first in range(0, len(ordered), per or 1)]
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]
 
 
 def _short(names: Sequence[str]) -> str:
