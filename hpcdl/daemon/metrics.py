@@ -7,7 +7,7 @@ does not grow with the number of jobs. Above MOST_GPUS GPUs there are no lines f
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from hpcdl.wire.exposition import (
     text_of,
     to_json,
 )
-from hpcdl.wire.messages import GpuLine
+from hpcdl.wire.messages import GpuLine, HeartbeatMessage
 
 MOST_GPUS = 16_384
 GPU_STATES = ("held", "free", "avoided", "unhealthy", "leaving", "away")
@@ -66,20 +66,21 @@ class MetricsRoutes:
         if form not in ("text", "json"):
             raise Problem(400, "form must be text or json")
         totals = await asyncio.wrap_future(self._loop.call(lambda controller: self._meter.totals(self._loop.now())))
-        found = await asyncio.to_thread(self._families, totals)
+        # The hub is of this thread: agents come and go in it.
+        found = await asyncio.to_thread(self._families, totals, self._hub.heartbeats(), len(self._hub.nodes()))
         if form == "json":
             return {"metrics": to_json(found)}
         return Encoded(text_of(found).encode(), CONTENT_TYPE)
 
-    def _families(self, totals: Totals) -> list[Family]:
-        world, beats = self._loop.world, self._hub.heartbeats()
+    def _families(self, totals: Totals, beats: Mapping[str, HeartbeatMessage], connected: int) -> list[Family]:
+        world = self._loop.world
         lines = {name: {line.index: line for line in beat.gpus} for name, beat in beats.items()}
         return [
             *about_daemon(world, self._process, self._loop.planning),
             *about_jobs(world, totals),
             *about_gpus(world, lines),
             *about_gpu_seconds(totals),
-            *about_others(world, len(self._hub.nodes())),
+            *about_others(world, connected),
         ]
 
 

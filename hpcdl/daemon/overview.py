@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -20,6 +20,7 @@ from hpcdl.daemon.deadlines import LastViews, measured_rate, when, when_json
 from hpcdl.daemon.hub import Hub
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.rows import Rows, event_row
+from hpcdl.wire.messages import HeartbeatMessage
 
 MOST_NODES = 2000
 MOST_JOBS = 60
@@ -36,6 +37,7 @@ BANDS_S = 0.05
 """So long may an answer take over when jobs start and are done."""
 
 Json = dict[str, Any]
+Beats = Mapping[str, HeartbeatMessage]
 
 _KEYS = (
     *("id", "name", "user", "state", "gpus", "gpus_min", "gpus_max", "nodes", "nodes_max", "role", "step", "total"),
@@ -65,7 +67,8 @@ class OverviewRoutes:
         # An `after` that the ledger has not reached is of another ledger: it is told everything anew.
         after = after if after <= world.seq else 0
         records = await self._recorded(after, world.seq, now)
-        return await asyncio.to_thread(self._answer, world, now, status, after, records)
+        beats = self._hub.heartbeats()  # in this thread, in which agents come and go
+        return await asyncio.to_thread(self._answer, world, now, status, after, records, beats)
 
     async def _recorded(self, after: int, last: int, now: float) -> list[Recorded]:
         """What is drawn of the events after `after`, oldest first; of old ones without `after` no more than BACK_S."""
@@ -80,7 +83,9 @@ class OverviewRoutes:
                 break
         return [each for some in found for each in some]
 
-    def _answer(self, world: World, now: float, status: Json, after: int, records: list[Recorded]) -> Json:
+    def _answer(
+        self, world: World, now: float, status: Json, after: int, records: list[Recorded], beats: Beats
+    ) -> Json:
         rows = Rows(world, self._profiles, self._loop.reasons, now)
         running = sorted(
             (world.jobs[number] for number in world.live if world.jobs[number].running is not None), key=_size
@@ -95,7 +100,7 @@ class OverviewRoutes:
         return {
             "at": now,
             "status": _trimmed(status),
-            "nodes": self._nodes(world),
+            "nodes": _nodes(world, beats),
             "nodes_more": max(0, len(world.nodes) - MOST_NODES),
             "running": self._rows(rows, running[:MOST_JOBS]),
             "running_more": max(0, len(running) - MOST_JOBS),
@@ -135,43 +140,43 @@ class OverviewRoutes:
             found.append(row)
         return found
 
-    def _nodes(self, world: World) -> list[Json]:
-        beats = self._hub.heartbeats()
-        since = {(number, each.number): each.granted_at for number in world.live for each in world.jobs[number].live}
-        found = []
-        for _, name in zip(range(MOST_NODES), sorted(world.nodes), strict=False):
-            node = world.nodes[name]
-            lines = {line.index: line for line in beats[name].gpus} if name in beats else {}
-            gpus = []
-            for gpu in node.gpus:
-                holder, line = world.holders.get(GpuRef(name, gpu.index)), lines.get(gpu.index)
-                avoided = node.avoids(gpu.index) if node.avoided else None
-                gpus.append(
-                    [
-                        gpu.index,
-                        "avoided" if avoided is not None and gpu.state == "ok" else gpu.state,
-                        holder[0] if holder else 0,
-                        holder[1] if holder else 0,
-                        None if line is None else line.util,
-                        None if line is None else line.memory_mib,
-                        gpu.memory_mib,
-                        gpu.detail or ("" if avoided is None else avoided.reason),
-                        since.get(holder) if holder else None,
-                    ]
-                )
-            found.append(
-                {
-                    "name": name,
-                    "connected": node.connected,
-                    "lost": node.lost,
-                    "leaving": node.leaving,
-                    "until": node.until,
-                    "reason": node.reason,
-                    "kind": node.gpus[0].name if node.gpus else "",
-                    "gpus": gpus,
-                }
+
+def _nodes(world: World, beats: Beats) -> list[Json]:
+    since = {(number, each.number): each.granted_at for number in world.live for each in world.jobs[number].live}
+    found = []
+    for _, name in zip(range(MOST_NODES), sorted(world.nodes), strict=False):
+        node = world.nodes[name]
+        lines = {line.index: line for line in beats[name].gpus} if name in beats else {}
+        gpus = []
+        for gpu in node.gpus:
+            holder, line = world.holders.get(GpuRef(name, gpu.index)), lines.get(gpu.index)
+            avoided = node.avoids(gpu.index) if node.avoided else None
+            gpus.append(
+                [
+                    gpu.index,
+                    "avoided" if avoided is not None and gpu.state == "ok" else gpu.state,
+                    holder[0] if holder else 0,
+                    holder[1] if holder else 0,
+                    None if line is None else line.util,
+                    None if line is None else line.memory_mib,
+                    gpu.memory_mib,
+                    gpu.detail or ("" if avoided is None else avoided.reason),
+                    since.get(holder) if holder else None,
+                ]
             )
-        return found
+        found.append(
+            {
+                "name": name,
+                "connected": node.connected,
+                "lost": node.lost,
+                "leaving": node.leaving,
+                "until": node.until,
+                "reason": node.reason,
+                "kind": node.gpus[0].name if node.gpus else "",
+                "gpus": gpus,
+            }
+        )
+    return found
 
 
 def _read(after: int, limit: int) -> Callable[[Controller], list[Recorded]]:

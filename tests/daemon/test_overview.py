@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
@@ -32,10 +33,15 @@ class Scene:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        line = HeartbeatMessage((GpuLine(0, 75, 2048, 100.0),), ())
-        hub = cast(Any, SimpleNamespace(heartbeats=lambda: {"n1": line}))
+        hub = cast(Any, SimpleNamespace(heartbeats=self._heartbeats))
+        self.threads: set[str] = set()
+        """Those in which the hub was asked."""
         self.routes = OverviewRoutes(cast(Any, self), hub, stage.profiles, self._status)
         self.reads = 0
+
+    def _heartbeats(self) -> dict[str, HeartbeatMessage]:
+        self.threads.add(threading.current_thread().name)
+        return {"n1": HeartbeatMessage((GpuLine(0, 75, 2048, 100.0),), ())}
 
     async def _status(self, request: object) -> dict[str, Any]:
         return dict(STATUS)
@@ -74,7 +80,9 @@ def test_what_is_in_it() -> None:
     submit(stage, 1)
     stage.send(cmd.Avoid("n3", 1, 600.0, "hot", False))
     stage.run(50.0)
-    told = Scene(stage).ask()
+    scene = Scene(stage)
+    told = scene.ask()
+    assert scene.threads == {threading.current_thread().name}, "agents come and go in the loop's thread"
     node, _, other = told["nodes"]
     assert node["name"] == "n1"
     index, state, job, incarnation, util, used, _, _, since = node["gpus"][0]
