@@ -164,9 +164,10 @@ def test_an_idle_agent_uses_next_to_no_cpu(daemon: Daemon, agents: Agents) -> No
         fields = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
-    def idle() -> bool:
+    def used() -> int:
         before, began = ticks(), time.monotonic()
         until(lambda: time.monotonic() - began > 3.0, "three seconds")
-        return ticks() - before <= 15
+        return ticks() - before
 
-    until(idle, "three seconds with less than 15 hundredths of a second", 60.0)  # on a slow machine it still starts
+    # On a slow machine it still starts.
+    assert any(used() <= 15 for _ in range(20)), "three seconds with less than 15 hundredths of a second"
