@@ -6,19 +6,25 @@ hpcdl decides itself. Any other goes to the batch system, with the same argument
 
 import os
 import re
+import shutil
 import stat
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from hpcdl.cli import lsflines, slurmlines
+from hpcdl.cli import dependencies, lsflines, slurmlines
 from hpcdl.cli.batchlines import BadLine
 from hpcdl.cli.batchscript import LIMIT, Batch, find, read, text_of
 from hpcdl.cli.output import say
+from hpcdl.client import Client
 
 NOT_OURS = 75  # EX_TEMPFAIL: nothing was done
+QUIET = "HPCDL_QUIET"
+"""The variable that silences what is said of where a job goes."""
 _LINE = "the command line"
 _SHELL = re.compile(r"[^A-Za-z0-9_@%+=:,./-]")
 """What bsub's shell would take for more than a letter."""
@@ -122,13 +128,57 @@ def _stdin() -> bytes:
     return content
 
 
-def pass_on(name: str, other: str | None, words: tuple[str, ...], why: str) -> NoReturn:
-    """Become the batch system's command; without one say why, and exit with NOT_OURS."""
-    if other is not None:
-        sys.stdout.flush()
-        os.execv(other, [other, *words])
-    say(f"not for hpcdl: {why}: {name} takes it")
-    raise click.exceptions.Exit(NOT_OURS)
+def waiting_for(client: Client, name: str, other: str | None, batch: Batch) -> Batch:
+    """The same job, waiting for all members of the arrays that it names.
+
+    Raises NotOurs where none of the jobs is hpcdl's, click.ClickException where one is not, or is also the batch
+    system's, and ClientError.
+    """
+    if not batch.asked.after:
+        return batch
+    said = f"job {', '.join(map(str, batch.asked.after))} to wait for"
+    after = dependencies.checked(client, name, said, batch.asked.after, other)
+    if after is None:
+        raise NotOurs(f"hpcdl knows no job {batch.asked.after[0]} to wait for")
+    return replace(batch, asked=replace(batch.asked, after=after))
+
+
+def pass_on(name: str, other: str | None, words: tuple[str, ...], why: str, home: Path) -> NoReturn:
+    """Become the batch system's command, and say why; without one exit with NOT_OURS.
+
+    Raises click.ClickException where the job waits for one of hpcdl's, of which the batch system knows nothing.
+    """
+    why = why.removeprefix("refused by --strict: ").partition(": it waits for ")[0]
+    found = dependencies.dependency_of(name, words, os.environ, _script(name, words))
+    if found is not None:
+        dependencies.guard(home, name, found, why, other)
+    if other is None:
+        say(f"not for hpcdl: {why}: {name} takes it")
+        raise click.exceptions.Exit(NOT_OURS)
+    if os.environ.get("HPCDL_WRAPPED", ":1").endswith(":1"):  # else it was said
+        note(f"{other} takes this job: {why}")
+    sys.stdout.flush()
+    os.execv(other, [other, *words])
+
+
+def note(text: str) -> None:
+    """A line on stderr about where a job goes, unless its user wants none."""
+    if not os.environ.get(QUIET):
+        say(text)
+
+
+def _script(name: str, words: tuple[str, ...]) -> bytes | None:
+    """The script that the batch system would read, as far as it can be read here."""
+    lines = slurmlines if name == "sbatch" else lsflines
+    try:
+        given, rest = lines.split_options(words, _LINE)
+        if any(each.name == "wrap" for each in given):
+            return None
+        if not rest:
+            return _stdin()
+        return _file(rest[0] if os.path.exists(rest[0]) else shutil.which(rest[0]) or rest[0])
+    except BadLine:
+        return None
 
 
 def tell(batch: Batch, number: int) -> None:
@@ -138,7 +188,7 @@ def tell(batch: Batch, number: int) -> None:
     else:
         click.echo(str(number) if batch.asked.brief else f"Submitted batch job {number}")
     without = ", ".join(dict.fromkeys(each.said for each in batch.asked.ignored))
-    say(
+    note(
         f"job {number} is hpcdl's"
         + (f", without {without}" if without else "")
         + " (HPCDL_BYPASS=1: the batch system's)"

@@ -115,7 +115,7 @@ def submit(
     else:
         if not command and like is None:
             raise click.UsageError("say what to run: hpcdl submit -- COMMAND, or --file FILE", ctx)
-        batch = _batch(ctx, command, like, other)
+        batch = _batch(ctx, client, command, like, other)
         found = [_single(ctx, client, command, batch, like, other, given, ping=no_spool)]
         entries = [each.entry() for each in found]
     doubts = dict.fromkeys(doubt for each in found for doubt in each.doubts())
@@ -123,7 +123,9 @@ def submit(
         raise click.ClickException(f"refused by --strict: {next(iter(doubts))}")
     if git:
         _add_git(found, entries)
-    body = {"request_id": request_id or os.urandom(16).hex(), "jobs": entries} | ({"strict": True} if strict else {})
+    body: dict[str, Any] = {"request_id": request_id or os.urandom(16).hex(), "jobs": entries}
+    if strict or like is not None:  # what no node could run is the batch system's
+        body["strict"] = True
     if dry_run:
         from hpcdl.cli.trying import tell
 
@@ -184,7 +186,9 @@ def _single(
         _fail(like, other, command, click.UsageError(str(error), ctx))
 
 
-def _batch(ctx: click.Context, command: tuple[str, ...], like: str | None, other: str | None) -> "Batch | None":
+def _batch(
+    ctx: click.Context, client: Client, command: tuple[str, ...], like: str | None, other: str | None
+) -> "Batch | None":
     """The batch script that is to be submitted; None: the command is one."""
     if like is None and (ctx.meta[_PLAIN] or not os.path.isfile(command[0])):
         return None
@@ -197,8 +201,8 @@ def _batch(ctx: click.Context, command: tuple[str, ...], like: str | None, other
             return None if found is None else read(found[0], command[0], found[1], command[1:])
         from hpcdl.cli import dropin
 
-        return dropin.batch_of(like, command, os.environ)
-    except BadLine as error:
+        return dropin.waiting_for(client, like, other, dropin.batch_of(like, command, os.environ))
+    except (BadLine, ClientError) as error:
         _fail(like, other, command, click.ClickException(str(error)))
 
 
@@ -208,7 +212,7 @@ def _fail(like: str | None, other: str | None, command: tuple[str, ...], error: 
         raise error from None
     from hpcdl.cli import dropin
 
-    dropin.pass_on(like, other, command, str(error))
+    dropin.pass_on(like, other, command, str(error), click.get_current_context().find_root().obj)
 
 
 def _without_flags(ctx: click.Context, asked: "Asked") -> "Asked":

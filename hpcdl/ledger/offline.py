@@ -1,7 +1,11 @@
 """The ledger while no daemon runs: the lease is taken, so that none can start meanwhile, and given back at the end."""
 
+import shutil
+import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +42,38 @@ def leased(
         yield path
     finally:
         lease.release()
+
+
+@dataclass(frozen=True, slots=True)
+class JobsAtRest:
+    """What a ledger says of its jobs while no daemon answers. `last`: the highest id. `names`: of all, `live`: of those
+    that are not finished."""
+
+    last: int = 0
+    names: frozenset[str] = frozenset()
+    live: frozenset[str] = frozenset()
+
+
+def jobs_at_rest(home: Path) -> JobsAtRest:
+    """As they were when the ledger was last written, which is left alone: a daemon may start meanwhile.
+
+    Raises OSError, and ValueError where it cannot be read.
+    """
+    path = home / NAME
+    if not path.exists():
+        return JobsAtRest()
+    with tempfile.TemporaryDirectory(prefix="hpcdl-") as folder:
+        for name in (NAME, f"{NAME}-wal"):
+            if (home / name).exists():
+                shutil.copyfile(home / name, Path(folder) / name)
+        try:
+            with closing(sqlite3.connect(Path(folder) / NAME)) as ledger:
+                rows = ledger.execute("SELECT id, name, state FROM job").fetchall()
+                retired = ledger.execute("SELECT max(job) FROM retired").fetchone()[0]
+        except sqlite3.Error as error:
+            raise ValueError(f"{path}: {error}") from None
+    live = frozenset(name for _, name, state in rows if state not in ("DONE", "FAILED", "CANCELLED"))
+    return JobsAtRest(max([retired or 0, *(row[0] for row in rows)]), frozenset(row[1] for row in rows), live)
 
 
 class Reader:

@@ -8,6 +8,7 @@ import pytest
 
 from hpcdl.cli import main
 from tests.cli.fake import FakeDaemon, row
+from tests.cli.wrapping import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,11 @@ def fake(home: Path) -> Iterator[FakeDaemon]:
     daemon = FakeDaemon(home).start()
     yield daemon
     daemon.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path, home: Path) -> Place:
+    return Place(tmp_path, home)
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,89 +11,7 @@ import pytest
 from hpcdl.batch import run
 from hpcdl.cli.dropin import NotOurs, batch_of
 from tests.cli.fake import FakeDaemon
-
-ROOT = Path(__file__).parents[2]
-WRAPPERS = ROOT / "jobscripts"
-FAKE = """#!/bin/sh
-# A batch system's command: notes what it gets.
-for word; do printf '%s\\n' "$word"; done > "$NOTES/arguments"
-cat > "$NOTES/stdin"
-env > "$NOTES/environment"
-echo "real $0"
-echo "to stderr" >&2
-exit 3
-"""
-SLURM = "#!/bin/bash\n#SBATCH --gres=gpu:2 -J net --time=5\npython train.py\n"
-LSF = '#!/bin/bash\n#BSUB -gpu "num=2" -J net -W 5\npython train.py\n'
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-class Place:
-    """A machine with fake batch commands, our wrappers before them in PATH, and an `hpcdl`."""
-
-    def __init__(self, tmp_path: Path, home: Path) -> None:
-        self.real = tmp_path / "real"
-        self.ours = tmp_path / "ours"
-        self.notes = tmp_path / "notes"
-        self.folder = tmp_path / "here"
-        tools = tmp_path / "tools"
-        for each in (self.real, self.ours, self.notes, self.folder, tools):
-            each.mkdir()
-        for name in ("sbatch", "bsub"):
-            self.executable(self.real / name, FAKE)
-        self.executable(tools / "hpcdl", f'#!/bin/sh\nexec "{sys.executable}" -m hpcdl "$@"\n')
-        # Not /usr/bin itself: a real sbatch may be there.
-        self.system = tmp_path / "bin"
-        self.system.mkdir()
-        for name in ("sh", "cat", "dirname", "env", "grep", "head", "readlink", "tr"):
-            (self.system / name).symlink_to(str(shutil.which(name)))
-        self.path = [str(WRAPPERS), str(self.real), str(tools), str(self.system)]
-        self.home = home
-
-    def executable(self, path: Path, text: str) -> None:
-        path.write_text(text)
-        path.chmod(0o755)
-
-    def script(self, text: str, name: str = "train.sh") -> Path:
-        path = self.folder / name
-        path.write_text(text)
-        return path
-
-    def run(self, *words: str, stdin: str = "", **around: str) -> Done:
-        environment = {
-            "PATH": ":".join(self.path), "HOME": str(self.folder), "HPCDL_HOME": str(self.home),
-            "NOTES": str(self.notes), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **around,
-        }  # fmt: skip
-        done = subprocess.run(
-            words, input=stdin, capture_output=True, text=True, env=environment, cwd=self.folder, timeout=60
-        )
-        assert "Traceback" not in done.stderr
-        return Done(done.returncode, done.stdout, done.stderr)
-
-    def got(self) -> tuple[list[str], str] | None:
-        """The arguments and the standard input that the batch system's command got; None: it was not called."""
-        path = self.notes / "arguments"
-        if not path.exists():
-            return None
-        found = (path.read_text().splitlines(), (self.notes / "stdin").read_text())
-        path.unlink()
-        return found
-
-
-@pytest.fixture
-def place(tmp_path: Path, home: Path) -> Place:
-    return Place(tmp_path, home)
-
-
-def specs(fake: FakeDaemon) -> list[dict[str, object]]:
-    return [spec for method, path, body in fake.requests if (method, path) == ("POST", "/v1/jobs")
-            for spec in body["jobs"]]  # fmt: skip
+from tests.cli.wrapping import LSF, ROOT, SLURM, WRAPPERS, Done, Place, specs
 
 
 def test_a_training_job_goes_to_hpcdl_in_sbatchs_words(fake: FakeDaemon, place: Place) -> None:
@@ -189,7 +105,11 @@ def test_the_batch_system_gets_it_as_it_is(
     scripts: None, fake: FakeDaemon, place: Place, name: str, words: list[str], why: str
 ) -> None:
     done = place.run(name, *words, stdin="left alone\n")
-    assert (done.code, done.out, done.err) == (3, f"real {place.real / name}\n", "to stderr\n"), why
+    assert (done.code, done.out) == (3, f"real {place.real / name}\n"), why
+    said, theirs = done.err.splitlines()
+    assert said.startswith(f"hpcdl: {place.real / name} takes this job: "), why
+    assert theirs == "to stderr"
+    assert place.run(name, *words, stdin="left alone\n", HPCDL_QUIET="1").err == "to stderr\n"
     assert place.got() == (words, "left alone\n")
     assert specs(fake) == []
     assert not (place.home / "scripts").exists()
@@ -214,11 +134,23 @@ def test_without_a_daemon_all_goes_to_the_batch_system(fake: FakeDaemon, place: 
     assert fake.requests == []
     fake.kill()  # as after a crash: its access file stays
     done = place.run(name, stdin=script)
-    assert (done.code, done.err) == (3, "to stderr\n")
+    assert (done.code, done.err.count("\n")) == (3, 2)
+    assert f"takes this job: no daemon is running for {place.home} (nothing listens on " in done.err
+    assert place.got() == ([], script)
+    path = place.path
+    place.path = [str(WRAPPERS), str(place.real), str(place.system)]  # not even an hpcdl
+    done = place.run(name, stdin=script)
+    assert (done.code, done.err) == (
+        3, f"hpcdl: {place.real / name} takes this job: there is no hpcdl in PATH\nto stderr\n"
+    )  # fmt: skip
     assert place.got() == ([], script)
     (place.home / "access.json").unlink()
-    place.path = [str(WRAPPERS), str(place.real), str(place.system)]  # not even an hpcdl
-    assert place.run(name, stdin=script).code == 3
+    place.path = path
+    done = place.run(name, stdin=script)
+    assert done.err == (
+        f"hpcdl: {place.real / name} takes this job: no daemon of hpcdl has run for {place.home}\nto stderr\n"
+    )
+    assert place.run(name, stdin=script, HPCDL_QUIET="1").err == "to stderr\n"
     assert place.got() == ([], script)
     assert not (place.home / "spool").exists()
     assert "HPCDL_WRAPPED=" in (place.notes / "environment").read_text()
@@ -231,6 +163,20 @@ def test_what_the_daemon_refuses_is_the_batch_systems(fake: FakeDaemon, place: P
     words = ["--dependency=afterok:77", "train.sh"]
     assert place.run("sbatch", *words).code == 3
     assert place.got() == (words, "")
+
+
+def test_what_no_node_could_run_is_the_batch_systems(fake: FakeDaemon, place: Place) -> None:
+    place.script(SLURM)
+    why = "it needs 99 GPUs on a node, and the largest has 4: it waits for a larger one (hpcdl nodes)"
+    refusal = {"schema": 1, "error": f"refused by --strict: {why}", "code": "strict"}
+    fake.answers["/v1/jobs"] = (409, json.dumps(refusal).encode())
+    done = place.run("sbatch", "--gres=gpu:99", "train.sh")
+    assert done.code == 3
+    assert done.err == (
+        f"hpcdl: {place.real / 'sbatch'} takes this job: it needs 99 GPUs on a node, and the largest has 4\nto stderr\n"
+    )
+    assert place.got() == (["--gres=gpu:99", "train.sh"], "")
+    assert [body["strict"] for method, path, body in fake.requests if method == "POST"] == [True]
 
 
 @pytest.mark.parametrize(
@@ -293,6 +239,7 @@ def test_it_never_calls_itself(fake: FakeDaemon, place: Place) -> None:
         done = place.run("sbatch", "cpu.sh")
         assert done.code == 1
         assert done.err == (
+            f"hpcdl: {place.real / 'sbatch'} takes this job: it asks for no GPU\n"
             f"hpcdl: {place.real / 'sbatch'} calls sbatch, which is this file again: "
             "have it call the batch system's by its full path\n"
         )
