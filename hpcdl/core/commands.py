@@ -35,12 +35,14 @@ class Entry:
 class Submit:
     """Answered with the ids, after the commit. The same `request_id` again gives the same ids.
 
-    `strict`: refused where no node that is known could run one of the jobs.
+    `strict`: refused where no node that is known could run one of the jobs. `elsewhere`: GPUs of the largest node that
+    pilots could hold.
     """
 
     specs: tuple[JobSpec | Entry, ...]
     request_id: str
     strict: bool = False
+    elsewhere: int = 0
 
 
 @dataclass(frozen=True, slots=True)

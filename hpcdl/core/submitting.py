@@ -55,7 +55,7 @@ class Submitting:
             raise Refused(f"a submit takes 1 to {self._most} jobs, got {number}")
         if world.stopping:
             raise Refused("the daemon is stopping: submit again once it has been started", "stopping")
-        entries = [self._checked(each, command.strict) for each in entries]
+        entries = [self._checked(each, command.strict, command.elsewhere) for each in entries]
         planned = self._planned(entries)
         self._refuse_shared_folders([spec for entry, numbers in planned for spec in _specs(entry, numbers)])
         ids: list[int] = []
@@ -64,7 +64,7 @@ class Submitting:
             ids += numbers
         return tuple(ids)
 
-    def _checked(self, entry: Entry, strict: bool) -> Entry:
+    def _checked(self, entry: Entry, strict: bool, elsewhere: int) -> Entry:
         spec, world = entry.spec, self._draft.world
         try:
             check_counts(spec)
@@ -85,7 +85,7 @@ class Submitting:
                 check_places(spec, entry.array)
             except ValueError as error:
                 raise Refused(str(error), "array") from None
-        doubts = doubts_of(world, spec) if strict else ()
+        doubts = doubts_of(world, spec, elsewhere) if strict else ()
         if doubts:
             raise Refused(f"refused by --strict: {doubts[0]}", "strict")
         return replace(entry, spec=self._with_deadline(spec))
@@ -258,15 +258,21 @@ def unfinished(world: World, number: int) -> Job:
     return job
 
 
-def doubts_of(world: World, spec: JobSpec) -> tuple[str, ...]:
-    """Why none of the nodes that are known could run such a job; () where some could, or no node is known."""
-    sizes = sorted((len(node.gpus) for node in world.nodes.values() if not node.lost and node.gpus), reverse=True)
-    if not sizes:
+def doubts_of(world: World, spec: JobSpec, elsewhere: int = 0) -> tuple[str, ...]:
+    """Why none of the nodes that are known could run such a job; () where some could, or no node is known.
+
+    While none is here those count that were. `elsewhere`: GPUs of the largest node that pilots could hold.
+    """
+    nodes = [node for node in world.nodes.values() if node.gpus]
+    here = [node for node in nodes if not node.lost] or nodes
+    sizes = sorted((len(node.gpus) for node in here), reverse=True)
+    least = min(spec.gpus_counts or (spec.gpus_min,))
+    if not (sizes or elsewhere) or least <= elsewhere:
         return ()
-    wide = sum(1 for size in sizes if any(number <= size for number in spec.gpus_counts or (spec.gpus_min,)))
+    wide = sum(1 for size in sizes if least <= size)
     if not wide:
-        many = count(spec.gpus_min, "GPU")
-        return (f"it needs {many} on a node, and the largest has {sizes[0]}: it waits for a larger one (hpcdl nodes)",)
+        many, most = count(spec.gpus_min, "GPU"), max([elsewhere, *sizes])
+        return (f"it needs {many} on a node, and the largest has {most}: it waits for a larger one (hpcdl nodes)",)
     if wide < spec.nodes:
         many = f"{count(spec.nodes, 'node')} with {count(spec.gpus_min, 'GPU')} each"
         have = f"{wide} {'has' if wide == 1 else 'have'} so many"

@@ -52,6 +52,10 @@ class BatchRoutes:
             return [*troubles, "none may be submitted: the setting pilots is 0"]
         return [*troubles, *self._loop.pilot_notes]
 
+    def largest(self) -> int:
+        """GPUs of the largest node that pilots could hold, as far as one is known to idle; 0 where there are none."""
+        return max((hole.gpus or 0 for hole in self._loop.holes), default=0) if self.pilots_max else 0
+
     async def pilots(self, request: Request) -> dict[str, Any]:
         """`GET /v1/pilots`."""
         every = request.query_params.get("all") == "1"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -82,6 +83,7 @@ class JobRoutes:
             command = submit_of(body)
         except BadSubmit as error:
             raise Problem(400, str(error)) from error
+        command = replace(command, elsewhere=self._batch.largest())
         if body.get("dry_run") is True:
             return await self._tried(command)
         ids = await self._send(command)
