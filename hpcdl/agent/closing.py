@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import Protocol
 
@@ -233,14 +232,3 @@ class Closing:
             self._stuck_noted = True
             states = ", ".join(f"{each.pid} ({each.state})" for each in self._trainer.processes())
             self._record("note", text=f"processes that do not end although they were killed: {states}")
-
-
-def describe(status: int) -> tuple[int | None, str | None]:
-    """Exit code and signal name of a wait status; one of them is None."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        try:
-            return None, signal.Signals(number).name
-        except ValueError:
-            return None, f"SIG{number}"
-    return os.WEXITSTATUS(status), None

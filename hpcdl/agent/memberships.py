@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpcdl.agent.closing import Recorder, Send
 from hpcdl.agent.packets import Broken, Join, Ready, Reformed, Rescale
+from hpcdl.agent.rankfailure import OUTSIDE_SIGNALS, RankFailure, Repeats
 from hpcdl.agent.ranks import Rank, Trainer, world_of
 from hpcdl.agent.startfile import IN_PROCESS, TORCHRUN, Start
 
@@ -37,6 +38,7 @@ class Memberships:
         self._broken = False  # since it was told of the newest
         self._formed = False  # the newest, under torchrun
         self._seen_at: float | None = None  # ranks of the right number, which have not attached
+        self._seen: frozenset[int] = frozenset()  # their processes
         self._next_look = 0.0
         self._trained_at: float | None = None  # when ranks here were last heard to train
         self._short = ""  # of ranks: what `_short_of` says of them
@@ -44,6 +46,7 @@ class Memberships:
         self._counted: frozenset[int] = frozenset()  # processes of the membership that formed last
         self._starts = 0
         self._gained: tuple[int, int | None] = (0, None)
+        self._repeats = Repeats()
 
     @property
     def told(self) -> bool:
@@ -80,6 +83,14 @@ class Memberships:
             return ""
         where = "before its first step" if step is None else f"at step {step}"
         return f"its ranks failed {MOST_STARTS} times in a row {where}: see its log"
+
+    def failed(self, failure: RankFailure, oom: bool, step: int | None, now: float) -> tuple[int, str]:
+        """torchrun has seen a rank fail. How often it was the same, and why the trainer is to be ended, else ""."""
+        outside = failure.signal in OUTSIDE_SIGNALS and not oom
+        if outside:
+            self._starts = 0  # the next one is no doing of the script's
+        membership = 0 if self._newest is None else self._newest.membership
+        return self._repeats.failed(failure, outside, membership, step, now)
 
     def writes(self, rank: Rank, membership: int) -> bool | None:
         """Whether a checkpoint of that membership is this rank's to write; None where it knows no such membership.
@@ -140,11 +151,12 @@ class Memberships:
             # Where ranks of before live on, nothing was lost. Others train until torchrun ends them, or a peer is lost.
             since = self._told_at if first.trained_before is None else first.trained_before
             self._form(newest, first.ready_step or 0, 0.0 if first.pid in self._counted else first.ready_at - since)
-        elif not self._trainer.attached and any(
-            each.pid not in old and world_of(each.pid) == newest.size for each in self._trainer.below()
-        ):
-            self._seen_at = now if self._seen_at is None else self._seen_at
-            if now - self._seen_at >= SILENT_S:
+        elif not self._trainer.attached:
+            below = [each.pid for each in self._trainer.below() if each.pid not in old]
+            ranks = frozenset(pid for pid in below if world_of(pid) == newest.size)
+            if not ranks & self._seen:  # none yet, or those that were seen are gone and others have begun
+                self._seen, self._seen_at = ranks, now
+            elif self._seen_at is not None and now - self._seen_at >= SILENT_S:
                 self._form(newest, step or 0, max(0.0, self._seen_at - self._told_at))
 
     def _look_for_loss(self, newest: Rescale, now: float, step: int | None) -> None:

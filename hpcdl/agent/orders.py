@@ -86,7 +86,9 @@ def make_start(
     command = spec.command
     if spec.rescale == TORCHRUN and formed is not None:
         # All nodes' tags have these three parts in common, and nothing else does.
-        command = torchrun.command_line(spec, formed, node, "-".join(tag.split(":")[:3]), address)
+        command = torchrun.command_line(
+            spec, formed, node, "-".join(tag.split(":")[:3]), address, environment.get("PATH", os.defpath)
+        )
         environment |= torchrun.ENVIRONMENT
     elif (
         spec.rescale == IN_PROCESS and (ranks := len(indices_of(order, node))) > 1 and LAUNCHER not in pairwise(command)

@@ -22,7 +22,7 @@ READ_BYTES = 1 << 18
 READS_AT_ONCE = 8  # then the others get their turn
 DRAIN_BYTES = 8 << 20  # at the end; more can only come from a process that is not ours
 LINE_BYTES = 4096
-TAIL_BYTES = 1 << 14
+TAIL_BYTES = 1 << 16  # eight ranks' last words, and their launcher's
 DETAIL_LENGTH = 300
 REGEX_BUDGET_S = 1.0
 _F_SETPIPE_SZ = 1031
@@ -172,10 +172,21 @@ class ProgressReader:
 class Output:
     """The reading end of the trainer's pipe."""
 
-    def __init__(self, log: Log, reader: ProgressReader, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        log: Log,
+        reader: ProgressReader,
+        on_progress: Callable[[Progress], None],
+        mark: bytes = b"",
+        on_mark: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """`on_mark`: is given the last output up to each line that has `mark` in it."""
         self._log = log
         self._reader = reader
         self._on_progress = on_progress
+        self._mark = mark
+        self._on_mark = on_mark
+        self._line = b""  # that has not ended yet
         self.tail = b""
         self._read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._read_end, False)
@@ -229,6 +240,23 @@ class Output:
         self._log.write(data)
         self.tail = (self.tail + data)[-TAIL_BYTES:]
         self._say(self._reader.feed(data))
+        if self._on_mark is not None:
+            self._look_for_marks(data)
+
+    def _look_for_marks(self, data: bytes) -> None:
+        ended, newline, self._line = (self._line + data).rpartition(b"\n")
+        self._line = self._line[-LINE_BYTES:]
+        if not newline or self._mark not in ended or self._on_mark is None:
+            return
+        after = len(self._line)  # what has come since, from the end of the tail
+        marks = []
+        for line in reversed(ended.split(b"\n")):
+            after += 1
+            if self._mark in line:
+                marks.append(self.tail[: len(self.tail) - after + 1])
+            after += len(line)
+        for said in reversed(marks):
+            self._on_mark(said)
 
     def _say(self, progress: Progress | None) -> None:
         if progress is not None:

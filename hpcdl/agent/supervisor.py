@@ -12,21 +12,22 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 
-from hpcdl.agent import launch, outofmemory, packets, processes, runfolder
+from hpcdl.agent import launch, outofmemory, packets, processes, rankfailure, runfolder
 from hpcdl.agent.claim import claim
 from hpcdl.agent.clients import RETRY_S, Clients, Refusal
 from hpcdl.agent.clock import Clock
-from hpcdl.agent.closing import Closing, describe
+from hpcdl.agent.closing import Closing
 from hpcdl.agent.drill import Drill
 from hpcdl.agent.escalation import ABSENCE, DONE, END, LEAVE, SUSPEND
+from hpcdl.agent.exits import FAILED, STALE, Exit, exit_of, given_up
 from hpcdl.agent.lingering import Lingering
 from hpcdl.agent.memberships import Memberships
-from hpcdl.agent.output import Log, Output, ProgressReader, last_line, printable
+from hpcdl.agent.output import Log, Output, ProgressReader
 from hpcdl.agent.packets import Attach, Progress
 from hpcdl.agent.ranks import Rank, Trainer
 from hpcdl.agent.records import AlreadyStarted, Records
 from hpcdl.agent.sidechannel import NAME, Connection, Listener
-from hpcdl.agent.startfile import BadStart, Start, decode
+from hpcdl.agent.startfile import TORCHRUN, BadStart, Start, decode
 from hpcdl.agent.wakeup import Wakeup
 
 TICK_S = 1.0
@@ -34,10 +35,7 @@ FAST_TICK_S = 0.05  # while something is about to end
 CLAIMLESS_GRACE_S = 5.0  # for a trainer at the gate whose claim failed, or that fails again and again
 LINGER_S = 2.0  # for the agent to take the last records
 ERROR_NOTES = 10
-STALE = os.EX_TEMPFAIL
-SHELL_KILLED = 128 + signal.SIGKILL  # what a shell makes of it
 CLAIM_FAILED = os.EX_CANTCREAT
-FAILED = 1
 REFUSED = os.EX_USAGE  # exit codes of the supervisor itself: nothing was started, no record was written
 USAGE = "usage: python -m hpcdl.agent.supervisor RUNFOLDER [--lock-fd N]"
 
@@ -63,10 +61,12 @@ class Supervisor:
         me = os.getpid()
         self._record("supervisor", pid=me, start=processes.start_ticks(me))
         log = Log(start.log, start.log_limit_bytes, self._note)
-        self._output = Output(log, ProgressReader(start.progress_regex, start.steps, self._note), self._on_progress)
+        reader = ProgressReader(start.progress_regex, start.steps, self._note)
+        marks = (rankfailure.MARK, self._on_rank_failure) if start.rescale == TORCHRUN else ()
+        self._output = Output(log, reader, self._on_progress, *marks)
         self._output_read = False
         self._gpu_env: Mapping[str, str] | None = None
-        self._failure: tuple[int, bool, str] | None = None  # exit code, stale, detail: why we ended or never began it
+        self._failure: Exit | None = None  # why we ended or never began it
         self._ended_by: str | None = None
         self._exited_at: float | None = None  # when `exit` was recorded
         self._step: int | None = None
@@ -167,7 +167,7 @@ class Supervisor:
         try:
             pid = launch.launch(self._start, environment, self._output.write_end, self._umask)
         except launch.NotStarted as error:
-            self._failure = (error.code, False, str(error))
+            self._failure = Exit(error.code, detail=str(error))
             self._finish()
             return
         self._output.started()
@@ -183,7 +183,7 @@ class Supervisor:
         if start.checkpoint_dir is None:
             return True
         if (refusal := claim(start.checkpoint_dir, start.job, start.incarnation, start.tag)) is not None:
-            self._failure = (STALE if refusal.stale else CLAIM_FAILED, refusal.stale, refusal.why)
+            self._failure = Exit(STALE if refusal.stale else CLAIM_FAILED, detail=refusal.why, stale=refusal.stale)
             self._save_errno = refusal.errno
             return False
         self._record("claimed", incarnation=self._start.incarnation)
@@ -262,9 +262,23 @@ class Supervisor:
         """A membership, a suspend or a leave that came before it is passed on."""
         why = self._memberships.greet(rank, self._step)
         if why and self._failure is None:
-            self._failure = (FAILED, False, why)
-            self._closing.request(END, "", CLAIMLESS_GRACE_S, self._clock.now())
+            self._give_up(Exit(FAILED, detail=why))
         self._closing.greet(rank, self._clock.now())
+
+    def _on_rank_failure(self, output: bytes) -> None:
+        """torchrun has seen one of its ranks fail, and starts them again. `output`: the last of it."""
+        failure = rankfailure.marked(output)
+        if failure is None or self._failure is not None or self._closing.ended_by is not None:
+            return
+        killed = failure.signal == signal.SIGKILL.name and not self._drill.killed
+        oom, detail = self._oom_kills.verdict(rankfailure.said_before(output), killed)
+        repeats, why = self._memberships.failed(failure, oom, self._step, self._clock.now())
+        if why:
+            self._give_up(given_up(failure, oom, detail or why, repeats))
+
+    def _give_up(self, end: Exit) -> None:
+        self._failure = end
+        self._closing.request(END, "", CLAIMLESS_GRACE_S, self._clock.now())
 
     def on_rank(self, rank: Rank, packet: packets.FromRank) -> None:
         """A rank reports."""
@@ -331,32 +345,24 @@ class Supervisor:
         self._guarded(self._output.finish)
         if self._clients.malformed:
             self._note(f"{self._clients.malformed} malformed packets were ignored")
-        status = self._trainer.status
-        code, name = (None, None) if status is None else describe(status)
-        stale, detail, oom = code == STALE and self._trainer.attached, "", False
-        if self._failure is not None:
-            (code, stale, detail), name, self._ended_by = self._failure, None, None
+        ours = self._closing.killed or self._drill.killed
+        how = self._failure
+        if how is not None:
+            self._ended_by = None
         elif self._ended_by == DONE:
-            code, name, self._ended_by, detail = 0, None, None, "ended by its supervisor: it was done, and stood still"
-        elif code != 0:
-            # The kernel's counter may speak of a neighbour: it counts only for who was killed, and not by us.
-            ours = self._closing.killed or self._drill.killed
-            counts = not ours and (name == signal.SIGKILL.name or code == SHELL_KILLED)
-            oom, detail = self._oom_kills.verdict(self._output.tail, counts)
-            detail = detail or last_line(self._output.tail)
+            self._ended_by, how = None, Exit(0, detail="ended by its supervisor: it was done, and stood still")
+        else:
+            attached, tail = self._trainer.attached, self._output.tail
+            how = exit_of(self._trainer.status, tail, attached, ours, self._oom_kills)
         self._record(
             "exit",
-            code=code,
-            signal=name,
+            **how.fields,
             attached=self._trainer.attached,
             ended_by=self._ended_by,
-            oom=oom,
-            stale=stale,
-            drill=self._drill.killed and code != 0,
+            drill=self._drill.killed and how.code != 0,
             save_failed=self._save_failed,
             save_errno=self._save_errno,
             done=self._lingering.done,
-            detail=printable(detail),
             step=self._step,
         )
         self._exited_at = self._clock.now()

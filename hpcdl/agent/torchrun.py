@@ -1,10 +1,12 @@
-"""How a job's ranks are started by torchrun on one node. Pure: from the job and a membership to a command line.
+"""How a job's ranks are started by torchrun on one node: from the job and a membership to a command line.
 
 torchrun's elastic agents of all nodes meet at a store that the first node's keeps. When a node joins or goes they
 start all ranks anew, which resume from the last checkpoint.
 """
 
+import os
 import re
+import shutil
 from collections.abc import Sequence
 
 from hpcdl.agent.packets import Rescale
@@ -25,16 +27,53 @@ STORE = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
 ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """With a shared store PyTorch 2.13 cannot grow: a node that joins waits for a key that nobody sets, and all give up."""
 
-_PYTHON = re.compile(r"python[\d.]*")
+_PYTHON = re.compile(r"(python|pypy)[\d.]*t?")
+_EXEC = re.compile(r"""'+exec' +(?:"([^"]+)"|(\S+)) "\$0" """)
+SHEBANG_BYTES = 4096
 
 
-def python_of(command: Sequence[str]) -> str:
-    """The Python whose torchrun is meant: the command's own, where it is one, else what the job's PATH finds."""
-    return command[0] if _PYTHON.fullmatch(command[0].rpartition("/")[2]) else "python3"
+def python_of(command: Sequence[str], cwd: str, path: str) -> str:
+    """The Python whose torchrun is meant: the command's own, where it is one; what its #! line names, where it is a
+    script of an environment's (VENV/bin/accelerate); else what the job's PATH finds. No link is followed: a virtual
+    environment's python is one, and knows its packages by the name that it was called by."""
+    first = _without_env(command)
+    if _PYTHON.fullmatch(first.rpartition("/")[2]):
+        return first
+    found = shutil.which(first, path=path) if "/" not in first else os.path.join(cwd, first)
+    words = _shebang(found) if found else ()
+    if not words:
+        return "python3"
+    named = _without_env(words)
+    return named if _PYTHON.fullmatch(named.rpartition("/")[2]) else "python3"
 
 
-def command_line(spec: JobSpec, membership: Rescale, node: str, name: str, address: str) -> tuple[str, ...]:
+def _without_env(words: Sequence[str]) -> str:
+    """What `env A=1 python3` runs; of any other command its first word."""
+    if words[0].rpartition("/")[2] != "env":
+        return words[0]
+    rest = (each for each in words[1:] if not each.startswith("-") and "=" not in each)
+    return next(rest, words[0])
+
+
+def _shebang(file: str) -> tuple[str, ...]:
+    """The words of a script's #! line; pip's /bin/sh line, which runs the next one's python, counts as that."""
+    try:
+        with open(file, "rb") as opened:
+            lines = opened.read(SHEBANG_BYTES).decode("utf-8", "surrogateescape").split("\n")
+    except OSError:
+        return ()
+    if not lines[0].startswith("#!"):
+        return ()
+    words = tuple(lines[0][2:].split())
+    longer = _EXEC.match(lines[1]) if len(lines) > 1 and words and words[0].endswith("/sh") else None
+    return (longer[1] or longer[2],) if longer else words
+
+
+def command_line(
+    spec: JobSpec, membership: Rescale, node: str, name: str, address: str, path: str = os.defpath
+) -> tuple[str, ...]:
     """What starts this node's ranks. `name`: the rendezvous's, the same on all nodes. `address`: this node's own IP.
+    `path`: PATH of the job's environment.
 
     The job's least and most numbers of nodes bound what torchrun waits for; the membership says where it meets.
     """
@@ -42,7 +81,7 @@ def command_line(spec: JobSpec, membership: Rescale, node: str, name: str, addre
     most = spec.nodes if spec.nodes_max is None else spec.nodes_max
     host = "true" if membership.nodes[0] == node else "false"
     return (
-        python_of(spec.command),
+        python_of(spec.command, spec.cwd, path),
         "-c",
         START,
         f"--nnodes={spec.nodes}:{most}",

@@ -152,6 +152,8 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
         hint = Cause.OUT_OF_MEMORY
     elif record.get("stale") is True:
         hint = Cause.INFRASTRUCTURE
+    elif record.get("killed") and record.get("ended_by") is None:
+        hint, detail = Cause.INFRASTRUCTURE, f"killed from outside, {detail}"
     elif code == OTHER_GPUS_EXIT and record.get("attached") is True:
         hint, detail = Cause.INFRASTRUCTURE, detail or "the trainer saw other GPUs than granted"
     elif code != 0 and record.get("save_errno") in DISK_TROUBLES:
@@ -171,6 +173,7 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
         hint=hint,
         step=_whole_or_none(record, "step"),
         detail=detail,
+        repeats=max(1, _whole_or_none(record, "repeats") or 1),
     )
 
 

@@ -10,10 +10,11 @@ import click
 
 from hpcdl.cli.arrays import array_of, checked, plain, with_sweeps
 from hpcdl.cli.jobparts import default_name, environment, runs_gate, user_name
-from hpcdl.cli.submitchecks import doubts, unwritable
+from hpcdl.cli.submitchecks import doubts, script_text, unwritable
 from hpcdl.core.arrays import Array, literal
 from hpcdl.core.codec import to_json
 from hpcdl.core.jobspec import JobSpec, check_counts
+from hpcdl.core.launchers import check_launcher
 
 if TYPE_CHECKING:  # most submits have no batch script
     from hpcdl.cli.batchlines import Asked, Exports
@@ -106,6 +107,7 @@ def wanted(given: Mapping[str, Any], command: Sequence[str], here: Path, asked: 
         stall_restart=stall_restart,
     )
     check_counts(spec)
+    check_launcher(spec, script_text(spec.command, spec.cwd))
     checked(spec, array)
     if spec.checkpoint_dir is not None and (why := unwritable(spec.checkpoint_dir)):
         raise click.ClickException(why)

@@ -1,11 +1,14 @@
 """What can be seen at a submit, on this machine, of what will go wrong with the job where it runs."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpcdl.core.arrays import named
 from hpcdl.core.jobspec import JobSpec
+from hpcdl.core.launchers import SHELLS, shell_script
+
+SCRIPT_CHARACTERS = 1 << 18
 
 
 def unwritable(folder: str) -> str:
@@ -23,6 +26,21 @@ def unwritable(folder: str) -> str:
     if not os.access(path, os.W_OK | os.X_OK):
         return f"the checkpoint folder {folder} cannot be written: {path} is not yours: choose another --checkpoint-dir"
     return ""
+
+
+def script_text(command: Sequence[str], cwd: str) -> str:
+    """What is in the shell script that a command runs, by a shell or by its #! line; "" where nobody can tell here."""
+    words = command[1:] if command[0].rpartition("/")[2] == "env" else command
+    program = next((word for word in words if "=" not in word), "")
+    file = shell_script(command)
+    try:
+        with open(os.path.join(cwd, file or program), encoding="utf-8", errors="surrogateescape") as opened:
+            text = opened.read(SCRIPT_CHARACTERS)
+    except (OSError, ValueError):
+        return ""
+    first = text.split("\n", 1)[0]
+    is_shell = first.startswith("#!") and any(word.rpartition("/")[2] in SHELLS for word in first[2:].split())
+    return text if (file or is_shell) and "\0" not in text else ""
 
 
 def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:

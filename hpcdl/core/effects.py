@@ -233,6 +233,7 @@ def _exited(world: World, event: ev.Exited, at: float) -> None:
         done=event.done,
         hint=event.hint,
         detail=event.detail,
+        repeats=event.repeats,
         exited_at=at,
         # At the gate no GPU is held, so the end of the processes is all there is to wait for.
         freed=incarnation.placement is None,

@@ -11,6 +11,9 @@ from hpcdl.core.transitions import FAILURES
 OUTSIDE_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU"})
 """Signals that somebody sends; the others (SIGSEGV, SIGABRT, ...) are a program's own doing."""
 
+_OUTSIDE_CODES = {137: "SIGKILL", 143: "SIGTERM", 247: "SIGKILL", 241: "SIGTERM"}
+"""What a shell, or a program in Python, exits with when such a signal ended the program that it ran."""
+
 _OUTSIDE_CAUSES = frozenset({Cause.INFRASTRUCTURE, Cause.NODE_LOST, Cause.PREEMPTED})
 
 NOT_RUN = (126, 127)
@@ -26,7 +29,12 @@ def slipped(part: Part) -> bool:
         return part.lost
     if part.ended_by is not None:
         return part.ended_by == "absence"
-    return part.signal in OUTSIDE_SIGNALS or part.hint in _OUTSIDE_CAUSES
+    return _killed(part) or part.hint in _OUTSIDE_CAUSES
+
+
+def _killed(part: Part) -> bool:
+    """Whether a signal that somebody sends ended it, or the program that it ran."""
+    return part.signal in OUTSIDE_SIGNALS or (part.hint is None and part.code in _OUTSIDE_CODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +132,7 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     detail = _how(worst)
     if asked and culprit is None:
         return Cause.PREEMPTED, f"no checkpoint within the grace, {detail}"
-    if worst.signal in OUTSIDE_SIGNALS:
+    if _killed(worst):
         return Cause.INFRASTRUCTURE, f"killed from outside, {detail}"
     if worst.code == STALE_EXIT and worst.signal is None and incarnation.attached:
         return Cause.INFRASTRUCTURE, "a newer incarnation had claimed its checkpoint folder"
@@ -140,7 +148,7 @@ def _culprit(parts: Iterable[Part]) -> Part | None:
     failed = [part for part in parts if part.ended_by is None and (part.hint or part.code or part.signal)]
 
     def order(part: Part) -> tuple[bool, bool, float]:
-        return part.hint is None, part.signal not in OUTSIDE_SIGNALS, part.exited_at or 0.0
+        return part.hint is None, not _killed(part), part.exited_at or 0.0
 
     return min(failed, key=order, default=None)
 
@@ -149,6 +157,8 @@ def _how(part: Part) -> str:
     if part.code is None and part.signal is None:  # it never ran
         return part.detail or "its end was not seen"
     ended = f"exit code {part.code}" if part.signal is None else f"ended by {part.signal}"
+    if part.signal is None and part.hint is None and part.code in _OUTSIDE_CODES:
+        ended += f" ({_OUTSIDE_CODES[part.code]} of a process below it)"
     return f"{ended}: {part.detail}" if part.detail else ended
 
 
@@ -169,6 +179,8 @@ def _incarnation_ended(job: Job, incarnation: Incarnation, now: float, rules: Ru
     if incarnation.placement is None:
         return event
     again = job.repeats + 1 if job.last_failure == event.signature else 1
+    # Ranks that failed alike again and again, started anew by their launcher, failed as often as the job did.
+    again = max(again, max((part.repeats for part in incarnation.parts), default=1))
     if cause in FAILURES and again > 1:
         event = replace(event, retry_at=now + min(rules.pause_max_s, rules.pause_s * 2.0 ** min(again - 2, 16)))
     final, why = _final(job, event, again, rules)

@@ -241,6 +241,8 @@ class Exited(Report):
     hint: Cause | None = None
     step: int | None = None
     detail: str = ""
+    repeats: int = 1
+    """So many times its ranks had failed alike, with nothing gained between."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,8 @@ class Part:
     exited_at: float | None = None
     freed: bool = False
     lost: bool = False
+    repeats: int = 1
+    """So many times its ranks had failed alike, started again by their launcher."""
 
     @property
     def gone(self) -> bool:

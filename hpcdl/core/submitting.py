@@ -10,6 +10,7 @@ from hpcdl.core.arrays import check_places, expand, named
 from hpcdl.core.beginnings import beginning_of
 from hpcdl.core.commands import Entry, Refused
 from hpcdl.core.jobspec import check_counts
+from hpcdl.core.launchers import check_launcher
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import ECT_CLASSES, Job, JobSpec, JobState, World
 from hpcdl.core.profile import Profile
@@ -70,6 +71,10 @@ class Submitting:
             check_counts(spec)
         except ValueError as error:
             raise Refused(str(error), "too-many") from None
+        try:
+            check_launcher(spec)
+        except ValueError as error:
+            raise Refused(str(error), "launcher") from None
         missing = [number for number in spec.after if number not in world.jobs]
         if missing and is_retired(world, missing[0]):
             raise Refused(f"{as_history(missing[0])}: submit this one without waiting for it", "finished")

@@ -37,7 +37,8 @@ class Shares:
     """GPU-seconds. `useful`: training whose work was kept. `starting`: from the grant to the first step, of resumes
     too. `saving`: periodic checkpoints, and from the request to suspend (or the exit) until the GPU was seen free.
     `rescaling`: without progress while nodes come or go. `lost`: training after the last durable checkpoint before an
-    end that was no suspend, done or cancelled by its user: what the next start trains again. `idle`: held by no job.
+    end that was no suspend, done or cancelled by its user: what the next start trains again; and all of an attempt that
+    failed before it trained. `idle`: held by no job.
     """
 
     useful: float = 0.0
@@ -218,7 +219,8 @@ def _of_span(span: Span, work: Work | None) -> Iterator[tuple[float, float, str]
     """What one GPU's span was for. Of its training, what was lost goes before what was spent on checkpoints."""
     for piece in span.pieces:
         if piece.phase is not Phase.TRAINING:
-            yield piece.begin, piece.end, _SHARE[piece.phase]
+            in_vain = piece.phase is Phase.STARTING and work is not None and work.in_vain
+            yield piece.begin, piece.end, "lost" if in_vain else _SHARE[piece.phase]
             continue
         whole = [(piece.begin, piece.end)]
         lost = _within(whole[0], work.lost) if work is not None else []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hpcdl.core import events as ev
 from hpcdl.core.jobspec import JobSpec
 from hpcdl.core.model import Cause
+from hpcdl.core.transitions import FAILURES
 from hpcdl.core.units import GpuRef
 
 Interval = tuple[float, float]
@@ -31,6 +32,16 @@ class Work:
     saving: list[Interval] = field(default_factory=list)
     lost: list[Interval] = field(default_factory=list)
     step: int | None = None
+    began: int | None = None
+    """The step from which its training loop began; None: it has not."""
+    gained: bool = False
+    """It has done a step, as far as it tells."""
+    in_vain: bool = False
+    """It failed before its training began."""
+
+    def reached(self, step: int) -> None:
+        """It has come to this step."""
+        self.gained = self.gained or step > (self.began or 0)
 
 
 @dataclass(slots=True)
@@ -58,6 +69,7 @@ class Watch:
             case ev.Progressed():
                 work = self._work(event)
                 work.step = max(event.step, work.step or 0)
+                work.reached(event.step)
             case ev.IncarnationEvent():
                 self._of_incarnation(event, at)
             case ev.JobSubmitted():
@@ -103,6 +115,7 @@ class Watch:
             case ev.Saved():
                 work, done = self._work(event), at - max(0.0, event.age_s)
                 work.saves.append((done, event.step))
+                work.reached(event.step)
                 if not event.final and event.seconds > 0:
                     work.saving.append((done - event.seconds, done))
             case ev.Reformed():
@@ -110,13 +123,20 @@ class Watch:
                 if work.step is not None and event.step < work.step:
                     work.lost.append((_durable(work, event.step), at))
                 work.step = event.step
+                work.began = event.step if work.began is None else work.began
+            case ev.TrainerReady():
+                work = self._work(event)
+                work.began = event.step if work.began is None else work.began
             case ev.SuspendRequested():
                 self.asked.append((at, event.job, event.purpose.value))
             case ev.IncarnationEnded():
                 self.ends.append((at, event.job, event.cause))
                 saved = event.step is not None and event.reached is not None and event.step >= event.reached
-                if event.cause not in KEPT and not saved:
-                    work = self._work(event)
+                work = self._work(event)
+                work.in_vain = event.cause in FAILURES and work.began is None and not work.gained
+                # Who began and was cancelled before a step has trained nothing; who tells nothing may have.
+                idle = event.cause is Cause.CANCELLED and work.began is not None and not work.gained
+                if work.in_vain or idle or (event.cause not in KEPT and not saved):
                     work.lost.append((_durable(work, event.step), at))
             case _:
                 pass

@@ -39,6 +39,8 @@ print("bye")
         "attached": True,
         "ended_by": None,
         "oom": False,
+        "killed": None,
+        "repeats": 1,
         "stale": False,
         "drill": False,
         "save_failed": False,

@@ -61,10 +61,41 @@ def test_nothing_is_imported_from_the_folder_of_the_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command,python",
     [("/opt/venv/bin/python", "/opt/venv/bin/python"), ("python3", "python3"), ("python3.12", "python3.12"),
-     ("./train.sh", "python3"), ("python-wrapped", "python3"), ("env", "python3")],
+     ("./train.sh", "python3"), ("python-wrapped", "python3"), ("env", "python3"), ("python3.13t", "python3.13t")],
 )  # fmt: skip
 def test_whose_torchrun_it_is(command: str, python: str) -> None:
-    assert torchrun.python_of((command, "train.py")) == python
+    assert torchrun.python_of((command, "train.py"), "/", os.defpath) == python
+
+
+@pytest.mark.parametrize(
+    "first_lines,python",
+    [
+        ("#!{venv}/bin/python", "{venv}/bin/python"),
+        ("#! {venv}/bin/python3.11 -s", "{venv}/bin/python3.11"),
+        ("#!/usr/bin/env python3.11", "python3.11"),
+        ("#!/usr/bin/env -S python3 -u", "python3"),
+        ("#!/bin/sh\n'''exec' {venv}/bin/python \"$0\" \"$@\"\n' '''", "{venv}/bin/python"),
+        ("#!/bin/sh\n'''exec' \"/a b/bin/python\" \"$0\" \"$@\"\n' '''", "/a b/bin/python"),
+        ("#!/bin/bash\npython train.py", "python3"),
+        ("#!", "python3"),
+        ("\x7fELF", "python3"),
+    ],
+)
+def test_torchrun_is_run_by_the_python_of_a_script_of_an_environment(
+    tmp_path: Path, first_lines: str, python: str
+) -> None:
+    """VENV/bin/accelerate: what it imports is what its ranks import. The environment's python is a link."""
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").symlink_to(sys.executable)
+    script = venv / "bin" / "accelerate"
+    script.write_text(first_lines.format(venv=venv) + "\nimport sys\n")
+    script.chmod(0o700)
+    wanted = python.format(venv=venv)
+    assert torchrun.python_of((str(script), "launch"), "/", os.defpath) == wanted
+    assert torchrun.python_of(("bin/accelerate",), str(venv), os.defpath) == wanted, "beside the job"
+    assert torchrun.python_of(("accelerate",), "/", str(venv / "bin")) == wanted, "in the job's PATH"
+    assert torchrun.python_of(("env", "A=1", str(script)), "/", os.defpath) == wanted
 
 
 def test_a_port_is_given_once() -> None:

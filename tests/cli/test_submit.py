@@ -121,3 +121,29 @@ def test_more_than_can_be_meant_is_refused(fake: FakeDaemon, hpcdl: Run, options
     assert why in done.err
     assert len(done.err) < 400
     assert not [method for method, _, _ in fake.requests if method == "POST"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nproc-per-node 2 x.py",
+        "python -m torch.distributed.run x.py",
+        "env A=1 /opt/bin/torchrun x.py",
+        "accelerate launch x.py",
+        "bash ranks.sh",
+        "./ranks.sh",
+        "env A=1 ./ranks.sh",
+    ],
+)
+def test_a_launcher_within_ours_is_refused(
+    fake: FakeDaemon, hpcdl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Two torchruns, one in the other, are two whole trainings with a rank 0 each."""
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "ranks.sh"
+    script.write_text("#!/usr/bin/env bash\ncd data\nexec torchrun --nproc-per-node 2 x.py\n")
+    script.chmod(0o700)
+    done = hpcdl("submit", "--nodes", "1:2", "--", *command.split())
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "would nest: leave it out" in done.err
+    assert not [method for method, _, _ in fake.requests if method == "POST"]

@@ -63,6 +63,12 @@ def part(**how: object) -> Part:
         (incarnation(part(code=1)), Cause.USER_ERROR),
         (incarnation(part(signal="SIGSEGV")), Cause.USER_ERROR),
         (incarnation(part(signal="SIGKILL")), Cause.INFRASTRUCTURE),
+        # A shell, or a program in Python, that passes on how what it ran ended.
+        (incarnation(part(code=137)), Cause.INFRASTRUCTURE),
+        (incarnation(part(code=247)), Cause.INFRASTRUCTURE),
+        (incarnation(part(code=139)), Cause.USER_ERROR),
+        (incarnation(part(code=137, hint=Cause.OUT_OF_MEMORY)), Cause.OUT_OF_MEMORY),
+        (incarnation(part(code=137, ended_by="suspend")), Cause.PREEMPTED),
         (incarnation(part(signal="SIGKILL", hint=Cause.OUT_OF_MEMORY)), Cause.OUT_OF_MEMORY),
         (incarnation(part(signal="SIGUSR2", hint=Cause.PREEMPTED)), Cause.PREEMPTED),
         (incarnation(part(code=75)), Cause.INFRASTRUCTURE),
@@ -119,11 +125,13 @@ def test_who_is_not_at_its_end_is_not_complete_for_an_exit_with_0(total: int, ca
     assert cause_of(job, incarnation(part(code=0)))[0] is Cause.DONE
 
 
-def run_once(draft: Draft, code: int, at: float, step: int | None = None, rules: Rules | None = None) -> Job:
+def run_once(
+    draft: Draft, code: int, at: float, step: int | None = None, rules: Rules | None = None, repeats: int = 1
+) -> Job:
     """One incarnation of job 1 on n1 that ends with this code; the job after that."""
     number = draft.world.jobs[1].last_incarnation + 1
     draft.add(ev.StartRequested(1, number, ("n1",), PLACED), at)
-    draft.add(ev.Exited(1, number, 1, "n1", code=code, step=step), at)
+    draft.add(ev.Exited(1, number, 1, "n1", code=code, step=step, repeats=repeats), at)
     draft.add(ev.GpusFreed(1, number, 1, "n1"), at)
     while events := conclusions(draft.world, [1], at, rules or Rules()):
         for event in events:
@@ -143,6 +151,14 @@ def test_user_errors_spend_the_retries() -> None:
     job = run_once(draft, 1, 2.0, step=4)
     assert (job.outcome, job.retries_used, job.exit_code) == (JobState.FAILED, 2, 1)
     assert "retries spent" in job.last_detail
+
+
+def test_ranks_that_failed_alike_again_and_again_are_as_many_failures_of_the_job() -> None:
+    """torchrun started them anew: the job's own retries would only do that again."""
+    draft = draft_of(99)
+    assert run_once(draft, 2, 1.0, rules=Rules(poison_limit=4), repeats=3).outcome is None
+    job = run_once(draft_of(99), 2, 1.0, rules=Rules(poison_limit=3), repeats=3)
+    assert (job.outcome, job.last_detail) == (JobState.FAILED, "poison guard: 3 times the same: exit code 2")
 
 
 def test_poison_guard_and_growing_pauses() -> None:

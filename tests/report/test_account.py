@@ -87,6 +87,44 @@ def test_a_failure_at_the_saved_step_loses_nothing() -> None:
     assert told(crash(step=40, cause=Cause.NODE_LOST)).shares.lost == 0
 
 
+def dies(cause: Cause, *told: tuple[float, ev.Event], saved: int | None = None) -> Account:
+    """Granted 2 GPUs at 0, processes at 4, dead at 50; an attempt before it may have saved at step `saved`."""
+    return account(
+        story_of_rows(
+            rows([
+                (0, node("n1", 2)),
+                (0, ev.JobSubmitted(1, spec(), "r1")),
+                (0, ev.StartRequested(1, 2, ("n1",), placed([0, 1]))),
+                (4, ev.Started(1, 2, 1, "n1", pid=7)),
+                *told,
+                (50, ev.Exited(1, 2, 1, "n1", code=2)),
+                (50, ev.GpusFreed(1, 2, 1, "n1")),
+                (50, ev.IncarnationEnded(1, 2, cause, reached=saved, step=saved, code=2)),
+            ])
+        )
+    )  # fmt: skip
+
+
+ATTACHED = (6, ev.Attached(1, 2, 1, "n1", pid=7, rank=0))
+
+
+@pytest.mark.parametrize("cause", [Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.INFRASTRUCTURE, Cause.STALLED])
+@pytest.mark.parametrize("saved", [None, 300])
+def test_an_attempt_that_fails_before_it_trains_is_lost(cause: Cause, saved: int | None) -> None:
+    """A script that is not there, an import that fails: whether it attached or not, and wherever the job stood."""
+    assert dies(cause, saved=saved).shares == Shares(lost=100)
+    assert dies(cause, ATTACHED, saved=saved).shares == Shares(lost=100)
+
+
+def test_who_is_cancelled_before_a_step_has_trained_nothing() -> None:
+    ready = (10, ev.TrainerReady(1, 2, 1, "n1", step=300))
+    assert dies(Cause.CANCELLED, ATTACHED, ready, saved=300).shares == Shares(starting=20, lost=80)
+    step = (40, ev.Progressed(1, 2, 1, "n1", step=301))
+    assert dies(Cause.CANCELLED, ATTACHED, ready, step, saved=300).shares == Shares(starting=20, useful=80)
+    assert dies(Cause.CANCELLED).shares == Shares(starting=8, useful=92), "a program that tells nothing may train"
+    assert dies(Cause.CANCELLED, ATTACHED).shares == Shares(starting=100)
+
+
 def test_gpus_that_nobody_can_give_are_not_idle() -> None:
     found = told(
         [

@@ -1,0 +1,194 @@
+"""What launchers print of ranks that failed. Recordings: PyTorch 2.13, torchrun --standalone with two ranks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcdl.agent import rankfailure
+from hpcdl.agent.exits import Exit, exit_of, given_up
+from hpcdl.agent.outofmemory import Counter
+from hpcdl.agent.output import Log, Output, ProgressReader
+from hpcdl.agent.rankfailure import MARK, RankFailure, Repeats
+from hpcdl.agent.translate import Names
+from hpcdl.agent.translate import exit_of as exited
+from hpcdl.core.model import Cause
+
+RECORDINGS = Path(__file__).parents[1] / "recordings" / "torchrun"
+NOT_THERE = (
+    "/home/ada/venv/bin/python: can't open file '/home/ada/job/not_there.py': [Errno 2] No such file or directory"
+)
+TRACEBACK = "Traceback (most recent call last):"
+EXIT_1 = 1 << 8
+
+
+def recorded(name: str) -> bytes:
+    return (RECORDINGS / f"{name}.txt").read_bytes()
+
+
+def ended(output: bytes, status: int = EXIT_1) -> Exit:
+    return exit_of(status, output, False, False, Counter("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    "name,detail",
+    [
+        ("a_rank_raises", "ValueError: no such data set: 'x'"),
+        ("no_log_line_only_the_banner", "ValueError: no such data set: 'x'"),
+        ("no_such_file_restarted_once", NOT_THERE),
+    ],
+)
+def test_the_detail_names_the_cause_and_not_the_banner(name: str, detail: str) -> None:
+    found = ended(recorded(name))
+    assert (found.code, found.detail, found.killed, found.oom) == (1, detail, None, False)
+
+
+@pytest.mark.parametrize(
+    "name", ["a_rank_is_killed", "a_rank_is_killed_and_its_peer_raises", "spawn_of_multiprocessing"]
+)
+def test_a_rank_that_was_killed_is_no_error_of_the_job(name: str) -> None:
+    found = ended(recorded(name))
+    assert found.killed == "SIGKILL"
+    event = exited(found.fields | {"type": "exit"}, Names(1, 1, 1, "n1"), None, False)
+    assert event.hint is Cause.INFRASTRUCTURE
+    assert "SIGKILL" in event.detail
+    assert ended(recorded(name), 0) == Exit(0), "it may have been started again"
+
+
+def test_what_torchrun_itself_killed_is_not_from_outside() -> None:
+    listed = recorded("a_rank_raises").replace(
+        b"exitcode  : -15 (pid: 12562)  (SIGTERM)", b"exitcode  : -9 (pid: 12562)"
+    )
+    assert ended(listed).killed == "SIGKILL"
+    forced = listed.replace(b"E1123", b"W1123 Unable to shutdown process 12562 via 15, forcefully exiting via 9\nE1123")
+    assert (ended(forced).killed, ended(forced).detail) == (None, "ValueError: no such data set: 'x'")
+
+
+def test_the_memory_of_a_gpu_is_found_before_the_banner() -> None:
+    found = ended(recorded("out_of_gpu_memory"))
+    assert (found.oom, found.killed) == (True, None)
+    assert found.detail.startswith("torch.OutOfMemoryError: CUDA out of memory")
+
+
+@pytest.mark.parametrize(
+    "said,signal",
+    [
+        (b"subprocess.CalledProcessError: Command '['python', 'x.py']' died with <Signals.SIGKILL: 9>.", "SIGKILL"),
+        (b"[launch.py:325:sigkill_handler] ['python', 'x.py'] exits with return code = -9", "SIGKILL"),
+        (b"RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed. ", "SIGKILL"),
+        (b"RuntimeError: DataLoader worker (pid(s) 7, 8) is killed by signal: Killed. ", "SIGKILL"),
+        (b"process 0 terminated with signal SIGTERM", "SIGTERM"),
+        (b"process 0 terminated with signal SIGSEGV", None),
+        (b"RuntimeError: it died", None),
+    ],
+)
+def test_other_launchers_hide_a_signal_too(said: bytes, signal: str | None) -> None:
+    assert ended(b"step 1\n" + said + b"\n").killed == signal
+    assert exit_of(EXIT_1, said, False, True, Counter("/nowhere")).killed is None, "we may have killed it"
+
+
+@pytest.mark.parametrize(
+    "said,detail",
+    [
+        (f"{TRACEBACK}\n  x\nKeyError: 'a'\n\nDuring handling of the above ...\n\n{TRACEBACK}\n  y\nOSError: b\n",
+         "OSError: b"),
+        (f"{TRACEBACK}\n  x\nKeyError: 'a'\nwandb: run failed\nx.py:254: UserWarning: leaked\n  warnings.warn(\n",
+         "KeyError: 'a'"),
+        (f"{TRACEBACK}\n  x\nKeyError: 'a'\n" + "epoch\n" * 30 + "fatal: disk\n", "fatal: disk"),
+        (f"{TRACEBACK}\n  x\nValueError: a\n{TRACEBACK}\n  y\nsubprocess.CalledProcessError: Command '['x']' ...\n",
+         "ValueError: a"),
+        ("  File \"x.py\", line 1\n    x = (\n        ^\nSyntaxError: '(' was never closed\n",
+         "SyntaxError: '(' was never closed"),
+        ("/usr/bin/python3: No module named missing\n", "/usr/bin/python3: No module named missing"),
+        ("step 1\nno data\n", "no data"),
+        ("", ""),
+        ("=====\n", "====="),
+    ],
+)  # fmt: skip
+def test_the_line_that_names_the_cause(said: str, detail: str) -> None:
+    assert rankfailure.cause(said.encode()) == detail
+
+
+def test_the_first_rank_is_blamed_though_their_lines_are_mixed() -> None:
+    said = b"""[rank1]: Traceback (most recent call last):
+[rank0]: Traceback (most recent call last):
+[rank1]:   File "x.py", line 1
+[rank0]:   File "x.py", line 7
+[rank1]: ValueError: bad sample
+[rank0]: RuntimeError: Connection closed by peer
+[rank0]:[W1123 10:00:00.000000000 ProcessGroupNCCL.cpp:1250] Warning: destroy_process_group() was not called
+"""
+    assert rankfailure.cause(said, first=True) == "ValueError: bad sample"
+
+
+# --- again and again ------------------------------------------------------------------------------------------------
+
+BAD = RankFailure(2, None, "can't open file 'x.py'")
+
+
+def test_three_failures_alike_before_the_first_step_are_enough() -> None:
+    repeats = Repeats()
+    ends = [repeats.failed(BAD, False, each, None, float(each)) for each in range(3)]
+    assert ends[:2] == [(1, ""), (2, "")]
+    assert ends[2] == (3, "can't open file 'x.py' (3 times alike before their first step)")
+
+
+def test_what_varies_from_start_to_start_makes_no_other_failure() -> None:
+    repeats = Repeats()
+    told = [RankFailure(1, None, f"Error at 0x7f{each}a: port {each}") for each in range(3)]
+    assert [repeats.failed(each, False, 1, 7, 1.0)[0] for each in told] == [1, 2, 3]
+
+
+def test_failures_that_are_not_alike_are_enough_at_four() -> None:
+    repeats = Repeats()
+    told = [RankFailure(1, None, text) for text in "abcd"]
+    ends = [repeats.failed(each, False, 1, 7, 1.0)[1] for each in told]
+    assert [bool(each) for each in ends] == [False, False, False, True]
+    assert ends[3] == "d (its ranks failed 4 times in a row at step 7)"
+
+
+def test_a_step_or_a_long_life_between_them_begins_anew() -> None:
+    repeats = Repeats()
+    assert not any(repeats.failed(BAD, False, 1, step, 1.0)[1] for step in (1, 1, 2, 2, 3, 3))
+    repeats = Repeats()
+    assert not any(repeats.failed(BAD, False, 1, None, at)[1] for at in (0.0, 1.0, 900.0, 901.0))
+
+
+def test_who_is_killed_from_outside_is_started_again() -> None:
+    """Ten times in a row is no life here: that is infrastructure, and no error of the job's."""
+    repeats, shot = Repeats(), RankFailure(None, "SIGKILL", "SIGKILL ended one of its ranks (process 7)")
+    ends = [repeats.failed(shot, True, 1, None, 1.0) for _ in range(10)]
+    assert [bool(why) for _, why in ends] == [False] * 9 + [True]
+    end = given_up(shot, False, ends[-1][1], ends[-1][0])
+    assert (end.killed, end.repeats, end.oom) == ("SIGKILL", 1, False)
+    repeats = Repeats()
+    memory = [repeats.failed(shot, False, 1, None, 1.0) for _ in range(3)]
+    assert memory[-1][0] == 3, "the kernel does that again"
+    assert given_up(shot, True, "killed", 3) == Exit(1, None, "killed", oom=True, repeats=3)
+
+
+def test_peers_that_are_lost_with_other_nodes_are_no_failure_alike() -> None:
+    repeats, lost = Repeats(), RankFailure(1, None, "RuntimeError: Connection closed by peer [10.0.0.7]:4711")
+    assert [repeats.failed(lost, False, membership, None, 1.0)[0] for membership in (1, 2, 3)] == [1, 1, 1]
+
+
+def test_ranks_that_left_for_another_membership_did_not_fail() -> None:
+    repeats = Repeats()
+    assert not any(repeats.failed(RankFailure(143, None, "x"), False, 1, None, 1.0)[1] for _ in range(20))
+
+
+@pytest.mark.parametrize("size", [1, 7, 60, 10_000])
+def test_marks_are_seen_however_the_output_comes(tmp_path: Path, size: int) -> None:
+    marked: list[bytes] = []
+    log = Log(str(tmp_path / "log"), 1 << 20, print)
+    output = Output(log, ProgressReader(None, None, print), lambda _: None, MARK, marked.append)
+    said = recorded("no_such_file_restarted_once")
+    for at in range(0, len(said), size):
+        os.write(output.write_end, said[at : at + size])
+        output.read()
+    output.started()
+    output.finish()
+    assert [rankfailure.marked(each) for each in marked] == [RankFailure(2, None, NOT_THERE)] * 2
+    assert marked[0].count(MARK) == 1
