@@ -1,7 +1,9 @@
 """The trainer's environment: what the job asked for over a small base of the agent's own, and the HPCDL_* variables."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from hpcdl.core.arrays import variables
 from hpcdl.core.model import JobSpec
@@ -20,6 +22,9 @@ BASE_PREFIXES = ("LC_", "CONDA_", "NCCL_", "GLOO_", "UCX_")
 # And every HPCDL_ variable is ours to set: the agent's own may name another job.
 SCRUBBED = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|LSB|LSF|LS_|PMI|PMIX|OMPI|PRTE|HPCDL)_?.*")
 _KEPT = re.compile(r"LSF_(BINDIR|LIBDIR|SERVERDIR|ENVDIR)|HPCDL_PROFILE_BATCH")  # the latter: hpcdl profile run
+
+STUBS = str(Path(__file__).with_name("stubs"))
+"""The folder of commands that refuse what would leave the job's GPUs, such as srun."""
 
 
 def trainer_environment(
@@ -40,6 +45,7 @@ def trainer_environment(
     kept = {name: value for name, value in agent.items() if name in BASE or name.startswith(BASE_PREFIXES)}
     kept.update(spec.env)
     found = {name: value for name, value in kept.items() if not scrubbed(name)}
+    found["PATH"] = with_stubs(found.get("PATH") or os.defpath)
     found["HPCDL_JOB"] = str(job)
     found["HPCDL_JOB_NAME"] = spec.name
     found["HPCDL_INCARNATION"] = str(incarnation)
@@ -57,6 +63,11 @@ def trainer_environment(
     if spec.steps is not None:
         found["HPCDL_STEPS"] = str(spec.steps)
     return found
+
+
+def with_stubs(path: str) -> str:
+    """The PATH with hpcdl's stubs first, and only there."""
+    return os.pathsep.join([STUBS, *(each for each in path.split(os.pathsep) if each != STUBS)])
 
 
 def scrubbed(name: str) -> bool:

@@ -61,6 +61,11 @@ class Gpus:
     def _numbers(self) -> dict[int, str]:
         return {gpu.index: gpu.uuid for gpu in self._gpus.values()}
 
+    @property
+    def number(self) -> int:
+        """How many this node has."""
+        return len(self._gpus)
+
     def _number(self, uuid: str) -> int | None:
         """The index by which the daemon knows a GPU."""
         known = self._numbers() if self._announced is None else self._announced

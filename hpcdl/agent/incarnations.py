@@ -100,7 +100,15 @@ class Part(Asked):
                 if formed is None:
                     return
             what = make_start(
-                self._order, self.tag, site.node, site.limits, gpu_env, site.emulated, site.address, formed
+                self._order,
+                self.tag,
+                site.node,
+                site.limits,
+                gpu_env,
+                site.emulated,
+                site.address,
+                formed,
+                node_gpus=site.gpus.number,
             )
             self._process = await asyncio.to_thread(start.begin, self.folder, what, self._site.stderr)
         except FileExistsError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hpcdl.agent import torchrun
+from hpcdl.agent import threads, torchrun
 from hpcdl.agent.environment import nodes_environment, trainer_environment
 from hpcdl.agent.packets import Rescale
 from hpcdl.agent.startfile import IN_PROCESS, TORCHRUN, BadStart, Start
@@ -60,9 +60,11 @@ def make_start(
     emulated: Path | None,
     address: str,
     formed: Rescale | None = None,
+    node_gpus: int = 0,
 ) -> Start:
     """What start.json says. `gpu_env` None: a warm start. `emulated`: the folder of emulated GPUs. `address`: this
-    node's IP for its peers. `formed`: the membership into which torchrun starts its ranks. Raises Refusal."""
+    node's IP for its peers. `formed`: the membership into which torchrun starts its ranks. `node_gpus`: how many this
+    node has. Raises Refusal."""
     request, spec = order.request, order.spec
     if spec is None:
         raise Refusal("the request to start says not what")
@@ -84,7 +86,10 @@ def make_start(
     if emulated is not None:
         environment["HPCDL_EMULATED"] = str(emulated)
     command = spec.command
+    gpus = len(indices_of(order, node)) or spec.gpus_min
+    processes = gpus if spec.rescale == IN_PROCESS else 1
     if spec.rescale == TORCHRUN and formed is not None:
+        processes = formed.ranks[formed.nodes.index(node)]
         # All nodes' tags have these three parts in common, and nothing else does.
         command = torchrun.command_line(
             spec, formed, node, "-".join(tag.split(":")[:3]), address, environment.get("PATH", os.defpath)
@@ -95,6 +100,8 @@ def make_start(
     ):
         # -P: what lies in the job's folder is its command's to import, not ours.
         command = (sys.executable, "-P", *LAUNCHER, str(ranks), "--", *command)
+    if threads.NAME not in dict(spec.env):
+        environment |= threads.threads(spec.command, spec.cwd, gpus=gpus, of=node_gpus or gpus, ranks=processes)
     try:
         return Start(
             tag=tag,

@@ -14,6 +14,7 @@ LEFT = re.compile(
 """Names of the submitting shell, its session or a batch step: they mean nothing to the job, or the wrong thing."""
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AUTH", re.IGNORECASE)
 """Names that are never taken along by themselves: what they hold would go into the ledger."""
+_THREADS = "OMP_NUM_THREADS"
 
 
 def user_name() -> str:
@@ -59,6 +60,8 @@ def environment(
             for name, value in around.items()
             if not LEFT.fullmatch(name) and not SECRET.search(name) and name not in left
         }
+        if kept.get(_THREADS, "") == around.get(f"HPCDL_{_THREADS}"):  # a job that submits: its own share was no choice
+            del kept[_THREADS]
     for entry in given:
         name, equals, value = entry.partition("=")
         if not name:

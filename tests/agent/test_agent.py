@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.agent import processes
+from hpcdl.agent.environment import with_stubs
 from hpcdl.wire import messages as msg
 from tests.agent.daemon import Agents, Daemon, spec_of, until
 from tests.agent.orders import begin, checkpoints, supervisor_of
@@ -57,6 +58,30 @@ def test_the_environment_of_a_trainer(daemon: Daemon, agents: Agents, home: Path
     assert seen["HPCDL_CHECKPOINT_DIR"] == checkpoints(home, 1)
     assert not [name for name in seen if name.startswith("SLURM")]
     assert "HPCDL_HOME" not in seen
+    assert seen["PATH"] == with_stubs(os.environ["PATH"])
+    assert seen["OMP_NUM_THREADS"] == str(len(os.sched_getaffinity(0)))  # the job has all GPUs of the node
+
+
+def test_srun_in_a_trainer_is_refused(daemon: Daemon, agents: Agents, home: Path, tmp_path: Path) -> None:
+    """Without SLURM_JOB_ID the real one gets an allocation of its own, on other nodes."""
+    real = tmp_path / "real"
+    real.mkdir()
+    for name in ("srun", "salloc", "jsrun", "blaunch"):
+        (real / name).write_text("#!/bin/sh\necho ran elsewhere\n")
+        (real / name).chmod(0o755)
+    agents.start()
+    script = 'for each in srun salloc jsrun blaunch; do $each -N1 hostname; echo "$each: $?"; done; sh -c srun; exit 7'
+    path = f"{real}:{os.environ['PATH']}"
+    begin(daemon, command=("/bin/sh", "-c", script), env=(("PATH", path), ("SLURM_JOB_ID", "3")))
+    assert daemon.wait("Exited", 1).code == 7
+    daemon.wait("GpusFreed", 1)
+    lines = (home / "logs" / "1" / "1.n1.log").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("hpcdl: ")] == [
+        "srun: 1", "salloc: 1", "jsrun: 1", "blaunch: 1"
+    ]  # fmt: skip
+    said = [line for line in lines if line.startswith("hpcdl: ")]
+    assert len(said) == 5
+    assert said[0].startswith("hpcdl: srun is not for jobs of hpcdl")
 
 
 def test_suspend_then_the_gpus_are_free(daemon: Daemon, agents: Agents) -> None:

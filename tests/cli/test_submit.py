@@ -52,6 +52,33 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
     }  # fmt: skip
 
 
+def test_no_option_changes_how_many_gpus_but_those_that_say_so(fake: FakeDaemon, hpcdl: Run) -> None:
+    for options, low, high in (
+        ("", 1, 1),
+        ("--model m", 1, 1),
+        ("--gpus 1 --model m", 1, 1),
+        ("--gpus 2: --model m", 2, None),
+        ("--profile p", 1, None),  # so that it scales as the profile says
+        ("--gpus 1 --profile p --model m", 1, 1),
+        ("--accuracy 0.9 --steps 9 --weight 2 --priority 3 --nodes 1:2 --signal hf --retries 1 --stall 9", 1, 1),
+    ):
+        assert hpcdl("submit", *options.split(), "--", "x.py").code == 0
+        spec = fake.requests[-1][2]["jobs"][0]
+        assert (spec["gpus_min"], spec["gpus_max"]) == (low, high), options
+
+
+def test_a_job_that_submits_hands_no_share_of_threads_on(
+    fake: FakeDaemon, hpcdl: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("HPCDL_OMP_NUM_THREADS", "3")
+    assert hpcdl("submit", "x.py").code == 0
+    assert "OMP_NUM_THREADS" not in dict(fake.requests[-1][2]["jobs"][0]["env"])
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")  # its script says another
+    assert hpcdl("submit", "x.py").code == 0
+    assert dict(fake.requests[-1][2]["jobs"][0]["env"])["OMP_NUM_THREADS"] == "4"
+
+
 def test_submit_says_when_and_on_which_numbers(fake: FakeDaemon, hpcdl: Run) -> None:
     options = "--gpus 1,4,2 --nodes 1:3 --model resnet --accuracy 0.7"
     assert hpcdl("submit", *options.split(), "--deadline", "2030-01-02T03:04:05+00:00", "x.py").code == 0
