@@ -55,9 +55,7 @@ def wanted(given: Mapping[str, Any], command: Sequence[str], here: Path, asked: 
     `asked`: what its batch script asks for, as far as the options leave that to it; then the command is the script's,
     with placeholders where it is an array. Raises ValueError and click.UsageError.
     """
-    low, high, counts = (
-        given["gpus"] if given["gpus"][0] else (1, None if given["profile"] or given["model"] else 1, ())
-    )
+    low, high, counts = given["gpus"] if given["gpus"][0] else (1, None if given["profile"] else 1, ())
     indices, most = given["array"], given["max_parallel"]
     name, exports, after, cwd, nodes = given["name"], None, given["after"], given["cwd"], given["nodes"]
     if asked is not None:
