@@ -6,12 +6,13 @@ import signal
 from typing import Protocol
 
 from hpcdl.agent import processes
-from hpcdl.agent.escalation import DONE, END, KILL_INTERVAL_S, LEAVE, Action, Ending, Seen
+from hpcdl.agent.escalation import ABSENCE, DONE, END, KILL_INTERVAL_S, LEAVE, SUSPEND, Action, Ending, Seen
 from hpcdl.agent.processes import Process
 from hpcdl.agent.ranks import Rank, Trainer, send_all
 from hpcdl.agent.startfile import TORCHRUN, Start
 
 YOUNG_S = 5.0  # a trainer younger than this may still be about to attach
+UNTRAINED_GRACE_S = 5.0  # for a trainer that has nothing to save: to tidy up after SIGTERM
 LEFTOVER_PATIENCE_S = 0.5  # after the main process ended, for the others to end by themselves
 LEFTOVER_KILL_S = 5.0  # after their SIGTERM
 STUCK_NOTE_S = 30.0
@@ -44,6 +45,7 @@ class Closing:
         self._signal = start.suspend_signal
         self._ending: Ending | None = None
         self._young = False
+        self._untrained = False
         self._stopped_since: dict[tuple[int, int], float] = {}
         self._next_stopped_look = began
         self._next_look = began
@@ -76,7 +78,11 @@ class Closing:
             return
         if before is None or (ended_by == END and before.ended_by != END):
             grace_s = grace_s if before is None else min(grace_s, before.left(now))
-            self._ending = Ending(ended_by, now, grace_s, state if ended_by == LEAVE else self._signal is not None)
+            self._untrained = ended_by in (SUSPEND, ABSENCE) and self._nothing_to_save()
+            askable = state if ended_by == LEAVE else self._signal is not None and not self._untrained
+            if self._untrained and self._trainer.attached:
+                grace_s = min(grace_s, UNTRAINED_GRACE_S)
+            self._ending = Ending(ended_by, now, grace_s, askable)
             self._young = not self._trainer.attached and now - self._began < YOUNG_S
             self.heard = False
         elif not before.hasten(now, grace_s):
@@ -88,6 +94,15 @@ class Closing:
         self._next_look = now
         self._next_stopped_look = now
         self.escalate(now)
+
+    def _nothing_to_save(self) -> bool:
+        """A trainer that says when its loop begins has not said it: whatever it has still to import is not waited for.
+
+        Of a program that is none of hpcdl.trainer's only that it has just started, and that nobody in it would notice.
+        """
+        if self._start.signal != "hpcdl" or self._signal is None:
+            return False
+        return not (self._trainer.loops if self._trainer.attached else self._trainer.answers(self._signal))
 
     def greet(self, rank: Rank, now: float) -> None:
         """A rank attached while the trainer is to suspend or leave: it has not been asked."""
@@ -153,7 +168,7 @@ class Closing:
             self._signalled(self._signal, targets)
 
     def _terminate(self) -> None:
-        if self._start.batch and self.ended_by == END:
+        if self._start.batch and (self.ended_by == END or self._untrained):
             # There a rank takes a SIGTERM for its batch system's, of which it hears more from us.
             for rank in self._trainer.living_ranks:
                 self._send(rank, "end")

@@ -35,6 +35,7 @@ class Attach:
     incarnation: int
     membership: int
     handler: bool
+    says_loop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,11 @@ class Opened:
 @dataclass(frozen=True, slots=True)
 class Ready:
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The rank's training loop has begun: from now on it can save when it is asked to suspend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +190,7 @@ class Drill:
     within_s: float
 
 
-FromRank = Gate | Opened | Join | Ready | Reformed | Broken | Progress | Saving | Saved | SaveFailed | Done
+FromRank = Gate | Opened | Join | Loop | Ready | Reformed | Broken | Progress | Saving | Saved | SaveFailed | Done
 FromAgent = Open | Rescale | Leave | Suspend | End | Drill
 Packet = Attach | Hello | FromRank | FromAgent
 
@@ -295,9 +301,11 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Packet]] = {
         _whole(body, "incarnation"),
         _whole(body, "membership"),
         _flag(body, "handler"),
+        _flag(body, "says_loop"),
     ),
     "gate": lambda body: Gate(_seconds_or_none(body, "warm_s") or 0.0, _flag(body, "cuda")),
     "opened": lambda body: Opened(_texts_or_none(body, "gpus"), None if body.get("ok") is None else _flag(body, "ok")),
+    "loop": lambda body: Loop(),
     "ready": lambda body: Ready(_whole(body, "step")),
     "progress": lambda body: Progress(
         _whole(body, "step"),

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable
 
 from hpcdl.agent import processes
-from hpcdl.agent.packets import Attach
+from hpcdl.agent.packets import Attach, FromRank, Gate, Join, Opened
 from hpcdl.agent.processes import Process
 from hpcdl.agent.sidechannel import Connection
 
@@ -29,12 +29,18 @@ class Rank:
         self.membership = attach.membership
         self.connection: Connection | None = connection
         self.gated = False
+        # An older hpcdl.trainer does not say when its loop begins, so it may be in it all the time.
+        self.loops = not attach.says_loop
         self.ready_step: int | None = None
         self.ready_at = 0.0
         self.trained_before: float | None = None  # when others were last heard to train, once it was ready itself
         self.saving = False
         self.world = world_of(attach.pid)
         self._start_ticks = processes.start_ticks(attach.pid)  # None: it is gone already, what it said still counts
+
+    def hear(self, packet: FromRank) -> None:
+        """Whatever a rank says but this, it says from its training loop."""
+        self.loops = self.loops or not isinstance(packet, Gate | Opened | Join)
 
     @property
     def alive(self) -> bool:
@@ -86,6 +92,11 @@ class Trainer:
     @property
     def living_ranks(self) -> list[Rank]:
         return [rank for rank in self.ranks.values() if rank.alive]
+
+    @property
+    def loops(self) -> bool:
+        """A rank ever was in its training loop, as far as is known."""
+        return any(rank.loops for rank in self.ranks.values())
 
     @property
     def saving(self) -> bool:

@@ -282,6 +282,7 @@ class Supervisor:
 
     def on_rank(self, rank: Rank, packet: packets.FromRank) -> None:
         """A rank reports."""
+        rank.hear(packet)
         match packet:
             case packets.Gate():
                 rank.gated = True

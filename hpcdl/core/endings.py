@@ -130,6 +130,8 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
         return culprit.hint, _how(culprit)
     worst = culprit or next((part for part in parts if part.code or part.signal), parts[0])
     detail = _how(worst)
+    if asked and asked <= {"suspend", "absence"} and _untrained(job, incarnation):
+        return Cause.SUSPENDED, "it had not begun to train, so there was nothing to save"
     if asked and culprit is None:
         return Cause.PREEMPTED, f"no checkpoint within the grace, {detail}"
     if _killed(worst):
@@ -137,6 +139,12 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if worst.code == STALE_EXIT and worst.signal is None and incarnation.attached:
         return Cause.INFRASTRUCTURE, "a newer incarnation had claimed its checkpoint folder"
     return Cause.USER_ERROR, detail
+
+
+def _untrained(job: Job, incarnation: Incarnation) -> bool:
+    """Whether it is one of those that say when they begin to train, and had not said it."""
+    says = job.spec.signal == "hpcdl" and (incarnation.attached or job.can_suspend)
+    return says and incarnation.begun_at is None and incarnation.saved_step is None
 
 
 def _culprit(parts: Iterable[Part]) -> Part | None:

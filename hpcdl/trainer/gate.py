@@ -75,7 +75,7 @@ def _wait(session: Session, warmup: str | None, names: list[str]) -> None:
     initialised = gpus.touched()
     session.send("gate", warm_s=round(time.monotonic() - began, 3), cuda=initialised)
     while True:
-        if session.should_suspend():
+        if session.poll():
             # Nothing was trained, so there is nothing to save; without `opened`, this exit is no completion.
             session.close()
             raise SystemExit(0)

@@ -110,7 +110,7 @@ class InPlace:
             self._session.receive(WAIT_S)
 
     def _heed(self) -> None:
-        if self._session.should_suspend():
+        if self._session.poll():
             # There is no group to agree with: who was the writer saves what it holds, the others just go.
             self._training.suspend(self._training.held and self._training.unsaved)
         if self._session.leaving:

@@ -75,6 +75,7 @@ class Session:
         self._signal = PRESETS.get(environ.get("HPCDL_SIGNAL") or "hpcdl") if self.inside else None
         self._before: Any = None
         self._handles = False
+        self._loops = False  # it was said that the training loop has begun
         self._asked = False
         self._ended = self._exiting = False
         self._batch = self.inside and bool(environ.get("HPCDL_ALLOCATION"))
@@ -109,7 +110,7 @@ class Session:
             self._asked = True
             return
         body = {"pid": os.getpid(), "rank": self.rank, "incarnation": self.incarnation}
-        self.send("attach", **body, membership=self.membership, handler=self._handles)
+        self.send("attach", **body, membership=self.membership, handler=self._handles, says_loop=True)
         until = time.monotonic() + ANSWER_WAIT_S
         while (left := until - time.monotonic()) > 0:
             message = self.receive(left)
@@ -189,7 +190,14 @@ class Session:
         return self._asked
 
     def should_suspend(self) -> bool:
-        """True once a suspend was asked for, by signal or on the channel, or once the supervisor is gone."""
+        """True once a suspend was asked for, by signal or on the channel, or once the supervisor is gone. Who asks can
+        save: before the first call, and before `ready`, a suspend ends the trainer at once."""
+        if not self._loops:
+            self._loops = self.send("loop")
+        return self.poll()
+
+    def poll(self) -> bool:
+        """As `should_suspend`, where nothing was trained yet and there is nothing to save."""
         if self._asked or self._channel is None:
             return self._asked
         now = time.monotonic()
@@ -201,6 +209,7 @@ class Session:
 
     def ready(self, step: int) -> None:
         """The training loop begins with `step` steps done."""
+        self._loops = True
         self.send("ready", step=int(step))
 
     def progress(

@@ -22,6 +22,7 @@ saved(step)
 os.kill(os.getppid(), signal.SIGUSR1)
 """
 )
+SAYS_LOOP = ATTACH.replace("attach()", "attach(says_loop=True)")  # as hpcdl.trainer does
 DEAF = ATTACH + "say('ready', step=0)\nsignal.signal(15, lambda n, f: print('TERM'))\nwhile True: time.sleep(0.01)"
 
 
@@ -141,23 +142,52 @@ print("asked")
     assert "asked" in agent.output()
 
 
-def test_a_trainer_that_has_not_attached_yet_is_waited_for(agent: Agent) -> None:
-    agent.start("while not os.path.exists('go'): time.sleep(0.01)\n" + SUSPENDABLE)
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_trainer_that_has_not_begun_to_train_is_ended_at_once(agent: Agent, attached: bool) -> None:
+    imports = "signal.signal(15, signal.SIG_DFL); print('imports')\nwhile True: time.sleep(0.01)"
+    agent.start((SAYS_LOOP if attached else "") + imports)
+    agent.printed("imports")
+    agent.connect().send("suspend", grace_s=3600.0)
+    record = agent.exit()  # an hour of grace, and nothing to use it for
+    assert (record["signal"], record["ended_by"], record["attached"]) == ("SIGTERM", "suspend", attached)
+    assert signals(agent) == ["SIGTERM"]
+    assert not agent.of("saved")
+
+
+def test_it_is_killed_soon_where_it_does_not_heed_sigterm(agent: Agent) -> None:
+    agent.start(SAYS_LOOP + "signal.signal(15, signal.SIG_IGN); print('imports')\nwhile True: time.sleep(0.01)")
+    agent.printed("imports")
+    agent.connect().send("suspend", grace_s=3600.0)
+    record = agent.exit()
+    assert (record["signal"], record["ended_by"]) == ("SIGKILL", "suspend")
+
+
+@pytest.mark.parametrize("says", ["say('ready', step=7)", "say('loop')", "say('progress', step=7)"])
+def test_one_that_trains_is_asked(agent: Agent, says: str) -> None:
+    agent.start(SAYS_LOOP + says + "\nprint('trains')\nwhile not asked: time.sleep(0.01)\nsaved(7)")
+    agent.printed("trains")
     agent.connect().send("suspend", grace_s=60.0)
-    agent.wait("suspending")
-    (agent.base / "go").touch()
-    record = agent.exit()
-    assert (record["code"], record["ended_by"]) == (0, "suspend")
+    assert agent.exit()["code"] == 0
+    assert signals(agent) == ["SIGTSTP"]
     assert agent.of("saved", final=True)
-    assert "SIGTERM" not in signals(agent)
 
 
-def test_a_trainer_that_never_attaches_is_not_waited_for_long(agent: Agent) -> None:
-    agent.start("while True: time.sleep(0.01)")
-    agent.connect().send("suspend", grace_s=3.0)
-    record = agent.exit()
-    assert (record["signal"], record["ended_by"]) == ("SIGTERM", "suspend")
-    assert 0.9 < agent.of("signalled")[0]["t"] - agent.of("suspending")[0]["t"] < 2.9
+def test_an_older_library_says_nothing_of_its_loop_and_is_asked(agent: Agent) -> None:
+    agent.start(ATTACH + "print('trains')\nwhile not asked: time.sleep(0.01)\nsaved(7)")
+    agent.printed("trains")
+    agent.connect().send("suspend", grace_s=60.0)
+    assert agent.exit()["code"] == 0
+    assert signals(agent) == ["SIGTSTP"]
+
+
+def test_what_may_save_at_sigterm_by_itself_has_its_grace(agent: Agent) -> None:
+    """Not one of hpcdl.trainer's, so nobody knows what it has to save."""
+    code = "signal.signal(15, lambda n, f: asked.append(n)); print('up')\nwhile not asked: time.sleep(0.01)\n"
+    agent.start(code + "time.sleep(6); print('saved')")
+    agent.printed("up")
+    agent.connect().send("suspend", grace_s=60.0)
+    assert agent.exit()["code"] == 0
+    assert "saved" in agent.output()
 
 
 def test_a_stopped_trainer_is_continued_to_be_suspended(agent: Agent) -> None:
