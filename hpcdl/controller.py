@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcdl.core import events as ev
+from hpcdl.core import exempt
 from hpcdl.core import pilotevents as pe
 from hpcdl.core.careevents import GpuFaulted, StallOver
 from hpcdl.core.commands import BatchSeen, Command, Refused, Tick
@@ -20,7 +21,7 @@ from hpcdl.core.model import Target, World
 from hpcdl.core.noticeevents import NOTICE_EVENTS
 from hpcdl.core.pilot import Hole
 from hpcdl.core.plan import BadPlan, Plan, Profiles, Reasons, Targets, View, check
-from hpcdl.core.policy import PilotPolicy, Policies
+from hpcdl.core.policy import PilotPolicy, Policies, Policy
 from hpcdl.core.reconcile import reconcile
 from hpcdl.core.retireevents import JobsRetired
 from hpcdl.core.views import Views
@@ -29,6 +30,8 @@ _DECIDES_NOTHING = (
     ev.Progressed, ev.ReportsSeen, ev.Noted, ev.TroubleSeen, ev.TrainerReady, ev.Started, ev.Saved,
     GpuFaulted, StallOver, JobsRetired, *DEADLINE_EVENTS, *NOTICE_EVENTS,
 )  # fmt: skip
+_BEGINS = (ev.TrainerReady, ev.Reformed, ev.Progressed)
+"""By which an attempt may be known to train, so that it is known how long it is exempt from preemption."""
 _PLANNED = (ev.Reformed, ev.GpusFreed)
 """What the last plan was waiting for: it only has to be carried on. An incarnation that ends is another event."""
 
@@ -71,7 +74,7 @@ class Controller:
         self._missed: dict[str, int] = {}
         self._pending: dict[int, Request] = {request.id: request for request in journal.pending()}
         self._trouble = ""
-        self._views = Views()
+        self._views = Views(self.settings.exempt_starts)
         self._touched: Touched | None = None
         self._still: set[int] = set()
 
@@ -109,7 +112,8 @@ class Controller:
         # At every interval too: some steps are due to time alone (stragglers, a gate that is never reached).
         ticked = any(isinstance(command, Tick) for command in inputs)
         other = self._take_holes(inputs)
-        self.undecided = self.undecided or ticked or other or bool(news)
+        wakes = self._exempt_ends([event for _, event in draft.events], now)
+        self.undecided = self.undecided or ticked or other or wakes or bool(news)
         self._ask = self._ask or ticked or other or not all(map(_is_planned, news))
         return [answer(self.world, self._pending) if callable(answer) else answer for answer in answers]
 
@@ -142,6 +146,19 @@ class Controller:
         self.undecided = self._ask = False
         return requests
 
+    def _exempt_ends(self, events: Sequence[ev.Event], now: float) -> bool:
+        """Whether an attempt began to train: then the policy is asked again once it may be preempted."""
+        found = False
+        for event in events:
+            job = self.world.jobs.get(event.job) if isinstance(event, _BEGINS) else None
+            if job is None or job.running is None or job.running.begun_at != now:
+                continue
+            known = exempt.exemption(self.world, job, None, self.settings.exempt_starts)
+            if known is not None and known.suspend_until > now:
+                self.wake_at = min(known.suspend_until, self.wake_at or known.suspend_until)
+                found = True
+        return found
+
     def _take_holes(self, inputs: Sequence[Command]) -> bool:
         """Keeps the newest holes; whether they are others than before."""
         told = [each.holes for each in inputs if isinstance(each, BatchSeen) and each.holes is not None]
@@ -168,6 +185,7 @@ class Controller:
         view = self._views.build(draft.world, self.profiles, now, touched)
         self._touched = Touched()
         wakes = [job.retry_at for job in view.between if job.retry_at > now]
+        wakes += self._views.exempt_ends(now)
         if next_at is not None:
             wakes.append(next_at)
         plan = self._plan(draft, view, now)
@@ -208,8 +226,7 @@ class Controller:
 
     def _plan(self, draft: Draft, view: View, now: float) -> Plan | None:
         try:
-            plan = self.policies.make(draft.world.policy).decide(view)
-            check(plan, view)
+            plan = self._decide(self.policies.make(draft.world.policy), view)
         except Exception as error:  # whatever a policy does, the daemon and the running jobs go on
             kind = "broke a promise" if isinstance(error, BadPlan) else f"failed ({type(error).__name__})"
             trouble = f"{kind}: {error}"
@@ -218,6 +235,21 @@ class Controller:
             self._trouble = trouble
             return None
         self._trouble = ""
+        return plan
+
+    def _decide(self, policy: Policy, view: View) -> Plan:
+        """The policy's plan, checked. What is exempt may be preempted for a higher priority, and only for that."""
+        lifted = exempt.lifted(view)
+        while lifted:
+            seen = exempt.without(view, lifted)
+            plan = policy.decide(seen)
+            check(plan, seen)
+            wrong = exempt.unjustified(seen, plan, lifted)
+            if not wrong:
+                return plan
+            lifted -= wrong
+        plan = policy.decide(view)
+        check(plan, view)
         return plan
 
     def _over(self, draft: Draft) -> list[int]:

@@ -44,6 +44,7 @@ def pick(found: Found, values: Sequence[Sequence[float]], required: Sequence[int
             chosen[candidate.job.id] = option
         else:
             open_to.append(number)
+    required = [number for number in required if number not in chosen]  # what keeps what it holds has something
     solution, met = _solve(found, values, open_to, capacity, required)
     if met < len(required):
         spared = _spared(found, values, capacity, required[met])

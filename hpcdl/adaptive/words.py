@@ -1,6 +1,7 @@
 """Why each job has what it has, in words and numbers."""
 
 from hpcdl.adaptive.options import Candidate, Found, Option
+from hpcdl.core.exempt import STARTS
 from hpcdl.core.model import Placement
 from hpcdl.core.plan import JobView, View
 from hpcdl.core.units import count, fold_nodes
@@ -27,6 +28,8 @@ def _reason(found: Found, candidate: Candidate, placement: Placement) -> str:
     size = "" if pool is None or pool.sizes else f" of {pool.size}"
     each = "" if nodes == 1 else " each"
     where = f"{gpus}{size} GPUs{each} of {fold_nodes(placement.nodes)}" if size else count(gpus, "GPU")
+    if job.exempt:
+        return f"keeps {where}: it is not preempted before it has trained {STARTS:g} times as long as its start took"
     if candidate.fixed:
         return f"keeps {where}: it has not shown yet that it can be suspended"
     keeps = held is not None and held.same_gpus(placement)

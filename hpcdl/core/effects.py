@@ -16,6 +16,7 @@ from hpcdl.core import membership as ms
 from hpcdl.core import nodeeffects as nd
 from hpcdl.core import noticeeffects as no
 from hpcdl.core import noticeevents as ne
+from hpcdl.core import observing as ob
 from hpcdl.core import piloteffects as pl
 from hpcdl.core import pilotevents as pe
 from hpcdl.core import retireevents as rt
@@ -25,7 +26,6 @@ from hpcdl.core import submiteffects as sb
 from hpcdl.core.changed import changed
 from hpcdl.core.changing import gpu_s, hold, part_of, put, put_part, put_settled, release, step_of, story
 from hpcdl.core.model import Cause, Incarnation, IncarnationState, World
-from hpcdl.core.observing import observe, observe_join, observe_rescale, observe_save, observe_start, thinned
 from hpcdl.core.transitions import FAILURES
 
 
@@ -144,13 +144,10 @@ def _at_gate(world: World, event: ev.AtGate, at: float) -> None:
     job, incarnation = step_of(world, event)
     part = part_of(world, event, incarnation)
     if not part.at_gate and incarnation.ready_at is not None:
-        observe_join(world, job, part, at)
+        ob.observe_join(world, job, part, at)
     gate_at = part.gate_at if part.at_gate else at
-    put(
-        world,
-        job,
-        put_part(incarnation, changed(part, started=True, at_gate=True, gate_at=gate_at, address=event.address)),
-    )
+    part = changed(part, started=True, at_gate=True, gate_at=gate_at, address=event.address)
+    put(world, job, put_part(incarnation, part))
 
 
 def _attached(world: World, event: ev.Attached, at: float) -> None:
@@ -163,23 +160,24 @@ def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
     job, incarnation = step_of(world, event)
     part_of(world, event, incarnation)
     if incarnation.ready_at is None:
-        observe_start(world, job, incarnation, at)
-        incarnation = changed(
-            incarnation, ready_at=at, ready_step=event.step, progressed_at=at, progressed_step=event.step
-        )
-    put(world, job, incarnation, step=event.step)
+        ob.observe_start(world, job, incarnation, at)
+        step = event.step
+        incarnation = changed(incarnation, ready_at=at, ready_step=step, progressed_at=at, progressed_step=step)
+    incarnation = ob.began(incarnation, at)
+    put(world, job, incarnation, step=event.step, startup_s=incarnation.startup_s)
 
 
 def _reformed(world: World, event: ev.Reformed, at: float) -> None:
     job, incarnation = step_of(world, event)
     if incarnation.ready_at is None:
-        observe_start(world, job, incarnation, at)
+        ob.observe_start(world, job, incarnation, at)
         incarnation = changed(incarnation, ready_at=at, ready_step=event.step)
     else:
-        observe_rescale(world, job, incarnation, event.seconds)
+        ob.observe_rescale(world, job, incarnation, event.seconds)
+        incarnation = ob.reformed(incarnation, event.seconds, at)
     # Its rates are another matter from here on.
     incarnation = changed(
-        incarnation,
+        ob.began(incarnation, at),
         formed=incarnation.members,
         rescale_at=None,
         broken_at=None,
@@ -187,7 +185,7 @@ def _reformed(world: World, event: ev.Reformed, at: float) -> None:
         progressed_step=event.step,
         join_failures=0,
     )
-    put(world, job, incarnation, step=event.step)
+    put(world, job, incarnation, step=event.step, startup_s=incarnation.startup_s)
 
 
 def _broken(world: World, event: ev.Broken, at: float) -> None:
@@ -199,15 +197,18 @@ def _broken(world: World, event: ev.Broken, at: float) -> None:
 def _progressed(world: World, event: ev.Progressed, at: float) -> None:
     job, incarnation = step_of(world, event)
     part_of(world, event, incarnation)
-    observe(world, job, incarnation, event.step, at)
+    ob.observe(world, job, incarnation, event.step, at)
     changes: dict[str, Any] = {"step": event.step}
     if event.total is not None:
         changes["total"] = event.total
     if event.metric is not None and math.isfinite(event.metric):
-        changes["accuracy"] = thinned((*job.accuracy, (event.step, event.metric)))
+        changes["accuracy"] = ob.thinned((*job.accuracy, (event.step, event.metric)))
     if incarnation.ready_at is not None:
         breaks = incarnation.breaks if event.step <= incarnation.progressed_step else 0
         incarnation = changed(incarnation, progressed_at=at, progressed_step=event.step, breaks=breaks)
+    elif incarnation.begun_at is None:
+        incarnation = ob.began(incarnation, at)
+        changes["startup_s"] = incarnation.startup_s
     put(world, job, incarnation, **changes)
 
 
@@ -270,11 +271,10 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         world.jobs[job.id] = changed(job, live=live, warm_failed=job.warm_failed or failed)
         return
     if event.cause is Cause.SUSPENDED:
-        observe_save(world, job, incarnation, at)
+        ob.observe_save(world, job, incarnation, at)
     care.note_ending(world, job.id, incarnation, event.cause, at)
-    signature = event.signature
     failed = event.cause in FAILURES
-    same = failed and signature == job.last_failure
+    same = failed and event.signature == job.last_failure
     world.jobs[job.id] = changed(
         job,
         live=live,
@@ -284,7 +284,7 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
         suspends=job.suspends + (event.cause is Cause.SUSPENDED),
         failures=job.failures + failed,
         repeats=job.repeats + 1 if same else int(failed),
-        last_failure=signature if failed else "",
+        last_failure=event.signature if failed else "",
         retries_used=job.retries_used + (event.cause is Cause.USER_ERROR),
         retry_at=event.retry_at,
         last_cause=event.cause,

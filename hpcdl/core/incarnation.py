@@ -159,6 +159,9 @@ class Incarnation:
     `rendezvous`: where its first members met. `join_failures`: nodes that ended before they joined. `asked_for`: the
     highest membership that a part was asked to join, or one that is gone was. `breaks`: so many times the same members
     were told to form anew since the last step.
+
+    `begun_at`: since when it is known to train, and `startup_s`: what its start had taken then (`exempt`).
+    `reformed_at`, `reform_s`: when its ranks formed a new membership last, and how long they did not train for it.
     """
 
     number: int
@@ -195,6 +198,10 @@ class Incarnation:
     stalled_what: str = ""
     stalled_restart: bool = False
     ending_detail: str = ""
+    begun_at: float | None = None
+    startup_s: float | None = None
+    reformed_at: float | None = None
+    reform_s: float = 0.0
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from hpcdl.core import pilotevents as pe
 from hpcdl.core.batching import polled
 from hpcdl.core.commands import Refused
 from hpcdl.core.endings import Rules, conclusions
+from hpcdl.core.exempt import STARTS
 from hpcdl.core.journal import Request
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Job, JobState, World
@@ -39,7 +40,7 @@ class Settings:
     later, and the longest grace of its jobs, its node is concluded to be lost. A node whose end is known is left
     `leave_margin_s` before it, and as long before that as the slowest save there takes. `stall_s`: see
     `stalls.limit_s`. A GPU with a fault is avoided for `avoid_s`, and one on which `avoid_failures` starts of several
-    jobs fail in a row.
+    jobs fail in a row. `exempt_starts`: see `exempt.STARTS`; 0 has policies preempt whenever they want to.
     """
 
     agent_lease_s: float = 600.0
@@ -51,6 +52,7 @@ class Settings:
     stall_s: float | None = 0.0
     avoid_s: float = 3600.0
     avoid_failures: int = 0
+    exempt_starts: float = STARTS
 
 
 Late = Callable[[World, Mapping[int, Request]], Any]

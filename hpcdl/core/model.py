@@ -69,6 +69,7 @@ class Job:
     `last`: what the last of them held. `drill`: what `hpcdl drill` found last, at `drilled_at`.
     `accuracy`: (step, metric) as its trainers reported them, thinned out. `expectation`: of its deadline, None where
     nothing was foreseen. `beginning`: which new beginning of its checkpoint folder it made (`beginnings`), 0: none.
+    `startup_s`: what the last start of it took that came as far as a step, None where none did.
     """
 
     id: int
@@ -106,6 +107,7 @@ class Job:
     drilled_at: float | None = None
     expectation: Expectation | None = None
     beginning: int = 0
+    startup_s: float | None = None
 
     @property
     def finished(self) -> bool:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from hpcdl.core.changed import changed
 from hpcdl.core.model import Incarnation, Job, Part, Placement, World
 from hpcdl.core.profile import Observation, Seen, Timing
 from hpcdl.core.units import gpu_kind
@@ -98,6 +99,24 @@ def observe_join(world: World, job: Job, part: Part, at: float) -> None:
     """Its processes on one more node can be taken in: adds how long they took, while the others trained."""
     if part.asked_at and at >= part.asked_at:
         _took(world, job, "join_s", at - part.asked_at)
+
+
+def began(incarnation: Incarnation, at: float) -> Incarnation:
+    """The incarnation, of which is known since `at` that it trains; what its start took, the gate's wait left out."""
+    if incarnation.begun_at is not None:
+        return incarnation
+    since = incarnation.requested_at if incarnation.granted_at is None else incarnation.granted_at
+    gate_s = 0.0
+    if incarnation.warm:
+        gates = [part.gate_at - incarnation.requested_at for part in incarnation.parts if part.at_gate]
+        gate_s = max(gates, default=0.0)
+    return changed(incarnation, begun_at=at, startup_s=max(0.0, at - since) + max(0.0, gate_s))
+
+
+def reformed(incarnation: Incarnation, seconds: float, at: float) -> Incarnation:
+    """The incarnation, whose ranks trained on at `at` in a new membership, after `seconds` without progress."""
+    cost_s = max(0.0, seconds) if math.isfinite(seconds) else 0.0
+    return changed(incarnation, reformed_at=at, reform_s=cost_s)
 
 
 def seen_of(world: World, key: str) -> Seen | None:

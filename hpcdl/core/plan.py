@@ -141,8 +141,9 @@ def check(plan: Plan, view: View) -> None:
 
     Every job of the view has exactly one target with a reason; a GPU has at most one foreground job, and a
     background job only where both agreed to it (none can yet); numbers of nodes and GPUs within each job's range;
-    blocked jobs have none; a job that cannot be suspended keeps what it holds. A job that holds nothing and is started
-    ahead (`warm`) may be given GPUs that another one goes on holding: it waits for them at the gate.
+    blocked jobs have none; a job that cannot be suspended keeps what it holds, and so does one that is exempt from
+    preemption, unless it goes on to where the last plan wanted it, or is rescaled in place. A job that holds nothing
+    and is started ahead (`warm`) may be given GPUs that another one goes on holding: it waits for them at the gate.
     """
     jobs = view.by_id
     targets = _said(plan, view)
@@ -229,14 +230,26 @@ def _given_twice(plan: Plan, share: Share, number: int) -> BadPlan:
     return BadPlan(f"job {number} is given a GPU of {share.node} twice")
 
 
+def _in_place(job: JobView, placement: Placement) -> bool:
+    """Whether the job can go there in place: a member stays, and so do the GPUs of every node that it keeps."""
+    held = {} if job.placement is None else {share.node: share.gpus for share in job.placement.shares}
+    if any(held.get(share.node, share.gpus) != share.gpus for share in placement.shares):
+        return False
+    needed = job.members[:1] if job.rescale == "torchrun" else job.members
+    return not frozenset(needed).isdisjoint(placement.nodes)
+
+
 def _check_placement(job: JobView, placement: Placement, view: View) -> None:
     if job.blocked:
         raise BadPlan(f"job {job.id} is placed, but {job.blocked}")
     if placement.role is Role.BACKGROUND:
         raise BadPlan(f"job {job.id}: no job has agreed to share its GPUs")
     keeps = job.placement is not None and placement.same_gpus(job.placement)
-    if job.placement is not None and not keeps and not job.leaving and not (job.can_suspend or job.in_place):
+    under_way = job.exempt and job.target is not None and placement.same_gpus(job.target)
+    if job.placement is not None and not (keeps or under_way or job.leaving or job.can_suspend or job.in_place):
         raise BadPlan(f"job {job.id} cannot be suspended, and the plan moves it")
+    if job.exempt and job.placement is not None and not (keeps or under_way or _in_place(job, placement)):
+        raise BadPlan(f"job {job.id} is exempt from preemption, and the plan moves it otherwise than in place")
     if not job.nodes <= len(placement.shares) <= job.nodes_max:
         raise BadPlan(f"job {job.id} needs {count(job.nodes, 'node')}, got {fold_nodes(placement.nodes)}")
     if keeps:

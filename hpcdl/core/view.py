@@ -48,7 +48,8 @@ class JobView:
     is not; `at_gate`: it was, and only GPUs are missing. `rescale`: how it goes to other nodes, one of RESCALES.
     `in_place`: it trains, and can do that without a suspend. `rescaling`: it is about it now. `members`: the nodes of
     its ranks in order; the first has the writer. `weight`: what it counts under the objective `priority`.
-    `priority`: a higher one comes first.
+    `priority`: a higher one comes first. `exempt`: it is not to be preempted for the good of others now, so
+    `can_suspend` is False; `exempt_until`: when that is expected to be over (see `exempt`).
     """
 
     id: int
@@ -87,6 +88,8 @@ class JobView:
     members: tuple[str, ...] = ()
     weight: float = 1.0
     priority: int = 0
+    exempt: bool = False
+    exempt_until: float = 0.0
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What follows from this value alone and was worked out before. A view keeps its JobViews while nothing changes."""
 

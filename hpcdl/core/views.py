@@ -1,7 +1,9 @@
 """From the world to what a policy sees of it. What has not changed since the last view is taken from there."""
 
+import math
 from dataclasses import dataclass
 
+from hpcdl.core.exempt import STARTS, Exemption, exemption
 from hpcdl.core.lifecycle import Touched
 from hpcdl.core.model import IncarnationState, Job, Target, World
 from hpcdl.core.observing import seen_of
@@ -22,6 +24,7 @@ class _MadeOf:
     target: Target | None
     profile: Profile | None
     view: JobView
+    exempt: Exemption | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,10 @@ class _Learnt:
 class Views:
     """Makes views, one after another, of one world as it goes on. Only a cache: `Views().build` gives the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, exempt_starts: float = STARTS) -> None:
+        """`exempt_starts`: see `exempt.exemption`."""
+        self._exempt_starts = exempt_starts
+        self._exempt: dict[int, float] = {}  # by job, when what its view says of that ends by itself
         self._jobs: dict[int, _MadeOf] = {}
         self._standing = StandingNodes()
         self._learnt_of: dict[str, _Learnt] = {}
@@ -71,7 +77,8 @@ class Views:
             self._learnt_of.clear()
         if changed is None:
             changed = {*self._sorted.jobs, *world.active}
-        looked_at = self._restless.union(changed, self._learnt_anew(world, profiles))
+        over = [number for number, until in self._exempt.items() if until <= now]
+        looked_at = self._restless.union(changed, over, self._learnt_anew(world, profiles))
         for number in looked_at:
             job = world.jobs[number] if number in world.active else None
             self._turns.note(world, job, number, "" if job is None else blocked_why(world, job, now))
@@ -83,21 +90,35 @@ class Views:
         view.memo["free"] = self._standing.free(self._sorted.changed_nodes(), view.held)
         return view
 
+    def exempt_ends(self, now: float) -> list[float]:
+        """When the first attempt of the last view that is exempt will be so no more; empty where none is."""
+        ends = [until for until in self._exempt.values() if now < until < math.inf]
+        return [min(ends)] if ends else []
+
     def _update(self, world: World, number: int, profiles: Profiles, now: float, largest: int) -> None:
         if number not in world.active:
             self._jobs.pop(number, None)
             self._sorted.drop(number)
             self._restless.discard(number)
+            self._exempt.pop(number, None)
             if (key := self._learns.pop(number, None)) is not None:
                 self._alike[key].discard(number)
             return
         view = self._job(world, world.jobs[number], profiles, now, largest)
         self._sorted.put(view)
         # What blocks a job may pass by itself; but its turn comes with a change of another member of its array.
+        known = self._jobs[number].exempt
         if view.blocked and view.blocked != self._turns.wants(world.jobs[number]):
             self._restless.add(number)
+        elif known is not None and not known.begun and known.suspend_until > now:
+            self._restless.add(number)  # what a start of it takes may be seen of others
         else:
             self._restless.discard(number)
+        until = [] if known is None else [at for at in (known.suspend_until, known.rescale_until) if at > now]
+        if until:
+            self._exempt[number] = min(until)
+        else:
+            self._exempt.pop(number, None)
         if number not in self._learns and profiles.learn is not None and world.jobs[number].spec.profile is None:
             key = self._learns[number] = world.jobs[number].spec.learns_as
             self._alike.setdefault(key, set()).add(number)
@@ -123,6 +144,7 @@ class Views:
         spec = job.spec
         profile = profiles.of(job) if spec.profile is not None else self._learnt(world, job, profiles)
         blocked = blocked_why(world, job, now) or self._turns.wants(job)
+        exempt = exemption(world, job, profile, self._exempt_starts)
         known = self._jobs.get(job.id)
         if (
             known is not None
@@ -130,14 +152,17 @@ class Views:
             and known.target is target
             and known.profile is profile
             and known.view.blocked == blocked
+            and known.exempt == exempt
+            and known.view.exempt == (can_suspend(job) and exempt is not None and now < exempt.suspend_until)
+            and known.view.in_place == (_in_place(job) and not (exempt is not None and now < exempt.rescale_until))
         ):
             return known.view
         if known is not None and known.job.accuracy is job.accuracy and known.job.total is job.total:
             total = known.view.total
         else:
             total = profiles.total_of(job)
-        view = _job_view(job, target, profile, total, blocked, largest)
-        self._jobs[job.id] = _MadeOf(job, target, profile, view)
+        view = _job_view(job, target, profile, total, blocked, largest, exempt, now)
+        self._jobs[job.id] = _MadeOf(job, target, profile, view, exempt)
         return view
 
     def _learnt(self, world: World, job: Job, profiles: Profiles) -> Profile | None:
@@ -158,9 +183,9 @@ class Views:
         return profile
 
 
-def build_view(world: World, profiles: Profiles, now: float) -> View:
+def build_view(world: World, profiles: Profiles, now: float, exempt_starts: float = STARTS) -> View:
     """The view of a world, made from nothing."""
-    return Views().build(world, profiles, now)
+    return Views(exempt_starts).build(world, profiles, now)
 
 
 def lifts_hold(job: Job) -> str:
@@ -174,10 +199,18 @@ def can_suspend(job: Job) -> bool:
 
 
 def _job_view(
-    job: Job, target: Target | None, profile: Profile | None, total: int | None, blocked: str, largest: int
+    job: Job,
+    target: Target | None,
+    profile: Profile | None,
+    total: int | None,
+    blocked: str,
+    largest: int,
+    exempt: Exemption | None,
+    now: float,
 ) -> JobView:
     running = job.running
     spec = job.spec
+    stays = exempt is not None and now < exempt.suspend_until
     return JobView(
         id=job.id,
         name=spec.name,
@@ -191,7 +224,7 @@ def _job_view(
         placement=None if running is None else running.placement,
         target=None if target is None else target.placement,
         leaving=running is not None and (running.purpose is not None or running.ending is not None),
-        can_suspend=can_suspend(job),
+        can_suspend=can_suspend(job) and not stays,
         blocked=blocked,
         submitted_at=job.submitted_at,
         retry_at=job.retry_at,
@@ -210,11 +243,13 @@ def _job_view(
         accuracy=job.accuracy,
         accuracy_target=spec.accuracy_target,
         rescale=spec.rescale,
-        in_place=_in_place(job),
+        in_place=_in_place(job) and not (exempt is not None and now < exempt.rescale_until),
         rescaling=running is not None and running.rescale_at is not None,
         members=() if running is None else running.members,
         weight=spec.weight,
         priority=spec.priority,
+        exempt=stays and can_suspend(job),
+        exempt_until=exempt.expected if exempt is not None and stays else 0.0,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcdl.core.arrays import members_of
+from hpcdl.core.exempt import STARTS, exemption
 from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Node, Placement, Purpose, World
 from hpcdl.core.observing import seen_of
 from hpcdl.core.pilot import Pilot
@@ -11,8 +12,11 @@ from hpcdl.core.plan import Profiles
 from hpcdl.core.stalls import stalled
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count, fold_nodes, seconds_text
-from hpcdl.core.views import lifts_hold
+from hpcdl.core.views import can_suspend, lifts_hold
 from hpcdl.daemon.avoided import all_avoided, avoided_lines
+
+MOST_NAMED = 5
+"""Jobs that one line names."""
 
 MEASURED_AFTER_S = 30.0
 """Steps are reported every few seconds, so a rate that was measured for less than this may be far off."""
@@ -30,7 +34,28 @@ class Answer:
 def explain(world: World, job: Job, said: Mapping[int, str], profiles: Profiles, now: float) -> Answer:
     """The answer of `hpcdl why`. `said`: the last plan's reasons by job."""
     eta = eta_s(world, job, profiles, now)
-    return Answer(reason(world, job, said, now=now), tuple(_details(world, job, now)), eta)
+    text = reason(world, job, said, now=now)
+    if job.running is None and not (job.finished or job.held or job.cancelling or job.id in world.targets):
+        text += _exempt(world, job, now)
+    return Answer(text, tuple(_details(world, job, now)), eta)
+
+
+def _exempt(world: World, job: Job, now: float) -> str:
+    """Which jobs may not be preempted yet for one that waits; "" where that is not what it waits for."""
+    ends: dict[int, float | None] = {}
+    for number in world.live:
+        other = world.jobs[number]
+        known = exemption(world, other, None, STARTS) if can_suspend(other) else None
+        if known is not None and now < known.suspend_until and other.spec.priority >= job.spec.priority:
+            ends[number] = known.suspend_until if known.begun else None
+    if not ends:
+        return ""
+    first = min((at for at in ends.values() if at is not None), default=None)
+    names = ", ".join(map(str, sorted(ends)[:MOST_NAMED])) + (", ..." if len(ends) > MOST_NAMED else "")
+    kept = f"job {names} is kept" if len(ends) == 1 else f"jobs {names} are kept"
+    until = f"until {'it has' if len(ends) == 1 else 'they have'} trained {STARTS:g} times as long as the start took"
+    left = "" if first is None else f", about {seconds_text(first - now)} more"
+    return f"; {kept} {until}{left}{' for the first' if left and len(ends) > 1 else ''}"
 
 
 def reason(

@@ -11,7 +11,7 @@ from hpcdl.core.lifecycle import copied
 from hpcdl.core.model import Job, World
 from hpcdl.ledger import schema
 
-FORMAT = 7
+FORMAT = 8
 """To be raised when the world gets a field that old events fill: snapshots of another format are not read."""
 
 KEPT = 2

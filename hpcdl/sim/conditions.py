@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hpcdl.core.events import Recorded
+from hpcdl.core.exempt import STARTS
 from hpcdl.core.model import World
 from hpcdl.core.profile import Profile
 from hpcdl.report.spans import History
@@ -23,6 +24,8 @@ class Conditions:
     `checkpoint_s`: between two checkpoints, which is what a failure loses at most. `mtbf_s`: mean time between failures
     of a trainer while it trains, 0 for none. `restarts`: when the daemon is killed and started again. `objective`: what
     policies are to aim for. `warm`: jobs may be started ahead at the gate. `until_s`: the simulation ends there.
+    `exempt_starts`: see `hpcdl.core.exempt`; 0 in studies of the papers, whose policies have costs and rules of their
+    own.
     """
 
     seed: int = 0
@@ -34,6 +37,7 @@ class Conditions:
     objective: str = "jct"
     warm: bool = False
     until_s: float = math.inf
+    exempt_starts: float = STARTS
 
     def __post_init__(self) -> None:
         for key in ("jitter", "mtbf_s"):

@@ -62,7 +62,11 @@ class Simulation:
         self.now = 0.0
         self._policies = policies
         self._journal = MemoryJournal()
-        self._settings = Settings(agent_lease_s=GRACE_S, max_jobs_a_submit=max(10_000, len(workload.jobs)))
+        self._settings = Settings(
+            agent_lease_s=GRACE_S,
+            max_jobs_a_submit=max(10_000, len(workload.jobs)),
+            exempt_starts=conditions.exempt_starts,
+        )
         self._believed: dict[str, Profile] = {}
         names: dict[int, str] = {}
         for job in workload.jobs:

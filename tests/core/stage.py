@@ -4,6 +4,7 @@ from typing import Any
 
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
+from hpcdl.core.intake import Settings
 from hpcdl.core.model import JobSpec, Placement, Share, Target
 from hpcdl.core.plan import Plan, View
 from tests.model_cluster import Cluster
@@ -32,7 +33,8 @@ class Stage(Cluster):
     """A cluster of nodes with 2 GPUs, and a policy that does what the test says."""
 
     def __init__(self, nodes: int) -> None:
-        super().__init__({f"n{number}": 2 for number in range(1, nodes + 1)}, watched=True)
+        moves = Settings(300.0, exempt_starts=0.0)  # whatever the test wants, at once
+        super().__init__({f"n{number}": 2 for number in range(1, nodes + 1)}, settings=moves, watched=True)
         self.wanted = Wanted()
         self.policies.register("wanted", lambda: self.wanted)
         self.send(cmd.ChoosePolicy("wanted"))

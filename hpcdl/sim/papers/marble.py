@@ -140,7 +140,8 @@ def with_noise(workload: Workload, seed: int, sigma: float = NOISE, told: bool =
 
 def run_one(workload: Workload, policy: str, warm: bool = False, policies: Policies | None = None) -> Results:
     """The set under a policy that aims for the makespan. WorkloadError where the run had a problem."""
-    run = simulate(workload, policy, policies or all_policies(), Conditions(objective="makespan", warm=warm))
+    conditions = Conditions(objective="makespan", warm=warm, exempt_starts=0.0)
+    run = simulate(workload, policy, policies or all_policies(), conditions)
     if run.problems:
         raise WorkloadError(f"{workload.name} under {policy}: {run.problems[0]}")
     return summarise(run)

@@ -13,7 +13,7 @@ from hpcdl.core.policy import Policies
 from hpcdl.elastic import K8sDefault
 from hpcdl.policies import all_policies
 from hpcdl.report.spans import JobHistory, Stay
-from hpcdl.sim.conditions import Simulated
+from hpcdl.sim.conditions import Conditions, Simulated
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers.data import SIDECAR_WORKLOADS, sidecar
 from hpcdl.sim.papers.sidecar_case import case_table, draws
@@ -136,7 +136,7 @@ def run_one(name: str, seed: int, policy: str, costs: float = 1.0, length: float
     if policy == K8sDefault.name:
         policies = Policies()
         policies.register(policy, partial(K8sDefault, draws(workload)))
-    return measure_run(simulate(workload, policy, policies))
+    return measure_run(simulate(workload, policy, policies, Conditions(exempt_starts=0.0)))
 
 
 _NOTES = (

@@ -9,7 +9,7 @@ from itertools import pairwise
 from hpcdl.core.policy import Policies
 from hpcdl.core.profile import Profile
 from hpcdl.elastic import Elastic, K8sDefault
-from hpcdl.sim.conditions import Simulated
+from hpcdl.sim.conditions import Conditions, Simulated
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers.table import Row, Table
 from hpcdl.sim.results import summarise
@@ -117,7 +117,7 @@ def case_table() -> Table:
         policies.register("default", partial(K8sDefault, draws(workload)))
         policies.register("termination", partial(Elastic, at_any_cost=True))
         policies.register("sidecar", partial(Elastic, at_any_cost=True))
-        run = simulate(workload, name, policies)
+        run = simulate(workload, name, policies, Conditions(exempt_starts=0.0))
         result = summarise(run)
         rows.append(
             Row(

@@ -128,7 +128,7 @@ def run_one(name: str, seed: int, case: Case) -> Measured:
         policies = Policies()
         policies.register(case.policy, partial(K8sDefault, drawn))
     learn = learner_for(work) if case.learns else None
-    run = simulate(work, case.policy, policies, Conditions(progress_s=PROGRESS_S), learn)
+    run = simulate(work, case.policy, policies, Conditions(progress_s=PROGRESS_S, exempt_starts=0.0), learn)
     if run.problems:
         raise WorkloadError(f"{work.name}, {case.name}: {run.problems[0]}")
     return _measured(run, skipped)

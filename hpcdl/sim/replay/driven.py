@@ -96,7 +96,11 @@ class _Endless(Simulation):
 
     def __init__(self, workload: Workload, idle: Idle, case: Case, policies: Policies, progress: Told | None) -> None:
         conditions = Conditions(
-            progress_s=math.inf, checkpoint_s=NOTHING_LOST_S, objective=case.objective, until_s=idle.end_s
+            progress_s=math.inf,
+            checkpoint_s=NOTHING_LOST_S,
+            objective=case.objective,
+            until_s=idle.end_s,
+            exempt_starts=0.0,  # the paper's trainers may be rescaled at every event
         )
         super().__init__(workload, case.policy, policies, conditions, None)
         self._idle, self._case, self._tell = idle, case, progress

@@ -1,0 +1,126 @@
+"""Which attempts are exempt from preemption: those that have not yet trained for three times what their start took.
+
+One rule for all policies (Slurm calls such a time PreemptExemptTime). A view shows an exempt job as one that cannot be
+suspended, so every policy plans round it and `check` refuses a plan that moves it. What users ask for, nodes that leave
+and jobs of a higher priority do not come this way. It follows from recorded facts and the view's time alone.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hpcdl.core.model import IncarnationState, Job, World
+from hpcdl.core.plan import JobView, Plan, View
+from hpcdl.core.profile import Profile, Seen, Timing
+
+STARTS = 3.0
+"""An attempt is exempt until it has trained so many times what its start took."""
+
+PRIOR_S = 30.0
+"""What a start is taken to take where none of any job was seen."""
+
+STARTING_S = 3600.0
+"""A trainer that says when it is ready, and does not, is exempt for so long after its start."""
+
+OF_A_START = ("startup_s", "resume_s", "resume_up_s", "move_s")
+OF_A_RESCALE = ("grow_s", "shrink_s")
+"""Kinds of times, as `observing` calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exemption:
+    """Until when an attempt may not be suspended, and not be rescaled in place, for the good of others.
+
+    `expected`: when the first is likely to be over; `begun`: it trains, so that this is sure.
+    """
+
+    suspend_until: float
+    rescale_until: float
+    expected: float
+    begun: bool
+
+
+def exemption(world: World, job: Job, profile: Profile | None, starts: float) -> Exemption | None:
+    """The exemption of a job's attempt, also where it is over; None where there is no attempt that could have one.
+
+    `profile`: the one that the job names or that was learnt; `starts`: STARTS, or 0 for none.
+    """
+    running = job.running
+    if not starts or running is None or running.state is not IncarnationState.RUNNING or running.ending is not None:
+        return None
+    start_s = expected_start_s(world, job, profile) if running.startup_s is None else running.startup_s
+    granted_at = running.requested_at if running.granted_at is None else running.granted_at
+    if running.begun_at is None:
+        expected = granted_at + (1 + starts) * start_s
+        says = job.spec.signal == "hpcdl" or running.attached
+        until = max(expected, granted_at + STARTING_S) if says else expected
+        return Exemption(until, until, expected, False)
+    until = running.begun_at + starts * start_s
+    if running.reformed_at is not None:
+        rescale_until = running.reformed_at + starts * running.reform_s
+    else:
+        rescale_until = running.begun_at + starts * _rescale_s(world, job, start_s)
+    return Exemption(until, rescale_until, until, True)
+
+
+def expected_start_s(world: World, job: Job, profile: Profile | None) -> float:
+    """What a start of the job takes: its last one did, else those of jobs like it, or what is said of it, or usual."""
+    if job.startup_s is not None:
+        return job.startup_s
+    seen = _slowest(world.observed.get(job.spec.learns_as, Seen()).times, OF_A_START)
+    if seen is not None:
+        return seen
+    if profile is not None:
+        return max(profile.startup_s, profile.resume_s)
+    usual = _slowest(world.usual_times, OF_A_START)
+    return PRIOR_S if usual is None else usual
+
+
+def _rescale_s(world: World, job: Job, start_s: float) -> float:
+    """What a rescale in place costs that nobody has seen of this attempt: torchrun's ranks start anew."""
+    seen = _slowest(world.observed.get(job.spec.learns_as, Seen()).times, OF_A_RESCALE)
+    if seen is not None:
+        return seen
+    return start_s if job.spec.rescale == "torchrun" else 0.0
+
+
+def _slowest(times: Iterable[Timing], kinds: tuple[str, ...]) -> float | None:
+    return max((each.seconds / each.times for each in times if each.what in kinds), default=None)
+
+
+def lifted(view: View) -> frozenset[int]:
+    """The exempt jobs for which a job of a higher priority waits."""
+    if not any(job.exempt for job in view.jobs):
+        return frozenset()
+    waits = max((job.priority for job in (*view.waiting, *view.between) if _wants(job)), default=-math.inf)
+    return frozenset(job.id for job in view.jobs if job.exempt and job.priority < waits)
+
+
+def _wants(job: JobView) -> bool:
+    return job.placement is None and not job.blocked
+
+
+def without(view: View, jobs: frozenset[int]) -> View:
+    """The view in which these jobs are not exempt. Nothing that was worked out about them is carried over."""
+    seen = tuple(replace(job, exempt=False, can_suspend=True) if job.id in jobs else job for job in view.jobs)
+    return replace(view, jobs=seen)
+
+
+def unjustified(view: View, plan: Plan, jobs: frozenset[int]) -> frozenset[int]:
+    """Those of these jobs that the plan moves, or suspends, although none of their GPUs goes to a higher priority."""
+    targets = plan.targets
+    placements = {target.job: target.placement for target in targets}
+    by_id = view.by_id
+    found = set()
+    for number in jobs:
+        job, target = by_id[number], placements.get(number)
+        if job.placement is None or (target is not None and target.same_gpus(job.placement)):
+            continue
+        lost = set(job.placement.gpus)
+        if not any(
+            placement is not None and by_id[other].priority > job.priority and not lost.isdisjoint(placement.gpus)
+            for other, placement in placements.items()
+            if other != number
+        ):
+            found.add(number)
+    return frozenset(found)
