@@ -6,6 +6,8 @@ An adapter is pairs of pure functions, an argv and a parser of what that prints 
 
 import contextlib
 import os
+import re
+import selectors
 import signal
 import subprocess
 import time
@@ -13,10 +15,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hpcdl.core.batching import agreed
 from hpcdl.core.pilot import BatchJob, Hole, PilotSpec
 
 TIMEOUT_S = 30.0
 """Seconds that a command of a batch system may take; Slurm's give up after 9 to 18 s when their daemon is down."""
+
+LARGEST = 256 << 20
+"""Bytes that a command may print: a list of all nodes in JSON has some tens of MiB on the largest clusters."""
+
+_SHAPES = re.compile(
+    r"(?:SQUEUE|SINFO|SCONTROL|SACCT|SCANCEL)_\w+|SLURM_(?:TIME_FORMAT|BITSTR_LEN)|SBATCH_(?:WAIT|ARRAY_INX)"
+    r"|LSB_(?:BJOBS|BHIST|BHOSTS|BQUEUES)_\w+|LSB_(?:DISPLAY_YEAR|SHORT_HOSTLIST)|BSUB_(?:QUIET2?|CHK_RESREQ|STDERR|BLOCK)"
+)
+"""Variables by which users have these commands print something else, list less, ask back, or not return."""
 
 
 class BatchError(Exception):
@@ -73,7 +85,8 @@ def run(
     env: Mapping[str, str] | None = None,
     on_start: Callable[["subprocess.Popen[bytes]"], None] | None = None,
 ) -> Completed:
-    """See `Run`. `env`: variables over this process's own. A command that is too late is ended with what it started.
+    """See `Run`. `env`: variables over those of `environment`. A command that is too late, or that prints more than
+    LARGEST, is ended with what it started.
 
     `on_start` is called with the process once it runs.
     """
@@ -84,8 +97,7 @@ def run(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # Our own commands are never for the drop-ins of jobscripts/, which may be the first sbatch or bsub in PATH.
-            env={**os.environ, "LC_ALL": "C", "HPCDL_BYPASS": "1", **(env or {})},
+            env={**environment(os.environ), **(env or {})},
             start_new_session=True,
         )
     except OSError as error:
@@ -94,12 +106,61 @@ def run(
         if on_start is not None:
             on_start(process)
         try:
-            out, err = process.communicate(stdin.encode(), timeout_s)
-        except subprocess.TimeoutExpired:
+            out, err = _talk(process, stdin.encode(), began + timeout_s)
+        except TimeoutError:
             _kill(process)
             raise BatchError(f"{argv[0]} has not answered within {timeout_s:g} s", away=True) from None
+        except OverflowError:
+            _kill(process)
+            raise BatchError(f"{argv[0]} has printed more than {LARGEST >> 20} MiB: that is no answer") from None
     text = (out.decode(errors="replace"), err.decode(errors="replace"))
     return Completed(*text, process.returncode, time.monotonic() - began)
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What commands of a batch system are run with: nothing in it changes what they print."""
+    kept = {name: value for name, value in environ.items() if not _SHAPES.fullmatch(name)}
+    # Our own commands are never for the drop-ins of jobscripts/, which may be the first sbatch or bsub in PATH.
+    return {**kept, "LC_ALL": "C", "HPCDL_BYPASS": "1"}
+
+
+def _talk(process: "subprocess.Popen[bytes]", stdin: bytes, end: float) -> tuple[bytes, bytes]:
+    """What it prints, until it has ended. Raises TimeoutError at `end` (monotonic), OverflowError above LARGEST."""
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None  # noqa: PT018
+    printed = {process.stdout: bytearray(), process.stderr: bytearray()}
+    with selectors.DefaultSelector() as waiting:
+        for stream in printed:
+            waiting.register(stream, selectors.EVENT_READ)
+        os.set_blocking(process.stdin.fileno(), False)
+        waiting.register(process.stdin, selectors.EVENT_WRITE)
+        while waiting.get_map():
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            for key, _ in waiting.select(left_s):
+                if key.fileobj is process.stdin:
+                    with contextlib.suppress(BrokenPipeError):
+                        stdin = stdin[os.write(key.fd, stdin[:65536]) :] if stdin else b""
+                        if stdin:
+                            continue
+                    waiting.unregister(process.stdin)
+                    process.stdin.close()
+                    continue
+                piece = os.read(key.fd, 65536)
+                if not piece:
+                    waiting.unregister(key.fileobj)
+                    continue
+                for stream, text in printed.items():
+                    if stream is key.fileobj:
+                        text += piece
+                if sum(map(len, printed.values())) > LARGEST:
+                    raise OverflowError
+    try:
+        process.wait(max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    out, err = printed.values()
+    return bytes(out), bytes(err)
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
@@ -233,11 +294,21 @@ class BatchSystem(Protocol):
         ...
 
     def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """All of these in one call; accounting is asked for those not listed. Each id has a value."""
+        """All of these in one call; MISSING where they are not listed. Each id has a value.
+
+        An answer that is not understood to its last line raises BatchError: half of one is none.
+        """
         ...
 
-    def marked(self, prefix: str) -> dict[str, BatchJob]:
-        """This user's batch jobs whose mark begins with `prefix`, by mark."""
+    def confirm(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        """The same by another command, which is asked for each of these alone. Each id has a value.
+
+        GONE: the batch system answers that there is no such batch job. UNKNOWN: nothing is known of it.
+        """
+        ...
+
+    def marked(self, prefix: str) -> tuple[BatchJob, ...]:
+        """This user's batch jobs whose mark begins with `prefix`."""
         ...
 
     def cancel(self, ids: Collection[str]) -> None:
@@ -255,3 +326,8 @@ class BatchSystem(Protocol):
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
         """Where nodes are in the network, the outermost switch first; those that it does not know are missing."""
         ...
+
+
+def ask_twice(system: BatchSystem, batch_id: str) -> BatchJob:
+    """What two commands of the batch system say of a batch job; UNKNOWN where they differ. Raises BatchError."""
+    return agreed(system.poll([batch_id])[batch_id], system.confirm([batch_id])[batch_id])

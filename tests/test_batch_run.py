@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl import batch
 from hpcdl.batch import BatchError, Commands, run
 
 WRAPPER = 'sleep 300 & echo $! > "$0".new; mv "$0".new "$0"; wait'
@@ -56,3 +57,22 @@ def test_the_end_ends_the_command_with_what_it_started(tmp_path: Path) -> None:
     until(lambda: not lives(pid))
     with pytest.raises(BatchError, match="not run any more"):
         commands(["true"])
+
+
+def test_what_prints_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "LARGEST", 1 << 20)
+    with pytest.raises(BatchError, match="has printed more than 1 MiB") as error:
+        run(["yes", "x" * 1000], 600.0)
+    assert not error.value.away
+    done = run(["sh", "-c", "cat; echo nothing >&2; exit 3"], 60.0, stdin="y" * 500_000)
+    assert (done.out, done.err, done.code) == ("y" * 500_000, "nothing\n", 3)
+    assert run(["true"], 60.0, stdin="y" * 500_000).code == 0, "it need not read"
+
+
+def test_variables_that_change_what_is_printed_are_left_out() -> None:
+    names = "SQUEUE_FORMAT SQUEUE_STATES SINFO_SORT SACCT_FEDERATION SCANCEL_INTERACTIVE SLURM_TIME_FORMAT SBATCH_WAIT"
+    names += " SBATCH_ARRAY_INX LSB_BJOBS_FORMAT LSB_DISPLAY_YEAR LSB_SHORT_HOSTLIST BSUB_QUIET"
+    users = dict.fromkeys(names.split(), "1")
+    kept = {"SLURM_CONF": "/x", "SBATCH_ACCOUNT": "a", "LSF_ENVDIR": "/y", "LSB_DEFAULTPROJECT": "p", "PATH": "/bin"}
+    found = batch.environment({**users, **kept, "LC_ALL": "de_DE.UTF-8", "LANG": "de_DE.UTF-8"})
+    assert found == {**kept, "LC_ALL": "C", "LANG": "de_DE.UTF-8", "HPCDL_BYPASS": "1"}

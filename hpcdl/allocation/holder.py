@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hpcdl.batch import Allocation, BatchSystem
+from hpcdl.batch import Allocation, BatchSystem, ask_twice
 from hpcdl.core.pilot import BatchState
 
 SAME_START_S = 60.0
@@ -49,8 +49,8 @@ def has_ended(system: BatchSystem, holder: str, mine: BatchRun | None, cluster: 
     run = BatchRun.parse(holder)
     if run is None or run.kind != system.kind or (run.cluster and cluster and run.cluster != cluster):
         return False
-    job = system.poll([run.id]).get(run.id)
-    if job is None or job.state in (BatchState.MISSING, BatchState.UNKNOWN):
+    job = ask_twice(system, run.id)
+    if job.state in (BatchState.MISSING, BatchState.UNKNOWN, BatchState.GONE):
         return False
     later = None  # whether this is another run than the holder's; None: not known
     if run.started_at is not None and job.started_at is not None:

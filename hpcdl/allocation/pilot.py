@@ -8,7 +8,7 @@ from pathlib import Path
 from hpcdl.allocation.agents import AgentOptions, Agents
 from hpcdl.allocation.run import TURN_S
 from hpcdl.allocation.signals import Signals
-from hpcdl.batch import Allocation, BatchError, BatchSystem
+from hpcdl.batch import Allocation, BatchError, BatchSystem, ask_twice
 from hpcdl.core.units import fold_nodes
 
 GRACE_S = 25.0
@@ -58,7 +58,6 @@ def run_pilot(
 def _preempted(system: BatchSystem, allocation: Allocation) -> bool:
     """Whether the nodes are wanted by somebody else; not known is no."""
     try:
-        job = system.poll([allocation.id]).get(allocation.id)
+        return ask_twice(system, allocation.id).preempted
     except BatchError:
         return False
-    return job is not None and job.preempted

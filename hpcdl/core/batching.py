@@ -1,61 +1,152 @@
-"""What a poll of the batch system amounts to: pilots seen or ended, nodes that leave or are lost.
+"""What a poll of the batch system amounts to: pilots seen, ended or found again, nodes that leave, stay or are lost.
 
-An adapter only reports. Not to be listed concludes nothing until `MISSES` polls in a row agree; UNKNOWN never does.
+An adapter only reports, and no single command concludes anything: `doubted` says of which batch jobs a second one is
+asked, `agreed` what both of them say, and only that is handed to `polled`. MISSING and UNKNOWN conclude nothing; GONE
+does when `MISSES` polls in a row agree. While an agent of a batch job is connected, or the daemon lives in it, it is
+not over, whatever is said. What was concluded is undone when the batch job is listed again.
 """
 
 import math
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, MutableMapping
+from dataclasses import replace
 
 from hpcdl.core import events as ev
 from hpcdl.core import pilotevents as pe
 from hpcdl.core.model import Node, World
 from hpcdl.core.nodeeffects import UNTIL_CHANGED_S
-from hpcdl.core.pilot import BatchJob, BatchState, Pilot
+from hpcdl.core.pilot import BatchJob, BatchState, Pilot, pilot_of
 
 MISSES = 3
-"""Polls in a row that must miss a batch job, accounting included, before it is concluded to be gone."""
+"""Polls in a row in which the batch system must not know a batch job before it is concluded to be gone."""
+
+SAME_S = 60.0
+"""Starts and ends of one run, told by two commands, differ by less: some tell them to the minute."""
+
+_LIVES = (BatchState.PENDING, BatchState.RUNNING, BatchState.SUSPENDED)
 
 
 def polled(
-    world: World, jobs: Iterable[BatchJob], missed: MutableMapping[str, int], asked_at: float = math.inf
+    world: World,
+    jobs: Iterable[BatchJob],
+    missed: MutableMapping[str, int],
+    asked_at: float = math.inf,
+    own: str = "",
 ) -> Iterator[ev.Event]:
-    """The events of one poll. `missed`: by batch id, how many polls in a row have missed it; kept up here.
+    """The events of one poll. `missed`: by batch id, in how many polls in a row it was GONE; kept up here.
 
-    `asked_at`: when it began. A node whose agent came later may be of a batch job that was requeued since.
+    `asked_at`: when it began. A node whose agent came later may be of a batch job that was requeued since. `own`: the
+    batch job that the daemon runs in, "" outside of any.
     """
     pilots = {pilot.batch_id: pilot for pilot in world.pilots.values() if pilot.batch_id and not pilot.over}
+    held = _held(world, asked_at)
+    for job in jobs:
+        pilot, nodes = pilots.get(job.id), held.get(job.id, [])
+        if job.state is BatchState.GONE and not _is_there(world, job.id, own):
+            missed[job.id] = missed.get(job.id, 0) + 1
+            if missed[job.id] >= MISSES:
+                missed.pop(job.id)
+                how = f"its batch system has said {MISSES} times in a row that there is no such batch job"
+                yield from _over(pilot, job.id, nodes, how, None)
+            continue
+        missed.pop(job.id, None)
+        if job.state is BatchState.ENDED and not _is_there(world, job.id, own):
+            yield from _over(pilot, job.id, nodes, _how(job), job)
+        if job.state in (BatchState.ENDED, BatchState.GONE, BatchState.MISSING, BatchState.UNKNOWN):
+            continue
+        if pilot is not None and pilot.job != job and not (job.state is BatchState.PENDING and _connected(nodes)):
+            yield pe.PilotSeen(pilot.id, job)
+        for node in nodes:
+            yield from _looked_at(node, job)
+
+
+def doubted(world: World, jobs: Iterable[BatchJob], asked_at: float = math.inf, own: str = "") -> tuple[str, ...]:
+    """The batch jobs of this poll of which something would be concluded, and of which a second command is asked."""
+    pilots = {pilot.batch_id: pilot for pilot in world.pilots.values() if pilot.batch_id and not pilot.over}
+    return tuple(job.id for job in jobs if _doubts(world, job, pilots.get(job.id), asked_at, own))
+
+
+def _doubts(world: World, job: BatchJob, pilot: Pilot | None, asked_at: float, own: str) -> bool:
+    if job.state in (BatchState.MISSING, BatchState.ENDED, BatchState.GONE):
+        return not _is_there(world, job.id, own)
+    for event in polled(world, (job,), {}, asked_at, own):
+        if not isinstance(event, pe.PilotSeen):
+            return True
+        before = None if pilot is None else pilot.job
+        waited = before is None or before.state is BatchState.PENDING
+        if not waited or job.state not in (BatchState.PENDING, BatchState.RUNNING):
+            return True  # only that what waits still waits, or runs now, is taken from one command
+    return False
+
+
+def agreed(first: BatchJob, second: BatchJob) -> BatchJob:
+    """What two commands say of a batch job; UNKNOWN, with what they say, where they differ."""
+    if second.state in (BatchState.GONE, BatchState.ENDED) and first.state is BatchState.MISSING:
+        return second
+    if second.state is BatchState.GONE and first.state is BatchState.ENDED:
+        return first  # forgotten in between
+    if first.state is second.state and _one_run(first, second):
+        return replace(
+            first,
+            nodes=first.nodes or second.nodes,
+            started_at=second.started_at if first.started_at is None else first.started_at,
+        )
+    said = first.state.lower() if first.state is not BatchState.MISSING else "not listed"
+    again = second.state.lower() + (f": {second.reason}" if second.reason else "")
+    return BatchJob(first.id, BatchState.UNKNOWN, reason=f"batch job {first.id} is {said}, asked for alone {again}")
+
+
+def _one_run(first: BatchJob, second: BatchJob) -> bool:
+    """Whether nodes, start and end are the same, as far as both tell them."""
+    if first.nodes and second.nodes and set(first.nodes) != set(second.nodes):
+        return False
+    times = ((first.started_at, second.started_at), (first.until, second.until))
+    return all(one is None or other is None or abs(one - other) < SAME_S for one, other in times)
+
+
+def strays(
+    world: World, instance: str, marked: Iterable[BatchJob]
+) -> tuple[tuple[tuple[int, BatchJob], ...], tuple[BatchJob, ...]]:
+    """Batch jobs with a mark of ours that live though the world does not know it: those whose pilot goes on with them,
+    and those that nobody wants any more. `marked`: all with a mark of ours.
+    """
+    again: dict[int, BatchJob] = {}
+    unwanted = []
+    living = [(pilot_of(job.mark, instance), job) for job in marked if job.state in _LIVES]
+    for number, job in living:
+        pilot = None if number is None else world.pilots.get(number)
+        if number is None or (pilot is not None and not pilot.over and pilot.batch_id in ("", job.id)):
+            continue
+        wanted = pilot is not None and pilot.over and not pilot.cancelled and not pilot.refused and not world.stopping
+        if wanted and number not in again:
+            again[number] = job
+        else:
+            unwanted.append(job)
+    return tuple(again.items()), tuple(unwanted)
+
+
+def _held(world: World, asked_at: float) -> dict[str, list[Node]]:
+    """The nodes of each batch job, of which the poll can tell something."""
     held: dict[str, list[Node]] = {}
     for node in world.nodes.values():
         if node.allocation and not node.lost and not (node.connected and node.since > asked_at):
             held.setdefault(node.allocation, []).append(node)
-    for job in jobs:
-        pilot, nodes = pilots.get(job.id), held.get(job.id, [])
-        if job.state is BatchState.MISSING:
-            missed[job.id] = missed.get(job.id, 0) + 1
-            if missed[job.id] >= MISSES:
-                missed.pop(job.id)
-                how = f"its batch system has not listed it in {MISSES} polls, nor does accounting know it"
-                yield from _over(pilot, job.id, nodes, how, None)
-            continue
-        missed.pop(job.id, None)
-        if job.state is BatchState.ENDED:
-            yield from _over(pilot, job.id, nodes, _how(job), job)
-            continue
-        if pilot is not None and pilot.job != job and job.state is not BatchState.UNKNOWN:
-            yield pe.PilotSeen(pilot.id, job)
-        for node in nodes:
-            yield from _looked_at(node, job)
+    return held
+
+
+def _connected(nodes: Collection[Node]) -> bool:
+    return any(node.connected for node in nodes)
+
+
+def _is_there(world: World, batch_id: str, own: str) -> bool:
+    """Whether something of it answers us: an agent, or we are in it ourselves."""
+    return batch_id == own or _connected([node for node in world.nodes.values() if node.allocation == batch_id])
 
 
 def _over(pilot: Pilot | None, batch_id: str, nodes: list[Node], how: str, job: BatchJob | None) -> Iterator[ev.Event]:
     if pilot is not None:
         yield pe.PilotEnded(pilot.id, how, job)
     for node in nodes:
-        why = f"batch job {batch_id} is over: {how}"
-        if not node.connected:
-            yield ev.NodeLost(node.name, why)
-        elif not node.leaving:  # its agent still talks, from nodes that are not ours any more
-            yield ev.NodeLeaves(node.name, node.until, True, why)
+        yield ev.NodeLost(node.name, f"batch job {batch_id} is over: {how}")
 
 
 def _how(job: BatchJob) -> str:
@@ -73,10 +164,20 @@ def _looked_at(node: Node, job: BatchJob) -> Iterator[ev.Event]:
         how = "waits again" if waits else "goes on without it"
         yield ev.NodeLost(node.name, f"batch job {job.id} {how}")
         return
+    ends = job.preempted or job.state is BatchState.ENDING
     if node.leaving:
-        return
-    if job.preempted or job.state is BatchState.ENDING:
-        why = f"batch job {job.id} {'is being preempted' if job.preempted else 'is ending'}"
+        if not ends and not elsewhere and job.state is BatchState.RUNNING and _was_concluded(node):
+            yield ev.NodeLeaves(node.name, job.until or node.until, False, f"batch job {job.id} goes on")
+    elif ends:
+        why = f"batch job {job.id} is {'being preempted' if job.preempted else 'ending'}"
         yield ev.NodeLeaves(node.name, node.until, True, why)
     elif job.until is not None and (node.until is None or abs(node.until - job.until) > UNTIL_CHANGED_S):
         yield ev.NodeLeaves(node.name, job.until, False, f"the walltime of batch job {job.id}")
+
+
+def _was_concluded(node: Node) -> bool:
+    """Whether it leaves by the word of the batch system; earlier versions left it for a batch job that `is over`, too.
+
+    Its user, its agent or its walltime give other reasons.
+    """
+    return node.reason.startswith(f"batch job {node.allocation} is ")

@@ -198,12 +198,14 @@ class Drain:
 class BatchSeen:
     """One poll of the batch system: the batch jobs that were asked for, and what idles (None: that was not asked).
 
-    `asked_at`: when the poll began; of nodes that joined since then it may tell what was before that.
+    `asked_at`: when the poll began; of nodes that joined since then it may tell what was before that. `own`: the batch
+    job that the daemon runs in, "" outside of any.
     """
 
     jobs: tuple[BatchJob, ...] = ()
     holes: tuple[Hole, ...] | None = None
     asked_at: float = math.inf
+    own: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,14 @@ class PilotNotTaken:
 
     pilot: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PilotBack:
+    """A pilot that was taken to be over has a batch job that lives."""
+
+    pilot: int
+    job: BatchJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +322,7 @@ class Outlooks:
 Command = (
     Submit | Retry | Hold | Release | Cancel | ChoosePolicy | ChooseObjective | Stop | Hello | Inventory | AgentReport
     | Taken | AgentGone | NodeGone | Drain | BatchSeen | PilotTaken | PilotNotTaken | CancelPilot | Trouble | Tick
-    | Preempt | Drilled | Avoid | Lift | NoticesTaken | NoticesNotTaken | RetryNotices | DropNotice
+    | PilotBack | Preempt | Drilled | Avoid | Lift | NoticesTaken | NoticesNotTaken | RetryNotices | DropNotice
     | Outlooks | Retire
 )  # fmt: skip
 

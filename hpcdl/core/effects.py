@@ -345,6 +345,7 @@ EFFECTS: dict[type[ev.Event], Callable[[World, Any, float], None]] = {
     pe.PilotSeen: pl.pilot_seen,
     pe.PilotCancelRequested: pl.pilot_cancel_requested,
     pe.PilotEnded: pl.pilot_ended,
+    pe.PilotFound: pl.pilot_found,
     ce.JobStalled: care.job_stalled,
     ce.StallOver: care.stall_over,
     ce.GpuFaulted: care.gpu_faulted,

@@ -309,7 +309,7 @@ class Intake:
 
     @_take.register
     def _(self, command: cmd.BatchSeen) -> None:
-        for event in list(polled(self.draft.world, command.jobs, self._missed, command.asked_at)):
+        for event in list(polled(self.draft.world, command.jobs, self._missed, command.asked_at, command.own)):
             if isinstance(event, ev.NodeLost):
                 self._lose(event.node, event.reason)
             else:
@@ -324,6 +324,12 @@ class Intake:
     def _(self, command: cmd.PilotNotTaken) -> None:
         self._pilot(command.pilot)
         self._add(pe.PilotRefused(command.pilot, command.reason))
+
+    @_take.register
+    def _(self, command: cmd.PilotBack) -> None:
+        pilot = self.draft.world.pilots.get(command.pilot)
+        if pilot is not None and pilot.over and not pilot.cancelled:
+            self._add(pe.PilotFound(command.pilot, command.job))
 
     @_take.register
     def _(self, command: cmd.CancelPilot) -> None:

@@ -11,7 +11,8 @@ from enum import StrEnum
 class BatchState(StrEnum):
     """What a batch system says of a batch job. MISSING: it does not list it. UNKNOWN: it says what nobody understands.
 
-    Neither of these two concludes anything: a job that is not listed need not be over, and UNKNOWN is not dead.
+    Neither of these two concludes anything: a job that is not listed need not be over, and UNKNOWN is not dead. GONE:
+    asked for this one alone it says that there is no such batch job.
     """
 
     PENDING = "PENDING"
@@ -21,6 +22,7 @@ class BatchState(StrEnum):
     ENDED = "ENDED"
     UNKNOWN = "UNKNOWN"
     MISSING = "MISSING"
+    GONE = "GONE"
 
 
 @dataclass(frozen=True, slots=True)

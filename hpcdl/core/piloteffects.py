@@ -50,6 +50,14 @@ def pilot_seen(world: World, event: pe.PilotSeen, at: float) -> None:
     world.pilots[event.pilot] = replace(pilot, job=job, since=pilot.since if same else at)
 
 
+def pilot_found(world: World, event: pe.PilotFound, at: float) -> None:
+    pilot = world.pilots.get(event.pilot)
+    if pilot is None or not pilot.over:
+        raise story(world, event, f"no pilot {event.pilot} is over")
+    job = event.job
+    world.pilots[event.pilot] = replace(pilot, batch_id=job.id, job=job, how="", refused=False, since=at)
+
+
 def pilot_cancel_requested(world: World, event: pe.PilotCancelRequested, at: float) -> None:
     world.pilots[event.pilot] = replace(_living(world, event), cancelled=event.why or "cancelled")
 

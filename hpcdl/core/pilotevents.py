@@ -35,6 +35,13 @@ class PilotSeen(PilotEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class PilotFound(PilotEvent):
+    """It was taken to be over, and its batch job is listed, with its mark: it goes on with that batch job."""
+
+    job: BatchJob
+
+
+@dataclass(frozen=True, slots=True)
 class PilotCancelRequested(PilotEvent):
     """It is not wanted any more."""
 
@@ -54,6 +61,7 @@ PILOT_EVENTS: tuple[type[PilotEvent], ...] = (
     PilotSubmitted,
     PilotRefused,
     PilotSeen,
+    PilotFound,
     PilotCancelRequested,
     PilotEnded,
 )

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from hpcdl.batch import BatchError, BatchSystem, Commands, PilotScript
 from hpcdl.core import commands as cmd
+from hpcdl.core.batching import agreed, doubted, strays
 from hpcdl.core.journal import JournalError
 from hpcdl.core.model import Job, World
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, pilot_mark, pilot_of
+from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, pilot_mark
 from hpcdl.core.plan import Plan, View
 from hpcdl.core.policy import PilotPolicy
 from hpcdl.core.units import count
@@ -42,6 +43,9 @@ AFTER_GRACE_S = 10.0
 ASKED_S = 120.0
 """Holes that somebody asked for are looked at for so long after that."""
 
+CONFIRMED = 64
+"""Batch jobs of which a second command is asked in one poll, at most; of the others nothing is known until the next."""
+
 RECORDED_S = 60.0
 """What was seen or done is recorded within this time, or it is asked for again."""
 
@@ -50,7 +54,8 @@ RECORDED_S = 60.0
 class BatchSettings:
     """What the thread is told. `interval_s`: between two polls at least. `pilots`: whether any may be submitted.
 
-    `options`: what each submission carries; `notice_s`: see `PilotScript`.
+    `options`: what each submission carries; `notice_s`: see `PilotScript`. `own`: the batch job that the daemon runs
+    in, "" outside of any.
     """
 
     home: Path
@@ -59,6 +64,7 @@ class BatchSettings:
     pilots: bool = False
     options: tuple[str, ...] = ()
     notice_s: float = 60.0
+    own: str = ""
 
 
 @dataclass(slots=True)
@@ -118,6 +124,9 @@ class Batching:
         self._tried: dict[int, _Tried] = {}
         self._told: set[int] = set()
         self._leave_by: dict[int, float] = {}
+        self._marked: tuple[BatchJob, ...] | None = None
+        self._turns = 0
+        self._confirmed: dict[str, int] = {}
 
     # --- from other threads ------------------------------------------------------------------------------------------
 
@@ -176,6 +185,7 @@ class Batching:
     def turn(self) -> float:
         """Does what is due, each thing once; how long nothing will be, in seconds, unless something changes."""
         now = self._monotonic()
+        self._marked = None  # of this turn only: after a submission, or an hour, there are others
         polls = now >= self._poll_at
         if polls:
             self._poll_at = now + self.settings.interval_s
@@ -213,17 +223,73 @@ class Batching:
         asked_at = self._loop.now()
         if ids:
             try:
-                jobs = tuple(self.system.poll(sorted(ids)).values())
+                jobs = self._confirm(world, tuple(self.system.poll(sorted(ids)).values()), asked_at)
             except BatchError as error:
                 self._away = error.away
                 self._troubles.bad("poll", str(error))
                 return
             self._troubles.good("poll")
         self._away = False
+        if world.pilots or self.settings.pilots:
+            self._look_for_strays()
         if self._wants_holes(now) and now >= self._holes_next:
             self._look_for_holes(now, jobs, asked_at)
         elif jobs:
-            self._tell(cmd.BatchSeen(jobs, None, asked_at))
+            self._tell(cmd.BatchSeen(jobs, None, asked_at, self.settings.own))
+
+    def _confirm(self, world: World, jobs: tuple[BatchJob, ...], asked_at: float) -> tuple[BatchJob, ...]:
+        """The poll, with what a second command says of those of which something would be concluded from it."""
+        self._turns += 1
+        doubts = doubted(world, jobs, asked_at, self.settings.own)
+        oldest = sorted(doubts, key=lambda each: self._confirmed.get(each, 0))[:CONFIRMED]
+        self._confirmed = {each: self._confirmed.get(each, 0) for each in doubts} | dict.fromkeys(oldest, self._turns)
+        if not doubts:
+            self._troubles.good("listing")
+            return jobs
+        second = self.system.confirm(oldest) if oldest else {}
+        later = BatchState.UNKNOWN
+        both = {
+            job.id: agreed(job, second[job.id]) if job.id in second else BatchJob(job.id, later)
+            for job in jobs
+            if job.id in doubts
+        }
+        differ = [job.reason for job in both.values() if job.state is BatchState.UNKNOWN and job.reason]
+        if differ:
+            more = f" (and {count(len(differ) - 1, 'more')})" if len(differ) > 1 else ""
+            self._troubles.bad("listing", f"its answers differ, so nothing is concluded from them: {differ[0]}{more}")
+        else:
+            self._troubles.good("listing")
+        return tuple(both.get(job.id, job) for job in jobs)
+
+    def _look_for_strays(self) -> None:
+        """Batch jobs with our mark that live though their pilots are over go on, or are ended, never left."""
+        try:
+            listed = self._ours()
+            again, unwanted = strays(self._loop.world, self.settings.instance, listed)
+            ids = sorted({job.id for _, job in again} | {job.id for job in unwanted})[:CONFIRMED]
+            second = self.system.confirm(ids) if ids else {}
+        except BatchError as error:
+            self._troubles.bad("marks", str(error))
+            return
+        self._troubles.good("marks")
+        lives = {
+            job.id
+            for job in listed
+            if job.id in second
+            and second[job.id].mark == job.mark
+            and agreed(job, second[job.id]).state is not BatchState.UNKNOWN
+        }
+        for number, job in again:
+            if job.id in lives:
+                self._tell(cmd.PilotBack(number, job))
+        if ended := [job.id for job in unwanted if job.id in lives]:
+            self._end(ended)
+
+    def _ours(self) -> tuple[BatchJob, ...]:
+        """All batch jobs with a mark of this daemon's; asked at most once a turn. Raises BatchError."""
+        if self._marked is None:
+            self._marked = self.system.marked(pilot_mark(self.settings.instance, 0).removesuffix("0"))
+        return self._marked
 
     def _look_for_holes(self, now: float, jobs: tuple[BatchJob, ...], asked_at: float) -> None:
         self._holes_next = now + self.settings.interval_s
@@ -239,7 +305,7 @@ class Batching:
             self._troubles.good("holes")
             self.holes_at = self._loop.now()
         if jobs or holes is not None:
-            self._tell(cmd.BatchSeen(jobs, holes, asked_at))
+            self._tell(cmd.BatchSeen(jobs, holes, asked_at, self.settings.own))
 
     def _tell(self, command: cmd.Command) -> bool:
         """Has it recorded. False where that failed: then it is seen, or looked for, again."""
@@ -274,22 +340,14 @@ class Batching:
         """Submits what is not there yet: an earlier daemon, or an answer that was lost, may have submitted it."""
         instance = self.settings.instance
         try:
-            there = self.system.marked(pilot_mark(instance, 0).removesuffix("0"))
+            ours = self._ours()
         except BatchError as error:
             self._troubles.bad("submit", str(error))
             for pilot in requested:
                 self._again(pilot, error, now)
             return
-        pilots = self._loop.world.pilots
-        strays = []
-        for mark, job in there.items():
-            number = pilot_of(mark, instance)
-            known = None if number is None else pilots.get(number)
-            if number is not None and (known is None or known.over):
-                if job.state in (BatchState.PENDING, BatchState.RUNNING, BatchState.SUSPENDED):
-                    strays.append(job.id)
-        if strays:  # they were given up while the batch system did not answer
-            self._end(strays)
+        lives = sorted(ours, key=lambda job: (job.state is not BatchState.ENDED, len(job.id), job.id))
+        there = {job.mark: job for job in lives}  # of two with one mark that which lives, else the later one
         submitted = 0
         for pilot in requested:
             job_there = there.get(pilot_mark(instance, pilot.id))

@@ -218,7 +218,12 @@ class Daemon:
                 )
             return None
         settings = BatchSettings(
-            self.home, self.identity.instance, config.batch_interval_s, self.site.pilots_max > 0, self.site.options
+            self.home,
+            self.identity.instance,
+            config.batch_interval_s,
+            self.site.pilots_max > 0,
+            self.site.options,
+            own="" if here.run is None else here.run.id,
         )
         return Batching(system, self.loop, settings, commands=here.commands)
 

@@ -194,25 +194,50 @@ class Lsf:
         if not ids:
             return {}
         listed, told = self._listed(ids)
-        missing = [each for each in ids if each not in listed]
-        if not told:
-            lost = {each: BatchJob(each, BatchState.UNKNOWN, reason="bjobs printed nothing") for each in missing}
-        else:
-            lost = self._history(missing)
-        return {each: listed.get(each) or lost[each] for each in ids}
+        lost = (BatchState.MISSING, "") if told else (BatchState.UNKNOWN, "bjobs printed nothing")
+        return {each: listed.get(each) or BatchJob(each, lost[0], reason=lost[1]) for each in ids}
 
-    def marked(self, prefix: str) -> dict[str, BatchJob]:
-        """See BatchSystem; jobs that ended a short while ago are among them, where no other one has their mark."""
+    def confirm(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        """See BatchSystem. By bhist, and bjobs for this one alone: only where both do not know it, it is GONE.
+
+        bjobs forgets a job an hour after its end, bhist one whose log was put away. Without bhist it is bjobs alone.
+        """
+        found = {}
+        for each in ids:
+            try:
+                found[each] = self._alone(each)
+            except BatchError as error:
+                found[each] = BatchJob(each, BatchState.UNKNOWN, reason=str(error))
+        return found
+
+    def _alone(self, batch_id: str) -> BatchJob:
+        if self._form is None:
+            self._listed(())
+        done = self._calls.ask(bjobs_argv(self._form or Form.LONG, [batch_id]))
+        try:
+            told = (parse_bjobs(self._form or Form.LONG, done.out, self._now()) or {}).get(batch_id)
+        except ValueError as error:
+            raise BatchError(f"bjobs: {error}") from None
+        listed = None if told is None else told.job
+        gone = BatchJob(batch_id, BatchState.GONE)
+        if listed is None and f"Job <{batch_id}> is not found" not in done.out + done.err:
+            raise BatchError(f"bjobs says nothing of job {batch_id}: {text.words(done)}")
+        if not self._calls.has("bhist"):
+            return listed or gone
+        done = self._calls.ask(bhist_argv([batch_id]))
+        history = parse_bhist(done.out, self._now()).get(batch_id)
+        if history is None and not text.not_found(done):
+            raise BatchError(f"bhist says nothing of job {batch_id}: {text.words(done)}")
+        if history is None or history.state is BatchState.UNKNOWN:
+            return listed or (gone if history is None else history)
+        return history
+
+    def marked(self, prefix: str) -> tuple[BatchJob, ...]:
+        """See BatchSystem; jobs that ended a short while ago are among them."""
         listed, told = self._listed(())
         if not told:
             raise BatchError("bjobs printed nothing: nobody knows whether the pilot was submitted", away=True)
-        found: dict[str, BatchJob] = {}
-        for job in listed.values():
-            if job.mark.startswith(prefix) and (
-                job.mark not in found or found[job.mark].state in (BatchState.ENDED, BatchState.ENDING)
-            ):
-                found[job.mark] = job
-        return found
+        return tuple(job for job in listed.values() if job.mark.startswith(prefix))
 
     def cancel(self, ids: Collection[str]) -> None:
         """See BatchSystem. LSF may end a job of several hosts by SIGKILL at once: send a signal before, and wait."""
@@ -263,7 +288,10 @@ class Lsf:
         """The jobs that bjobs lists, all of this user's for no ids, and whether it said anything at all."""
         for form in sorted(Form, key=lambda each: each is not self._form):
             done = self._calls.ask(bjobs_argv(form, ids), timeout_s)
-            jobs = parse_bjobs(form, done.out, self._now())
+            try:
+                jobs = parse_bjobs(form, done.out, self._now())
+            except ValueError as error:
+                raise BatchError(f"bjobs: {error}") from None
             if jobs is not None or text.not_found(done):
                 self._form = form
                 return {job: self._steady.job(told) for job, told in (jobs or {}).items()}, True
@@ -274,16 +302,6 @@ class Lsf:
         self._form = None
         raise Unsupported(f"bjobs answers in none of the forms that hpcdl knows: {text.words(done)}")
 
-    def _history(self, ids: Sequence[str]) -> dict[str, BatchJob]:
-        """Those that bjobs does not list: it forgets them an hour after their end, and says no more than that."""
-        if not ids or not self._calls.has("bhist"):
-            return {each: BatchJob(each, BatchState.MISSING) for each in ids}
-        try:
-            told = parse_bhist(self._calls.ask(bhist_argv(ids)).out, self._now())
-        except BatchError as error:
-            return {each: BatchJob(each, BatchState.UNKNOWN, reason=f"bjobs does not list it; {error}") for each in ids}
-        return {each: told.get(each) or BatchJob(each, BatchState.MISSING) for each in ids}
-
     def _control(self, argv: Sequence[str]) -> bool:
         """Whether some job was gone already. Raises BatchError with LSF's words."""
         wrong, gone = text.complaints(self._calls.ask(argv))
@@ -293,10 +311,11 @@ class Lsf:
 
     def _lost_reply(self, mark: str) -> str:
         """The id of a job whose submission was answered by nothing."""
-        job = self.marked(mark).get(mark)
-        if job is None:
+        found = [job for job in self.marked(mark) if job.mark == mark]
+        if not found:
             raise BatchError("bsub printed nothing, and bjobs does not list the pilot", away=True)
-        return job.id
+        over = (BatchState.ENDED, BatchState.ENDING)
+        return next((job.id for job in found if job.state not in over), found[0].id)
 
     def _asking(self, spec: PilotSpec) -> text.Asking:
         if self._form is None:
@@ -322,7 +341,10 @@ class Lsf:
         while text.refused(done) and self._bhosts + 1 < len(hosts.BHOSTS_ARGV):
             self._bhosts += 1
             done = self._calls.ask(hosts.BHOSTS_ARGV[self._bhosts])
-        rows = hosts.parse_bhosts(done.out)
+        try:
+            rows = hosts.parse_bhosts(done.out)
+        except ValueError as error:
+            raise BatchError(f"bhosts: {error}", again=True) from None
         if not rows:
             raise BatchError(f"bhosts: {text.words(done)}", again=done.code == 0)
         self._full.update((text.short(row.name), row.name) for row in rows)
@@ -339,17 +361,24 @@ class Lsf:
         now = self._now()
         if self._gpus is None or not 0 <= now - self._gpus[0] < GPUS_KEPT_S:
             told: dict[str, hosts.HostGpus] = {}
+            known = False
             for argv in hosts.gpus_argv():
                 if self._calls.has(argv[0]) and not told:
                     done = self._calls.ask(argv, QUICK_S)
                     told = {} if text.refused(done) else hosts.parse_gpus(done.out)
-            self._gpus = (now, told)
-        told = self._gpus[1]
+                    known = known or done.code != 0 or "HOST_NAME" in done.out.upper()
+            if known:  # garbage is asked for again
+                self._gpus = (now, told)
+        else:
+            told = self._gpus[1]
         return {**{text.short(row.name): hosts.HostGpus(0) for row in rows}, **told} if told else {}
 
     def _queues(self) -> tuple[queues.Queue, ...]:
         done = self._calls.ask(queues.bqueues_argv())
-        found = queues.parse_bqueues_long(done.out)
+        try:
+            found = queues.parse_bqueues_long(done.out)
+        except ValueError as error:
+            raise BatchError(f"bqueues: {error}", again=True) from None
         if not found:
             done = self._calls.ask(queues.bqueues_argv(long=False))
             found = queues.parse_bqueues(done.out)

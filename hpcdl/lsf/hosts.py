@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from hpcdl.lsf.text import short
+from hpcdl.lsf.text import is_noise, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +35,31 @@ BHOSTS_ARGV = (("bhosts", "-w", "-X"), ("bhosts", "-w"), ("bhosts",))
 
 
 def parse_bhosts(text: str) -> tuple[HostRow, ...]:
-    """The table of bhosts, whatever stands around it; also that of -o with a delimiter."""
+    """The table of bhosts, whatever stands before it; also that of -o with a delimiter.
+
+    Raises ValueError for a line in it that is no host's: half an answer is none.
+    """
     rows = []
     columns: list[str] = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")] if "|" in line else line.split()
         if cells and cells[0].upper() == "HOST_NAME":
             columns = [cell.upper() for cell in cells]
-        elif columns and len(cells) >= 6:
+        elif columns and not is_noise(line):
             row = dict(zip(columns, cells, strict=False))
-            if row.get("NJOBS", "").isdecimal():
-                most = row.get("MAX", "-")
-                reserved = row.get("RSV", "0")
-                rows.append(
-                    HostRow(
-                        row["HOST_NAME"],
-                        row.get("STATUS", ""),
-                        int(most) if most.isdecimal() else None,
-                        int(row["NJOBS"]),
-                        int(reserved) if reserved.isdecimal() else 0,
-                    )
+            if len(cells) < len(columns) or not row.get("NJOBS", "").isdecimal():
+                raise ValueError(f"it printed a line that nobody understands: {line.strip()[:80]!r}")
+            most = row.get("MAX", "-")
+            reserved = row.get("RSV", "0")
+            rows.append(
+                HostRow(
+                    row["HOST_NAME"],
+                    row.get("STATUS", ""),
+                    int(most) if most.isdecimal() else None,
+                    int(row["NJOBS"]),
+                    int(reserved) if reserved.isdecimal() else 0,
                 )
+            )
     return tuple(rows)
 
 

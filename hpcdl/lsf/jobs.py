@@ -12,7 +12,7 @@ from hpcdl.core.pilot import BatchJob, BatchState
 from hpcdl.lsf import moments
 from hpcdl.lsf.long import parse_long
 from hpcdl.lsf.steady import Told, end_of, start_of
-from hpcdl.lsf.text import compute_hosts, hosts_of, killed_by_hand, short
+from hpcdl.lsf.text import compute_hosts, hosts_of, is_noise, killed_by_hand, short
 
 
 class Form(StrEnum):
@@ -85,7 +85,10 @@ def bjobs_argv(form: Form, ids: Collection[str] = ()) -> list[str]:
 
 
 def parse_bjobs(form: Form, text: str, now: float) -> dict[str, Told] | None:
-    """The jobs that it lists, by id; None where this form's output is nowhere in `text`. `now`: for years."""
+    """The jobs that it lists, by id; None where this form's output is nowhere in `text`. `now`: for years.
+
+    Raises ValueError where it is, beside what nobody understands: half an answer is none.
+    """
     match form:
         case Form.JSON:
             return _parse_json(text, now)
@@ -114,7 +117,9 @@ def _parse_json(text: str, now: float) -> dict[str, Told] | None:
         return None
     jobs = {}
     for record in records:
-        if isinstance(record, dict) and "ERROR" not in record and record.get("JOBID"):
+        if not isinstance(record, dict) or not ("ERROR" in record or (record.get("JOBID") and record.get("STAT"))):
+            raise ValueError("a record of its JSON is of no job")
+        if "ERROR" not in record:
             values = {str(key).lower(): str(value or "").strip() for key, value in record.items()}
             jobs[values["jobid"]] = job_of(values["jobid"], values.get("stat", ""), values, now)
     return jobs
@@ -122,10 +127,15 @@ def _parse_json(text: str, now: float) -> dict[str, Told] | None:
 
 def _parse_fields(fields: tuple[str, ...], text: str, now: float) -> dict[str, Told] | None:
     jobs = {}
+    other = []
     for line in text.splitlines():
         values = [value.strip() for value in line.split("^", len(fields) - 1)]
         if len(values) == len(fields) and re.fullmatch(r"\d+(?:\[\d+\])?", values[0]):
             jobs[values[0]] = job_of(values[0], values[1], dict(zip(fields, values, strict=True)), now)
+        elif jobs and not is_noise(line):  # what a site's own script prints comes before
+            other.append(line)
+    if other:
+        raise ValueError(f"it printed a line that nobody understands: {other[0].strip()[:80]!r}")
     return jobs or None
 
 

@@ -62,7 +62,10 @@ _QUEUE = re.compile(r"^QUEUE: *(\S+)", re.M)
 
 
 def parse_bqueues_long(text: str) -> tuple[Queue, ...]:
-    """The blocks of bqueues -l. A queue that another one says to preempt is preemptable, named there or not."""
+    """The blocks of bqueues -l. A queue that another one says to preempt is preemptable, named there or not.
+
+    Raises ValueError for a block that is none.
+    """
     found = list(_QUEUE.finditer(text))
     queues = []
     for at, each in enumerate(found):
@@ -85,10 +88,12 @@ def _queue(name: str, block: str) -> Queue:
     hosts = re.search(r"^ *HOSTS:(.*)$", block, re.M)
     named = hosts[1].split() if hosts else []
     limits = block.split("MAXIMUM LIMITS:", 1)
+    if stats is None:
+        raise ValueError(f"it says nothing that is understood of queue {name[:80]!r}")
     return Queue(
         name=name,
-        priority=int(stats[1]) if stats else 0,
-        open=stats is None or stats[2].lower() == "open:active",
+        priority=int(stats[1]),
+        open=stats[2].lower() == "open:active",
         run_limit_s=limit_of(limits[1]) if len(limits) > 1 else limit_of(_without_defaults(block)),
         backfill="BACKFILL" in words or "INTERRUPTIBLE_BACKFILL" in words,
         interruptible_s=float(gap[1]) if gap else 0.0 if "INTERRUPTIBLE_BACKFILL" in words else None,

@@ -75,6 +75,11 @@ def not_found(done: Completed) -> bool:
     return _NOT_FOUND.search(done.err + "\n" + done.out) is not None
 
 
+def is_noise(line: str) -> bool:
+    """Whether a line of an answer says nothing of what was asked: it is blank, asks to wait, or tells of mail."""
+    return not line.strip() or any(sign.match(line.strip()) for sign in (_NOISE, _TRANSIENT, _NOT_FOUND))
+
+
 def words(done: Completed) -> str:
     """LSF's own words for people, on one line: stderr's, else what it printed, else the exit code."""
     for text in (done.err, done.out):

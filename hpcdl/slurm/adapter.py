@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -41,8 +42,8 @@ class Slurm:
         """See `BatchSystem`."""
         here = {name: shutil.which(name) is not None for name in COMMANDS}
         version = site.parse_version(self._ask(["sinfo", "--version"]))
-        config = site.parse_config(self._ask(site.config_argv()))
-        partitions = site.parse_partitions(self._ask(site.partitions_argv()))
+        config = self._read(site.parse_config, site.config_argv())
+        partitions = self._read(site.parse_partitions, site.partitions_argv())
         self._nodes()
         accounting = here["sacct"] and config.get("AccountingStorageType", "") not in ("", "accounting_storage/none")
         missing = [f"{name} is not on PATH" for name, there in here.items() if not there]
@@ -71,7 +72,7 @@ class Slurm:
         if found is None or found.until is not None:
             return found
         try:
-            listed = jobs.jobs_of_text(self._ask(jobs.jobs_argv([found.id]), _SOON_S))
+            listed = self._read(jobs.jobs_of_text, jobs.jobs_argv([found.id]), _SOON_S)
         except BatchError:
             return found
         job = next((job for job in listed if job.id == found.id), None)
@@ -84,9 +85,9 @@ class Slurm:
     def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
         """See `BatchSystem`."""
         seen = self._nodes()
-        parts = site.parse_partitions(self._ask(site.partitions_argv()))
-        reservations = site.parse_reservations(self._ask(site.reservations_argv()))
-        expected = jobs.expected_of_text(self._ask(jobs.expected_argv()))
+        parts = self._read(site.parse_partitions, site.partitions_argv())
+        reservations = self._read(site.parse_reservations, site.reservations_argv())
+        expected = self._read(jobs.expected_of_text, jobs.expected_argv())
         live = [each for each in reservations if each.end is None or each.end > now]
         uses = [planned_job(job.id, job.start, job.nodes, job.id in own) for job in expected]
         uses += [_use_of(each) for each in live if each.name != self._wanted.reservation]
@@ -114,30 +115,39 @@ class Slurm:
         return submission.submitted(done.out)
 
     def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """See `BatchSystem`. One that neither squeue nor the accounting lists is MISSING.
-
-        One is UNKNOWN while there is an accounting that does not answer.
-        """
-        wanted = sorted(set(ids))
+        """See `BatchSystem`. From squeue alone."""
+        wanted = set(ids)
         if not wanted:
             return {}
-        found = {job.id: jobs.batch_job(job) for job in self._listed(wanted) if job.id in set(wanted)}
-        rest = [id_ for id_ in wanted if id_ not in found]
-        lost = BatchState.MISSING, ""
-        if rest and self._accounting:
-            try:
-                found |= {job.id: jobs.batch_job(job) for job in self._accounted(rest) if job.id in set(rest)}
-            except BatchError as error:
-                lost = BatchState.UNKNOWN, str(error)
-        return {id_: found[id_] if id_ in found else BatchJob(id_, lost[0], reason=lost[1]) for id_ in wanted}
+        found = {job.id: jobs.batch_job(job) for job in self._listed(sorted(wanted)) if job.id in wanted}
+        return {id_: found.get(id_) or BatchJob(id_, BatchState.MISSING) for id_ in sorted(wanted)}
 
-    def marked(self, prefix: str) -> dict[str, BatchJob]:
-        """See `BatchSystem`. Of two with the same mark the one that lives, else the later one."""
-        listed = jobs.jobs_of_text(self._ask(jobs.own_jobs_argv(str(os.getuid()))))
-        listed = tuple(job for job in listed if job.comment.startswith(prefix) and not job.was_refused)
-        found = [jobs.batch_job(job) for job in listed]
-        found.sort(key=lambda job: (job.state is not BatchState.ENDED, len(job.id), job.id))
-        return {job.mark: job for job in found}
+    def confirm(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        """See `BatchSystem`. By `scontrol show job`; the accounting is asked how those ended that it does not know.
+
+        An accounting that answers nothing, or that such a job runs, proves nothing: it may never have heard its end.
+        """
+        found = {id_: self._shown(id_) for id_ in sorted(set(ids))}
+        rest = {id_ for id_, job in found.items() if job.state in (BatchState.GONE, BatchState.UNKNOWN)}
+        if rest and self._accounting:
+            with suppress(BatchError):
+                told = [jobs.batch_job(job) for job in self._accounted(sorted(rest)) if job.id in rest]
+                found |= {job.id: job for job in told if job.state is BatchState.ENDED}
+        return found
+
+    def _shown(self, id_: str) -> BatchJob:
+        done = self._run(jobs.shown_argv(id_), env=TIMES)
+        if done.code != 0 and jobs.no_such_jobs(done.err):
+            return BatchJob(id_, BatchState.GONE)
+        try:
+            return jobs.batch_job(jobs.job_of_shown(id_, _checked("scontrol", done)))
+        except BatchError as error:
+            return BatchJob(id_, BatchState.UNKNOWN, reason=str(error))
+
+    def marked(self, prefix: str) -> tuple[BatchJob, ...]:
+        """See `BatchSystem`."""
+        listed = self._read(jobs.jobs_of_text, jobs.own_jobs_argv(str(os.getuid())))
+        return tuple(jobs.batch_job(job) for job in listed if job.comment.startswith(prefix) and not job.was_refused)
 
     def cancel(self, ids: Collection[str]) -> None:
         """See `BatchSystem`."""
@@ -154,21 +164,22 @@ class Slurm:
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
         """See `BatchSystem`."""
-        return site.parse_topology(self._ask(site.topology_argv()), nodes)
+        return self._read(lambda text: site.parse_topology(text, nodes), site.topology_argv())
 
     def _nodes(self) -> tuple[nodes.SlurmNode, ...]:
         return self._either(
             lambda: nodes.nodes_of_json(self._ask(nodes.nodes_argv(True)), idle_only=True),
-            lambda: nodes.nodes_of_text(self._ask(nodes.nodes_argv(False))),
+            lambda: self._read(nodes.nodes_of_text, nodes.nodes_argv(False)),
         )
 
     def _listed(self, ids: Collection[str]) -> tuple[jobs.SlurmJob, ...]:
         def as_text() -> tuple[jobs.SlurmJob, ...]:
-            return jobs.jobs_of_text(self._ask_for_jobs(jobs.jobs_argv(ids)))
+            printed = self._ask_for_jobs(jobs.jobs_argv(ids))
+            return () if printed is None else _understood("squeue", jobs.jobs_of_text, printed)
 
         def as_json() -> tuple[jobs.SlurmJob, ...]:
             printed = self._ask_for_jobs(jobs.jobs_json_argv(ids))
-            return jobs.jobs_of_json(printed) if printed else ()
+            return () if printed is None else jobs.jobs_of_json(printed)
 
         if not self._json or self._version_() < _JSON_OF_JOBS:
             return as_text()
@@ -180,25 +191,26 @@ class Slurm:
             try:
                 return as_json()
             except ValueError:
-                self._json = False
+                pass
             except BatchError as error:
                 if error.away:
                     raise
-                self._json = False
-        return as_text()
+        found = as_text()
+        self._json = False  # an answer that is nothing in either form says nothing of the forms
+        return found
 
     def _accounted(self, ids: Collection[str]) -> tuple[jobs.SlurmJob, ...]:
         done = self._run(jobs.accounted_argv(ids), env=TIMES)
         if done.code != 0 and jobs.no_accounting(done.err + done.out):
             self._accounting = False
             return ()
-        return jobs.jobs_of_accounting(_checked("sacct", done))
+        return _understood("sacct", jobs.jobs_of_accounting, _checked("sacct", done))
 
     def _licence_limits(self, now: float, reservations: Sequence[site.Reservation]) -> list[PlannedUse]:
         """When the licences that each pilot asks for are not there any more."""
         if not self._wanted.licences:
             return []
-        free = site.parse_licences(self._ask(site.licences_argv()))
+        free = self._read(site.parse_licences, site.licences_argv())
         limits = []
         for name, count in self._wanted.licences:
             if free.get(name, 0) < count:
@@ -211,15 +223,21 @@ class Slurm:
     def _version_(self) -> tuple[int, ...]:
         if self._version is None:
             said = site.parse_version(self._ask(["sinfo", "--version"]))
+            if not said:
+                return ()
             self._version = tuple(int(part) for part in said.split(".") if part.isdecimal())
         return self._version
 
     def _ask(self, argv: Sequence[str], timeout_s: float = 30.0) -> str:
         return _checked(argv[0], self._run(argv, timeout_s, env=TIMES))
 
-    def _ask_for_jobs(self, argv: Sequence[str]) -> str:
+    def _read(self, parse: Callable[[str], T], argv: Sequence[str], timeout_s: float = 30.0) -> T:
+        return _understood(argv[0], parse, self._ask(argv, timeout_s))
+
+    def _ask_for_jobs(self, argv: Sequence[str]) -> str | None:
+        """None: it knows none of these."""
         done = self._run(argv, env=TIMES)
-        return "" if done.code != 0 and jobs.no_such_jobs(done.err) else _checked(argv[0], done)
+        return None if done.code != 0 and jobs.no_such_jobs(done.err) else _checked(argv[0], done)
 
     def _tell(self, argv: Sequence[str]) -> None:
         done = self._run(argv)
@@ -234,10 +252,18 @@ def _use_of(kept: site.Reservation) -> PlannedUse:
 
 
 def _checked(name: str, done: Completed) -> str:
-    """What a command printed. Raises BatchError with its own words where it failed."""
-    if done.code != 0:
+    """What a command printed. Raises BatchError with its own words where it failed, or asked a controller in vain."""
+    if done.code != 0 or is_away(done.err):
         raise BatchError(f"{name}: {complaint(done.err, done.out)}", away=is_away(done.err))
     return done.out
+
+
+def _understood(name: str, parse: Callable[[str], T], text: str) -> T:
+    """What the text says. Raises BatchError, with the command's name, where that is not understood."""
+    try:
+        return parse(text)
+    except BatchError as error:
+        raise BatchError(f"{name}: {error}", away=error.away) from None
 
 
 def _limits_of(part: site.Partition) -> dict[str, str]:

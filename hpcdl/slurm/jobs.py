@@ -1,10 +1,12 @@
 """Batch jobs as squeue and sacct show them, in JSON or text: their states, nodes and times. Pure."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from hpcdl.batch import BatchError
 from hpcdl.core.pilot import BatchJob, BatchState
-from hpcdl.slurm.text import SEPARATOR, columns, entries, expand, hosts, moment, number, rows, string, told, words
+from hpcdl.slurm.text import columns, entries, expand, hosts, moment, number, pairs, rows, string, told, words
 
 _FIELDS = (
     "JobID",
@@ -18,9 +20,13 @@ _FIELDS = (
     "SchedNodes",
     "Reason",
     "Comment",
+    "JobID",
 )
+"""The id stands at both ends: a comment may hold separators and line breaks, and a row that is cut is seen."""
+
 _PLANNED = ("JobID", "StartTime", "SchedNodes")
-_ACCOUNTED = ("JobIDRaw", "Partition", "State", "Start", "End", "ExitCode", "NodeList", "Comment")
+_ACCOUNTED = ("JobIDRaw", "Partition", "State", "Start", "End", "ExitCode", "NodeList", "Comment", "JobIDRaw")
+_SHOWN = ("JobState", "Partition", "StartTime", "EndTime", "NodeList", "NumNodes")
 
 STATES = {
     "PENDING": BatchState.PENDING,
@@ -113,7 +119,7 @@ def jobs_json_argv(ids: Collection[str]) -> list[str]:
 
 
 def _squeue(states: str) -> list[str]:
-    return ["squeue", "--noheader", "--all", f"--states={states}"]
+    return ["squeue", "--all", f"--states={states}"]
 
 
 def no_such_jobs(err: str) -> bool:
@@ -124,9 +130,9 @@ def no_such_jobs(err: str) -> bool:
 
 
 def jobs_of_text(text: str) -> tuple[SlurmJob, ...]:
-    """What `jobs_argv` and `own_jobs_argv` print."""
+    """What `jobs_argv` and `own_jobs_argv` print. Raises as `rows` does."""
     found = []
-    for id_, queue, state, start, end, preempted, code, names, planned, reason, comment in rows(text, len(_FIELDS)):
+    for id_, queue, state, start, end, preempted, code, names, planned, reason, comment in rows(text, _FIELDS):
         found.append(
             SlurmJob(
                 id=id_,
@@ -188,14 +194,44 @@ def _exit_code(status: int) -> int:
 
 
 def expected_of_text(text: str) -> tuple[Expected, ...]:
-    """What `expected_argv` prints."""
-    return tuple(Expected(id_, moment(start), expand(names)) for id_, start, names in rows(text, len(_PLANNED)))
+    """What `expected_argv` prints. Raises as `rows` does."""
+    return tuple(Expected(id_, moment(start), expand(names)) for id_, start, names in rows(text, _PLANNED))
+
+
+def shown_argv(id_: str) -> list[str]:
+    """One batch job, by another command than squeue; one that is unknown is an error."""
+    return ["scontrol", "show", "job", id_, "--oneliner"]
+
+
+def job_of_shown(id_: str, text: str) -> SlurmJob:
+    """What `shown_argv` prints; of an array's leader there are several. Raises BatchError: it says nothing of the job.
+
+    A comment may break the line; nothing that is read stands behind it.
+    """
+    for part in re.split(r"^(?=JobId=)", text, flags=re.MULTILINE):
+        said = pairs(part)
+        if part.startswith("JobId=") and said["JobId"] == id_ and said.keys() >= set(_SHOWN):
+            status, _, sent = said.get("ExitCode", "").partition(":")
+            ended_by = int(sent) if sent.isdecimal() else 0
+            return SlurmJob(
+                id=id_,
+                states=(said["JobState"].upper(),),
+                queue=said["Partition"],
+                start=moment(said["StartTime"]),
+                end=moment(said["EndTime"]),
+                preempted_at=moment(said.get("PreemptTime", "")),
+                code=128 + ended_by if ended_by else int(status) if status.isdecimal() else None,
+                nodes=expand(said["NodeList"]),
+                reason=told(said.get("Reason", "")).replace("_", " "),
+                comment=told(said.get("Comment", "")),
+            )
+    raise BatchError(f"scontrol says nothing that is understood of batch job {id_}")
 
 
 def accounted_argv(ids: Collection[str]) -> list[str]:
     """Jobs that squeue no longer lists, from the accounting; the whole job, not its steps, its last start."""
     return [
-        *("sacct", "--noheader", "--parsable2", "--allocations"),
+        *("sacct", "--parsable", "--allocations"),
         *(f"--jobs={','.join(ids)}", f"--format={','.join(_ACCOUNTED)}"),
     ]
 
@@ -206,13 +242,11 @@ def no_accounting(err: str) -> bool:
 
 
 def jobs_of_accounting(text: str) -> tuple[SlurmJob, ...]:
-    """What `accounted_argv` prints."""
+    """What `accounted_argv` prints. Raises as `rows` does."""
     found = []
-    for line in text.splitlines():
-        parts = line.split(SEPARATOR, len(_ACCOUNTED) - 1)
-        if len(parts) != len(_ACCOUNTED) or not parts[2].split():
+    for id_, queue, state, start, end, code, names, comment in rows(text, _ACCOUNTED):
+        if not state.split():
             continue
-        id_, queue, state, start, end, code, names, comment = parts
         status, _, sent = code.partition(":")
         ended_by = int(sent) if sent.isdecimal() else 0
         found.append(

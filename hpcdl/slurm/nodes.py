@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from hpcdl.batch import BatchError
 from hpcdl.core.units import gpu_kind
 from hpcdl.slurm.text import columns, entries, expand, hosts, number, rows, string, told, words
 
@@ -68,7 +69,7 @@ def nodes_argv(as_json: bool) -> list[str]:
     """All nodes in JSON; in text only those that idle, planned ones among them, for text groups equal nodes slowly."""
     if as_json:
         return ["sinfo", "--json"]
-    return ["sinfo", "--noheader", "--states=idle", f"--Format={columns(_FIELDS)}"]
+    return ["sinfo", "--states=idle", f"--Format={columns(_FIELDS)}"]
 
 
 @lru_cache(maxsize=1024)
@@ -120,9 +121,12 @@ def _alike(
 
 
 def nodes_of_text(text: str) -> tuple[SlurmNode, ...]:
-    """What `nodes_argv(False)` prints: a line for equal nodes of a partition. A node comes once."""
+    """What `nodes_argv(False)` prints: a line for equal nodes of a partition. A node comes once.
+
+    Raises as `rows` does.
+    """
     found = []
-    for queue, state, gres, used, memory, names in rows(text, len(_FIELDS)):
+    for queue, state, gres, used, memory, names in rows(text, _FIELDS):
         held = float(memory) if memory.isdecimal() else 0.0
         found.extend(_alike(expand(names), (queue.rstrip("*"),), states_of(state), gres, used, held))
     return _merged(found)
@@ -135,6 +139,8 @@ def nodes_of_json(text: str, *, idle_only: bool = False) -> tuple[SlurmNode, ...
     ValueError: it is neither, so that the caller asks for text. Raises as `entries` does.
     """
     name, found = entries(text, "nodes", "sinfo")
+    if not found:
+        raise BatchError("it lists no node at all")
     if name == "nodes":
         wanted = found if not idle_only else [entry for entry in found if _may_idle(entry)]
         return tuple(node for entry in wanted for node in _nodes_of_entry(entry))

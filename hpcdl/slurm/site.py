@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdl.slurm.text import duration, expand, moment, pairs, told, whole
+from hpcdl.batch import BatchError
+from hpcdl.slurm.text import described, duration, expand, moment, pairs, told, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,9 @@ def partitions_argv() -> list[str]:
 
 
 def parse_partitions(text: str) -> tuple[Partition, ...]:
-    """What `partitions_argv` prints."""
+    """What `partitions_argv` prints. Raises as `described` does."""
     found = []
-    for line in text.splitlines():
-        said = pairs(line)
-        if "PartitionName" not in said:
-            continue
+    for said in described(text, "PartitionName", ("State", "MaxTime", "PreemptMode"), "No partitions in the system"):
         shut = said.get("RootOnly") == "YES" or said.get("ReqResv") == "YES" or said.get("MaxNodes") == "0"
         found.append(
             Partition(
@@ -77,13 +75,13 @@ def reservations_argv() -> list[str]:
 
 
 def parse_reservations(text: str) -> tuple[Reservation, ...]:
-    """What `reservations_argv` prints; () for `No reservations in the system`."""
+    """What `reservations_argv` prints; () for `No reservations in the system`. Raises as `described` does."""
     found = []
-    for line in text.splitlines():
-        said = pairs(line)
-        start = moment(said.get("StartTime", ""))
-        if "ReservationName" not in said or start is None:
-            continue
+    needed = ("StartTime", "EndTime", "Nodes", "Flags", "State")
+    for said in described(text, "ReservationName", needed, "No reservations in the system"):
+        start = moment(said["StartTime"])
+        if start is None:
+            raise BatchError(f"the reservation {said['ReservationName']} has no start")
         flags = said.get("Flags", "").upper().split(",")
         found.append(
             Reservation(
@@ -104,14 +102,12 @@ def licences_argv() -> list[str]:
 
 
 def parse_licences(text: str) -> dict[str, int]:
-    """How many of each licence are free; {} where there are none."""
+    """How many of each licence are free; {} where there are none. Raises as `described` does."""
     found = {}
-    for line in text.splitlines():
-        said = pairs(line)
-        if "LicenseName" in said:
-            free = whole(said.get("Free", ""))
-            total, used = whole(said.get("Total", "")) or 0, whole(said.get("Used", "")) or 0
-            found[said["LicenseName"]] = free if free is not None else max(0, total - used)
+    for said in described(text, "LicenseName", ("Total", "Used"), "No licenses configured"):
+        free = whole(said.get("Free", ""))
+        total, used = whole(said["Total"]) or 0, whole(said["Used"]) or 0
+        found[said["LicenseName"]] = free if free is not None else max(0, total - used)
     return found
 
 
@@ -151,6 +147,8 @@ def parse_topology(text: str, nodes: Collection[str]) -> dict[str, tuple[str, ..
     switches = []
     for line in text.splitlines():
         said = pairs(line)
+        if line.strip() and not said and "No topology" not in line:
+            raise BatchError(f"it printed a line that nobody understands: {line[:80]!r}")
         name = said.get("SwitchName") or said.get("BlockName") or said.get("AggregatedBlock")
         if name:
             inside = expand(said.get("Nodes", ""))
@@ -170,12 +168,14 @@ def config_argv() -> list[str]:
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """`Name = value`, a line each; values that say nothing are ""."""
+    """`Name = value`, a line each; values that say nothing are "". Raises BatchError where it is something else."""
     found = {}
     for line in text.splitlines():
         name, equals, value = line.partition(" = ")
         if equals and not line.startswith(" "):
             found[name.strip()] = told(value)
+    if not found:
+        raise BatchError("scontrol: it printed no configuration")
     return found
 
 

@@ -16,6 +16,11 @@ TIMES = {"SLURM_TIME_FORMAT": "%s"}
 
 SEPARATOR = "|"
 
+_HEADERS = {"JobID": "JOBID", "PartitionName": "PARTITION", "JobIDRaw": "JOBIDRAW"}
+"""By a table's first field the name of its first column."""
+
+_CELL = r"\|[^|\n]*"
+
 _NOTHING = frozenset({"", "(null)", "n/a", "none", "unknown", "not_set", "invalid", "n/s", "null"})
 _ENDLESS = frozenset({"unlimited", "infinite", "partition_limit"})
 
@@ -51,12 +56,54 @@ def columns(fields: tuple[str, ...]) -> str:
     return ",".join(f"{field}:{SEPARATOR}" for field in fields)
 
 
-def rows(text: str, number: int) -> Iterator[list[str]]:
-    """Lines printed by `columns` of so many fields, stripped; the last one may hold separators. Others are skipped."""
+def rows(text: str, fields: tuple[str, ...]) -> Iterator[list[str]]:
+    """The rows below the header that `columns` of these fields prints, stripped. Where the first field is the last one
+    again, the one before it may hold anything, for its end is known.
+
+    What a site's own script prints before the header is skipped. Raises BatchError without a header, or for a line that
+    is no row: an answer that is empty, cut or garbage is none.
+    """
+    many = len(fields)
+    head = re.search(rf"^{_HEADERS[fields[0]]}{_CELL * (many - 1)}\|[ \t\r]*$", text, re.MULTILINE | re.IGNORECASE)
+    if head is None:
+        raise BatchError(f"it printed no header: {_shown(text)}")
+    last = r"(.*?)\|\1\|[ \t\r]*" if fields[-1] == fields[0] else r"([^|\n]*)\|[ \t\r]*"
+    row = re.compile(r"([^|\n]+)\|" + r"([^|\n]*)\|" * (many - (3 if fields[-1] == fields[0] else 2)) + last, re.DOTALL)
+    at = head.end() + 1
+    while at < len(text):
+        found = row.match(text, at)
+        if found is None or text[found.end() : found.end() + 1] not in ("", "\n"):
+            line = text[at:].partition("\n")[0]
+            if not line.strip():
+                at += len(line) + 1
+                continue
+            raise BatchError(f"it printed a line that nobody understands: {_shown(line)}")
+        yield [part.strip() for part in found.groups()]
+        at = found.end() + 1
+
+
+def described(text: str, name: str, needed: tuple[str, ...], none: str = "") -> list[dict[str, str]]:
+    """The lines `Name=value …` of scontrol, of those things whose `name` comes first, each with all that is `needed`.
+
+    `none`: how the line begins that says that there are none. Raises BatchError where it printed anything else.
+    """
+    found = []
     for line in text.splitlines():
-        parts = line.rstrip().removesuffix(SEPARATOR).split(SEPARATOR, number - 1)
-        if len(parts) == number:
-            yield [part.strip() for part in parts]
+        if not line.strip() or (none and line.startswith(none)):
+            continue
+        said = pairs(line)
+        if not said or not re.match(r"\s*[A-Za-z][\w/:]*=", line) or (name in said and not said.keys() >= {*needed}):
+            raise BatchError(f"it printed a line that nobody understands: {_shown(line)}")
+        if name in said:
+            found.append(said)
+    if not found and (not none or none not in text):
+        raise BatchError(f"it told nothing: {_shown(text)}")
+    return found
+
+
+def _shown(text: str) -> str:
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "nothing at all")
+    return "".join(char if char.isprintable() else "?" for char in first[:80])
 
 
 def pairs(line: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from hpcdl.allocation.pilot import run_pilot
 from hpcdl.allocation.run import AllocationRun, Wishes
 from hpcdl.batch import Allocation, Capabilities, Completed, Launched, PilotScript
 from hpcdl.config import load_config
-from hpcdl.core.pilot import BatchJob, Hole, PilotSpec
+from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec
 
 
 class Here:
@@ -56,10 +56,13 @@ class Here:
         return "1"
 
     def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        return {}
+        return {each: BatchJob(each, BatchState.MISSING) for each in ids}
 
-    def marked(self, prefix: str) -> dict[str, BatchJob]:
-        return {}
+    def confirm(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        return self.poll(ids)
+
+    def marked(self, prefix: str) -> tuple[BatchJob, ...]:
+        return ()
 
     def cancel(self, ids: Collection[str]) -> None:
         self.ask(f"cancel {' '.join(ids)}")

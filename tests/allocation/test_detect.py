@@ -92,12 +92,12 @@ START = 1_700_000_000.0
 HELD = BatchRun("slurm", "12", START, "alpha")
 
 
-def asked(job: BatchJob | None) -> BatchSystem:
+def asked(job: BatchJob | None, second: Callable[[Collection[str]], dict[str, BatchJob]] | None = None) -> BatchSystem:
     def poll(ids: Collection[str]) -> dict[str, BatchJob]:
         assert list(ids) == ["12"]
-        return {} if job is None else {"12": job}
+        return {"12": BatchJob("12", BatchState.MISSING) if job is None else job}
 
-    return cast(BatchSystem, SimpleNamespace(kind="slurm", poll=poll))
+    return cast(BatchSystem, SimpleNamespace(kind="slurm", poll=poll, confirm=second or poll))
 
 
 def job(state: BatchState, started_at: float | None = START) -> BatchJob:
@@ -123,6 +123,12 @@ def job(state: BatchState, started_at: float | None = START) -> BatchJob:
 )
 def test_only_an_end_that_the_batch_system_tells_is_one(seen: BatchJob | None, ended: bool) -> None:
     assert has_ended(asked(seen), str(HELD), None, "alpha") is ended
+
+
+@pytest.mark.parametrize("state", [BatchState.RUNNING, BatchState.UNKNOWN, BatchState.MISSING])
+def test_what_one_command_says_alone_is_no_end(state: BatchState) -> None:
+    system = asked(job(BatchState.ENDED), lambda ids: {"12": job(state)})
+    assert not has_ended(system, str(HELD), None, "alpha")
 
 
 def test_another_clusters_word_proves_nothing() -> None:

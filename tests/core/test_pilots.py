@@ -8,6 +8,7 @@ import pytest
 from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
+from hpcdl.core.batching import MISSES, agreed, doubted, strays
 from hpcdl.core.commands import Refused
 from hpcdl.core.intake import Settings
 from hpcdl.core.journal import MemoryJournal
@@ -147,15 +148,18 @@ def test_not_listed_is_not_over() -> None:
     daemon.submitted()
     daemon.join("n1")
     daemon.send(cmd.AgentGone("n1", "connection closed"))
-    missing = cmd.BatchSeen((seen(BatchState.MISSING),))
+    gone = cmd.BatchSeen((seen(BatchState.GONE),))
+    for _ in range(5):
+        daemon.decide(cmd.BatchSeen((seen(BatchState.MISSING),)))
+    for other in (BatchState.UNKNOWN, BatchState.MISSING):  # nothing is known: the count starts again
+        for _ in range(2):
+            daemon.decide(gone)
+        daemon.decide(cmd.BatchSeen((seen(other),)))
     for _ in range(2):
-        daemon.decide(missing)
-    daemon.decide(cmd.BatchSeen((seen(BatchState.UNKNOWN),)))  # it is there: the count starts again
-    for _ in range(2):
-        daemon.decide(missing)
+        daemon.decide(gone)
         assert not daemon.pilot().over
         assert not daemon.controller.world.nodes["n1"].lost
-    daemon.decide(missing)
+    daemon.decide(gone)
     assert daemon.pilot().over
     assert daemon.controller.world.nodes["n1"].lost
 
@@ -182,13 +186,112 @@ def test_an_allocation_that_is_no_pilot_loses_its_nodes_too() -> None:
     assert "batch job 55 is over: TIMEOUT" in nodes["n1"].reason
 
 
-def test_an_agent_that_outlives_its_allocation_is_left() -> None:
+@pytest.mark.parametrize("state", [BatchState.ENDED, BatchState.GONE, BatchState.PENDING])
+def test_while_an_agent_of_it_is_connected_a_batch_job_is_not_over(state: BatchState) -> None:
+    daemon = Daemon()
+    daemon.submitted()
+    daemon.decide(cmd.BatchSeen((seen(BatchState.RUNNING),)))
+    daemon.join("n1")
+    before = daemon.controller.world.nodes["n1"]
+    for _ in range(MISSES + 2):
+        daemon.decide(cmd.BatchSeen((seen(state),)))
+    assert (daemon.pilot().state, daemon.controller.world.nodes["n1"]) == ("RUNNING", before)
+    assert doubted(daemon.controller.world, (seen(state),)) == (), "so nobody needs to be asked"
+    daemon.send(cmd.AgentGone("n1", "gone"))
+    assert doubted(daemon.controller.world, (seen(state),)) == ("77",)
+
+
+def test_the_daemons_own_batch_job_is_not_over() -> None:
+    daemon = Daemon()
+    daemon.join("n1", "55")
+    daemon.send(cmd.AgentGone("n1", "gone"))
+    for state in (BatchState.ENDED, *[BatchState.GONE] * MISSES):
+        daemon.decide(cmd.BatchSeen((BatchJob("55", state),), own="55"))
+    assert not daemon.controller.world.nodes["n1"].lost
+
+
+def test_what_was_concluded_is_undone_when_the_batch_job_is_listed_again() -> None:
     daemon = Daemon()
     daemon.submitted()
     daemon.join("n1")
-    daemon.decide(cmd.BatchSeen((seen(BatchState.ENDED, reason="TIMEOUT"),)))
-    node = daemon.controller.world.nodes["n1"]
-    assert (node.lost, node.leaving, node.usable()) == (False, True, ())
+    daemon.join("n2")
+    for node, reason in (("n1", "batch job 77 is over: not listed"), ("n2", "by its user")):  # as 0fb7880 recorded it
+        daemon.decide(cmd.Drain(node, None, True, reason))
+    again = (seen(BatchState.RUNNING, until=900.0),)
+    assert doubted(daemon.controller.world, again) == ("77",)
+    daemon.decide(cmd.BatchSeen(again))
+    nodes = daemon.controller.world.nodes
+    assert (nodes["n1"].leaving, nodes["n1"].until, nodes["n2"].leaving) == (False, 900.0, True)
+    daemon.decide(cmd.BatchSeen((seen(BatchState.ENDING),)))
+    daemon.decide(cmd.BatchSeen((seen(BatchState.SUSPENDED),)))
+    assert nodes is not daemon.controller.world.nodes
+    assert daemon.controller.world.nodes["n1"].leaving
+
+
+def marked(number: int, batch_id: str, state: BatchState = BatchState.RUNNING) -> BatchJob:
+    return BatchJob(batch_id, state, pilot_mark("x", number), nodes=("n1",))
+
+
+def test_a_batch_job_with_our_mark_is_never_left() -> None:
+    daemon = Daemon()
+    daemon.submitted()
+    daemon.chooser.next = PilotChoice(ask=(SPEC, SPEC))
+    daemon.decide(cmd.Tick())
+    daemon.decide(cmd.PilotTaken(2, "78"), cmd.PilotTaken(3, "79"), cmd.CancelPilot(2))
+    listed = (marked(1, "77"), marked(2, "78"), marked(3, "79"), marked(3, "80"), marked(9, "81"))
+    world = daemon.controller.world
+    assert strays(world, "x", listed) == ((), (marked(3, "80"), marked(9, "81")))
+    assert strays(world, "other", listed) == ((), ())
+    for number in range(MISSES):
+        daemon.decide(cmd.BatchSeen(tuple(BatchJob(each, BatchState.GONE) for each in ("77", "78"))))
+        assert daemon.pilot().over == (number == MISSES - 1)
+    again, unwanted = strays(daemon.controller.world, "x", listed)
+    assert (again, unwanted) == (((1, marked(1, "77")),), (marked(2, "78"), marked(3, "80"), marked(9, "81")))
+    assert strays(daemon.controller.world, "x", (marked(1, "77", BatchState.ENDED),)) == ((), ())
+    daemon.decide(
+        cmd.PilotBack(1, marked(1, "77")), cmd.PilotBack(2, marked(2, "78")), cmd.PilotBack(9, marked(9, "1"))
+    )
+    assert (daemon.pilot().state, daemon.pilot().nodes, daemon.pilot(2).over) == ("RUNNING", ("n1",), True)
+    assert daemon.kinds().count("PilotFound") == 1
+    assert Daemon(daemon.journal).pilot() == daemon.pilot()
+
+
+RUNS = BatchJob("7", BatchState.RUNNING, nodes=("n1",), started_at=100.0, until=700.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "state"),
+    [
+        (RUNS, RUNS, BatchState.RUNNING),
+        (RUNS, replace(RUNS, started_at=120.0, until=None, nodes=()), BatchState.RUNNING),
+        (RUNS, replace(RUNS, nodes=("n2",)), BatchState.UNKNOWN),
+        (RUNS, replace(RUNS, started_at=-86000.0), BatchState.UNKNOWN),
+        (RUNS, replace(RUNS, until=5000.0), BatchState.UNKNOWN),
+        (RUNS, BatchJob("7", BatchState.GONE), BatchState.UNKNOWN),
+        (BatchJob("7", BatchState.MISSING), RUNS, BatchState.UNKNOWN),
+        (BatchJob("7", BatchState.MISSING), BatchJob("7", BatchState.UNKNOWN), BatchState.UNKNOWN),
+        (BatchJob("7", BatchState.MISSING), BatchJob("7", BatchState.GONE), BatchState.GONE),
+        (BatchJob("7", BatchState.MISSING), BatchJob("7", BatchState.ENDED), BatchState.ENDED),
+        (BatchJob("7", BatchState.ENDED), BatchJob("7", BatchState.GONE), BatchState.ENDED),
+        (BatchJob("7", BatchState.ENDED), RUNS, BatchState.UNKNOWN),
+        (BatchJob("7", BatchState.PENDING), RUNS, BatchState.UNKNOWN),
+    ],
+)
+def test_two_commands_that_differ_say_nothing(first: BatchJob, second: BatchJob, state: BatchState) -> None:
+    assert agreed(first, second).state is state
+
+
+def test_what_is_taken_from_one_command_is_only_that_a_pilot_goes_on() -> None:
+    daemon = Daemon()
+    daemon.submitted()
+    world = daemon.controller.world
+    runs = seen(BatchState.RUNNING)
+    for job in (seen(BatchState.PENDING), runs, seen(BatchState.UNKNOWN)):
+        assert doubted(world, (job,)) == ()
+    daemon.decide(cmd.BatchSeen((runs,)))
+    world = daemon.controller.world
+    for job in (seen(BatchState.PENDING), replace(runs, nodes=("n8",)), replace(runs, started_at=9.0)):
+        assert doubted(world, (job,)) == ("77",), job
 
 
 def test_a_requeued_allocation_has_lost_its_silent_nodes() -> None:
@@ -238,7 +341,7 @@ def test_a_poll_that_began_before_a_node_came_says_nothing_of_it() -> None:
     daemon.submitted()
     asked_at = daemon.now
     daemon.join("n1", until=5000.0)
-    for stale in (seen(BatchState.ENDED), seen(BatchState.RUNNING, preempted=True)):
+    for stale in (seen(BatchState.ENDING), seen(BatchState.RUNNING, preempted=True)):
         daemon.controller.step([cmd.BatchSeen((stale,), None, asked_at)], daemon.now)
         assert not daemon.controller.world.nodes["n1"].leaving
     daemon.decide(cmd.BatchSeen((seen(BatchState.RUNNING, preempted=True),), None, daemon.now))

@@ -40,6 +40,8 @@ class System:
         self.idle: tuple[Hole, ...] = ()
         self.errors: dict[str, BatchError] = {}
         self.lost_answers = 0
+        self.truth: dict[str, BatchJob] | None = None
+        """What a second command says, where that is another thing than the first one's."""
         self.scripts: list[PilotScript] = []
 
     def _ask(self, what: str, detail: Any) -> None:
@@ -74,9 +76,14 @@ class System:
         self._ask("poll", tuple(sorted(ids)))
         return {each: self.jobs.get(each, BatchJob(each, BatchState.MISSING)) for each in ids}
 
-    def marked(self, prefix: str) -> dict[str, BatchJob]:
+    def confirm(self, ids: Collection[str]) -> dict[str, BatchJob]:
+        self._ask("confirm", tuple(sorted(ids)))
+        known = self.jobs if self.truth is None else self.truth
+        return {each: known.get(each, BatchJob(each, BatchState.GONE)) for each in ids}
+
+    def marked(self, prefix: str) -> tuple[BatchJob, ...]:
         self._ask("marked", prefix)
-        return {job.mark: job for job in self.jobs.values() if job.mark.startswith(prefix)}
+        return tuple(job for job in self.jobs.values() if job.mark.startswith(prefix))
 
     def cancel(self, ids: Collection[str]) -> None:
         self._ask("cancel", tuple(sorted(ids)))
@@ -351,6 +358,62 @@ def test_a_pilot_that_is_not_listed_is_over_after_three_polls(scene: Scene) -> N
         assert not scene.pilot().over
     scene.turn(31.0)
     assert scene.pilot().over
+
+
+def test_what_the_list_lacks_is_asked_for_alone(scene: Scene) -> None:
+    scene.want(ONE)
+    scene.turn()
+    scene.system.truth = dict(scene.system.jobs)
+    scene.system.jobs.clear()
+    for _ in range(8):
+        scene.turn(31.0)
+        assert not scene.pilot().over
+    assert scene.system.asked.count(("confirm", ("100",))) == 8
+    assert "is not listed, asked for alone pending" in scene.batching.troubles["listing"]
+    scene.system.jobs = dict(scene.system.truth)
+    scene.turn(31.0)
+    assert scene.batching.troubles == {}
+    scene.system.errors["confirm"] = AWAY
+    scene.system.jobs.clear()
+    for _ in range(8):
+        scene.turn(31.0)
+    assert not scene.pilot().over
+
+
+def test_a_pilot_that_was_taken_to_be_over_goes_on_when_it_is_listed(scene: Scene) -> None:
+    scene.want(ONE)
+    scene.turn()
+    runs = replace(scene.system.jobs.pop("100"), state=BatchState.RUNNING, nodes=("n1",))
+    for _ in range(3):
+        scene.turn(31.0)
+    assert scene.pilot().over
+    scene.system.jobs = {"100": runs}
+    scene.system.truth = {}
+    scene.turn(31.0)
+    assert scene.pilot().over, "one command alone does not bring it back either"
+    scene.system.truth = None
+    scene.turn(31.0)
+    assert (scene.pilot().state, scene.pilot().batch_id) == ("RUNNING", "100")
+    twin = replace(runs, id="101")
+    scene.system.jobs["101"] = twin
+    scene.turn(31.0)
+    assert scene.system.asked[-1] != ("cancel", ("100",))
+    assert ("cancel", ("101",)) in scene.system.asked, "of two with one mark that which nobody knows"
+
+
+def test_orphans_are_ended_where_no_pilot_may_be_any_more(scene: Scene) -> None:
+    scene.want(ONE)
+    scene.turn()
+    scene.loop.send(cmd.CancelPilot(1)).result(60)
+    runs = replace(scene.system.jobs.pop("100"), state=BatchState.RUNNING, nodes=("n1",))
+    scene.daemon(pilots=False)
+    for _ in range(3):
+        scene.turn(31.0)
+    assert scene.pilot().over
+    scene.system.jobs = {"100": runs}
+    before = scene.system.times("cancel")
+    scene.turn(31.0)
+    assert scene.system.times("cancel") == before + 1
 
 
 def test_a_daemon_that_stops_submits_none_and_cancels_what_there_is(scene: Scene) -> None:

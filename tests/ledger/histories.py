@@ -74,6 +74,7 @@ def candidates(world: World) -> Iterator[ev.Event]:
         yield pe.PilotSeen(number, seen)
         yield pe.PilotCancelRequested(number, "nothing is left to train on it")
         yield pe.PilotEnded(number, "preempted", seen)
+        yield pe.PilotFound(number, seen)
     for job in world.active:
         yield ev.JobHeld(job)
         yield ev.JobReleased(job)

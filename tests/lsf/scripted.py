@@ -41,7 +41,7 @@ def fields(**values: str) -> str:
 
 def json_of(**values: str) -> str:
     body = ", ".join(f'"{name.upper()}": "{value}"' for name, value in values.items())
-    return '{"COMMAND":"bjobs","JOBS":1,"RECORDS":[{' + body + "}]}"
+    return '{"COMMAND":"bjobs","JOBS":1,"RECORDS":[' + (f"{{{body}}}" if values else "") + "]}"
 
 
 Answer = Completed | str | Exception | list[Completed | str]

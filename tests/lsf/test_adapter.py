@@ -12,7 +12,7 @@ from hpcdl.batch import (
 )
 from hpcdl.core.pilot import BatchState
 from hpcdl.lsf import Ways
-from tests.lsf.scripted import BHOSTS, NOTHING, NOW, USAGE, WAIT, Fake, fields, json_of, relative
+from tests.lsf.scripted import BHOSTS, BQUEUES, NOTHING, NOW, USAGE, WAIT, Fake, fields, json_of, relative
 
 
 def test_it_is_a_batch_system() -> None:
@@ -23,17 +23,76 @@ def test_it_is_a_batch_system() -> None:
 
 def test_poll_keeps_good_rows_of_a_failed_call() -> None:
     told = Completed(json_of(jobid="5", stat="RUN", exec_host="4*n1.x"), "Job <6> is not found\n", 255)
-    history = "\nJob <6>, User <a>, Command <x>\nWed Jan 21 22:12:00: Done successfully.;\n"
-    fake = Fake(bjobs=told, bhist=history)
+    fake = Fake(bjobs=told)
     seen = fake.lsf().poll(["5", "6", "7"])
     assert {job: each.state for job, each in seen.items()} == {
         "5": BatchState.RUNNING,
-        "6": BatchState.ENDED,
+        "6": BatchState.MISSING,
         "7": BatchState.MISSING,
     }
     assert seen["5"].nodes == ("n1",)
-    assert fake.of("bhist") == [["bhist", "-l", "6", "7"]]
+    assert fake.of("bhist") == []
     assert len(fake.of("bjobs")) == 1
+
+
+NOT_FOUND = Completed("", "Job <6> is not found\n", 255)
+NO_HISTORY = Completed("", "No matching job found\n", 255)
+HISTORY = "\nJob <6>, User <a>, Command <x>\nWed Jan 21 22:12:00: {};\n"
+
+
+@pytest.mark.parametrize(
+    ("bjobs", "bhist", "state"),
+    [
+        (NOT_FOUND, HISTORY.format("Done successfully."), BatchState.ENDED),
+        (NOT_FOUND, HISTORY.format("Running with execution home </x>"), BatchState.RUNNING),
+        (NOT_FOUND, NO_HISTORY, BatchState.GONE),
+        (NOT_FOUND, NOTHING, BatchState.UNKNOWN),
+        (NOT_FOUND, "aGVsbG8gd29ybGQ=\n", BatchState.UNKNOWN),
+        (NOT_FOUND, BatchError("bhist has not answered within 30 s", away=True), BatchState.UNKNOWN),
+        (NOTHING, NO_HISTORY, BatchState.UNKNOWN),
+        ("aGVsbG8gd29ybGQ=\n", NO_HISTORY, BatchState.UNKNOWN),
+        ('{"RECORDS": []}', NO_HISTORY, BatchState.UNKNOWN),
+        (json_of(jobid="6", stat="RUN"), NO_HISTORY, BatchState.RUNNING),
+        (json_of(jobid="6", stat="EXIT"), HISTORY.format("Starting (Pid 5)"), BatchState.RUNNING),
+    ],
+)
+def test_only_two_commands_that_say_so_make_it_gone(
+    bjobs: Completed | str, bhist: Completed | str | Exception, state: BatchState
+) -> None:
+    answers: list[Completed | str] = [json_of(jobid="5", stat="RUN"), bjobs]
+    lsf = Fake(bjobs=answers, bhist=bhist).lsf()
+    lsf.poll(["5"])
+    assert lsf.confirm(["6"])["6"].state is state
+
+
+def test_without_bhist_bjobs_is_asked_for_it_alone() -> None:
+    assert Fake(bjobs=NOT_FOUND).lsf(without=("bhist",)).confirm(["6"])["6"].state is BatchState.GONE
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("bjobs", json_of(jobid="5")),
+        ("bjobs", [USAGE, fields(jobid="5", stat="RUN") + "aGVsbG8gd29ybGQ=\n"]),
+        ("bjobs", [USAGE, fields(jobid="5", stat="RUN") + fields(jobid="6", stat="RUN")[:20]]),
+        ("bjobs", "aGVsbG8gd29ybGQ=\n"),
+    ],
+)
+def test_half_an_answer_is_none(command: str, answer: Completed | str | list[Completed | str]) -> None:
+    with pytest.raises(BatchError):
+        Fake(**{command: answer}).lsf().poll(["5", "6"])
+
+
+@pytest.mark.parametrize("command", ["bhosts", "bqueues"])
+@pytest.mark.parametrize("shape", ["{0}aGVsbG8gd29ybGQ=\n", "aGVsbG8gd29ybGQ=\n", ""])
+def test_holes_are_not_taken_from_garbage(command: str, shape: str) -> None:
+    text = {"bhosts": BHOSTS, "bqueues": BQUEUES}[command]
+    fake = Fake(**{command: shape.format(text), "bslots": "No backfill window exists at this time\n"})
+    if command == "bqueues" and shape.startswith("{0}"):
+        assert fake.lsf().holes(NOW, ()) == (), "a line inside of a queue's prose"
+        return
+    with pytest.raises(BatchError):
+        fake.lsf().holes(NOW, ())
 
 
 def test_nothing_printed_is_nothing_known() -> None:
@@ -48,16 +107,9 @@ def test_nothing_printed_is_nothing_known() -> None:
     assert fake.lsf().poll([]) == {}
 
 
-def test_all_not_found_goes_to_the_history_and_that_may_be_away() -> None:
+def test_all_not_found_is_an_answer() -> None:
     none = Completed("", "Job <5> is not found\n", 255)
-    assert Fake(bjobs=none, bhist="No matching job found\n").lsf().poll(["5"])["5"].state is BatchState.MISSING
-    fake = Fake(bjobs=none, bhist=BatchError("bhist has not answered within 30 s", away=True))
-    seen = fake.lsf().poll(["5"])["5"]
-    assert (seen.state, seen.reason) == (
-        BatchState.UNKNOWN,
-        "bjobs does not list it; bhist has not answered within 30 s",
-    )
-    assert Fake(bjobs=none).lsf(without=("bhist",)).poll(["5"])["5"].state is BatchState.MISSING
+    assert Fake(bjobs=none).lsf().poll(["5"])["5"].state is BatchState.MISSING
 
 
 def test_the_form_that_is_not_refused_is_remembered() -> None:
@@ -114,8 +166,11 @@ def test_marks() -> None:
         fields(jobid="6", stat="RUN", job_name="mine"),
     ])  # fmt: skip
     lsf = Fake(bjobs=[USAGE, text]).lsf()
-    assert {mark: job.id for mark, job in lsf.marked("hpcdl:ab:").items()} == {"hpcdl:ab:p1": "2", "hpcdl:ab:p2": "5"}
-    assert Fake(bjobs=Completed("", "No job found\n", 255)).lsf().marked("hpcdl:ab:") == {}
+    assert [(job.mark, job.id) for job in lsf.marked("hpcdl:ab:")] == [
+        *(("hpcdl:ab:p1", number) for number in "123"),
+        ("hpcdl:ab:p2", "5"),
+    ]
+    assert Fake(bjobs=Completed("", "No job found\n", 255)).lsf().marked("hpcdl:ab:") == ()
 
 
 def test_holes_of_backfill_windows() -> None:

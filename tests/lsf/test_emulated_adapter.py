@@ -47,11 +47,11 @@ def poll(lsf: Lsf, job: str) -> BatchJob:
 def test_the_life_of_a_pilot(make_lsf: MakeLsf, enter: Callable[[LsfCluster], Lsf], style: str) -> None:
     cluster = make_lsf(style=style)
     lsf = enter(cluster)
-    assert lsf.marked("hpcdl:") == {}
+    assert lsf.marked("hpcdl:") == ()
     began = time.time()
     job = lsf.submit(PilotSpec(2, 1234.0, "killable", on=("h2", "h3")), script(cluster))
     cluster.reaches(job, "RUN")
-    assert {mark: each.id for mark, each in lsf.marked("hpcdl:ab:").items()} == {MARK: job}
+    assert {each.mark: each.id for each in lsf.marked("hpcdl:ab:")} == {MARK: job}
     seen = poll(lsf, job)
     assert (seen.state, seen.mark, seen.nodes, seen.queue) == (BatchState.RUNNING, MARK, ("h2", "h3"), "killable")
     assert seen.started_at is not None
@@ -74,6 +74,8 @@ def test_the_life_of_a_pilot(make_lsf: MakeLsf, enter: Callable[[LsfCluster], Ls
     with pytest.raises(BatchError, match=f"job {job} has ended already"):
         lsf.signal(job, "TERM")
     assert poll(lsf, "4242").state is BatchState.MISSING
+    assert lsf.confirm(["4242"])["4242"].state is BatchState.GONE
+    assert lsf.confirm([job])[job].state is BatchState.ENDED
 
 
 def test_signals_reach_the_pilot(lsf_cluster: LsfCluster, enter: Callable[[LsfCluster], Lsf]) -> None:

@@ -21,16 +21,20 @@ CUTS = 25
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
 def test_a_recording_that_is_cut_off_anywhere(path: Path) -> None:
     whole = path.read_text()
-    known = {job for form in Form for job in parse_bjobs(form, whole, NOW) or {}} | set(parse_bhist(whole, NOW))
+    known = set(parse_bhist(whole, NOW))
+    for form in Form:
+        with contextlib.suppress(ValueError):  # of another form, or of fewer fields
+            known |= set(parse_bjobs(form, whole, NOW) or {})
     for cut in range(CUTS):
         text = whole[: len(whole) * cut // CUTS]
         for form in Form:
-            for job, told in (parse_bjobs(form, text, NOW) or {}).items():
-                assert job in known
-                assert told.job.state in BatchState
+            with contextlib.suppress(ValueError):
+                for job, told in (parse_bjobs(form, text, NOW) or {}).items():
+                    assert job in known
+                    assert told.job.state in BatchState
         assert set(parse_bhist(text, NOW)) <= known
-        for parse in (parse_bhosts, parse_gpus, parse_lshosts, parse_bqueues, parse_bqueues_long):
+        for parse in (parse_gpus, parse_lshosts, parse_bqueues):
             assert len(parse(text)) <= text.count("\n") + 1
-        for strict in (parse_bslots, parse_jobstat):
+        for strict in (parse_bhosts, parse_bqueues_long, parse_bslots, parse_jobstat):
             with contextlib.suppress(ValueError):  # nothing else
                 strict(text)

@@ -100,8 +100,10 @@ def test_json() -> None:
 def test_json_where_it_is_not_what_was_asked_for() -> None:
     assert parse_bjobs(Form.JSON, recording("bjobs-json-refused-without-o"), NOW) is None
     assert parse_bjobs(Form.JSON, recording("bjobs-json-not-found"), NOW) == {}
-    assert parse_bjobs(Form.JSON, recording("bjobs-json-held"), NOW) == {}  # it has no JOBID
-    assert parse_bjobs(Form.JSON, recording("bjobs-json-behind-please-wait"), NOW) == {}
+    with pytest.raises(ValueError, match="is of no job"):
+        parse_bjobs(Form.JSON, recording("bjobs-json-held"), NOW)  # it has no JOBID
+    with pytest.raises(ValueError, match="is of no job"):
+        parse_bjobs(Form.JSON, recording("bjobs-json-behind-please-wait"), NOW)
     assert parse_bjobs(Form.JSON, '{"RECORDS": [', NOW) is None
     assert parse_bjobs(Form.JSON, "", NOW) is None
     told = recording("bjobs-json-behind-please-wait").replace('"USER"', '"JOBID":"5", "USER"') + "You have new mail\n"

@@ -258,7 +258,8 @@ def test_what_the_queue_gives_one_job_limits_a_pilot() -> None:
     tiny = Queue("tiny", slots_max=3)
     assert from_windows((Window(12, 600),), slots, {}, tiny, 0) == ()
     assert from_idle(rows, slots, {}, tiny) == ()
-    text = "QUEUE: q\n CPULIMIT                 TASKLIMIT\n 5.0 min of a      1 4 48\n"
+    text = "QUEUE: q\nPRIO NICE STATUS MAX\n 1 0 Open:Active -\n"
+    text += " CPULIMIT                 TASKLIMIT\n 5.0 min of a      1 4 48\n"
     assert parse_bqueues_long(text)[0].slots_max == 48
 
 

@@ -65,6 +65,7 @@ def hole() -> FakeSlurm:
             "show licenses": recorded("22.05-licences.txt"),
             "show config": recorded("22.05-config.txt"),
             "show topology": recorded("22.05-topology-tree.txt"),
+            "show job 99 ": fails("unknown-job"),
             "squeue .*PENDING": recorded("22.05-hole-expected.txt"),
             "squeue": recorded("22.05-hole-jobs.txt"),
             "sacct": fails("no-accounting"),
@@ -177,28 +178,106 @@ def test_one_call_for_all_ids() -> None:
     assert slurm(run).poll([]) == {}
 
 
-def test_what_squeue_does_not_list_is_asked_of_the_accounting() -> None:
-    run = FakeSlurm({**hole().answers, "sacct": recorded("accounting.txt")})
-    found = slurm(run).poll(["27", "41", "99"])
+def test_what_squeue_does_not_list_is_missing_and_nothing_else_is_asked() -> None:
+    run = hole()
+    assert slurm(run).poll(["27", "99"])["99"].state is BatchState.MISSING
+    assert run.names().count("sacct") == run.names().count("scontrol") == 0
+
+
+SHOWN = (
+    "JobId=27 JobName=x UserId=ann(7) Comment=no JobState=RUNNING Reason=None ExitCode=0:0 StartTime=1795326461 "
+    "EndTime=1795327061 Partition=normal NodeList=n[1-2] BatchHost=n1 NumNodes=2 Comment=a|b\nc  Power= \n\n"
+)
+
+
+def test_a_second_command_is_asked_for_each_batch_job_alone() -> None:
+    run = FakeSlurm({**hole().answers, "show job 27 ": SHOWN})
+    found = slurm(run).confirm(["27", "99"])
+    assert (found["27"].state, found["27"].nodes, found["27"].until) == (BatchState.RUNNING, ("n1", "n2"), 1795327061.0)
+    assert found["99"].state is BatchState.GONE
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "garbage\n", SHOWN[:150], SHOWN.replace("JobId=27", "JobId=28"), fails("scontrol-away")]
+)
+def test_a_second_command_that_says_nothing_proves_nothing(answer: str | Completed) -> None:
+    run = FakeSlurm({**hole().answers, "show job 27 ": answer})
+    assert slurm(run).confirm(["27"])["27"].state is BatchState.UNKNOWN
+
+
+def test_the_accounting_tells_how_it_ended_and_no_more_than_that() -> None:
+    invalid = {"show job": fails("unknown-job")}
+    run = FakeSlurm({**invalid, "sacct": recorded("accounting.txt")})
+    found = slurm(run).confirm(["41", "44", "99"])
     assert (found["41"].state, found["41"].preempted) == (BatchState.ENDED, True)
-    assert found["99"].state is BatchState.MISSING
-    assert "--jobs=41,99" in run.asked[-1]
+    assert (found["44"].state, found["99"].state) == (BatchState.GONE, BatchState.GONE), "it may run there for ever"
+    assert "--jobs=41,44,99" in run.asked[-1]
+    away = Completed("", "sacct: error: slurm_persist_conn_open_without_init: failed to open: Connection refused\n", 1)
+    for answer in (away, "", "garbage\n"):
+        for shown, state in ((fails("unknown-job"), BatchState.GONE), ("", BatchState.UNKNOWN)):
+            run = FakeSlurm({"show job": shown, "sacct": answer})
+            assert slurm(run).confirm(["41"])["41"].state is state
 
 
-def test_without_accounting_it_is_missing_and_not_asked_again() -> None:
+def test_without_accounting_it_is_not_asked_again() -> None:
     run = hole()
     system = slurm(run)
-    assert system.poll(["27", "99"])["99"].state is BatchState.MISSING
-    assert system.poll(["27", "99"])["99"].state is BatchState.MISSING
+    for _ in range(2):
+        assert system.confirm(["99"])["99"].state is BatchState.GONE
     assert run.names().count("sacct") == 1
 
 
-def test_while_the_accounting_does_not_answer_it_is_unknown() -> None:
-    away = Completed("", "sacct: error: slurm_persist_conn_open_without_init: failed to open: Connection refused\n", 1)
-    run = FakeSlurm({**hole().answers, "sacct": away})
-    found = slurm(run).poll(["99"])["99"]
-    assert found.state is BatchState.UNKNOWN
-    assert "Connection refused" in found.reason
+GARBAGE = "aGVsbG8gd29ybGQ=\nd2hhdCBpcyB0aGlz\n"
+
+
+PRINTED = {
+    "sinfo --json": "22.05-hole-nodes.json",
+    "sinfo .*--Format": "22.05-hole-nodes.txt",
+    "show partition": "22.05-partitions.txt",
+    "show reservation": "22.05-reservations.txt",
+    "show licenses": "22.05-licences.txt",
+    "squeue .*PENDING": "22.05-hole-expected.txt",
+    "squeue": "22.05-hole-jobs.txt",
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize("shape", ["nothing", "blank", "garbage", "cut", "garbage behind it", "another's header"])
+def test_an_answer_that_is_not_understood_to_its_last_line_is_none(name: str, shape: str) -> None:
+    text = recorded(PRINTED[name])
+    last = text.rstrip().rpartition("\n")[2]
+    wrong = {
+        "nothing": "",
+        "blank": "\n\n",
+        "garbage": GARBAGE,
+        "cut": text.rstrip()[: 2 - len(last)],
+        "garbage behind it": text + GARBAGE,
+        "another's header": "JOBID|PARTITION|\n",
+    }[shape]
+    system = slurm(FakeSlurm({**hole().answers, "sinfo --json": GARBAGE, name: wrong}), "-Lmatlab:1")
+    if name == "sinfo --json":  # then it is asked in text, and that is as good
+        assert system.holes(NOW, ()) == slurm(hole(), "-Lmatlab:1").holes(NOW, ())
+        return
+    with pytest.raises(BatchError):
+        system.poll(["27"]) if name == "squeue" else system.holes(NOW, ())
+
+
+def test_a_cluster_without_a_node_is_none() -> None:
+    with pytest.raises(BatchError, match="sinfo: it printed no header"):
+        slurm(FakeSlurm({**hole().answers, "sinfo --json": '{"nodes": []}', "sinfo .*--Format": ""})).holes(NOW, ())
+
+
+def test_the_words_of_a_controller_that_is_away_count_whatever_the_exit_code() -> None:
+    header = recorded(PRINTED["squeue"]).partition("\n")[0] + "\n"
+    run = FakeSlurm(
+        {
+            "sinfo --version": "slurm 22.05.8\n",
+            "squeue": Completed(header, recorded("22.05-error-controller-away.txt"), 0),
+        }
+    )
+    with pytest.raises(BatchError) as raised:
+        slurm(run).poll(["27"])
+    assert raised.value.away
 
 
 def test_unknown_ids_are_no_error() -> None:
@@ -231,17 +310,15 @@ def test_an_absent_controllers_json_makes_nothing_missing() -> None:
 
 def test_marks() -> None:
     run = FakeSlurm({"squeue": recorded("22.05-states-jobs.txt")})
-    found = slurm(run).marked("hpcdl:rec:")
-    assert {mark: job.id for mark, job in found.items()} == {"hpcdl:rec:p1": "31"}
-    assert slurm(run).marked("hpcdl:other:") == {}
+    assert [(job.mark, job.id) for job in slurm(run).marked("hpcdl:rec:")] == [("hpcdl:rec:p1", "31")]
+    assert slurm(run).marked("hpcdl:other:") == ()
 
 
-def test_of_two_jobs_with_one_mark_the_living_one_counts() -> None:
-    line = "{}|normal|{}|1795326461|1795327061|N/A|0|n1|(null)|None|hpcdl:a:p1|\n"
-    both = line.format(9, "RUNNING") + line.format(10, "CANCELLED")
-    assert slurm(FakeSlurm({"squeue": both})).marked("hpcdl:a:")["hpcdl:a:p1"].id == "9"
-    ended = line.format(10, "FAILED") + line.format(9, "CANCELLED")
-    assert slurm(FakeSlurm({"squeue": ended})).marked("hpcdl:a:")["hpcdl:a:p1"].id == "10"
+def test_a_comment_may_hold_anything() -> None:
+    text = recorded("22.05-hole-jobs.txt")
+    broken = text.replace("|hpcdl:x:p1|", "|").replace("epochs: 3 | fold 1|", "epochs: 3 |\n99|fold 1|\n|")
+    found = slurm(FakeSlurm({**hole().answers, "squeue": broken})).poll(["27", "99"])
+    assert (found["27"].state, found["99"].state) == (BatchState.RUNNING, BatchState.MISSING)
 
 
 # --- submit, cancel, signal, launch

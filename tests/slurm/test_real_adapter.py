@@ -126,7 +126,7 @@ def test_a_hole_before_a_planned_job_is_taken_by_a_pilot(slurm: SlurmCluster, tm
     assert job.until is not None
     assert job.until < hole.until
     assert holes(slurm, [pilot]) == ()
-    assert {mark: job.id for mark, job in system.marked("hpcdl:t:").items()} == {"hpcdl:t:p1": pilot}
+    assert [(job.mark, job.id) for job in system.marked("hpcdl:t:")] == [("hpcdl:t:p1", pilot)]
 
     own = system.submit(PilotSpec(1, 3000, "scavenge", 4), script(tmp_path, "hpcdl:t:p2"))
     assert system.poll([own])[own].state is BatchState.PENDING
@@ -139,6 +139,12 @@ def test_a_hole_before_a_planned_job_is_taken_by_a_pilot(slurm: SlurmCluster, tm
         BatchState.PENDING,
         BatchState.ENDED,
         BatchState.MISSING,
+    ]
+    confirmed = system.confirm([own, pilot, "99999"])
+    assert [confirmed[each].state for each in (own, pilot, "99999")] == [
+        BatchState.PENDING,
+        BatchState.ENDED,
+        BatchState.GONE,
     ]
 
 
@@ -242,7 +248,7 @@ def test_refusals_in_slurms_words(slurm: SlurmCluster, tmp_path: Path) -> None:
             system.submit(spec, script(tmp_path, "hpcdl:refused:p1"))
         assert not refused.value.away
         assert not refused.value.again
-    assert system.marked("hpcdl:refused:") == {}
+    assert system.marked("hpcdl:refused:") == ()
 
 
 def test_while_the_controller_is_away_nothing_is_concluded(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -255,4 +261,4 @@ def test_while_the_controller_is_away_nothing_is_concluded(slurm: SlurmCluster, 
     assert raised.value.away
     slurm.start_slurmctld()
     until(slurm, system, pilot, lambda job: job.state is BatchState.RUNNING)
-    assert set(system.marked("hpcdl:away:")) == {"hpcdl:away:p1"}
+    assert [job.mark for job in system.marked("hpcdl:away:")] == ["hpcdl:away:p1"]

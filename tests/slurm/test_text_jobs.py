@@ -151,9 +151,9 @@ def test_json_without_what_a_job_needs() -> None:
 
 def test_what_is_asked_names_its_fields() -> None:
     argv = jobs_argv(["1", "2"])
-    assert argv[:4] == ["squeue", "--noheader", "--all", "--states=all"]
+    assert argv[:3] == ["squeue", "--all", "--states=all"]
     assert "--jobs=1,2" in argv
     assert argv[-1].startswith("--Format=JobID:|,Partition:|,State:|")
-    assert argv[-1].endswith(",Comment:|")
+    assert argv[-1].endswith(",Comment:|,JobID:|")
     assert expected_argv()[-1] == "--Format=JobID:|,StartTime:|,SchedNodes:|"
-    assert accounted_argv(["1", "2"])[:4] == ["sacct", "--noheader", "--parsable2", "--allocations"]
+    assert accounted_argv(["1", "2"])[:4] == ["sacct", "--parsable", "--allocations", "--jobs=1,2"]

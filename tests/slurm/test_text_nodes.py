@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.batch import BatchError
 from hpcdl.slurm.nodes import gpus_of, nodes_argv, nodes_of_json, nodes_of_text, states_of
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "slurm"
@@ -138,7 +139,9 @@ def test_nodes_without_what_they_need_are_no_crash() -> None:
             nodes_of_json(text)
     bare = nodes_of_json('{"nodes": [{"name": "n1", "state": ["IDLE", "NEW_FLAG"]}, {"name": "n2"}]}')
     assert [node.idle for node in bare] == [False, False]
-    assert nodes_of_text("nonsense\nslurm_load: x\n") == ()
+    for parse, text in ((nodes_of_text, "nonsense\nslurm_load: x\n"), (nodes_of_json, '{"nodes": []}')):
+        with pytest.raises(BatchError):
+            parse(text)
 
 
 def test_what_is_asked() -> None:

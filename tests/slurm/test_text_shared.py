@@ -82,8 +82,14 @@ def test_numbers_and_states_of_json_in_all_shapes() -> None:
 
 def test_columns_are_asked_for_by_name_without_a_width() -> None:
     assert columns(("JobID", "Comment")) == "JobID:|,Comment:|"
-    text = "1|RUNNING|fold 1 | 2|\n\nslurm: a warning\n2|PENDING||\n"
-    assert list(rows(text, 3)) == [["1", "RUNNING", "fold 1 | 2"], ["2", "PENDING", ""]]
+    fields = ("JobID", "State", "Comment", "JobID")
+    head = "of a site's own | script\nJOBID|STATE|COMMENT|JOBID|\n"
+    text = head + "1|RUNNING|fold 1 | 2\n3|1|\n\n2|PENDING||2|\n"
+    assert list(rows(text, fields)) == [["1", "RUNNING", "fold 1 | 2\n3"], ["2", "PENDING", ""]]
+    assert list(rows(head, fields)) == []
+    for wrong in ("", "1|RUNNING||1|\n", text + "slurm: a warning\n", text[:-2], text[:-5]):
+        with pytest.raises(BatchError):
+            list(rows(wrong, fields))
 
 
 def test_free_text_does_not_override_what_comes_first() -> None:

@@ -37,7 +37,7 @@ def test_partitions() -> None:
 
 @pytest.mark.parametrize("said", ["State=DRAIN", "State=INACTIVE", "RootOnly=YES", "ReqResv=YES", "MaxNodes=0"])
 def test_partitions_that_take_nothing_from_us(said: str) -> None:
-    (part,) = parse_partitions(f"PartitionName=p {said} MaxTime=1-00:00:00")
+    (part,) = parse_partitions(f"PartitionName=p {said} MaxTime=1-00:00:00 PreemptMode=OFF State=UP")
     assert not part.open
     assert part.walltime_s == 86400.0
 
