@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 from pathlib import Path
 
 import psutil
 
-from hpcdl.agent import adopt, start
+from hpcdl.agent import adopt, besides, start
 from hpcdl.agent.connection import Connection, Rejected
 from hpcdl.agent.folder import EMULATED, Heard, still_ours
 from hpcdl.agent.gpus import Gpus
@@ -19,11 +18,10 @@ from hpcdl.agent.leaving import Leaving, Stay
 from hpcdl.agent.orders import Limits
 from hpcdl.agent.reports import Key, ReportLog, boottime
 from hpcdl.agent.shell import Beside
-from hpcdl.agent.shell import sweep as sweep_shells
 from hpcdl.agent.site import Site, Stage
 from hpcdl.agent.stillness import STOOD_S, clock
 from hpcdl.core.commands import Expected
-from hpcdl.core.events import Exited, GpusFreed
+from hpcdl.core.events import Exited, GpusFreed, TroubleSeen
 from hpcdl.core.model import Cause
 from hpcdl.gpu import GpuSource
 from hpcdl.wire.messages import (
@@ -119,28 +117,24 @@ class Agent:
     # --- what an earlier agent left --------------------------------------------------------------------------------
 
     async def _adopt(self) -> None:
-        for found in await asyncio.to_thread(lambda: list(start.find(self._run))):
+        stock = await asyncio.to_thread(adopt.take_stock, self._run, self.reports, self._site.tag)
+        self._free_before = stock.free
+        for trouble in stock.troubles:
+            log.error("%s", trouble)
+            self.reports.report(TroubleSeen("agent", trouble[:500]))
+        for found in stock.living:
             order = self.reports.requests.get(found.key, {}).get("start")
-            marks = self.reports.unreported(found.key)
-            if await asyncio.to_thread(adopt.left_over, found, order):
-                shutil.rmtree(found.folder, ignore_errors=True)
-            elif await asyncio.to_thread(adopt.never_started, found):
-                # Its supervisor has written no record, so there is no trainer: to start it (again) is harmless.
-                shutil.rmtree(found.folder, ignore_errors=True)
-            elif marks.exited and marks.freed:
-                self._free_before.add(found.key)  # and reported; it goes when the daemon says so, or does not expect it
-            else:
-                self._live(Part(self._site, found.key, order, found))
+            self._live(Part(self._site, found.key, order, found))
         for key, kinds in self.reports.requests.items():
             part, marks = self.parts.get(key), self.reports.unreported(key)
             if part is not None:
                 self._obey_known(part)
-            elif "start" in kinds and not marks.exited:
+            elif "start" in kinds and not marks.exited and not marks.record:  # else its run folder was removed
                 self._fresh_start[key] = kinds["start"]
         swept = await asyncio.to_thread(adopt.sweep, self.instance, self._node, set(self.parts))
         if swept:
             log.warning("%d processes without a run folder were killed", swept)
-        await asyncio.to_thread(sweep_shells, self.instance, self._node)
+        await asyncio.to_thread(besides.sweep, self.instance, self._node, self._run)
 
     def _obey_known(self, part: Part) -> None:
         """What the log holds for it, in the order in which it was asked."""
@@ -162,10 +156,10 @@ class Agent:
             self._remove(part.key)
 
     def _remove(self, key: Key) -> None:
-        self.parts.pop(key, None)
+        part = self.parts.pop(key, None)
         self._free_before.discard(key)
         self.reports.forget(key)
-        shutil.rmtree(start.folder_of(self._run, key), ignore_errors=True)
+        start.put_away(start.folder_of(self._run, key), "" if part is None else part.damage)
 
     # --- the daemon ------------------------------------------------------------------------------------------------
 
@@ -204,6 +198,7 @@ class Agent:
             self._leaving.stay.allocation,
             self._leaving.walltime_left_s(boottime()),
             self._leaving.stay.place,
+            looks=True,
         )
 
     def _settle(self, expected: tuple[Expected, ...]) -> None:
@@ -267,7 +262,7 @@ class Agent:
                 # The node left this incarnation, and joins it again; nothing is left of its first time.
                 self.parts.pop(key, None)
                 self._free_before.discard(key)
-                shutil.rmtree(start.folder_of(self._run, key), ignore_errors=True)
+                start.put_away(start.folder_of(self._run, key))
                 self._begin(message)
             elif part is None and not self.reports.unreported(key).exited:
                 self._begin(message)
@@ -319,7 +314,7 @@ class Agent:
         for part in self.parts.values():
             part.tell_progress()
         lines = [line for part in self.parts.values() if (line := part.line) is not None]
-        return HeartbeatMessage(self._site.gpus.lines(), tuple(lines))
+        return HeartbeatMessage(self._site.gpus.lines(), tuple(lines), start.kept(self._run))
 
     # --- the lease, and the end ------------------------------------------------------------------------------------
 
@@ -359,6 +354,9 @@ class Agent:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._hurried.wait(), LOOK_S)
             self._look_at_the_clock()
+            if self._site.orphans.find() and (left := await asyncio.to_thread(self._site.orphans.end)):
+                log.warning("%d processes that were left to this agent do not end", left)
+            self.shells.record(clock())
             self._leaving.look(boottime(), self._site.connected)
             if self._leaving.begun:
                 self._site.goes = self._leaving.reason

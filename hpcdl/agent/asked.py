@@ -10,6 +10,7 @@ from typing import Any
 from hpcdl.agent import start
 from hpcdl.agent.grant import Grant
 from hpcdl.agent.orders import Refusal, indices_of
+from hpcdl.agent.remains import Remains
 from hpcdl.agent.reports import Key, boottime
 from hpcdl.agent.rescales import Rescales
 from hpcdl.agent.shell import Beside
@@ -25,6 +26,8 @@ log = logging.getLogger("hpcdl.agent")
 
 HUNG_AFTER_S = 60.0
 """Beyond the grace: a supervisor that has not ended its trainer by then is ended itself."""
+KILL_S = 3.0
+"""For what is killed on a node that is not ours any more to be gone."""
 UNOPENED_GRACE_S = 5.0
 """For a trainer whose gate cannot be opened."""
 STALE_GRACE_S = 10.0
@@ -51,13 +54,18 @@ class Asked:
         membership = order.request.membership if order is not None else 1
         self._grace_s = order.spec.grace_s if order is not None and order.spec is not None else 30.0
         self._same_boot = True
-        self._grant = Grant(site, key)
+        self.damage = "" if found is None else found.damage
+        self._remains = Remains(self.folder, self.tag, site.orphans)
+        self._grant = Grant(site, key, self._remains)
         spec = None if order is None else order.spec
         self._rescales = Rescales(site.node) if spec is None else Rescales(site.node, spec.rescale)
         self.stage = Stage.ORDERED if found is None else Stage.FOLLOWED
         if found is not None:
-            self._same_boot = found.boot == site.reports.boot
-            if found.start is not None:
+            # What a damaged folder does not tell is as it was ordered; a supervisor that lives is of this boot.
+            self._same_boot = found.boot == site.reports.boot or (not found.boot and not start.is_free(found.folder))
+            if found.start is None:
+                self._grant.recover(order)
+            else:
                 membership, self._grace_s = found.start.membership, found.start.grace_s
                 self._rescales.kind = found.start.rescale
                 self._grant.found(
@@ -72,6 +80,7 @@ class Asked:
         self._supervisor: dict[str, Any] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._trainer_pid = 0
+        self._pids: tuple[int, ...] = ()
         self._suspending = self._gate = self._opened = self._going = False
         self._asked: list[tuple[str, dict[str, object]]] = []
         self._more = asyncio.Event()
@@ -151,9 +160,8 @@ class Asked:
 
     async def kill(self) -> None:
         """Nothing of it may stay on a node that is not ours: its supervisor, with which its trainer goes."""
-        if self._supervisor is not None:
-            await asyncio.to_thread(start.kill_supervisor, self.folder, self._supervisor)
-        await asyncio.to_thread(start.kill_tagged, self.tag)
+        await asyncio.to_thread(self._remains.end_supervisor, self._supervisor)
+        await asyncio.to_thread(self._remains.end_within, KILL_S)
 
     def end_stale(self) -> None:
         """The daemon does not expect it: it ends, nothing more is reported of it, and its GPUs are dirty meanwhile."""
@@ -223,4 +231,4 @@ class Asked:
         self._overdue_at = boottime() + HUNG_AFTER_S
         log.error("the supervisor of %s hangs, and is killed", self)
         self._verdict = (Cause.INFRASTRUCTURE, "its supervisor hung, and was ended")
-        await asyncio.to_thread(start.kill_supervisor, self.folder, self._supervisor)
+        await asyncio.to_thread(self._remains.end_supervisor, self._supervisor)

@@ -183,6 +183,7 @@ class Closing:
         self._killed.update((each.pid, each.start_ticks) for each in new)
         if new:
             self._signalled(signal.SIGKILL, new)
+        self._trainer.kill_rest()
 
     def _signalled(self, number: signal.Signals, targets: list[Process]) -> None:
         handled = {each.pid for each in targets if processes.catches(each.pid, number)}

@@ -25,6 +25,7 @@ from hpcdl.wire.messages import (
     HelloMessage,
     InventoryMessage,
     LeavingMessage,
+    LookMessage,
     Message,
     RecordedMessage,
     RequestMessage,
@@ -241,6 +242,8 @@ class Connection:
                     caller.open_shell(message)
                 case ShellDataMessage() | ShellTakenMessage() | ShellToldMessage() | ShellEndMessage():
                     caller.shells.take(message)
+                case LookMessage():
+                    caller.changed.set()
                 case DrillMessage():
                     caller.drill(message)
                 case ForgetMessage():

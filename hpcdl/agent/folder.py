@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcdl.agent import strictjson
 from hpcdl.agent.processes import boot_id, start_ticks
 from hpcdl.agent.reports import boottime
 from hpcdl.wire.private import NotPrivate, atomic_write, make_private_folder, open_private, read_private
@@ -155,7 +156,7 @@ def _same_file(fd: int, path: Path) -> bool:
 def read_about(folder: Path) -> About | None:
     """What the last agent wrote, or None."""
     try:
-        body = json.loads(read_private(folder / ABOUT, LIMIT))
+        body = strictjson.loads(read_private(folder / ABOUT, LIMIT))
         emulated = body.get("emulate_gpus")
         return About(
             int(body["pid"]), int(body["start"]), str(body["node"]), None if emulated is None else int(emulated)
@@ -186,7 +187,7 @@ class Heard:
         self._written = -1.0
         try:
             boot, at = read_private(self._path, 200).decode().split()
-            if boot == self._boot:
+            if boot == self._boot and float(at) >= 0.0:
                 self.at = min(self.at, float(at))
         except (OSError, NotPrivate, ValueError):
             pass

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hpcdl.agent.faults import Faults
-from hpcdl.agent.processes import look, matches
+from hpcdl.agent.processes import described, look, matches
 from hpcdl.agent.reports import Key, ReportLog, boottime
 from hpcdl.core.careevents import GpuFaulted
 from hpcdl.core.events import GpuChanged
@@ -148,7 +148,7 @@ class Gpus:
             for pid in sample.pids or ():
                 process = look(pid)
                 if self.emulated or (process is not None and matches(process.tag, tag)):
-                    found.append(f"{self._name(uuid)}: process {pid}")
+                    found.append(f"{self._name(uuid)}: process {described(pid)}")
         return found
 
     def _others(self, sample: GpuSample | None, own_tag: str) -> str:
@@ -162,7 +162,7 @@ class Gpus:
             process = look(pid)
             ours = process is not None and bool(own_tag) and matches(process.tag, own_tag)
             if not ours and (self.emulated or _program(pid) not in RESIDENT):
-                pids.append(str(pid))
+                pids.append(described(pid))
         return f"held by process {', '.join(pids)}" if pids else ""
 
     # --- states ----------------------------------------------------------------------------------------------------
@@ -171,11 +171,11 @@ class Gpus:
         """The incarnation should have left these and has not: dirty until `unstick`."""
         for uuid in uuids:
             self._stuck.setdefault(uuid, {})[key] = detail
-        self._judge(uuids)
+        self.judge(uuids)
 
     def unstick(self, key: Key) -> None:
         """It has left them."""
-        self._judge([uuid for uuid, by in self._stuck.items() if by.pop(key, None) is not None])
+        self.judge([uuid for uuid, by in self._stuck.items() if by.pop(key, None) is not None])
 
     def found_held(self, found: dict[str, str]) -> None:
         """What was in the way of a grant: dirty (or lost) at least until the next refresh."""
@@ -196,7 +196,7 @@ class Gpus:
     async def refresh(self) -> None:
         """Looks at all GPUs again, and reports those whose state changed."""
         await self._ask()
-        self._judge(self._gpus)
+        self.judge(self._gpus)
         self._tell_faults()
 
     def _tell_faults(self) -> None:
@@ -212,7 +212,8 @@ class Gpus:
                 log.warning("GPU %d: %s, %s", index, told.fault, told.detail)
                 self._reports.report(GpuFaulted(self._node, index, told.fault, told.detail))
 
-    def _judge(self, uuids: Iterable[str]) -> None:
+    def judge(self, uuids: Iterable[str]) -> None:
+        """What is known of these by now; those whose state changed are reported."""
         for uuid in list(uuids):
             gpu = self._gpus.get(uuid)
             if gpu is None:
@@ -251,7 +252,7 @@ class Gpus:
     def inventory(self) -> tuple[GpuInfo, ...]:
         """Every GPU as it was seen last, by its index now."""
         self._announced = self._numbers()
-        self._judge(self._gpus)
+        self.judge(self._gpus)
         waiting = any(entry.kind == GpuChanged.__name__ for entry in self._reports.entries.values())
         found = []
         for index, uuid in sorted(self._announced.items()):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from hpcdl.agent import processes
 from hpcdl.agent.environment import gpu_environment, nodes_environment
 from hpcdl.agent.orders import Refusal, nodes_and_gpus
+from hpcdl.agent.remains import Remains
 from hpcdl.agent.reports import Key, boottime
 from hpcdl.agent.site import Site
 from hpcdl.wire.messages import RequestMessage
@@ -23,8 +24,9 @@ DIRTY_AFTER_S = 30.0
 class Grant:
     """`gpus`: UUIDs. `first`: whether this node is the first of those that the daemon named."""
 
-    def __init__(self, site: Site, key: Key) -> None:
+    def __init__(self, site: Site, key: Key, remains: Remains) -> None:
         self._site = site
+        self._remains = remains
         self._key = key
         self.gpus: tuple[str, ...] = ()
         self.first = True
@@ -34,6 +36,19 @@ class Grant:
         self.gpus = tuple(uuid for uuid in env.get("HPCDL_GPUS", "").split(",") if uuid)
         self.first = env.get("HPCDL_NODE_RANK", "0") == "0"
         self._site.gpus.claim(self._key, self.gpus, tuple(indices))
+
+    def recover(self, order: RequestMessage | None) -> None:
+        """A grant of which the run folder does not tell any more: as it was ordered, else as its processes have it."""
+        try:
+            if order is None:
+                raise Refusal("nothing is known of it")
+            self.take(order)
+        except Refusal:
+            for process in processes.tagged(self._site.tag(self._key)):
+                self.gpus = tuple(filter(None, (processes.variable(process.pid, "HPCDL_GPUS") or "").split(",")))
+                if self.gpus:
+                    break
+        self.claim()
 
     def take(self, message: RequestMessage) -> tuple[str, ...]:
         """Which GPUs the request names, and the nodes of the job. Raises Refusal."""
@@ -95,10 +110,14 @@ class Grant:
         self._site.grants.freed(self._key, self.gpus)
         gpus.release(self._key)
         gpus.unstick(self._key)
+        gpus.judge(self.gpus)  # whoever else is on them is told of before they are free to be granted
 
     async def _left(self) -> str:
         """What of it is still there, in words, or ""."""
         tag = self._site.tag(self._key)
-        found = [f"process {each.pid}" for each in await asyncio.to_thread(processes.tagged, tag)]
+        left = await asyncio.to_thread(self._remains.find)
+        if left:
+            await asyncio.to_thread(self._remains.end)
+        found = [f"process {processes.described(each.pid)}" for each in left]
         found += await self._site.gpus.held_by(self.gpus, tag)
         return ", ".join(found[:20])

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import subprocess
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hpcdl.agent import start
@@ -22,7 +23,7 @@ from hpcdl.agent.supervisorlink import SupervisorLink
 from hpcdl.agent.translate import event_of, exit_of
 from hpcdl.core import events as ev
 from hpcdl.core.model import Cause
-from hpcdl.wire.messages import TrainerLine
+from hpcdl.wire.messages import PIDS_MOST, TrainerLine
 from hpcdl.wire.private import NotPrivate
 
 log = logging.getLogger("hpcdl.agent")
@@ -36,13 +37,21 @@ class Part(Asked):
         """The trainer for the heartbeat, while it lives."""
         if self.stage is not Stage.FOLLOWED or not self._trainer_pid:
             return None
-        supervisor = int((self._supervisor or {}).get("pid") or 0)
-        return TrainerLine(self._trainer_pid, self.key[0], self.key[1], supervisor, *self._stillness.measured(clock()))
+        job, incarnation = self.key
+        step_s, idle_s, started_s = self._stillness.measured(clock())
+        return TrainerLine(
+            self._trainer_pid, job, incarnation, self._supervisor_pid, step_s, idle_s, started_s, self._pids
+        )
+
+    @property
+    def _supervisor_pid(self) -> int:
+        return int((self._supervisor or {}).get("pid") or 0)
 
     def look(self) -> None:
         """Looks whether it does anything; may take milliseconds, in any thread."""
-        if self.stage is Stage.FOLLOWED:
-            self._stillness.look(int((self._supervisor or {}).get("pid") or 0), clock())
+        if self.stage is Stage.FOLLOWED and self._supervisor_pid:
+            self._stillness.look(self._supervisor_pid, clock())
+            self._pids = self._remains.remember(self._supervisor)[:PIDS_MOST]
 
     def stood(self) -> None:
         """This agent was stopped for a while: what it would have seen is not known."""
@@ -110,7 +119,8 @@ class Part(Asked):
                 formed,
                 node_gpus=site.gpus.number,
             )
-            self._process = await asyncio.to_thread(start.begin, self.folder, what, self._site.stderr)
+            make = partial(start.begin, self.folder, what, self._site.stderr)
+            self._process = await asyncio.to_thread(self._site.orphans.start, make)
         except FileExistsError:
             log.info("%s was started before", self)
         except (Refusal, OSError, NotPrivate, subprocess.SubprocessError) as error:
@@ -220,7 +230,7 @@ class Part(Asked):
     def _absorb(self, record: dict[str, Any]) -> None:
         """What a record says about how things stand; again and again without harm."""
         match record["type"]:
-            case "supervisor":
+            case "supervisor" if isinstance(record.get("pid"), int):
                 self._supervisor = record
             case "started" if isinstance(record.get("pid"), int):
                 self._trainer_pid = record["pid"]
@@ -258,7 +268,7 @@ class Part(Asked):
             return
         try:
             told = event_of(record, self.names)
-        except ValueError as error:
+        except (ValueError, TypeError, ArithmeticError) as error:
             log.warning("%s: record %d is not understood: %s", self, number, error)
             told = None
         if isinstance(told, ev.Saved | ev.TrainerReady):
@@ -283,7 +293,7 @@ class Part(Asked):
         try:
             event = exit_of(record, self.names, self._verdict, self._gate and not self._opened)
             return event if self._leads else replace(event, step=None)
-        except ValueError as error:
+        except (ValueError, TypeError, ArithmeticError) as error:
             detail = f"its exit record is damaged: {error}"
             return ev.Exited(**self.names.fields, hint=Cause.INFRASTRUCTURE, detail=detail)
 
@@ -303,10 +313,12 @@ class Part(Asked):
             return
         log.warning("the supervisor of %s was lost", self)
         pause = 0.02
-        while await asyncio.to_thread(start.kill_tagged, self.tag):
+        while await asyncio.to_thread(self._remains.end):
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 1.0)
         why = "its supervisor was lost" if self._same_boot else "its node was started again"
+        if self.damage:
+            why = f"its run folder is damaged: {self.damage}"[:500]
         cause, detail = self._verdict or (Cause.INFRASTRUCTURE, why)
         self._report_exit(ev.Exited(**self.names.fields, hint=cause, detail=detail))
 

@@ -13,6 +13,7 @@ from hpcdl.agent.startfile import Start
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
 NOT_FOUND = 127  # exit codes as a shell gives them
 NOT_EXECUTABLE = 126
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP, signal.SIGPIPE, signal.SIGUSR2, signal.SIGXCPU)
@@ -36,6 +37,12 @@ def become_subreaper() -> None:
     if _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def is_subreaper() -> bool:
+    """Whether this process is one."""
+    found = ctypes.c_int(0)
+    return bool(_prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(found), 0, 0, 0) == 0 and found.value)
 
 
 def launch(start: Start, environment: dict[str, str], output: int, umask: int) -> int:
@@ -62,9 +69,9 @@ def launch(start: Start, environment: dict[str, str], output: int, umask: int) -
     return child.pid
 
 
-def dies_with(parent: int) -> Callable[[], None]:
+def dies_with(parent: int, subreaper: bool = False) -> Callable[[], None]:
     """What a child does between fork and exec: it is killed when its parent (or the thread that forked it) ends, and
-    ignores no signal that we ignore."""
+    ignores no signal that we ignore. `subreaper`: what it starts stays below it for as long as it lives."""
 
     def prepare() -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -72,6 +79,8 @@ def dies_with(parent: int) -> Callable[[], None]:
             os.kill(os.getpid(), signal.SIGKILL)
         for number in IGNORED:
             signal.signal(number, signal.SIG_DFL)
+        if subreaper:
+            _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     return prepare
 

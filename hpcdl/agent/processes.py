@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import signal
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -37,6 +39,7 @@ class Process:
 class _Stat:
     state: str
     parent: int
+    session: int
     threads: int
     start_ticks: int
 
@@ -103,23 +106,131 @@ def tagged(wanted: str) -> list[Process]:
     return found
 
 
+def commands() -> list[tuple[Process, list[str]]]:
+    """Processes of our uid with their command lines; the caller itself is left out."""
+    found = []
+    for pid in _pids():
+        if _owner(pid) == os.geteuid() and (process := _glance(pid)) is not None:
+            line = _read(f"/proc/{pid}/cmdline", PIECE).decode("utf-8", "replace")
+            found.append((process, line.split("\0")[:-1]))
+    return found
+
+
 def matches(tag: str, wanted: str) -> bool:
     """`i:7` matches `i:7` and `i:7:2`, not `i:71`."""
     return tag == wanted or tag.startswith(wanted if wanted.endswith(":") else f"{wanted}:")
 
 
-def descendants(root: int) -> list[Process]:
+def descendants(root: int, tags: bool = True) -> list[Process]:
     """All processes below root, without it, whatever their environment. Below a subreaper that is everything that was
-    ever started there and still lives."""
+    ever started there and still lives. Without `tags` no environment is read, which is cheaper."""
     found: list[Process] = []
+    see = look if tags else _glance
     seen = {root}
     front = [root]
     while front:
         below = [pid for parent in front for pid in _children(parent) if pid not in seen]
         seen.update(below)
-        found += [process for pid in below if (process := look(pid)) is not None]
+        found += [process for pid in below if (process := see(pid)) is not None]
         front = below
     return found
+
+
+def _glance(pid: int) -> Process | None:
+    stat = _stat(pid)
+    return None if stat is None or stat.gone else Process(pid, stat.start_ticks, "", stat.state)
+
+
+def lives(process: Process) -> bool:
+    """Whether it is still that very process, and no zombie."""
+    return start_ticks(process.pid) == process.start_ticks
+
+
+def session_of(pid: int) -> int | None:
+    """The session of a process, of a zombie too; None where there is none."""
+    stat = _stat(pid)
+    return None if stat is None else stat.session
+
+
+def children_of(pid: int) -> list[int]:
+    """The pids of its children, zombies included."""
+    return sorted(_children(pid))
+
+
+def kin(known: Iterable[Process]) -> list[Process]:
+    """Of these processes those that live, everything below them, and what shares a session with one of them.
+
+    They must all have been started below one that made a session of its own, as every trainer and command of ours does:
+    then nobody else is in their sessions. A number that was given to another process is not followed, and neither the
+    caller's session nor whoever it runs below is ever among them.
+    """
+    roots = [process for process in known if lives(process)]
+    if not roots:
+        return []
+    stats = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
+    found = {each.pid for each in roots if each.pid in stats and stats[each.pid].start_ticks == each.start_ticks}
+    above = _above(os.getpid())
+    never = {0, os.getsid(0)}  # 0: the kernel's, or of a leader that cannot be seen
+    found -= above
+    sessions = {stats[pid].session for pid in found} - never
+    grew = True
+    while grew:
+        others = ((pid, stat) for pid, stat in stats.items() if pid not in found and pid not in above)
+        more = {pid for pid, stat in others if stat.parent in found or stat.session in sessions}
+        found |= more
+        sessions |= {stats[pid].session for pid in more} - never
+        grew = bool(more)
+    return [Process(pid, stats[pid].start_ticks, "", stats[pid].state) for pid in sorted(found) if not stats[pid].gone]
+
+
+def _above(pid: int) -> set[int]:
+    """The process, its parent, and so on."""
+    found = {0, 1}
+    while pid not in found and (stat := _stat(pid)) is not None:
+        found.add(pid)
+        pid = stat.parent
+    return found
+
+
+def kill_all(find: Callable[[], list[Process]], within_s: float) -> list[Process]:
+    """SIGKILL to all that `find` finds, again and again until it finds nothing new, or the time is over; whom it hit.
+
+    All are stopped before the first is killed: what is stopped starts no other in its place.
+    """
+    killed: dict[tuple[int, int], Process] = {}
+    end = time.monotonic() + within_s
+    while True:
+        fresh = [each for each in find() if (each.pid, each.start_ticks) not in killed]
+        if not fresh:
+            return list(killed.values())
+        before = len(killed)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for each in fresh:
+                if signal_process(each, number):
+                    killed[each.pid, each.start_ticks] = each
+        if time.monotonic() > end:
+            return list(killed.values())
+        if len(killed) == before:  # gone by themselves, or not ours to signal
+            time.sleep(0.01)
+
+
+def kill_own_children(spare: Callable[[int], bool], reap: Callable[[], None], within_s: float) -> None:
+    """SIGKILL to the children of this process, and to what they leave to it, as fast as can be: a chain in which each
+    starts the next and ends is not caught by whoever looks twice.
+
+    Nobody but `reap` may wait for them meanwhile: so a number that is listed is theirs. It is for a subreaper.
+    """
+    end = time.monotonic() + within_s
+    before: set[int] = set()
+    while found := {pid for pid in _children(os.getpid()) if not spare(pid)}:
+        for pid in found:
+            _send(lambda: os.kill(pid, signal.SIGKILL))  # noqa: B023
+        reap()
+        if time.monotonic() > end:
+            return
+        if found == before:  # they are on their way out, or hang in a driver
+            time.sleep(0.001)
+        before = found
 
 
 def incarnation(tag: str, root: int) -> list[Process]:
@@ -127,6 +238,20 @@ def incarnation(tag: str, root: int) -> list[Process]:
     program may change its environment or overwrite it (setproctitle)."""
     found = {process.pid: process for process in [*tagged(tag), *descendants(root)]}
     return [process for pid, process in sorted(found.items()) if pid != root]
+
+
+def described(pid: int) -> str:
+    """A process in words: its number, its program's name and its user, as far as they can be seen."""
+    name = _read(f"/proc/{pid}/comm", 64).decode("utf-8", "replace").strip()
+    owner = _owner(pid)
+    if owner is None or not name:
+        return f"{pid} (not visible from here)"
+    try:
+        user = pwd.getpwuid(owner).pw_name
+    except (KeyError, OSError):
+        user = f"uid {owner}"
+    shown = "".join(each if each.isprintable() else "?" for each in name)
+    return f"{pid} ({shown} of {user})"
 
 
 def signal_process(process: Process, number: signal.Signals) -> bool:
@@ -189,7 +314,7 @@ def _stat(pid: int) -> _Stat | None:
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if len(fields) < 20:
         return None
-    return _Stat(fields[0].decode(), int(fields[1]), int(fields[17]), int(fields[19]))
+    return _Stat(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[17]), int(fields[19]))
 
 
 def _status(pid: int) -> dict[str, str]:

@@ -9,8 +9,11 @@ from collections.abc import Iterable
 from hpcdl.agent import processes
 from hpcdl.agent.packets import Attach, FromRank, Gate, Join, Opened
 from hpcdl.agent.processes import Process
+from hpcdl.agent.processfile import ProcessFile
 from hpcdl.agent.sidechannel import Connection
 
+KILL_S = 0.1  # of one attempt to end what forks as fast as it is killed
+RUNS = ("started", "attached", "ready")
 WORLD_VARIABLE = "WORLD_SIZE"
 
 
@@ -53,12 +56,38 @@ class Rank:
 class Trainer:
     """The processes of one incarnation, below this supervisor or tagged."""
 
-    def __init__(self, tag: str) -> None:
+    def __init__(self, tag: str, folder: int) -> None:
+        """`folder`: a descriptor of the run folder, where they are recorded for who comes after this supervisor."""
         self._tag = tag
+        self._file = ProcessFile(folder)
         self.main: int | None = None
         self.status: int | None = None  # as waitpid gives it, once the main process has ended
         self.ranks: dict[int, Rank] = {}
         self.attached = False  # a rank ever did
+
+    def look(self, now: float) -> None:
+        """Once a turn: who has ended, and who runs now, which is recorded."""
+        self.reap()
+        self._file.look([os.getpid()], now)
+
+    @property
+    def due(self) -> float | None:
+        """When `look` is to be called, if that is soon."""
+        return self._file.due
+
+    def before(self, kind: str, now: float) -> None:
+        """A record of this kind is about to be made: who hears that it runs may kill this supervisor next."""
+        if kind in RUNS:
+            self._file.look([os.getpid()], now, at_once=True)
+
+    def kill_rest(self) -> None:
+        """What starts another and ends before anybody sees it; once the others, and the main process, were killed."""
+        processes.kill_own_children(lambda pid: pid == self.main, self._reap_others, KILL_S)
+
+    def _reap_others(self) -> None:
+        for pid in processes.children_of(os.getpid()):
+            if pid != self.main:
+                os.waitpid(pid, os.WNOHANG)
 
     def reap(self) -> None:
         """Take the exit of every child that has ended, orphans that came to us included."""

@@ -24,7 +24,7 @@ class Records:
 
     def __init__(self, folder: int) -> None:
         """`folder`: a descriptor of the run folder. Raises AlreadyStarted."""
-        self._folder = folder
+        self.folder = folder
         self._began = time.monotonic()
         self._file = -1
         self._whole = True  # what the file holds is what was written to it
@@ -73,11 +73,11 @@ class Records:
 
     def _rewrite(self) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(TEMPORARY, flags, 0o600, dir_fd=self._folder)
+        file = os.open(TEMPORARY, flags, 0o600, dir_fd=self.folder)
         try:
             _write(file, b"".join(packet + b"\n" for packet in self.packets))
-            os.replace(TEMPORARY, NAME, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-            os.fsync(self._folder)
+            os.replace(TEMPORARY, NAME, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+            os.fsync(self.folder)
         except BaseException:
             os.close(file)
             raise
@@ -89,7 +89,7 @@ class Records:
     def abandoned(self) -> bool:
         """True once the run folder was removed: nobody will read what is written there."""
         try:
-            return os.fstat(self._folder).st_nlink == 0
+            return os.fstat(self.folder).st_nlink == 0
         except OSError:
             return False
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcdl.agent import strictjson
 from hpcdl.agent.processes import boot_id
 from hpcdl.core.events import Event, Exited, GpusFreed, TroubleSeen, encode
 from hpcdl.wire.messages import BadMessage, ReportMessage, RequestMessage, decode_message, encode_message
@@ -91,7 +92,7 @@ class ReportLog:
             lines = file.read().split(b"\n")
         torn = lines.pop()  # what follows the last line's end: empty, or torn by a crash
         try:
-            self.log_id = str(json.loads(lines[0])["log_id"])
+            self.log_id = str(strictjson.loads(lines[0])["log_id"])
         except (ValueError, KeyError, TypeError, IndexError):
             log.warning("%s is damaged at its start: it is kept as .damaged, and a new log begins", self.path)
             os.replace(self.path, self.path.with_name(f"{self.path.name}.damaged"))
@@ -99,8 +100,8 @@ class ReportLog:
             return
         for line in lines[1:]:
             try:
-                self._replay(json.loads(line))
-            except (ValueError, KeyError, TypeError, BadMessage) as error:
+                self._replay(strictjson.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError, BadMessage) as error:
                 log.warning("a line of %s is damaged and was left out: %s", self.path, error)
         self.durable = self.last
         if torn:

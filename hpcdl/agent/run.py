@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from hpcdl.agent import folder
+from hpcdl.agent import folder, launch
 from hpcdl.agent.agent import Agent
 from hpcdl.agent.folder import AnotherAgent
 from hpcdl.agent.leaving import SIGNALS, Stay
@@ -60,6 +60,10 @@ def main(home: Path, node: str, emulate_gpus: int | None, said: bool, stay: Stay
         return _fail(str(error), ANOTHER_RUNS)
     except (AccessError, NotPrivate, OSError, ValueError) as error:
         return _fail(str(error), FAILED)
+    try:
+        launch.become_subreaper()
+    except OSError as error:  # what hides from a supervisor that dies is then found by its record alone
+        log.warning("this agent cannot be a subreaper: %s", error)
     try:
         about = folder.write_about(run, node, emulate_gpus, said)
         stderr = _begin_logging(run / folder.LOG)

@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hpcdl.agent import launch, processes
-from hpcdl.agent.processes import Process, matches
+from hpcdl.agent.besides import VARIABLE, beside
+from hpcdl.agent.orphans import Orphans
 from hpcdl.wire.messages import (
     SHELL_CHUNK,
     SHELL_WINDOW,
@@ -33,7 +34,6 @@ from hpcdl.wire.messages import (
 
 log = logging.getLogger("hpcdl.agent")
 
-VARIABLE = "HPCDL_SHELL"
 STDIN, STDOUT, STDERR = 0, 1, 2
 KILL_S = 1.0
 """Seconds between SIGTERM and SIGKILL for what is left of it."""
@@ -55,42 +55,15 @@ class Beside:
     env: Mapping[str, str]
 
 
-def beside(wanted: str, root: int | None = None) -> list[Process]:
-    """Processes of our uid whose HPCDL_SHELL is that, or begins with it and a colon; and what is at or below `root`."""
-    found: dict[int, Process] = {}
-    for name in os.listdir("/proc"):
-        pid = int(name) if name.isdigit() else 0
-        if not pid or pid == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
-                continue
-            tag = processes.variable(pid, VARIABLE)
-            if tag and matches(tag, wanted) and (process := processes.look(pid)) is not None:
-                found[pid] = process
-    if root is not None:
-        own = processes.look(root)
-        for process in [*([own] if own is not None else []), *processes.descendants(root)]:
-            found[process.pid] = process
-    return list(found.values())
-
-
-def sweep(instance: str, node: str) -> int:
-    """SIGKILL to what an earlier agent of this node left of such commands; how many processes there were."""
-    killed = 0
-    for process in beside(instance):
-        tag = (processes.variable(process.pid, VARIABLE) or "").split(":")
-        if ":".join(tag[3:-1]) == node:  # a node's name may hold colons
-            killed += processes.signal_process(process, signal.SIGKILL)
-    return killed
-
-
 class Shell:
     """Everything belongs to the event loop's thread. `send` gets what the other end is to hear, at most SHELL_WINDOW
     bytes a stream more than it has taken."""
 
-    def __init__(self, opened: ShellOpenMessage, place: Beside, send: Callable[[ShellMessage], None]) -> None:
+    def __init__(
+        self, opened: ShellOpenMessage, place: Beside, send: Callable[[ShellMessage], None], orphans: Orphans
+    ) -> None:
         self._opened = opened
+        self._orphans = orphans
         self._place = place
         self._hand_on = send
         self._tag = f"{place.tag}:{opened.id}"
@@ -108,6 +81,12 @@ class Shell:
         self._stirred = False
         self.gone = asyncio.Event()
         """No process of it is left."""
+
+    @property
+    def pid(self) -> int:
+        """Of its first process while that is not reaped, else 0."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else 0
 
     @property
     def _terminal(self) -> bool:
@@ -131,7 +110,7 @@ class Shell:
 
     async def _live(self) -> int | None:
         try:
-            self._process = await asyncio.to_thread(self._start)
+            self._process = await asyncio.to_thread(self._orphans.start, self._start)
         except FileNotFoundError as error:
             place = error.filename == self._place.cwd
             self._why = f"the job's folder is gone: {error.filename}" if place else f"command not found: {self._name}"
@@ -176,7 +155,7 @@ class Shell:
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=launch.dies_with(os.getpid()),
+            preexec_fn=launch.dies_with(os.getpid(), subreaper=True),
         )
         ends = []
         for pipe in (process.stdin, process.stdout, process.stderr):
@@ -191,7 +170,7 @@ class Shell:
         ours, theirs = pty.openpty()
         try:
             termios.tcsetwinsize(ours, (self._opened.rows, self._opened.columns))
-            first = launch.dies_with(os.getpid())
+            first = launch.dies_with(os.getpid(), subreaper=True)
 
             def prepare() -> None:
                 first()
@@ -251,8 +230,9 @@ class Shell:
             # Once it was reaped, its number may be another's.
             root = process.pid if process is not None and process.poll() is None else None
             left = await asyncio.to_thread(beside, self._tag, root)
-            if not left:
-                return
+            if not left:  # what hid from us was handed on to this agent when the first process ended
+                if root is None and not await asyncio.to_thread(self._orphans.end):
+                    return
             for each in left:
                 if loop.time() >= kill_at:
                     processes.signal_process(each, signal.SIGKILL)

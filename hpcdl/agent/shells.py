@@ -7,9 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from hpcdl.agent import runfolder, startfile
+from hpcdl.agent.orphans import Orphans
+from hpcdl.agent.processfile import ProcessFile
 from hpcdl.agent.reports import Key
 from hpcdl.agent.shell import Beside, Shell
 from hpcdl.wire.messages import ShellEndMessage, ShellMessage, ShellOpenMessage
+from hpcdl.wire.private import NotPrivate, open_private_folder
 
 log = logging.getLogger("hpcdl.agent")
 
@@ -41,7 +44,11 @@ def place(folder: Path, tag: str, gpu_env: Mapping[str, str]) -> Beside:
 class Shells:
     """Everything belongs to the event loop's thread. `outgoing`: what the daemon is to hear."""
 
-    def __init__(self) -> None:
+    def __init__(self, orphans: Orphans, run: Path) -> None:
+        """`run`: the agent's folder, where their processes are recorded for the next agent."""
+        self._orphans = orphans
+        self._run = run
+        self._file: ProcessFile | None = None
         self.outgoing: asyncio.Queue[ShellMessage] = asyncio.Queue()
         self._open: dict[str, tuple[Key, Shell]] = {}
         self._early: dict[str, list[ShellMessage]] = {}
@@ -65,7 +72,7 @@ class Shells:
         if isinstance(where, str):
             self.outgoing.put_nowait(ShellEndMessage(message.id, None, where))
             return
-        shell = Shell(message, where, self.outgoing.put_nowait)
+        shell = Shell(message, where, self.outgoing.put_nowait, self._orphans)
         self._open[message.id] = key, shell
         log.info("a %s was opened beside job %d.%d", "terminal" if message.rows else "command", *key)
         for each in early:
@@ -88,6 +95,18 @@ class Shells:
         for of, shell in self._open.values():
             if of == key:
                 shell.end(why)
+
+    def record(self, now: float) -> None:
+        """About once a second, by any monotonic clock: writes down what runs below them."""
+        roots = [pid for _, shell in self._open.values() if (pid := shell.pid)]
+        if not roots and self._file is None:
+            return
+        if self._file is None:
+            try:
+                self._file = ProcessFile(open_private_folder(self._run))
+            except (OSError, NotPrivate):
+                return
+        self._file.look(roots, now)
 
     async def gone(self, key: Key) -> None:
         """Returns once no process of those beside this incarnation is left."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hpcdl.agent.gpus import Gpus
 from hpcdl.agent.grants import Grants
 from hpcdl.agent.orders import Limits
+from hpcdl.agent.orphans import Orphans
 from hpcdl.agent.reports import Key, ReportLog
 from hpcdl.agent.shells import Shells
 
@@ -36,7 +37,7 @@ class Site:
     what supervisors say. `on_freed` is called with a part once nothing is left of it. `changed`: a trainer came or
     went. `interval_s`: seconds between reports of progress. `connected`: a daemon is there. `address`: the IP by which
     this node reaches the daemon, and other nodes this one. `goes`: why the node is wanted back, "" while it is not.
-    `shells`: commands beside its trainers.
+    `orphans`: what came to this agent when who had started it died. `shells`: commands beside its trainers.
     """
 
     node: str
@@ -54,7 +55,11 @@ class Site:
     connected: bool = False
     address: str = LOOPBACK
     goes: str = ""
-    shells: Shells = field(default_factory=Shells)
+    orphans: Orphans = field(default_factory=Orphans)
+    shells: Shells = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shells = Shells(self.orphans, self.run)
 
     def tag(self, key: Key) -> str:
         """What every process of the part has as HPCDL_TAG; the node is in it, for two may share a machine."""

@@ -1,5 +1,6 @@
 """A run folder and the supervisor in it: made, found again, removed."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -7,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,24 +17,28 @@ from pathlib import Path
 from typing import Any
 
 import hpcdl
-from hpcdl.agent import processes, records, startfile
+from hpcdl.agent import processes, records, startfile, strictjson
+from hpcdl.agent.processes import Process
 from hpcdl.agent.reports import Key
 from hpcdl.agent.runfolder import LOCK
 from hpcdl.agent.startfile import Start
-from hpcdl.wire.private import NotPrivate, make_private_folder, open_private, write_new
+from hpcdl.wire.private import NotPrivate, make_private_folder, open_private, read_private, write_new
 
 RECORD_LIMIT = 64 << 20
-_NAME = re.compile(r"([1-9]\d*)\.([1-9]\d*)")
+PROGRAM = "hpcdl.agent.supervisor"
+DAMAGED, DAMAGED_KEPT = "damaged", 20
+_NAME = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A run folder of an earlier agent. `start` is None where the file is missing or damaged."""
+    """A run folder of an earlier agent. `start` is None where the file is missing or damaged; `damage` says how."""
 
     key: Key
     folder: Path
     start: Start | None
     boot: str
+    damage: str = ""
 
 
 def folder_of(run: Path, key: Key) -> Path:
@@ -77,7 +83,7 @@ def _spawn(folder: Path, held: int, stderr: int) -> "subprocess.Popen[bytes]":
     paths = [str(Path(hpcdl.__file__).parents[1]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "hpcdl.agent.supervisor", str(folder), "--lock-fd", str(held)],
+        [sys.executable, "-P", "-m", PROGRAM, str(folder), "--lock-fd", str(held)],
         cwd="/",
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -95,14 +101,16 @@ def find(run: Path) -> Iterator[Found]:
         if match is None:
             continue
         folder = run / name
-        start, boot = None, ""
+        start, boot, damage = None, "", ""
         try:
-            content = (folder / startfile.NAME).read_bytes()
+            content = read_private(folder / startfile.NAME, startfile.LIMIT)
             start = startfile.decode(content)
-            boot = str(json.loads(content).get("boot_id", ""))
-        except (OSError, ValueError):
-            pass  # whoever made it did not come so far
-        yield Found((int(match[1]), int(match[2])), folder, start, boot)
+            boot = str(strictjson.loads(content).get("boot_id", ""))
+        except FileNotFoundError:
+            damage = f"{startfile.NAME} is missing" if (folder / records.NAME).exists() else ""
+        except (OSError, NotPrivate, ValueError) as error:
+            damage = str(error)
+        yield Found((int(match[1]), int(match[2])), folder, start, boot, damage)
 
 
 def is_free(folder: Path) -> bool:
@@ -110,7 +118,7 @@ def is_free(folder: Path) -> bool:
     try:
         fd = open_private(folder / LOCK, os.O_RDWR)
     except (OSError, NotPrivate):
-        return True
+        return supervisor_in(folder) is None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -124,18 +132,28 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     """The records that are durable; a torn or damaged line is left out."""
     found = []
     try:
-        with open(folder / records.NAME, "rb") as file:
-            content = file.read(RECORD_LIMIT)
-    except OSError:
+        content = read_private(folder / records.NAME, RECORD_LIMIT)
+    except (OSError, NotPrivate):
         return []
     for line in content.split(b"\n"):
         try:
-            record = json.loads(line)
+            record = strictjson.loads(line)
         except ValueError:
             continue
         if is_record(record):
             found.append(record)
     return found
+
+
+def has_records(folder: Path) -> bool:
+    """Whether a supervisor has written here, though it may not be readable any more."""
+    try:
+        found = os.lstat(folder / records.NAME)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return found.st_size > 0 or not stat.S_ISREG(found.st_mode)
 
 
 def is_record(record: object) -> bool:
@@ -148,24 +166,70 @@ def is_record(record: object) -> bool:
     )
 
 
-def kill_tagged(tag: str) -> int:
-    """SIGKILL to every process that carries the tag; how many there were."""
-    found = processes.tagged(tag)
-    for process in found:
-        processes.signal_process(process, signal.SIGKILL)
-    return len(found)
-
-
 def kill_supervisor(folder: Path, record: Mapping[str, Any]) -> bool:
-    """SIGKILL to the supervisor that wrote this `supervisor` record, if it is still that process.
+    """SIGKILL to the supervisor that wrote this `supervisor` record, if it is still that process (see `holder`)."""
+    found = holder(folder, record)
+    return found is not None and processes.signal_process(found, signal.SIGKILL)
+
+
+def holder(folder: Path, record: Mapping[str, Any]) -> Process | None:
+    """The supervisor that wrote this `supervisor` record, if it is still that process.
 
     It is that process only while it has the lock of this run folder open: a record may be of the last boot, or not be
     what a supervisor wrote, and then it names a process of ours that has nothing to do with it.
     """
     pid, began = record.get("pid"), record.get("start")
     if type(pid) is not int or type(began) is not int or not _has_open(pid, folder / LOCK):
-        return False
-    return processes.signal_process(processes.Process(pid, began, "", "S"), signal.SIGKILL)
+        return None
+    return Process(pid, began, "", "S")
+
+
+def supervisor_in(folder: Path) -> Process | None:
+    """The supervisor that was started in this run folder and lives, whatever became of the folder since."""
+    return supervisors(folder.parent).get(folder.name)
+
+
+def supervisors(run: Path) -> dict[str, Process]:
+    """The living supervisors of a folder of run folders, by the names of theirs: by their command lines."""
+    found = {}
+    for process, arguments in processes.commands():
+        if PROGRAM in arguments[:-1]:
+            folder = Path(arguments[arguments.index(PROGRAM) + 1])
+            if folder.parent == run:
+                found[folder.name] = process
+    return found
+
+
+def put_away(folder: Path, damage: str = "") -> None:
+    """Removes a run folder of which nothing is left. One that is damaged is kept beside the others; the oldest of these
+    go when they are many."""
+    try:
+        if damage:
+            kept = folder.parent / DAMAGED
+            make_private_folder(kept)
+            for old in sorted(kept.iterdir(), key=lambda each: each.lstat().st_mtime)[: 1 - DAMAGED_KEPT]:
+                _remove(old)
+            os.rename(folder, kept / f"{folder.name}.{os.urandom(4).hex()}")
+            return
+    except (OSError, NotPrivate):
+        pass  # what cannot be kept must not be found again by the next agent
+    _remove(folder)
+
+
+def kept(run: Path) -> tuple[str, ...]:
+    """The damaged run folders that were kept."""
+    try:
+        return tuple(str(run / DAMAGED / name) for name in sorted(os.listdir(run / DAMAGED)))
+    except OSError:
+        return ()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _has_open(pid: int, path: Path) -> bool:

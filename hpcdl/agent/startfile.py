@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import Any
 
+from hpcdl.agent import strictjson
+
 VERSION = 1
 LIMIT = 8 << 20  # bytes
 LOG_LIMIT_BYTES = 1 << 30
@@ -98,8 +100,8 @@ class Start:
 def decode(content: bytes) -> Start:
     """The order in a start.json. Raises BadStart; keys that are not known are ignored."""
     try:
-        body = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        body = strictjson.loads(content)
+    except ValueError as error:
         raise BadStart(f"{NAME} is not JSON: {error}") from None
     if not isinstance(body, dict) or body.get("v") != VERSION:
         raise BadStart(f"{NAME} is not of version {VERSION}")

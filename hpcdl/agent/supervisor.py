@@ -54,7 +54,7 @@ class Supervisor:
         self._wakeup = Wakeup(launch.IGNORED)
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._wakeup.clear)
         self._clients = Clients(self._selector, listener, self._clock, records.packets, self, self._note)
-        self._trainer = Trainer(start.tag)
+        self._trainer = Trainer(start.tag, records.folder)
         self._closing = Closing(start, self._trainer, self._record, self._clients.send, self._clock.now())
         self._drill = Drill(self._trainer, self._record)
         self._memberships = Memberships(start, self._trainer, self._record, self._clients.send)
@@ -97,7 +97,7 @@ class Supervisor:
     def _timeout(self) -> float:
         if self._closing.ended_by or self._trainer.status is not None or self._exited_at is not None:
             return FAST_TICK_S
-        dues = [due for due in (self._clients.next_due, self._drill.due) if due is not None]
+        dues = [due for due in (self._clients.next_due, self._drill.due, self._trainer.due) if due is not None]
         return min([TICK_S, *(max(0.0, due - self._clock.now()) for due in dues)])
 
     def _guarded(self, act: Callable[[], None]) -> None:
@@ -121,7 +121,7 @@ class Supervisor:
     def _supervise(self, now: float) -> None:
         running = self._trainer.status is None
         self._drill.look(now)
-        self._trainer.reap()
+        self._trainer.look(now)
         if running and self._trainer.status is not None:
             self._ended_by = self._closing.ended_by
         if self._trainer.status is not None:
@@ -151,6 +151,7 @@ class Supervisor:
         return self._clients.delivered or self._clock.now() - self._exited_at > LINGER_S
 
     def _record(self, kind: str, **body: object) -> None:
+        self._trainer.before(kind, self._clock.now())
         self._records.append(kind, **body)
         self._clients.push()
 

@@ -1,7 +1,6 @@
 """The agent's end of a side channel: a connection to one supervisor, for the event loop."""
 
 import asyncio
-import json
 import os
 import socket
 import struct
@@ -9,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from hpcdl.agent import strictjson
 from hpcdl.agent.packets import LIMIT, VERSION, encode
 from hpcdl.agent.sidechannel import NAME
 
@@ -58,8 +58,8 @@ class SupervisorLink:
             if not raw:
                 return
             try:
-                packet = json.loads(raw)
-            except (ValueError, RecursionError):
+                packet = strictjson.loads(raw)
+            except ValueError:
                 continue
             if isinstance(packet, dict) and packet.get("v") == VERSION and isinstance(packet.get("type"), str):
                 yield packet

@@ -156,8 +156,8 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
         hint, detail = Cause.INFRASTRUCTURE, f"killed from outside, {detail}"
     elif code == OTHER_GPUS_EXIT and record.get("attached") is True:
         hint, detail = Cause.INFRASTRUCTURE, detail or "the trainer saw other GPUs than granted"
-    elif code != 0 and record.get("save_errno") in DISK_TROUBLES:
-        why = f"its checkpoint could not be written: {os.strerror(record['save_errno'])}"
+    elif code != 0 and (number := _whole_or_none(record, "save_errno")) in DISK_TROUBLES:
+        why = f"its checkpoint could not be written: {os.strerror(number or 0)}"
         hint, detail = Cause.INFRASTRUCTURE, why if record.get("save_failed") is True else detail
     elif code == 0 and at_gate and record.get("ended_by") is None:
         hint, detail = Cause.INFRASTRUCTURE, "it left the gate before that was opened"

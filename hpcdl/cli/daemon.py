@@ -112,7 +112,7 @@ def _print_daemon(row: Row, output: Output, done: str) -> None:
 def status(ctx: click.Context, output: Output) -> None:
     """Show the daemon, its agents and the trainers that run; exit 1 if there is no daemon."""
     try:
-        answer = connect(ctx).get("/v1/status")
+        answer = connect(ctx).get("/v1/status?fresh=1")
     except DaemonAway as error:
         if output is Output.JSON:
             notices: dict[str, Any] = {"waiting": 0, "given_up": 0, "failing": []}
@@ -137,6 +137,7 @@ def status(ctx: click.Context, output: Output) -> None:
                 ("jobs", jobs or "none"),
                 ("batch system", _batch_text(answer)),
                 ("notices", _notices_text(answer)),
+                ("damaged", _damaged_text(answer)),
                 ("events", str(answer["events"])),
             ]
         )
@@ -159,6 +160,12 @@ def _notices_text(answer: Row) -> str:
     told = answer.get("notices") or {}
     over = f"{told['given_up']} given up (hpcdl notices)" if told.get("given_up") else ""
     return "; ".join([*told.get("failing", ()), *([over] if over else ())])
+
+
+def _damaged_text(answer: Row) -> str:
+    """Run folders that could not be read, and where they are kept; "" where there are none."""
+    found = [f"{path} on {row['node']}" for row in answer["agents"] for path in row.get("damaged", ())]
+    return f"{count(len(found), 'run folder')}: {', '.join(found[:3])}" if found else ""
 
 
 def _print_listed(columns: tuple[Column, ...], rows: list[Row]) -> None:

@@ -46,6 +46,8 @@ from hpcdl.daemon.viewers import Role, job_seen, jobs_seen, metrics_seen, nodes_
 log = logging.getLogger("hpcdl.daemon")
 
 MAX_EVENTS = 10_000
+LOOK_S = 2.0
+"""So long an answer waits for agents that are asked how things are now."""
 STATUS_OF_CODE = {
     "unknown-job": 404,
     "finished": 409,
@@ -231,6 +233,8 @@ class Api:
         return {"events": [event_row(record) for record in records], "last": last}
 
     async def _status(self, request: Request) -> dict[str, Any]:
+        if request.query_params.get("fresh") == "1":
+            await self._hub.look(LOOK_S)
         world, about = self._loop.world, self._about
         states = dict(world.retired)
         for job in world.jobs.values():
@@ -254,7 +258,12 @@ class Api:
                 "held": sum(1 for number in world.active if world.jobs[number].held),
             },
             "agents": [
-                {"pid": node.agent_pid, "node": name, "connected": name in connected}
+                {
+                    "pid": node.agent_pid,
+                    "node": name,
+                    "connected": name in connected,
+                    "damaged": list(beats[name].damaged) if name in beats else [],
+                }
                 for name, node in sorted(world.nodes.items())
             ],
             "trainers": [
@@ -264,6 +273,8 @@ class Api:
                     "incarnation": line.incarnation,
                     "node": name,
                     "supervisor": line.supervisor,
+                    "supervisor_pid": line.supervisor,
+                    "pids": list(line.pids),
                 }
                 for name, beat in sorted(beats.items())
                 for line in beat.trainers

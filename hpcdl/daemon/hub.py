@@ -41,6 +41,8 @@ class _Connection:
     outgoing: "asyncio.Queue[msg.Message | None]" = field(default_factory=asyncio.Queue)
     early: list[Request] = field(default_factory=list)
     heartbeat: msg.HeartbeatMessage | None = None
+    looks: bool = False
+    looked: list[asyncio.Event] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,21 @@ class Hub:
     def heartbeats(self) -> dict[str, msg.HeartbeatMessage]:
         """The newest heartbeat of each connected node."""
         return {name: each.heartbeat for name, each in self._connections.items() if each.heartbeat is not None}
+
+    async def look(self, within_s: float) -> None:
+        """Asks the agents with trainers how things are now; returns when they have told, or after that time."""
+        world, asked = self._loop.world, []
+        names = {name for number in world.live for each in world.jobs[number].live for name in each.nodes}
+        for connection in [self._connections[name] for name in names if name in self._connections]:
+            if connection.ready and connection.looks:
+                event = asyncio.Event()
+                connection.looked.append(event)
+                connection.outgoing.put_nowait(msg.LookMessage())
+                asked.append(asyncio.ensure_future(event.wait()))
+        if asked:
+            _, late = await asyncio.wait(asked, timeout=within_s)
+            for each in late:
+                each.cancel()
 
     def dispatch(self, requests: Iterable[Request]) -> None:
         """Sends requests to the agents that are there; the others get theirs when they come."""
@@ -160,7 +177,7 @@ class Hub:
         inventory = msg.decode_message(await asyncio.wait_for(_frame(socket), HELLO_S * 4))
         if not isinstance(inventory, msg.InventoryMessage):
             raise msg.BadMessage("the second message must be an inventory")
-        return _Connection(hello.node, socket, hello.log_id), inventory
+        return _Connection(hello.node, socket, hello.log_id, looks=inventory.looks), inventory
 
     async def _join(self, connection: _Connection, inventory: msg.InventoryMessage) -> None:
         replaced = self._connections.get(connection.node)
@@ -237,6 +254,8 @@ class Hub:
                 self._loop.send(cmd.Drain(connection.node, until, True, message.reason[:200]))
             elif isinstance(message, msg.HeartbeatMessage):
                 connection.heartbeat = message
+                while connection.looked:
+                    connection.looked.pop().set()
                 self._on_heartbeat(connection.node, message)
 
     async def _acknowledge(

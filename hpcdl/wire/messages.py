@@ -68,6 +68,13 @@ class InventoryMessage:
     allocation: str = ""
     left_s: float | None = None
     place: tuple[str, ...] = ()
+    looks: bool = False
+    """Whether it understands a LookMessage."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookMessage:
+    """Daemon: a heartbeat is wanted now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +140,14 @@ class DrillMessage:
     within_s: float
 
 
+PIDS_MOST = 500
+"""Of one trainer in a heartbeat: a frame has its limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainerLine:
-    """A trainer process for `hpcdl daemon status`, and how long nothing of it has moved: see `stalls.Still`."""
+    """A trainer process for `hpcdl daemon status`, and how long nothing of it has moved: see `stalls.Still`. `pids`:
+    all processes below its supervisor, the first PIDS_MOST of them."""
 
     pid: int
     job: int
@@ -144,6 +156,7 @@ class TrainerLine:
     step_s: float | None = None
     idle_s: float | None = None
     started_s: float = 0.0
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +172,12 @@ class GpuLine:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatMessage:
-    """Agent, every interval: samples and the trainers that it sees. Nothing depends on one of them arriving."""
+    """Agent, every interval: samples and the trainers that it sees. Nothing depends on one of them arriving. `damaged`:
+    run folders that could not be read, and were kept."""
 
     gpus: tuple[GpuLine, ...]
     trainers: tuple[TrainerLine, ...]
+    damaged: tuple[str, ...] = ()
 
 
 SHELL_CHUNK = 32 << 10
@@ -257,6 +272,7 @@ Message = (
     | RecordedMessage
     | ForgetMessage
     | HeartbeatMessage
+    | LookMessage
     | LeavingMessage
     | DrillMessage
     | ShellMessage
@@ -273,6 +289,7 @@ _TYPES: dict[str, type[Any]] = {
     "recorded": RecordedMessage,
     "forget": ForgetMessage,
     "heartbeat": HeartbeatMessage,
+    "look": LookMessage,
     "leaving": LeavingMessage,
     "drill": DrillMessage,
     "shell-open": ShellOpenMessage,

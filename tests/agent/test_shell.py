@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from hpcdl.agent import shell as shells_of_one
-from hpcdl.agent.shell import Beside, Shell, beside, sweep
+from hpcdl.agent.besides import beside, sweep
+from hpcdl.agent.orphans import Orphans
+from hpcdl.agent.shell import Beside, Shell
 from hpcdl.agent.shells import MOST, Shells, place
 from hpcdl.agent.startfile import Start
 from hpcdl.wire.messages import (
@@ -43,7 +45,7 @@ class Client:
         self.ended: ShellEndMessage | None = None
         env = {"PATH": os.environ["PATH"], "PS1": "$ "}
         opened = ShellOpenMessage(argv, "x", 7, 2, "n1", rows, 80 if rows else 0, "xterm")
-        self.shell = Shell(opened, Beside(self.tag, str(folder), env), self.hear)
+        self.shell = Shell(opened, Beside(self.tag, str(folder), env), self.hear, Orphans())
 
     def hear(self, message: ShellMessage) -> None:
         match message:
@@ -278,10 +280,10 @@ def test_what_an_agent_that_was_killed_left_is_swept(tmp_path: Path, node: str) 
 
     async def look(client: Client) -> None:
         await client.until(lambda: beside(client.tag))
-        assert sweep(client.instance, "n2") == 0
-        assert sweep("another", "n1") == 0
-        assert sweep(client.instance, "rack") == 0
-        assert sweep(client.instance, node) == 1
+        assert sweep(client.instance, "n2", tmp_path) == 0
+        assert sweep("another", "n1", tmp_path) == 0
+        assert sweep(client.instance, "rack", tmp_path) == 0
+        assert sweep(client.instance, node, tmp_path) == 1
 
     assert converse(client, look).code == 137
 
@@ -307,7 +309,7 @@ def test_those_beside_an_incarnation_go_with_it(tmp_path: Path) -> None:
         return Beside(tag, str(tmp_path), {"PATH": os.environ["PATH"]})
 
     async def run() -> None:
-        shells = Shells()
+        shells = Shells(Orphans(), tmp_path)
         shells.open(opened(), where)
         shells.open(opened(), where)  # comes twice
         while not beside(tag):
@@ -335,7 +337,7 @@ def test_a_daemon_that_goes_away_ends_them_all_also_those_that_only_begin(tmp_pa
         return Beside(tag, str(tmp_path), {"PATH": os.environ["PATH"]})
 
     async def run() -> None:
-        shells = Shells()
+        shells = Shells(Orphans(), tmp_path)
         shells.open(opened(), where)
         await asyncio.sleep(0)
         shells.parted()
@@ -346,13 +348,13 @@ def test_a_daemon_that_goes_away_ends_them_all_also_those_that_only_begin(tmp_pa
     asyncio.run(run())
 
 
-def test_there_are_not_too_many() -> None:
+def test_there_are_not_too_many(tmp_path: Path) -> None:
     async def nowhere() -> Beside | str:
         await asyncio.Event().wait()
         return ""
 
     async def run() -> None:
-        shells = Shells()
+        shells = Shells(Orphans(), tmp_path)
         for number in range(MOST + 1):
             shells.open(opened(number), nowhere)
         (refusal,) = await _drained(shells)

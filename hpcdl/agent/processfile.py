@@ -1,0 +1,121 @@
+"""The file `processes`: who runs below a supervisor (or below the commands of an agent), for whoever comes after it.
+
+A process that left its session and emptied its environment is known by who started it alone. When that one is killed,
+this file is all that tells of it: pids with their start times, within one boot. Written without fsync: it has to
+outlive processes, not the machine. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcdl.agent import processes, strictjson
+from hpcdl.agent.processes import Process
+
+NAME = "processes"
+TEMPORARY = ".processes.tmp"
+VERSION = 1
+LIMIT = 4 << 20  # bytes
+MOST = 50_000  # processes
+FIRST_S, LOOK_S = 0.1, 1.0  # between looks: less at first, for most start what they start at once
+SHARE = 0.02  # of a CPU that looking may cost
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What such a file says, if it is of this boot. `supervisor`: who wrote it."""
+
+    supervisor: Process | None = None
+    below: tuple[Process, ...] = ()
+
+
+class ProcessFile:
+    """Writes the file whenever the processes below `roots` are others than before. Times: any monotonic clock's."""
+
+    def __init__(self, folder: int) -> None:
+        """`folder`: a descriptor of the folder that it is in."""
+        self._folder = folder
+        self._boot = processes.boot_id()
+        self._me = os.getpid()
+        self._written: list[tuple[int, int]] | None = None
+        self._pause_s = FIRST_S
+        self._next_look = 0.0
+
+    @property
+    def due(self) -> float | None:
+        """When `look` should be called at the latest, while it is sooner than once a second; else None."""
+        return self._next_look if self._pause_s < LOOK_S else None
+
+    def look(self, roots: Sequence[int], now: float, at_once: bool = False) -> None:
+        """Once a turn: looks if it is time to, or `at_once`. Where it cannot be written, the next look tries again."""
+        if now < self._next_look and not at_once:
+            return
+        began = time.monotonic()
+        found = [process for root in roots for process in self._below(root)]
+        self._next_look = now + max(self._pause_s, (time.monotonic() - began) / SHARE)
+        self._pause_s = min(LOOK_S, self._pause_s * 1.5)
+        below = sorted({(each.pid, each.start_ticks) for each in found})[:MOST]
+        if below == self._written:
+            return
+        try:
+            self._write(below)
+        except OSError:
+            self._written = None
+        else:
+            self._written = below
+
+    def _below(self, root: int) -> Iterable[Process]:
+        own = processes.look(root) if root != self._me else None
+        return [*([own] if own is not None else []), *processes.descendants(root, tags=False)]
+
+    def _write(self, below: list[tuple[int, int]]) -> None:
+        me = [self._me, processes.start_ticks(self._me)]
+        body = {"v": VERSION, "boot": self._boot, "supervisor": me, "processes": below}
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(TEMPORARY, flags, 0o600, dir_fd=self._folder)
+        try:
+            left = memoryview(json.dumps(body, separators=(",", ":")).encode())
+            while left:
+                left = left[os.write(file, left) :]
+        finally:
+            os.close(file)
+        os.replace(TEMPORARY, NAME, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+
+
+def read(folder: Path) -> Recorded:
+    """What is recorded in this folder; nothing where there is no such file, of another boot, or not what it should
+    be."""
+    try:
+        file = os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return Recorded()
+    try:
+        info = os.fstat(file)
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or info.st_size > LIMIT:
+            return Recorded()
+        content = b""
+        while len(content) <= LIMIT and (piece := os.read(file, LIMIT + 1 - len(content))):
+            content += piece
+        body = strictjson.loads(content)
+    except (OSError, ValueError):
+        return Recorded()
+    finally:
+        os.close(file)
+    if not isinstance(body, dict) or body.get("v") != VERSION or body.get("boot") != processes.boot_id():
+        return Recorded()
+    listed = body.get("processes")
+    below = [_process(each) for each in listed] if isinstance(listed, list) else []
+    return Recorded(_process(body.get("supervisor")), tuple(each for each in below if each is not None))
+
+
+def _process(value: object) -> Process | None:
+    match value:
+        case [int(pid), int(began)] if pid > 1 and began >= 0 and pid < 1 << 31:
+            return Process(pid, began, "", "S")
+    return None

@@ -1,0 +1,166 @@
+"""Run folders that were damaged: each costs at most itself, and what runs in one is neither lost nor forgotten."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcdl.agent import processes, start
+from hpcdl.core.model import Cause
+from tests.agent.daemon import Agents, Daemon, until
+from tests.agent.orders import begin, supervisor_of
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def written(content: bytes) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        path.write_bytes(content)
+
+    return damage
+
+
+def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return damage
+
+
+def with_grace(path: Path) -> None:
+    body = json.loads(path.read_bytes())
+    path.write_text(json.dumps(body | {"grace_s": 0}).replace('"grace_s": 0', '"grace_s": 1' + "0" * 400))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "nested": written(b"[" * 200_000),
+    "deeper": written(b'{"v": 1, "env": ' + b"[" * 200_000),
+    "grace": with_grace,
+    "empty": written(b""),
+    "binary": written(b"\x00\xff\xfe" * 100),
+    "list": written(b"[1]"),
+    "nan": written(b'{"v": 1, "grace_s": NaN}'),
+    "large": written(b" " * (9 << 20)),
+    "gone": Path.unlink,
+    "folder": replaced(Path.mkdir),
+    "fifo": replaced(os.mkfifo),
+    "dangling": replaced(lambda path: path.symlink_to("nowhere")),
+    "device": replaced(lambda path: path.symlink_to("/dev/zero")),
+    "open": lambda path: path.chmod(0o666),
+}
+
+
+def kept(agents: Agents) -> list[str]:
+    return [Path(each).name.rsplit(".", 1)[0] for each in start.kept(agents.run)]
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_start_file_beside_a_trainer_that_runs(daemon: Daemon, agents: Agents, how: str) -> None:
+    agent = agents.start()
+    begin(daemon, steps=100_000)
+    daemon.wait("TrainerReady", 1)
+    agents.kill(agent)
+    DAMAGES[how](agents.run / "1.1" / "start.json")
+    agents.start()
+    begin(daemon, job=2, gpus=(1,))
+    daemon.wait("GpusFreed", 2)
+    begin(daemon, job=3, gpus=(0,))
+    assert "held by job 1.1" in daemon.wait("Exited", 3).detail
+    daemon.ask("suspend", 1, grace_s=30.0)
+    daemon.wait("GpusFreed", 1)
+    assert daemon.wait("Exited", 1).ended_by == "suspend"
+    assert len(daemon.inventories) == 2
+    troubles = [event.detail for event in daemon.of("TroubleSeen")]
+    assert [("start.json" in each, "it is kept in" in each) for each in troubles] == [(True, True)]
+
+
+@pytest.mark.parametrize("how", ["nested", "grace", "fifo", "gone"])
+def test_a_start_file_of_which_nothing_runs(daemon: Daemon, agents: Agents, how: str) -> None:
+    agent = agents.start()
+    begin(daemon, steps=100_000)
+    daemon.wait("TrainerReady", 1)
+    supervisor = supervisor_of(agents, 1)["pid"]
+    os.kill(supervisor, signal.SIGSTOP)
+    agents.kill(agent)
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: processes.look(supervisor) is None, "its end")
+    DAMAGES[how](agents.run / "1.1" / "start.json")
+    agents.start()
+    daemon.wait("GpusFreed", 1)
+    exited = daemon.wait("Exited", 1)
+    assert exited.hint is Cause.INFRASTRUCTURE
+    assert "its run folder is damaged: start.json" in exited.detail
+    assert not processes.tagged(daemon.instance)
+    daemon.expected.clear()
+    daemon.stop()
+    daemon.start()
+    until(lambda: kept(agents) == ["1.1"], "the folder to be set aside")
+    until(lambda: [beat for beat in daemon.heartbeats if beat.damaged], "a heartbeat that tells of it")
+    assert daemon.heartbeats[-1].damaged == start.kept(agents.run)
+
+
+@pytest.mark.parametrize("how", ["nested", "binary", "empty", "folder", "fifo", "gone", "open"])
+@pytest.mark.parametrize("name", ["record.jsonl", "lock", "s", "processes"])
+def test_another_file_of_a_trainer_that_runs(daemon: Daemon, agents: Agents, name: str, how: str) -> None:
+    agent = agents.start()
+    begin(daemon, steps=100_000)
+    daemon.wait("TrainerReady", 1)
+    trainer = daemon.wait("Started", 1).pid
+    agents.kill(agent)
+    path = agents.run / "1.1" / name
+    if name == "s" and how != "gone":
+        path.unlink()
+        path.touch()
+    DAMAGES[how](path)
+    agents.start()
+    begin(daemon, job=2, gpus=(1,))
+    daemon.wait("GpusFreed", 2)
+    daemon.ask("end", 1, grace_s=0.0)
+    if name == "s":  # nobody can tell its supervisor anything: it is ended when it is overdue
+        os.kill(processes.look(trainer).pid, signal.SIGKILL)  # type: ignore[union-attr]
+    daemon.wait("GpusFreed", 1)
+    assert processes.look(trainer) is None
+    assert len(daemon.inventories) == 2
+
+
+@pytest.mark.parametrize("what", ["file", "fifo", "link", "empty", "closed", "far"])
+def test_what_is_no_run_folder(daemon: Daemon, agents: Agents, what: str) -> None:
+    agents.run.mkdir(parents=True, mode=0o700)
+    agents.run.parent.chmod(0o700)
+    path = agents.run / ("1" * 200 + ".1" if what == "far" else "7.1")
+    if what == "file":
+        path.write_bytes(b"\x00")
+    elif what == "fifo":
+        os.mkfifo(path)
+    elif what == "link":
+        path.symlink_to("nowhere")
+    else:
+        path.mkdir(mode=0o000 if what == "closed" else 0o700)
+    agents.start()
+    begin(daemon)
+    daemon.wait("GpusFreed", 1)
+    assert daemon.wait("Exited", 1).code == 0
+    assert len(daemon.inventories) == 1
+    if what == "closed":
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.mark.parametrize("how", ["nested", "binary", "empty", "nan", "list"])
+@pytest.mark.parametrize("name", ["agent.json", "heard", "reports.jsonl"])
+def test_a_file_of_the_agent_itself(daemon: Daemon, agents: Agents, name: str, how: str) -> None:
+    agents.kill(agents.start())
+    agents.run.mkdir(parents=True, exist_ok=True, mode=0o700)
+    agents.run.parent.chmod(0o700)
+    (agents.run / name).touch(0o600)
+    DAMAGES[how](agents.run / name)
+    agents.start()
+    begin(daemon)
+    daemon.wait("GpusFreed", 1)
+    assert daemon.wait("Exited", 1).code == 0
