@@ -19,14 +19,15 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @contextmanager
-def held(agents: Agents, uuid_of_gpu: str) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has the emulated GPU."""
+def held(agents: Agents, uuid_of_gpu: str, later: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has the emulated GPU; `later`: as soon as it is free."""
     script = (
-        "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f,fcntl.LOCK_EX)\n"
+        "import fcntl,sys\nf=open(sys.argv[1],'r+')\n"
+        "print('held',flush=True) if sys.argv[2] else 0\nfcntl.lockf(f,fcntl.LOCK_EX)\n"
         "print('held',flush=True)\nsys.stdin.read()"
     )
     lock = str(agents.run / "emulated" / f"{uuid_of_gpu}.lock")
-    argv = [sys.executable, "-c", script, lock]
+    argv = [sys.executable, "-c", script, lock, "later" if later else ""]
     holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout is not None

@@ -96,7 +96,8 @@ def test_a_start_file_of_which_nothing_runs(daemon: Daemon, agents: Agents, how:
     daemon.wait("GpusFreed", 1)
     exited = daemon.wait("Exited", 1)
     assert exited.hint is Cause.INFRASTRUCTURE
-    assert "its run folder is damaged: start.json" in exited.detail
+    assert "its run folder is damaged: " in exited.detail
+    assert "start.json" in exited.detail
     assert not processes.tagged(daemon.instance)
     daemon.expected.clear()
     daemon.stop()

@@ -15,8 +15,10 @@ import pytest
 
 from hpcdl.agent import processes, processfile, start
 from hpcdl.agent.processes import Process
+from hpcdl.wire import messages as msg
 from tests.agent.daemon import Agents, Daemon, until
 from tests.agent.orders import begin, supervisor_of
+from tests.agent.test_agent_gpus import held
 
 pytestmark = pytest.mark.timeout(180)
 HIDING = Path(__file__).with_name("hiding.py")
@@ -250,3 +252,63 @@ def test_whatever_lies_in_the_place_of_a_record(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / processfile.NAME)
     assert processfile.read(tmp_path) == processfile.Recorded()
     assert start.supervisors(tmp_path) == {}
+
+
+# --- commands beside a trainer ---------------------------------------------------------------------------------------
+
+
+def shell(daemon: Daemon, *argv: str) -> None:
+    daemon.say(msg.ShellOpenMessage(argv, "x", 1, 1, "n1"))
+
+
+def with_a_command(daemon: Daemon, agents: Agents, hidden: Hidden, *how: str) -> int:
+    """A trainer, and beside it a command whose child hides; the child's pid."""
+    begin(daemon, steps=100_000)
+    daemon.wait("TrainerReady", 1)
+    shell(daemon, *hidden.command(*how))
+    return hidden.pid()
+
+
+@pytest.mark.parametrize("how", [(), ("ends",), ("ends", "deaf"), ("ends", "still")])
+def test_what_a_command_hides_ends_with_it(
+    daemon: Daemon, agents: Agents, hidden: Hidden, how: tuple[str, ...]
+) -> None:
+    agents.start()
+    pid = with_a_command(daemon, agents, hidden, *how)
+    if "ends" not in how:
+        assert not gone(pid)
+        daemon.say(msg.ShellEndMessage("x", None, "enough"))
+    until(lambda: gone(pid), "its end")
+    daemon.ask("end", 1, grace_s=0.5)
+    daemon.wait("GpusFreed", 1)
+
+
+def test_a_command_whose_agent_is_killed(daemon: Daemon, agents: Agents, hidden: Hidden) -> None:
+    agent = agents.start()
+    pid = with_a_command(daemon, agents, hidden)
+    until(lambda: pid in [each.pid for each in processfile.read(agents.run).below], "the record")
+    agents.kill(agent)
+    assert not gone(pid)
+    agents.start()
+    until(lambda: gone(pid), "its end")
+    daemon.ask("end", 1, grace_s=0.5)
+    daemon.wait("GpusFreed", 1)
+
+
+# --- GPUs that should be free ----------------------------------------------------------------------------------------
+
+
+def test_who_holds_a_gpu_that_should_be_free_is_named(daemon: Daemon, agents: Agents) -> None:
+    """A process that nothing ties to the incarnation any more takes its GPU while that ends."""
+    agents.start()
+    begin(daemon, steps=100_000)
+    daemon.wait("TrainerReady", 1)
+    uuid = daemon.inventories[0].gpus[0].uuid
+    with held(agents, uuid, later=True) as holder:
+        daemon.ask("end", 1, grace_s=0.5)
+        changed = daemon.wait("GpuChanged")
+        assert (changed.index, changed.state) == (0, "dirty")
+        name = Path(f"/proc/{holder.pid}/comm").read_text().strip()
+        assert f"process {holder.pid} ({name} of " in changed.detail
+    until(lambda: daemon.of("GpuChanged")[-1].state == "ok", "the GPU to be free")
+    daemon.wait("GpusFreed", 1)
