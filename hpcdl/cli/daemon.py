@@ -45,7 +45,8 @@ def _node_name(ctx: click.Context, param: click.Parameter, value: str | None) ->
 def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: str | None, output: Output) -> None:
     """Start the daemon and the agent of this node, in the background.
 
-    It returns when both are ready. Jobs of an earlier daemon of the same folder go on.
+    It returns when both are ready, however long a large ledger takes: what it waits for is told then, and Ctrl-C leaves
+    the daemon at it. Jobs of an earlier daemon of the same folder go on.
     """
     from hpcdl.daemon import launch
 
@@ -65,7 +66,8 @@ def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: 
         found, batch = client.get("/v1/nodes")["nodes"], client.get("/v1/status").get("batch")
     except ClientError:
         return  # it is gone again, which the next command tells
-    if not any(each["gpus"] for each in found if each["connected"]):
+    came = answer.get("node") in (None, *answer["nodes"])  # else the note has said that its agent has not
+    if came and not any(each["gpus"] for each in found if each["connected"]):
         names = fold_nodes([str(each["name"]) for each in found if each["connected"]]) or "this node"
         gone = [each for each in found if not each["connected"] and not each["lost"]]
         away = fold_nodes([str(each["name"]) for each in gone if not each.get("allocation")])  # batch nodes come and go

@@ -41,7 +41,8 @@ def main() -> int:
     try:
         check_way(options.home)
         config = load_config(options.home, {} if options.node is None else {"node_name": options.node})
-        daemon = Daemon(options.home, config, options.emulate_gpus, local_agent=not options.no_agent)
+        ready.phase("opening the ledger")
+        daemon = Daemon(options.home, config, options.emulate_gpus, not options.no_agent, ready.phase)
         return asyncio.run(daemon.run(ready))
     except (
         ConfigError,

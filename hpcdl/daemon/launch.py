@@ -3,7 +3,6 @@
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -11,10 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.client import Client, DaemonAway
+from hpcdl.local.activity import Activity
 from hpcdl.wire.private import NotPrivate, make_private_folder, open_private
 
-START_S = 60.0
-"""A daemon that is not ready by then has failed to start."""
+LOOK_S = 1.0
+SLOW_S = 10.0
+"""So long a start takes before it says what it waits for, and again and again while that changes."""
+
+STUCK_S = 300.0
+"""A daemon of which nothing moves for so long, no CPU time, no byte and no word, is not waited for any more."""
+
+PHASE_LIMIT = 200
 
 STOP_S = 60.0
 """Beyond what the daemon said that its end may take."""
@@ -27,7 +33,8 @@ class LaunchError(Exception):
 def start(
     home: Path, emulate_gpus: int | None = None, node_name: str | None = None, foreground: bool = False
 ) -> dict[str, Any]:
-    """Starts a daemon on `home`, with an agent on this machine, and waits until both are ready.
+    """Starts a daemon on `home`, with an agent on this machine, and waits until both are ready, however long that takes
+    while it is at work: it is never ended from here. What it does is told on standard error when it takes long.
 
     Returns {"pid", "home", "nodes", "fence"}. In the foreground it returns when the daemon has ended, with
     {"exit_code"}. Raises LaunchError.
@@ -80,21 +87,40 @@ def _foreground(argv: list[str]) -> int:
 
 
 def _await_ready(ready: int, process: "subprocess.Popen[bytes]", home: Path) -> dict[str, Any]:
-    end = time.monotonic() + START_S
-    text = b""
-    while not text.endswith(b"\n"):
-        readable, _, _ = select.select([ready], [], [], max(0.0, end - time.monotonic()))
-        if not readable:
-            process.send_signal(signal.SIGTERM)
-            raise LaunchError(f"the daemon is not ready after {START_S:.0f} s: see {home / 'daemon.log'}")
-        piece = os.read(ready, 65536)
-        if not piece:
-            raise LaunchError(f"the daemon ended while starting: see {home / 'daemon.log'}")
-        text += piece
-    answer: dict[str, Any] = json.loads(text)
-    if "error" in answer:
-        raise LaunchError(str(answer["error"]))
-    return answer
+    log, who = home / "daemon.log", f"the daemon (pid {process.pid})"
+    began = time.monotonic()
+    activity, told_at, told, phase, text = Activity(process.pid, began), began, "", "starting", b""
+    try:
+        while True:
+            readable, _, _ = select.select([ready], [], [], LOOK_S)
+            now = time.monotonic()
+            if readable:
+                piece = os.read(ready, 65536)
+                if not piece:
+                    raise LaunchError(f"the daemon ended while starting: see {log}")
+                activity.moved(now)
+                *lines, text = (text + piece).split(b"\n")
+                for line in lines:
+                    answer: dict[str, Any] = json.loads(line)
+                    if "error" in answer:
+                        raise LaunchError(str(answer["error"]))
+                    if "phase" not in answer:
+                        return answer
+                    phase = str(answer["phase"])[:PHASE_LIMIT]
+            if activity.still_s(now) > STUCK_S:
+                raise LaunchError(
+                    f"{who} has not moved for {STUCK_S:.0f} s ({phase}) and was left as it is: see {log}; "
+                    f"kill {process.pid} ends it"
+                )
+            if now - told_at > SLOW_S and phase != told:
+                told_at, told = now, phase
+                sys.stderr.write(f"hpcdl: {who} is not ready yet, after {now - began:.0f} s: {phase}\n")
+                sys.stderr.flush()
+    except KeyboardInterrupt:
+        raise LaunchError(
+            f"not waited for any more: {who} goes on starting ({phase}); hpcdl daemon status says when it is ready, "
+            f"kill {process.pid} ends it before"
+        ) from None
 
 
 def stop(home: Path, now: bool = False) -> dict[str, Any]:

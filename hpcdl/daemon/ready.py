@@ -9,12 +9,22 @@ log = logging.getLogger("hpcdl.daemon")
 
 
 class Ready:
-    """Tells whoever started the daemon that it is ready, or why not: one JSON line on an inherited descriptor."""
+    """Tells whoever started the daemon what it does, and then that it is ready, or why not: a JSON object a line on an
+    inherited descriptor. The last line has no `phase`."""
 
     def __init__(self, descriptor: int | None, *, people: bool = False) -> None:
         """None: nobody waits; what is told goes to standard output, and in words where `people` read it."""
         self._descriptor = descriptor
         self._people = people
+
+    def phase(self, text: str) -> None:
+        """What the daemon does until then: for who waits."""
+        if self._descriptor is None:
+            return
+        try:
+            os.write(self._descriptor, json.dumps({"phase": text}).encode() + b"\n")
+        except OSError:
+            pass  # nobody waits any more
 
     def tell(self, body: dict[str, object]) -> None:
         """Once."""

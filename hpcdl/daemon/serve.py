@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -56,7 +56,9 @@ from hpcdl.wire.access import AccessFile, write_access
 log = logging.getLogger("hpcdl.daemon")
 
 AGENTS_S = 20.0
-"""How long a start waits for the local agent, and a stop for agents to end."""
+"""How long a start waits for the local agent while nothing of it moves, and a stop for agents to end."""
+
+AGENT_LOOK_S = 0.5
 
 LEASE_LOST_EXIT = 4
 
@@ -73,8 +75,19 @@ TROUBLE_AGAIN_S = 600.0
 class Daemon:
     """One daemon on one home, from the lease to its release."""
 
-    def __init__(self, home: Path, config: Config, emulate_gpus: int | None, local_agent: bool = True) -> None:
-        """Takes the lease and loads the world. Raises LeaseHeld, JournalError, OSError with a line for the user."""
+    def __init__(
+        self,
+        home: Path,
+        config: Config,
+        emulate_gpus: int | None,
+        local_agent: bool = True,
+        phase: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Takes the lease and loads the world. Raises LeaseHeld, JournalError, OSError with a line for the user.
+
+        `phase` is told what takes long.
+        """
+        self._phase = phase
         self.home = home
         self.config = config
         self.viewers = Viewers(home, config)
@@ -95,7 +108,13 @@ class Daemon:
 
     def _open(self, emulate_gpus: int | None, local_agent: bool) -> None:
         home, config = self.home, self.config
-        journal = SqliteJournal(home / "ledger.sqlite", lease_check=lambda: self.lease.holds(), samples=config.samples)
+        journal = SqliteJournal(
+            home / "ledger.sqlite",
+            lease_check=lambda: self.lease.holds(),
+            samples=config.samples,
+            on_read=lambda done, of: self._phase(f"reading the ledger: event {done:,} of {of:,}"),
+        )
+        self._phase("taking stock of the jobs")
         self.journal = journal
         self.profiles = Learnt(lambda: self.controller.world).profiles(Known([read_known(home)]))
         self.policies = all_policies(Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing), home)
@@ -312,23 +331,39 @@ class Daemon:
             await asyncio.sleep(0.01)
             if server.should_exit:
                 return
-        if self.local_agent:
-            self.agent.look(time.monotonic())
-            try:
-                await asyncio.wait_for(self.hub.arrived.wait(), AGENTS_S)
-            except TimeoutError:
-                log.warning("no agent has called within %d s", AGENTS_S)
+        note = await self._await_agent() if self.local_agent else ""
+        self._phase("taking in what was submitted meanwhile")
         await asyncio.to_thread(self._spool.look)
         about: dict[str, object] = {
             "pid": os.getpid(),
             "home": str(self.home),
+            "node": self.node,
             "nodes": list(self.hub.nodes()),
             "fence": self.lease.fence,
         }
-        note = self._surprise()
+        note = note or self._surprise()
         on_ready.tell(about | ({"note": note} if note else {}))
         self._ahead.start(self.loop.world.policy)
         garbage.settle()
+
+    async def _await_agent(self) -> str:
+        """Until this node's own agent has joined this daemon, while one is at work; else a note that it has not."""
+        self._phase(f"waiting for the agent of {self.node}")
+        while self.node not in self.hub.nodes():
+            self.hub.arrived.clear()
+            if not self.local_agent or self._stopping.is_set():
+                return ""
+            now = time.monotonic()
+            self.agent.look(now)
+            if self.agent.still_s(now) > AGENTS_S:
+                why = self.agent.last_words() or f"see {self.home / 'run' / self.node / 'agent.log'}"
+                log.warning("the agent of %s has not called for %d s: %s", self.node, AGENTS_S, why)
+                return f"the agent of this node ({self.node}) has not called yet, so its GPUs are not known: {why}"
+            try:
+                await asyncio.wait_for(self.hub.arrived.wait(), AGENT_LOOK_S)
+            except TimeoutError:
+                pass
+        return ""
 
     def _surprise(self) -> str:
         """What whoever asked for emulated GPUs should know: an agent that survived the last daemon keeps its own."""

@@ -39,6 +39,8 @@ from hpcdl.ledger.records import (
 from hpcdl.ledger.samples import Ring, Sample
 
 SAMPLES = 100_000
+READ_STRIDE = 2_000
+"""Events between two words of how far the reading is."""
 _ARCHIVED_AT_ONCE = 20_000
 
 _ALL_COLUMNS = select(schema.event)
@@ -61,13 +63,22 @@ class SqliteJournal:
     folded would never start again.
     """
 
-    def __init__(self, path: Path, *, lease_check: Callable[[], bool] | None = None, samples: int = SAMPLES) -> None:
-        """Open the ledger, or make it. `lease_check` is asked right before each commit; `samples`: the ring's size.
+    def __init__(
+        self,
+        path: Path,
+        *,
+        lease_check: Callable[[], bool] | None = None,
+        samples: int = SAMPLES,
+        on_read: Callable[[int, int], None] = lambda done, of: None,
+    ) -> None:
+        """Open the ledger, or make it. `lease_check` is asked right before each commit; `samples`: the ring's size;
+        `on_read` is told now and then how many events were read, and of how many.
 
         Raises JournalError: another process has it open, it is damaged, not private, or from a newer hpcdl.
         """
         self.path = path
         self._lease_check = lease_check
+        self._on_read = on_read
         self._lock = threading.RLock()
         self._ring = Ring(samples)
         self._tip: _Tip | None = None
@@ -351,7 +362,7 @@ class SqliteJournal:
                 world = snapshots.newest(connection)
         tip = _Tip(Draft(World()), versions, used or 0, world.seq)
         with self._folding():
-            tip.draft = Draft(fold(world, self._records(world.seq)))
+            tip.draft = Draft(fold(world, self._counted(self._records(world.seq), (last or archived) - world.seq)))
         tip.versions = retired.counted(versions, tip.draft.world)
         if tip.draft.world.seq != (last or archived):
             raise JournalError(f"{self.path}: a snapshot is ahead of the events: restore a copy of it")
@@ -373,6 +384,12 @@ class SqliteJournal:
     def _built(self) -> tuple[World, dict[str, list[projections.Row]]]:
         with self._folding():
             return projections.built(self._records(0))
+
+    def _counted(self, records: Iterator[Recorded], of: int) -> Iterator[Recorded]:
+        for done, record in enumerate(records):
+            if done % READ_STRIDE == 0 and done:
+                self._on_read(done, of)
+            yield record
 
     def _records(self, after: int) -> Iterator[Recorded]:
         for piece in self._rows(after, PAGE, None):

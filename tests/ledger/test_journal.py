@@ -427,3 +427,15 @@ def test_an_error_of_the_disk_is_survived(path: Path) -> None:
         [sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, cwd=ROOT, timeout=60
     )
     assert "check disk and quota\n50\n" in done.stdout, done
+
+
+def test_it_is_told_how_far_the_reading_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(path) as journal:
+        journal.append(at_random(3, 60))
+        last = journal.last_seq
+    monkeypatch.setattr("hpcdl.ledger.journal.READ_STRIDE", 10)
+    told: list[tuple[int, int]] = []
+    with SqliteJournal(path, on_read=lambda done, of: told.append((done, of))) as journal:
+        assert journal.last_seq == last
+    assert told == [(done, last) for done in range(10, last, 10)]
+    assert len(told) > 1
