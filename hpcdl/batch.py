@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hpcdl.core.batching import agreed
-from hpcdl.core.pilot import BatchJob, Hole, PilotSpec
+from hpcdl.core.pilot import BatchJob, Hole, PilotSpec, Waiting
 
 TIMEOUT_S = 30.0
 """Seconds that a command of a batch system may take; Slurm's give up after 9 to 18 s when their daemon is down."""
@@ -232,7 +232,9 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a batch system here can do. `missing`: what it lacks and what that costs us, a line each."""
+    """What a batch system here can do. `missing`: what it lacks and what that costs us, a line each. `not_preempted`:
+    by queue why its batch jobs are not ended for others', "" where they are.
+    """
 
     kind: str
     version: str
@@ -242,6 +244,7 @@ class Capabilities:
     queues: tuple[str, ...] = ()
     commands: Mapping[str, bool] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    not_preempted: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +290,13 @@ class BatchSystem(Protocol):
 
     def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
         """What idles, and until when. `own`: batch ids of our pilots, whose plans and nodes end no hole."""
+        ...
+
+    def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
+        """Others' batch jobs that wait for nodes, the first to start first; pilots of anybody are none of them.
+
+        As of the last call of `holes`. `own`: batch ids of our pilots.
+        """
         ...
 
     def submit(self, spec: PilotSpec, script: PilotScript) -> str:

@@ -19,7 +19,7 @@ from hpcdl.core.leaving import due
 from hpcdl.core.lifecycle import Draft, Touched
 from hpcdl.core.model import Target, World
 from hpcdl.core.noticeevents import NOTICE_EVENTS
-from hpcdl.core.pilot import Hole
+from hpcdl.core.pilot import Hole, Waiting
 from hpcdl.core.plan import BadPlan, Plan, Profiles, Reasons, Targets, View, check
 from hpcdl.core.policy import PilotPolicy, Policies, Policy
 from hpcdl.core.reconcile import reconcile
@@ -66,6 +66,8 @@ class Controller:
         """Why each unfinished job stands where it stands, in the words of the last plan."""
         self.holes: tuple[Hole, ...] = ()
         """What idled in the batch system at the last poll."""
+        self.waiting: tuple[Waiting, ...] = ()
+        """Others' batch jobs that waited for nodes then."""
         self.pilot_notes: tuple[str, ...] = ()
         """Why there are no more pilots than there are."""
         self.on_recorded: Callable[[Sequence[ev.Recorded]], None] = lambda records: None
@@ -160,12 +162,13 @@ class Controller:
         return found
 
     def _take_holes(self, inputs: Sequence[Command]) -> bool:
-        """Keeps the newest holes; whether they are others than before."""
-        told = [each.holes for each in inputs if isinstance(each, BatchSeen) and each.holes is not None]
-        if not told or told[-1] == self.holes:
-            return False
-        self.holes = told[-1]
-        return self._pilots is not None
+        """Keeps the newest holes, and who waits; whether they are others than before."""
+        before = (self.holes, self.waiting)
+        for each in inputs:
+            if isinstance(each, BatchSeen):
+                self.holes = self.holes if each.holes is None else each.holes
+                self.waiting = self.waiting if each.waiting is None else each.waiting
+        return self._pilots is not None and before != (self.holes, self.waiting)
 
     def _is_news(self, event: ev.Event) -> bool:
         """Whether anything may have to be done because of it that was not to be done before the batch."""
@@ -212,7 +215,7 @@ class Controller:
             return []
         # A node that shows no GPU is not the one that a pilot was to bring.
         known = {name for name, node in world.nodes.items() if not node.lost and (node.gpus or not node.connected)}
-        choice = self._pilots(view, plan, tuple(world.pilots.values()), self.holes, known)
+        choice = self._pilots(view, plan, tuple(world.pilots.values()), self.holes, known, self.waiting)
         self.pilot_notes = choice.notes
         for spec in choice.ask:
             draft.add(pe.PilotRequested(draft.world.next_pilot, spec), now)

@@ -20,9 +20,10 @@ _CHOICES = {
     "nodes_by": ("auto", "slots", "nodes"),
     "launcher": ("auto", "blaunch", "jsrun"),
 }
+_SWITCHES = ("pilots_without_preemption",)
 _TEXTS = ("kind", "charge", "submit_by", "nodes_by", "launcher", "select")
 _SETTINGS = "settings"
-KEYS = (*_TEXTS, *_COUNTS, *_LISTS, *_TIMES, "useful", _SETTINGS)
+KEYS = (*_TEXTS, *_COUNTS, *_LISTS, *_SWITCHES, *_TIMES, "useful", _SETTINGS)
 """What a site file may set: the fields of `Site` by name, the kind of batch system, the charge rule in words, and
 settings as `hpcdl.config` reads them."""
 
@@ -143,6 +144,10 @@ def _field(key: str, value: Any) -> Any:
         if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
             raise ValueError("must be a list of texts, like [a, b]")
         return frozenset(value) if key == "without" else tuple(value)
+    if key in _SWITCHES:
+        if not isinstance(value, bool):
+            raise ValueError("must be true or false")
+        return value
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise ValueError("must be a number")
     return float(value)

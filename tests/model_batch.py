@@ -219,7 +219,9 @@ class BatchCluster(Cluster):
             if self._holder(node) is None and not self._busy(node, self.now):
                 ends = [c.start for c in self.claims if node in c.nodes and c.shown and c.start > self.now]
                 found.setdefault(min(ends, default=None), []).append(node)
-        return tuple(Hole("q", len(names), tuple(names), GPUS, "", until) for until, names in found.items())
+        return tuple(
+            Hole("q", len(names), tuple(names), GPUS, "", until, preemptable=True) for until, names in found.items()
+        )
 
     def _poll(self) -> list[cmd.Command]:
         self.at(self.now + POLL_S, self._poll)

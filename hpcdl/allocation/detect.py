@@ -53,6 +53,13 @@ def detect(
     if kind == "lsf":
         from hpcdl.lsf.adapter import Lsf, Ways
 
-        ways = Ways(site.submit_by, site.nodes_by, site.launcher, site.select, site.site.queues)
+        ways = Ways(
+            site.submit_by,
+            site.nodes_by,
+            site.launcher,
+            site.select,
+            site.site.queues,
+            site.site.pilots_without_preemption,
+        )
         return Lsf(run, now=now, ways=ways)
     return None

@@ -53,7 +53,9 @@ def read_settings(home: Path) -> tuple[Config, SiteFile, list[Check]]:
 
 def _site_text(site: SiteFile) -> str:
     limits = site.site
-    parts = [site.kind, f"pilots in {', '.join(limits.queues) or 'all queues'}"]
+    parts = [site.kind, f"pilots in {', '.join(limits.queues) or 'no queue'}"]
+    if limits.pilots_without_preemption:
+        parts.append("in queues that are not preemptable, too")
     if limits.walltime_max_s is not None:
         parts.append(f"{seconds_text(limits.walltime_min_s)} to {seconds_text(limits.walltime_max_s)}")
     if site.charge:
@@ -76,7 +78,7 @@ def batch_checks(
     inside = bool(environ.get(INSIDE[kind]))
     checks, about = _capabilities(system, needed=inside or config.batch != "auto" or config.pilots > 0)
     allocation, check = _allocation(system, environ)
-    checks += [check, _pilots(config, site, kind)]
+    checks += [check, _pilots(config, site, kind, about["not_preempted"])]
     about["allocation"] = None if allocation is None else _allocation_row(allocation)
     return checks, about
 
@@ -103,6 +105,7 @@ def _row(found: Capabilities) -> dict[str, Any]:
         "queues": list(found.queues),
         "commands": dict(found.commands),
         "missing": list(found.missing),
+        "not_preempted": dict(found.not_preempted),
     }
 
 
@@ -166,14 +169,31 @@ def _allocation_row(allocation: Allocation) -> dict[str, Any]:
     }
 
 
-def _pilots(config: Config, site: SiteFile, kind: str) -> Check:
+def _pilots(config: Config, site: SiteFile, kind: str, not_preempted: Mapping[str, str]) -> Check:
+    """`not_preempted`: see `Capabilities`; {} where the batch system does not answer."""
     if config.pilots == 0:
         return Check("pilots", State.OK, "none is submitted: the setting pilots is 0", "set pilots: N to use holes")
     try:
         most = site.on(kind).pilots_max
     except SiteError as error:
         return Check("pilots", State.FAIL, str(error), SITE)
+    limits = site.site
     if config.site is None:
-        detail = f"{count(most, 'pilot')} at once, at most; no site file limits their queues and walltimes"
-        return Check("pilots", State.WARN, detail, SITE)
+        return Check("pilots", State.WARN, "none is submitted: no site file names queues for them", SITE)
+    if not limits.queues:
+        guests = [queue for queue, why in not_preempted.items() if not why]
+        step = f"name some under queues in its file; preemptable: {', '.join(guests) or 'none that you may use'}"
+        return Check("pilots", State.WARN, f"none is submitted: the site {config.site} names no queues for them", step)
+    wrong = [
+        f"queue {queue} is not preemptable ({not_preempted[queue]})"
+        if queue in not_preempted
+        else f"there is no queue {queue} here"
+        for queue in limits.queues
+        if not_preempted and not_preempted.get(queue, "there is none")
+    ]
+    if wrong and not limits.pilots_without_preemption:
+        none = len(wrong) == len(limits.queues)
+        detail = f"{'none is submitted' if none else 'none in some queues'}: {'; '.join(wrong)}"
+        step = "name preemptable queues in the site's file, or set pilots_without_preemption: true there"
+        return Check("pilots", State.WARN, detail, step)
     return Check("pilots", State.OK, f"{count(most, 'pilot')} at once, at most")

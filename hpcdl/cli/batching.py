@@ -40,6 +40,9 @@ def holes(ctx: click.Context, output: Output) -> None:
             say(str(answer["notes"][0]))
         elif not rows and not troubles:
             say("no holes: no node is idle, or a batch job is about to start on each that is")
+        elif rows:
+            for note in answer["notes"]:
+                say(f"no more pilots: {note}" if answer["at"] is not None and "pilots_max" in answer["batch"] else note)
 
 
 def _looked_at(home: Path) -> dict[str, Any]:

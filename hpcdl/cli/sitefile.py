@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from hpcdl.allocation.detect import detect
-from hpcdl.batch import BatchError, Completed, run
+from hpcdl.batch import BatchError, BatchSystem, Completed, run
 from hpcdl.cli.batchchecks import asked_from_here, read_settings
 from hpcdl.cli.output import Output, escape, print_ids, print_json, say
 from hpcdl.core.units import count, seconds_text
@@ -24,13 +24,17 @@ from hpcdl.wire.private import make_private_folder
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A partition or queue as the file has it. `usable`: batch jobs of this user start there. `told`: for people."""
+    """A partition or queue as the file has it. `usable`: batch jobs of this user start there. `told`: for people.
+
+    `not_preempted`: why its batch jobs are not ended for others', "" where they are.
+    """
 
     name: str
     usable: bool
     walltime_s: float | None = None
     nodes_max: int | None = None
     told: tuple[str, ...] = ()
+    not_preempted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | No
     if system is None:
         raise click.ClickException("no batch system was found here: hpcdl doctor says what it looked for")
     with asked_from_here(system.kind):
-        told = _ask(system.kind)
+        told = _ask(system)
     name = name or re.sub(r"[^a-z0-9._-]+", "-", told.cluster.lower()).strip("-.") or told.kind
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise click.ClickException(f"{name!r} is no site's name: letters, digits, . _ - only")
@@ -75,7 +79,13 @@ def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | No
     read_site(path)
     if output is Output.JSON:
         queues = [
-            {"name": each.name, "usable": each.usable, "walltime_s": each.walltime_s, "nodes_max": each.nodes_max}
+            {
+                "name": each.name,
+                "usable": each.usable,
+                "walltime_s": each.walltime_s,
+                "nodes_max": each.nodes_max,
+                "preemptable": not each.not_preempted,
+            }
             for each in told.queues
         ]
         print_json({"site": {"file": str(path), "kind": told.kind, "queues": queues, "jobs_max": told.jobs_max}})
@@ -84,11 +94,19 @@ def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | No
     else:
         print(escape(f"wrote {path}: {told.kind} {told.version}, queues {', '.join(_usable(told)) or 'none'}"))
         chosen = name if target is None else str(path)
-        say(f"read it, add what is charged and your account, then set site: {chosen} and pilots: N")
+        guests = ", ".join(_guests(told)) or "none"
+        say(
+            f"read it, name in its queues those that pilots may use (preemptable: {guests}), "
+            f"add what is charged and your account, then set site: {chosen} and pilots: N"
+        )
 
 
 def _usable(told: Told) -> list[str]:
     return [queue.name for queue in told.queues if queue.usable]
+
+
+def _guests(told: Told) -> list[str]:
+    return [queue.name for queue in told.queues if queue.usable and not queue.not_preempted]
 
 
 def site_text(told: Told) -> str:
@@ -109,8 +127,14 @@ def site_text(told: Told) -> str:
         "# No batch system tells what is charged: ask, and write it here.",
         "charge: not known",
         "",
-        "# Those that batch jobs of yours may start in. Leave those that are for something else.",
-        f"queues: {json.dumps([queue.name for queue in usable])}",
+        "# Those that pilots may use; none until you name them. Pilots are guests: take queues whose batch jobs are",
+        "# ended when others want their nodes. Which are preemptable here, and why others are not:",
+        *(f"#   {queue.name}: {queue.not_preempted or 'preemptable'}" for queue in usable),
+        f"# For instance: queues: {json.dumps(_guests(told))}" if _guests(told) else "# None is.",
+        "queues: []",
+        "",
+        "# true: in queues that are not preemptable, too. Ask your admins first: others have to wait for pilots there.",
+        "pilots_without_preemption: false",
         "",
         "# Batch jobs at once." + ("" if told.jobs_max else " The batch system tells no limit."),
         f"pilots_max: {told.jobs_max if told.jobs_max is not None else 10_000}",
@@ -141,8 +165,8 @@ def _of(queue: Queue) -> Iterator[str]:
     yield f"{queue.name}: {', '.join(each for each in told if each)}"
 
 
-def _ask(kind: str) -> Told:
-    return _slurm() if kind == "slurm" else _lsf()
+def _ask(system: BatchSystem) -> Told:
+    return _slurm(system) if system.kind == "slurm" else _lsf(system)
 
 
 def _out(argv: list[str]) -> str:
@@ -152,18 +176,19 @@ def _out(argv: list[str]) -> str:
     return done.out
 
 
-def _slurm() -> Told:
+def _slurm(system: BatchSystem) -> Told:
     from hpcdl.slurm import site
 
     config = site.parse_config(_out(site.config_argv()))
     queues = []
+    not_preempted = system.capabilities().not_preempted
     for part in site.parse_partitions(_out(site.partitions_argv())):
         told = [f"preemption {part.preemption}" if part.preemption else "", "the default" if part.default else ""]
         if part.preemption not in ("", "OFF"):
             told.append(f"grace {seconds_text(part.grace_s)}" if part.grace_s else "no grace")
-        queues.append(
-            Queue(part.name, part.open, part.walltime_s, part.nodes_max, tuple(each for each in told if each))
-        )
+        why = not_preempted.get(part.name, "it is not known")
+        lines = tuple(each for each in told if each)
+        queues.append(Queue(part.name, part.open, part.walltime_s, part.nodes_max, lines, why))
     version, cluster = config.get("SLURM_VERSION", ""), config.get("ClusterName", "")
     jobs_max, notes = _accounted() if _has_accounting(config) else (None, ("No accounting: no limits of users.",))
     return Told("slurm", version, cluster, tuple(queues), jobs_max, notes)
@@ -207,13 +232,21 @@ def limits_of(associations: str, qos: str) -> tuple[int | None, tuple[str, ...]]
     return max(most, default=None), tuple(notes)
 
 
-def _lsf() -> Told:
+def _lsf(system: BatchSystem) -> Told:
     from hpcdl.lsf import queues, text
 
     version, cluster = text.parse_lsid(_out(["lsid"])) if shutil.which("lsid") else ("", "")
     printed = _out(queues.bqueues_argv())
+    not_preempted = system.capabilities().not_preempted
     found = tuple(
-        Queue(queue.name, queue.open, queue.run_limit_s, None, (queue.kind,) if queue.kind else ())
+        Queue(
+            queue.name,
+            queue.open,
+            queue.run_limit_s,
+            None,
+            (queue.kind,) if queue.kind else (),
+            not_preempted.get(queue.name, "it is not known"),
+        )
         for queue in queues.parse_bqueues_long(printed)
     )
     limits = re.findall(

@@ -8,7 +8,7 @@ from hpcdl.core.drill import Drill
 from hpcdl.core.events import Event
 from hpcdl.core.journal import Request
 from hpcdl.core.model import GpuInfo, JobSpec
-from hpcdl.core.pilot import BatchJob, Hole
+from hpcdl.core.pilot import BatchJob, Hole, Waiting
 from hpcdl.core.slipping import Outlook
 from hpcdl.core.stalls import Still
 
@@ -199,13 +199,14 @@ class BatchSeen:
     """One poll of the batch system: the batch jobs that were asked for, and what idles (None: that was not asked).
 
     `asked_at`: when the poll began; of nodes that joined since then it may tell what was before that. `own`: the batch
-    job that the daemon runs in, "" outside of any.
+    job that the daemon runs in, "" outside of any. `waiting`: others' batch jobs that wait (None: not asked).
     """
 
     jobs: tuple[BatchJob, ...] = ()
     holes: tuple[Hole, ...] | None = None
     asked_at: float = math.inf
     own: str = ""
+    waiting: tuple[Waiting, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

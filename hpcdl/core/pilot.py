@@ -55,7 +55,8 @@ class Hole:
     `nodes`: their names, () where the batch system only tells how many (`count`). `queue`: the partition or queue whose
     batch jobs may take them. `gpus`: on each node, None where that is not told; `kind`: their type, in lower case.
     `until`: None where nothing planned ends it. `why`: what ends it, in words. `walltime_s`: the longest that the queue
-    allows, None without a limit; `nodes_max`: the most nodes that it gives one batch job.
+    allows, None without a limit; `nodes_max`: the most nodes that it gives one batch job. `preemptable`: the batch
+    system ends its batch jobs when others want these nodes; `why_not`: in words, where it does not.
     """
 
     queue: str
@@ -67,10 +68,28 @@ class Hole:
     why: str = ""
     walltime_s: float | None = None
     nodes_max: int | None = None
+    preemptable: bool = False
+    why_not: str = ""
 
     def __post_init__(self) -> None:
         if self.count < 1 or (self.nodes and len(self.nodes) != self.count):
             raise ValueError(f"a hole has one node or more, and as many names: {self.count}, {len(self.nodes)} names")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A batch job of others that waits for nodes, and for nothing else as far as the batch system says.
+
+    `count`: how many it needs of `nodes`, those that it could run on as far as that is known. `preempts`: the queues
+    whose batch jobs the batch system itself ends for it. `since`: when it was seen first.
+    """
+
+    id: str
+    count: int
+    nodes: tuple[str, ...]
+    queue: str = ""
+    preempts: frozenset[str] = frozenset()
+    since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence, Set
 from typing import Protocol
 
-from hpcdl.core.pilot import Hole, Pilot, PilotChoice
+from hpcdl.core.pilot import Hole, Pilot, PilotChoice, Waiting
 from hpcdl.core.plan import Plan, View
 
 
@@ -24,11 +24,18 @@ class PilotPolicy(Protocol):
     """Decides which pilots to submit into the holes, and which not to wait for any more. Pure."""
 
     def __call__(
-        self, view: View, plan: Plan, pilots: Sequence[Pilot], holes: Sequence[Hole], known: Set[str]
+        self,
+        view: View,
+        plan: Plan,
+        pilots: Sequence[Pilot],
+        holes: Sequence[Hole],
+        known: Set[str],
+        waiting: Sequence[Waiting] = (),
     ) -> PilotChoice:
         """`plan`: the one that was just made for the view. `pilots`: those that live, and the last that ended.
 
-        `known`: nodes whose agents have come and that are not lost, those that are away included.
+        `known`: nodes whose agents have come and that are not lost, those that are away included. `waiting`: others'
+        batch jobs that wait for nodes, the first to start first.
         """
         ...
 

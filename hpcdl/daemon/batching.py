@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcdl.batch import BatchError, BatchSystem, Commands, PilotScript
@@ -17,7 +17,7 @@ from hpcdl.core import commands as cmd
 from hpcdl.core.batching import agreed, doubted, strays
 from hpcdl.core.journal import JournalError
 from hpcdl.core.model import Job, World
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, pilot_mark
+from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, Waiting, pilot_mark
 from hpcdl.core.plan import Plan, View
 from hpcdl.core.policy import PilotPolicy
 from hpcdl.core.units import count
@@ -80,10 +80,17 @@ def pilot_policy(site: Site) -> PilotPolicy:
     """`SitePolicy`; where the site allows none, and none is left of a time when it did, nothing is looked at."""
     policy = SitePolicy(site)
 
-    def choose(view: View, plan: Plan, pilots: Sequence[Pilot], holes: Sequence[Hole], known: Set[str]) -> PilotChoice:
+    def choose(
+        view: View,
+        plan: Plan,
+        pilots: Sequence[Pilot],
+        holes: Sequence[Hole],
+        known: Set[str],
+        waiting: Sequence[Waiting] = (),
+    ) -> PilotChoice:
         if not site.pilots_max and all(pilot.over for pilot in pilots):
             return PilotChoice()
-        return policy(view, plan, pilots, holes, known)
+        return policy(view, plan, pilots, holes, known, waiting)
 
     return choose
 
@@ -125,6 +132,7 @@ class Batching:
         self._told: set[int] = set()
         self._leave_by: dict[int, float] = {}
         self._marked: tuple[BatchJob, ...] | None = None
+        self._since: dict[str, float] = {}
         self._turns = 0
         self._confirmed: dict[str, int] = {}
 
@@ -295,8 +303,11 @@ class Batching:
         self._holes_next = now + self.settings.interval_s
         own = {pilot.batch_id for pilot in self._loop.world.pilots.values() if pilot.batch_id and not pilot.over}
         holes: tuple[Hole, ...] | None = None
+        waiting: tuple[Waiting, ...] | None = None
         try:
             holes = self.system.holes(self._loop.now(), own)
+            if self.settings.pilots or own:
+                waiting = self._first_seen(self.system.waiting(own))
         except BatchError as error:
             self._away = error.away
             self._troubles.bad("holes", str(error))
@@ -305,7 +316,13 @@ class Batching:
             self._troubles.good("holes")
             self.holes_at = self._loop.now()
         if jobs or holes is not None:
-            self._tell(cmd.BatchSeen(jobs, holes, asked_at, self.settings.own))
+            self._tell(cmd.BatchSeen(jobs, holes, asked_at, self.settings.own, waiting))
+
+    def _first_seen(self, waiting: Sequence[Waiting]) -> tuple[Waiting, ...]:
+        """Each with the time at which it was seen first."""
+        now = self._loop.now()
+        self._since = {job.id: self._since.get(job.id, now) for job in waiting}
+        return tuple(replace(job, since=self._since[job.id]) for job in waiting)
 
     def _tell(self, command: cmd.Command) -> bool:
         """Has it recorded. False where that failed: then it is seen, or looked for, again."""

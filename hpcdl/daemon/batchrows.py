@@ -49,4 +49,6 @@ def hole_row(hole: Hole) -> Json:
         "why": hole.why,
         "walltime_s": hole.walltime_s,
         "nodes_max": hole.nodes_max,
+        "preemptable": hole.preemptable,
+        "why_not": hole.why_not,
     }

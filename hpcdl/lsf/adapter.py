@@ -21,7 +21,7 @@ from hpcdl.batch import (
     Unsupported,
     run,
 )
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec
+from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec, Waiting
 from hpcdl.lsf import environment, gaps, hosts, queues, text
 from hpcdl.lsf.calls import TRIES, Calls, Pause, Which
 from hpcdl.lsf.jobs import CAPABLE, Form, bjobs_argv, parse_bjobs
@@ -30,6 +30,7 @@ from hpcdl.lsf.long import bhist_argv, parse_bhist
 from hpcdl.lsf.missing import told_missing
 from hpcdl.lsf.scripts import write_script
 from hpcdl.lsf.steady import Steady
+from hpcdl.lsf.waiting import parse_waiting, waiting_argv
 from hpcdl.lsf.windows import Window, bslots_argv, no_window, parse_bslots
 
 COMMANDS = (
@@ -46,7 +47,8 @@ GPUS_KEPT_S = 600.0
 class Ways:
     """What differs from site to site. `submit_by`: bsub reads its script from stdin at most sites, from a file at some.
     `nodes_by`: whether nodes are asked for in slots (`-n`) or as such (`-nnodes`). `select`: a resource that only
-    hosts which compute have (`CN`), "" where all do. `queues`: those that pilots may use, () for all.
+    hosts which compute have (`CN`), "" where all do. `queues`: those that pilots may use, () for
+    none; then any shows what idles. `without_preemption`: they may use those that others do not preempt.
     """
 
     submit_by: Literal["auto", "stdin", "file"] = "auto"
@@ -54,6 +56,7 @@ class Ways:
     launcher: Literal["auto", "blaunch", "jsrun"] = "auto"
     select: str = ""
     queues: tuple[str, ...] = ()
+    without_preemption: bool = False
 
 
 class Lsf:
@@ -87,6 +90,7 @@ class Lsf:
         self._through_launch_node = False
         self._steady = Steady()
         self._full: dict[str, str] = {}
+        self._seen: tuple[Sequence[hosts.HostRow], Mapping[str, int], Sequence[queues.Queue]] = ((), {}, ())
         self._gpus: tuple[float, dict[str, hosts.HostGpus]] | None = None
 
     def capabilities(self) -> Capabilities:
@@ -122,6 +126,7 @@ class Lsf:
                 backfill=any(queue.backfill for queue in found),
                 gpus=bool(self._gpus_of(rows)),
             ),
+            not_preempted={queue.name: queues.not_preempted(queue, found) for queue in found},
         )
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
@@ -159,11 +164,46 @@ class Lsf:
         slots = self._slots(rows)
         gpus = self._gpus_of(rows)
         found = self._queues()
+        self._seen = (rows, slots, found)
         windows = None if self._no_bslots else self._windows()
+        allowed = self._allowed(found)
         if windows is None:
-            queue = queues.for_idle(found, [row.name for row in rows], self._ways.queues)
-            return gaps.from_idle(rows, slots, gpus, queue)
-        return gaps.from_windows(windows, slots, gpus, queues.for_gaps(found, self._ways.queues), now)
+            queue = queues.for_idle(found, [row.name for row in rows], allowed)
+            holes = gaps.from_idle(rows, slots, gpus, queue)
+        else:
+            queue = queues.for_gaps(found, allowed)
+            holes = gaps.from_windows(windows, slots, gpus, queue, now)
+        why = queues.not_preempted(queue, found)
+        return tuple(replace(hole, preemptable=not why, why_not=why) for hole in holes)
+
+    def _allowed(self, found: Sequence[queues.Queue]) -> tuple[str, ...]:
+        """The queues that pilots may use; of these only those that others preempt, where there are any."""
+        named = [queue for queue in found if queue.name in self._ways.queues]
+        guests = [queue.name for queue in named if queues.preempting(queue, found)]
+        return self._ways.queues if self._ways.without_preemption or not guests else tuple(guests)
+
+    def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
+        """See BatchSystem. One more command; where bjobs is not told how many slots are asked for, one node is."""
+        rows, slots, found = self._seen
+        capable = self._form in CAPABLE
+        done = self._calls.ask(waiting_argv(capable))
+        try:
+            listed = parse_waiting(capable, done.out)
+        except ValueError as error:
+            raise BatchError(f"bjobs: {error}") from None
+        if not listed and not text.not_found(done):
+            raise BatchError(f"bjobs: {text.words(done)}")
+        per_node, names = gaps.usual(slots.values()) or 1, [row.name for row in rows]
+        waits = []
+        for job in listed:
+            queue = next((each for each in found if each.name == job.queue), None)
+            if queue is None or not job.for_hosts or job.id in own or job.is_pilot:
+                continue
+            hosts_ = [text.short(name) for name in names if queues.may_use(queue, name, names)]
+            nodes = tuple(name for name in hosts_ if name in slots)
+            ended = frozenset(each.name for each in found if queue.name in queues.preempting(each, found))
+            waits.append(Waiting(job.id, max(1, -(-job.slots // per_node)), nodes, queue.name, ended))
+        return tuple(waits)
 
     def submit(self, spec: PilotSpec, script: PilotScript) -> str:
         """See BatchSystem. Tried again where LSF asks to wait; where it prints nothing, our mark is looked for."""

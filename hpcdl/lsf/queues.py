@@ -16,7 +16,7 @@ class Queue:
     """A queue. `run_limit_s`: the longest walltime, None without a limit. `interruptible_s`: the shortest gap that
     its jobs are put into, None where it is no interruptible backfill queue. `preempted_by`: the queues named, () for
     any. `ends`: TERMINATE_WHEN. `requeues`: REQUEUE_EXIT_VALUES. `hosts`: as written, () for all. `slots_max`: the most
-    that it gives one job, None without a limit.
+    that it gives one job, None without a limit. `preempts`: it is PREEMPTIVE, without a list of whom.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Queue:
     requeues: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     slots_max: int | None = None
+    preempts: bool = False
 
     @property
     def kind(self) -> str:
@@ -103,6 +104,7 @@ def _queue(name: str, block: str) -> Queue:
         ends=tuple(ends[1].split()) if ends else (),
         requeues=tuple(int(part) for part in requeues[1].split() if part.isdecimal()) if requeues else (),
         slots_max=_slots_max(limits[-1]),
+        preempts=re.search(r"PREEMPTIVE(?!\[)", told) is not None,
         hosts=() if not named or named[0] == "all" else tuple(_bare(host.rstrip("/")) for host in named),
     )
 
@@ -146,6 +148,28 @@ def parse_bqueues(text: str) -> tuple[Queue, ...]:
         elif columns and len(cells) >= 3 and cells[1].lstrip("-").isdecimal():
             queues.append(Queue(cells[0], int(cells[1]), cells[2].lower() == "open:active"))
     return tuple(queues)
+
+
+def preempting(queue: Queue, queues: Sequence[Queue]) -> tuple[str, ...]:
+    """The queues whose jobs preempt those of this one: those that it names, or that name it; of a queue that is
+    PREEMPTABLE by any, or of one that is PREEMPTIVE over all, those that are more urgent.
+    """
+    found = []
+    for each in queues:
+        named = each.name in queue.preempted_by
+        any_one = (queue.preemptable and not queue.preempted_by) or each.preempts
+        if each.open and each.name != queue.name and (named or (any_one and each.priority > queue.priority)):
+            found.append(each.name)
+    return tuple(found)
+
+
+def not_preempted(queue: Queue | None, queues: Sequence[Queue]) -> str:
+    """Why the jobs of a queue are not preempted by others', "" where they are."""
+    if queue is None or preempting(queue, queues):
+        return "" if queue is not None else "no queue is known for them"
+    if queue.preemptable:
+        return "it is PREEMPTABLE, but no open queue is more urgent"
+    return "bqueues -l does not call it PREEMPTABLE"
 
 
 def for_gaps(queues: Sequence[Queue], allowed: Collection[str] = ()) -> Queue | None:

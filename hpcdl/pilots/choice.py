@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from hpcdl.core.model import Target
-from hpcdl.core.pilot import BY_USER, Hole, Pilot, PilotChoice, PilotSpec
+from hpcdl.core.pilot import BY_USER, Hole, Pilot, PilotChoice, PilotSpec, Waiting
 from hpcdl.core.plan import Plan, View
-from hpcdl.core.units import count, fold_nodes, seconds_text
+from hpcdl.core.units import count, fold_nodes, natural, seconds_text
 from hpcdl.pilots.demand import demand, waits
 from hpcdl.pilots.site import Site
 
@@ -25,21 +25,45 @@ NO_AGENT = "no agent with a GPU has come"
 AT_ONCE_S = 60.0
 """A pilot that failed within so long of its start most likely never worked, and neither will the next one."""
 
+OTHERS = "others wait for its nodes"
+"""Why a pilot is given back, with the batch job that waits."""
+
+PREEMPTS_S = 60.0
+"""A batch job that the batch system could end pilots for, and that still waits after so long, is helped."""
+
+KEPT_S, LEFT_S = 60.0, 600.0
+"""Nodes that were given back are not asked for again within the first, nor within the second while others wait for
+them; so long idle nodes are left, too, to who could start there and can preempt nobody.
+"""
+
+NO_QUEUES = (
+    "no queue is named for them: name those that pilots may use under queues in the site's file "
+    "(hpcdl doctor --site writes one, and says which are preemptable)"
+)
+
 NO_END_S = 6 * 3600.0
 """How long a hole without a known end is reckoned to last."""
 
 
 def choose(
-    view: View, plan: Plan, pilots: Sequence[Pilot], holes: Sequence[Hole], known: Set[str], site: Site
+    view: View,
+    plan: Plan,
+    pilots: Sequence[Pilot],
+    holes: Sequence[Hole],
+    known: Set[str],
+    site: Site,
+    waiting: Sequence[Waiting] = (),
 ) -> PilotChoice:
     """See `PilotPolicy`. Same arguments, same choice.
 
     A hole whose end is known is taken by one pilot, for its nodes end together anyway. Without a known end, somebody
     may take any node of it back at any time, and a batch job is preempted whole: there each node gets a pilot of its
-    own, as far as the site's number of pilots allows.
+    own, as far as the site's number of pilots allows. Pilots are guests: only queues that are named and preemptable are
+    used, and what others' batch jobs wait for, and could use, is given back.
     """
     living = [pilot for pilot in pilots if not pilot.over]
     choice = _Choice(view, plan, living, known, site, _startup_s(view, living, site))
+    choice.leave_to(waiting, holes, pilots)
     cancel = choice.unwanted()
     refused_until, why = _pause(pilots, view.now, known)
     if any(why.startswith(NO_AGENT) for _, why in cancel):
@@ -48,6 +72,8 @@ def choose(
         left = seconds_text(refused_until - view.now)
         note = f"{why}: the next one is tried in {left}"
         return PilotChoice((), cancel, (note,), refused_until)
+    if not site.queues:
+        return PilotChoice((), cancel, (NO_QUEUES,), choice.wake_at)
     for hole in sorted(holes, key=lambda each: (-_end(each, view.now), -(each.gpus or 0), each.queue, each.nodes)):
         choice.fill(hole)
     return PilotChoice(tuple(choice.ask), cancel, tuple(choice.notes), choice.wake_at)
@@ -158,11 +184,72 @@ class _Choice:
     _taken: set[str] = field(default_factory=set)  # nodes that pilots hold, or have asked for by name
     _targets: Mapping[int, Target] = field(init=False)  # a large plan is put into words once, not for each hole
     _free: int | None = None
+    _back: dict[int, str] = field(default_factory=dict)  # pilots to give back, and for which batch job
+    _left: dict[str, tuple[str, frozenset[str]]] = field(default_factory=dict)  # nodes: for whom, and what it preempts
 
     def __post_init__(self) -> None:
         self._targets = self.plan.by_job()
         for pilot in self.living:
             self._taken.update(pilot.nodes or pilot.spec.on)
+
+    def leave_to(self, waiting: Sequence[Waiting], holes: Sequence[Hole], pilots: Sequence[Pilot]) -> None:
+        """Which pilots are given back to others' batch jobs that wait, and which idle nodes are left to them.
+
+        A batch job that has not enough nodes even so is none of our business: its hole ends when it is to start.
+        """
+        now = self.view.now
+        idle = {node: None for hole in holes for node in hole.nodes if not self._is_taken(node)}
+        held = {node: pilot for pilot in self.living for node in pilot.nodes}
+        for job in waiting:
+            free = [node for node in job.nodes if node in idle]
+            ours = [node for node in job.nodes if node in held]
+            if len(free) + len(ours) < job.count:
+                continue
+            taken = free[: job.count]
+            if now - job.since < LEFT_S:
+                self._wake(job.since + LEFT_S)
+                self._left.update((node, (job.id, job.preempts)) for node in taken)
+            for node in taken:
+                del idle[node]
+            if len(taken) == job.count:
+                continue  # it starts by itself
+            patient = [node for node in ours if held[node].spec.queue in job.preempts]
+            if patient and now - job.since < PREEMPTS_S:
+                self._wake(job.since + PREEMPTS_S)
+                continue
+            self._give_back(job, job.count - len(taken), ours, held)
+        self._keep(waiting, pilots)
+
+    def _give_back(self, job: Waiting, number: int, ours: Sequence[str], held: dict[str, Pilot]) -> None:
+        """So many of our nodes: of pilots that go anyway, that train nothing, then of the newest."""
+        used = {share.node for each in self.view.jobs if each.placement for share in each.placement.shares}
+        some = {held[node].id: held[node] for node in ours}
+        ordered = sorted(
+            some.values(),
+            key=lambda each: (not each.cancelled and each.id not in self._back, bool(used & {*each.nodes}), -each.id),
+        )
+        for pilot in ordered:
+            if number <= 0:
+                return
+            if not pilot.cancelled:
+                self._back.setdefault(pilot.id, f"{OTHERS}: batch job {job.id}")
+            coming = [node for node in ours if held.get(node) is pilot]
+            number -= len(coming)
+            for node in coming:  # one batch job gets it, and the next one another
+                del held[node]
+
+    def _keep(self, waiting: Sequence[Waiting], pilots: Sequence[Pilot]) -> None:
+        """What was given back is not asked for again at once."""
+        wanted = {node: job for job in waiting for node in job.nodes}
+        for pilot in pilots:
+            if not pilot.cancelled.startswith(OTHERS):
+                continue
+            for node in () if pilot.job is None else pilot.job.nodes:
+                job = wanted.get(node)
+                until = (pilot.since if pilot.over else self.view.now) + (KEPT_S if job is None else LEFT_S)
+                if until > self.view.now:
+                    self._wake(until)
+                    self._left[node] = ("" if job is None else job.id, frozenset())
 
     def unwanted(self) -> tuple[tuple[int, str], ...]:
         """Pilots to be cancelled, and why."""
@@ -174,6 +261,9 @@ class _Choice:
         idle = not waits(self.view) and not demand(self.view, targets, largest, NO_END_S)
         for pilot in self.living:
             if pilot.cancelled:
+                continue
+            if pilot.id in self._back:
+                found.append((pilot.id, self._back[pilot.id]))
                 continue
             waited = self.view.now - pilot.since
             if not pilot.nodes:
@@ -192,6 +282,11 @@ class _Choice:
             elif idle and not used.intersection(pilot.nodes):
                 found.append((pilot.id, "nothing is left to train on it"))
         given_up = {number for number, _ in found}
+        stay = [pilot for pilot in self.living if not pilot.cancelled and pilot.id not in given_up]
+        stay.sort(key=lambda each: (bool(used.intersection(each.nodes)), -each.id))
+        for pilot in stay[: max(0, len(stay) - self.site.pilots_max)] if self.site.pilots_max else ():
+            found.append((pilot.id, f"the site allows {count(self.site.pilots_max, 'pilot')}"))  # some were found again
+            given_up.add(pilot.id)
         for pilot in self.living:
             if not pilot.cancelled and pilot.id not in given_up:
                 nodes = pilot.nodes
@@ -209,18 +304,32 @@ class _Choice:
     def fill(self, hole: Hole) -> None:
         """Adds pilots for a hole, or a note why not."""
         site, name = self.site, _name(hole)
-        if site.queues and hole.queue not in site.queues:
+        if hole.queue not in site.queues:
+            return
+        if not hole.preemptable and not site.pilots_without_preemption:
+            note = (
+                f"queue {hole.queue} is not preemptable ({hole.why_not or 'its batch jobs are not ended for others'}): "
+                "name a preemptable one under queues in the site's file, or set pilots_without_preemption: true there"
+            )
+            if note not in self.notes:
+                self.notes.append(note)
             return
         nodes = [node for node in hole.nodes if node not in site.without and not self._is_taken(node)]
+        left = [node for node in nodes if node in self._left and hole.queue not in self._left[node][1]]
+        if left:
+            nodes = [node for node in nodes if node not in left]
+            jobs = sorted({self._left[node][0] for node in left} - {""}, key=natural)
+            whom = f"batch job {', '.join(jobs)}" if jobs else "others"
+            self.notes.append(f"{fold_nodes(left)} in {hole.queue}: left to {whom}")
         free = len(nodes) if hole.nodes else hole.count - self._on_its_way(hole.queue)
         if free <= 0:
             return
         time_s = walltime_s(hole, self.view.now, site)
         pays = pays_s(site, self.startup_s)
         if time_s < pays:
-            left = seconds_text(max(0.0, time_s))
+            lasts = seconds_text(max(0.0, time_s))
             self.notes.append(
-                f"{name}: a pilot of {left} is shorter than the {seconds_text(pays)} that pay "
+                f"{name}: a pilot of {lasts} is shorter than the {seconds_text(pays)} that pay "
                 f"(start-up {seconds_text(self.startup_s)}, margin {seconds_text(site.margin_s)})"
             )
             return
@@ -313,7 +422,13 @@ class SitePolicy:
     site: Site
 
     def __call__(
-        self, view: View, plan: Plan, pilots: Sequence[Pilot], holes: Sequence[Hole], known: Set[str]
+        self,
+        view: View,
+        plan: Plan,
+        pilots: Sequence[Pilot],
+        holes: Sequence[Hole],
+        known: Set[str],
+        waiting: Sequence[Waiting] = (),
     ) -> PilotChoice:
         """See `PilotPolicy`."""
-        return choose(view, plan, pilots, holes, known, self.site)
+        return choose(view, plan, pilots, holes, known, self.site, waiting)

@@ -8,7 +8,8 @@ class Site:
     """Limits and costs of pilots. Times in seconds; None: no limit.
 
     `pilots_max`: batch jobs of ours at once, waiting ones included; `nodes_max`: nodes of one pilot; `nodes_total`: of
-    all of them. `queues`: the partitions or queues that pilots may use, () for all. `without`: nodes never taken.
+    all of them. `queues`: the partitions or queues that pilots may use, () for none. `without`: nodes never taken.
+    `pilots_without_preemption`: they may use queues whose batch jobs are not ended for others', too.
     `walltime_min_s`, `walltime_max_s`: of one pilot; walltimes are whole multiples of `walltime_step_s`. `margin_s`:
     how long before its hole's end a pilot ends. `startup_s`: from a pilot's start until its agents are there, until it
     has been measured. `useful`: the part of a pilot's walltime in which it must be able to train, for start-up and
@@ -21,6 +22,7 @@ class Site:
     nodes_total: int | None = None
     queues: tuple[str, ...] = ()
     without: frozenset[str] = frozenset()
+    pilots_without_preemption: bool = False
     walltime_min_s: float = 120.0
     walltime_max_s: float | None = None
     walltime_step_s: float = 60.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from hpcdl.batch import Allocation, BatchError, Capabilities, Completed, Launched, PilotScript, Run, run
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec
+from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec, Waiting
 from hpcdl.pilots.holes import IdleNode, OpenQueue, PlannedUse, find_holes, planned_job
 from hpcdl.slurm import jobs, nodes, site, submission
 from hpcdl.slurm.environment import allocation_of, of_a_batch_job
@@ -37,6 +37,8 @@ class Slurm:
         self._version: tuple[int, ...] | None = None
         self._json = True
         self._accounting = True
+        self._by_tier = False
+        self._seen: tuple[Sequence[site.Partition], Sequence[jobs.Expected]] = ((), ())
 
     def capabilities(self) -> Capabilities:
         """See `BatchSystem`."""
@@ -64,6 +66,7 @@ class Slurm:
             queues=tuple(part.name for part in partitions),
             commands=here,
             missing=tuple(missing),
+            not_preempted={part.name: self._not_preempted(config, part, partitions, part.nodes) for part in partitions},
         )
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
@@ -102,9 +105,50 @@ class Slurm:
                 limits.append(PlannedUse(mine.end, (), f"the reservation {mine.name} ends"))
         else:
             idle = [node for node in idle if not node.set_aside]
+        config = self._read(site.parse_config, site.config_argv())
+        self._by_tier = config.get("PreemptType", "") == "preempt/partition_prio"
+        self._seen = (parts, expected)
         free = [IdleNode(node.name, node.queues, node.gpus, node.kind, node.planned) for node in idle]
         queues = [OpenQueue(each.name, each.walltime_s, each.nodes_min, each.nodes_max) for each in parts if each.open]
-        return find_holes(now, free, uses, queues, limits)
+        found = find_holes(now, free, uses, queues, limits)
+        by_name = {part.name: part for part in parts}
+        whys = [self._not_preempted(config, by_name[hole.queue], parts, hole.nodes) for hole in found]
+        return tuple(replace(hole, preemptable=not why, why_not=why) for hole, why in zip(found, whys, strict=True))
+
+    def _not_preempted(
+        self, config: Mapping[str, str], part: site.Partition, parts: Sequence[site.Partition], nodes: Collection[str]
+    ) -> str:
+        """Why batch jobs there are not ended for others', "" where they are."""
+        kind = config.get("PreemptType", "").removeprefix("preempt/")
+        if kind == "partition_prio":
+            return site.not_preempted(part, parts, nodes)
+        if kind != "qos":
+            return "nothing is preempted here: PreemptType is none"
+        if not self._wanted.qos:
+            return "PreemptType is qos, and the site's options name no --qos"
+        try:
+            told = self._ask(site.qos_argv())
+            return site.qos_not_preempted(told, self._wanted.qos, config.get("PreemptMode", ""))
+        except BatchError as error:
+            return f"which QOS preempts {self._wanted.qos} is not known: {error}"
+
+    def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
+        """See `BatchSystem`.
+
+        On which nodes a batch job could start is known where Slurm has chosen some for it, and else where any node of
+        its partition will do.
+        """
+        parts, expected = self._seen
+        found = []
+        for job in expected:
+            part = next((each for each in parts if each.name == job.queue), None)
+            if not job.for_nodes or part is None or job.id in own or job.comment.startswith("hpcdl:"):
+                continue
+            nodes = job.nodes or job.on or (() if job.picky else part.nodes)
+            count = len(job.nodes) or max(job.count, len(job.on))
+            preempts = frozenset(each.name for each in parts if part in site.higher(each, parts))
+            found.append(Waiting(job.id, count, nodes, job.queue, preempts if self._by_tier else frozenset()))
+        return tuple(found)
 
     def submit(self, spec: PilotSpec, script: PilotScript) -> str:
         """See `BatchSystem`."""

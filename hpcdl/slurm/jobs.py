@@ -24,7 +24,20 @@ _FIELDS = (
 )
 """The id stands at both ends: a comment may hold separators and line breaks, and a row that is cut is seen."""
 
-_PLANNED = ("JobID", "StartTime", "SchedNodes")
+_PLANNED = (
+    "JobID",
+    "Partition",
+    "StartTime",
+    "SchedNodes",
+    "NumNodes",
+    "ReqNodes",
+    "Feature",
+    "tres-per-node",
+    "Reason",
+    "Comment",
+    "JobID",
+)
+_WAITS = re.compile("Resources|Priority|Nodes required for job are DOWN, DRAINED or reserved", re.IGNORECASE)
 _ACCOUNTED = ("JobIDRaw", "Partition", "State", "Start", "End", "ExitCode", "NodeList", "Comment", "JobIDRaw")
 _SHOWN = ("JobState", "Partition", "StartTime", "EndTime", "NodeList", "NumNodes")
 
@@ -91,11 +104,21 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A batch job that waits, and what Slurm plans for it. `start`: None where it is not planned."""
+    """A batch job that waits, and what Slurm plans for it. `start`: None where it is not planned.
+
+    `count`: nodes that it needs at least. `on`: nodes that it must have. `picky`: it asks for features or a kind of
+    GPU, so that not every node of its partition will do. `for_nodes`: it waits for nodes, or behind others that do.
+    """
 
     id: str
     start: float | None
     nodes: tuple[str, ...]
+    queue: str = ""
+    count: int = 1
+    on: tuple[str, ...] = ()
+    picky: bool = False
+    for_nodes: bool = False
+    comment: str = ""
 
 
 def jobs_argv(ids: Collection[str]) -> list[str]:
@@ -195,7 +218,23 @@ def _exit_code(status: int) -> int:
 
 def expected_of_text(text: str) -> tuple[Expected, ...]:
     """What `expected_argv` prints. Raises as `rows` does."""
-    return tuple(Expected(id_, moment(start), expand(names)) for id_, start, names in rows(text, _PLANNED))
+    found = []
+    for id_, queue, start, names, count, on, features, per_node, reason, comment in rows(text, _PLANNED):
+        least = re.match(r"\d+", count)
+        found.append(
+            Expected(
+                id=id_,
+                start=moment(start),
+                nodes=expand(names),
+                queue=queue,
+                count=max(1, int(least[0]) if least else 1),
+                on=expand(on),
+                picky=bool(told(features)) or re.search(r"gpu:[^:,\d][^:,]*", told(per_node)) is not None,
+                for_nodes=_WAITS.match(reason.replace("_", " ")) is not None,
+                comment=told(comment),
+            )
+        )
+    return tuple(found)
 
 
 def shown_argv(id_: str) -> list[str]:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from hpcdl.batch import BatchError
 from hpcdl.core.units import gpu_kind
 from hpcdl.slurm.text import columns, entries, expand, hosts, number, rows, string, told, words
 
@@ -139,8 +138,6 @@ def nodes_of_json(text: str, *, idle_only: bool = False) -> tuple[SlurmNode, ...
     ValueError: it is neither, so that the caller asks for text. Raises as `entries` does.
     """
     name, found = entries(text, "nodes", "sinfo")
-    if not found:
-        raise BatchError("it lists no node at all")
     if name == "nodes":
         wanted = found if not idle_only else [entry for entry in found if _may_idle(entry)]
         return tuple(node for entry in wanted for node in _nodes_of_entry(entry))

@@ -12,6 +12,7 @@ class Partition:
     """A partition that this user may see. `open`: it takes and starts batch jobs of an ordinary user.
 
     `walltime_s`: its MaxTime, None without a limit; `grace_s`: between the first signal of a preemption and the end.
+    `tier`: PriorityTier; with preempt/partition_prio those of a higher one preempt.
     """
 
     name: str
@@ -22,6 +23,8 @@ class Partition:
     preemption: str = ""
     grace_s: float = 0.0
     default: bool = False
+    tier: int = 1
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Wanted:
 
     reservation: str = ""
     licences: tuple[tuple[str, int], ...] = ()
+    qos: str = ""
 
 
 def partitions_argv() -> list[str]:
@@ -52,7 +56,7 @@ def partitions_argv() -> list[str]:
 def parse_partitions(text: str) -> tuple[Partition, ...]:
     """What `partitions_argv` prints. Raises as `described` does."""
     found = []
-    for said in described(text, "PartitionName", ("State", "MaxTime", "PreemptMode"), "No partitions in the system"):
+    for said in described(text, "PartitionName", ("State",), "No partitions in the system"):
         shut = said.get("RootOnly") == "YES" or said.get("ReqResv") == "YES" or said.get("MaxNodes") == "0"
         found.append(
             Partition(
@@ -64,6 +68,8 @@ def parse_partitions(text: str) -> tuple[Partition, ...]:
                 preemption=told(said.get("PreemptMode", "")),
                 grace_s=float(whole(said.get("GraceTime", "")) or 0),
                 default=said.get("Default") == "YES",
+                tier=whole(said.get("PriorityTier", "")) or whole(said.get("Priority", "")) or 1,
+                nodes=expand(said.get("Nodes", "")),
             )
         )
     return tuple(found)
@@ -123,18 +129,57 @@ def parse_licences_wanted(text: str) -> dict[str, int]:
 
 def wanted(options: Sequence[str]) -> Wanted:
     """What these options of sbatch ask for: `-L`, `--licenses`, `--reservation`, in both forms of each."""
-    reservation, licences = "", dict[str, int]()
+    reservation, qos, licences = "", "", dict[str, int]()
     for at, option in enumerate(options):
         name, equals, value = option.partition("=")
-        if not equals and option[:2] == "-L" and len(option) > 2:
-            name, value = "-L", option[2:]
+        if not equals and option[:2] in ("-L", "-q") and len(option) > 2:
+            name, value = option[:2], option[2:]
         elif not equals:
             value = options[at + 1] if at + 1 < len(options) else ""
         if name in ("-L", "--licenses"):
             licences.update(parse_licences_wanted(value))
         elif name == "--reservation":
             reservation = value
-    return Wanted(reservation, tuple(sorted(licences.items())))
+        elif name in ("-q", "--qos"):
+            qos = value
+    return Wanted(reservation, tuple(sorted(licences.items())), qos)
+
+
+_ENDS = frozenset({"CANCEL", "REQUEUE"})
+"""Modes of preemption that free nodes. SUSPEND and GANG stop processes, which keep the memory of their GPUs."""
+
+
+def higher(part: Partition, parts: Sequence[Partition]) -> tuple[Partition, ...]:
+    """The partitions whose batch jobs preempt those of this one, where Slurm goes by PriorityTier."""
+    ends = _ENDS & set(part.preemption.upper().split(","))
+    return tuple(each for each in parts if ends and each.open and each.tier > part.tier)
+
+
+def not_preempted(part: Partition, parts: Sequence[Partition], nodes: Collection[str]) -> str:
+    """Why the batch jobs of a partition on these nodes are not ended for others', "" where they are."""
+    if not _ENDS & set(part.preemption.upper().split(",")):
+        return f"its PreemptMode is {part.preemption or 'not told'}"
+    above = {node for each in higher(part, parts) for node in each.nodes}
+    return "" if above >= set(nodes) else "no partition with a higher PriorityTier has these nodes"
+
+
+def qos_argv() -> list[str]:
+    """Which QOS preempts which, from the accounting."""
+    return ["sacctmgr", "--parsable2", "show", "qos", "format=Name,Preempt,PreemptMode"]
+
+
+def qos_not_preempted(text: str, name: str, mode: str) -> str:
+    """As `not_preempted`, of a QOS, by what `qos_argv` prints. `mode`: the cluster's PreemptMode. Raises BatchError."""
+    lines = [line.split("|") for line in text.splitlines() if line.strip()]
+    if not lines or lines[0] != ["Name", "Preempt", "PreemptMode"] or any(len(line) != 3 for line in lines):
+        raise BatchError("it printed no table of QOS")
+    own = next((line[2] for line in lines[1:] if line[0] == name), None)
+    if own is None:
+        return f"there is no QOS {name}"
+    if not _ENDS & set((mode if own.lower() in ("", "cluster") else own).upper().split(",")):
+        return f"the PreemptMode of QOS {name} is {own}"
+    by = [line[0] for line in lines[1:] if name in line[1].split(",")]
+    return "" if by else f"no QOS preempts {name}"
 
 
 def topology_argv() -> list[str]:

@@ -14,7 +14,7 @@ from hpcdl.allocation.pilot import run_pilot
 from hpcdl.allocation.run import AllocationRun, Wishes
 from hpcdl.batch import Allocation, Capabilities, Completed, Launched, PilotScript
 from hpcdl.config import load_config
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec
+from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec, Waiting
 
 
 class Here:
@@ -57,6 +57,9 @@ class Here:
 
     def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
         return {each: BatchJob(each, BatchState.MISSING) for each in ids}
+
+    def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
+        return ()
 
     def confirm(self, ids: Collection[str]) -> dict[str, BatchJob]:
         return self.poll(ids)

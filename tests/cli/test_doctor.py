@@ -23,8 +23,10 @@ SLURM = {
 *config*) echo "ClusterName             = alpha"; echo "PreemptMode             = REQUEUE"
           echo "PreemptType             = preempt/partition_prio"
           echo "AccountingStorageType   = accounting_storage/none";;
-*partition*) echo "PartitionName=gpu Default=YES State=UP MaxTime=1-00:00:00 MaxNodes=8 PreemptMode=OFF"
-             echo "PartitionName=scavenge State=UP MaxTime=04:00:00 MaxNodes=2 PreemptMode=REQUEUE GraceTime=30"
+*partition*) on="PriorityTier=9 Nodes=n[1-8]"
+             echo "PartitionName=gpu Default=YES State=UP MaxTime=1-00:00:00 MaxNodes=8 PreemptMode=OFF $on"
+             on="Nodes=n[1-8]"
+             echo "PartitionName=scavenge State=UP MaxTime=04:00:00 MaxNodes=2 PreemptMode=REQUEUE $on GraceTime=30"
              echo "PartitionName=admin State=DOWN MaxTime=UNLIMITED MaxNodes=UNLIMITED";;
 esac""",
 }
@@ -270,10 +272,13 @@ def test_a_site_file_is_written_and_can_be_used_as_it_is(slurm: Path, home: Path
     assert f"wrote {path}" in done.out
     site = load_site("alpha", 3, home)
     assert (site.kind, site.site.pilots_max) == ("slurm", 3)
-    assert site.site.queues == ("gpu", "scavenge")
+    assert (site.site.queues, site.site.pilots_without_preemption) == ((), False)
     assert (site.site.walltime_max_s, site.site.nodes_max) == (86_400.0, 8)
     text = path.read_text()
     assert "#   admin: not for your batch jobs" in text
+    assert "#   scavenge: preemptable" in text
+    assert "#   gpu: its PreemptMode is OFF" in text
+    assert '# For instance: queues: ["scavenge"]' in text
     assert "grace 30 s" in text
     again = hpcdl("doctor", "--site")
     assert (again.code, again.err) == (
@@ -320,4 +325,4 @@ def test_a_site_of_short_queues(tmp_path: Path) -> None:
     path.write_text(site_text(Told("lsf", "10.1", "beta", (Queue("debug", True, 300.0),), 2, ("told so",))))
     site = read_site(path).site
     assert (site.walltime_min_s, site.walltime_max_s, site.pilots_max) == (300.0, 300.0, 2)
-    assert site.queues == ("debug",)
+    assert site.queues == ()

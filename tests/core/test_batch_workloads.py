@@ -17,7 +17,13 @@ POLICIES = ("adaptive", "bftrainer", "harvest", "marble")
 def live(seed: int, rough: bool = False) -> BatchCluster:
     """One history to its end."""
     rng = random.Random(seed)
-    site = Site(pilots_max=rng.choice([1, 3, 6]), nodes_max=rng.choice([None, 2]), walltime_min_s=60.0, startup_s=10.0)
+    site = Site(
+        queues=("q",),
+        pilots_max=rng.choice([1, 3, 6]),
+        nodes_max=rng.choice([None, 2]),
+        walltime_min_s=60.0,
+        startup_s=10.0,
+    )
     if rough:
         site = replace(site, walltime_max_s=rng.choice([None, 240.0, 600.0]))
     policy = POLICIES[seed % len(POLICIES)]

@@ -14,7 +14,7 @@ from hpcdl.core.intake import Settings
 from hpcdl.core.journal import MemoryJournal
 from hpcdl.core.leaving import leave_s
 from hpcdl.core.model import GpuInfo, JobSpec
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, PilotSpec, pilot_mark, pilot_of
+from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, PilotSpec, Waiting, pilot_mark, pilot_of
 from hpcdl.core.plan import Plan, Profiles, View
 from hpcdl.policies import all_policies
 
@@ -30,7 +30,13 @@ class Chooser:
         self.seen: list[tuple[tuple[Pilot, ...], tuple[Hole, ...]]] = []
 
     def __call__(
-        self, view: View, plan: Plan, pilots: Sequence[Pilot], holes: Sequence[Hole], known: Set[str]
+        self,
+        view: View,
+        plan: Plan,
+        pilots: Sequence[Pilot],
+        holes: Sequence[Hole],
+        known: Set[str],
+        waiting: Sequence[Waiting] = (),
     ) -> PilotChoice:
         self.seen.append((tuple(pilots), tuple(holes)))
         choice, self.next = self.next, PilotChoice()

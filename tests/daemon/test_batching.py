@@ -15,7 +15,7 @@ from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
 from hpcdl.core.journal import MemoryJournal
 from hpcdl.core.model import GpuInfo, JobSpec, World
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, PilotSpec, pilot_mark
+from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, PilotSpec, Waiting, pilot_mark
 from hpcdl.core.plan import Plan, Profiles, View
 from hpcdl.core.policy import Policies
 from hpcdl.daemon.batching import SUBMITS, TRIES, Batching, BatchSettings, pilot_policy
@@ -40,6 +40,7 @@ class System:
         self.idle: tuple[Hole, ...] = ()
         self.errors: dict[str, BatchError] = {}
         self.lost_answers = 0
+        self.others: tuple[Waiting, ...] = ()
         self.truth: dict[str, BatchJob] | None = None
         """What a second command says, where that is another thing than the first one's."""
         self.scripts: list[PilotScript] = []
@@ -61,6 +62,9 @@ class System:
     def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
         self._ask("holes", frozenset(own))
         return self.idle
+
+    def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
+        return self.others
 
     def submit(self, spec: PilotSpec, script: PilotScript) -> str:
         self._ask("submit", script.mark)
@@ -122,7 +126,13 @@ class Scene:
         return self.batching
 
     def _choose(
-        self, view: View, plan: Plan, pilots: Sequence[Pilot], holes: Sequence[Hole], known: Set[str]
+        self,
+        view: View,
+        plan: Plan,
+        pilots: Sequence[Pilot],
+        holes: Sequence[Hole],
+        known: Set[str],
+        waiting: Sequence[Waiting] = (),
     ) -> PilotChoice:
         choice = PilotChoice(tuple(self.wanted), tuple(self.unwanted), ("enough of them",))
         self.wanted, self.unwanted = [], []
@@ -232,6 +242,21 @@ def test_a_submission_whose_answer_was_lost_is_found_not_repeated(scene: Scene) 
     scene.turn(61.0)
     assert scene.pilot().batch_id == "100"
     assert scene.system.times("submit") == 1
+
+
+def test_who_waits_is_known_since_when(scene: Scene) -> None:
+    scene.system.others = (Waiting("900", 1, ("n1",), "normal"),)
+    scene.turn()
+    waiting = [scene.loop.call(lambda controller: controller.waiting).result(60)]
+    assert waiting[0][0].since > 0.0
+    scene.turn(31.0)
+    scene.system.others = (*scene.system.others, Waiting("901", 1, ("n1",), "normal"))
+    scene.turn(31.0)
+    waiting.append(scene.loop.call(lambda controller: controller.waiting).result(60))
+    assert waiting[1][0] == waiting[0][0]
+    scene.system.others = ()
+    scene.turn(31.0)
+    assert scene.loop.call(lambda controller: controller.waiting).result(60) == ()
 
 
 def test_a_restart_finds_its_pilot_before_it_submits_another(scene: Scene) -> None:

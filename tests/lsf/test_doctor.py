@@ -42,4 +42,8 @@ def test_doctor_says_what_is_missing_and_holes_what_idles(
     assert hole["gpus"] == 4
     site = read_site(Path(hpcdl(lsf, home, "doctor", "--site")["site"]["file"]))
     assert site.kind == "lsf"
-    assert "killable" in site.site.queues
+    assert site.site.queues == ()
+    told = batch["not_preempted"]
+    assert {name: not why for name, why in told.items()} == {
+        "urgent": False, "normal": False, "low": True, "killable": True, "background": False,
+    }  # fmt: skip

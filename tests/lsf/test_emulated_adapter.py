@@ -94,7 +94,8 @@ def test_what_is_forgotten_is_in_the_history(make_lsf: MakeLsf, enter: Callable[
     lsf = enter(cluster)
     job = lsf.submit(PilotSpec(1, 600.0), script(cluster, "/bin/sh", "-c", "exit 5"))
     cluster.until(lambda: "is not found" in cluster.run("bjobs", job).stderr, "bjobs to forget it")
-    ended = poll(lsf, job)
+    assert poll(lsf, job).state is BatchState.MISSING
+    ended = lsf.confirm([job])[job]
     assert (ended.state, ended.code, ended.nodes) == (BatchState.ENDED, 5, ("h1",))
 
 
@@ -211,7 +212,8 @@ def test_trouble(lsf_cluster: LsfCluster, enter: Callable[[LsfCluster], Lsf]) ->
     lsf_cluster.faults("bjobs empty")
     assert poll(lsf, job).state is BatchState.UNKNOWN
     lsf_cluster.faults(f"bjobs lost {job}")
-    assert poll(lsf, job).state is BatchState.RUNNING, "bhist knows it"
+    assert poll(lsf, job).state is BatchState.MISSING
+    assert lsf.confirm([job])[job].state is BatchState.RUNNING, "bhist knows it"
     lsf_cluster.faults("* away")
     for ask in (lambda: poll(lsf, job), lambda: lsf.holes(time.time(), ()), lambda: lsf.cancel([job])):
         with pytest.raises(BatchError, match="Please wait") as error:

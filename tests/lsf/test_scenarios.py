@@ -198,7 +198,8 @@ def test_a_pilot_fills_the_hole_before_a_large_job(make_lsf: MakeLsf, make_home:
     lsf = make_lsf()
     # One pilot: another would fill the host of the busy job, until when the large one was planned to start.
     home = make_home(lsf, policy="bftrainer", pilots=1, site=str(tmp_path / "site.yaml"))
-    site_file(tmp_path, kind="lsf", margin_s=20, startup_s=5)
+    allowed = {"queues": ["normal"], "pilots_without_preemption": True}
+    site_file(tmp_path, kind="lsf", margin_s=20, startup_s=5, **allowed)
     add_scales(home)
     home.allocate("-W", "30", nodes=1)
     busy = lsf.submit("sleep 1000\n", "-n", "4", "-W", "10", LSFEMU_USER="eve")

@@ -5,18 +5,29 @@ from dataclasses import replace
 import pytest
 
 from hpcdl.core.model import JobState, Placement, Share, Target
-from hpcdl.core.pilot import BY_USER, BatchJob, BatchState, Hole, Pilot, PilotChoice, PilotSpec
+from hpcdl.core.pilot import BY_USER, BatchJob, BatchState, Hole, Pilot, PilotChoice, PilotSpec, Waiting
 from hpcdl.core.plan import JobView, NodeView, Plan, View
 from hpcdl.core.profile import Profile
-from hpcdl.pilots.choice import NO_AGENT, PAUSE_S, choose, pays_s, walltime_s
+from hpcdl.pilots.choice import (
+    KEPT_S,
+    LEFT_S,
+    NO_AGENT,
+    NO_QUEUES,
+    OTHERS,
+    PAUSE_S,
+    PREEMPTS_S,
+    choose,
+    pays_s,
+    walltime_s,
+)
 from hpcdl.pilots.site import Site
 
 NOW = 10_000.0
 CURVE = Profile(
     "net", ((1, 4, 100.0), (2, 4, 180.0), (4, 4, 300.0), (8, 4, 290.0)), startup_s=30.0, save_s=5.0, resume_s=20.0
 )
-SITE = Site(pilots_max=4, margin_s=60.0, startup_s=30.0)
-HOLE = Hole("killable", 2, ("n3", "n4"), 4, until=NOW + 600.0, why="batch job 9 on n[1-4]")
+SITE = Site(pilots_max=4, queues=("killable", "scavenge", "a"), margin_s=60.0, startup_s=30.0)
+HOLE = Hole("killable", 2, ("n3", "n4"), 4, until=NOW + 600.0, why="batch job 9 on n[1-4]", preemptable=True)
 
 
 def job(number: int = 1, nodes: int = 1, nodes_max: int = 1, **more: object) -> JobView:
@@ -57,8 +68,9 @@ def chosen(*jobs: JobView, holes: tuple[Hole, ...] = (HOLE,), site: Site = SITE,
     pilots: tuple[Pilot, ...] = more.pop("pilots", ())  # type: ignore[assignment]
     nodes: tuple[str, ...] = more.pop("nodes", ())  # type: ignore[assignment]
     away: tuple[str, ...] = more.pop("away", ())  # type: ignore[assignment]
+    waiting: tuple[Waiting, ...] = more.pop("waiting", ())  # type: ignore[assignment]
     targets = plan(*jobs, **more)  # type: ignore[arg-type]
-    return choose(view(*jobs, nodes=nodes), targets, pilots, holes, {*nodes, *away}, site)
+    return choose(view(*jobs, nodes=nodes), targets, pilots, holes, {*nodes, *away}, site, waiting)
 
 
 def pilot(number: int = 1, **more: object) -> Pilot:
@@ -140,7 +152,7 @@ def test_a_measured_start_up_replaces_the_assumed_one() -> None:
 
 
 def test_without_a_known_end_each_node_has_a_pilot_of_its_own() -> None:
-    idle = Hole("scavenge", 4, ("n1", "n2", "n3", "n4"), 4, walltime_s=7200.0)
+    idle = Hole("scavenge", 4, ("n1", "n2", "n3", "n4"), 4, walltime_s=7200.0, preemptable=True)
     asked = chosen(job(nodes_max=8), holes=(idle,)).ask
     assert [each.on for each in asked] == [("n1",), ("n2",), ("n3",), ("n4",)]
     asked = chosen(job(nodes_max=8), holes=(idle,), site=replace(SITE, pilots_max=2)).ask
@@ -164,14 +176,14 @@ def test_a_hole_is_asked_for_once() -> None:
     eager = job(nodes_max=8)
     assert chosen(eager, pilots=(pilot(),)).ask == ()
     assert chosen(eager, pilots=(runs(),)).ask == ()
-    nameless = Hole("killable", 2, until=NOW + 600.0)
+    nameless = Hole("killable", 2, until=NOW + 600.0, preemptable=True)
     assert chosen(eager, holes=(nameless,), pilots=(pilot(),)).ask == ()
     assert [each.on for each in chosen(eager, holes=(nameless,)).ask] == [()]
 
 
 def test_longer_holes_first() -> None:
-    short = Hole("a", 1, ("m1",), 4, until=NOW + 400.0)
-    long = Hole("a", 1, ("m2",), 4, until=NOW + 4000.0)
+    short = Hole("a", 1, ("m1",), 4, until=NOW + 400.0, preemptable=True)
+    long = Hole("a", 1, ("m2",), 4, until=NOW + 4000.0, preemptable=True)
     (asked,) = chosen(job(), holes=(short, long)).ask
     assert asked.on == ("m2",)
 
@@ -306,3 +318,97 @@ def test_pilots_that_wait_in_vain_have_pauses_from_the_second_on() -> None:
 def test_limits_that_make_no_sense(wrong: dict[str, float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Site(**wrong)  # type: ignore[arg-type]
+
+
+# --- guests -----------------------------------------------------------------------------------------------------------
+
+OFF = replace(HOLE, queue="normal", preemptable=False, why_not="its PreemptMode is OFF")
+ANY = replace(SITE, queues=("normal", "killable"), pilots_without_preemption=True)
+
+
+def test_without_named_queues_there_are_no_pilots_and_the_reason_is_said() -> None:
+    found = chosen(job(nodes_max=8), site=replace(SITE, queues=()))
+    assert (found.ask, found.notes) == ((), (NO_QUEUES,))
+    assert chosen(job(nodes_max=8), site=replace(ANY, queues=())).ask == ()
+
+
+def test_a_queue_that_is_not_preemptable_is_used_only_where_the_site_says_so() -> None:
+    named = replace(SITE, queues=("normal",))
+    found = chosen(job(nodes_max=8), holes=(OFF, replace(OFF, nodes=("m1", "m2"))), site=named)
+    assert found.ask == ()
+    (note,) = found.notes
+    assert note == (
+        "queue normal is not preemptable (its PreemptMode is OFF): name a preemptable one under queues in the site's "
+        "file, or set pilots_without_preemption: true there"
+    )
+    assert [each.queue for each in chosen(job(nodes_max=8), holes=(OFF,), site=ANY).ask] == ["normal"]
+
+
+def others(number: int = 1, *nodes: str, count: int = 1, since: float = NOW, preempts: str = "") -> Waiting:
+    return Waiting(str(900 + number), count, nodes, "normal", frozenset({preempts} - {""}), since)
+
+
+ELASTIC = job(nodes_max=8)
+TWO = (
+    replace(runs(1, "n3"), spec=PilotSpec(1, 480.0, "normal", 4, ("n3",))),
+    replace(runs(2, "n4"), spec=PilotSpec(1, 480.0, "normal", 4, ("n4",))),
+)
+
+
+def given_back(*waiting: Waiting, pilots: tuple[Pilot, ...] = TWO, holes: tuple[Hole, ...] = ()) -> dict[int, str]:
+    found = chosen(ELASTIC, holes=holes, site=ANY, pilots=pilots, nodes=("n3", "n4"), waiting=waiting, j1=("n3", "n4"))
+    return dict(found.cancel)
+
+
+def test_a_pilot_is_given_back_to_those_who_wait_for_its_node() -> None:
+    assert given_back() == {}
+    assert given_back(others(1, "n3")) == {1: f"{OTHERS}: batch job 901"}
+    assert set(given_back(others(1, "n3", "n4", count=2))) == {1, 2}
+    assert set(given_back(others(1, "n3", "n4"), others(2, "n3", "n4"))) == {1, 2}
+    assert set(given_back(others(1, "n3", "n4"))) == {2}, "one of them, and the newest"
+
+
+def test_who_could_not_start_even_so_is_not_waited_for() -> None:
+    assert given_back(others(1, "n1", "n2", "n3", "n4", count=4)) == {}
+    assert given_back(others(1, "n8")) == {}
+    assert given_back(others(1)) == {}
+    idle = replace(OFF, count=1, nodes=("n1",))
+    assert given_back(others(1, "n1", "n3"), holes=(idle,)) == {}, "it starts on n1"
+    assert set(given_back(others(1, "n1", "n3"), others(2, "n1", "n3"), holes=(idle,))) == {1}
+    assert given_back(others(1, "n1", "n3"), pilots=(replace(TWO[0], cancelled="because"), TWO[1])) == {}
+
+
+def test_whom_the_batch_system_helps_is_waited_for_a_moment() -> None:
+    assert given_back(others(1, "n3", preempts="normal", since=NOW - PREEMPTS_S + 1)) == {}
+    assert set(given_back(others(1, "n3", preempts="normal", since=NOW - PREEMPTS_S))) == {1}
+    assert set(given_back(others(1, "n3", preempts="other"))) == {1}
+
+
+def test_what_was_given_back_is_not_asked_for_again_at_once() -> None:
+    def after(seconds: float, *waiting: Waiting) -> tuple[PilotSpec, ...]:
+        ended = BatchJob("71", BatchState.ENDED, nodes=("n3", "n4"), started_at=NOW - 900.0)
+        gone = pilot(
+            1, batch_id="71", job=ended, how="ended", since=NOW - seconds, cancelled=f"{OTHERS}: batch job 901"
+        )
+        return chosen(ELASTIC, holes=(OFF,), site=ANY, pilots=(gone,), waiting=waiting).ask
+
+    long_ago = NOW - 2 * LEFT_S
+    assert after(KEPT_S - 1) == ()
+    assert after(KEPT_S + 1) != ()
+    assert after(KEPT_S + 1, others(1, "n3", "n4", count=9, since=long_ago)) == ()
+    assert after(LEFT_S + 1, others(1, "n3", "n4", count=9, since=long_ago)) != ()
+
+
+def test_idle_nodes_are_left_to_who_could_start_there() -> None:
+    found = chosen(ELASTIC, holes=(OFF,), site=ANY, waiting=(others(1, "n3"),))
+    assert [each.on for each in found.ask] == [("n4",)]
+    assert "n3 in normal: left to batch job 901" in found.notes
+    assert len(chosen(ELASTIC, holes=(OFF,), site=ANY, waiting=(others(1, "n3", since=NOW - LEFT_S),)).ask[0].on) == 2
+    guest = chosen(ELASTIC, holes=(HOLE,), waiting=(others(1, "n3", preempts="killable"),))
+    assert guest.ask[0].on == ("n3", "n4"), "it is not in their way there"
+
+
+def test_pilots_that_were_found_again_do_not_add_to_the_sites_limit() -> None:
+    one = replace(SITE, pilots_max=1)
+    found = chosen(ELASTIC, holes=(), site=one, pilots=TWO, nodes=("n3", "n4"), j1=("n3",))
+    assert found.cancel == ((2, "the site allows 1 pilot"),)

@@ -93,7 +93,8 @@ def test_idle_nodes_until_the_planned_job() -> None:
     ]
     assert {each.why for each in found} == {"batch job 28 is expected on n[1-4]"}
     assert {(each.gpus, each.kind) for each in found} == {(4, "")}
-    assert run.names() == ["sinfo", "scontrol", "scontrol", "squeue"]
+    assert run.names() == ["sinfo", "scontrol", "scontrol", "squeue", "scontrol"]
+    assert {each.queue: each.why_not for each in found if not each.preemptable} == {"normal": "its PreemptMode is OFF"}
     assert all(run.times)
 
 
@@ -260,11 +261,6 @@ def test_an_answer_that_is_not_understood_to_its_last_line_is_none(name: str, sh
         return
     with pytest.raises(BatchError):
         system.poll(["27"]) if name == "squeue" else system.holes(NOW, ())
-
-
-def test_a_cluster_without_a_node_is_none() -> None:
-    with pytest.raises(BatchError, match="sinfo: it printed no header"):
-        slurm(FakeSlurm({**hole().answers, "sinfo --json": '{"nodes": []}', "sinfo .*--Format": ""})).holes(NOW, ())
 
 
 def test_the_words_of_a_controller_that_is_away_count_whatever_the_exit_code() -> None:

@@ -32,7 +32,18 @@ def test_doctor_tells_this_slurm_and_writes_its_site(slurm: SlurmCluster, tmp_pa
     assert batch["preemption"].startswith("REQUEUE")
     assert "GraceTime 30 s" in next(check["detail"] for check in told["checks"] if check["name"] == "queues")
     site = read_site(Path(hpcdl(slurm, home, "doctor", "--site")["site"]["file"]))
-    assert (site.kind, site.site.queues) == ("slurm", ("normal", "scavenge", "cancelp", "nograce"))
+    assert (site.kind, site.site.queues, site.site.pilots_without_preemption) == ("slurm", (), False)
+    assert batch["not_preempted"] == {
+        **dict.fromkeys(("scavenge", "cancelp", "nograce"), ""),
+        "normal": "its PreemptMode is OFF",
+    }
+    path = tmp_path / "site.yaml"
+    for queues, said in (("[normal]", "queue normal is not preemptable (its PreemptMode is OFF)"), ("[]", "no queues")):
+        path.write_text(f"queues: {queues}\n")
+        pilots = hpcdl(slurm, home, "doctor", HPCDL_SITE=str(path), HPCDL_PILOTS="2")
+        (check,) = [check for check in pilots["checks"] if check["name"] == "pilots"]
+        assert check["state"] == "WARN"
+        assert said in check["detail"]
     half = hpcdl(slurm, home, "doctor", code=1, SLURM_JOB_ID="5")
     assert next(check["state"] for check in half["checks"] if check["name"] == "allocation") == "FAIL"
 

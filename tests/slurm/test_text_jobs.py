@@ -155,5 +155,8 @@ def test_what_is_asked_names_its_fields() -> None:
     assert "--jobs=1,2" in argv
     assert argv[-1].startswith("--Format=JobID:|,Partition:|,State:|")
     assert argv[-1].endswith(",Comment:|,JobID:|")
-    assert expected_argv()[-1] == "--Format=JobID:|,StartTime:|,SchedNodes:|"
+    assert expected_argv()[-1] == (
+        "--Format=JobID:|,Partition:|,StartTime:|,SchedNodes:|,NumNodes:|,ReqNodes:|,Feature:|,tres-per-node:|,Reason:|,"
+        "Comment:|,JobID:|"
+    )
     assert accounted_argv(["1", "2"])[:4] == ["sacct", "--parsable", "--allocations", "--jobs=1,2"]

@@ -1,14 +1,16 @@
 """Partitions, reservations, licences, switches and the configuration; the environment of an allocation."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import HalfAnAllocation
+from hpcdl.batch import BatchError, HalfAnAllocation
 from hpcdl.slurm.environment import allocation_of, of_a_batch_job
 from hpcdl.slurm.site import (
     Partition,
     Wanted,
+    not_preempted,
     parse_config,
     parse_licences,
     parse_licences_wanted,
@@ -16,6 +18,7 @@ from hpcdl.slurm.site import (
     parse_reservations,
     parse_topology,
     parse_version,
+    qos_not_preempted,
     wanted,
 )
 
@@ -26,13 +29,49 @@ def recorded(name: str) -> str:
     return (RECORDINGS / name).read_text()
 
 
+NODES = ("n1", "n2", "n3", "n4")
+
+
 def test_partitions() -> None:
     found = {part.name: part for part in parse_partitions(recorded("22.05-partitions.txt"))}
     assert list(found) == ["normal", "scavenge", "cancelp", "short", "closed"]
-    assert found["normal"] == Partition("normal", True, None, 1, None, "OFF", 0.0, True)
-    assert found["scavenge"] == Partition("scavenge", True, None, 1, None, "REQUEUE", 30.0)
-    assert found["short"] == Partition("short", True, 3600.0, 1, 2, "OFF")
+    assert found["normal"] == Partition("normal", True, None, 1, None, "OFF", 0.0, True, 100, NODES)
+    assert found["scavenge"] == Partition("scavenge", True, None, 1, None, "REQUEUE", 30.0, False, 1, NODES)
+    assert found["short"] == Partition("short", True, 3600.0, 1, 2, "OFF", tier=50, nodes=NODES[:2])
     assert not found["closed"].open
+
+
+def test_which_partitions_are_preempted_and_why_others_are_not() -> None:
+    parts = parse_partitions(recorded("22.05-partitions.txt"))
+    whys = {part.name: not_preempted(part, parts, part.nodes) for part in parts}
+    assert (whys["scavenge"], whys["cancelp"]) == ("", "")
+    assert whys["normal"] == "its PreemptMode is OFF"
+    scavenge = next(part for part in parts if part.name == "scavenge")
+    few = tuple(replace(part, nodes=NODES[:3]) if part.name == "normal" else part for part in parts)
+    assert not_preempted(scavenge, few, NODES[:3]) == ""
+    assert not_preempted(scavenge, few, NODES) == "no partition with a higher PriorityTier has these nodes"
+    for mode in ("SUSPEND", "GANG,SUSPEND", "GANG", ""):
+        stopped = replace(scavenge, preemption=mode)
+        assert not_preempted(stopped, parts, NODES) == f"its PreemptMode is {mode or 'not told'}"
+
+
+QOS = "Name|Preempt|PreemptMode\nnormal|scavenger,low|cluster\nscavenger||cancel\nlow||off\nlone||requeue\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "why"),
+    [
+        ("scavenger", "OFF", ""),
+        ("low", "REQUEUE", "the PreemptMode of QOS low is off"),
+        ("lone", "REQUEUE", "no QOS preempts lone"),
+        ("nope", "REQUEUE", "there is no QOS nope"),
+    ],
+)
+def test_which_qos_are_preempted(name: str, mode: str, why: str) -> None:
+    assert qos_not_preempted(QOS, name, mode) == why
+    for wrong in ("", "garbage\n", QOS + "half|\n"):
+        with pytest.raises(BatchError):
+            qos_not_preempted(wrong, name, mode)
 
 
 @pytest.mark.parametrize("said", ["State=DRAIN", "State=INACTIVE", "RootOnly=YES", "ReqResv=YES", "MaxNodes=0"])
