@@ -20,7 +20,7 @@ import numpy as np
 
 from hpcdl.counts.fast import loops
 from hpcdl.counts.table import Floats, Ints, Mask
-from hpcdl.counts.trainers import LEAST_NUMBER, MOST_NODES, Trainer
+from hpcdl.counts.trainers import LEAST_NUMBER, MOST_NODES, Curve, Trainer
 
 WIDE = 2 * MOST_NODES  # more than any number of nodes
 OUT = 2.0**61  # of the range of integers
@@ -96,16 +96,25 @@ def read(trainers: Sequence[Trainer], capacities: Sequence[int]) -> Rows:
     numbers = np.array([(t.fewest, t.most, t.now, t.group, len(t.sizes)) for t in trainers], dtype=np.int64)
     factors = np.array([(t.weight, t.horizon_s, t.held_rate, t.up_s, t.down_s) for t in trainers], dtype=np.float64)
     numbers, factors = numbers.reshape(many, 5), factors.reshape(many, 5)
+    # What is out of reach must not count for the grid: one trainer's throughput on more nodes than there are would make
+    # it so coarse that others' is 0 on it.
+    curves = [tuple(t.reach(group, nodes) for group, nodes in enumerate(capacity)) for t in trainers]
+    for number, t in enumerate(trainers):
+        if t.now and factors[number, 2] and not t.grows(capacity):
+            factors[number, 3] = 0.0
+            if len(capacity) == 1 and not (t.now <= capacity[0] and t.allows(t.now, 0)):
+                factors[number, 4] = 0.0  # it loses the same with whatever it gets
     shift = (sum(capacity) + int(numbers[:, 2].sum()) + many).bit_length()
     compiled = loops()
     if compiled:
-        return _compiled(compiled, trainers, capacity, numbers, factors, shift)
-    return _vectorised(trainers, capacity, numbers, factors, shift)
+        return _compiled(compiled, trainers, curves, capacity, numbers, factors, shift)
+    return _vectorised(trainers, curves, capacity, numbers, factors, shift)
 
 
 def _compiled(
     compiled: ModuleType,
     trainers: Sequence[Trainer],
+    curves: Sequence[tuple[Curve | None, ...]],
     capacity: tuple[int, ...],
     numbers: Ints,
     factors: Floats,
@@ -118,9 +127,9 @@ def _compiled(
     places: dict[int, int] = {}
     lanes: list[tuple[int, int, int, int]] = []
     extremes: list[tuple[float, float]] = []
-    groups, points = range(len(capacity)), 0
-    for number, trainer in enumerate(trainers):
-        for group, curve in zip(groups, trainer.curves, strict=False):
+    points = 0
+    for number, its in enumerate(curves):
+        for group, curve in enumerate(its):
             if curve is None:
                 continue
             place = places.get(id(curve))
@@ -153,14 +162,19 @@ def _compiled(
 
 
 def _vectorised(
-    trainers: Sequence[Trainer], capacity: tuple[int, ...], numbers: Ints, factors: Floats, shift: int
+    trainers: Sequence[Trainer],
+    curves: Sequence[tuple[Curve | None, ...]],
+    capacity: tuple[int, ...],
+    numbers: Ints,
+    factors: Floats,
+    shift: int,
 ) -> Rows:
     many = len(trainers)
     fewest, most, now, _, listed = numbers.T
     weight, horizon, held_rate, up_s, down_s = factors.T
     with np.errstate(over="ignore"):
         ups, downs, gains = weight * held_rate * up_s, weight * held_rate * down_s, weight * horizon
-    lanes = _lanes(trainers, capacity, gains, np.maximum(np.abs(ups), np.abs(downs)), KEY_BITS - shift)
+    lanes = _lanes(trainers, curves, capacity, gains, np.maximum(np.abs(ups), np.abs(downs)), KEY_BITS - shift)
     up = np.rint(np.ldexp(ups, -lanes.exponent)).astype(np.int64)
     down = np.rint(np.ldexp(downs, -lanes.exponent)).astype(np.int64)
 
@@ -194,12 +208,19 @@ def _capacities(capacities: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(nodes) for nodes in capacities) or (0,)
 
 
-def _lanes(trainers: Sequence[Trainer], capacity: tuple[int, ...], gains: Floats, costs: Floats, bits: int) -> _Lanes:
+def _lanes(
+    trainers: Sequence[Trainer],
+    curves_of: Sequence[tuple[Curve | None, ...]],
+    capacity: tuple[int, ...],
+    gains: Floats,
+    costs: Floats,
+    bits: int,
+) -> _Lanes:
     """All lanes, on a grid on which no choice within the capacities is worth 2**bits, nor any part of one."""
     pairs = [
         (number, group, trainer.now > 0 and group == trainer.group, curve)
-        for number, trainer in enumerate(trainers)
-        for group, curve in zip(range(len(capacity)), trainer.curves, strict=False)
+        for number, (trainer, its) in enumerate(zip(trainers, curves_of, strict=True))
+        for group, curve in enumerate(its)
         if curve is not None
     ]
     curves = [curve for *_, curve in pairs]

@@ -4,6 +4,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -133,3 +134,33 @@ class Trainer:
         if not self.fewest <= nodes <= self.most or (self.sizes and nodes not in self.sizes):
             return False
         return 0 <= group < len(self.curves) and self.curves[group] is not None
+
+    def reach(self, group: int, nodes: int) -> Curve | None:
+        """Its throughput over the counts that it may have where a group has so many nodes; None: there are none."""
+        curve = self.curves[group] if group < len(self.curves) else None
+        high = min(self.most, nodes)
+        if curve is None or (not self.sizes and self.fewest == 1 and curve.points[-1][0] <= high):
+            return curve
+        return _within(curve, self.fewest, high, self.sizes)
+
+    def grows(self, capacities: Sequence[int]) -> bool:
+        """Whether it could get more nodes than it has, or some of another group, where groups have so many."""
+        for group, nodes in enumerate(capacities):
+            its = self.reach(group, nodes)
+            if its is not None and (
+                group != self.group or (its.points[-1][0] if self.sizes else min(self.most, nodes)) > self.now
+            ):
+                return True
+        return False
+
+
+@lru_cache(maxsize=4096)
+def _within(curve: Curve, low: int, high: int, sizes: tuple[int, ...]) -> Curve | None:
+    if sizes:
+        counts = [size for size in sizes if low <= size <= high]
+        return Curve(tuple((size, curve.rate(size)) for size in counts)) if counts else None
+    if low > high:
+        return None
+    inside = [point for point in curve.points if low < point[0] < high]
+    ends = ((low, curve.rate(low)), (high, curve.rate(high)))
+    return Curve(tuple(sorted({*ends, *inside})))

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from hpcdl.counts import Trainer
 from hpcdl.milp.model import Model
-from hpcdl.milp.problem import Problem, allowed
+from hpcdl.milp.problem import Problem
 
 _LARGEST_COST = 1e4  # of a column, after scaling: solvers' tolerances are absolute
 
@@ -135,15 +135,13 @@ def _no_migration(model: Model, x: list[int], mine: list[int], big: float) -> No
 
 def _rate(problem: Problem, model: Model, trainer: Trainer, group: int, nodes: int) -> None:
     """Equations 11, 12 and the gain of 16: f(N) between neighbouring points, or at one of the allowed sizes."""
-    curve = trainer.curves[group]
-    assert curve is not None
     room = problem.groups[group].size
+    curve = trainer.reach(group, room)
+    assert curve is not None
     gain = trainer.weight * problem.horizon_s
-    if trainer.sizes:
-        points = [0, *allowed(trainer, room)]
-    else:
-        end = min(trainer.most, room)
-        points = [0, *(at for at, _ in curve.points if at < end), *([end] if end else [])]
+    end = min(trainer.most, room)
+    corners = [at for at, _ in curve.points]
+    points = [0, *corners] if trainer.sizes or corners[-1] >= end else [0, *corners, end]
     rates = [curve.rate(at) for at in points]
     w = [model.column(0.0, 1.0, -gain * rate, integer=bool(trainer.sizes)) for rate in rates]
     model.row(1.0, 1.0, [(each, 1.0) for each in w])
@@ -162,11 +160,14 @@ def _rescale(build: _Build, trainer: Trainer, group: int, nodes: int, big: float
     if not lost:
         return
     big = max(big, here + 1.0)
-    # A trainer that goes to another group leaves all that it has: what that costs here is not counted there.
-    up = model.binary(lost * (trainer.up_s if group == trainer.group else trainer.up_s - trainer.down_s))
-    model.row(-math.inf, float(here), [(nodes, 1.0), (up, here - big)])
-    model.row(0.0, math.inf, [(nodes, 1.0), (up, -(here + 1.0))])
-    if here:
+    room, grows = build.problem.capacities, trainer.grows(build.problem.capacities)
+    if grows:
+        # A trainer that goes to another group leaves all that it has: what that costs here is not counted there.
+        up = model.binary(lost * (trainer.up_s if group == trainer.group else trainer.up_s - trainer.down_s))
+        model.row(-math.inf, float(here), [(nodes, 1.0), (up, here - big)])
+        model.row(0.0, math.inf, [(nodes, 1.0), (up, -(here + 1.0))])
+    # Who can neither grow nor stay loses the same with whatever it gets.
+    if here and (grows or len(room) > 1 or (here <= room[group] and trainer.allows(here, group))):
         down = model.binary(lost * trainer.down_s)
         model.row(-math.inf, big, [(nodes, 1.0), (down, big - (here - 1.0))])
         model.row(float(here), math.inf, [(nodes, 1.0), (down, float(here))])

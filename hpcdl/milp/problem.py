@@ -49,8 +49,8 @@ class Problem:
     def places(self) -> Iterator[tuple[int, int]]:
         """(trainer, group) wherever a trainer may run."""
         for number, trainer in enumerate(self.trainers):
-            for group, curve in enumerate(trainer.curves):
-                if curve is not None:
+            for group, its in enumerate(self.groups):
+                if trainer.reach(group, its.size) is not None:
                     yield number, group
 
     def stay(self, solver: str) -> Allotment:
