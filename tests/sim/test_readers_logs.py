@@ -57,6 +57,18 @@ def test_swf_of_other_shapes_is_refused(tmp_path: Path) -> None:
     assert "holds no job that ran" in refused(tmp_path, "; nothing\n", "log.swf")
 
 
+def test_swf_with_more_fields_at_the_end_of_its_lines(tmp_path: Path) -> None:
+    line = "1 100 5 600 16 -1 -1 16 900 -1 1 3 1 7 1 -1 -1 -1"
+    plain = read(tmp_path, f"{line}\n", "log.swf", procs_per_gpu=4)
+    for more in (" 5", " -1 12.5 word", "\t7 ", " ; a comment", "   "):
+        found = read(tmp_path, f"; Version: 2.2\n{line}{more}\r\n", "log.swf", procs_per_gpu=4)
+        assert found.jobs == plain.jobs
+        assert any("beyond 18 fields (1 job, first in line 2)" in note for note in found.notes) == bool(
+            more.partition(";")[0].strip()
+        )
+        assert read(tmp_path, f"{line}{more}\n", "noending", procs_per_gpu=4).jobs == plain.jobs
+
+
 SACCT = """JobID|JobName|User|Submit|Start|End|Elapsed|State|NNodes|AllocTRES
 12|train|ana|2026-02-10T12:00:00|2026-02-10T12:10:00|2026-02-10T13:10:00|01:00:00|COMPLETED|1|cpu=8,gres/gpu=2,node=1
 12.batch|batch||2026-02-10T12:10:00|2026-02-10T12:10:00|2026-02-10T13:10:00|01:00:00|COMPLETED|1|cpu=8,gres/gpu=2,node=1
@@ -90,6 +102,14 @@ def test_sacct_gives_the_jobs_that_had_gpus(tmp_path: Path) -> None:
 def test_sacct_of_other_columns(tmp_path: Path, columns: str, row: str, steps: int, gpus: int) -> None:
     job = read(tmp_path, f"{columns}\n{row}\n", "acct").jobs[0]
     assert (job.steps, job.draw, job.submit_s) == (steps, gpus, 0)
+
+
+def test_delimiters_at_the_ends_of_lines(tmp_path: Path) -> None:
+    plain = read(tmp_path, SACCT, "log.txt").jobs
+    for header, ending in (("|", "|"), ("", "|"), ("||", "|"), ("|", "")):
+        first, *lines = SACCT.splitlines()
+        text = "\n".join([first + header, *(line + ending for line in lines)])
+        assert read(tmp_path, text, "log.txt").jobs == plain
 
 
 def test_sacct_without_what_is_needed_is_refused(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def _form(path: Path) -> str:
         return "sacct"
     if re.search(r"^Job <\d", text, re.MULTILINE):
         return "lsf"
-    if first.startswith(";") or re.fullmatch(r"(-?[\d.]+\s+){17}-?[\d.]+\s*", first):
+    if first.startswith(";") or re.fullmatch(r"(-?[\d.]+\s+){17}-?[\d.]+(\s.*)?", first):
         return "swf"
     if "submit_s" in first and "," in first:
         return "csv"

@@ -1,4 +1,7 @@
-"""The Standard Workload Format of the Parallel Workloads Archive: 18 fields a line, comments begin with `;`."""
+"""The Standard Workload Format of the Parallel Workloads Archive: 18 fields a line, comments begin with `;`.
+
+Some logs have more fields at the end of each line (energy, GPUs): these are passed over.
+"""
 
 from pathlib import Path
 
@@ -24,14 +27,16 @@ def read_swf(path: Path, given: Given) -> Workload:
     place = Place(path)
     latest = 0.0
     for place.line, line in enumerate(read_text(path).splitlines(), 1):
-        cells = line.split()
-        if not cells or cells[0].startswith(";"):
+        cells = line.partition(";")[0].split()
+        if not cells:
             continue
         if place.line > MAX_ROWS:
             place.wrong("", f"more than {MAX_ROWS} lines: cut the file to the part that is to be simulated")
-        if len(cells) != len(FIELDS):
+        if len(cells) < len(FIELDS):
             place.wrong("", f"has {len(cells)} fields, and a line of the Standard Workload Format has {len(FIELDS)}")
-        numbers = {name: place.number(name, cell, -1) for name, cell in zip(FIELDS, cells, strict=True)}
+        if len(cells) > len(FIELDS):
+            notes.add(f"passed over: what a line has beyond {len(FIELDS)} fields", place.line)
+        numbers = {name: place.number(name, cell, -1) for name, cell in zip(FIELDS, cells, strict=False)}
         submit = place.number("submit", cells[1])
         if submit < latest:
             place.wrong("submit", f"{submit:g} is before that of an earlier line, {latest:g}: sort the lines by submit")

@@ -36,6 +36,8 @@ def rows_of(
             place.line, before = before + 1, reader.line_num
             if not cells or cells[0].startswith("#") or not any(cell.strip() for cell in cells):
                 continue
+            while len(cells) > (0 if header is None else len(header)) and not cells[-1].strip():
+                cells.pop()  # delimiters at the end of a line, as spreadsheets and `sacct --parsable` leave them
             if header is None:
                 header = _header(place, [cell.strip() for cell in cells], required, optional)
                 continue
@@ -56,8 +58,6 @@ def _header(place: Place, names: list[str], required: Collection[str], optional:
     # dumps spell their own columns in capitals, and users of spreadsheets do what those do
     known = {name.casefold(): name for name in (*required, *(optional or ()))}
     found = [known.get(name.casefold(), name) for name in names]
-    if optional is None and not found[-1]:  # `sacct --parsable` ends its lines with a delimiter
-        found[-1] = " "
     for name in found:
         if optional is not None and name not in known.values():
             near = difflib.get_close_matches(name.casefold(), known, n=1)
