@@ -4,10 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hpcdl.counts import plain
 from hpcdl.counts.exact import one_group
 from hpcdl.counts.groups import several_groups
-from hpcdl.counts.rows import read
+from hpcdl.counts.rows import Rows, read
 from hpcdl.counts.trainers import Trainer
 
 SOLVERS = ("exact", "dp")
@@ -62,6 +64,31 @@ def allocate(trainers: Sequence[Trainer], capacities: Sequence[int], solver: str
     rows = read(trainers, capacities)
     if not rows.trainers:
         return Allotment((), (), 0.0, 0.0, True, solver)
+    found = _solved(trainers, rows, solver)
+    small = _lost(rows)
+    if not small or len(small) == rows.trainers:
+        return found
+    # Beside what others are worth all that these are worth is less than the grid's rounding: they share what is left.
+    left = list(rows.capacity)
+    for number in set(range(rows.trainers)).difference(small):
+        left[found.groups[number] or 0] -= found.counts[number]
+    among = allocate([trainers[number] for number in small], left, solver)
+    chosen = list(zip(found.counts, (group or 0 for group in found.groups), strict=True))
+    for number, nodes, group in zip(small, among.counts, among.groups, strict=True):
+        chosen[number] = (nodes, group or 0)
+    proven = found.optimal and among.optimal
+    return allotment(trainers, chosen, None if proven else found.bound, solver)
+
+
+def _lost(rows: Rows) -> list[int]:
+    """The trainers whose counts are all worth the same, but for the rounding of the grid."""
+    most = np.maximum.reduceat(np.abs(rows.value - rows.value[rows.starts][rows.trainer]), rows.starts)
+    can = np.diff(rows.starts, append=len(rows.trainer)) > 1
+    found: list[int] = np.flatnonzero((most <= rows.rounding) & can).tolist()
+    return found
+
+
+def _solved(trainers: Sequence[Trainer], rows: Rows, solver: str) -> Allotment:
     if solver == "dp" or (len(rows.capacity) > 1 and plain.work(rows) <= SMALL):
         return allotment(trainers, plain.best(rows), None, solver)
     if len(rows.capacity) == 1:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.counts import allocate
+from hpcdl.counts import Trainer, allocate
 from hpcdl.milp.problem import Problem, allowed
 from hpcdl.milp.reading import read
 from hpcdl.milp.solving import SOLVERS, solve
@@ -91,6 +91,24 @@ def test_who_has_more_than_there_are_loses_the_same_with_whatever_it_gets() -> N
     problem = read(json.dumps(question))
     for solver in SOLVERS:
         assert solve(problem, solver).allotment.counts == (64, 36), solver
+
+
+@pytest.mark.parametrize("solver", FAST)
+def test_what_is_nothing_beside_another_one_gets_what_is_left(solver: str) -> None:
+    """A weight of 10^12 is how people write "first", and 10^60 is more than a grid of integers has room for."""
+    for weight in (1e3, 1e9, 1e12, 1e20, 1e60):
+        question = {"horizon_s": 120, "nodes": 377, "trainers": [
+            {"id": "first", "weight": weight, "max": 200, "curve": [[1, 10], [200, 900]]},
+            {"id": "a", "curve": [[1, 10], [100, 600], [377, 700]]},
+            {"id": "b", "weight": 1e-12, "current": 40, "scale_up_s": 5, "curve": [[1, 10], [377, 500]]},
+        ]}  # fmt: skip
+        found = allocate(*_numbers(question), solver)
+        assert (found.counts[0], sum(found.counts), found.optimal) == (200, 377, True), weight
+
+
+def _numbers(question: dict[str, Any]) -> tuple[tuple[Trainer, ...], list[int]]:
+    problem = read(json.dumps(question))
+    return problem.trainers, problem.capacities
 
 
 def test_in_several_groups_too() -> None:
