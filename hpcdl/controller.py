@@ -13,6 +13,7 @@ from hpcdl.core import pilotevents as pe
 from hpcdl.core.careevents import GpuFaulted, StallOver
 from hpcdl.core.commands import BatchSeen, Command, Refused, Tick
 from hpcdl.core.deadlineevents import DEADLINE_EVENTS
+from hpcdl.core.idevents import IdsRaised
 from hpcdl.core.intake import Intake, Settings
 from hpcdl.core.journal import Journal, JournalError, Request
 from hpcdl.core.leaving import due
@@ -80,10 +81,12 @@ class Controller:
         self._touched: Touched | None = None
         self._still: set[int] = set()
 
-    def begin(self, event: ev.DaemonStarted, now: float) -> None:
-        """Records that a daemon took over. Raises JournalError."""
+    def begin(self, event: ev.DaemonStarted, now: float, raised: IdsRaised | None = None) -> None:
+        """Records that a daemon took over, and from where ids go on where it found that. Raises JournalError."""
         draft = Draft(self.world)
         draft.add(event, now)
+        if raised is not None:
+            draft.add(raised, now)
         self._commit(draft, [], [])
         self.undecided = self._ask = True
 

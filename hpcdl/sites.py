@@ -23,7 +23,8 @@ _CHOICES = {
 _SWITCHES = ("pilots_without_preemption",)
 _TEXTS = ("kind", "charge", "submit_by", "nodes_by", "launcher", "select")
 _SETTINGS = "settings"
-KEYS = (*_TEXTS, *_COUNTS, *_LISTS, *_SWITCHES, *_TIMES, "useful", _SETTINGS)
+_FIRST_JOB, FIRST_JOB_MAX = "first_job_id", 2_000_000_000
+KEYS = (*_TEXTS, *_COUNTS, *_LISTS, *_SWITCHES, *_TIMES, "useful", _FIRST_JOB, _SETTINGS)
 """What a site file may set: the fields of `Site` by name, the kind of batch system, the charge rule in words, and
 settings as `hpcdl.config` reads them."""
 
@@ -36,6 +37,7 @@ class SiteError(ValueError):
 class SiteFile:
     """A site as its file has it. `kind`: slurm or lsf, "" where the file does not say. `charge`: for people.
 
+    `first_job_id`: no job of hpcdl's has a lower id, so that they are apart from those of the batch system.
     The rest is for LSF only, see `hpcdl.lsf.Ways`: how bsub takes its script, how nodes are asked for, what starts
     processes on them, and the resource of hosts that compute.
     """
@@ -47,6 +49,7 @@ class SiteFile:
     nodes_by: Literal["auto", "slots", "nodes"] = "auto"
     launcher: Literal["auto", "blaunch", "jsrun"] = "auto"
     select: str = ""
+    first_job_id: int = 1
 
     def on(self, kind: str) -> Site:
         """The site, for this kind of batch system ("": none). Raises SiteError where the file is for another one."""
@@ -123,6 +126,8 @@ def _site(path: Path, values: Mapping[str, Any], lines: Mapping[str, int]) -> Si
         try:
             if key in _TEXTS:
                 texts[key] = _text(value, _CHOICES.get(key))
+            elif key == _FIRST_JOB:
+                texts[key] = _first_job(value)
             else:
                 fields[key] = _field(key, value)
         except ValueError as error:
@@ -133,6 +138,12 @@ def _site(path: Path, values: Mapping[str, Any], lines: Mapping[str, int]) -> Si
         key = next((key for key in lines if key in str(error)), next(iter(lines), ""))
         raise SiteError(f"{path}:{lines.get(key, 1)}: {error}") from None
     return SiteFile(site, **texts)
+
+
+def _first_job(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= FIRST_JOB_MAX:
+        raise ValueError(f"must be a whole number from 1 to {FIRST_JOB_MAX}")
+    return value
 
 
 def _field(key: str, value: Any) -> Any:

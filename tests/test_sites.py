@@ -49,6 +49,8 @@ def test_the_smaller_of_both_limits_holds(tmp_path: Path) -> None:
         ("kind: pbs\n", ":1: kind: must be slurm or lsf, got 'pbs'"),
         ("kind: slurm\nkind: lsf\n", ":2: kind is set already in line 1"),
         ("margin_s: .nan\n", ":1: margin_s: must be a number, got nan"),
+        ("first_job_id: 0\n", ":1: first_job_id: must be a whole number from 1 to 2000000000, got 0"),
+        ("first_job_id: true\n", ":1: first_job_id: must be a whole number"),
         ("- a\n", ":1: expected lines of the form `key: value`"),
         ("a: [\n", "not YAML"),
         ("walltime_min_s: 100\nwalltime_max_s: 60\n", "walltimes must be from above 0"),

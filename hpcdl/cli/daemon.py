@@ -40,9 +40,12 @@ def _node_name(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--foreground", is_flag=True, help="Stay attached to this terminal; Ctrl-C stops it.")
 @click.option("--emulate-gpus", type=click.IntRange(1, 1024), metavar="N", help="Give this node N emulated GPUs.")
 @click.option("--node", metavar="NAME", callback=_node_name, help="This node's name.  [default: the host's]")
+@click.option("--accept-loss", is_flag=True, help="Go on with a ledger that has lost events, without their jobs.")
 @outputs_as("Its pid only.")
 @click.pass_context
-def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: str | None, output: Output) -> None:
+def start(
+    ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: str | None, accept_loss: bool, output: Output
+) -> None:
     """Start the daemon and the agent of this node, in the background.
 
     It returns when both are ready, however long a large ledger takes: what it waits for is told then, and Ctrl-C leaves
@@ -51,7 +54,7 @@ def start(ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: 
     from hpcdl.daemon import launch
 
     home: Path = ctx.find_root().obj
-    answer = launch.start(home, emulate_gpus, node, foreground)
+    answer = launch.start(home, emulate_gpus, node, foreground, accept_loss)
     if foreground:
         ctx.exit(answer["exit_code"])
     if "note" in answer:

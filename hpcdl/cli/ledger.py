@@ -94,11 +94,13 @@ def verify(ctx: click.Context, output: Output) -> None:
     """
     from hpcdl.core.journal import JournalError
     from hpcdl.ledger import care
+    from hpcdl.ledger.mark import read_mark
 
     tell, begun = progress(), time.monotonic()
+    mark = read_mark(ctx.find_root().obj)  # before a copy is made: the daemon goes on
     with any_ledger(ctx, tell) as (path, running):
         try:
-            found = care.verify(path, tell)
+            found = care.verify(path, tell, mark)
         except JournalError as error:
             if output is Output.JSON:
                 print_json({"ok": False, "problem": str(error), "running": running})
@@ -184,6 +186,7 @@ def backup(ctx: click.Context, output: Output, folder: Path) -> None:
     the daemon and copy them back.
     """
     from hpcdl.ledger import care
+    from hpcdl.ledger.mark import read_mark
     from hpcdl.wire.private import make_private_folder
 
     home: Path = ctx.find_root().obj
@@ -192,7 +195,9 @@ def backup(ctx: click.Context, output: Output, folder: Path) -> None:
         raise click.UsageError(f"{folder} is where the ledger is: name another folder", ctx)
     make_private_folder(folder)
     tell = progress()
-    with any_ledger(ctx, tell) as (path, _):
+    with any_ledger(ctx, tell) as (path, running):
+        if not running:  # a copy of less than there was would take the place of a good one
+            care.check(path, read_mark(home))
         copies = care.back_up(path, folder, tell)
     total = sum(each.stat().st_size for each in copies)
     if output is Output.JSON:

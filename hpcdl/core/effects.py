@@ -16,15 +16,16 @@ from hpcdl.core import membership as ms
 from hpcdl.core import nodeeffects as nd
 from hpcdl.core import noticeeffects as no
 from hpcdl.core import noticeevents as ne
+from hpcdl.core import numbering, retiring
 from hpcdl.core import observing as ob
 from hpcdl.core import piloteffects as pl
 from hpcdl.core import pilotevents as pe
 from hpcdl.core import retireevents as rt
-from hpcdl.core import retiring
 from hpcdl.core import slipping as sl
 from hpcdl.core import submiteffects as sb
 from hpcdl.core.changed import changed
 from hpcdl.core.changing import gpu_s, hold, part_of, put, put_part, put_settled, release, step_of, story
+from hpcdl.core.idevents import IdsRaised
 from hpcdl.core.model import Cause, Incarnation, IncarnationState, World
 from hpcdl.core.transitions import FAILURES
 
@@ -360,6 +361,7 @@ EFFECTS: dict[type[ev.Event], Callable[[World, Any, float], None]] = {
     ne.NoticesRetried: no.notices_retried,
     ne.NoticeDropped: no.notice_dropped,
     rt.JobsRetired: retiring.jobs_retired,
+    IdsRaised: numbering.ids_raised,
 }
 """What `fold` does for each kind of event: (world, event, at), raising IllegalEvent before anything is changed."""
 
@@ -386,11 +388,7 @@ WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, ("jobs",)
     ev.GpuChanged: ("nodes",),
     ev.ReportsSeen: ("nodes",),
     ev.DaemonStarted: ("nodes",),
-    ev.DaemonStopping: (),
-    ev.PolicyChosen: (),
-    ev.ObjectiveChosen: (),
-    ev.PlanAdopted: (),
-    ev.TroubleSeen: (),
+    **dict.fromkeys((ev.DaemonStopping, ev.PolicyChosen, ev.ObjectiveChosen, ev.PlanAdopted, ev.TroubleSeen), ()),
     ce.GpuFaulted: (),
     ce.GpuAvoided: ("nodes",),
     ce.AvoidLifted: ("nodes",),
@@ -398,5 +396,6 @@ WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, ("jobs",)
     **dict.fromkeys(pe.PILOT_EVENTS, ("pilots",)),
     **dict.fromkeys(ne.NOTICE_EVENTS, ("notices", "routes")),
     rt.JobsRetired: ("jobs", "awaited"),
+    IdsRaised: (),
 }
 """The dicts of the world in which each kind of event replaces entries; it leaves the others alone."""

@@ -14,6 +14,7 @@ from hpcdl.core.eventbase import Event as Event
 from hpcdl.core.eventbase import IncarnationEvent as IncarnationEvent
 from hpcdl.core.eventbase import JobEvent as JobEvent
 from hpcdl.core.eventbase import NodeEvent as NodeEvent
+from hpcdl.core.idevents import IdsRaised as IdsRaised
 from hpcdl.core.model import Cause, JobSpec, JobState, Placement, Purpose, Role, Target
 from hpcdl.core.nodeevents import GpuChanged as GpuChanged
 from hpcdl.core.nodeevents import NodeJoined as NodeJoined

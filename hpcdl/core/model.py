@@ -208,6 +208,16 @@ class Target:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Jobs with an id below `job` may have had incarnations and new beginnings up to these, of which nothing is known:
+    the ledger was restored, or lost events (`numbering`)."""
+
+    job: int = 1
+    incarnation: int = 0
+    beginning: int = 0
+
+
 @dataclass(slots=True)
 class World:
     """Everything the daemon knows, made by folding events. Treat as read-only outside `effects`.
@@ -220,7 +230,7 @@ class World:
     `pilots`: those that live, and the last that ended. `notices`: what people are still to be told, and what was given
     up; `routes`: the destinations that do not take theirs. `retired`: how many jobs have left `jobs`, by outcome
     (`retiring`); `folders`: by checkpoint folder that one of these named, the highest incarnation and new beginning
-    that they had there.
+    that they had there. `unknown`: first and last of ids that were jumped over (`numbering`); `floor`: see there.
     `live`: the ids of jobs that have incarnations; `awaited`: by job, those that wait for its end, finished ones too.
     These two follow from `jobs`, and are not stored.
     """
@@ -251,6 +261,8 @@ class World:
     routes: dict[str, Route] = field(default_factory=dict)
     retired: dict[str, int] = field(default_factory=dict)
     folders: dict[str, tuple[int, int]] = field(default_factory=dict)
+    unknown: tuple[tuple[int, int], ...] = ()
+    floor: Floor = Floor()
     live: dict[int, None] = field(init=False, repr=False)
     awaited: dict[int, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 

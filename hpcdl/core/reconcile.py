@@ -12,6 +12,7 @@ from hpcdl.core.endings import slipped
 from hpcdl.core.events import EndRequested, Event, OpenRequested, RoleChanged, StartRequested, SuspendRequested
 from hpcdl.core.journal import Request
 from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, Part, Placement, Purpose, World
+from hpcdl.core.numbering import floor_of
 from hpcdl.core.rescaling import Way, dismiss, settled, steer
 from hpcdl.core.stalls import stalled
 from hpcdl.core.units import GpuRef
@@ -319,11 +320,12 @@ def _free(world: World, gpus: Iterable[GpuRef], taken: set[GpuRef]) -> bool:
 
 def _last_number(world: World, job: Job) -> int:
     """The highest incarnation that has claimed the job's checkpoint folder, by this job or an earlier one."""
+    floor = floor_of(world, job).incarnation
     if job.spec.checkpoint_dir is None:
-        return job.last_incarnation
+        return max(job.last_incarnation, floor)
     folder = job.spec.checkpoint_dir
     there = (each.last_incarnation for each in world.jobs.values() if each.spec.checkpoint_dir == folder)
-    return max(world.folders.get(folder, (0, 0))[0], *there)
+    return max(world.folders.get(folder, (0, 0))[0], floor, *there)
 
 
 def _connected(world: World, names: Iterable[str]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from hpcdl.core.changing import story
 from hpcdl.core.model import Job, JobState, World
+from hpcdl.core.numbering import is_unknown
 from hpcdl.core.retireevents import JobsRetired
 
 DONE_S = 24 * 3600.0
@@ -71,7 +72,7 @@ def jobs_retired(world: World, event: JobsRetired, at: float) -> None:
 
 def is_retired(world: World, number: int) -> bool:
     """Whether there was such a job, which has left the world. Ids are given one after the other, and never again."""
-    return 0 < number < world.next_job and number not in world.jobs
+    return 0 < number < world.next_job and number not in world.jobs and not is_unknown(world, number)
 
 
 def as_history(number: int) -> str:

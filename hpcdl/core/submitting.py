@@ -13,6 +13,7 @@ from hpcdl.core.jobspec import check_counts
 from hpcdl.core.launchers import check_launcher
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import ECT_CLASSES, Job, JobSpec, JobState, World
+from hpcdl.core.numbering import floor_of, no_such_job
 from hpcdl.core.profile import Profile
 from hpcdl.core.retiring import as_history, is_retired
 from hpcdl.core.transitions import state_of
@@ -222,7 +223,8 @@ class Submitting:
         if retired is not None:
             raise Refused(f"job {job.id} waits for a job, and {as_history(retired)}: submit it again", "after")
         self._refuse_shared_folders((job.spec,))
-        self._again(job, beginning_of(world, job) + 1 if command.from_start else 0)
+        beginning = max(beginning_of(world, job), floor_of(world, job).beginning) + 1
+        self._again(job, beginning if command.from_start else 0)
         dependents = _cancelled_with(world, job.id)
         if not command.with_dependents:
             return cmd.Retried((job.id,), tuple(dependents))
@@ -251,7 +253,7 @@ def job_of(world: World, number: int) -> Job:
     if job is None and is_retired(world, number):
         raise Refused(f"{as_history(number)}: submit it again", "finished")
     if job is None:
-        raise Refused(f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
+        raise Refused(no_such_job(world, number), "unknown-job")
     return job
 
 

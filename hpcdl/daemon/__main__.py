@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--emulate-gpus", type=int)
     parser.add_argument("--node")
     parser.add_argument("--no-agent", action="store_true")
+    parser.add_argument("--accept-loss", action="store_true")
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument("--foreground", action="store_true")
     options = parser.parse_args()
@@ -42,7 +43,9 @@ def main() -> int:
         check_way(options.home)
         config = load_config(options.home, {} if options.node is None else {"node_name": options.node})
         ready.phase("opening the ledger")
-        daemon = Daemon(options.home, config, options.emulate_gpus, not options.no_agent, ready.phase)
+        daemon = Daemon(
+            options.home, config, options.emulate_gpus, not options.no_agent, ready.phase, options.accept_loss
+        )
         return asyncio.run(daemon.run(ready))
     except (
         ConfigError,

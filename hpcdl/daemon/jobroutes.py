@@ -11,6 +11,7 @@ from starlette.requests import Request
 from hpcdl.core import commands as cmd
 from hpcdl.core.events import Recorded
 from hpcdl.core.model import Job
+from hpcdl.core.numbering import no_such_job
 from hpcdl.core.plan import Profiles
 from hpcdl.core.retiring import is_retired
 from hpcdl.core.transitions import state_of
@@ -73,7 +74,7 @@ class JobRoutes:
         if job is None and is_retired(self._loop.world, number):
             job = next(iter(await asyncio.to_thread(self._loop.retired, (number,))), None)
         if job is None:
-            raise Problem(404, f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
+            raise Problem(404, no_such_job(self._loop.world, number), "unknown-job")
         return job
 
     async def submit(self, request: Request) -> dict[str, Any]:
@@ -174,7 +175,7 @@ class JobRoutes:
         world = self._loop.world
         missing = [number for number in numbers if number not in world.jobs and not is_retired(world, number)]
         if missing:
-            raise Problem(404, f"there is no job {missing[0]}: hpcdl ls --all lists them", "unknown-job")
+            raise Problem(404, no_such_job(world, missing[0]), "unknown-job")
 
         def done() -> bool:
             jobs = self._loop.world.jobs

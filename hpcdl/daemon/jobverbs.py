@@ -9,6 +9,7 @@ from hpcdl.core.arrays import members_of
 from hpcdl.core.commands import Refused
 from hpcdl.core.journal import JournalError
 from hpcdl.core.model import Job, JobState, World
+from hpcdl.core.numbering import no_such_job
 from hpcdl.core.retiring import as_history, is_retired
 from hpcdl.daemon.answering import Problem
 
@@ -75,7 +76,7 @@ def array_of(world: World, number: int) -> Sequence[int]:
         if is_retired(world, number):
             raise Problem(409, f"{as_history(number)}: submit it again", "finished")
         if number not in world.jobs:
-            raise Problem(404, f"there is no job {number}: hpcdl ls --all lists them", "unknown-job")
+            raise Problem(404, no_such_job(world, number), "unknown-job")
         raise Problem(404, f"job {number} is in no array: hpcdl show {number}", "unknown-job")
     return members
 

@@ -31,11 +31,16 @@ class LaunchError(Exception):
 
 
 def start(
-    home: Path, emulate_gpus: int | None = None, node_name: str | None = None, foreground: bool = False
+    home: Path,
+    emulate_gpus: int | None = None,
+    node_name: str | None = None,
+    foreground: bool = False,
+    accept_loss: bool = False,
 ) -> dict[str, Any]:
     """Starts a daemon on `home`, with an agent on this machine, and waits until both are ready, however long that takes
     while it is at work: it is never ended from here. What it does is told on standard error when it takes long.
 
+    `accept_loss`: it goes on with a ledger that has lost events.
     Returns {"pid", "home", "nodes", "fence"}. In the foreground it returns when the daemon has ended, with
     {"exit_code"}. Raises LaunchError.
     """
@@ -45,6 +50,8 @@ def start(
         argv += ["--emulate-gpus", str(emulate_gpus)]
     if node_name is not None:
         argv += ["--node", node_name]
+    if accept_loss:
+        argv += ["--accept-loss"]
     try:
         make_private_folder(home)
         out = open_private(home / "daemon.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -36,6 +36,7 @@ from hpcdl.daemon.living import lives, longest_grace_s
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.meter import Meter
 from hpcdl.daemon.notices import Notifier
+from hpcdl.daemon.opening import open_ledger
 from hpcdl.daemon.outlooks import DeadlineWatch
 from hpcdl.daemon.profileroutes import Known, read_known
 from hpcdl.daemon.ready import Ready
@@ -46,7 +47,7 @@ from hpcdl.daemon.telemetry import Telemetry
 from hpcdl.daemon.ticks import Ticks
 from hpcdl.daemon.viewers import Viewers
 from hpcdl.daemon.watching import measured
-from hpcdl.ledger import Lease, SqliteJournal
+from hpcdl.ledger import Lease
 from hpcdl.ledger.samples import Sample
 from hpcdl.local.launcher import LocalAgent
 from hpcdl.policies import Reallocation, all_policies
@@ -82,10 +83,11 @@ class Daemon:
         emulate_gpus: int | None,
         local_agent: bool = True,
         phase: Callable[[str], None] = lambda text: None,
+        accept_loss: bool = False,
     ) -> None:
         """Takes the lease and loads the world. Raises LeaseHeld, JournalError, OSError with a line for the user.
 
-        `phase` is told what takes long.
+        `phase` is told what takes long. `accept_loss`: go on with a ledger that has lost events.
         """
         self._phase = phase
         self.home = home
@@ -95,7 +97,7 @@ class Daemon:
         self.here = look_around(config.batch, now=Clock(0.0).now, site=self.site_file)
         self.lease = self._acquire(Clock(0.0).now(), 0)
         try:
-            self._open(emulate_gpus, local_agent)
+            self._open(emulate_gpus, local_agent, accept_loss)
         except BaseException:
             self.lease.release()
             raise
@@ -106,33 +108,31 @@ class Daemon:
             self.home, now=now, fence_hint=fence_hint, batch_job=here.batch_job, batch_ended=here.batch_ended
         )
 
-    def _open(self, emulate_gpus: int | None, local_agent: bool) -> None:
+    def _open(self, emulate_gpus: int | None, local_agent: bool, accept_loss: bool) -> None:
         home, config = self.home, self.config
-        journal = SqliteJournal(
-            home / "ledger.sqlite",
-            lease_check=lambda: self.lease.holds(),
-            samples=config.samples,
-            on_read=lambda done, of: self._phase(f"reading the ledger: event {done:,} of {of:,}"),
+        first_job = self.site_file.first_job_id
+        resumed = open_ledger(
+            home, config, lambda: self.lease.holds(), self._phase, accept_loss=accept_loss, first_job=first_job
         )
         self._phase("taking stock of the jobs")
-        self.journal = journal
+        self.journal, self._resumed = resumed.journal, resumed
         self.profiles = Learnt(lambda: self.controller.world).profiles(Known([read_known(home)]))
         self.policies = all_policies(Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing), home)
         system = self.here.system
         self.site = self.site_file.on("" if system is None else system.kind)
         pilots = None if system is None else pilot_policy(self.site)
-        self.controller = Controller(journal, self.policies, self.profiles, settings_of(config), pilots)
+        self.controller = Controller(self.journal, self.policies, self.profiles, settings_of(config), pilots)
         world = self.controller.world
-        if self.lease.fence <= world.fence:  # the fence file was lost; the ledger remembers
+        if self.lease.fence <= resumed.fence:  # the fence file was lost; the ledger remembers, or who heard of it
             self.lease.release()
-            self.lease = self._acquire(world.at, world.fence)
+            self.lease = self._acquire(world.at, resumed.fence)
         self.clock = Clock(world.at)
         fresh = world.seq == 0
         self.identity = load_identity(home, self.clock.now())
         self.node = node_name(home, config.node_name, config.node)
         self.started_at = self.clock.now()
         started = DaemonStarted(self.lease.fence, __version__, os.getpid(), socket.gethostname())
-        self.controller.begin(started, self.clock.now())
+        self.controller.begin(started, self.clock.now(), resumed.raised)
         if fresh:
             defaults: list[cmd.Command] = [cmd.ChoosePolicy(config.policy), cmd.ChooseObjective(config.objective)]
             for answer in self.controller.step(defaults, self.clock.now()):
@@ -302,6 +302,8 @@ class Daemon:
             self.loop.send(cmd.Trouble(where, detail))
 
     def _renew(self) -> None:
+        if self.journal.mark is not None:
+            self.journal.mark.sync()
         if not self.lease.renew():
             # A commit finds it, and ends us; so there has to be one.
             self.loop.send(cmd.Trouble("lease", "this daemon does not hold it any more"))
@@ -341,7 +343,7 @@ class Daemon:
             "nodes": list(self.hub.nodes()),
             "fence": self.lease.fence,
         }
-        note = note or self._surprise()
+        note = "; ".join(filter(None, (self._resumed.note, note or self._surprise())))
         on_ready.tell(about | ({"note": note} if note else {}))
         self._ahead.start(self.loop.world.policy)
         garbage.settle()

@@ -17,9 +17,10 @@ from hpcdl.core.events import Recorded
 from hpcdl.core.journal import JournalError
 from hpcdl.core.transitions import IllegalEvent
 from hpcdl.core.validate import validate
-from hpcdl.ledger import projections, schema, snapshots
+from hpcdl.ledger import losses, projections, schema, snapshots, stamp
 from hpcdl.ledger.database import journal_error
 from hpcdl.ledger.journal import SqliteJournal
+from hpcdl.ledger.mark import Mark
 from hpcdl.ledger.migrations import copy_database
 from hpcdl.ledger.offline import NAME, Reader
 
@@ -40,9 +41,21 @@ class Counts:
     snapshot: int
 
 
-def verify(path: Path, tell: Tell) -> Counts:
-    """Fold every event, archived ones too, and compare with snapshot and tables. JournalError names a difference."""
+def check(path: Path, mark: Mark | None) -> None:
+    """Raises LedgerShrank where a ledger that no daemon has open does not hold what its home says that it held."""
+    if missing := losses.missing_before(path.parent, path):
+        raise losses.LedgerShrank(missing)
+    with SqliteJournal(path) as journal:
+        losses.check(journal, mark)
+
+
+def verify(path: Path, tell: Tell, mark: Mark | None = None) -> Counts:
+    """Fold every event, archived ones too, and compare with snapshot and tables. JournalError names a difference.
+
+    `mark`: the home's, read before a copy was made; what it says has to be there.
+    """
     tell(f"opening {path}")
+    check(path, mark)
     with SqliteJournal(path) as journal:
         tell(f"folding {journal.last_seq} events")
         events = journal.verify()
@@ -111,7 +124,7 @@ def back_up(path: Path, folder: Path, tell: Tell) -> list[Path]:
     with Reader(path) as reader, reader.reading() as connection:
         names = [str(name) for (name,) in connection.exec_driver_sql("SELECT name FROM archive ORDER BY first").all()]
         try:
-            copy_database(connection, target)
+            copy_database(connection, target, stamp.of_ledger(connection))
         except sqlite3.Error as error:
             full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
             raise journal_error(target if full else path, error) from error

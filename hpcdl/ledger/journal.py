@@ -1,14 +1,12 @@
 """`Journal` in SQLite: what was appended is on the disk when `append` returns, or nothing of it ever is."""
 
-import gc
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, select
@@ -19,14 +17,15 @@ from hpcdl.core.events import Recorded
 from hpcdl.core.journal import JournalError, LeaseLost, Request, Stamped
 from hpcdl.core.lifecycle import Draft, copied, fold
 from hpcdl.core.model import Job, World
-from hpcdl.core.transitions import IllegalEvent
 from hpcdl.core.validate import validate
-from hpcdl.ledger import outbox, projections, retired, schema, snapshots
+from hpcdl.ledger import outbox, projections, retired, schema, snapshots, stamp
 from hpcdl.ledger.database import close_database, journal_error, open_database
+from hpcdl.ledger.mark import MarkFile
 from hpcdl.ledger.migrations import copy_database
 from hpcdl.ledger.records import (
     PAGE,
     EventRow,
+    digest_of,
     event_rows,
     forget_unnamed,
     jobs_in,
@@ -37,6 +36,7 @@ from hpcdl.ledger.records import (
     write_archive,
 )
 from hpcdl.ledger.samples import Ring, Sample
+from hpcdl.ledger.tip import Tip, folding, read_tip
 
 SAMPLES = 100_000
 READ_STRIDE = 2_000
@@ -44,16 +44,6 @@ READ_STRIDE = 2_000
 _ARCHIVED_AT_ONCE = 20_000
 
 _ALL_COLUMNS = select(schema.event)
-
-
-@dataclass(slots=True)
-class _Tip:
-    """Where the journal stands, so that an append reads nothing. Thrown away when a commit fails, and read again."""
-
-    draft: Draft
-    versions: dict[str, int]
-    last_request: int
-    snapshot_seq: int
 
 
 class SqliteJournal:
@@ -81,7 +71,8 @@ class SqliteJournal:
         self._on_read = on_read
         self._lock = threading.RLock()
         self._ring = Ring(samples)
-        self._tip: _Tip | None = None
+        self._tip: Tip | None = None
+        self.mark: MarkFile | None = None  # raised with each append, closed with us; set by whoever resumes the ledger
         self._archived = lru_cache(maxsize=1)(self._read_archive)
         self._connection, migrated = open_database(path)
         try:
@@ -97,9 +88,7 @@ class SqliteJournal:
     def __enter__(self) -> "SqliteJournal":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -112,6 +101,8 @@ class SqliteJournal:
             except JournalError:
                 pass  # samples only
             close_database(self._connection)
+            if self.mark is not None:
+                self.mark.close(ours=self._lease_check is None or self._lease_check())
 
     # --- the protocol ----------------------------------------------------------------------------------------------
 
@@ -139,6 +130,8 @@ class SqliteJournal:
             numbered = [replace(request, id=tip.last_request + n) for n, request in enumerate(requests, 1)]
             tip.last_request += len(numbered)
             seq = draft.world.seq
+            if self.mark is not None:
+                self.mark.reserve(draft.world, tip.last_request, events)
             with self._transaction() as connection:
                 if event_rows:
                     connection.exec_driver_sql(schema.ADD_EVENT, event_rows)
@@ -151,6 +144,8 @@ class SqliteJournal:
                 if settled:
                     connection.exec_driver_sql(schema.SETTLE, [(number,) for number in settled])
             self._tip = tip
+            if self.mark is not None:
+                self.mark.advance(event_rows[-1] if event_rows else None)
             return added, numbered
 
     def load(self) -> World:
@@ -199,6 +194,39 @@ class SqliteJournal:
         """The seq of the newest snapshot, 0 without one."""
         with self._lock:
             return self._known().snapshot_seq
+
+    @property
+    def last_request(self) -> int:
+        """The id of the newest request, 0 without any."""
+        with self._lock:
+            return self._known().last_request
+
+    def digest(self, seq: int) -> str | None:
+        """What tells the event of that seq from any other; None where it is not there, or its archive file is not."""
+        if not 0 < seq <= self.last_seq:
+            return None
+        try:
+            rows = next(iter(self._rows(seq - 1, 1, None)), ())
+        except JournalError:
+            return None
+        return digest_of(tuple(rows[0])) if rows and rows[0][0] == seq else None
+
+    def backup(self) -> stamp.Stamp | None:
+        """What the file carries where it is a backup, and nothing has been recorded since."""
+        with self._reading() as connection:
+            found = stamp.read(connection)
+        ends = found is not None and found.seq == self.last_seq
+        return found if found and ends and found.digest in ("", self.digest(found.seq)) else None
+
+    def begin_anew(self, request: int) -> None:
+        """Make of a backup a ledger again; ids of requests go on above this one. Raises JournalError."""
+        with self._lock:
+            with self._transaction() as connection:
+                stamp.remove(connection)
+                outbox.begin_above(connection, request)
+            self._known().last_request = max(self.last_request, request)
+            with self._reading() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def snapshot(self, world: World) -> None:
         """Record the whole world as of its seq, so that a restart replays only later events. Raises JournalError."""
@@ -286,7 +314,6 @@ class SqliteJournal:
                 try:
                     copy_database(connection, target)
                 except (OSError, sqlite3.Error) as error:
-                    target.with_name(f".{target.name}.tmp").unlink(missing_ok=True)
                     raise journal_error(target, error) from error
             return self.last_seq
 
@@ -340,49 +367,24 @@ class SqliteJournal:
         with self._reading() as connection:
             return connection.execute(select(func.max(schema.archive.c.last))).scalar() or 0
 
-    def _known(self) -> _Tip:
+    def _known(self) -> Tip:
         if self._tip is None:
             self._tip = self._find_tip()
         return self._tip
 
-    def _find_tip(self) -> _Tip:
-        table = schema.event
-        with self._reading() as connection:
-            count, first, last = connection.execute(
-                select(func.count(), func.min(table.c.seq), func.max(table.c.seq)).select_from(table)
-            ).one()
-            archived = self._archived_to()
-            if count and (first != archived + 1 or last - first + 1 != count):
-                raise JournalError(f"{self.path}: events are missing after seq {archived}: restore a copy of it")
-            versions = {row.name: int(row.version) for row in connection.execute(select(schema.stream))}
-            newest = select(table.c.stream, func.max(table.c.version).label("version")).group_by(table.c.stream)
-            versions.update((row.stream, row.version) for row in connection.execute(newest))
-            used = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'outbox'").scalar()
-            with self._folding():
-                world = snapshots.newest(connection)
-        tip = _Tip(Draft(World()), versions, used or 0, world.seq)
-        with self._folding():
-            tip.draft = Draft(fold(world, self._counted(self._records(world.seq), (last or archived) - world.seq)))
-        tip.versions = retired.counted(versions, tip.draft.world)
-        if tip.draft.world.seq != (last or archived):
+    def _find_tip(self) -> Tip:
+        archived = self._archived_to()
+        with self._reading() as connection, folding(self.path):
+            tip, world = read_tip(connection, self.path, archived)
+        with folding(self.path):
+            tip.draft = Draft(fold(world, self._counted(self._records(world.seq), tip.last - world.seq)))
+        tip.versions = retired.counted(tip.versions, tip.draft.world)
+        if tip.draft.world.seq != tip.last:
             raise JournalError(f"{self.path}: a snapshot is ahead of the events: restore a copy of it")
         return tip
 
-    @contextmanager
-    def _folding(self) -> Iterator[None]:
-        # What is made stays or is dropped at once: to look through all of it for cycles is a good part of a restart.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        except IllegalEvent as error:
-            raise JournalError(f"{self.path}: the events do not follow from each other: {error}") from error
-        finally:
-            if collecting:
-                gc.enable()
-
     def _built(self) -> tuple[World, dict[str, list[projections.Row]]]:
-        with self._folding():
+        with folding(self.path):
             return projections.built(self._records(0))
 
     def _counted(self, records: Iterator[Recorded], of: int) -> Iterator[Recorded]:

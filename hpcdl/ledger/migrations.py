@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from hpcdl.core.journal import JournalError
+from hpcdl.ledger import stamp
 
 Step = Callable[[Connection], None]
 
@@ -89,7 +90,7 @@ def migrate(connection: Connection, path: Path, steps: Sequence[Step] = STEPS) -
     """
     version = check(connection, path, steps)
     if 0 < version < len(steps):
-        copy_database(connection, backup_of(path, version))
+        copy_database(connection, backup_of(path, version), stamp.of_ledger(connection))
     for number in range(version, len(steps)):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         try:
@@ -106,8 +107,8 @@ def backup_of(path: Path, version: int) -> Path:
     return path.with_name(f"{path.name}.version-{version}")
 
 
-def copy_database(connection: Connection, target: Path) -> None:
-    """A whole, durable copy (0600), one file; the one of an earlier try is replaced."""
+def copy_database(connection: Connection, target: Path, backup: stamp.Stamp | None = None) -> None:
+    """A whole, durable copy (0600), one file; the one of an earlier try is replaced. `backup`: what makes it one."""
     source = connection.connection.driver_connection
     assert isinstance(source, sqlite3.Connection)
     temporary = target.with_name(f".{target.name}.tmp")
@@ -116,9 +117,11 @@ def copy_database(connection: Connection, target: Path) -> None:
     copy = sqlite3.connect(temporary)
     try:
         source.backup(copy)
+        if backup is not None:
+            stamp.put(copy, backup)
         # The copy is to be one file, which can be put in the ledger's place.
         copy.execute("PRAGMA journal_mode = DELETE")
-    except sqlite3.Error:
+    except (OSError, sqlite3.Error):
         temporary.unlink()  # on a full disk its room is wanted
         raise
     finally:

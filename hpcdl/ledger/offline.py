@@ -36,6 +36,10 @@ def leased(
     """
     path = home / NAME
     if not path.exists():
+        from hpcdl.ledger.losses import LedgerShrank, missing_before  # they read it, too
+
+        if missing := missing_before(home, path):
+            raise LedgerShrank(missing)
         raise JournalError(f"there is no ledger in {home}: name the daemon's folder with --home")
     lease = Lease.acquire(home, now=now, batch_job=batch_job, batch_ended=batch_ended)
     try:

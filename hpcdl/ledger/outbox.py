@@ -29,6 +29,14 @@ def forget(connection: Connection, last: int) -> None:
     connection.execute(delete(table).where(table.c.state == "settled", table.c.seq <= last))
 
 
+def begin_above(connection: Connection, last: int) -> None:
+    """Have ids go on above that one, within the caller's transaction."""
+    known = connection.exec_driver_sql("SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox'").scalar() or 0
+    if last > known:
+        connection.exec_driver_sql("DELETE FROM sqlite_sequence WHERE name = 'outbox'")
+        connection.exec_driver_sql("INSERT INTO sqlite_sequence (name, seq) VALUES ('outbox', ?)", (last,))
+
+
 def bodies(requests: Iterable[Request]) -> Iterator[str]:
     """Requests as JSON. Those to all nodes of a job name the same nodes and GPUs, which are written down once."""
     known: dict[int, str] = {}

@@ -6,6 +6,7 @@ one that the ledger does not name is what a crash in between left, and counts fo
 """
 
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -44,6 +45,12 @@ def row_of(record: Recorded, stream: str) -> EventRow:
     event = record.event
     body = dumps(encode(event))
     return (record.seq, record.at, stream, record.version, event.kind, EVENT_SCHEMA, body, record.cause)
+
+
+def digest_of(row: EventRow) -> str:
+    """What tells an event from any other that another history has under the same number."""
+    seq, at, *rest = row
+    return hashlib.sha256(dumps([seq, float(at), *rest]).encode("ascii")).hexdigest()[:32]
 
 
 def records_of(rows: Sequence[EventRow]) -> list[Recorded]:

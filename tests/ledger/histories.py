@@ -9,6 +9,7 @@ from hpcdl.core import events as ev
 from hpcdl.core import noticeevents as ne
 from hpcdl.core import pilotevents as pe
 from hpcdl.core.drill import Drill
+from hpcdl.core.idevents import IdsRaised
 from hpcdl.core.journal import Stamped
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Share, Target, World
@@ -40,6 +41,7 @@ def candidates(world: World) -> Iterator[ev.Event]:
     over = tuple(number for number, job in world.jobs.items() if job.finished)
     yield JobsRetired.of(over[:1])
     yield JobsRetired.of(over)
+    yield IdsRaised("backup", world.next_job + 3, 2, 5, 4, 1, "a backup was restored")
     one = Placement((Share("n1", (0, 1)),))
     two = Placement((Share("n1", (2,)), Share("n2", (0,))), Role.SECONDARY, "a layout")
     yield ev.PlanAdopted("marble", tuple(Target(job, one, "why") for job in world.active), tuple(world.active)[:1])

@@ -1,0 +1,201 @@
+"""Whether a ledger is whole, judged by what is kept outside of it; and what a daemon does where it is not.
+
+A ledger that ends before the event of the mark, or has another one in its place, has lost something, and the daemon
+refuses it: unless it is a backup that was restored, which says so itself (`stamp`), or its user accepts the loss. Then
+nothing that is numbered is begun again: ids go on above all that are known to have been given.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from hpcdl.core.idevents import IdsRaised
+from hpcdl.core.journal import JournalError
+from hpcdl.ledger.journal import SqliteJournal
+from hpcdl.ledger.mark import Ids, Mark, MarkDamaged, MarkFile, ids_of, read_mark
+from hpcdl.ledger.offline import NAME
+from hpcdl.ledger.traces import Traces, look, look_at_jobs
+
+ACCEPT = "hpcdl daemon start --accept-loss"
+BACKUP, LOSS, FOLDERS, SITE = "backup", "loss", "folders", "site"
+"""Why ids are raised, as `IdsRaised` has it."""
+
+
+class LedgerShrank(JournalError):
+    """The ledger does not hold what it held: one line with what is missing and the choices."""
+
+    def __init__(self, missing: str) -> None:
+        super().__init__(
+            f"the ledger has lost events: {missing}; nothing was changed: restore a backup (docs/operations.md), "
+            f"or go on without them, which forgets their jobs: {ACCEPT}"
+        )
+        self.missing = missing
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A ledger that may be used. `raised`: what it is to be told before anything else; None: it is whole.
+
+    `fence`: one that was in use.
+    """
+
+    journal: SqliteJournal
+    raised: IdsRaised | None
+    fence: int
+
+    @property
+    def note(self) -> str:
+        """What whoever starts the daemon should know, "" for nothing."""
+        return self.raised.detail if self.raised is not None and self.raised.why != SITE else ""
+
+
+def missing_before(home: Path, path: Path, runs: Iterable[Path] = ()) -> str:
+    """What is missing where there is no ledger in a used home, or an empty one; "" where that is a new home.
+
+    To be asked before the ledger is opened, which makes one. Raises JournalError.
+    """
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        size = -1
+    except OSError as error:
+        raise JournalError(f"{path}: {error.strerror}: correct that") from error
+    if size > 0:
+        return ""
+    mark = _mark_or_none(home)
+    if mark is not None and mark.resumed is not None and not mark.seq:
+        return ""  # the loss was accepted, and nothing has been recorded since
+    known = _known(mark, look(home, runs))
+    return f"{path.name} is {'empty' if size == 0 else 'not there'}, and {known}" if known else ""
+
+
+def _mark_or_none(home: Path) -> Mark | None:
+    try:
+        return read_mark(home)
+    except MarkDamaged:
+        return None
+
+
+def _known(mark: Mark | None, traces: Traces) -> str:
+    """What is known of a ledger without looking at it; "" where there never was one."""
+    known = []
+    if mark is not None and mark.seq:
+        known.append(_known_of(mark))
+    if traces.served:
+        known.append(f"a daemon with fence {traces.served} served here")
+    if traces.heard:
+        known.append(f"an agent has heard of fence {traces.heard}")
+    if traces.folders:
+        known.append(f"there are folders of jobs up to job {traces.ids.job - 1}")
+    return "; ".join(known)
+
+
+def _known_of(mark: Mark) -> str:
+    job = mark.given.job - 1
+    return f"event {mark.seq} was recorded here" + (f", and ids up to job {job} were given" if job else "")
+
+
+def missing_in(journal: SqliteJournal, mark: Mark | None, traces: Traces) -> str:
+    """What an opened ledger has lost, by what is known of it outside; "" where it is whole. Raises JournalError."""
+    last, world = journal.last_seq, journal.load()
+    if not last:
+        known = _known(mark, traces)
+        return f"it has no events, and {known}" if known else ""
+    ends = f"it ends with event {last} and job {world.next_job - 1}"
+    if mark is not None and mark.seq > last:
+        return f"{ends}, and {_known_of(mark)}"
+    if mark is not None and mark.seq and journal.digest(mark.seq) not in (mark.digest, None):
+        return f"its event {mark.seq} is another than the one that was recorded here: it is of another history"
+    if traces.fence > world.fence:
+        return f"{ends}, of a daemon with fence {world.fence}, and one with fence {traces.fence} served here"
+    return ""
+
+
+def check(journal: SqliteJournal, mark: Mark | None) -> None:
+    """Raises LedgerShrank where an opened ledger has lost something, and is no backup that was restored."""
+    _judge(journal, mark, look(journal.path.parent), None)
+
+
+def open_resumed(
+    home: Path, open_it: Callable[[], SqliteJournal], *, runs: Iterable[Path] = (), accept_loss: bool, first_job: int
+) -> Resumed:
+    """The ledger of a home, with its mark, and what it is to be told of ids that it does not know.
+
+    `runs`: folders of agents outside of the home. `accept_loss`: go on without what is missing. `first_job`: the lowest
+    id that the site allows. Raises LedgerShrank, with nothing changed, and JournalError.
+    """
+    missing = missing_before(home, home / NAME, runs)
+    if missing and not accept_loss:
+        raise LedgerShrank(missing)
+    journal = open_it()
+    try:
+        return _resume(home, journal, runs, missing if accept_loss else None, first_job)
+    except BaseException:
+        journal.close()
+        raise
+
+
+def _resume(
+    home: Path, journal: SqliteJournal, runs: Iterable[Path], accept_loss: str | None, first_job: int
+) -> Resumed:
+    """`accept_loss`: what was missing before it was opened, "" for nothing; None: nothing may be missing."""
+    try:
+        mark = read_mark(home)
+    except MarkDamaged as error:
+        if accept_loss is None:
+            raise MarkDamaged(f"{error}: if hpcdl ledger verify finds nothing wrong, {ACCEPT} makes it anew") from None
+        mark = None
+    traces, world = look(home, runs), journal.load()
+    own = replace(ids_of(world, journal.last_request), fence=world.fence)
+    why, text = _judge(journal, mark, traces, accept_loss)
+    known = Ids() if mark is None else mark.given
+    if why:
+        given = own.up_to(known).up_to(traces.ids).up_to(look_at_jobs(home, world))
+    else:  # ids that were reserved only were never given
+        found = Ids(traces.ids.job, traces.ids.pilot, 1, known.incarnation, known.beginning)
+        given = own.up_to(found)
+    seq, digest = journal.last_seq, journal.digest(journal.last_seq) or ""
+    line = 1 if mark is None else mark.line + (1 if why else 0)
+    journal.mark = MarkFile(home, Mark(line, seq, digest, given, (why, text) if why else None))
+    if why:
+        journal.begin_anew(given.request)
+    return Resumed(journal, _raised(own, given, why, text, first_job), max(world.fence, traces.fence, known.fence))
+
+
+def _judge(journal: SqliteJournal, mark: Mark | None, traces: Traces, accept_loss: str | None) -> tuple[str, str]:
+    """Why the ledger is not what it was, and that in words; ("", "") where it is. Raises LedgerShrank."""
+    backup = journal.backup()
+    if backup is not None:
+        when = f" of {datetime.fromtimestamp(backup.at).astimezone():%Y-%m-%d %H:%M:%S}" if backup.at else ""
+        return BACKUP, f"a backup was restored: it ends with event {backup.seq}{when}"
+    ends = (journal.last_seq, journal.digest(journal.last_seq) or "")
+    if mark is not None and mark.resumed is not None and (mark.seq, mark.digest) == ends:
+        return mark.resumed  # the daemon that found it was killed before it had recorded anything
+    missing = accept_loss or missing_in(journal, mark, traces)
+    if missing and accept_loss is None:
+        raise LedgerShrank(missing)
+    return (LOSS, f"the ledger has lost events ({missing}), and goes on without them") if missing else ("", "")
+
+
+def _raised(own: Ids, given: Ids, why: str, text: str, first_job: int) -> IdsRaised | None:
+    """The event, where there is anything to be told."""
+    unknown = _unknown(own.job, given.job)
+    job, detail = max(given.job, first_job), "; ".join(part for part in (text, unknown) if part)
+    if why:
+        return IdsRaised(why, job, given.pilot, given.notice, given.incarnation, given.beginning, detail)
+    if given.job > own.job or given.pilot > own.pilot:
+        return IdsRaised(FOLDERS, job, given.pilot, detail=detail)
+    return IdsRaised(SITE, job, detail=f"the site's file has ids begin at {first_job}") if job > own.job else None
+
+
+def _unknown(first: int, following: int) -> str:
+    """What is said of ids from `first` to below `following`."""
+    if following <= first:
+        return ""
+    last = following - 1
+    if first == last:
+        which = f"job {first} is not known to the ledger: its folders are kept, and its id is"
+    else:
+        which = f"jobs {first} to {last} are not known to the ledger: their folders are kept, and their ids are"
+    return f"{which} not given again; the next job is {following}"

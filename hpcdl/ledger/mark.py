@@ -1,0 +1,219 @@
+"""The high-water mark of a home: how far its ledger came, and which ids were given, kept outside of the ledger.
+
+Two files beside it, both the owner's alone. `mark.json` is replaced as a whole and forced to the disk: it has ids that
+are reserved in blocks before any of them is given. `mark.now`, one line that is overwritten in place after each commit,
+has what is exact; it is forced to the disk now and then only. So after a SIGKILL the two are exact; after a power
+failure the event may be an earlier one, and of ids the block's end counts. Neither is ever ahead of what was committed,
+but for the reserved ids, which are used only where the ledger is known to have lost something.
+
+A mark follows one line of history: where a backup is restored, or a loss accepted, a new `line` begins at an event that
+may be an earlier one. What an earlier line left in `mark.now` counts for nothing.
+"""
+
+import errno
+import json
+import logging
+import os
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from hpcdl.core.events import JobRetried, StartRequested
+from hpcdl.core.journal import JournalError, Stamped
+from hpcdl.core.model import World
+from hpcdl.ledger.database import journal_error
+from hpcdl.ledger.records import EventRow, digest_of
+from hpcdl.wire.private import NotPrivate, atomic_write, open_private, read_private
+
+log = logging.getLogger("hpcdl.daemon")
+
+NAME, NOW = "mark.json", "mark.now"
+_LIMIT = 64 * 1024
+_SIZE = 512  # bytes of the line: one sector, so that it is there as a whole or not
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """The next id of each kind, and the highest incarnation and new beginning of any job, request and fence."""
+
+    job: int = 1
+    pilot: int = 1
+    notice: int = 1
+    incarnation: int = 0
+    beginning: int = 0
+    request: int = 0
+    fence: int = 0
+
+    def up_to(self, other: "Ids") -> "Ids":
+        """The higher one of each."""
+        return Ids(*(max(getattr(self, each.name), getattr(other, each.name)) for each in fields(Ids)))
+
+    def within(self, other: "Ids") -> bool:
+        """Whether none is above that of `other`."""
+        return self.up_to(other) == other
+
+
+NO_IDS = Ids()
+_BLOCK = Ids(job=100, pilot=20, notice=100, incarnation=10, beginning=1, request=1000, fence=1)
+"""So many ids are reserved at once: a disk is waited for that much more rarely."""
+
+
+def ids_of(world: World, request: int) -> Ids:
+    """Those of a world; `request`: the last one's id. Goes through all jobs."""
+    floor = world.floor
+    reached = [(floor.incarnation, floor.beginning), *world.folders.values()]
+    reached += [(job.last_incarnation, job.beginning) for job in world.jobs.values()]
+    incarnation, beginning = max(each for each, _ in reached), max(each for _, each in reached)
+    return Ids(world.next_job, world.next_pilot, world.next_notice, incarnation, beginning, request, world.fence)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the two files say. `seq`, `digest`: the last event that was committed, as far as they know.
+
+    `given`: ids as they stand, or where that may be too low, the end of their block. `resumed`: the ids that the ledger
+    is still to be told of, with why and what is to be said, since a new line began there; None: it was told.
+    """
+
+    line: int = 1
+    seq: int = 0
+    digest: str = ""
+    given: Ids = Ids()
+    resumed: tuple[str, str] | None = None
+
+
+def read_mark(home: Path) -> Mark | None:
+    """The mark of a home, None where there is none. Raises JournalError for one that cannot be read."""
+    path = home / NAME
+    try:
+        body = json.loads(read_private(path, _LIMIT))
+        reserved, resumed = _ids(body["reserved"]), body["resumed"]
+        mark = Mark(
+            int(body["line"]),
+            int(body["seq"]),
+            str(body["digest"]),
+            _ids(body["given"]),
+            None if resumed is None else (str(resumed[0]), str(resumed[1])),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, NotPrivate) as error:
+        raise journal_error(path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise MarkDamaged(f"{path} is damaged, so whether the ledger lost anything cannot be told") from None
+    now = _now(home, mark.line)
+    if now is None:
+        return mark if body["clean"] else replace(mark, given=mark.given.up_to(reserved))
+    seq, digest, given, boot = now
+    if seq > mark.seq:
+        mark = replace(mark, seq=seq, digest=digest, resumed=None)
+    if boot != _boot():
+        given = given.up_to(reserved)
+    return replace(mark, given=mark.given.up_to(given))
+
+
+class MarkDamaged(JournalError):
+    """The mark is there and cannot be read: nobody knows what the ledger should hold."""
+
+
+def _now(home: Path, line: int) -> tuple[int, str, Ids, str] | None:
+    """Seq, digest, ids and boot of the line that is overwritten; None where it is torn, missing or of another line."""
+    with suppress(OSError, NotPrivate, ValueError, KeyError, TypeError, RecursionError):
+        text = read_private(home / NOW, _SIZE).decode("ascii")
+        content, _, check = text.strip().rpartition(" ")
+        if int(check, 16) == zlib.crc32(content.encode("ascii")):
+            body = json.loads(content)
+            if body["line"] == line:
+                return int(body["seq"]), str(body["digest"]), _ids(body["given"]), str(body["boot"])
+    return None
+
+
+def _ids(body: dict[str, Any]) -> Ids:
+    return Ids(**{each.name: int(body[each.name]) for each in fields(Ids) if each.name in body})
+
+
+def _boot() -> str:
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+    return ""
+
+
+class MarkFile:
+    """The mark of a home whose lease is held, as it is raised. One thread at a time, but for `sync`."""
+
+    def __init__(self, home: Path, mark: Mark) -> None:
+        """Writes the mark durably, as the begin of what follows. Raises JournalError."""
+        self._home = home
+        self._boot = _boot()
+        self._reserved = self._next = mark.given
+        self._silent = False
+        self._mark = mark
+        self._put(mark, clean=True)
+        try:
+            self._fd = open_private(home / NOW, os.O_RDWR | os.O_CREAT)
+        except (OSError, NotPrivate) as error:
+            raise journal_error(home / NOW, error) from error
+
+    def reserve(self, world: World, request: int, events: Sequence[Stamped]) -> None:
+        """To be called before these events are committed, which lead to that world; `request`: the id of the last one.
+
+        Raises JournalError: none of the ids may be given then.
+        """
+        ids = self._next = self._given_with(world, request, events)
+        if not ids.within(self._reserved):
+            blocks = Ids(*(getattr(ids, each.name) + getattr(_BLOCK, each.name) for each in fields(Ids)))
+            reserved = self._reserved.up_to(blocks)
+            self._put(self._mark, clean=False, reserved=reserved)
+            self._reserved = reserved
+
+    def _given_with(self, world: World, request: int, events: Sequence[Stamped]) -> Ids:
+        given = self._mark.given
+        incarnation, beginning = given.incarnation, given.beginning
+        for _, event in events:
+            if isinstance(event, StartRequested):
+                incarnation = max(incarnation, event.incarnation)
+            elif isinstance(event, JobRetried):
+                beginning = max(beginning, event.beginning)
+        now = Ids(world.next_job, world.next_pilot, world.next_notice, incarnation, beginning, request, world.fence)
+        return given.up_to(now)
+
+    def advance(self, row: EventRow | None) -> None:
+        """What was reserved is committed, and ends with this event, if with any. Never raises: a mark may lag."""
+        self._mark = replace(self._mark, given=self._next)
+        if row is not None:
+            self._mark = replace(self._mark, seq=int(row[0]), digest=digest_of(row), resumed=None)
+        body = {"line": self._mark.line, "seq": self._mark.seq, "digest": self._mark.digest}
+        content = json.dumps(body | {"given": asdict(self._mark.given), "boot": self._boot}, separators=(",", ":"))
+        text = f"{content} {zlib.crc32(content.encode('ascii')):08x}"
+        try:
+            os.pwrite(self._fd, text.ljust(_SIZE - 1).encode("ascii") + b"\n", 0)
+        except OSError as error:
+            if not self._silent:
+                log.warning("%s cannot be written, it lags: %s", self._home / NOW, error)
+            self._silent = True
+        else:
+            self._silent = False
+
+    def sync(self) -> None:
+        """Forces what `advance` wrote to the disk. Any thread. Raises OSError."""
+        os.fdatasync(self._fd)
+
+    def close(self, *, ours: bool) -> None:
+        """Writes what is exact durably, where the home is still `ours`. Raises JournalError."""
+        try:
+            if ours:
+                self._put(self._mark, clean=True)
+        finally:
+            os.close(self._fd)
+
+    def _put(self, mark: Mark, *, clean: bool, reserved: Ids | None = None) -> None:
+        body = asdict(mark) | {"v": 1, "clean": clean, "reserved": asdict(reserved or mark.given)}
+        try:
+            atomic_write(self._home / NAME, json.dumps(body, indent=1).encode("ascii") + b"\n")
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            step = "its disk is full: make room" if full else "correct that"
+            raise JournalError(f"{self._home / NAME}: {error.strerror}: {step}") from error
