@@ -16,6 +16,9 @@ _OUTSIDE_CODES = {137: "SIGKILL", 143: "SIGTERM", 247: "SIGKILL", 241: "SIGTERM"
 
 _OUTSIDE_CAUSES = frozenset({Cause.INFRASTRUCTURE, Cause.NODE_LOST, Cause.PREEMPTED})
 
+UNTRAINED = "it had not begun to train, so there was nothing to save"
+"""What is said of an attempt that was suspended while it started."""
+
 NOT_RUN = (126, 127)
 """Exit codes, of shells and of our starts, of a command that may not be run or is not there."""
 
@@ -131,7 +134,7 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     worst = culprit or next((part for part in parts if part.code or part.signal), parts[0])
     detail = _how(worst)
     if asked and asked <= {"suspend", "absence"} and _untrained(job, incarnation):
-        return Cause.SUSPENDED, "it had not begun to train, so there was nothing to save"
+        return Cause.PREEMPTED, UNTRAINED
     if asked and culprit is None:
         return Cause.PREEMPTED, f"no checkpoint within the grace, {detail}"
     if _killed(worst):

@@ -7,6 +7,7 @@ from hpcdl.core import deadlineevents as de
 from hpcdl.core import events as ev
 from hpcdl.core import noticeevents as ne
 from hpcdl.core.commands import DropNotice, NoticesNotTaken, NoticesTaken, Refused, RetryNotices
+from hpcdl.core.endings import UNTRAINED
 from hpcdl.core.model import Cause, Job, JobState, World
 from hpcdl.core.notice import PASSED, POISON, NoticeKind, NoticeRules
 from hpcdl.core.slipping import slipped
@@ -47,7 +48,8 @@ def _kind(event: ev.Event) -> NoticeKind | None:
             return NoticeKind.END
         return NoticeKind.POISON if event.detail.startswith(POISON) else NoticeKind.FAILURE
     if isinstance(event, ev.IncarnationEnded):
-        return NoticeKind.PREEMPTION if event.cause in INTERRUPTED and event.final is None else None
+        lost = event.cause in INTERRUPTED and event.detail != UNTRAINED
+        return NoticeKind.PREEMPTION if lost and event.final is None else None
     if isinstance(event, ce.JobStalled):
         return NoticeKind.STALL
     if isinstance(event, de.DeadlineSlipped):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hpcdl.core import events as ev
-from hpcdl.core.endings import Rules, cause_of, conclusions
+from hpcdl.core.endings import UNTRAINED, Rules, cause_of, conclusions
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import (
     Cause,
@@ -109,6 +109,22 @@ def part(**how: object) -> Part:
 def test_causes(inc: Incarnation, cause: Cause) -> None:
     found, _ = cause_of(JOB, inc)
     assert found is cause
+
+
+@pytest.mark.parametrize(
+    ("inc", "untrained"),
+    [
+        (incarnation(part(signal="SIGTERM", ended_by="suspend")), True),
+        (incarnation(part(code=143, ended_by="absence")), True),
+        (incarnation(part(signal="SIGTERM", ended_by="suspend"), begun_at=5.0), False),
+        (incarnation(part(signal="SIGTERM", ended_by="suspend"), attached=False), False),
+        (incarnation(part(signal="SIGTERM", ended_by="suspend"), saved_step=44), False),
+    ],
+)
+def test_what_had_not_begun_to_train_lost_nothing(inc: Incarnation, untrained: bool) -> None:
+    cause, detail = cause_of(JOB, inc)
+    assert cause is Cause.PREEMPTED  # which spends no retry
+    assert (detail == UNTRAINED) is untrained
 
 
 @pytest.mark.parametrize("preset", ["lightning", "hf", "submitit", "none"])
