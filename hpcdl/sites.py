@@ -1,7 +1,8 @@
 """Site files: what a site allows pilots. `conf/sites/*.yaml` of the project, or a file of one's own."""
 
 import dataclasses
-import math
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from hpcdl.layers import NOT_YAML, check_size, site_folders, site_path
 from hpcdl.pilots.site import Site
 
 MAX_FILE_BYTES = 1 << 20
+MOST = 10**9
 _TIMES = ("walltime_min_s", "walltime_max_s", "walltime_step_s", "margin_s", "startup_s", "patience_s")
 _COUNTS = ("pilots_max", "nodes_max", "nodes_total")
 _LISTS = ("queues", "without", "options")
@@ -88,6 +90,8 @@ def read_site(path: Path) -> SiteFile:
     """One file. Raises SiteError, and OSError where it cannot be read."""
     import yaml  # here, so that a command that needs no site starts fast
 
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise SiteError(f"{path} is not a file: name another")
     with path.open("rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
@@ -131,7 +135,7 @@ def _site(path: Path, values: Mapping[str, Any], lines: Mapping[str, int]) -> Si
             else:
                 fields[key] = _field(key, value)
         except ValueError as error:
-            raise SiteError(f"{path}:{lines[key]}: {key}: {error}, got {value!r}") from None
+            raise SiteError(f"{path}:{lines[key]}: {key}: {error}, got {_shown(value)}") from None
     try:
         site = Site(**fields)
     except ValueError as error:
@@ -148,8 +152,8 @@ def _first_job(value: Any) -> int:
 
 def _field(key: str, value: Any) -> Any:
     if key in _COUNTS:
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ValueError("must be a whole number from 0 on")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
+            raise ValueError(f"must be a whole number from 0 to {MOST}")
         return value
     if key in _LISTS:
         if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
@@ -159,9 +163,17 @@ def _field(key: str, value: Any) -> Any:
         if not isinstance(value, bool):
             raise ValueError("must be true or false")
         return value
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise ValueError("must be a number")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -MOST <= value <= MOST:
+        raise ValueError(f"must be a number up to {MOST}")
     return float(value)
+
+
+def _shown(value: Any) -> str:
+    """What a file holds, for its reader; a number of any length."""
+    try:
+        return f"{value!r:.60}"
+    except ValueError:  # Python does not print so many digits
+        return "a number with thousands of digits"
 
 
 def _text(value: Any, choices: tuple[str, ...] | None) -> str:

@@ -8,6 +8,7 @@ import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
+from tests.leftovers import Session
 from tests.slurm.cluster import missing, version
 
 REAL = frozenset(
@@ -48,6 +49,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
+# Before anything is started: what tests start is to be known by it.
+SESSION = Session()
+LEFT = pytest.StashKey[list[str]]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A session that leaves something behind has failed."""
+    if SESSION.owner:
+        session.config.stash[LEFT] = SESSION.left()
+        if session.config.stash[LEFT] and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "real_slurm: runs on a real Slurm; given to whatever asks for such a cluster")
 
@@ -76,6 +91,8 @@ def _folder(item: pytest.Item) -> str:
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """How many tests ran on a real Slurm, for a suite that is green without them says less."""
+    for left in terminalreporter.config.stash.get(LEFT, []):
+        terminalreporter.write_line(f"LEFT BEHIND by these tests: {left}", red=True)
     counts = {
         outcome: sum("real_slurm" in getattr(report, "keywords", ()) for report in terminalreporter.getreports(outcome))
         for outcome in ("passed", "failed", "skipped")

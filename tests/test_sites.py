@@ -1,5 +1,7 @@
 """Site files: what they may hold, and how wrong ones are told."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,14 +45,18 @@ def test_the_smaller_of_both_limits_holds(tmp_path: Path) -> None:
     "text, told",
     [
         ("kind: slurm\nqueue: [a]\n", ":2: 'queue' is not a key of a site"),
-        ("nodes_max: many\n", ":1: nodes_max: must be a whole number from 0 on, got 'many'"),
+        ("nodes_max: many\n", ":1: nodes_max: must be a whole number from 0 to 1000000000, got 'many'"),
+        (f"nodes_max: 1{'0' * 400}\n", ":1: nodes_max: must be a whole number from 0 to 1000000000, got 1000"),
+        (f"margin_s: 1{'0' * 400}\n", ":1: margin_s: must be a number up to 1000000000, got 1000"),
+        (f"margin_s: 0x1{'0' * 9000}\n", ":1: margin_s: must be a number up to 1000000000, got a number with thou"),
+        ("margin_s: .inf\n", ":1: margin_s: must be a number up to 1000000000, got inf"),
         ("kind: slurm\nuseful: 2\n", ":2: useful must be from 0 to below 1, got 2"),
         ("queues: gpu\n", ":1: queues: must be a list of texts, like [a, b], got 'gpu'"),
         ("kind: pbs\n", ":1: kind: must be slurm or lsf, got 'pbs'"),
         ("kind: slurm\nkind: lsf\n", ":2: kind is set already in line 1"),
-        ("margin_s: .nan\n", ":1: margin_s: must be a number, got nan"),
         ("first_job_id: 0\n", ":1: first_job_id: must be a whole number from 1 to 2000000000, got 0"),
         ("first_job_id: true\n", ":1: first_job_id: must be a whole number"),
+        ("margin_s: .nan\n", ":1: margin_s: must be a number up to 1000000000, got nan"),
         ("- a\n", ":1: expected lines of the form `key: value`"),
         ("a: [\n", "not YAML"),
         ("walltime_min_s: 100\nwalltime_max_s: 60\n", "walltimes must be from above 0"),
@@ -69,3 +75,10 @@ def test_wrong_files_are_told_by_line_and_key(tmp_path: Path, text: str, told: s
 def test_a_site_that_there_is_not() -> None:
     with pytest.raises(SiteError, match=r"no site 'sumit'; there are example, summit.*doctor --site"):
         load_site("sumit", 1)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_told(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "here.yaml")
+    with pytest.raises(SiteError, match=r"here\.yaml is not a file"):
+        read_site(tmp_path / "here.yaml")

@@ -24,7 +24,7 @@ VERSION = 1
 LIMIT = 4 << 20  # bytes
 MOST = 50_000  # processes
 FIRST_S, LOOK_S = 0.1, 1.0  # between looks: less at first, for most start what they start at once
-SHARE = 0.02  # of a CPU that looking may cost
+SHARE = 0.01  # of a CPU that looking may cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class ProcessFile:
         """Once a turn: looks if it is time to, or `at_once`. Where it cannot be written, the next look tries again."""
         if now < self._next_look and not at_once:
             return
-        began = time.monotonic()
+        began = time.thread_time()
         found = [process for root in roots for process in self._below(root)]
-        self._next_look = now + max(self._pause_s, (time.monotonic() - began) / SHARE)
+        self._next_look = now + max(self._pause_s, (time.thread_time() - began) / SHARE)
         self._pause_s = min(LOOK_S, self._pause_s * 1.5)
         below = sorted({(each.pid, each.start_ticks) for each in found})[:MOST]
         if below == self._written:
@@ -83,9 +83,12 @@ class ProcessFile:
             left = memoryview(json.dumps(body, separators=(",", ":")).encode())
             while left:
                 left = left[os.write(file, left) :]
+            os.replace(TEMPORARY, NAME, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except OSError:
+            os.unlink(TEMPORARY, dir_fd=self._folder)  # half of it is no use on a full disk
+            raise
         finally:
             os.close(file)
-        os.replace(TEMPORARY, NAME, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
 
 def read(folder: Path) -> Recorded:

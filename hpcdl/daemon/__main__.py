@@ -62,6 +62,11 @@ def main() -> int:
             logging.getLogger("hpcdl.daemon").error("%s", text)
         ready.tell({"error": text})
         return 1
+    except Exception as error:
+        logging.getLogger("hpcdl.daemon").exception("the daemon cannot run")
+        text = f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
+        ready.tell({"error": f"the daemon cannot run: {text}: see {options.home / 'daemon.log'}"})
+        return 1
 
 
 def _told(error: Exception, home: Path) -> str:

@@ -97,7 +97,7 @@ def nothing_here(world: World) -> str:
         return "no node has an agent: hpcdl daemon status"
     here = [node for node in world.nodes.values() if node.connected and not node.lost]
     if not here or any(node.gpus for node in here):
-        return all_avoided(world) or _all_left(here)
+        return all_avoided(world) or _all_left(here) or _all_held(here)
     without = f"no GPU was found on {fold_nodes(node.name for node in here)}"
     coming = sum(1 for pilot in world.pilots.values() if not pilot.over)
     more = "hpcdl daemon start --emulate-gpus N emulates some"
@@ -108,6 +108,16 @@ def nothing_here(world: World) -> str:
     elif any(node.allocation for node in here):
         more = "ask the batch system for some; HPCDL_EMULATE_GPUS=N for its job script emulates them"
     return f"{without} ({more})"
+
+
+def _all_held(here: Sequence[Node]) -> str:
+    """Where every GPU that there is cannot be granted, and it is known who holds some: which, and who; else ""."""
+    gpus = [(node.name, gpu) for node in here for gpu in node.gpus]
+    if not gpus or any(gpu.state == "ok" for _, gpu in gpus):
+        return ""
+    held = [f"GPU {name}:{gpu.index}: {gpu.detail}" for name, gpu in gpus if gpu.state == "dirty" and gpu.detail]
+    more = f", and {len(held) - MOST_NAMED} more" if len(held) > MOST_NAMED else ""
+    return f"{'; '.join(held[:MOST_NAMED])}{more}: none is granted before that has gone" if held else ""
 
 
 def _all_left(here: Sequence[Node]) -> str:

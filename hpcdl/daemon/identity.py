@@ -53,7 +53,7 @@ def node_name(home: Path, given: str | None, default: str) -> str:
         return given
     try:
         kept = json.loads(read_private(path, LIMIT))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return default
     of_this_host = isinstance(kept, dict) and kept.get("host") == host and isinstance(kept.get("node"), str)
     return str(kept["node"]) if of_this_host else default

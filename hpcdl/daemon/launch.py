@@ -42,7 +42,7 @@ def start(
 
     `accept_loss`: it goes on with a ledger that has lost events.
     Returns {"pid", "home", "nodes", "fence"}. In the foreground it returns when the daemon has ended, with
-    {"exit_code"}. Raises LaunchError.
+    {"exit_code"}. Raises LaunchError; KeyboardInterrupt after a line that says what goes on.
     """
     # -P: what lies in the folder that this is called in, /tmp maybe, is not to be imported.
     argv = [sys.executable, "-P", "-m", "hpcdl.daemon", "--home", str(home)]
@@ -124,10 +124,11 @@ def _await_ready(ready: int, process: "subprocess.Popen[bytes]", home: Path) -> 
                 sys.stderr.write(f"hpcdl: {who} is not ready yet, after {now - began:.0f} s: {phase}\n")
                 sys.stderr.flush()
     except KeyboardInterrupt:
-        raise LaunchError(
-            f"not waited for any more: {who} goes on starting ({phase}); hpcdl daemon status says when it is ready, "
-            f"kill {process.pid} ends it before"
-        ) from None
+        sys.stderr.write(
+            f"hpcdl: not waited for any more: {who} goes on starting ({phase}); hpcdl daemon status says when it is "
+            f"ready, kill {process.pid} ends it before\n"
+        )
+        raise
 
 
 def stop(home: Path, now: bool = False) -> dict[str, Any]:

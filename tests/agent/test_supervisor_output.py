@@ -99,7 +99,7 @@ for step in range(1, 41): saved(step, final=False)
     resource.prlimit(agent.supervisor.pid, resource.RLIMIT_FSIZE, unlimited)
     assert agent.exit()["code"] == 0
     assert agent.records() == [each for each in client.heard if "n" in each]
-    assert sorted(os.listdir(agent.run)) == ["lock", "record.jsonl", "start.json"]
+    assert sorted(os.listdir(agent.run)) == ["lock", "processes", "record.jsonl", "start.json"]
 
 
 @pytest.mark.parametrize("text", ["torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB", "x RESOURCE_EXHAUSTED: y"])

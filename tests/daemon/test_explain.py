@@ -112,6 +112,16 @@ def test_nodes_without_gpus_are_told() -> None:
     assert explain(away, job(), said, NONE, 100.0).reason == said[1]
 
 
+def test_who_holds_gpus_that_should_be_free_is_told() -> None:
+    held = GpuInfo(0, "GPU-0", state="dirty", detail="held by process 887 (python of eve)")
+    said = {1: "needs 1 GPU; all GPUs of n1 are lost, dirty, avoided or drained"}
+    world = World(nodes={"n1": Node("n1", (held, GpuInfo(1, "GPU-1", state="lost")), connected=True)})
+    found = explain(world, job(), said, NONE, 100.0).reason
+    assert found == "needs 1 GPU; GPU n1:0: held by process 887 (python of eve): none is granted before that has gone"
+    free = World(nodes={"n1": Node("n1", (held, GpuInfo(1, "GPU-1")), connected=True)})
+    assert explain(free, job(), said, NONE, 100.0).reason == said[1]
+
+
 def test_nodes_that_are_all_being_left_are_told() -> None:
     left = Node("n1", (GpuInfo(0, "GPU-0"),), connected=True, leaving=True, reason="a new disk")
     other = Node("n2", (GpuInfo(0, "GPU-1"),), connected=True)

@@ -80,15 +80,19 @@ def test_one_that_hangs_is_left_as_it_is(
 
 
 def test_ctrl_c_leaves_it_at_work(
-    started: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    started: list[subprocess.Popen[bytes]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hpcdl.daemon.launch.select.select", interrupted)
-    with pytest.raises(LaunchError, match="goes on starting"):
+    with pytest.raises(KeyboardInterrupt):
         await_ready(started, "time.sleep(600)", tmp_path)
     assert started[0].poll() is None
+    assert f"(pid {started[0].pid}) goes on starting" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hpcdl.agent.launch import dies_with
 from hpcdl.ledger.lease import Lease, LeaseHeld
 
 ACTING = ("write_new", "atomic_write")  # of wire/private.py; the rest of it only looks
@@ -47,9 +48,11 @@ def traced_acquire(home: Path, line: int, signal_number: int, report: int) -> No
 def in_child(home: Path, line: int, signal_number: int) -> tuple[int, int]:
     """(pid, descriptor to read the outcome from)."""
     reader, writer = os.pipe()
+    me = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
+            dies_with(me)()  # also while it is stopped
             traced_acquire(home, line, signal_number, writer)
             os.kill(os.getpid(), signal.SIGSTOP)  # alive until the parent has looked
         finally:
