@@ -92,6 +92,8 @@ def submit_next(run: Run, allocation: Allocation, script: str, left: int, enviro
     shown = run(["scontrol", "--oneliner", "show", "job", allocation.id])
     if shown.code != 0:  # without it the next one would lose what was said on sbatch's command line
         raise BatchError(f"the next allocation was not submitted: scontrol: {complaint(shown.err, shown.out)}")
+    if pairs(shown.out).get("JobId") != allocation.id:
+        raise BatchError(f"the next allocation was not submitted: scontrol says nothing of batch job {allocation.id}")
     done = _run(run, slurm_next(allocation.id, script, shown.out, left, environ))
     if done.code != 0:
         raise BatchError(f"the next allocation was not taken: sbatch: {complaint(done.err, done.out)}")

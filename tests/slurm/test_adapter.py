@@ -165,6 +165,39 @@ def test_json_of_an_absent_controller_is_no_empty_cluster() -> None:
     assert run.names() == ["sinfo"]
 
 
+# --- who waits
+
+
+def test_who_waits_for_which_nodes() -> None:
+    head = recorded("22.05-hole-expected.txt").partition("\n")[0]
+    row = "{0}|{1}|1795327061|{2}|{3}|{4}|{5}|{6}|{7}|{8}|{0}|\n"
+    rows = [
+        (1, "normal", "n[3-4]", 2, "", "(null)", "N/A", "Resources", "(null)"),
+        (2, "normal", "(null)", 1, "", "(null)", "gres:gpu:2", "Priority", "(null)"),
+        (3, "normal", "(null)", 1, "", "(null)", "gres:gpu:a100:2", "Priority", "(null)"),
+        (4, "normal", "(null)", 1, "n2", "(null)", "N/A", "Resources", "(null)"),
+        (5, "normal", "(null)", "2-4", "", "bigmem", "N/A", "Resources", "(null)"),
+        (6, "normal", "(null)", 1, "", "(null)", "N/A", "Dependency", "(null)"),
+        (7, "scavenge", "n1", 1, "", "(null)", "N/A", "Resources", "hpcdl:other:p1"),
+        (8, "scavenge", "n1", 1, "", "(null)", "N/A", "Resources", "hpcdl:x:p1"),
+        (9, "scavenge", "n1", 1, "", "(null)", "N/A", "Nodes required for job are DOWN, DRAINED or reserved", "(null)"),
+    ]
+    text = head + "\n" + "".join(row.format(*each) for each in rows)
+    system = slurm(FakeSlurm({**hole().answers, "squeue .*PENDING": text}))
+    assert system.waiting(()) == (), "nobody has looked yet"
+    system.holes(NOW, ())
+    found = {each.id: (each.count, each.nodes, each.preempts) for each in system.waiting(["8"])}
+    below = frozenset({"scavenge", "cancelp", "closed"})
+    assert found == {
+        "1": (2, ("n3", "n4"), below),
+        "2": (1, ("n1", "n2", "n3", "n4"), below),
+        "3": (1, (), below),
+        "4": (1, ("n2",), below),
+        "5": (2, (), below),
+        "9": (1, ("n1",), frozenset()),
+    }
+
+
 # --- poll
 
 
