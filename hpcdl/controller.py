@@ -10,6 +10,7 @@ from typing import Any
 from hpcdl.core import events as ev
 from hpcdl.core import exempt
 from hpcdl.core import pilotevents as pe
+from hpcdl.core.batching import with_agents
 from hpcdl.core.careevents import GpuFaulted, StallOver
 from hpcdl.core.commands import BatchSeen, Command, Refused, Tick
 from hpcdl.core.deadlineevents import DEADLINE_EVENTS
@@ -218,7 +219,7 @@ class Controller:
             return []
         # A node that shows no GPU is not the one that a pilot was to bring.
         known = {name for name, node in world.nodes.items() if not node.lost and (node.gpus or not node.connected)}
-        choice = self._pilots(view, plan, tuple(world.pilots.values()), self.holes, known, self.waiting)
+        choice = self._pilots(view, plan, with_agents(world), self.holes, known, self.waiting)
         self.pilot_notes = choice.notes
         for spec in choice.ask:
             draft.add(pe.PilotRequested(draft.world.next_pilot, spec), now)

@@ -59,6 +59,23 @@ def polled(
             yield from _looked_at(node, job)
 
 
+def with_agents(world: World) -> tuple[Pilot, ...]:
+    """The pilots; one that no poll has shown on any node yet is on those from which its agents have come."""
+    held: dict[str, list[str]] = {}
+    for node in world.nodes.values():
+        if node.connected and node.allocation:
+            held.setdefault(node.allocation, []).append(node.name)
+    return tuple(_on(pilot, tuple(held.get(pilot.batch_id, ()))) for pilot in world.pilots.values())
+
+
+def _on(pilot: Pilot, nodes: tuple[str, ...]) -> Pilot:
+    if pilot.over or pilot.nodes or not nodes:
+        return pilot
+    job = pilot.job or BatchJob(pilot.batch_id, BatchState.RUNNING)
+    every = tuple(dict.fromkeys((*nodes, *pilot.spec.on)))  # of several the agents come one after the other
+    return replace(pilot, job=replace(job, state=BatchState.RUNNING, nodes=every))
+
+
 def doubted(world: World, jobs: Iterable[BatchJob], asked_at: float = math.inf, own: str = "") -> tuple[str, ...]:
     """The batch jobs of this poll of which something would be concluded, and of which a second command is asked."""
     pilots = {pilot.batch_id: pilot for pilot in world.pilots.values() if pilot.batch_id and not pilot.over}

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from functools import cache, singledispatchmethod
 from typing import Any, cast
 
+from hpcdl.core import batching, caring, noticing, retiring, slipping
 from hpcdl.core import careevents as ce
-from hpcdl.core import caring, noticing, retiring, slipping
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
 from hpcdl.core import pilotevents as pe
-from hpcdl.core.batching import polled
 from hpcdl.core.commands import Refused
 from hpcdl.core.endings import Rules, conclusions
 from hpcdl.core.exempt import STARTS
@@ -309,7 +308,7 @@ class Intake:
 
     @_take.register
     def _(self, command: cmd.BatchSeen) -> None:
-        for event in list(polled(self.draft.world, command.jobs, self._missed, command.asked_at, command.own)):
+        for event in list(batching.polled(self.draft.world, command.jobs, self._missed, command.asked_at, command.own)):
             if isinstance(event, ev.NodeLost):
                 self._lose(event.node, event.reason)
             else:

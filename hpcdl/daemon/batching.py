@@ -255,19 +255,25 @@ class Batching:
             self._troubles.good("listing")
             return jobs
         second = self.system.confirm(oldest) if oldest else {}
+        said: list[BatchJob] = []
         later = BatchState.UNKNOWN
         both = {
             job.id: agreed(job, second[job.id]) if job.id in second else BatchJob(job.id, later)
             for job in jobs
             if job.id in doubts
         }
+        for job in jobs:  # what is listed by the second command alone is seen, where nothing is concluded from it
+            other = second.get(job.id, job)
+            if job.state is BatchState.MISSING and other.state in (BatchState.PENDING, BatchState.RUNNING):
+                said.append(other)
         differ = [job.reason for job in both.values() if job.state is BatchState.UNKNOWN and job.reason]
         if differ:
             more = f" (and {count(len(differ) - 1, 'more')})" if len(differ) > 1 else ""
             self._troubles.bad("listing", f"its answers differ, so nothing is concluded from them: {differ[0]}{more}")
         else:
             self._troubles.good("listing")
-        return tuple(both.get(job.id, job) for job in jobs)
+        seen = {job.id: job for job in said if not doubted(world, (job,), asked_at, self.settings.own)}
+        return tuple(seen.get(job.id) or both.get(job.id, job) for job in jobs)
 
     def _look_for_strays(self) -> None:
         """Batch jobs with our mark that live though their pilots are over go on, or are ended, never left."""

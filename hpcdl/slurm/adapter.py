@@ -135,19 +135,24 @@ class Slurm:
     def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
         """See `BatchSystem`.
 
-        On which nodes a batch job could start is known where Slurm has chosen some for it, and else where any node of
-        its partition will do.
+        A batch job could start on the nodes that it names, else on any of its partition, as far as they have the
+        features and the type of GPU that it asks for. Those that Slurm has chosen for it already may be others than
+        ours merely because they are free sooner.
         """
         parts, expected = self._seen
         found = []
+        looks: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         for job in expected:
             part = next((each for each in parts if each.name == job.queue), None)
             if not job.for_nodes or part is None or job.id in own or job.comment.startswith("hpcdl:"):
                 continue
-            nodes = job.nodes or job.on or (() if job.picky else part.nodes)
-            count = len(job.nodes) or max(job.count, len(job.on))
+            on = job.on if len(job.on) >= job.count else part.nodes
+            if job.features or job.kinds:
+                looks = looks or self._read(nodes.looks_of, nodes.shown_argv())
+                on = tuple(node for node in on if node in looks and job.takes(*looks[node]))
+            count = max(job.count, len(job.on))
             preempts = frozenset(each.name for each in parts if part in site.higher(each, parts))
-            found.append(Waiting(job.id, count, nodes, job.queue, preempts if self._by_tier else frozenset()))
+            found.append(Waiting(job.id, count, on, job.queue, preempts if self._by_tier else frozenset()))
         return tuple(found)
 
     def submit(self, spec: PilotSpec, script: PilotScript) -> str:

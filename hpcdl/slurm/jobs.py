@@ -1,7 +1,7 @@
 """Batch jobs as squeue and sacct show them, in JSON or text: their states, nodes and times. Pure."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 
 from hpcdl.batch import BatchError
@@ -106,8 +106,8 @@ class SlurmJob:
 class Expected:
     """A batch job that waits, and what Slurm plans for it. `start`: None where it is not planned.
 
-    `count`: nodes that it needs at least. `on`: nodes that it must have. `picky`: it asks for features or a kind of
-    GPU, so that not every node of its partition will do. `for_nodes`: it waits for nodes, or behind others that do.
+    `count`: nodes that it needs at least. `on`: nodes that it must have. `features`, `kinds`: what it asks for of
+    each node, as Slurm prints it, and the types of GPUs. `for_nodes`: it waits for nodes, or behind others that do.
     """
 
     id: str
@@ -116,9 +116,20 @@ class Expected:
     queue: str = ""
     count: int = 1
     on: tuple[str, ...] = ()
-    picky: bool = False
+    features: str = ""
+    kinds: frozenset[str] = frozenset()
     for_nodes: bool = False
     comment: str = ""
+
+    def takes(self, features: Set[str], kinds: Set[str]) -> bool:
+        """Whether a node that has these will do; not, where that cannot be told."""
+        if not self.kinds <= kinds:
+            return False
+        if "|" in self.features and re.fullmatch(r"[\w.|-]+", self.features):
+            return not features.isdisjoint(self.features.split("|"))
+        return not self.features or (
+            re.fullmatch(r"[\w.&,-]+", self.features) is not None and features >= set(re.split("[&,]", self.features))
+        )
 
 
 def jobs_argv(ids: Collection[str]) -> list[str]:
@@ -229,7 +240,8 @@ def expected_of_text(text: str) -> tuple[Expected, ...]:
                 queue=queue,
                 count=max(1, int(least[0]) if least else 1),
                 on=expand(on),
-                picky=bool(told(features)) or re.search(r"gpu:[^:,\d][^:,]*", told(per_node)) is not None,
+                features=told(features),
+                kinds=frozenset(re.findall(r"gpu:([^:,\d][^:,(]*)", told(per_node))),
                 for_nodes=_WAITS.match(reason.replace("_", " ")) is not None,
                 comment=told(comment),
             )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from hpcdl.core.units import gpu_kind
-from hpcdl.slurm.text import columns, entries, expand, hosts, number, rows, string, told, words
+from hpcdl.slurm.text import columns, described, entries, expand, hosts, number, rows, string, told, words
 
 _FIELDS = ("PartitionName", "StateComplete", "Gres", "GresUsed", "AllocMem", "NodeList")
 
@@ -69,6 +69,22 @@ def nodes_argv(as_json: bool) -> list[str]:
     if as_json:
         return ["sinfo", "--json"]
     return ["sinfo", "--states=idle", f"--Format={columns(_FIELDS)}"]
+
+
+def shown_argv() -> list[str]:
+    """All nodes, with the features and the types of GPUs that batch jobs may ask for."""
+    return ["scontrol", "show", "node", "--oneliner"]
+
+
+def looks_of(text: str) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+    """Features and types of GPUs by node, of what `shown_argv` prints. Raises as `described` does."""
+    return {
+        said["NodeName"]: (
+            frozenset(told(said.get("ActiveFeatures", "")).split(",")) - {""},
+            frozenset(re.findall(r"gpu:([^:,\d][^:,(]*)", told(said.get("Gres", "")))),
+        )
+        for said in described(text, "NodeName", ("State",))
+    }
 
 
 @lru_cache(maxsize=1024)

@@ -262,6 +262,16 @@ def test_a_batch_job_with_our_mark_is_never_left() -> None:
     assert Daemon(daemon.journal).pilot() == daemon.pilot()
 
 
+def test_a_pilot_whose_agent_has_come_is_not_taken_to_wait_whatever_is_polled() -> None:
+    daemon = Daemon()
+    daemon.submitted()
+    daemon.join("n1")
+    daemon.join("n3", "90")
+    ((known,), _) = daemon.chooser.seen[-1]
+    assert (known.state, known.nodes) == ("RUNNING", ("n1", "n2"))
+    assert daemon.pilot().state == "PENDING", "what is recorded is what the batch system says"
+
+
 RUNS = BatchJob("7", BatchState.RUNNING, nodes=("n1",), started_at=100.0, until=700.0)
 
 

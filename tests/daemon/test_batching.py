@@ -405,6 +405,19 @@ def test_what_the_list_lacks_is_asked_for_alone(scene: Scene) -> None:
     assert not scene.pilot().over
 
 
+def test_a_pilot_that_only_the_second_command_lists_is_seen(scene: Scene) -> None:
+    scene.want(ONE)
+    scene.turn()
+    runs = replace(scene.system.jobs["100"], state=BatchState.RUNNING, nodes=("n1",), started_at=5.0)
+    scene.system.truth = {"100": runs}
+    scene.system.jobs = {}  # a list of yesterday
+    scene.turn(31.0)
+    assert (scene.pilot().state, scene.pilot().nodes) == ("RUNNING", ("n1",))
+    scene.system.truth = {"100": replace(runs, state=BatchState.PENDING, nodes=())}
+    scene.turn(31.0)
+    assert scene.pilot().state == "RUNNING", "that would be a conclusion"
+
+
 def test_a_pilot_that_was_taken_to_be_over_goes_on_when_it_is_listed(scene: Scene) -> None:
     scene.want(ONE)
     scene.turn()

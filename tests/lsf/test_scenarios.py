@@ -226,3 +226,22 @@ def test_a_pilot_fills_the_hole_before_a_large_job(make_lsf: MakeLsf, make_home:
     home.cli("cancel", str(job))
     home.until_state(job, "CANCELLED")
     home.check_checkpoints(job)
+
+
+def test_pilots_are_given_back_to_those_who_wait(make_lsf: MakeLsf, make_home: MakeHome, tmp_path: Path) -> None:
+    """In a queue that nobody preempts: none unless the site allows it, and then only until others want the hosts."""
+    lsf = make_lsf(style="openlava")  # without bslots: what idles is used, until whenever
+    home = make_home(lsf, policy="bftrainer", pilots=3, site=str(tmp_path / "site.yaml"))
+    site_file(tmp_path, kind="lsf", queues=["normal"], walltime_max_s=1800, startup_s=5, pilots_without_preemption=True)
+    add_scales(home)
+    home.allocate("-W", "30", nodes=1)
+    job = home.elastic("1:4", ENDLESS, "--step-s", 0.02, "--save-every", ENDLESS)
+    trains_on(home, job, {"h1", "h2", "h3", "h4"})
+    other = lsf.submit("sleep 1000\n", "-n", "4", "-W", "10", LSFEMU_USER="eve")
+    (host,) = hosts_of(lsf.reaches(other, "RUN"))
+    trains_on(home, job, {"h1", "h2", "h3", "h4"} - {host})
+    cancelled = [row["cancelled"] for row in home.cli("pilots", "--all", "--json")["pilots"]]
+    assert sorted(cancelled) == ["", "", f"others wait for its nodes: batch job {other}"]
+    home.cli("cancel", str(job))
+    home.until_state(job, "CANCELLED")
+    home.check_checkpoints(job)

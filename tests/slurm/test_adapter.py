@@ -9,6 +9,7 @@ import pytest
 from hpcdl.batch import TIMEOUT_S, Allocation, BatchError, BatchSystem, Completed, PilotScript
 from hpcdl.core.pilot import BatchState, PilotSpec
 from hpcdl.slurm import Slurm
+from hpcdl.slurm.jobs import Expected
 from hpcdl.slurm.text import TIMES
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "slurm"
@@ -176,26 +177,48 @@ def test_who_waits_for_which_nodes() -> None:
         (2, "normal", "(null)", 1, "", "(null)", "gres:gpu:2", "Priority", "(null)"),
         (3, "normal", "(null)", 1, "", "(null)", "gres:gpu:a100:2", "Priority", "(null)"),
         (4, "normal", "(null)", 1, "n2", "(null)", "N/A", "Resources", "(null)"),
-        (5, "normal", "(null)", "2-4", "", "bigmem", "N/A", "Resources", "(null)"),
+        (5, "normal", "n[1-2]", "2-4", "", "bigmem", "N/A", "Resources", "(null)"),
         (6, "normal", "(null)", 1, "", "(null)", "N/A", "Dependency", "(null)"),
         (7, "scavenge", "n1", 1, "", "(null)", "N/A", "Resources", "hpcdl:other:p1"),
         (8, "scavenge", "n1", 1, "", "(null)", "N/A", "Resources", "hpcdl:x:p1"),
         (9, "scavenge", "n1", 1, "", "(null)", "N/A", "Nodes required for job are DOWN, DRAINED or reserved", "(null)"),
     ]
     text = head + "\n" + "".join(row.format(*each) for each in rows)
-    system = slurm(FakeSlurm({**hole().answers, "squeue .*PENDING": text}))
+    node = "NodeName={} Gres={} ActiveFeatures={} State=IDLE\n"
+    told = [("n1", "gpu:a100:4(S:0-1)", "bigmem,fast"), ("n2", "gpu:v100:4", "fast"), ("n3", "gpu:4", "(null)")]
+    shown = "".join(node.format(*each) for each in told)
+    system = slurm(FakeSlurm({**hole().answers, "squeue .*PENDING": text, "show node": shown}))
     assert system.waiting(()) == (), "nobody has looked yet"
     system.holes(NOW, ())
     found = {each.id: (each.count, each.nodes, each.preempts) for each in system.waiting(["8"])}
     below = frozenset({"scavenge", "cancelp", "closed"})
     assert found == {
-        "1": (2, ("n3", "n4"), below),
+        "1": (2, ("n1", "n2", "n3", "n4"), below),
         "2": (1, ("n1", "n2", "n3", "n4"), below),
-        "3": (1, (), below),
+        "3": (1, ("n1",), below),
         "4": (1, ("n2",), below),
-        "5": (2, (), below),
-        "9": (1, ("n1",), frozenset()),
+        "5": (2, ("n1",), below),
+        "9": (1, ("n1", "n2", "n3", "n4"), frozenset()),
     }
+
+
+@pytest.mark.parametrize(
+    ("features", "kinds", "takes"),
+    [
+        ("", (), True),
+        ("fast", (), True),
+        ("fast&bigmem", (), True),
+        ("slow|fast", (), True),
+        ("slow&fast", (), False),
+        ("", ("a100",), True),
+        ("", ("v100",), False),
+        ("[rack1*2&rack2*1]", (), False),
+        ("fast*2", (), False),
+    ],
+)
+def test_which_nodes_will_do(features: str, kinds: tuple[str, ...], takes: bool) -> None:
+    job = Expected("1", None, (), features=features, kinds=frozenset(kinds))
+    assert job.takes({"fast", "bigmem"}, {"a100"}) is takes
 
 
 # --- poll
