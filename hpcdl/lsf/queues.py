@@ -104,7 +104,7 @@ def _queue(name: str, block: str) -> Queue:
         ends=tuple(ends[1].split()) if ends else (),
         requeues=tuple(int(part) for part in requeues[1].split() if part.isdecimal()) if requeues else (),
         slots_max=_slots_max(limits[-1]),
-        preempts=re.search(r"PREEMPTIVE(?!\[)", told) is not None,
+        preempts="PREEMPTIVE" in told and "PREEMPTIVE[" not in told,
         hosts=() if not named or named[0] == "all" else tuple(_bare(host.rstrip("/")) for host in named),
     )
 

@@ -9,7 +9,7 @@ from hpcdl.core.pilot import Hole
 from hpcdl.lsf.gaps import from_idle, from_windows, slots_of, usual
 from hpcdl.lsf.hosts import HostGpus, HostRow, parse_bhosts, parse_gpus, parse_lshosts
 from hpcdl.lsf.jobstat import parse_jobstat
-from hpcdl.lsf.queues import Queue, for_gaps, for_idle, parse_bqueues, parse_bqueues_long
+from hpcdl.lsf.queues import Queue, for_gaps, for_idle, not_preempted, parse_bqueues, parse_bqueues_long
 from hpcdl.lsf.windows import Window, bslots_argv, no_window, parse_bslots
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "lsf"
@@ -276,3 +276,24 @@ def test_a_window_of_interruptible_backfill_says_so() -> None:
     queue = Queue("background", backfill=True, interruptible_s=1.0)
     (hole,) = from_windows((Window(4, 600),), {"n1": 4}, {}, queue, 0)
     assert "whatever walltime was asked" in hole.why
+
+
+def test_which_queues_are_preempted_and_why_others_are_not() -> None:
+    def block(name: str, priority: int, policies: str, preemption: str = "", status: str = "Open:Active") -> str:
+        stats = f"PRIO NICE STATUS MAX\n {priority} 0 {status} -\n"
+        return f"QUEUE: {name}\n{stats}SCHEDULING POLICIES:  {policies}\n{preemption}\n"
+
+    def whys(text: str) -> dict[str, str]:
+        queues = parse_bqueues_long(text)
+        return {queue.name: not_preempted(queue, queues) for queue in queues}
+
+    no, low = "bqueues -l does not call it PREEMPTABLE", "it is PREEMPTABLE, but no open queue is more urgent"
+    named = block("urgent", 90, "PREEMPTIVE", "PREEMPTION:  PREEMPTIVE[killable+1]") + block("killable", 10, "")
+    assert whys(named + block("normal", 30, "BACKFILL")) == {"urgent": no, "killable": "", "normal": no}
+    alone = block("killable", 10, "PREEMPTABLE", "PREEMPTION = PREEMPTABLE[batch]")
+    assert whys(alone + block("normal", 30, "")) == {"killable": low, "normal": no}, "batch is not there"
+    assert whys(alone + block("batch", 30, ""))["killable"] == ""
+    assert whys(alone + block("batch", 30, "", "", "Closed:Active"))["killable"] == low
+    over_all = block("urgent", 90, "PREEMPTIVE") + block("normal", 30, "") + block("first", 95, "")
+    assert whys(over_all) == {"urgent": no, "normal": "", "first": no}
+    assert whys(block("low", 1, "PREEMPTABLE"))["low"] == low
