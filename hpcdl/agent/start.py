@@ -190,13 +190,14 @@ def supervisor_in(folder: Path) -> Process | None:
 
 
 def supervisors(run: Path) -> dict[str, Process]:
-    """The living supervisors of a folder of run folders, by the names of theirs: by their command lines."""
+    """The living supervisors of a folder of run folders, by the names of theirs: by their command lines, as `_spawn`
+    makes them, and their sessions."""
     found = {}
     for process, arguments in processes.commands():
-        if PROGRAM in arguments[:-1]:
-            folder = Path(arguments[arguments.index(PROGRAM) + 1])
-            if folder.parent == run:
-                found[folder.name] = process
+        match arguments:
+            case [_, *_, "-m", name, folder, "--lock-fd", _] if name == PROGRAM:
+                if Path(folder).parent == run and processes.session_of(process.pid) == process.pid:
+                    found[Path(folder).name] = process
     return found
 
 

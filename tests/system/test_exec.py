@@ -148,19 +148,23 @@ def test_a_shell_on_a_terminal_that_is_as_before_afterwards(kept_cluster: Cluste
             if select.select([ours], [], [], 0.1)[0]:
                 said += os.read(ours, 4096)
 
-    until(lambda: bool(said))
-    os.write(ours, b"PS1=re''ady:\n")
-    until(lambda: said.count(b"ready:") == 1)
-    os.write(ours, b"stty size; echo job $HPCDL_JOB\n")
-    until(lambda: b"41 77\r\n" in said and f"job {job}\r\n".encode() in said and said.count(b"ready:") == 2)
-    os.write(ours, b"echo begun; sleep 600; echo slept\n")
-    until(lambda: b"\r\nbegun\r\n" in said)
-    os.write(ours, b"\x03")
-    until(lambda: said.count(b"ready:") == 3)
-    os.write(ours, b"exit 6\n")
-    until(lambda: shell.poll() is not None)
-    assert shell.returncode == 6
-    assert b"\r\nslept" not in said
-    assert termios.tcgetattr(theirs) == before
-    for fd in (ours, theirs):
-        os.close(fd)
+    try:
+        until(lambda: bool(said))
+        os.write(ours, b"PS1=re''ady:\n")
+        until(lambda: said.count(b"ready:") == 1)
+        os.write(ours, b"stty size; echo job $HPCDL_JOB\n")
+        until(lambda: b"41 77\r\n" in said and f"job {job}\r\n".encode() in said and said.count(b"ready:") == 2)
+        os.write(ours, b"echo begun; sleep 600; echo slept\n")
+        until(lambda: b"\r\nbegun\r\n" in said)
+        os.write(ours, b"\x03")
+        until(lambda: said.count(b"ready:") == 3)
+        os.write(ours, b"exit 6\n")
+        until(lambda: shell.poll() is not None)
+        assert shell.returncode == 6
+        assert b"\r\nslept" not in said
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        shell.kill()
+        shell.wait()
+        for fd in (ours, theirs):
+            os.close(fd)
