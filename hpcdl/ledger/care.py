@@ -18,7 +18,7 @@ from hpcdl.core.journal import JournalError
 from hpcdl.core.transitions import IllegalEvent
 from hpcdl.core.validate import validate
 from hpcdl.ledger import losses, projections, schema, snapshots, stamp
-from hpcdl.ledger.database import journal_error
+from hpcdl.ledger.database import journal_error, refuse_foreign_log
 from hpcdl.ledger.journal import SqliteJournal
 from hpcdl.ledger.mark import Mark
 from hpcdl.ledger.migrations import copy_database
@@ -45,6 +45,7 @@ def check(path: Path, mark: Mark | None) -> None:
     """Raises LedgerShrank where a ledger that no daemon has open does not hold what its home says that it held."""
     if missing := losses.missing_before(path.parent, path):
         raise losses.LedgerShrank(missing)
+    refuse_foreign_log(path)
     with SqliteJournal(path) as journal:
         losses.check(journal, mark)
 

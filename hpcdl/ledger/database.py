@@ -16,6 +16,9 @@ from hpcdl.wire.private import FILE_MODE, NotPrivate, check_private, make_privat
 _WAIT_S = 1.0
 """How long a predecessor that is just closing is waited for."""
 
+_HEADER, _WRITES_LOG = 20, 18
+"""Bytes of SQLite's header, and the one that says how the file is written: 2 with a write-ahead log, 1 without."""
+
 _ADVICE = {
     "SQLITE_FULL": "its disk is full: make room",
     "SQLITE_IOERR": "its disk cannot be read or written: check disk and quota",
@@ -87,6 +90,23 @@ def journal_error(path: Path, error: BaseException) -> JournalError:
     if isinstance(cause, NotPrivate):
         return JournalError(what)
     return JournalError(f"{path}: {what}" + (f": {advice}" if advice else ""))
+
+
+def refuse_foreign_log(path: Path) -> None:
+    """Raises JournalError where a copy was put beside the log of the ledger before it, whose pages it would take over.
+
+    A copy says in its header that it has no such log. A process that has the file open would lose its locks by this.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    if not path.exists() or not log.exists() or not log.stat().st_size:
+        return
+    with path.open("rb") as file:
+        header = file.read(_HEADER)
+    if len(header) == _HEADER and header[_WRITES_LOG] == 1:
+        raise JournalError(
+            f"{path} is a copy, and {log.name} beside it is of the ledger that was here before: remove {log}, then "
+            "try again"
+        )
 
 
 def _make_private(path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hpcdl.core.idevents import IdsRaised
 from hpcdl.core.journal import JournalError
+from hpcdl.ledger.database import refuse_foreign_log
 from hpcdl.ledger.journal import SqliteJournal
 from hpcdl.ledger.mark import Ids, Mark, MarkDamaged, MarkFile, ids_of, read_mark
 from hpcdl.ledger.offline import NAME
@@ -128,6 +129,7 @@ def open_resumed(
     missing = missing_before(home, home / NAME, runs)
     if missing and not accept_loss:
         raise LedgerShrank(missing)
+    refuse_foreign_log(home / NAME)
     journal = open_it()
     try:
         return _resume(home, journal, runs, missing if accept_loss else None, first_job)

@@ -156,6 +156,7 @@ class MarkFile:
             self._fd = open_private(home / NOW, os.O_RDWR | os.O_CREAT)
         except (OSError, NotPrivate) as error:
             raise journal_error(home / NOW, error) from error
+        self._write_now()
 
     def reserve(self, world: World, request: int, events: Sequence[Stamped]) -> None:
         """To be called before these events are committed, which lead to that world; `request`: the id of the last one.
@@ -185,6 +186,9 @@ class MarkFile:
         self._mark = replace(self._mark, given=self._next)
         if row is not None:
             self._mark = replace(self._mark, seq=int(row[0]), digest=digest_of(row), resumed=None)
+        self._write_now()
+
+    def _write_now(self) -> None:
         body = {"line": self._mark.line, "seq": self._mark.seq, "digest": self._mark.digest}
         content = json.dumps(body | {"given": asdict(self._mark.given), "boot": self._boot}, separators=(",", ":"))
         text = f"{content} {zlib.crc32(content.encode('ascii')):08x}"

@@ -1,0 +1,151 @@
+"""Run by test_mark.py: a process that opens a ledger with its mark and records submits is killed at each line of that.
+
+Prints one JSON object of what happened: {"lines": by case, how many lines there were, "bad": [what went wrong]}.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hpcdl.core import events as ev
+from hpcdl.core.model import JobSpec
+from hpcdl.ledger import SqliteJournal
+from hpcdl.ledger.losses import LedgerShrank, Resumed, open_resumed
+
+FILES = ("ledger/mark.py", "ledger/losses.py", "ledger/stamp.py", "ledger/journal.py")
+ACTING = ("write_new", "atomic_write", "begin_above")
+NOW = 1e9
+KNOWN = 9
+"""Jobs that were acknowledged before the case begins."""
+
+
+def opened(home: Path, accept_loss: bool) -> Resumed:
+    return open_resumed(home, lambda: SqliteJournal(home / "ledger.sqlite"), accept_loss=accept_loss, first_job=1)
+
+
+def begin(resumed: Resumed) -> None:
+    """As a daemon does."""
+    fence = max(resumed.fence, resumed.journal.load().fence) + 1
+    started: list[ev.Event] = [ev.DaemonStarted(fence, "1", 1, "h")]
+    resumed.journal.append([(NOW, each) for each in (*started, *filter(None, (resumed.raised,)))])
+
+
+def submit(journal: SqliteJournal) -> int:
+    number = journal.load().next_job
+    journal.append([(NOW, ev.JobSubmitted(number, JobSpec(("true",), "j", "jo"), f"r{number}"))])
+    return number
+
+
+def killed_at(home: Path, line: int, accept_loss: bool) -> tuple[list[int], bool, int]:
+    """The ids that a child acknowledged before it was killed at that line; whether it was; and its lines."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        seen = 0
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal seen
+            code = frame.f_code
+            if not code.co_filename.endswith(FILES) and code.co_name not in ACTING:
+                return None
+            if event == "line":
+                seen += 1
+                if seen == line:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+        try:
+            sys.settrace(trace)
+            resumed = opened(home, accept_loss)
+            begin(resumed)
+            for _ in range(2):
+                os.write(writer, b"%d\n" % submit(resumed.journal))
+            resumed.journal.close()
+            sys.settrace(None)
+            os.write(writer, b"lines %d\n" % seen)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    with os.fdopen(reader) as file:
+        words = file.read().split()
+    if "lines" in words:
+        return [int(word) for word in words[:-2]], False, int(words[-1])
+    return [int(word) for word in words], True, 0
+
+
+def check(case: str, home: Path, line: int, answered: list[int], bad: list[str]) -> None:
+    """The next daemon starts, knows what was acknowledged or jumps over it, and gives only new ids."""
+    loss = case.startswith("loss")
+    try:
+        resumed = opened(home, accept_loss=False)
+    except LedgerShrank as error:
+        if not loss or answered:
+            bad.append(f"{case}, line {line}: {error}")
+            return
+        resumed = opened(home, accept_loss=True)
+    with resumed.journal as journal:
+        if resumed.raised is not None and not (loss or case == "backup"):
+            bad.append(f"{case}, line {line}: {resumed.raised}")
+        begin(resumed)
+        world = journal.load()
+        if missing := [number for number in answered if number not in world.jobs]:
+            bad.append(f"{case}, line {line}: jobs {missing} are lost")
+        number = submit(journal)
+        if number <= max([KNOWN, *answered]) or number > KNOWN + 4:
+            bad.append(f"{case}, line {line}: {answered} were given, then {number}")
+        raised = [record for record in journal.read(0, 1000) if record.event.kind == "IdsRaised"]
+        if len(raised) != (1 if loss or case == "backup" else 0):
+            bad.append(f"{case}, line {line}: ids were raised {len(raised)} times")
+
+
+def prepare(case: str, home: Path) -> None:
+    """A home in which nine jobs were acknowledged."""
+    resumed = opened(home, accept_loss=False)
+    begin(resumed)
+    for number in range(KNOWN):
+        submit(resumed.journal)
+        if case == "backup" and number == 4:
+            resumed.journal.close()
+            from hpcdl.ledger.care import back_up
+
+            backup = home.with_name(f"{home.name}-backup")
+            backup.mkdir(mode=0o700)
+            back_up(home / "ledger.sqlite", backup, lambda text: None)
+            resumed = opened(home, accept_loss=False)
+            begin(resumed)
+    resumed.journal.close()
+    if case == "backup":
+        shutil.copy(home.with_name(f"{home.name}-backup") / "ledger.sqlite", home)
+    elif case == "loss of all":
+        os.truncate(home / "ledger.sqlite", 0)
+    elif case == "old home":
+        for name in ("mark.json", "mark.now"):
+            (home / name).unlink()
+
+
+def main(folder: Path) -> None:
+    bad: list[str] = []
+    counts: dict[str, int] = {}
+    for case in ("whole", "backup", "loss of all", "old home"):
+        template = folder / case.replace(" ", "-")
+        prepare(case, template)
+        line, more = 1, True
+        while more:
+            home = folder / "home"
+            shutil.copytree(template, home)
+            answered, more, lines = killed_at(home, line, accept_loss=case.startswith("loss"))
+            check(case, home, line, answered, bad)
+            shutil.rmtree(home)
+            counts[case] = lines
+            line += 5
+    print(json.dumps({"lines": counts, "bad": bad}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
