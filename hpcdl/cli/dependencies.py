@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from hpcdl.batch import BatchError, run
+from hpcdl.batch import BatchError, Completed, run
 from hpcdl.cli import lsflines, slurmlines
 from hpcdl.cli.batchlines import BadLine, Given, head_lines
 from hpcdl.cli.rows import FINISHED
@@ -168,6 +168,11 @@ def rows_of(client: Client, ids: Iterable[int]) -> dict[int, dict[str, Any]]:
     return found
 
 
+def has_traces(home: Path, number: int) -> bool:
+    """Whether a job of this id was started here: its ledger may have forgotten it, since a restore say."""
+    return any((home / name / str(number)).is_dir() for name in ("logs", "checkpoints"))
+
+
 def members_of(client: Client, ids: Sequence[int], rows: Mapping[int, Mapping[str, Any]]) -> tuple[int, ...]:
     """The ids with all members of the arrays that they name: the wrappers answer for an array with its first id."""
     first = {each for each in ids if rows[each].get("array") == each}
@@ -191,8 +196,10 @@ def knows(name: str, number: int, other: str | None) -> bool | None:
     if other is None:
         return False
     asks = _SLURM if name == "sbatch" else _LSF
-    verdicts = [verdict for command, *words in asks if (path := _beside(other, command)) is not None
-                for verdict in (_says([path, *words, str(number)], number),)]  # fmt: skip
+    argvs = [[path, *words, str(number)] for command, *words in asks if (path := _beside(other, command)) is not None]
+    said = [_said(argv) for argv in argvs]
+    said = [each for each in said if each is None or not _NO_CLUSTER.search(each.err)]
+    verdicts = [None if each is None else _verdict(each, number) for each in said]
     if True in verdicts or not verdicts:
         return bool(verdicts)
     return False if False in verdicts else None
@@ -203,11 +210,18 @@ _LSF = (("bjobs", "-w"), ("bhist",))
 _UNKNOWN = re.compile(r"invalid job id|is not found|no matching job found", re.IGNORECASE)
 
 
-def _says(argv: Sequence[str], number: int) -> bool | None:
+_NO_CLUSTER = re.compile(r"could not establish a configuration source", re.IGNORECASE)
+"""Slurm's commands are installed, and serve no cluster: they know of no job, and their sbatch takes none."""
+
+
+def _said(argv: Sequence[str]) -> Completed | None:
     try:
-        done = run(argv)
+        return run(argv)
     except BatchError:
         return None
+
+
+def _verdict(done: Completed, number: int) -> bool | None:
     if re.search(rf"^\s*(?:\d+\s+)?{number}\b|\bJobId={number}\b|Job <{number}(?:\[\d+\])?>,", done.out, re.MULTILINE):
         return True
     return False if _UNKNOWN.search(done.out + done.err) else None
@@ -260,7 +274,7 @@ def guard(home: Path, name: str, found: Dependency, why: str, other: str | None)
         except ClientError as error:
             _guard_alone(home, found, str(error), system)
             return
-    for number in rows:
+    for number in (each for each in found.ids if each in rows or has_traces(home, each)):
         _refuse_known_to_both(name, found.said, number, other)
         raise _refusal(
             found.said,
@@ -286,7 +300,7 @@ def _guard_alone(home: Path, found: Dependency, why: str, system: str) -> None:
     except (OSError, ValueError):
         pass  # each of them may be hpcdl's
     else:
-        number = next((each for each in found.ids if each <= jobs.last), None)
+        number = next((each for each in found.ids if each in jobs.ids or has_traces(home, each)), None)
         named = next((each for each in found.names if fnmatch.filter(jobs.names, each)), None)
         if found.single in jobs.live:
             named = found.single

@@ -50,10 +50,9 @@ def leased(
 
 @dataclass(frozen=True, slots=True)
 class JobsAtRest:
-    """What a ledger says of its jobs while no daemon answers. `last`: the highest id. `names`: of all, `live`: of those
-    that are not finished."""
+    """What a ledger says of its jobs while no daemon answers. `names`: of all; `live`: of the unfinished ones."""
 
-    last: int = 0
+    ids: frozenset[int] = frozenset()
     names: frozenset[str] = frozenset()
     live: frozenset[str] = frozenset()
 
@@ -61,9 +60,17 @@ class JobsAtRest:
 def jobs_at_rest(home: Path) -> JobsAtRest:
     """As they were when the ledger was last written, which is left alone: a daemon may start meanwhile.
 
-    Raises OSError, and ValueError where it cannot be read.
+    Raises OSError, and ValueError where it cannot be read, or is gone.
     """
+    from hpcdl.ledger.losses import missing_before
+
     path = home / NAME
+    try:
+        missing = missing_before(home, path)
+    except JournalError as error:
+        raise ValueError(str(error)) from None
+    if missing:
+        raise ValueError(missing)
     if not path.exists():
         return JobsAtRest()
     with tempfile.TemporaryDirectory(prefix="hpcdl-") as folder:
@@ -73,11 +80,12 @@ def jobs_at_rest(home: Path) -> JobsAtRest:
         try:
             with closing(sqlite3.connect(Path(folder) / NAME)) as ledger:
                 rows = ledger.execute("SELECT id, name, state FROM job").fetchall()
-                retired = ledger.execute("SELECT max(job) FROM retired").fetchone()[0]
+                retired = ledger.execute("SELECT job FROM retired").fetchall()
         except sqlite3.Error as error:
             raise ValueError(f"{path}: {error}") from None
     live = frozenset(name for _, name, state in rows if state not in ("DONE", "FAILED", "CANCELLED"))
-    return JobsAtRest(max([retired or 0, *(row[0] for row in rows)]), frozenset(row[1] for row in rows), live)
+    ids = frozenset(row[0] for row in (*rows, *retired))
+    return JobsAtRest(ids, frozenset(name for _, name, _ in rows), live)
 
 
 class Reader:

@@ -9,6 +9,7 @@ from hpcdl.cli.dependencies import dependency_of, ids_of_slurm, jobs_of_lsf
 from hpcdl.core import events as ev
 from hpcdl.core.model import JobSpec
 from hpcdl.ledger import SqliteJournal
+from hpcdl.ledger.mark import Ids, Mark, MarkFile
 from hpcdl.ledger.offline import jobs_at_rest
 from tests.cli.fake import FakeDaemon, row
 from tests.cli.wrapping import LSF, SLURM, Place, specs
@@ -169,6 +170,16 @@ def test_ids_of_slurms_stay_slurms(fake: FakeDaemon, here: Place, words: list[st
     assert specs(fake) == []
 
 
+def test_ids_that_the_ledger_forgot_are_still_hpcdls(fake: FakeDaemon, here: Place) -> None:
+    """Since a restore, say. Below a site's `first_job_id` none was given, and nothing lies there."""
+    (here.home / "logs" / "77").mkdir(parents=True)
+    for words in (["-d", "afterany:77", "cpu.sh"], ["-d", "afterok:77", "train.sh"]):
+        done = here.run("sbatch", *words)
+        assert (done.code, done.err.count("\n"), here.got()) == (1, 1, None)
+        assert "job 77 is hpcdl's" in done.err
+    assert here.run("sbatch", "-d", "afterany:78", "cpu.sh").code == 3
+
+
 def test_ids_of_hpcdls_alone_are_waited_for(fake: FakeDaemon, here: Place) -> None:
     assert here.run("sbatch", "--dependency=afterok:12", "train.sh").out.startswith("Submitted batch job ")
     assert here.run("sbatch", "--dependency=afterok:30,afterok:12", "train.sh").code == 0
@@ -221,10 +232,11 @@ def ledger_of_three(tmp_path: Path, home: Path) -> Path:
     spec = JobSpec(("true",), "net", "u")
     with SqliteJournal(tmp_path / "elsewhere" / "ledger.sqlite") as journal:
         journal.append([(1000.0, ev.JobSubmitted(number, spec, f"r{number}")) for number in (1, 2, 3)])
-        for file in (tmp_path / "elsewhere").glob("ledger.sqlite*"):
-            shutil.copy(file, home / file.name)
+        for file in (tmp_path / "elsewhere").iterdir():
+            if file.is_file():
+                shutil.copy(file, home / file.name)
     found = jobs_at_rest(home)
-    assert (found.last, sorted(found.names), sorted(found.live)) == (3, ["net"], ["net"])
+    assert (sorted(found.ids), sorted(found.names), sorted(found.live)) == ([1, 2, 3], ["net"], ["net"])
     return home / "ledger.sqlite"
 
 
@@ -248,5 +260,31 @@ def test_without_a_daemon_its_ledger_says_which_ids_may_be_hpcdls(
     ledger_of_three.write_bytes(b"damaged" * 1000)
     assert here.run("sbatch", "-d", "afterany:4", "cpu.sh").code == 1
     ledger_of_three.unlink()
+    MarkFile(here.home, Mark(seq=3, given=Ids(job=4))).close(ours=True)  # it says that there was one
+    assert here.run("sbatch", "-d", "afterany:4", "cpu.sh").code == 1
+    (here.home / "mark.json").unlink()
     assert here.run("sbatch", "-d", "afterany:4", "cpu.sh").code == 3
     assert here.got() is not None
+
+
+def test_where_hpcdl_cannot_even_be_asked_no_job_waits_for_others(fake: FakeDaemon, here: Place) -> None:
+    here.script("#!/bin/sh\n#SBATCH --mem=1 -d afterany:12\n", "waits.sh")
+    here.script("#!/bin/sh\n#SBATCH --mem=1\n", "plain.sh")
+    here.path = [path for path in here.path if not path.endswith("tools")]  # no hpcdl in PATH
+    for words in (["-dafterok:1", "x.sh"], ["--depend", "afterok:1", "x.sh"], ["waits.sh"]):
+        done = here.run("sbatch", *words)
+        assert (done.code, done.err.count("\n"), here.got()) == (1, 1, None)
+        assert "put it there, or HPCDL_BYPASS=1" in done.err
+    assert here.run("bsub", "-w", "done(1)", "true").code == 1
+    assert here.run("sbatch", "plain.sh").code == 3
+    other = str(here.folder / "other")
+    assert here.run("sbatch", "waits.sh", HPCDL_HOME=other).code == 3
+    done = here.run("sbatch", "waits.sh", HPCDL_HOME=other, HPCDL_JOB="7")  # in a job of hpcdl
+    assert (done.code, "set HPCDL_HOME" in done.err) == (1, True)
+
+
+def test_slurms_commands_without_a_cluster_know_no_job(fake: FakeDaemon, here: Place) -> None:
+    text = "slurm_load_jobs error: x\\nfatal: Could not establish a configuration source"
+    here.executable(here.real / "scontrol", f"#!/bin/sh\nprintf '{text}' >&2\nexit 1\n")
+    assert here.run("sbatch", "--dependency=afterok:12", "train.sh").code == 0
+    assert specs(fake)[0]["after"] == [12]
