@@ -1,5 +1,6 @@
 # make demo    show hpcdl on this machine: emulated GPUs, two policies, a report   (SET=1|2|3 SCALE=60 REPORT=DIR)
 # make test    every test, three at a time; on a real Slurm too, which it installs where it may   (JOBS=N)
+# make test-frameworks   trainers of the real TensorFlow, PyTorch, Keras and Lightning, suspended and resumed; installs them
 # make lint    formatting, ruff, mypy
 # make venv    only the environment in .venv, with hpcdl in it
 # make clean   remove what these made
@@ -7,11 +8,12 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+FRAMEWORKS ?= .venv-frameworks
 JOBS   ?= 3
 INSTALL := .ci/install $(VENV) $(PYTHON)
 INPUTS := setup.cfg pyproject.toml constraints.txt hpcdl/__init__.py .ci/install
 
-.PHONY: help venv demo test lint clean
+.PHONY: help venv demo test test-frameworks lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -36,11 +38,19 @@ test: $(VENV)/.installed-test
 	@.ci/slurm
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+$(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt constraints.txt .ci/frameworks | $(VENV)/.installed-test
+	@.ci/frameworks $(FRAMEWORKS) $(BIN)/python
+	@touch $@
+
+# Too large for `make test`. One at a time: each of these imports takes a core for seconds.
+test-frameworks: $(VENV)/.installed-test $(FRAMEWORKS)/.installed
+	HPCDL_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(BIN)/python -m pytest -v tests/frameworks $(ARGS)
+
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) build dist hpcdl.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) build dist hpcdl.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find hpcdl tests jobscripts -name __pycache__ -type d -prune -exec rm -rf {} +

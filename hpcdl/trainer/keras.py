@@ -1,21 +1,27 @@
 """A Keras 3 callback that resumes `fit`, checkpoints it and suspends it at the end of a batch.
 
-Keras is imported when the callback is made. Works on the PyTorch and TensorFlow backends. Weights, optimizer, metrics
-and random states are saved; a fit that was suspended in the middle of an epoch shuffles that epoch as before, passes
-over the batches that are done, and goes on with the next.
+Keras is imported when the callback is made. Works on the TensorFlow, PyTorch and JAX backends, and with
+`tf.distribute.MirroredStrategy`. Weights, optimizers, metrics and random states are saved; a fit that was suspended in
+the middle of an epoch shuffles that epoch as before, passes over the batches that are done, and goes on with the next.
+A checkpoint that does not fit the model, variable by variable, raises; nothing is ever loaded in part.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from hpcdl.trainer import keras_variables as variables
 from hpcdl.trainer import loop, rng
 from hpcdl.trainer.session import attach, log
 
-ARRAYS = "variables.npz"
 POSITION = "position.json"
+BACKENDS = ("tensorflow", "torch", "jax")
+METRICS = ("metrics",)
 
 
 def suspendable(model: Any, *, every: int | None = None, ranks: loop.Ranks | None = None) -> Any:
@@ -25,13 +31,13 @@ def suspendable(model: Any, *, every: int | None = None, ranks: loop.Ranks | Non
         model.fit(x, y, epochs=10, callbacks=[resume], initial_epoch=resume.initial_epoch)
 
     A checkpoint is written every `every` batches, at the end of each epoch, and on a suspend. Raises RuntimeError on
-    a backend that keeps its variables elsewhere during fit.
+    another backend.
     """
     import keras
 
     backend = keras.backend.backend()
-    if backend not in ("torch", "tensorflow"):
-        raise RuntimeError(f"suspending a Keras fit needs the torch or tensorflow backend, not {backend}")
+    if backend not in BACKENDS:
+        raise RuntimeError(f"suspending a Keras fit needs one of the backends {', '.join(BACKENDS)}, not {backend}")
 
     class Suspendable(keras.callbacks.Callback):
         """See `suspendable`."""
@@ -47,8 +53,10 @@ def suspendable(model: Any, *, every: int | None = None, ranks: loop.Ranks | Non
             self._next = 0 if every is None else every
             self._epoch_random: dict[str, Any] = {}
             self._position: dict[str, Any] | None = None
-            self._folder: Path | None = None
+            self._folder: Path | None = None  # to be loaded
+            self._late = False  # not all variables are there before the first batch
             self._trained: Any = None
+            self._data: Data | None = None
             found = loop.resume(self._session, self._read_position, self._ranks)
             if found is not None:
                 self._folder, self._saved, self._step = found.path, found.step, found.step
@@ -56,20 +64,25 @@ def suspendable(model: Any, *, every: int | None = None, ranks: loop.Ranks | Non
                 self._next += found.step
 
         def _read_position(self, folder: Path) -> int:
-            import numpy
-
             position = json.loads((folder / POSITION).read_text())
-            with numpy.load(folder / ARRAYS, allow_pickle=False) as arrays:
-                for name in arrays.files:
-                    arrays[name]  # reads it: the archive's checksums tell a torn file
+            variables.check(folder)
             self._position = position
             return int(position["epoch"])
 
         # fit's own calls, in their order
 
         def on_train_begin(self, logs: Any = None) -> None:
-            if self._folder is not None:
-                _load(model, self._folder, ("model", "optimizer"))
+            self._data = _data_of_fit(backend)
+            if self._folder is not None and self._position is not None:
+                if self._data is not None:
+                    self._data.go_on(self._position.get("data", {"made": 0, "taken": self._position["batch"]}))
+                if backend == "tensorflow":
+                    variables.build(model, self._data)
+                # Metrics begin anew with each epoch.
+                self._late = not variables.fits(model, self._folder, () if self._position["batch"] else METRICS)
+                if not self._late or backend == "jax":  # whose trainer makes no variables from here on
+                    variables.load(model, self._folder, METRICS)
+                    self._late = False
             self._session.ready(self._step)
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -77,30 +90,51 @@ def suspendable(model: Any, *, every: int | None = None, ranks: loop.Ranks | Non
             if self._position is not None and epoch == self._position["epoch"]:
                 self._skip = self._position["batch"]
                 rng.restore(self._position["epoch_random" if self._skip else "random"])
-                if self._skip:
+                if self._skip or self._late:
                     self._trained = model.train_function
-                    model.train_function = self._pass_over
+                    model.train_function = self._pass_over if self._skip else self._begin_late
+            elif self._position is not None:  # the whole epoch was passed over, and nothing could be loaded yet
+                self._position["batch"] = 0
+                rng.restore(self._position["random"])
             self._epoch_random = rng.capture()
-            if not self._skip:
-                self._position = None
+            if not self._skip and not self._late:
+                self._position = self._folder = None
 
-        def _pass_over(self, data: Any) -> dict[str, Any]:
-            if backend == "tensorflow":  # is given the iterator, where PyTorch's trainer is given the batches
-                for _ in range(model.steps_per_execution):
-                    next(data)
-            return {}
+        def _pass_over(self, *given: Any) -> Any:
+            """In the place of the train function."""
+            if backend == "torch" or (backend == "tensorflow" and self._data is not None):
+                return {}  # PyTorch's batch was taken already, and TensorFlow's iterator came past what is done
+            for _ in _first(given[-1], model.steps_per_execution):
+                pass
+            return ({}, given[0]) if backend == "jax" else {}
+
+        def _begin_late(self, given: Any) -> Any:
+            """In the place of the train function, for a batch before which not all variables are there: it makes them,
+            what was saved is loaded, and the batch is trained as it should be."""
+            assert self._folder is not None
+            assert self._position is not None
+            model.train_function = self._trained
+            # TensorFlow's is given an iterator, PyTorch's the batches.
+            batches = list(_first(given, model.steps_per_execution)) if backend == "tensorflow" else given
+            if not batches:
+                raise StopIteration
+            self._trained(iter(batches) if backend == "tensorflow" else batches)
+            variables.load(model, self._folder, () if self._position["batch"] else METRICS)
+            if not self._position["batch"]:
+                model.reset_metrics()
+            rng.restore(self._position["random"])
+            self._folder = self._position = None
+            self._late = False
+            return self._trained(iter(batches) if backend == "tensorflow" else batches)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             done = batch + 1
             if self._skip:
-                if done >= self._skip and self._position is not None and self._folder is not None:
-                    model.train_function = self._trained
-                    self._skip = 0
-                    _load(model, self._folder, ("metrics",))
-                    rng.restore(self._position["random"])
-                    self._position = None
-                    self._batch = done
+                if done >= self._skip:
+                    self._arrive(done)
                 return
+            if self._data is not None:
+                self._data.taken += done - self._batch
             self._step += done - self._batch
             self._batch = done
             self._session.progress(self._step)
@@ -110,6 +144,21 @@ def suspendable(model: Any, *, every: int | None = None, ranks: loop.Ranks | Non
             if every is not None and self._step >= self._next:
                 self._next += every
                 self._periodic()
+
+        def _arrive(self, done: int) -> None:
+            assert self._folder is not None
+            assert self._position is not None
+            self._skip = 0
+            self._batch = done
+            model.train_function = self._trained
+            if self._late:
+                model.train_function = self._begin_late
+                return
+            if backend == "jax":
+                model.jax_state_sync()
+            variables.load(model, self._folder)
+            rng.restore(self._position["random"])
+            self._folder = self._position = None
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self._epoch, self._batch = epoch + 1, 0
@@ -129,42 +178,80 @@ def suspendable(model: Any, *, every: int | None = None, ranks: loop.Ranks | Non
         def _write(self, folder: Path) -> None:
             if not self._session.writer:
                 return
-            _save(model, folder)
+            if backend == "jax":
+                model.jax_state_sync()
+            variables.save(model, folder)
             position = {"epoch": self._epoch, "batch": self._batch, "random": rng.capture()}
             position["epoch_random"] = self._epoch_random
+            if self._data is not None:
+                position["data"] = self._data.position(self._batch > 0)
             (folder / POSITION).write_text(json.dumps(position))
 
     return Suspendable()
 
 
-def _groups(model: Any) -> dict[str, list[Any]]:
-    own = [*model.variables]
-    metrics = [each for each in model.metrics_variables if not any(each is other for other in own)]
-    return {"model": own, "optimizer": [*model.optimizer.variables], "metrics": metrics}
+def _first(batches: Any, number: int) -> Iterator[Any]:
+    """So many of them, or as many as there are."""
+    for _ in range(number):
+        try:
+            yield next(batches)
+        except StopIteration:
+            return
 
 
-def _save(model: Any, folder: Path) -> None:
-    import keras
-    import numpy
+class Data:
+    """A fit's `tf.data` dataset, in its place. A dataset that shuffles anew for each pass does so by the number of
+    iterators that were made of it before, so as many are made of it when a fit goes on."""
 
-    arrays = {}
-    for group, variables in _groups(model).items():
-        for number, variable in enumerate(variables):
-            array = keras.ops.convert_to_numpy(variable.value)
-            # NumPy has no bfloat16 and its like of its own; all of them fit into float32 exactly.
-            arrays[f"{group}.{number}"] = array if array.dtype.kind in "biufc" else array.astype("float32")
-    with open(folder / ARRAYS, "wb") as file:
-        numpy.savez(file, **arrays)
+    def __init__(self, epochs: Any, dataset: Any, takes: bool) -> None:
+        """`takes`: its batches are taken from the iterator itself, so what is done is passed over here."""
+        self.epochs = epochs
+        self.taken = 0  # batches, of the newest iterator
+        self._dataset = dataset
+        self._takes = takes
+        self._made = 0
+        self._before = (0, 0)  # iterators, and batches of the next one
+
+    def position(self, within: bool) -> dict[str, int]:
+        """Where we are. `within`: in the middle of an epoch."""
+        reused = within or (self.epochs.steps_per_epoch is not None and self.epochs._current_iterator is not None)
+        return {"made": self._made - 1, "taken": self.taken} if reused else {"made": self._made, "taken": 0}
+
+    def go_on(self, position: dict[str, int]) -> None:
+        """The next iterator is the one at that position."""
+        self._before = (position["made"], position["taken"])
+
+    def __iter__(self) -> Iterator[Any]:
+        made, taken = self._before
+        self._before = (0, 0)
+        for _ in range(made):
+            iter(self._dataset)
+        batches: Iterator[Any] = iter(self._dataset)
+        if self._takes:
+            for _ in _first(batches, taken):
+                pass
+        self._made += made + 1
+        self.taken = taken
+        return batches
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
 
 
-def _load(model: Any, folder: Path, groups: tuple[str, ...]) -> None:
-    import numpy
-
-    with numpy.load(folder / ARRAYS, allow_pickle=False) as arrays:
-        for group in groups:
-            variables = _groups(model)[group]
-            saved = sum(name.startswith(f"{group}.") for name in arrays.files)
-            if saved != len(variables):
-                raise ValueError(f"the checkpoint has {saved} variables of the {group}, this model {len(variables)}")
-            for number, variable in enumerate(variables):
-                variable.assign(arrays[f"{group}.{number}"])
+def _data_of_fit(backend: str) -> Data | None:
+    """The dataset of the fit whose callback is being called, which from now on is ours; None where it has none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and "epoch_iterator" not in frame.f_locals:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    epochs = frame.f_locals["epoch_iterator"]
+    if backend == "tensorflow" and hasattr(epochs, "_distributed_dataset"):
+        data = epochs._distributed_dataset = Data(epochs, epochs._distributed_dataset, True)
+        return data
+    adapter = getattr(epochs, "data_adapter", None)
+    dataset = getattr(adapter, "_dataset", None)
+    if adapter is None or dataset is None or not type(dataset).__module__.startswith("tensorflow."):
+        return None
+    data = adapter._dataset = Data(epochs, dataset, False)
+    return data

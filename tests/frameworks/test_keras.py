@@ -1,0 +1,46 @@
+"""Keras on its real backends: suspended and resumed, the final weights are those of a run that nothing happened to."""
+
+import pytest
+
+from tests.frameworks.trained import HERE, ROOT, Trained
+
+SCRIPT = str(HERE / "keras_fit.py")
+TENSORFLOW = [
+    ("plain", (3, 12, 16)),  # 8 batches an epoch: in the middle of the first, of a later one, at the end of one
+    ("mirrored", (3, 16)),
+    ("mirrored-lazy", (12,)),
+    ("lazy", (3, 16)),
+    ("own", (3, 16)),
+    ("pipeline", (3, 12, 16)),
+    ("endless", (12, 14)),  # 7 batches an epoch, and the dataset's end within one
+    ("several", (3, 12)),
+    ("scaled", (12,)),
+]
+OTHERS = [("torch", "plain", (12,)), ("torch", "scaled", (12,)), ("jax", "plain", (3, 16)), ("jax", "pipeline", (12,))]
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind", "stops"),
+    [*(("tensorflow", *each) for each in TENSORFLOW), *OTHERS],
+    ids=lambda value: str(value),
+)
+def test_bit_for_bit(trained: Trained, backend: str, kind: str, stops: tuple[int, ...]) -> None:
+    whole, _ = trained.run([SCRIPT, kind], KERAS_BACKEND=backend)
+    parts, began = trained.run([SCRIPT, kind], stops, KERAS_BACKEND=backend)
+    assert began == [0, *stops]
+    assert parts == whole
+
+
+def test_the_shipped_example_on_tensorflow(trained: Trained) -> None:
+    example = str(ROOT / "jobscripts" / "trainers" / "keras_mnist_like.py")
+    argv = [str(HERE / "stopped.py"), example, "--epochs", "3", "--samples", "256", "--out"]
+    whole, _ = trained.run(argv, KERAS_BACKEND="tensorflow")
+    parts, began = trained.run(argv, (3, 12), KERAS_BACKEND="tensorflow")
+    assert began == [0, 3, 12]
+    assert parts == whole
+
+
+def test_another_model_than_the_checkpoints_is_refused(trained: Trained) -> None:
+    """A checkpoint that is loaded with variables missing would train on from half of its state."""
+    log = trained.fails([SCRIPT, "changed"], (3,), KERAS_BACKEND="tensorflow")
+    assert "ValueError: the checkpoint has" in log
