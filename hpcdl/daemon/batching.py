@@ -46,6 +46,10 @@ ASKED_S = 120.0
 CONFIRMED = 64
 """Batch jobs of which a second command is asked in one poll, at most; of the others nothing is known until the next."""
 
+STRAYS_S = 86_400.0
+"""So long after the end of the last pilot batch jobs are looked for that have its mark, where no more may be submitted.
+"""
+
 RECORDED_S = 60.0
 """What was seen or done is recorded within this time, or it is asked for again."""
 
@@ -238,7 +242,8 @@ class Batching:
                 return
             self._troubles.good("poll")
         self._away = False
-        if world.pilots or self.settings.pilots:
+        since = asked_at - STRAYS_S
+        if self.settings.pilots or any(not each.over or each.since > since for each in world.pilots.values()):
             self._look_for_strays()
         if self._wants_holes(now) and now >= self._holes_next:
             self._look_for_holes(now, jobs, asked_at)

@@ -240,7 +240,7 @@ class Daemon:
             self.home,
             self.identity.instance,
             config.batch_interval_s,
-            self.site.pilots_max > 0,
+            self.site.pilots_max > 0 and bool(self.site.queues),
             self.site.options,
             own="" if here.run is None else here.run.id,
         )

@@ -247,6 +247,8 @@ class Lsf:
             try:
                 found[each] = self._alone(each)
             except BatchError as error:
+                if error.away:
+                    raise  # it would hang for the others as well
                 found[each] = BatchJob(each, BatchState.UNKNOWN, reason=str(error))
         return found
 

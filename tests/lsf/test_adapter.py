@@ -48,7 +48,6 @@ HISTORY = "\nJob <6>, User <a>, Command <x>\nWed Jan 21 22:12:00: {};\n"
         (NOT_FOUND, NO_HISTORY, BatchState.GONE),
         (NOT_FOUND, NOTHING, BatchState.UNKNOWN),
         (NOT_FOUND, "aGVsbG8gd29ybGQ=\n", BatchState.UNKNOWN),
-        (NOT_FOUND, BatchError("bhist has not answered within 30 s", away=True), BatchState.UNKNOWN),
         (NOTHING, NO_HISTORY, BatchState.UNKNOWN),
         ("aGVsbG8gd29ybGQ=\n", NO_HISTORY, BatchState.UNKNOWN),
         ('{"RECORDS": []}', NO_HISTORY, BatchState.UNKNOWN),
@@ -57,12 +56,22 @@ HISTORY = "\nJob <6>, User <a>, Command <x>\nWed Jan 21 22:12:00: {};\n"
     ],
 )
 def test_only_two_commands_that_say_so_make_it_gone(
-    bjobs: Completed | str, bhist: Completed | str | Exception, state: BatchState
+    bjobs: Completed | str, bhist: Completed | str, state: BatchState
 ) -> None:
     answers: list[Completed | str] = [json_of(jobid="5", stat="RUN"), bjobs]
     lsf = Fake(bjobs=answers, bhist=bhist).lsf()
     lsf.poll(["5"])
     assert lsf.confirm(["6"])["6"].state is state
+
+
+def test_a_bhist_that_hangs_is_not_asked_for_the_others() -> None:
+    away = BatchError("bhist has not answered within 30 s", away=True)
+    fake = Fake(bjobs=[json_of(jobid="5", stat="RUN"), NOT_FOUND], bhist=away)
+    lsf = fake.lsf()
+    lsf.poll(["5"])
+    with pytest.raises(BatchError, match="bhist has not answered"):
+        lsf.confirm(["6", "7", "8"])
+    assert len(fake.of("bhist")) == 1
 
 
 def test_without_bhist_bjobs_is_asked_for_it_alone() -> None:
