@@ -113,7 +113,9 @@ def agreed(first: BatchJob, second: BatchJob) -> BatchJob:
 
 
 def _one_run(first: BatchJob, second: BatchJob) -> bool:
-    """Whether nodes, start and end are the same, as far as both tell them."""
+    """Whether nodes, start and end are the same, as far as both tell them, and whether it is being preempted."""
+    if first.state is BatchState.RUNNING and first.preempted != second.preempted:
+        return False
     if first.nodes and second.nodes and set(first.nodes) != set(second.nodes):
         return False
     times = ((first.started_at, second.started_at), (first.until, second.until))
