@@ -121,7 +121,14 @@ def status(ctx: click.Context, output: Output) -> None:
     except DaemonAway as error:
         if output is Output.JSON:
             notices: dict[str, Any] = {"waiting": 0, "given_up": 0, "failing": []}
-            absent: dict[str, Any] = {"events": None, "notices": notices, "batch": None, "pilots": 0, "notes": []}
+            absent: dict[str, Any] = {
+                "events": None,
+                "notices": notices,
+                "batch": None,
+                "pilots": 0,
+                "notes": [],
+                "damaged": [],
+            }
             print_json({"daemon": None, "agents": [], "trainers": [], "jobs": {}, **absent})
         say(str(error))
         ctx.exit(1)
@@ -169,7 +176,7 @@ def _notices_text(answer: Row) -> str:
 
 def _damaged_text(answer: Row) -> str:
     """Run folders that could not be read, and where they are kept; "" where there are none."""
-    found = [f"{path} on {row['node']}" for row in answer["agents"] for path in row.get("damaged", ())]
+    found = [f"{each['path']} on {each['node']}" for each in answer.get("damaged", ())]
     return f"{count(len(found), 'run folder')}: {', '.join(found[:3])}" if found else ""
 
 

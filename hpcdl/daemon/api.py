@@ -258,12 +258,7 @@ class Api:
                 "held": sum(1 for number in world.active if world.jobs[number].held),
             },
             "agents": [
-                {
-                    "pid": node.agent_pid,
-                    "node": name,
-                    "connected": name in connected,
-                    "damaged": list(beats[name].damaged) if name in beats else [],
-                }
+                {"pid": node.agent_pid, "node": name, "connected": name in connected}
                 for name, node in sorted(world.nodes.items())
             ],
             "trainers": [
@@ -285,6 +280,7 @@ class Api:
             "batch": self._batch.about(),
             "pilots": sum(1 for pilot in world.pilots.values() if not pilot.over),
             "notes": self._batch.notes(),
+            "damaged": [{"node": name, "path": path} for name, beat in sorted(beats.items()) for path in beat.damaged],
         }
 
     async def _config(self, request: Request) -> dict[str, Any]:

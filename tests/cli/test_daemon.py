@@ -50,7 +50,7 @@ def test_daemon_start_and_stop(home: Path, hpcdl: Run, monkeypatch: pytest.Monke
 
     def start(*given: object) -> dict[str, object]:
         asked.append(given)
-        return {"exit_code": 3} if given[-1] else {"pid": 12, "home": str(home), "nodes": ["n1"], "fence": 1}
+        return {"exit_code": 3} if given[3] else {"pid": 12, "home": str(home), "nodes": ["n1"], "fence": 1}
 
     def stop(*given: object) -> dict[str, object]:
         asked.append(given)
@@ -66,7 +66,8 @@ def test_daemon_start_and_stop(home: Path, hpcdl: Run, monkeypatch: pytest.Monke
     assert hpcdl("daemon", "stop").out == "daemon (pid 12) stopped\n"
     assert hpcdl("daemon", "stop", "--now", "--json").value["daemon"] == {"pid": 12, "stopped": True, "left": []}
     assert asked == [
-        (home, 6, "n1", False), (home, None, None, False), (home, None, None, False), (home, None, None, True),
+        (home, 6, "n1", False, False), (home, None, None, False, False), (home, None, None, False, False),
+        (home, None, None, True, False),
         (home, False), (home, True),
     ]  # fmt: skip
     left += ["n1", "n2"]
