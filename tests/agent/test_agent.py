@@ -62,6 +62,21 @@ def test_the_environment_of_a_trainer(daemon: Daemon, agents: Agents, home: Path
     assert seen["OMP_NUM_THREADS"] == str(len(os.sched_getaffinity(0)))  # the job has all GPUs of the node
 
 
+def test_threads_are_divided_among_the_ranks_and_by_the_gpus(daemon: Daemon, agents: Agents, home: Path) -> None:
+    agents.start()
+    cores = len(os.sched_getaffinity(0))
+    command = (sys.executable, "-c", "import os; os.write(1, os.environ['OMP_NUM_THREADS'].encode() + b'\\n')")
+    begin(daemon, 1, gpus=(0, 1), command=command, rescale="in-process")
+    daemon.wait("GpusFreed", 1)
+    begin(daemon, 2, gpus=(1,), command=command)
+    daemon.wait("GpusFreed", 2)
+    begin(daemon, 3, gpus=(1,), command=command, env=(("OMP_NUM_THREADS", "77"),))
+    daemon.wait("GpusFreed", 3)
+    printed = [(home / "logs" / str(job) / "1.n1.log").read_text().split() for job in (1, 2, 3)]
+    half = str(max(1, cores // 2))
+    assert printed == [[half, half], [half], ["77"]]
+
+
 def test_srun_in_a_trainer_is_refused(daemon: Daemon, agents: Agents, home: Path, tmp_path: Path) -> None:
     """Without SLURM_JOB_ID the real one gets an allocation of its own, on other nodes."""
     real = tmp_path / "real"
