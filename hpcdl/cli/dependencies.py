@@ -207,7 +207,7 @@ def knows(name: str, number: int, other: str | None) -> bool | None:
 
 _SLURM = (("scontrol", "show", "job"), ("squeue", "--noheader", "--all", "--states=all", "--format=%A %F", "--jobs"))
 _LSF = (("bjobs", "-w"), ("bhist",))
-_UNKNOWN = re.compile(r"invalid job id|is not found|no matching job found", re.IGNORECASE)
+_UNKNOWN = re.compile(r"invalid job id|job <\S+> is not found|no matching job found", re.IGNORECASE)
 
 
 _NO_CLUSTER = re.compile(r"could not establish a configuration source", re.IGNORECASE)
