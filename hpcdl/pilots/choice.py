@@ -195,15 +195,17 @@ class _Choice:
     def leave_to(self, waiting: Sequence[Waiting], holes: Sequence[Hole], pilots: Sequence[Pilot]) -> None:
         """Which pilots are given back to others' batch jobs that wait, and which idle nodes are left to them.
 
-        A batch job that has not enough nodes even so is none of our business: its hole ends when it is to start.
+        A batch job that has not enough nodes even so is none of our business: its hole ends when it is to start. One
+        that did not start on what was given back for it waits for something else.
         """
         now = self.view.now
+        in_vain = {pilot.cancelled for pilot in pilots if pilot.over and now - pilot.since >= LEFT_S}
         idle = {node: None for hole in holes for node in hole.nodes if not self._is_taken(node)}
         held = {node: pilot for pilot in self.living for node in pilot.nodes}
         for job in waiting:
             free = [node for node in job.nodes if node in idle]
             ours = [node for node in job.nodes if node in held]
-            if len(free) + len(ours) < job.count:
+            if len(free) + len(ours) < job.count or _for(job) in in_vain:
                 continue
             taken = free[: job.count]
             if now - job.since < LEFT_S:
@@ -232,7 +234,7 @@ class _Choice:
             if number <= 0:
                 return
             if not pilot.cancelled:
-                self._back.setdefault(pilot.id, f"{OTHERS}: batch job {job.id}")
+                self._back.setdefault(pilot.id, _for(job))
             coming = [node for node in ours if held.get(node) is pilot]
             number -= len(coming)
             for node in coming:  # one batch job gets it, and the next one another
@@ -403,6 +405,10 @@ class _Choice:
             found.append(min(size, nodes))
             nodes -= found[-1]
         return found
+
+
+def _for(job: Waiting) -> str:
+    return f"{OTHERS}: batch job {job.id}"
 
 
 def _name(hole: Hole) -> str:

@@ -399,6 +399,15 @@ def test_what_was_given_back_is_not_asked_for_again_at_once() -> None:
     assert after(LEFT_S + 1, others(1, "n3", "n4", count=9, since=long_ago)) != ()
 
 
+def test_who_did_not_start_on_what_was_given_back_is_not_helped_again() -> None:
+    ended = BatchJob("73", BatchState.ENDED, nodes=("n3",), started_at=NOW - 5000.0)
+    for seconds, found in ((LEFT_S - 1, {1}), (LEFT_S, set())):
+        known = {"job": ended, "how": "ended", "since": NOW - seconds, "cancelled": f"{OTHERS}: batch job 901"}
+        before = pilot(3, batch_id="73", **known)
+        assert set(given_back(others(1, "n3"), pilots=(*TWO, before))) == found
+        assert set(given_back(others(2, "n3"), pilots=(*TWO, before))) == {1}
+
+
 def test_idle_nodes_are_left_to_who_could_start_there() -> None:
     found = chosen(ELASTIC, holes=(OFF,), site=ANY, waiting=(others(1, "n3"),))
     assert [each.on for each in found.ask] == [("n4",)]
