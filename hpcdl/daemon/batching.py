@@ -243,7 +243,9 @@ class Batching:
             self._troubles.good("poll")
         self._away = False
         since = asked_at - STRAYS_S
-        if self.settings.pilots or any(not each.over or each.since > since for each in world.pilots.values()):
+        recent = any(not each.over or each.since > since for each in world.pilots.values())
+        forgotten = bool(world.unknown) and world.next_pilot > 1  # a ledger that was restored knows only how many
+        if self.settings.pilots or recent or forgotten:
             self._look_for_strays()
         if self._wants_holes(now) and now >= self._holes_next:
             self._look_for_holes(now, jobs, asked_at)

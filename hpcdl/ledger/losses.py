@@ -6,7 +6,7 @@ nothing that is numbered is begun again: ids go on above all that are known to h
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -149,7 +149,7 @@ def _resume(
             raise MarkDamaged(f"{error}: if hpcdl ledger verify finds nothing wrong, {ACCEPT} makes it anew") from None
         mark = None
     traces, world = look(home, runs), journal.load()
-    own = replace(ids_of(world, journal.last_request), fence=world.fence)
+    own = ids_of(world, journal.last_request)
     why, text = _judge(journal, mark, traces, accept_loss)
     known = Ids() if mark is None else mark.given
     if why:

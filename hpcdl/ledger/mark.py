@@ -17,9 +17,10 @@ import os
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
+from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcdl.core.events import JobRetried, StartRequested
 from hpcdl.core.journal import JournalError, Stamped
@@ -35,8 +36,7 @@ _LIMIT = 64 * 1024
 _SIZE = 512  # bytes of the line: one sector, so that it is there as a whole or not
 
 
-@dataclass(frozen=True, slots=True)
-class Ids:
+class Ids(NamedTuple):
     """The next id of each kind, and the highest incarnation and new beginning of any job, request and fence."""
 
     job: int = 1
@@ -49,7 +49,7 @@ class Ids:
 
     def up_to(self, other: "Ids") -> "Ids":
         """The higher one of each."""
-        return Ids(*(max(getattr(self, each.name), getattr(other, each.name)) for each in fields(Ids)))
+        return Ids(*map(max, self, other))
 
     def within(self, other: "Ids") -> bool:
         """Whether none is above that of `other`."""
@@ -81,7 +81,7 @@ class Mark:
     line: int = 1
     seq: int = 0
     digest: str = ""
-    given: Ids = Ids()
+    given: Ids = NO_IDS
     resumed: tuple[str, str] | None = None
 
 
@@ -132,7 +132,7 @@ def _now(home: Path, line: int) -> tuple[int, str, Ids, str] | None:
 
 
 def _ids(body: dict[str, Any]) -> Ids:
-    return Ids(**{each.name: int(body[each.name]) for each in fields(Ids) if each.name in body})
+    return Ids(**{name: int(body[name]) for name in Ids._fields if name in body})
 
 
 def _boot() -> str:
@@ -165,8 +165,7 @@ class MarkFile:
         """
         ids = self._next = self._given_with(world, request, events)
         if not ids.within(self._reserved):
-            blocks = Ids(*(getattr(ids, each.name) + getattr(_BLOCK, each.name) for each in fields(Ids)))
-            reserved = self._reserved.up_to(blocks)
+            reserved = self._reserved.up_to(Ids(*map(add, ids, _BLOCK)))
             self._put(self._mark, clean=False, reserved=reserved)
             self._reserved = reserved
 
@@ -190,7 +189,7 @@ class MarkFile:
 
     def _write_now(self) -> None:
         body = {"line": self._mark.line, "seq": self._mark.seq, "digest": self._mark.digest}
-        content = json.dumps(body | {"given": asdict(self._mark.given), "boot": self._boot}, separators=(",", ":"))
+        content = json.dumps(body | {"given": self._mark.given._asdict(), "boot": self._boot}, separators=(",", ":"))
         text = f"{content} {zlib.crc32(content.encode('ascii')):08x}"
         try:
             os.pwrite(self._fd, text.ljust(_SIZE - 1).encode("ascii") + b"\n", 0)
@@ -214,7 +213,8 @@ class MarkFile:
             os.close(self._fd)
 
     def _put(self, mark: Mark, *, clean: bool, reserved: Ids | None = None) -> None:
-        body = asdict(mark) | {"v": 1, "clean": clean, "reserved": asdict(reserved or mark.given)}
+        body = {"v": 1, "line": mark.line, "seq": mark.seq, "digest": mark.digest, "given": mark.given._asdict()}
+        body |= {"reserved": (reserved or mark.given)._asdict(), "clean": clean, "resumed": mark.resumed}
         try:
             atomic_write(self._home / NAME, json.dumps(body, indent=1).encode("ascii") + b"\n")
         except OSError as error:
