@@ -116,7 +116,7 @@ def dependency_of(
 def _default_name(words: Sequence[str]) -> str:
     """What Slurm calls a job that nobody named."""
     try:
-        given, rest = slurmlines.split_options(words, "")
+        given, rest = split_line("sbatch", words)
     except BadLine:
         return ""
     if any(each.name == "wrap" for each in given):
@@ -136,10 +136,20 @@ def _in_lines(text: str, mark: str, split: Any, *, everywhere: bool) -> Iterator
             yield from _anywhere("bsub" if mark == lsflines.MARK else "sbatch", parts)
 
 
+def split_line(name: str, words: Sequence[str]) -> tuple[list[Given], list[str]]:
+    """All options of a command line, and what follows them. Raises BadLine."""
+    if name == "bsub":
+        return lsflines.split_options(words, "")
+    found, rest = slurmlines.split_options(words, "")
+    while rest[:1] == [":"]:  # the next component of a heterogeneous job
+        more, rest = slurmlines.split_options(rest[1:], "")
+        found += more
+    return found, rest
+
+
 def _on_line(name: str, words: Sequence[str]) -> list[Given]:
-    split = slurmlines.split_options if name == "sbatch" else lsflines.split_options
     try:
-        return split(words, "")[0]
+        return split_line(name, words)[0]
     except BadLine:
         return list(_anywhere(name, words))
 

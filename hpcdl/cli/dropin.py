@@ -169,9 +169,8 @@ def note(text: str) -> None:
 
 def _script(name: str, words: tuple[str, ...]) -> bytes | None:
     """The script that the batch system would read, as far as it can be read here."""
-    lines = slurmlines if name == "sbatch" else lsflines
     try:
-        given, rest = lines.split_options(words, _LINE)
+        given, rest = dependencies.split_line(name, words)
         if any(each.name == "wrap" for each in given):
             return None
         if not rest:

@@ -95,6 +95,7 @@ def test_jobs_in_what_lsf_takes(value: str, ids: tuple[int, ...], names: tuple[s
         ("sbatch", ("x.sh",), "#!/bin/sh\n#SBATCH --comment 'x --dependency=afterany:12\n"),
         ("sbatch", ("x.sh", "-d", "afterany:9"), "#!/bin/sh\n#SBATCH -d afterany:12\n"),
         ("sbatch", ("-d", "afterany:12", "--gpus"), ""),
+        ("sbatch", ("-N1", ":", "-N2", "-d", "afterany:12", "x.sh", "-d", "afterany:9"), ""),
         ("bsub", ("-w", "ended(12)", "x"), ""),
         ("bsub", (), "#BSUB -n 4\ntrue\n#BSUB -w 'ended(12)'\n"),
         ("bsub", ("-w", "ended(12)", "-q"), ""),
