@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import Protocol
 
 from hpcdl.agent import processes
@@ -56,6 +57,7 @@ class Closing:
         self._stuck_noted = False
         self.heard = False  # a save was begun or ended since the trainer was asked
         self.final = False  # the final checkpoint is durable
+        self.finished: Callable[[], bool] = lambda: False  # all of its steps are done: it is on its way out
 
     @property
     def ended_by(self) -> str | None:
@@ -78,11 +80,14 @@ class Closing:
             return
         if before is None or (ended_by == END and before.ended_by != END):
             grace_s = grace_s if before is None else min(grace_s, before.left(now))
-            self._untrained = ended_by in (SUSPEND, ABSENCE) and self._nothing_to_save()
+            finished = ended_by in (SUSPEND, ABSENCE) and self.finished()
+            self._untrained = ended_by in (SUSPEND, ABSENCE) and not finished and self._nothing_to_save()
             askable = state if ended_by == LEAVE else self._signal is not None and not self._untrained
             if self._untrained and self._trainer.attached:
                 grace_s = min(grace_s, UNTRAINED_GRACE_S)
-            self._ending = Ending(ended_by, now, grace_s, askable)
+            self._ending = Ending(ended_by, now, grace_s, askable, finished)
+            if finished:
+                self._record("note", text=f"all of its steps are done: it has {grace_s:.0f} s to end by itself")
             self._young = not self._trainer.attached and now - self._began < YOUNG_S
             self.heard = False
         elif not before.hasten(now, grace_s):

@@ -35,8 +35,10 @@ class Seen:
 class Ending:
     """One request to end, from its beginning to the last process."""
 
-    def __init__(self, ended_by: str, began: float, grace_s: float, askable: bool) -> None:
-        """`askable`: the trainer has a suspend signal, or is to leave, and this is not a cancel."""
+    def __init__(self, ended_by: str, began: float, grace_s: float, askable: bool, patient: bool = False) -> None:
+        """`askable`: the trainer has a suspend signal, or is to leave, and this is not a cancel. `patient`: it has done
+        all of its steps, so it is left to end by itself for most of the grace."""
+        self._patient = patient
         self.ended_by = ended_by
         self._began = began
         self._grace_s = grace_s
@@ -67,7 +69,7 @@ class Ending:
             return now >= self._next_kill
         if self.terminated:
             return False
-        if not self.asked:
+        if not self.asked and not self._patient:
             return True
         again = not self._asked_again and now >= self._began + ASK_AGAIN_AFTER * self._grace_s
         return again or now >= self._began + TERMINATE_AFTER * self._grace_s
@@ -82,6 +84,9 @@ class Ending:
         if self.terminated:
             return None
         third = now >= self._began + ASK_AGAIN_AFTER * self._grace_s
+        if self._patient:
+            late = now >= self._began + TERMINATE_AFTER * self._grace_s
+            return self._terminate() if late and not seen.saving else None
         if not self.asked:
             if self._askable and seen.answerable:
                 self.asked = True

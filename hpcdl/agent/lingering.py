@@ -16,6 +16,7 @@ class Lingering:
 
     def __init__(self, log: str, patience_s: float) -> None:
         self._ranks = 0  # that are done
+        self._step = 0  # at which they were
         self._log = log
         self._patience_s = patience_s
         self._stillness = Stillness(log, 0.0)
@@ -26,9 +27,15 @@ class Lingering:
         """A rank said that training is complete."""
         return self._ranks > 0
 
-    def said_done(self, now: float) -> None:
+    def trained(self, step: int) -> None:
+        """A rank has come to this step: beyond the last one it is another training of the same program."""
+        if step > self._step:
+            self._ranks = 0
+
+    def said_done(self, step: int, now: float) -> None:
         """A rank says it."""
         self._ranks += 1
+        self._step = max(self._step, step)
         self._stillness = Stillness(self._log, now, STILL * self._ranks)
         self._next_look = now
 

@@ -118,6 +118,7 @@ def make_start(
             grace_s=spec.grace_s,
             signal=spec.signal,
             progress_regex=spec.progress_regex,
+            progress=spec.progress,
             steps=spec.steps,
             checkpoint_dir=directory,
             agent_absence_s=limits.agent_absence_s,

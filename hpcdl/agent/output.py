@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import FrameType
 
 from hpcdl.agent.packets import NUMBER_LIMIT, Progress
+from hpcdl.agent.progressbars import PRESETS, Bars
 
 PIPE_BYTES = 1 << 20
 READ_BYTES = 1 << 18
@@ -93,9 +94,11 @@ class ProgressReader:
     metric may stand in a line of its own.
     """
 
-    def __init__(self, expression: str | None, total: int | None, note: Note) -> None:
+    def __init__(self, expression: str | None, total: int | None, note: Note, preset: str | None = None) -> None:
+        """`total`: steps in all, where its user said so. `preset`: one of progressbars.PRESETS, then no expression."""
         self._note = note
         self._total = total
+        self._bars = PRESETS[preset](total) if preset else None
         self._rest = b""
         self._step: int | None = None
         self._regex: re.Pattern[str] | None = None
@@ -110,34 +113,52 @@ class ProgressReader:
 
     def feed(self, data: bytes) -> Progress | None:
         """What the last line with a step in it says, if any is complete now."""
-        if self._regex is None:
+        if self._regex is None and self._bars is None:
             return None
         head, end, rest = (self._rest + data.replace(b"\r", b"\n")).rpartition(b"\n")
         self._rest = rest[:LINE_BYTES]
         if not end:
             return None
-        return self._limited(self._regex, head.split(b"\n"))
+        return self._limited(head.split(b"\n"))
+
+    @property
+    def complete(self) -> bool:
+        """All steps are done: as many as its user said, or its framework says so. A bar that is full says nothing."""
+        if self._bars is not None and self._bars.complete:
+            return True
+        return self._total is not None and self._step is not None and self._step >= self._total
 
     def finish(self) -> Progress | None:
         """As feed, for a last line without an end."""
         return self.feed(b"\n")
 
-    def _limited(self, regex: re.Pattern[str], lines: list[bytes]) -> Progress | None:
+    def _limited(self, lines: list[bytes]) -> Progress | None:
         # An expression like (a+)+b may take years for a single line. The engine looks for signals now and then, so a
         # timer ends it: of CPU time, for who is stopped, or waits for a busy machine, is not slow.
         before = signal.signal(signal.SIGVTALRM, _too_slow)
         try:
             signal.setitimer(signal.ITIMER_VIRTUAL, REGEX_BUDGET_S)
             try:
-                return self._newest(regex, lines)
+                if self._regex is not None:
+                    return self._newest(self._regex, lines)
+                return None if self._bars is None else self._of_bars(self._bars, lines)
             finally:
                 signal.setitimer(signal.ITIMER_VIRTUAL, 0)  # it may end just here
         except _TooSlowError:
-            self._regex = None
+            self._regex = self._bars = None
             self._note(f"the progress expression is not used any more: it took more than {REGEX_BUDGET_S:g} s")
             return None
         finally:
             signal.signal(signal.SIGVTALRM, before)
+
+    def _of_bars(self, bars: Bars, lines: list[bytes]) -> Progress | None:
+        found = None
+        for line in lines:
+            found = bars.take(line[:LINE_BYTES].decode("utf-8", "replace")) or found
+        if found is None or found[0] > NUMBER_LIMIT:
+            return None
+        self._step, total = found
+        return Progress(self._step, total, None)
 
     def _newest(self, regex: re.Pattern[str], lines: list[bytes]) -> Progress | None:
         found: Progress | None = None
@@ -162,9 +183,9 @@ class ProgressReader:
     def _progress(self, match: re.Match[str]) -> Progress | None:
         names = match.re.groupindex
         step = _number(match["step"] if "step" in names else match[1])
-        if step is None:
-            return None
         total = _number(match["total"]) if "total" in names else None
+        if step is None or (self._total is not None and (step > self._total or total not in (None, self._total))):
+            return None  # of several bars, one that is not of the training's steps
         samples = _number(match["samples"]) if "samples" in names else None
         return Progress(step, self._total if total is None else total, samples)
 

@@ -10,6 +10,7 @@ from signal import Signals
 from typing import Any
 
 from hpcdl.agent import strictjson
+from hpcdl.agent.progressbars import PRESETS as PROGRESS
 
 VERSION = 1
 LIMIT = 8 << 20  # bytes
@@ -54,6 +55,7 @@ class Start:
     grace_s: float = 30.0
     signal: str = "hpcdl"
     progress_regex: str | None = None
+    progress: str | None = None
     steps: int | None = None
     checkpoint_dir: str | None = None
     agent_absence_s: float | None = 120.0
@@ -74,6 +76,8 @@ class Start:
             raise BadStart("argv, cwd, log and env must not hold NUL characters")
         if self.signal not in PRESETS:
             raise BadStart(f"signal {self.signal!r} is none of {', '.join(PRESETS)}")
+        if self.progress not in (None, *PROGRESS):
+            raise BadStart(f"progress {self.progress!r} is none of {', '.join(PROGRESS)}")
         if self.rescale not in RESCALES:
             raise BadStart(f"rescale {self.rescale!r} is none of {', '.join(RESCALES)}")
         if not self.grace_s >= 0:
@@ -166,6 +170,7 @@ _KINDS: Mapping[str, Any] = {
     "grace_s": _seconds,
     "signal": _text,
     "progress_regex": _or_none(_text),
+    "progress": _or_none(_text),
     "steps": _or_none(_whole),
     "checkpoint_dir": _or_none(_text),
     "agent_absence_s": _or_none(_seconds),

@@ -61,7 +61,8 @@ class Supervisor:
         me = os.getpid()
         self._record("supervisor", pid=me, start=processes.start_ticks(me))
         log = Log(start.log, start.log_limit_bytes, self._note)
-        reader = ProgressReader(start.progress_regex, start.steps, self._note)
+        reader = ProgressReader(start.progress_regex, start.steps, self._note, start.progress)
+        self._read_progress = reader
         marks = (rankfailure.MARK, self._on_rank_failure) if start.rescale == TORCHRUN else ()
         self._output = Output(log, reader, self._on_progress, *marks)
         self._output_read = False
@@ -71,6 +72,7 @@ class Supervisor:
         self._exited_at: float | None = None  # when `exit` was recorded
         self._step: int | None = None
         self._lingering = Lingering(start.log, start.linger_s)
+        self._closing.finished = lambda: self._lingering.done or self._read_progress.complete
         self._save_failed = False
         self._save_errno: int | None = None
         self._errors = 0
@@ -303,6 +305,7 @@ class Supervisor:
                     self._record("ready", step=packet.step)
                 self._reached(packet.step)
             case packets.Progress():
+                self._lingering.trained(packet.step)
                 if rank is self._trainer.lead:
                     self._memberships.trained(self._clock.now())
                     self._on_progress(packet)
@@ -319,8 +322,8 @@ class Supervisor:
                 self._save_failed, self._save_errno = True, packet.errno
                 self._record("save_failed", step=packet.step, errno=packet.errno, why=packet.why)
             case packets.Done():
-                self._lingering.said_done(self._clock.now())
                 self._reached(packet.step)
+                self._lingering.said_done(self._step or 0, self._clock.now())
 
     def _on_saved(self, rank: Rank, packet: packets.Saved) -> None:
         rank.saving = False
@@ -364,7 +367,7 @@ class Supervisor:
             drill=self._drill.killed and how.code != 0,
             save_failed=self._save_failed,
             save_errno=self._save_errno,
-            done=self._lingering.done,
+            done=self._lingering.done or (self._read_progress.complete and how.code == 0),
             step=self._step,
         )
         self._exited_at = self._clock.now()

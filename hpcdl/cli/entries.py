@@ -92,6 +92,7 @@ def wanted(given: Mapping[str, Any], command: Sequence[str], here: Path, asked: 
         grace_s=given["grace"],
         signal=given["signal"],
         progress_regex=given["progress_regex"],
+        progress=given["progress"],
         gate=runs_gate(command),
         rescale=given["rescale"] or _means(command, nodes),
         weight=given["weight"],

@@ -10,7 +10,7 @@ from hpcdl.cli import completing
 from hpcdl.cli.moments import moment
 from hpcdl.cli.numbers import Finite, Seconds
 from hpcdl.core.arrays import Array, indices_from
-from hpcdl.core.jobspec import ECT_CLASSES, MOST_RETRIES, MOST_STEPS, PRIORITY, RESCALES, SIGNAL_PRESETS
+from hpcdl.core.jobspec import ECT_CLASSES, MOST_RETRIES, MOST_STEPS, PRIORITY, PROGRESS, RESCALES, SIGNAL_PRESETS
 from hpcdl.core.notice import check_destinations
 from hpcdl.core.units import parse_counts, parse_range
 from hpcdl.daemon.clock import Clock
@@ -202,6 +202,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--signal", type=click.Choice(list(SIGNAL_PRESETS)), default="hpcdl", show_default=True,
         help="How it is asked to checkpoint and exit.",
+    ),
+    click.option(
+        "--progress", type=click.Choice(PROGRESS),
+        help="Read the step from the progress bars of the framework that it trains with.",
     ),
     click.option(
         "--progress-regex", callback=_regex, metavar="REGEX",

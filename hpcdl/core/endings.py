@@ -108,6 +108,13 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     lost = next((part for part in parts if part.lost), None)
     if incarnation.ending is Cause.CANCELLED:
         return Cause.CANCELLED, "cancelled by its user"
+    at_end = job.spec.total_is_known and job.total is not None and job.step is not None and job.step >= job.total
+    saved_all = at_end and job.saved_step is not None and job.total is not None and job.saved_step >= job.total
+    said_done = not incarnation.saved_final and any(part.done for part in parts)
+    if (saved_all or said_done) and not any(part.lost or _failed(part) for part in parts):
+        # Whatever ended it on its way out, suspended or killed: another attempt would have nothing to train.
+        worst = next((part for part in parts if part.code or part.signal), None)
+        return Cause.DONE, "" if worst is None else f"all of its steps were done, {_how(worst)}"
     if incarnation.saved_final and (clean or lost is not None or incarnation.ending is None):
         return Cause.SUSPENDED, f"saved at step {incarnation.saved_step}"
     if lost is not None:
@@ -120,7 +127,6 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     asked = {part.ended_by for part in parts} - {None}
     # Asked to go, a program may exit with 0 only because it caught a signal: it is done if it said so, or was at its
     # last step. One that was complete and told neither resumes from its last checkpoint and comes to its end again.
-    at_end = job.total is not None and job.step is not None and job.step >= job.total
     complete = at_end or any(part.done for part in parts)
     if clean and (not asked or (complete and "end" not in asked)):
         return Cause.DONE, ""
@@ -142,6 +148,13 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if worst.code == STALE_EXIT and worst.signal is None and incarnation.attached:
         return Cause.INFRASTRUCTURE, "a newer incarnation had claimed its checkpoint folder"
     return Cause.USER_ERROR, detail
+
+
+def _failed(part: Part) -> bool:
+    """Whether it ended by an error of its own."""
+    if part.hint is not None:
+        return part.hint not in _OUTSIDE_CAUSES
+    return part.ended_by is None and bool(part.code or part.signal) and not _killed(part)
 
 
 def _untrained(job: Job, incarnation: Incarnation) -> bool:

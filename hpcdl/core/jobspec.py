@@ -16,6 +16,9 @@ SIGNAL_PRESETS: dict[str, str | None] = {
 """How a trainer is asked to checkpoint and exit; None: it cannot be asked, only ended."""
 
 
+PROGRESS = ("tqdm", "hf", "lightning", "keras")
+"""Frameworks whose progress bars are known (agent/progressbars.py)."""
+
 RESCALES = ("restart", "torchrun", "in-process")
 """How a job goes to other nodes: suspend and resume; torchrun's elastic agent; or its ranks re-form in place."""
 
@@ -128,6 +131,8 @@ class JobSpec:
     stall_s: float | None = None
     stall_restart: bool = False
     git: GitState | None = None
+    progress: str | None = None
+    """Whose progress bars its step is read from: one of PROGRESS."""
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -179,6 +184,10 @@ class JobSpec:
         for what, path in (("cwd", self.cwd), ("checkpoint folder", self.checkpoint_dir)):
             if path is not None and not path.startswith("/"):
                 raise ValueError(f"the {what} must be an absolute path, got {path!r}")
+        if self.progress is not None and self.progress not in PROGRESS:
+            raise ValueError(f"progress must be one of {', '.join(PROGRESS)}, got {self.progress!r}")
+        if self.progress is not None and self.progress_regex is not None:
+            raise ValueError("progress is read from a framework's bars or by an expression: give one of them")
         if self.progress_regex is not None:
             try:
                 re.compile(self.progress_regex)
@@ -186,6 +195,11 @@ class JobSpec:
                 raise ValueError(f"the progress expression {self.progress_regex!r} is not one: {error}") from error
         if any(not key or "=" in key for key, _ in self.env):
             raise ValueError("an environment variable's name must not be empty or hold '='")
+
+    @property
+    def total_is_known(self) -> bool:
+        """Whether a total that it reports is that of all its steps: read from output, it may be that of any bar."""
+        return self.steps is not None or (self.progress is None and self.progress_regex is None)
 
     @property
     def learns_as(self) -> str:

@@ -45,7 +45,7 @@ def ends_at(lingering: Lingering, until: int, each_second: object = None) -> int
 def test_only_once_it_said_so(trainer: Trainer) -> None:
     lingering = Lingering(str(trainer.log), PATIENCE_S)
     assert ends_at(lingering, 1000) is None
-    lingering.said_done(1000.0)
+    lingering.said_done(7, 1000.0)
     assert lingering.done
     assert not lingering.over(1, 1000.0)
     assert not lingering.over(1, 1099.0)
@@ -54,7 +54,7 @@ def test_only_once_it_said_so(trainer: Trainer) -> None:
 
 def test_one_that_stands_still(trainer: Trainer) -> None:
     lingering = Lingering(str(trainer.log), PATIENCE_S)
-    lingering.said_done(0.0)
+    lingering.said_done(7, 0.0)
 
     def polls(now: int) -> None:
         trainer.cpu_s += 0.01  # 1 % of a CPU: threads that wait with a timeout
@@ -66,7 +66,7 @@ def test_one_that_stands_still(trainer: Trainer) -> None:
 
 def test_one_that_computes(trainer: Trainer) -> None:
     lingering = Lingering(str(trainer.log), PATIENCE_S)
-    lingering.said_done(0.0)
+    lingering.said_done(7, 0.0)
 
     def computes(now: int) -> None:
         if now % 90 == 0:
@@ -77,5 +77,5 @@ def test_one_that_computes(trainer: Trainer) -> None:
 
 def test_one_that_prints(trainer: Trainer) -> None:
     lingering = Lingering(str(trainer.log), PATIENCE_S)
-    lingering.said_done(0.0)
+    lingering.said_done(7, 0.0)
     assert ends_at(lingering, 1000, lambda now: trainer.prints() if now % 80 == 0 else None) is None

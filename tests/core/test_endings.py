@@ -141,6 +141,43 @@ def test_who_is_not_at_its_end_is_not_complete_for_an_exit_with_0(total: int, ca
     assert cause_of(job, incarnation(part(code=0)))[0] is Cause.DONE
 
 
+@pytest.mark.parametrize("keys", [{"progress_regex": r"(\d+)"}, {"progress": "hf"}])
+def test_a_total_that_was_read_from_any_bar_ends_nothing(keys: dict[str, str]) -> None:
+    """`1/1` of a shard that is written, and an exit with 0 at a suspend."""
+    asked = incarnation(part(code=0, ended_by="suspend"))
+    job = replace(JOB, step=1, total=1, spec=replace(JOB.spec, **keys))
+    assert cause_of(job, asked)[0] is Cause.SUSPENDED
+    said = replace(job, step=300, total=300, spec=replace(job.spec, steps=300))
+    assert cause_of(said, asked)[0] is Cause.DONE
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"code": 143}, {"signal": "SIGKILL"}, {"signal": "SIGTERM"}, {"code": 0}, {"signal": "SIGTERM", "code": None}],
+)
+@pytest.mark.parametrize("asked", ["suspend", "absence", "end", None])
+def test_past_its_last_step_it_is_done_whatever_ends_it(how: dict[str, object], asked: str | None) -> None:
+    ended = part(ended_by=asked, **how)
+    ending = Cause.PREEMPTED if asked == "end" else None
+    said = incarnation(replace(ended, done=True), ending=ending)
+    assert cause_of(JOB, said)[0] is Cause.DONE
+    durable = replace(JOB, step=300, total=300, saved_step=300)
+    assert cause_of(durable, incarnation(ended, ending=ending, saved_step=300))[0] is Cause.DONE
+    assert cause_of(durable, incarnation(ended, ending=ending, saved_step=300, saved_final=True))[0] is Cause.DONE
+    if asked is not None and how.get("code") != 0:
+        unsaved = replace(durable, saved_step=200)
+        assert cause_of(unsaved, incarnation(ended, ending=ending, saved_step=200))[0] is not Cause.DONE
+
+
+def test_an_error_of_its_own_after_the_last_step_is_one() -> None:
+    assert cause_of(JOB, incarnation(part(code=1, done=True)))[0] is Cause.USER_ERROR
+    assert cause_of(JOB, incarnation(part(code=0, done=True), ending=Cause.CANCELLED))[0] is Cause.CANCELLED
+    # Done, and then trained on (another fit): what it saved at the suspend is where it goes on.
+    assert (
+        cause_of(JOB, incarnation(part(code=0, done=True, ended_by="suspend"), saved_final=True))[0] is Cause.SUSPENDED
+    )
+
+
 def run_once(
     draft: Draft, code: int, at: float, step: int | None = None, rules: Rules | None = None, repeats: int = 1
 ) -> Job:
