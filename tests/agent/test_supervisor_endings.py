@@ -345,3 +345,28 @@ def test_what_was_sent_before_the_death_is_heard(agent: Agent) -> None:
     record = agent.exit()
     assert (record["signal"], record["step"]) == ("SIGKILL", 8)
     assert agent.of("saved", step=8)
+
+
+EXPORTS = """
+print("step 300/300", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.02)
+print("exported", flush=True)
+"""
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_what_has_done_all_its_steps_is_left_to_end_by_itself(agent: Agent, says: bool) -> None:
+    """It said `done`, or its output has the last of the steps that its user said: no signal ends what it exports."""
+    begin = f"{ATTACH}say('ready', step=0)\nsay('done', step=300)\n" if says else "import os, time\n"
+    order = {} if says else {"progress_regex": r"step (\d+)", "steps": 300}
+    agent.start(begin + EXPORTS, plain=not says, **order)
+    agent.printed("step 300/300")
+    agent.connect().send("suspend", grace_s=600.0)
+    agent.wait("suspending")
+    assert [each for each in agent.of("note") if "all of its steps are done" in each["text"]]
+    assert signals(agent) == []
+    (agent.base / "go").touch()
+    record = agent.exit()
+    assert (record["code"], record["ended_by"], record["done"]) == (0, "suspend", True)
+    assert agent.output().endswith("exported\n")
