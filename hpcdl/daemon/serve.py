@@ -281,6 +281,7 @@ class Daemon:
         ticks.every(self.config.monitor_interval_s, "spool", self._spool.look)
         ticks.every(self.config.monitor_interval_s, "deadlines", DeadlineWatch(self.loop, self.profiles).look)
         ticks.every(10.0, "lease", self._renew)
+        ticks.every(10.0, "mark", self._sync_mark)
         ticks.every(60.0, "retention", self._retain)
         ticks.every(60.0, "garbage", gc.collect)
         if self.local_agent:
@@ -301,9 +302,11 @@ class Daemon:
             self._told[where, detail] = now
             self.loop.send(cmd.Trouble(where, detail))
 
-    def _renew(self) -> None:
+    def _sync_mark(self) -> None:
         if self.journal.mark is not None:
             self.journal.mark.sync()
+
+    def _renew(self) -> None:
         if not self.lease.renew():
             # A commit finds it, and ends us; so there has to be one.
             self.loop.send(cmd.Trouble("lease", "this daemon does not hold it any more"))
