@@ -286,11 +286,14 @@ def guard(home: Path, name: str, found: Dependency, why: str, other: str | None)
             return
     for number in (each for each in found.ids if each in rows or has_traces(home, each)):
         _refuse_known_to_both(name, found.said, number, other)
-        raise _refusal(
-            found.said,
-            f"job {number} is hpcdl's, and {system} takes this job ({why}), which cannot wait for it: "
-            f"submit it once hpcdl wait {number} returns, or with hpcdl submit --after {number}",
-        )
+        step = f"submit it once hpcdl wait {number} returns, or with hpcdl submit --after {number}"
+        if found.said in why:  # it is the condition that hpcdl does not have
+            kind = "afterok:ID" if name == "sbatch" else "done(ID)"
+            raise _refusal(
+                found.said, f"job {number} is hpcdl's, where jobs wait for others to be DONE ({kind}): {step}"
+            )
+        reason = f"job {number} is hpcdl's, and {system} takes this job ({why}), which cannot wait for it"
+        raise _refusal(found.said, f"{reason}: {step}")
     for called, job in (*named, (found.single, single)):
         if job is not None:
             step = f"submit it once hpcdl wait {job} returns, or HPCDL_BYPASS=1 for {system}'s"
