@@ -92,6 +92,6 @@ def end_lost_supervisors(run: Path) -> int:
 def _key(tag: str, instance: str, node: str) -> Key | None:
     """The job and incarnation of a tag of ours, None for another's."""
     parts = tag.removeprefix(f"{instance}:").split(":", 2)
-    if len(parts) != 3 or parts[2] != node or not (parts[0].isdecimal() and parts[1].isdecimal()):
+    if len(parts) != 3 or not processes.matches(parts[2], node) or not (parts[0].isdecimal() and parts[1].isdecimal()):
         return None
     return int(parts[0]), int(parts[1])

@@ -6,49 +6,103 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
 NAME = "claim.json"
 LIMIT = 65536  # bytes
+MARKER_LIMIT = 64 << 20
 LOCK_WAIT_S = 2.0
 LOCK_POLL_S = 0.02
+ANY = "any"
+MARKER = "COMPLETE"
+MARKERS_READ = 64  # of checkpoints, which are two in most folders
+_CHECKPOINT = re.compile(r"step-\d{12,}\.i\d+")
+_ALL_JOBS = re.compile(r"\.tmp-.*|claim\.json|from-start-\d+")  # what is no checkpoint of whoever claimed the folder
 
 
 class Stale(Exception):
     """A newer incarnation, or another job, has claimed the folder; the message names it."""
 
 
+class Foreign(Exception):
+    """The folder has checkpoints of another job, which this one may not take; the message is for the user."""
+
+
 class NotClaimed(NamedTuple):
-    """Why a folder could not be claimed. `stale`: a newer incarnation has; else `errno` of what failed."""
+    """Why a folder could not be claimed. `stale`: a newer incarnation has; `foreign`: it is another job's; else `errno`
+    of what failed."""
 
     stale: bool
     why: str
     errno: int | None
+    foreign: bool = False
 
 
-def claim(directory: str, job: int, incarnation: int, tag: str) -> NotClaimed | None:
+class Owner(NamedTuple):
+    """Whose a folder is, as its claim or its checkpoints say. `tag`: instance:job:..., `identity`: "" where none is
+    known."""
+
+    tag: str
+    identity: str = ""
+
+    @property
+    def job(self) -> str:
+        """Its number, "" where it is not known."""
+        return self.tag.split(":")[1] if ":" in self.tag else ""
+
+    def is_of(self, other: Owner) -> bool:
+        """Whether both are one job; what was written by earlier versions has no identity, and its number counts."""
+        if _job_of(self.tag) != _job_of(other.tag):
+            return False
+        return not self.identity or not other.identity or self.identity == other.identity
+
+    def may_take(self, other: Owner, continue_from: str) -> bool:
+        """Whether this job may go on from that one's checkpoints."""
+        if not other.tag or continue_from == ANY or self.is_of(other):
+            return True
+        same = self.tag.split(":")[0] == other.tag.split(":")[0]
+        return same and bool(continue_from) and continue_from == other.job
+
+
+def claim(
+    directory: str, job: int, incarnation: int, tag: str, identity: str = "", continue_from: str = ""
+) -> NotClaimed | None:
     """As `write_claim`; None: the folder is claimed."""
     try:
-        write_claim(directory, job, incarnation, tag)
+        write_claim(directory, job, incarnation, tag, identity, continue_from)
     except Stale as error:
         return NotClaimed(True, str(error), None)
+    except Foreign as error:
+        return NotClaimed(False, str(error), None, True)
     except OSError as error:
         return NotClaimed(False, f"cannot write the claim in {directory}: {error.strerror}", error.errno)
     return None
 
 
-def write_claim(directory: str, job: int, incarnation: int, tag: str) -> None:
-    """Claim the folder, made if it is missing, durably. Raises Stale if a higher incarnation of the job has, or an
-    incarnation of another job (or of another instance's) that is as high or higher; and OSError.
+def write_claim(
+    directory: str, job: int, incarnation: int, tag: str, identity: str = "", continue_from: str = ""
+) -> None:
+    """Claim the folder, made if it is missing, durably. Raises Foreign if what it holds is another job's, and
+    `continue_from` does not name that one; Stale if a higher incarnation of the job has claimed it, or an incarnation
+    of another job (or of another instance's) that is as high or higher; and OSError.
 
     A membership in the same incarnation's claim stays there: it is its ranks' to raise, and nobody's to lower."""
     os.makedirs(directory, exist_ok=True)
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with _locked(folder):
-            newest, owner, membership = _read(folder)
+            newest, owner, membership, _ = _read(folder)
+            me = Owner(tag, identity)
+            other = _stranger(folder, me, continue_from)
+            if other is not None:
+                raise Foreign(
+                    f"the checkpoint folder is {_whose(me, other)}: nothing was loaded or changed; begin beside it: "
+                    f"hpcdl retry {job} --from-start, or go on from it: hpcdl submit --continue-from "
+                    f"{_word(me, other)} --checkpoint-dir {directory}"
+                )
             if newest > incarnation:
                 raise Stale(
                     f"incarnation {newest} ({owner}) has claimed {directory}; this is incarnation {incarnation}"
@@ -56,11 +110,68 @@ def write_claim(directory: str, job: int, incarnation: int, tag: str) -> None:
             if newest == incarnation and _job_of(owner) != _job_of(tag):
                 raise Stale(f"another job ({owner}) has claimed {directory}; this is {tag}")
             body = {"v": 1, "job": job, "incarnation": incarnation, "tag": tag}
+            if identity:
+                body["identity"] = identity
             if newest == incarnation and membership:
                 body["membership"] = membership
             _replace(folder, json.dumps(body).encode())
     finally:
         os.close(folder)
+
+
+def another_jobs(directory: str, instance: str, continue_from: str) -> str:
+    """Why a job that is to be submitted may not take this folder, in one line with the option; "" where it may, or
+    nobody knows here."""
+    me = Owner(f"{instance}:new")
+    try:
+        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        other = _stranger(folder, me, continue_from)
+    except OSError:
+        return ""
+    finally:
+        os.close(folder)
+    if other is None:
+        return ""
+    return (
+        f"the checkpoint folder {directory} is {_whose(me, other)}: --continue-from {_word(me, other)} goes on from "
+        "it, or choose another --checkpoint-dir"
+    )
+
+
+def _whose(me: Owner, other: Owner) -> str:
+    if me.tag.split(":")[0] != other.tag.split(":")[0]:
+        return f"that of a job of another HPCDL_HOME ({other.tag[:80]})"
+    return f"that of another job {other.job}" if me.job == other.job else f"that of job {other.job}"
+
+
+def _word(me: Owner, other: Owner) -> str:
+    return other.job if me.tag.split(":")[0] == other.tag.split(":")[0] and other.job.isdigit() else ANY
+
+
+def _stranger(folder: int, me: Owner, continue_from: str) -> Owner | None:
+    """The other job whose folder it is: who claimed it, or, where nobody has, whose all its checkpoints are. None where
+    it has nothing, or what this one may load. Raises OSError."""
+    names = os.listdir(folder)
+    if all(_ALL_JOBS.fullmatch(name) for name in names):
+        return None
+    _, tag, _, identity = _read(folder)
+    if tag and not me.may_take(Owner(tag, identity), continue_from):
+        return Owner(tag, identity)
+    markers = [f"{name}/{MARKER}" for name in sorted(names, reverse=True) if _CHECKPOINT.fullmatch(name)]
+    found = [owner for name in markers[:MARKERS_READ] if (owner := _marked(folder, name)) is not None]
+    return found[0] if found and not any(me.may_take(each, continue_from) for each in found) else None
+
+
+def _marked(folder: int, name: str) -> Owner | None:
+    """Whose checkpoint it is; one that names no job is nobody's, and anybody's. None where it is torn."""
+    try:
+        marker = json.loads(_content(folder, name, MARKER_LIMIT))
+        return Owner(str(marker.get("owner") or "")[:200], str(marker.get("identity") or "")[:200])
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
 
 
 def _job_of(tag: str) -> list[str]:
@@ -85,21 +196,23 @@ def _locked(folder: int) -> Iterator[None]:
     yield
 
 
-def _read(folder: int) -> tuple[int, str, int]:
-    """The claim's incarnation, tag and membership (0: none); (-1, "", 0) where there is none that is understood."""
+def _content(folder: int, name: str, limit: int) -> bytes:
+    file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with open(file, "rb") as content:
+        return content.read(limit)
+
+
+def _read(folder: int) -> tuple[int, str, int, str]:
+    """The claim's incarnation, tag, membership (0: none) and identity; (-1, "", 0, "") where there is none that is
+    understood."""
     try:
-        file = os.open(NAME, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except FileNotFoundError:
-        return -1, "", 0
-    try:
-        content = os.read(file, LIMIT)
-    finally:
-        os.close(file)
-    try:
-        claim = json.loads(content)
-        return int(claim["incarnation"]), str(claim.get("tag", ""))[:200], int(claim.get("membership") or 0)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return -1, "", 0
+        claim = json.loads(_content(folder, NAME, LIMIT) or b"")
+        identity = claim.get("identity")
+        membership = int(claim.get("membership") or 0)
+        about = str(claim.get("tag", ""))[:200], membership, identity if isinstance(identity, str) else ""
+        return int(claim["incarnation"]), *about
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return -1, "", 0, ""
 
 
 def _replace(folder: int, content: bytes) -> None:

@@ -83,6 +83,10 @@ def make_start(
     )
     if gpu_env is None and node in request.nodes:  # ranks that attach at the gate must know which they are
         environment |= nodes_environment(request.nodes, node)
+    if order.identity:
+        environment["HPCDL_IDENTITY"] = order.identity
+    if spec.continue_from:
+        environment["HPCDL_CONTINUE_FROM"] = spec.continue_from
     if emulated is not None:
         environment["HPCDL_EMULATED"] = str(emulated)
     command = spec.command
@@ -104,7 +108,7 @@ def make_start(
         environment |= threads.threads(spec.command, spec.cwd, gpus=gpus, of=node_gpus or gpus, ranks=processes)
     try:
         return Start(
-            tag=tag,
+            tag=f"{tag}:{order.identity}" if order.identity else tag,
             job=request.job,
             incarnation=request.incarnation,
             membership=membership,
@@ -127,6 +131,8 @@ def make_start(
             rescale=spec.rescale,
             request=request.id,
             batch=bool(limits.allocation),
+            identity=order.identity,
+            continue_from=spec.continue_from,
         )
     except BadStart as error:
         raise Refusal(str(error)) from None

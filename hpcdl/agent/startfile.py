@@ -38,8 +38,9 @@ class Start:
     """`env`: the trainer's complete environment without GPUs; `gpu_env`: the rest, None for a warm start. Times in
     seconds; an absence or stopped time of None is unlimited; `linger_s`: for who said that it is done and stands still.
     `rescale`: how its ranks go to another membership. `request`: the number of the request that it is the answer to, 0
-    where that is not known. `batch`: in a batch job,
-    whose signals come to every process of it: what to do about a SIGTERM is the agent's to say while there is one."""
+    where that is not known. `batch`: in a batch job, whose signals come to every process of it: what to do about a
+    SIGTERM is the agent's to say while there is one. `identity`: the job's own, "" where it has none. `continue_from`:
+    as in a JobSpec."""
 
     tag: str
     job: int
@@ -66,6 +67,8 @@ class Start:
     rescale: str = RESCALES[0]
     request: int = 0
     batch: bool = False
+    identity: str = ""
+    continue_from: str = ""
 
     def __post_init__(self) -> None:
         if not self.tag or "\0" in self.tag:
@@ -181,4 +184,6 @@ _KINDS: Mapping[str, Any] = {
     "rescale": _text,
     "request": _whole,
     "batch": _flag,
+    "identity": _text,
+    "continue_from": _text,
 }

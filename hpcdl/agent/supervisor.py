@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from hpcdl.agent import launch, outofmemory, packets, processes, rankfailure, runfolder
-from hpcdl.agent.claim import claim
+from hpcdl.agent.claim import NotClaimed, claim
 from hpcdl.agent.clients import RETRY_S, Clients, Refusal
 from hpcdl.agent.clock import Clock
 from hpcdl.agent.closing import Closing
@@ -185,8 +185,9 @@ class Supervisor:
         start = self._start
         if start.checkpoint_dir is None:
             return True
-        if (refusal := claim(start.checkpoint_dir, start.job, start.incarnation, start.tag)) is not None:
-            self._failure = Exit(STALE if refusal.stale else CLAIM_FAILED, detail=refusal.why, stale=refusal.stale)
+        if (refusal := _claim_for(start, start.checkpoint_dir)) is not None:
+            code = STALE if refusal.stale else launch.NOT_EXECUTABLE if refusal.foreign else CLAIM_FAILED
+            self._failure = Exit(code, detail=refusal.why, stale=refusal.stale)
             self._save_errno = refusal.errno
             return False
         self._record("claimed", incarnation=self._start.incarnation)
@@ -371,6 +372,10 @@ class Supervisor:
             step=self._step,
         )
         self._exited_at = self._clock.now()
+
+
+def _claim_for(start: Start, directory: str) -> NotClaimed | None:
+    return claim(directory, start.job, start.incarnation, start.tag, start.identity, start.continue_from)
 
 
 def main(argv: list[str]) -> int:

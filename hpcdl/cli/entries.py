@@ -104,6 +104,7 @@ def wanted(given: Mapping[str, Any], command: Sequence[str], here: Path, asked: 
         notify=given["notify"],
         stall_s=stall_s,
         stall_restart=stall_restart,
+        continue_from=given["continue_from"],
     )
     check_counts(spec)
     check_launcher(spec, script_text(spec.command, spec.cwd))

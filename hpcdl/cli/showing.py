@@ -60,6 +60,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("step", step_text(row)),
             ("saved step", "" if row.get("saved_step") is None else str(row["saved_step"])),
             ("checkpoints", checkpoints_text(row)),
+            ("continues from", str(spec.get("continue_from") or "")),
             ("ETA", "" if row.get("eta_s") is None else duration_text(row["eta_s"])),
             ("submitted", moment_text(row.get("submitted_at"))),
             ("started", moment_text(row.get("started_at"))),

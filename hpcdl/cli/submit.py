@@ -121,6 +121,8 @@ def submit(
     doubts = dict.fromkeys(doubt for each in found for doubt in each.doubts())
     if strict and doubts:
         raise click.ClickException(f"refused by --strict: {next(iter(doubts))}")
+    if request_id is None:  # of one that is repeated, the folder may be its own by now
+        _refuse_folders(ctx, client, like, other, command, found)
     if git:
         _add_git(found, entries)
     body: dict[str, Any] = {"request_id": request_id or os.urandom(16).hex(), "jobs": entries}
@@ -146,6 +148,30 @@ def submit(
         if not batch.asked.gpus and not given["gpus"][0]:
             say(f"{batch.file} asks for no GPU; a job of hpcdl has at least 1: --gpus N")
     show(answer, output, doubts)
+
+
+def _refuse_folders(
+    ctx: click.Context,
+    client: Client,
+    like: str | None,
+    other: str | None,
+    command: tuple[str, ...],
+    found: Sequence[Wanted],
+) -> None:
+    """Refuses jobs whose --checkpoint-dir is another job's, as far as that can be seen here."""
+    if all(each.spec.checkpoint_dir is None for each in found):
+        return
+    from hpcdl.cli.submitchecks import others_folder
+    from hpcdl.wire.access import AccessError, read_access
+
+    try:
+        instance = read_access(client.home).instance
+    except AccessError:
+        return  # whoever takes it in from the spool sees
+    for each in found:
+        why = others_folder(each.spec, each.array, instance)
+        if why:
+            _fail(like, other, command, click.ClickException(why))
 
 
 def _add_git(found: Sequence[Wanted], entries: Sequence[dict[str, Any]]) -> None:

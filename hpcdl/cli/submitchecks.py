@@ -4,11 +4,14 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hpcdl.core.arrays import named
+from hpcdl.core.arrays import Array, folders_of, named
 from hpcdl.core.jobspec import JobSpec
 from hpcdl.core.launchers import SHELLS, shell_script
 
 SCRIPT_CHARACTERS = 1 << 18
+
+MEMBERS_LOOKED_AT = 200
+"""Of an array whose members have a checkpoint folder each; what the others have is seen when they start."""
 
 
 def unwritable(folder: str) -> str:
@@ -41,6 +44,18 @@ def script_text(command: Sequence[str], cwd: str) -> str:
     first = text.split("\n", 1)[0]
     is_shell = first.startswith("#!") and any(word.rpartition("/")[2] in SHELLS for word in first[2:].split())
     return text if (file or is_shell) and "\0" not in text else ""
+
+
+def others_folder(spec: JobSpec, array: Array | None, instance: str) -> str:
+    """Why its checkpoint folder, or one of an array's first members, may not be taken: it is another job's; else ""."""
+    if spec.checkpoint_dir is None:
+        return ""
+    from hpcdl.agent.claim import another_jobs
+
+    folders = [spec.checkpoint_dir]
+    if array is not None and named(folders):
+        folders = list(folders_of(spec.checkpoint_dir, array, MEMBERS_LOOKED_AT))
+    return next((why for each in folders if (why := another_jobs(each, instance, spec.continue_from))), "")
 
 
 def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:

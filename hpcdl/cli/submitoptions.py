@@ -10,7 +10,16 @@ from hpcdl.cli import completing
 from hpcdl.cli.moments import moment
 from hpcdl.cli.numbers import Finite, Seconds
 from hpcdl.core.arrays import Array, indices_from
-from hpcdl.core.jobspec import ECT_CLASSES, MOST_RETRIES, MOST_STEPS, PRIORITY, PROGRESS, RESCALES, SIGNAL_PRESETS
+from hpcdl.core.jobspec import (
+    ECT_CLASSES,
+    MOST_RETRIES,
+    MOST_STEPS,
+    PRIORITY,
+    PROGRESS,
+    RESCALES,
+    SIGNAL_PRESETS,
+    check_continue_from,
+)
 from hpcdl.core.notice import check_destinations
 from hpcdl.core.units import parse_counts, parse_range
 from hpcdl.daemon.clock import Clock
@@ -118,6 +127,16 @@ def _stall(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     return number, bool(colon)
 
 
+def _whose(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    text = value.strip().lower()
+    try:
+        if text:
+            check_continue_from(text)
+    except ValueError:
+        raise click.BadParameter(f"{value[:100]!r}: give a job's id, or any", ctx, param) from None
+    return text
+
+
 def _regex(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None:
         try:
@@ -194,6 +213,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--checkpoint-dir", type=click.Path(), metavar="DIR",
         help="Where its checkpoints are.  [default: in the daemon's folder]",
+    ),
+    click.option(
+        "--continue-from", callback=_whose, default="", metavar="ID|any",
+        help="Go on from that job's checkpoints in --checkpoint-dir; any: from whoever's they are.",
     ),
     click.option(
         "--grace", type=Seconds(0, 86_400, min_open=True), default=60, show_default=True, metavar="SECONDS",

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 
 from hpcdl.core.changed import unchecked
 from hpcdl.core.jobspec import JobSpec
@@ -217,6 +217,13 @@ def expand(template: JobSpec, array: Array, first: int) -> tuple[JobSpec, ...]:
             )
         )
     return tuple(found)
+
+
+def folders_of(template: str, array: Array, most: int) -> Iterator[str]:
+    """The checkpoint folders of an array's first members, so many at most."""
+    fill = _filler(template)
+    for index, swept in islice(array.members(), most):
+        yield template if fill is None else fill(dict(swept) | {INDEX: str(index)})
 
 
 def _shown(name: str) -> str:

@@ -36,13 +36,14 @@ class Submit:
     """Answered with the ids, after the commit. The same `request_id` again gives the same ids.
 
     `strict`: refused where no node that is known could run one of the jobs. `elsewhere`: GPUs of the largest node that
-    pilots could hold.
+    pilots could hold. `nonce`: random, new for each submit.
     """
 
     specs: tuple[JobSpec | Entry, ...]
     request_id: str
     strict: bool = False
     elsewhere: int = 0
+    nonce: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class JobSubmitted(JobEvent):
 
     spec: JobSpec
     request_id: str
+    nonce: str = ""  # of the submit, random; the identity of its jobs comes from it (`Job.identity`)
 
 
 @dataclass(frozen=True, slots=True)

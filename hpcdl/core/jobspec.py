@@ -47,6 +47,12 @@ def check_counts(spec: "JobSpec") -> None:
         raise ValueError(f"{spec.steps} steps are more than a job may have: at most {MOST_STEPS}")
 
 
+def check_continue_from(text: str) -> None:
+    """Raises ValueError unless it is a job's id or `any`."""
+    if text != "any" and not (text.isascii() and text.isdigit() and len(text) < 16 and text[0] != "0"):
+        raise ValueError(f"continue-from must be a job's id, or any, got {text[:100]!r}")
+
+
 def _has_bytes(text: str) -> bool:
     """Whether the text can be passed to the operating system: it may hold undecodable bytes, but no lone surrogate."""
     try:
@@ -91,7 +97,8 @@ class JobSpec:
     under the objective `priority`. `priority`: jobs of a higher one come first, whatever the policy. `notify`: where
     its notices go (`notice.check_destinations`); (): as the settings say. `stall_s`: seconds without progress after
     which it stalls (`stalls.limit_s`); `stall_restart`: then it is started again from its last durable checkpoint.
-    `git`: of `cwd`, as it was at the submit.
+    `git`: of `cwd`, as it was at the submit. `continue_from`: whose checkpoints in `checkpoint_dir` it may go on from:
+    a job's id, `any`, "": only its own and nobody's.
 
     Of a member of an array (`arrays.expand` makes them): `array` is the id of the first member, 0 for a job of its
     own; `array_most`: so many of them may hold GPUs at a time, 0 any number; `sweep`: its own values by name.
@@ -133,6 +140,7 @@ class JobSpec:
     git: GitState | None = None
     progress: str | None = None
     """Whose progress bars its step is read from: one of PROGRESS."""
+    continue_from: str = ""
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -188,6 +196,13 @@ class JobSpec:
             raise ValueError(f"progress must be one of {', '.join(PROGRESS)}, got {self.progress!r}")
         if self.progress is not None and self.progress_regex is not None:
             raise ValueError("progress is read from a framework's bars or by an expression: give one of them")
+        if self.continue_from:
+            check_continue_from(self.continue_from)
+            if self.checkpoint_dir is None:
+                raise ValueError(
+                    f"continue-from {self.continue_from} needs the folder too: --checkpoint-dir DIR (hpcdl show tells "
+                    "a job's; the daemon's own are $HPCDL_HOME/checkpoints/ID)"
+                )
         if self.progress_regex is not None:
             try:
                 re.compile(self.progress_regex)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import blake2b
 
 from hpcdl.core.changed import unchecked
 from hpcdl.core.drill import Drill
@@ -108,6 +109,12 @@ class Job:
     expectation: Expectation | None = None
     beginning: int = 0
     startup_s: float | None = None
+    nonce: str = ""  # random, of its submit; "" of jobs of earlier versions
+
+    @property
+    def identity(self) -> str:
+        """What tells it from every other job, also from one of the same number where a ledger was lost; "": unknown."""
+        return blake2b(f"{self.nonce}:{self.id}".encode(), digest_size=16).hexdigest() if self.nonce else ""
 
     @property
     def finished(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 from hpcdl.core import events as ev
 from hpcdl.core.arrays import expand
@@ -22,7 +23,7 @@ def job_submitted(world: World, event: ev.JobSubmitted, at: float) -> None:
     if event.job in world.jobs:
         raise story(world, event, "that job exists")
     spec = _sharing(world, event.job, event.spec)
-    world.jobs[event.job] = Job(id=event.job, spec=spec, submitted_at=at, total=spec.steps)
+    world.jobs[event.job] = Job(id=event.job, spec=spec, submitted_at=at, total=spec.steps, nonce=event.nonce)
     _submitted(world, (event.job,), spec.after, event.request_id, at)
 
 
@@ -34,7 +35,8 @@ def array_submitted(world: World, event: ev.ArraySubmitted, at: float) -> None:
     last = _last  # several threads fold: what is looked at is what is used
     if last is None or last[0] is not event or last[1] != at:
         template = _sharing(world, event.job, event.spec)
-        first = Job(id=event.job, spec=template, submitted_at=at, total=template.steps, held=event.held)
+        about: dict[str, Any] = {"submitted_at": at, "total": template.steps, "held": event.held, "nonce": event.nonce}
+        first = Job(id=event.job, spec=template, **about)
         specs = expand(template, event.array, event.job)
         made = {number: changed(first, id=number, spec=spec) for number, spec in zip(members, specs, strict=True)}
         last = _last = (event, at, made)

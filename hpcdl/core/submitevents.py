@@ -20,6 +20,7 @@ class ArraySubmitted(JobEvent):
     sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
     max_parallel: int = 0
     held: bool = False
+    nonce: str = ""
 
     @property
     def array(self) -> Array:

@@ -62,7 +62,7 @@ class Submitting:
         self._refuse_shared_folders([spec for entry, numbers in planned for spec in _specs(entry, numbers)])
         ids: list[int] = []
         for entry, numbers in planned:
-            self._submit(entry, numbers, command.request_id)
+            self._submit(entry, numbers, command)
             ids += numbers
         return tuple(ids)
 
@@ -119,17 +119,17 @@ class Submitting:
             first += size
         return found
 
-    def _submit(self, entry: Entry, ids: range, request_id: str) -> None:
-        first = ids[0]
+    def _submit(self, entry: Entry, ids: range, command: cmd.Submit) -> None:
+        first, request_id, nonce = ids[0], command.request_id, command.nonce
         if entry.array is None:
-            self._add(ev.JobSubmitted(first, entry.spec, request_id))
+            self._add(ev.JobSubmitted(first, entry.spec, request_id, nonce))
             if entry.held:
                 self._add(ev.JobHeld(first))
         else:
             array = entry.array
             self._add(
                 ev.ArraySubmitted(
-                    first, entry.spec, request_id, array.indices, array.sweep, array.max_parallel, entry.held
+                    first, entry.spec, request_id, array.indices, array.sweep, array.max_parallel, entry.held, nonce
                 )
             )
         if entry.spec.after:  # what it waits for may have failed already
@@ -152,8 +152,9 @@ class Submitting:
         alone_s = profile.seconds_to_finish(0, spec.steps, 1)
         return replace(spec, deadline=self._now + ECT_CLASSES[spec.ect] * alone_s)
 
-    def _refuse_shared_folders(self, specs: Sequence[JobSpec]) -> None:
-        """Two jobs in one checkpoint folder would resume from each other's checkpoints; one after the other may."""
+    def _refuse_shared_folders(self, specs: Sequence[JobSpec], told: bool = False) -> None:
+        """Two jobs in one checkpoint folder would resume from each other's checkpoints; one after the other may, where
+        it says so. `told`: it was taken before, and is only tried again."""
         if all(spec.checkpoint_dir is None for spec in specs):
             return
         world = self._draft.world
@@ -171,6 +172,13 @@ class Submitting:
                 raise Refused(
                     f"job {user} checkpoints into {folder} and is not finished: choose another --checkpoint-dir, "
                     f"or wait for it with --after {user}",
+                    "checkpoint-dir",
+                )
+            earlier = [number for number in users.get(folder, ()) if number in before]
+            if earlier and not told and spec.continue_from not in ("any", *map(str, earlier)):
+                raise Refused(
+                    f"job {earlier[-1]}, which it waits for, checkpoints into {folder}: add --continue-from "
+                    f"{earlier[-1]} to go on from there, or choose another --checkpoint-dir",
                     "checkpoint-dir",
                 )
             if folder in taken:
@@ -222,7 +230,7 @@ class Submitting:
         retired = next((each for each in job.spec.after if is_retired(world, each)), None)
         if retired is not None:
             raise Refused(f"job {job.id} waits for a job, and {as_history(retired)}: submit it again", "after")
-        self._refuse_shared_folders((job.spec,))
+        self._refuse_shared_folders((job.spec,), told=True)
         beginning = max(beginning_of(world, job), floor_of(world, job).beginning) + 1
         self._again(job, beginning if command.from_start else 0)
         dependents = _cancelled_with(world, job.id)
@@ -234,7 +242,7 @@ class Submitting:
             try:
                 if any(_gone(self._draft.world, each) or is_retired(world, each) for each in other.spec.after):
                     raise Refused("it waits for another one that failed, or is history")
-                self._refuse_shared_folders((other.spec,))
+                self._refuse_shared_folders((other.spec,), told=True)
             except Refused:
                 left.append(number)
             else:

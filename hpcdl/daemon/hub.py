@@ -219,7 +219,7 @@ class Hub:
         folder = job.spec.checkpoint_dir or str(home / "checkpoints" / str(job.id))
         folder = folder_within(folder, beginning_of(world, job))
         path = home / "logs" / str(job.id) / f"{request.incarnation}.{request.node}.log"
-        return msg.RequestMessage(world.fence, request, job.spec, str(path), folder)
+        return msg.RequestMessage(world.fence, request, job.spec, str(path), folder, job.identity)
 
     async def _run(self, connection: _Connection) -> None:
         """Sends and receives until one of the two ends; the first error ends both."""

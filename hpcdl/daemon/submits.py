@@ -1,5 +1,6 @@
 """The body of a submit, checked: the same for one that comes over the API and for one that was spooled."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ def submit_of(body: Mapping[str, Any]) -> cmd.Submit:
         entries = tuple(_entry(each) for each in jobs)
     except (CodecError, ValueError) as error:
         raise BadSubmit(str(error)[:500]) from error
-    return cmd.Submit(entries, request_id, strict)
+    return cmd.Submit(entries, request_id, strict, nonce=os.urandom(16).hex())
 
 
 def _entry(given: Any) -> JobSpec | Entry:

@@ -16,15 +16,18 @@ LOCK_WAIT_S = 2.0
 LOCK_POLL_S = 0.02
 
 
-def claim(directory: Path, job: int, incarnation: int, membership: int, tag: str) -> None:
+def claim(directory: Path, job: int, incarnation: int, membership: int, tag: str, identity: str = "") -> None:
     """Write the claim of this membership, durably. Raises StaleIncarnation if the folder is claimed by a newer one,
-    a newer incarnation or another job, and OSError. `tag`: instance:job:incarnation:node."""
+    a newer incarnation or another job, and OSError. `tag`: instance:job:incarnation:node.
+    `identity`: of the job."""
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
-        check_claim(directory, incarnation, tag, membership)
+        check_claim(directory, incarnation, tag, membership, identity)
         # A name that nobody else, where others may write in the folder, can have put a FIFO or a file of theirs at.
         temporary = directory / f".tmp-{CLAIM}-{os.uname().nodename}-{os.getpid()}-{os.urandom(6).hex()}"
         body = {"v": 1, "job": job, "incarnation": incarnation, "membership": membership, "tag": tag}
+        if identity:
+            body["identity"] = identity
         try:
             with open(temporary, "xb", opener=_private) as file:
                 file.write(json.dumps(body).encode())

@@ -67,23 +67,27 @@ def at(directory: Path, step: int, incarnation: int) -> Checkpoint:
     return Checkpoint(step, incarnation, directory / f"step-{step:012d}.i{incarnation}")
 
 
-def complete(directory: Path) -> list[Checkpoint]:
-    """Those that count, best first: the highest incarnation, then the highest step."""
+def complete(directory: Path, identity: str = "") -> list[Checkpoint]:
+    """Those that count, best first: the highest incarnation, then the highest step. `identity`: those of other jobs do
+    not count; those that name none are anybody's."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
     matches = [match for name in names if (match := _NAME.fullmatch(name))]
     found = [Checkpoint(int(match[1]), int(match[2]), directory / match[0]) for match in matches]
-    return sorted((each for each in found if is_complete(each)), key=lambda each: each.order, reverse=True)
+    return sorted((each for each in found if is_complete(each, identity)), key=lambda each: each.order, reverse=True)
 
 
-def is_complete(checkpoint: Checkpoint) -> bool:
-    """The marker is there, is for this step and incarnation, and every file has the size that it names; and it is ours:
-    whoever may write in the folder, /tmp/checkpoints say, could have us load what runs as us."""
+def is_complete(checkpoint: Checkpoint, identity: str = "") -> bool:
+    """The marker is there, is for this step and incarnation, and of this job or of none, and every file has the size
+    that it names; and it is ours: whoever may write in the folder, /tmp/checkpoints say, could have us load what runs
+    as us."""
     try:
         marker: Any = json.loads(_small(checkpoint.path / MARKER))
         if (marker["v"], marker["step"], marker["incarnation"]) != (1, checkpoint.step, checkpoint.incarnation):
+            return False
+        if identity and (marker.get("identity") or identity) != identity:
             return False
         if any((checkpoint.path / name).stat().st_size != size for name, size in marker["files"].items()):
             return False
@@ -125,20 +129,20 @@ def _small(path: Path) -> bytes:
         return file.read(LIMIT)
 
 
-def check_claim(directory: Path, incarnation: int, tag: str = "", membership: int = 0) -> None:
+def check_claim(directory: Path, incarnation: int, tag: str = "", membership: int = 0, identity: str = "") -> None:
     """Raises StaleIncarnation if another incarnation than that of the tag (instance:job:incarnation:node) has claimed
     the folder, or without a tag a newer one, or a membership of the same incarnation that is newer than `membership`
     (a claim that names none is of membership 0); OSError if that cannot be known."""
     try:
         claim = json.loads(_small(directory / CLAIM))
         newest, owner = int(claim["incarnation"]), str(claim.get("tag", ""))
-        formed = int(claim.get("membership", 0))
+        formed, known = int(claim.get("membership", 0)), claim.get("identity")
     except FileNotFoundError:
         return
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OSError(errno.EINVAL, "the claim cannot be read", str(directory / CLAIM)) from error
     ours = not tag or owner.split(":")[:2] == tag.split(":")[:2]  # instance and job
-    if not ours:
+    if not ours or (tag and identity and known and known != identity):
         raise StaleIncarnation(incarnation, newest, owner[:200] or "without a name")
     if newest > incarnation or (tag and newest != incarnation):
         raise StaleIncarnation(incarnation, newest)
@@ -148,13 +152,19 @@ def check_claim(directory: Path, incarnation: int, tag: str = "", membership: in
 
 @contextmanager
 def write(
-    directory: Path, step: int, incarnation: int, replace: bool = False, tag: str = "", membership: int = 0
+    directory: Path,
+    step: int,
+    incarnation: int,
+    replace: bool = False,
+    tag: str = "",
+    membership: int = 0,
+    identity: str = "",
 ) -> Iterator[Path]:
     """Yields a temporary folder. When the block ends well, what is in it becomes the checkpoint of `step`; when it
     raises, or the disk is full, the folder is removed and the checkpoints that were there stay as they were.
 
     One incarnation writes a step once: if that checkpoint is complete already, it is kept and the new files dropped,
-    unless `replace` is set, for runs that are not numbered. `tag`, `membership`: see `check_claim`.
+    unless `replace` is set, for runs that are not numbered. `tag`, `membership`, `identity`: see `check_claim`.
     """
     target = at(directory, step, incarnation)
     directory.mkdir(parents=True, exist_ok=True)
@@ -166,28 +176,40 @@ def write(
         if os.path.lexists(temporary / MARKER):
             raise ValueError(f"a checkpoint may not hold a file called {MARKER}")
         sizes = _sync(temporary)
-        check_claim(directory, incarnation, tag, membership)
+        check_claim(directory, incarnation, tag, membership, identity)
         if replace or not is_complete(target):
             _discard(target.path)
             os.rename(temporary, target.path)
             sync_folder(directory)
-            _mark(target, sizes)
+            _mark(target, sizes, tag, identity)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    check_claim(directory, incarnation, tag, membership)
-    prune(directory, target)
+    check_claim(directory, incarnation, tag, membership, identity)
+    prune(directory, target, identity)
 
 
-def prune(directory: Path, newest: Checkpoint) -> None:
-    """Keep `newest` and the best other one; remove the rest, torn ones and what earlier saves left half written."""
-    others = [each for each in complete(directory) if each.path != newest.path]
+def prune(directory: Path, newest: Checkpoint, identity: str = "") -> None:
+    """Keep `newest` and the best other one of this job; remove the rest of it, torn ones and what earlier saves left
+    half written."""
+    others = [each for each in complete(directory, identity) if each.path != newest.path]
     kept = {newest.path.name, *(each.path.name for each in others[: KEPT - 1])}
     for name in os.listdir(directory):
         temporary = _TEMPORARY.fullmatch(name)
         if temporary and int(temporary[1]) <= newest.incarnation:
             shutil.rmtree(directory / name, ignore_errors=True)
         elif _NAME.fullmatch(name) and name not in kept and _stranger(directory / name) is None:
+            if _whose(directory / name) not in ("", identity):
+                continue  # another job's, which may go on from it
             _discard(directory / name)
+
+
+def _whose(path: Path) -> str:
+    """The identity of the job that wrote a checkpoint, "" where it names none."""
+    try:
+        found = json.loads(_small(path / MARKER)).get("identity")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""
+    return found if isinstance(found, str) else ""
 
 
 def _discard(path: Path) -> None:
@@ -200,8 +222,10 @@ def _discard(path: Path) -> None:
     shutil.rmtree(away, ignore_errors=True)
 
 
-def _mark(target: Checkpoint, sizes: dict[str, int]) -> None:
-    marker = {"v": 1, "step": target.step, "incarnation": target.incarnation, "files": sizes}
+def _mark(target: Checkpoint, sizes: dict[str, int], tag: str, identity: str) -> None:
+    marker: dict[str, Any] = {"v": 1, "step": target.step, "incarnation": target.incarnation, "files": sizes}
+    if identity:
+        marker |= {"owner": ":".join(tag.split(":")[:2]), "identity": identity}
     temporary = target.path / f".{MARKER}"
     with open(temporary, "wb") as file:
         file.write(json.dumps(marker, separators=(",", ":")).encode())

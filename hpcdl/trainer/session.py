@@ -66,8 +66,11 @@ class Session:
         self.formed = self.rescale != IN_PROCESS
         self.job = environ.get("HPCDL_JOB", "")
         self.tag = environ.get("HPCDL_TAG", "") if self.inside else ""
+        self.identity = environ.get("HPCDL_IDENTITY", "") if self.inside else ""
         self.incarnation = int(environ.get("HPCDL_INCARNATION") or 0)
         self.membership = int(environ.get("HPCDL_MEMBERSHIP") or 0)
+        # Whose checkpoints count: ours and those that name no job; the agent has seen to it whose others may.
+        self._only = "" if environ.get("HPCDL_CONTINUE_FROM") else self.identity
         self.total = int(environ["HPCDL_STEPS"]) if environ.get("HPCDL_STEPS") else None
         chosen = environ.get("HPCDL_CHECKPOINT_DIR") or checkpoint_dir
         self.checkpoint_dir = Path(chosen) if chosen else None
@@ -258,7 +261,8 @@ class Session:
         self.formed = True
         if rank == 0 and self.inside and self.checkpoint_dir is not None:
             try:
-                claim.claim(self.checkpoint_dir, int(self.job or 0), self.incarnation, membership, self.tag)
+                mine, job = self.incarnation, int(self.job or 0)
+                claim.claim(self.checkpoint_dir, job, mine, membership, self.tag, self.identity)
             except StaleIncarnation as error:
                 log.error("%s", error)
                 raise
@@ -281,8 +285,8 @@ class Session:
         if self.checkpoint_dir is None:
             return None
         if self.inside:
-            folder.check_claim(self.checkpoint_dir, self.incarnation, self.tag, self.membership)
-        for found in folder.complete(self.checkpoint_dir):
+            folder.check_claim(self.checkpoint_dir, self.incarnation, self.tag, self.membership, self.identity)
+        for found in folder.complete(self.checkpoint_dir, self._only):
             if before is None or found.order < before.order:
                 self._durable = _Durable(found.step, found.path, 0.0)
                 return found
@@ -307,7 +311,8 @@ class Session:
         began = time.monotonic()
         try:
             mine, fence = self.incarnation, self.membership
-            with folder.write(self.checkpoint_dir, step, mine, not self.inside, self.tag, fence) as temporary:
+            again, whose = not self.inside, self.identity
+            with folder.write(self.checkpoint_dir, step, mine, again, self.tag, fence, whose) as temporary:
                 yield temporary
         except BaseException as error:
             number = errno.ESTALE if isinstance(error, StaleIncarnation) else getattr(error, "errno", None)

@@ -87,13 +87,15 @@ class LeavingMessage:
 
 @dataclass(frozen=True, slots=True)
 class RequestMessage:
-    """Daemon: do this. `spec`, `log` and `checkpoint_dir` come with a start. Refused below the highest fence seen."""
+    """Daemon: do this. `spec`, `log`, `checkpoint_dir` and the job's `identity` ("": none) come with a start. Refused
+    below the highest fence seen."""
 
     fence: int
     request: Request
     spec: JobSpec | None = None
     log: str = ""
     checkpoint_dir: str = ""
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

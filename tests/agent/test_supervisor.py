@@ -353,9 +353,11 @@ print(hear()["env"]["HPCDL_GPUS"])
 
 @pytest.mark.parametrize("gate", [False, True])
 def test_a_newer_claim_ends_the_start(agent: Agent, tmp_path: Path, gate: bool) -> None:
-    claim = tmp_path / "claim.json"
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    claim = folder / "claim.json"
     claim.write_text('{"v": 1, "job": 7, "incarnation": 3, "tag": "i:7:3"}')
-    agent.start("time.sleep(300)", gate=gate, checkpoint_dir=str(tmp_path))
+    agent.start("time.sleep(300)", gate=gate, checkpoint_dir=str(folder))
     if gate:
         agent.wait("started")
         agent.connect().send("open", gpu_env={})

@@ -48,7 +48,7 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
         "checkpoint_dir": str(tmp_path / "ck"), "grace_s": 7.5, "signal": "hf", "progress_regex": "step=(\\d+)",
         "gate": True, "git": None, "gpus_counts": [], "nodes_max": None, "deadline": None, "ect": None, "model": None,
         "accuracy_target": None, "rescale": "restart", "weight": 1.0, "priority": 0, "notify": [], "stall_s": None,
-        "stall_restart": False,
+        "stall_restart": False, "continue_from": "", "progress": None,
     }  # fmt: skip
 
 

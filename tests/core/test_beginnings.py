@@ -51,7 +51,9 @@ def test_who_uses_the_folder_next_goes_on_from_the_new_beginning() -> None:
     other = JobSpec(("train",), "other", steps=10, profile="plain")
     model = cancelled(SPEC, other)
     model.send(cmd.Retry(1, from_start=True))
-    (after,) = model.submit(JobSpec(("train",), "next", steps=10, after=(1,), checkpoint_dir="/data/resnet"))
+    (after,) = model.submit(
+        JobSpec(("train",), "next", steps=10, after=(1,), checkpoint_dir="/data/resnet", continue_from="1")
+    )
     assert [beginning_of(model.world, model.job(each)) for each in (1, after, 2)] == [1, 1, 0]
     model.send(cmd.Cancel(1))
     model.run(60.0)

@@ -7,7 +7,8 @@ import pytest
 
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
-from hpcdl.core.commands import Refused
+from hpcdl.core.arrays import Array
+from hpcdl.core.commands import Entry, Refused
 from hpcdl.core.jobspec import MOST_GPUS
 from hpcdl.core.journal import JournalError
 from hpcdl.core.lifecycle import Draft
@@ -210,7 +211,11 @@ def test_a_checkpoint_folder_has_one_job_at_a_time() -> None:
         assert isinstance(answer, Refused)
         assert answer.code == "checkpoint-dir"
         assert "job 1 checkpoints into /c and is not finished" in str(answer)
-        assert model.submit(replace(shared, after=(number - 1,))) == (number,)  # also after one that comes after it
+        after = replace(shared, after=(number - 1,))  # also after one that comes after it
+        (answer,) = model.send(cmd.Submit((after,), "unsaid"))
+        assert isinstance(answer, Refused)
+        assert f"add --continue-from {number - 1} to go on from there" in str(answer)
+        assert model.submit(replace(after, continue_from=str(number - 1) if number == 2 else "any")) == (number,)
     (answer,) = model.send(cmd.Submit((replace(SPEC, checkpoint_dir="/d"),) * 2, "twice"))
     assert "two jobs of one submit" in str(answer)
     assert model.world.next_job == 4
@@ -230,3 +235,19 @@ def test_a_folder_that_was_used_before_is_claimed_anew() -> None:
     model.run_to_end()
     assert (model.job(2).last_incarnation, model.job(3).last_incarnation) == (3, 1)
     model.check_replay()
+
+
+def test_each_job_has_an_identity_of_its_own() -> None:
+    model = cluster()
+    array = Entry(SPEC, Array(((1, 3, 1),)))
+    command = cmd.Submit((SPEC, array, SPEC), "one", nonce="ab" * 16)
+    (ids,) = model.send(command)
+    (again,) = model.send(replace(command, nonce="cd" * 16))
+    assert again == ids, "a repeated submit is the same jobs"
+    found = [model.world.jobs[number].identity for number in ids]
+    assert all(len(each) == 32 for each in found)
+    assert len(set(found)) == len(ids) == 5
+    (others,) = cluster().send(replace(command, nonce="ef" * 16))
+    assert others == ids
+    (old,) = model.send(cmd.Submit((SPEC,), "of an earlier version"))
+    assert model.world.jobs[old[0]].identity == ""

@@ -1,6 +1,10 @@
 """Two jobs and one checkpoint folder: one after the other is fine; at once they never write both."""
 
+import json
+import shutil
 from pathlib import Path
+
+import pytest
 
 from tests.system.cluster import Cluster
 from tests.system.trainer import final
@@ -10,7 +14,7 @@ def test_a_job_goes_on_from_the_folder_of_one_that_is_done(cluster: Cluster, tmp
     folder = tmp_path / "shared"
     first = cluster.submit(steps=40, options=("--checkpoint-dir", str(folder)))
     cluster.until_done(first)
-    second = cluster.submit(steps=80, options=("--checkpoint-dir", str(folder)))
+    second = cluster.submit(steps=80, options=("--checkpoint-dir", str(folder), "--continue-from", str(first)))
     cluster.until_done(second)
     cluster.check_weights(second, 80)
     ready = [event["body"]["step"] for event in cluster.events(second) if event["kind"] == "TrainerReady"]
@@ -36,7 +40,7 @@ def test_a_retry_from_the_start_leaves_what_is_there(cluster: Cluster, tmp_path:
     assert sorted(path.name for path in folder.glob("step-*")) == before
     assert (folder / "from-start-1" / "final").read_text() == final(60)
     assert f"checkpoints  {folder}/from-start-1\n" in cluster.cli("show", str(job))
-    after = cluster.submit(steps=80, options=("--checkpoint-dir", str(folder)))
+    after = cluster.submit(steps=80, options=("--checkpoint-dir", str(folder), "--continue-from", str(job)))
     cluster.until_done(after)
     ready = [event["body"]["step"] for event in cluster.events(after) if event["kind"] == "TrainerReady"]
     assert ready == [60], "whoever uses the folder next goes on from there"
@@ -49,11 +53,91 @@ def test_two_names_of_one_folder(cluster: Cluster, tmp_path: Path) -> None:
     alias.symlink_to(folder)
     first = cluster.submit(steps=100_000, options=("--checkpoint-dir", str(folder)))
     cluster.until_step(first, 5)
-    second = cluster.submit(steps=100_000, options=("--checkpoint-dir", str(alias)))
+    options = ("--checkpoint-dir", str(alias), "--continue-from", str(first))
+    second = cluster.submit(steps=100_000, options=options)
     cluster.until(lambda: "IncarnationEnded" in cluster.kinds(second))
     ended = next(event["body"] for event in cluster.events(second) if event["kind"] == "IncarnationEnded")
     assert ended["cause"] == "infrastructure"
-    assert f":{first}:1:n1) has claimed" in ended["detail"]
+    assert f":{first}:1:n1:" in ended["detail"]
+    assert ") has claimed" in ended["detail"]
     for job in (second, first):
         cluster.cli("cancel", str(job))
         cluster.until_state(job, "CANCELLED", "DONE")
+
+
+def test_a_default_folder_of_another_job_is_refused_by_name(cluster: Cluster) -> None:
+    """As after a ledger was lost: the folder of the number is there, and another job's."""
+    first = cluster.submit(steps=30)
+    cluster.until_done(first)
+    checkpoints = cluster.home / "checkpoints"
+    before = {path.name: path.read_bytes() for path in (checkpoints / str(first)).rglob("*") if path.is_file()}
+    shutil.copytree(checkpoints / str(first), checkpoints / str(first + 1))
+    second = cluster.submit(steps=60, options=("--retries", "5"))
+    cluster.until_state(second, "FAILED")
+    row = cluster.job(second)
+    assert row["incarnation"] == 1, "no retry is spent on it"
+    assert f"the checkpoint folder is that of job {first}" in row["detail"]
+    assert f"hpcdl retry {second} --from-start" in row["detail"]
+    there = {path.name: path.read_bytes() for path in (checkpoints / str(second)).rglob("*") if path.is_file()}
+    assert there == before, "nothing was changed"
+    assert "TrainerReady" not in cluster.kinds(second)
+    cluster.cli("retry", str(second), "--from-start")
+    cluster.until_done(second)
+    assert (checkpoints / str(second) / "from-start-1" / "final").read_text() == final(60)
+
+
+@pytest.mark.parametrize("claim", ["another's", "gone", "damaged"])
+def test_a_folder_of_another_job_with_the_same_number(cluster: Cluster, claim: str) -> None:
+    first = cluster.submit(steps=30)
+    cluster.until_done(first)
+    folder = cluster.home / "checkpoints" / str(first + 1)
+    shutil.copytree(cluster.home / "checkpoints" / str(first), folder)
+    for marker in folder.glob("step-*/COMPLETE"):
+        body = json.loads(marker.read_text())
+        body["owner"] = f"{body['owner'].split(':')[0]}:{first + 1}"
+        marker.write_text(json.dumps(body))
+    body = json.loads((folder / "claim.json").read_text())
+    body["tag"] = body["tag"].replace(f":{first}:", f":{first + 1}:")
+    match claim:
+        case "another's":
+            (folder / "claim.json").write_text(json.dumps(body))
+        case "gone":
+            (folder / "claim.json").unlink()
+        case _:
+            (folder / "claim.json").write_text("{")
+    second = cluster.submit(steps=60)
+    cluster.until_state(second, "FAILED")
+    assert f"that of another job {second}" in cluster.job(second)["detail"]
+    assert "TrainerReady" not in cluster.kinds(second)
+
+
+def test_what_no_job_wrote_is_gone_on_from(cluster: Cluster, tmp_path: Path) -> None:
+    """Of a run by hand, or of an earlier version: the marker names nobody."""
+    folder = tmp_path / "by-hand"
+    first = cluster.submit(steps=30, options=("--checkpoint-dir", str(folder)))
+    cluster.until_done(first)
+    (folder / "claim.json").unlink()
+    for marker in folder.glob("step-*/COMPLETE"):
+        body = json.loads(marker.read_text())
+        marker.write_text(json.dumps({name: body[name] for name in ("v", "step", "incarnation", "files")}))
+    second = cluster.submit(steps=60, options=("--checkpoint-dir", str(folder)))
+    cluster.until_done(second)
+    cluster.check_weights(second, 60)
+    ready = [event["body"]["step"] for event in cluster.events(second) if event["kind"] == "TrainerReady"]
+    assert ready == [20]
+
+
+def test_a_named_folder_of_another_job_is_refused_on_submit(cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    first = cluster.submit(steps=30, options=("--checkpoint-dir", str(folder)))
+    cluster.until_done(first)
+    with pytest.raises(AssertionError, match=f"is that of job {first}: --continue-from {first} goes on from it"):
+        cluster.submit(steps=60, options=("--checkpoint-dir", str(folder)))
+    with pytest.raises(AssertionError, match=f"--continue-from {first} goes on from it"):
+        cluster.submit(steps=60, options=("--checkpoint-dir", str(folder), "--continue-from", "99"))
+    with pytest.raises(AssertionError, match="needs the folder too"):
+        cluster.submit(steps=60, options=("--continue-from", str(first)))
+    second = cluster.submit(steps=60, options=("--checkpoint-dir", str(folder), "--continue-from", "any"))
+    cluster.until_done(second)
+    cluster.check_weights(second, 60)
+    assert "continues from  any\n" in cluster.cli("show", str(second))
