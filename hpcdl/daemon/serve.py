@@ -116,6 +116,8 @@ class Daemon:
         )
         self._phase("taking stock of the jobs")
         self.journal, self._resumed = resumed.journal, resumed
+        if resumed.note:
+            log.warning("%s", resumed.note)
         self.profiles = Learnt(lambda: self.controller.world).profiles(Known([read_known(home)]))
         self.policies = all_policies(Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing), home)
         system = self.here.system
