@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcdl.trainer.digest import digests
+
 log = logging.getLogger("hpcdl.trainer")
 
 MARKER = "COMPLETE"
 CLAIM = "claim.json"
 KEPT = 2
+ASIDE = "damaged-"
 LIMIT = 64 << 20  # bytes of a marker, which names every file
 _NAME = re.compile(r"step-(\d{12,})\.i(\d+)")
 _TEMPORARY = re.compile(r"\.tmp-step-\d{12,}\.i(\d+)-.*")
@@ -44,6 +47,25 @@ class StaleIncarnation(SystemExit):
             return f"incarnation {self.mine} is stale here: its membership {self.membership} has claimed the folder"
         whose = f"another job ({self.owner})" if self.owner else "the job"
         return f"incarnation {self.mine} is stale: incarnation {self.newest} of {whose} has claimed the folder"
+
+
+class DamagedCheckpoints(SystemExit):
+    """There are checkpoints, and none of them is what was written: to begin at step 0 must be the user's wish.
+    Uncaught, it exits with 65."""
+
+    def __init__(self, directory: Path, names: list[str], job: str = "") -> None:
+        super().__init__(os.EX_DATAERR)
+        self.directory = directory
+        self.names = names
+        self.job = job
+
+    def __str__(self) -> str:
+        anew = f"hpcdl retry {self.job} --from-start" if self.job else "choose another folder"
+        return (
+            f"no checkpoint is left that is whole: {', '.join(self.names[:4])} in {self.directory} "
+            f"{'is' if len(self.names) == 1 else 'are'} damaged: put back a copy of one under its old name, or begin "
+            f"anew: {anew}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +115,73 @@ def is_complete(checkpoint: Checkpoint, identity: str = "") -> bool:
             return False
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
+    return is_ours(checkpoint)
+
+
+def is_ours(checkpoint: Checkpoint) -> bool:
+    """Whether it is no other user's; one that is, is said to be left alone."""
     owner = _stranger(checkpoint.path)
     if owner is not None:
         log.warning("%s belongs to uid %d and is left alone: to go on from it, copy it (cp -r)", checkpoint.path, owner)
     return owner is None
+
+
+def marked(directory: Path, identity: str = "") -> list[Checkpoint]:
+    """Those that were complete once, best first: as `complete`, but whole or not is not looked at."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    matches = [match for name in names if (match := _NAME.fullmatch(name))]
+    found = [Checkpoint(int(match[1]), int(match[2]), directory / match[0]) for match in matches]
+    mine = [
+        each
+        for each in found
+        if os.path.lexists(each.path / MARKER) and (not identity or _whose(each.path) in ("", identity))
+    ]
+    return sorted(mine, key=lambda each: each.order, reverse=True)
+
+
+def damage(checkpoint: Checkpoint) -> str:
+    """What is not as it was written, "" where all is; reads everything. One of an earlier version has no digests, and
+    its sizes count. Raises OSError where that cannot be known."""
+    try:
+        marker: Any = json.loads(_small(checkpoint.path / MARKER))
+        if (marker["step"], marker["incarnation"]) != (checkpoint.step, checkpoint.incarnation):
+            return "its marker is another one's"
+        sizes = {str(name): int(size) for name, size in marker["files"].items()}
+        known = {str(name): str(each) for name, each in (marker.get("digests") or {}).items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "its marker cannot be read"
+    for name, size in sizes.items():
+        try:
+            there = (checkpoint.path / name).stat().st_size
+        except FileNotFoundError:
+            return f"{name} is missing"
+        if there != size:
+            return f"{name} has {there} bytes, not {size}"
+    found = digests(checkpoint.path, [name for name in sizes if name in known])
+    return next((f"the content of {name} is not what was written" for name in found if found[name] != known[name]), "")
+
+
+def set_aside(checkpoint: Checkpoint) -> Path:
+    """Where a damaged checkpoint is from now on: it is kept, never chosen and never removed. Raises OSError."""
+    directory, name = checkpoint.path.parent, f"{ASIDE}{checkpoint.path.name}"
+    number = 1
+    while os.path.lexists(directory / name):
+        number += 1
+        name = f"{ASIDE}{checkpoint.path.name}.{number}"
+    os.rename(checkpoint.path, directory / name)
+    sync_folder(directory)
+    return directory / name
+
+
+def aside(directory: Path) -> list[str]:
+    """The names of the checkpoints that were set aside."""
+    try:
+        return sorted(name for name in os.listdir(directory) if name.startswith(f"{ASIDE}step-"))
+    except FileNotFoundError:
+        return []
 
 
 def _stranger(path: Path) -> int | None:
@@ -176,12 +261,13 @@ def write(
         if os.path.lexists(temporary / MARKER):
             raise ValueError(f"a checkpoint may not hold a file called {MARKER}")
         sizes = _sync(temporary)
+        checked = digests(temporary, list(sizes))
         check_claim(directory, incarnation, tag, membership, identity)
         if replace or not is_complete(target):
             _discard(target.path)
             os.rename(temporary, target.path)
             sync_folder(directory)
-            _mark(target, sizes, tag, identity)
+            _mark(target, sizes, checked, tag, identity)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     check_claim(directory, incarnation, tag, membership, identity)
@@ -222,8 +308,9 @@ def _discard(path: Path) -> None:
     shutil.rmtree(away, ignore_errors=True)
 
 
-def _mark(target: Checkpoint, sizes: dict[str, int], tag: str, identity: str) -> None:
+def _mark(target: Checkpoint, sizes: dict[str, int], checked: dict[str, str], tag: str, identity: str) -> None:
     marker: dict[str, Any] = {"v": 1, "step": target.step, "incarnation": target.incarnation, "files": sizes}
+    marker["digests"] = checked
     if identity:
         marker |= {"owner": ":".join(tag.split(":")[:2]), "identity": identity}
     temporary = target.path / f".{MARKER}"

@@ -281,17 +281,45 @@ class Session:
 
     def resume(self, before: Checkpoint | None = None) -> Checkpoint | None:
         """The best checkpoint that is whole, or None to begin at step 0. If it turns out not to load, pass it as
-        `before` and get the one before it. Raises StaleIncarnation."""
+        `before` and get the one before it. It is read, and one that is not what was written is set aside and not given.
+        Raises StaleIncarnation; DamagedCheckpoints where there are some, and none is whole."""
         if self.checkpoint_dir is None:
             return None
         if self.inside:
             folder.check_claim(self.checkpoint_dir, self.incarnation, self.tag, self.membership, self.identity)
-        for found in folder.complete(self.checkpoint_dir, self._only):
-            if before is None or found.order < before.order:
+        for found in folder.marked(self.checkpoint_dir, self._only):
+            if before is not None and found.order >= before.order:
+                continue
+            if self._is_whole(found):
                 self._durable = _Durable(found.step, found.path, 0.0)
                 return found
         self._durable = None
+        if before is None and (names := folder.aside(self.checkpoint_dir)):
+            error = folder.DamagedCheckpoints(self.checkpoint_dir, names, self.job)
+            log.error("%s", error)
+            self.send("damaged", step=None, path="", why=str(error)[:2000])
+            raise error
         return None
+
+    def _is_whole(self, found: Checkpoint) -> bool:
+        """Reads all of a checkpoint; one that is not what was written is set aside by the writer, and told of."""
+        if not folder.is_ours(found):
+            return False
+        try:
+            why = folder.damage(found)
+            if not why:
+                return True
+            if self.rank != 0:
+                return False
+            where = folder.set_aside(found)
+        except FileNotFoundError:
+            return False  # another rank has set it aside
+        except OSError as error:
+            log.warning("the checkpoint %s cannot be read, and is left out: %s", found.path, error)
+            return False
+        log.warning("the checkpoint %s is damaged (%s): it is kept as %s, and not used", found.path.name, why, where)
+        self.send("damaged", step=found.step, path=str(where), why=why[:1000])
+        return False
 
     @contextmanager
     def checkpoint(self, step: int) -> Iterator[Path]:

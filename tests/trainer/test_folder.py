@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from hpcdl.trainer import folder
+from hpcdl.trainer import digest, folder
 from hpcdl.trainer.claim import claim
 from hpcdl.trainer.folder import StaleIncarnation
+from hpcdl.trainer.session import Session
 
 
 def put(directory: Path, step: int, incarnation: int, text: str = "weights") -> folder.Checkpoint:
@@ -31,6 +34,7 @@ def test_two_are_kept_and_ordered_by_incarnation_first(tmp_path: Path) -> None:
         put(tmp_path, step, incarnation)
     assert steps(tmp_path) == [(2, 12), (1, 30)]
     marker = json.loads((tmp_path / "step-000000000012.i2" / "COMPLETE").read_text())
+    assert len(marker.pop("digests")["deep/er/w"]) == 64
     assert marker == {"v": 1, "step": 12, "incarnation": 2, "files": {"deep/er/w": 7}}
 
 
@@ -194,3 +198,80 @@ def test_a_claim_waits_for_whoever_claims(tmp_path: Path, monkeypatch: pytest.Mo
     finally:
         os.close(held)
     assert json.loads((tmp_path / "claim.json").read_text())["membership"] == 1
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def session(directory: Path) -> Session:
+    return Session({}, None, directory)
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "missing", "garbage marker", "flipped digest"])
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path: Path, how: str) -> None:
+    for step in (1, 2):
+        put(tmp_path, step, 1)
+    newest = folder.at(tmp_path, 2, 1).path
+    match how:
+        case "flipped":
+            flip(newest / "deep/er/w")
+        case "cut":
+            os.truncate(newest / "deep/er/w", 3)
+        case "missing":
+            (newest / "deep/er/w").unlink()
+        case "garbage marker":
+            (newest / "COMPLETE").write_text("{")
+        case _:
+            marker = json.loads((newest / "COMPLETE").read_text())
+            marker["digests"]["deep/er/w"] = "00" * 32
+            (newest / "COMPLETE").write_text(json.dumps(marker))
+    found = session(tmp_path).resume()
+    assert found is not None
+    assert found.step == 1
+    assert folder.aside(tmp_path) == ["damaged-step-000000000002.i1"]
+    for step in (3, 4, 5):
+        put(tmp_path, step, 1)
+    assert steps(tmp_path) == [(1, 5), (1, 4)]
+    assert folder.aside(tmp_path) == ["damaged-step-000000000002.i1"], "it is kept"
+
+
+def test_where_all_are_damaged_nothing_begins_anew_in_silence(tmp_path: Path) -> None:
+    for step in (1, 2):
+        flip(put(tmp_path, step, 1).path / "deep/er/w")
+    for _ in range(2):  # the second time they are aside already
+        with pytest.raises(
+            folder.DamagedCheckpoints, match="no checkpoint is left that is whole: damaged-step"
+        ) as told:
+            session(tmp_path).resume()
+        assert told.value.code == os.EX_DATAERR
+    os.rename(tmp_path / "damaged-step-000000000001.i1", tmp_path / "step-000000000001.i1")
+    flip(tmp_path / "step-000000000001.i1/deep/er/w")  # as it was
+    found = session(tmp_path).resume()
+    assert found is not None
+    assert found.step == 1
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_digests(tmp_path: Path) -> None:
+    path = put(tmp_path, 1, 1).path
+    marker = json.loads((path / "COMPLETE").read_text())
+    del marker["digests"]
+    (path / "COMPLETE").write_text(json.dumps(marker))
+    flip(path / "deep/er/w")
+    found = session(tmp_path).resume()
+    assert found is not None
+    assert found.step == 1
+
+
+def test_a_digest_is_of_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "PIECE", 10)
+    (tmp_path / "a").write_bytes(b"0123456789" * 3 + b"end")
+    (tmp_path / "empty").touch()
+    whole = hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in (*[b"0123456789"] * 3, b"end")))
+    empty = hashlib.sha256(hashlib.sha256().digest())
+    wanted = {"a": whole.hexdigest(), "empty": empty.hexdigest()}
+    assert digest.digests(tmp_path, ["a", "empty"]) == wanted
+    monkeypatch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("no more threads")))
+    assert digest.digests(tmp_path, ["a", "empty"]) == wanted

@@ -216,7 +216,7 @@ def test_torn_checkpoints_fall_back(tmp_path: Path) -> None:
         assert parent.end(parent.start(plain(tmp_path), 2)) == 0
         assert parent.of("ready")[0]["step"] == 40
     assert (tmp_path / "out.json").read_text() == reference(tmp_path)
-    # The right size and the wrong content: the script's own load says so, and the one before is tried.
+    # The right size and the wrong content: its digest says so, and the one before is tried.
     whole = tmp_path / "ckpt" / "step-000000000060.i2" / "model.json"
     whole.write_bytes(bytes(whole.stat().st_size))
     with supervisor(tmp_path / "run3", tmp_path / "ckpt") as parent:
@@ -224,7 +224,7 @@ def test_torn_checkpoints_fall_back(tmp_path: Path) -> None:
         assert parent.end(child) == 0
         assert parent.of("ready")[0]["step"] == 40
         assert child.stdout is not None
-        assert "step-000000000060.i2 does not load" in child.stdout.read()
+        assert "step-000000000060.i2 is damaged (the content of model.json" in child.stdout.read()
 
 
 def test_killed_at_any_moment(tmp_path: Path) -> None:
