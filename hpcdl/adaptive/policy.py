@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from hpcdl.adaptive import completion, deadline, makespan
+from hpcdl.adaptive.arrivals import spare
 from hpcdl.adaptive.beliefs import look_again_at
 from hpcdl.adaptive.choice import Choice
 from hpcdl.adaptive.fifo import in_order
@@ -39,6 +40,8 @@ class Adaptive:
             choice = in_order(view, found, choose)
         else:
             choice = by_priority(view, found, choose) if differ(found) else choose(view, found)
+        if choose is completion.choose or choose is completion.choose_fair:
+            choice = spare(view, found, choice)
         layout = _layout(view, found, choice)
         return _plan(view, found, choice, layout)
 

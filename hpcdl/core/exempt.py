@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hpcdl.core.model import IncarnationState, Job, World
+from hpcdl.core.observing import OF_A_START
 from hpcdl.core.plan import JobView, Plan, View
 from hpcdl.core.profile import Profile, Seen, Timing
 
@@ -22,9 +23,8 @@ PRIOR_S = 30.0
 STARTING_S = 3600.0
 """A trainer that says when it is ready, and does not, is exempt for so long after its start."""
 
-OF_A_START = ("startup_s", "resume_s", "resume_up_s", "move_s")
 OF_A_RESCALE = ("grow_s", "shrink_s")
-"""Kinds of times, as `observing` calls them."""
+"""Kinds of times that a rescale in place shows."""
 
 
 @dataclass(frozen=True, slots=True)

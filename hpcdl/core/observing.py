@@ -5,13 +5,15 @@ profiles of it.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from hpcdl.core.changed import changed
 from hpcdl.core.model import Incarnation, Job, Part, Placement, World
 from hpcdl.core.profile import Observation, Seen, Timing
 from hpcdl.core.units import gpu_kind
+from hpcdl.core.view import Arrival
 
 MEMORY_S = 24 * 3600.0
 """Seconds of training after which older observations count less: machines and scripts change."""
@@ -25,8 +27,14 @@ POINTS = 64
 KEPT = 1_000
 """Kinds of jobs (by model and script) of which is kept what was seen; those that ran last."""
 
+ARRIVALS = 64
+"""Jobs whose submits say how often jobs come."""
+
 KEPT_RATES = 64
 """Numbers of GPUs, for each of these."""
+
+OF_A_START = ("startup_s", "resume_s", "resume_up_s", "move_s")
+"""Kinds of times that a start shows."""
 
 GRAIN = 1.25
 """The seconds that a rate was seen for are rounded to powers of it."""
@@ -128,6 +136,8 @@ def seen_of(world: World, key: str) -> Seen | None:
     if seen is None or not seen.rates:
         return None
     own = {timing.what for timing in seen.times}
+    if not own.isdisjoint(OF_A_START):
+        own.update(OF_A_START)  # what a start of it takes is known: others' say nothing of its resumes
     usual = (timing for timing in world.usual_times if timing.what not in own)
     return Seen(tuple(map(_rounded, seen.rates)), tuple(map(_mean, (*seen.times, *usual))))
 
@@ -140,6 +150,24 @@ def _rounded(seen: Observation) -> Observation:
 def _mean(timing: Timing) -> Timing:
     """As if it had been seen once."""
     return Timing(timing.what, 1.0, float(f"{timing.seconds / timing.times:.2g}"))
+
+
+def arrivals_of(world: World) -> tuple[Arrival, ...]:
+    """The submits of the last ARRIVALS jobs, the newest at the end."""
+    together: dict[float, list[Job]] = {}
+    for job in islice(reversed(world.jobs.values()), ARRIVALS):
+        together.setdefault(job.submitted_at, []).append(job)
+    return tuple(_arrival(at, together[at]) for at in sorted(together))
+
+
+def _arrival(at: float, jobs: Sequence[Job]) -> Arrival:
+    ended = [
+        job.finished_at - job.first_start_at
+        for job in jobs
+        if job.finished_at is not None and job.first_start_at is not None
+    ]
+    gpus = sum(job.spec.gpus_min * job.spec.nodes for job in jobs) / len(jobs)
+    return Arrival(at, gpus, sum(ended) / len(ended) if ended else None)
 
 
 def thinned(points: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:

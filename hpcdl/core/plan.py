@@ -8,6 +8,7 @@ from typing import TypeAlias, overload
 from hpcdl.core.model import Job, Placement, Role, Share, Target
 from hpcdl.core.profile import Profile, Seen
 from hpcdl.core.units import GpuRef, count, fold_nodes
+from hpcdl.core.view import Arrival as Arrival
 from hpcdl.core.view import JobView as JobView
 from hpcdl.core.view import NodeView as NodeView
 from hpcdl.core.view import Standing as Standing

@@ -169,11 +169,24 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrival:
+    """Jobs that were submitted together, at `at`: the GPUs of one of them, at least, and how long it held them.
+
+    `seconds`: means, None while none of them is finished.
+    """
+
+    at: float
+    gpus: float
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """The world as a policy sees it: nodes by name, unfinished jobs in their order (`JobView.order`).
 
     `bare`: nodes whose agent is there and that are not in `nodes`, since none of the GPUs they have may be granted.
-    `gaps`: seconds between the last changes of the set of nodes, the newest at the end.
+    `gaps`: seconds between the last changes of the set of nodes, the newest at the end. `arrivals`: the last submits,
+    the newest at the end; empty where no policy is to expect more.
     """
 
     now: float
@@ -182,6 +195,7 @@ class View:
     objective: str = "makespan"
     bare: frozenset[str] = frozenset()
     gaps: tuple[float, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What follows from this value alone and was worked out before."""
 

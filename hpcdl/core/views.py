@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hpcdl.core.exempt import STARTS, Exemption, exemption
 from hpcdl.core.lifecycle import Touched
 from hpcdl.core.model import IncarnationState, Job, Target, World
-from hpcdl.core.observing import seen_of
+from hpcdl.core.observing import arrivals_of, seen_of
 from hpcdl.core.parallel import Turns
 from hpcdl.core.plan import JobView, Profiles, View
 from hpcdl.core.profile import Profile, Seen, Timing
@@ -84,7 +84,8 @@ class Views:
             self._turns.note(world, job, number, "" if job is None else blocked_why(world, job, now))
         for number in sorted(looked_at | self._turns.settle()):
             self._update(world, number, profiles, now, largest)
-        view = View(now, there.nodes, self._sorted.all(), world.objective, there.bare, world.gaps)
+        arrivals = arrivals_of(world) if self._exempt_starts else ()
+        view = View(now, there.nodes, self._sorted.all(), world.objective, there.bare, world.gaps, arrivals)
         view.memo.update(self._sorted.memo())
         view.memo.update(there.memo)
         view.memo["free"] = self._standing.free(self._sorted.changed_nodes(), view.held)
