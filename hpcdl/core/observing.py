@@ -11,7 +11,7 @@ from itertools import islice
 
 from hpcdl.core.changed import changed
 from hpcdl.core.model import Incarnation, Job, Part, Placement, World
-from hpcdl.core.profile import Observation, Seen, Timing
+from hpcdl.core.profile import Observation, Profile, Seen, Timing
 from hpcdl.core.units import gpu_kind
 from hpcdl.core.view import Arrival
 
@@ -140,6 +140,19 @@ def seen_of(world: World, key: str) -> Seen | None:
         own.update(OF_A_START)  # what a start of it takes is known: others' say nothing of its resumes
     usual = (timing for timing in world.usual_times if timing.what not in own)
     return Seen(tuple(map(_rounded, seen.rates)), tuple(map(_mean, (*seen.times, *usual))))
+
+
+def slower(profile: Profile, seen: Seen) -> Profile:
+    """The profile, with what starts of such jobs were seen to take where that is clearly longer than it says."""
+    took = {each.what: _mean(each).seconds for each in seen.times if each.what in OF_A_START}
+    if not took:
+        return profile
+    said = {what: getattr(profile, what) for what in OF_A_START}
+    if "resume_s" not in took and "startup_s" in took:  # both are imports mostly
+        ratio = took["startup_s"] / profile.startup_s if profile.startup_s else 1.0
+        took["resume_s"] = ratio * profile.resume_s if profile.resume_s else took["startup_s"]
+    longer = {each: took[each] for each in took if said[each] is not None and took[each] > GRAIN * said[each]}
+    return replace(profile, **longer) if longer else profile  # type: ignore[arg-type]  # seconds only
 
 
 def _rounded(seen: Observation) -> Observation:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hpcdl.core.exempt import STARTS, Exemption, exemption
 from hpcdl.core.lifecycle import Touched
 from hpcdl.core.model import IncarnationState, Job, Target, World
-from hpcdl.core.observing import arrivals_of, seen_of
+from hpcdl.core.observing import arrivals_of, seen_of, slower
 from hpcdl.core.parallel import Turns
 from hpcdl.core.plan import JobView, Profiles, View
 from hpcdl.core.profile import Profile, Seen, Timing
@@ -47,6 +47,7 @@ class Views:
         self._jobs: dict[int, _MadeOf] = {}
         self._standing = StandingNodes()
         self._learnt_of: dict[str, _Learnt] = {}
+        self._named_of: dict[tuple[str, str], tuple[Seen, Profile, Profile]] = {}
         self._sorted = Sorted()
         self._restless: set[int] = set()
         self._learns: dict[int, str] = {}
@@ -120,21 +121,20 @@ class Views:
             self._exempt[number] = min(until)
         else:
             self._exempt.pop(number, None)
-        if number not in self._learns and profiles.learn is not None and world.jobs[number].spec.profile is None:
-            key = self._learns[number] = world.jobs[number].spec.learns_as
+        spec = world.jobs[number].spec
+        if number not in self._learns and (profiles.learn is not None or spec.profile is not None):
+            key = self._learns[number] = spec.learns_as if spec.profile is None else f"{spec.learns_as}\0{spec.profile}"
             self._alike.setdefault(key, set()).add(number)
 
     def _learnt_anew(self, world: World, profiles: Profiles) -> set[int]:
         """The jobs of which something else is learnt than at the last view, from jobs like them."""
         found: set[int] = set()
-        if profiles.learn is None:
-            return found
         for key in [key for key, numbers in self._alike.items() if not numbers]:
             del self._alike[key]
             self._last_learnt.pop(key, None)
         for key, numbers in self._alike.items():
             job = world.jobs[next(iter(numbers))]
-            profile = self._learnt(world, job, profiles)
+            profile = self._profile(world, job, profiles)
             if profile is not self._last_learnt.get(key):
                 self._last_learnt[key] = profile
                 found |= numbers
@@ -142,8 +142,7 @@ class Views:
 
     def _job(self, world: World, job: Job, profiles: Profiles, now: float, largest: int) -> JobView:
         target = world.targets.get(job.id)
-        spec = job.spec
-        profile = profiles.of(job) if spec.profile is not None else self._learnt(world, job, profiles)
+        profile = self._profile(world, job, profiles)
         blocked = blocked_why(world, job, now) or self._turns.wants(job)
         exempt = exemption(world, job, profile, self._exempt_starts)
         known = self._jobs.get(job.id)
@@ -165,6 +164,25 @@ class Views:
         view = _job_view(job, target, profile, total, blocked, largest, exempt, now)
         self._jobs[job.id] = _MadeOf(job, target, profile, view, exempt)
         return view
+
+    def _profile(self, world: World, job: Job, profiles: Profiles) -> Profile | None:
+        named = job.spec.profile is not None
+        return self._named(world, job, profiles) if named else self._learnt(world, job, profiles)
+
+    def _named(self, world: World, job: Job, profiles: Profiles) -> Profile | None:
+        """The profile that the job names, with the starts that jobs alike took where they take longer than it says."""
+        profile, own = profiles.of(job), world.observed.get(job.spec.learns_as)
+        if profile is None or own is None or not self._exempt_starts:
+            return profile
+        key = (job.spec.learns_as, profile.name)
+        known = self._named_of.get(key)
+        if known is not None and known[0] is own and known[1] is profile:
+            return known[2]
+        found = slower(profile, own)
+        if known is not None and known[1] is profile and known[2] == found:
+            found = known[2]
+        self._named_of[key] = (own, profile, found)
+        return found
 
     def _learnt(self, world: World, job: Job, profiles: Profiles) -> Profile | None:
         """What was learnt from jobs alike; made anew only after more was seen of them."""

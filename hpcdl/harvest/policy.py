@@ -176,7 +176,7 @@ def _below(view: View, case: Case, named: dict[int, Target], singles: Sequence[J
             seen = _as_suspended(job, view)
         jobs.append(seen)
     return _Below(
-        View(view.now, nodes, tuple(jobs), view.objective, view.bare, view.gaps),
+        View(view.now, nodes, tuple(jobs), view.objective, view.bare, view.gaps, view.arrivals),
         frozenset(moved),
     )
 

@@ -192,3 +192,30 @@ def test_a_metric_says_how_long_a_job_is() -> None:
     assert (job.total, job.accuracy[-1]) == (501, (500, 0.85))
     story.progress(90, 1, 600, total=800)  # the trainer knows better
     assert views.build(story.world, profiles, 91).jobs[0].total == 800
+
+
+def test_a_profile_that_says_too_little_of_starts_is_corrected() -> None:
+    said = Profile("told", ((1, 1, 1.0),), startup_s=2.0, save_s=1.0, resume_s=1.0, move_s=3.0)
+    seen = Seen((), (Timing("startup_s", 2, 80.0), Timing("save_s", 1, 9.0)))
+    found = observing.slower(said, seen)
+    assert (found.startup_s, found.resume_s, found.move_s, found.save_s) == (40.0, 20.0, 3.0, 1.0)
+    assert observing.slower(said, Seen((), (Timing("startup_s", 1, 1.0),))) is said  # a part was done at the gate
+    story, profiles, views = Story(), Profiles({"told": said}), Views()
+    story.submit(profile="told")
+    assert views.build(story.world, profiles, 5).jobs[0].profile is said
+    story.start(10, 1, "n1", 2, ready_after=40)
+    story.submit(2, profile="told")
+    view = views.build(story.world, profiles, 60)
+    assert [job.profile.startup_s for job in view.jobs if job.profile is not None] == [40.0, 40.0]
+    assert view.jobs == build_view(story.world, profiles, 60).jobs
+
+
+def test_what_a_start_takes_others_says_nothing_of_a_job_whose_own_is_known() -> None:
+    story = Story()
+    story.submit()
+    story.start(10, 1, "n1", 2, ready_after=40)
+    story.progress(60, 1, 100)
+    story.world.usual_times = (*story.world.usual_times, Timing("resume_s", 1, 2.0))
+    seen = observing.seen_of(story.world, KEY)
+    assert seen is not None
+    assert [each.what for each in seen.times] == ["startup_s"]
