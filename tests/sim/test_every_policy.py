@@ -45,7 +45,8 @@ class Watched:
         check(plan, view)
         check(replace(plan, targets=said), view)  # also what it did not name
         assert all(target.reason.strip() for target in said)
-        fresh = View(view.now, view.nodes, tuple(replace(job) for job in view.jobs), view.objective, view.bare)
+        jobs = tuple(replace(job) for job in view.jobs)
+        fresh = View(view.now, view.nodes, jobs, view.objective, view.bare, view.gaps, view.arrivals)
         again = self.policy.decide(fresh)  # without anything that was remembered in the view
         assert tuple(again.targets) == said, "another plan for the same view"
         assert (again.warm, again.wake_at) == (plan.warm, plan.wake_at)
