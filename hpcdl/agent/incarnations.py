@@ -7,7 +7,6 @@ import asyncio
 import logging
 import subprocess
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from hpcdl.agent import start
@@ -119,8 +118,8 @@ class Part(Asked):
                 formed,
                 node_gpus=site.gpus.number,
             )
-            make = partial(start.begin, self.folder, what, self._site.stderr)
-            self._process = await asyncio.to_thread(self._site.orphans.start, make)
+            launch = self._site.orphans.start
+            self._process = await asyncio.to_thread(start.begin, self.folder, what, self._site.stderr, launch)
         except FileExistsError:
             log.info("%s was started before", self)
         except (Refusal, OSError, NotPrivate, subprocess.SubprocessError) as error:

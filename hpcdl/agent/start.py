@@ -11,7 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from hpcdl.wire.private import NotPrivate, make_private_folder, open_private, re
 RECORD_LIMIT = 64 << 20
 PROGRAM = "hpcdl.agent.supervisor"
 DAMAGED, DAMAGED_KEPT = "damaged", 20
+Child = subprocess.Popen[bytes]
 _NAME = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 
 
@@ -46,8 +47,8 @@ def folder_of(run: Path, key: Key) -> Path:
     return run / f"{key[0]}.{key[1]}"
 
 
-def begin(folder: Path, start: Start, stderr: int) -> "subprocess.Popen[bytes]":
-    """Makes the run folder and starts the supervisor in it, which inherits the lock.
+def begin(folder: Path, start: Start, stderr: int, launch: Callable[[Callable[[], Child]], Child]) -> Child:
+    """Makes the run folder and starts the supervisor in it, which inherits the lock. `launch`: who starts it.
 
     Raises FileExistsError where the incarnation was started before, and OSError, NotPrivate where it cannot be started;
     then the folder is gone again.
@@ -60,7 +61,7 @@ def begin(folder: Path, start: Start, stderr: int) -> "subprocess.Popen[bytes]":
             body = json.loads(start.encode()) | {"boot_id": processes.boot_id()}
             write_new(folder / startfile.NAME, json.dumps(body).encode())
             _make_folders(start)
-            return _spawn(folder, held, stderr)
+            return launch(lambda: _spawn(folder, held, stderr))
         finally:
             os.close(held)
     except (OSError, NotPrivate) as error:

@@ -147,6 +147,7 @@ def test_a_run_folder_that_is_removed_while_nobody_looks(daemon: Daemon, agents:
     begin(daemon, command=hidden.command())
     pid = hidden.pid()
     supervisor = supervisor_of(agents, 1)["pid"]
+    daemon.wait("Started", 1)  # else the next agent has no word of it, and starts it
     agents.kill(agent)
     for each in sorted((agents.run / "1.1").iterdir()):
         each.unlink()
