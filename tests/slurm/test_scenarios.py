@@ -300,13 +300,14 @@ def test_pilots_are_guests(slurm: SlurmCluster, make_home: MakeHome, tmp_path: P
     """None in a partition that nobody preempts; where the site allows it, they are given back to those who wait."""
     home = with_pilots(make_home, tmp_path, "normal", 2, node_name="login")
     home.start_outside(4)
-    job = home.elastic("1:5", STEPS, "--step-s", 0.05, "--save-every", STEPS)
+    job = home.elastic("1:4", STEPS, "--step-s", 0.05, "--save-every", STEPS)
     home.until(lambda: any("queue normal is not preemptable (its PreemptMode is OFF)" in each for each in notes(home)))
     assert home.cli("pilots", "--all", "--json")["pilots"] == []
     home.stop_daemon()
     site_file(tmp_path, queues=["normal"], walltime_min_s=60, startup_s=5, pilots_without_preemption=True)
     home.start_outside(4)
-    home.until(lambda: len(home.placement(job)) == 5 and trains(home, job))
+    home.until(lambda: len(home.placement(job)) == 4 and trains(home, job))
+    assert pilot_nodes(home) == ["n1", "n2", "n3", "n4"]
     home.until_step(job, home.job(job)["step"] + 10)
     others = [slurm.submit("sleep 1000", "-N1", "--exclusive", "-t", "10") for _ in range(4)]
     for other in others:
