@@ -127,17 +127,18 @@ def reformed(incarnation: Incarnation, seconds: float, at: float) -> Incarnation
     return changed(incarnation, reformed_at=at, reform_s=cost_s)
 
 
-def seen_of(world: World, key: str) -> Seen | None:
+def seen_of(world: World, key: str, own_starts: bool = True) -> Seen | None:
     """What was seen of jobs with this `learns_as`, with the usual times where they showed none; None without a step.
 
-    Rounded, so that it stays the same while what is reported is no news.
+    Rounded, so that it stays the same while what is reported is no news. `own_starts`: once one kind of its starts is
+    known, others' say nothing of the rest.
     """
     seen = world.observed.get(key)
     if seen is None or not seen.rates:
         return None
     own = {timing.what for timing in seen.times}
-    if not own.isdisjoint(OF_A_START):
-        own.update(OF_A_START)  # what a start of it takes is known: others' say nothing of its resumes
+    if own_starts and not own.isdisjoint(OF_A_START):
+        own.update(OF_A_START)
     usual = (timing for timing in world.usual_times if timing.what not in own)
     return Seen(tuple(map(_rounded, seen.rates)), tuple(map(_mean, (*seen.times, *usual))))
 
