@@ -93,6 +93,15 @@ class SaveFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Damaged:
+    """A checkpoint that is not what was written is kept at `path`; `step` None: none is left that is whole."""
+
+    step: int | None
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     step: int | None
 
@@ -190,7 +199,9 @@ class Drill:
     within_s: float
 
 
-FromRank = Gate | Opened | Join | Loop | Ready | Reformed | Broken | Progress | Saving | Saved | SaveFailed | Done
+FromRank = (
+    Gate | Opened | Join | Loop | Ready | Reformed | Broken | Progress | Saving | Saved | SaveFailed | Damaged | Done
+)
 FromAgent = Open | Rescale | Leave | Suspend | End | Drill
 Packet = Attach | Hello | FromRank | FromAgent
 
@@ -323,6 +334,7 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Packet]] = {
         _flag(body, "final"),
     ),
     "save_failed": lambda body: SaveFailed(_whole(body, "step"), _whole_or_none(body, "errno"), _text(body, "why")),
+    "damaged": lambda body: Damaged(_whole_or_none(body, "step"), _text(body, "path"), _text(body, "why")),
     "done": lambda body: Done(_whole_or_none(body, "step")),
     "join": lambda body: Join(_text(body, "address")),
     "reformed": lambda body: Reformed(_whole(body, "membership"), _whole(body, "step"), _seconds(body, "seconds")),

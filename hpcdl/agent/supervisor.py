@@ -322,6 +322,11 @@ class Supervisor:
                 self._drill.saved()
                 self._save_failed, self._save_errno = True, packet.errno
                 self._record("save_failed", step=packet.step, errno=packet.errno, why=packet.why)
+            case packets.Damaged() if packet.step is None:
+                # No retry finds one either.
+                self._failure = self._failure or Exit(launch.NOT_EXECUTABLE, detail=packet.why)
+            case packets.Damaged():
+                self._record("damaged", step=packet.step, path=packet.path, why=packet.why)
             case packets.Done():
                 self._reached(packet.step)
                 self._lingering.said_done(self._step or 0, self._clock.now())

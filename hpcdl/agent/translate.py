@@ -134,6 +134,11 @@ def _save_failed(record: Record, names: dict[str, Any]) -> ev.Report:
     return ev.Noted(**names, text=f"the checkpoint of step {record.get('step')} failed: {record.get('why')}"[:1000])
 
 
+def _damaged(record: Record, names: dict[str, Any]) -> ev.Report:
+    path, why = str(record.get("path") or ""), str(record.get("why") or "")
+    return ev.CheckpointDamaged(**names, step=_whole(record, "step"), path=path[:4096], why=why[:1000])
+
+
 def _note(record: Record, names: dict[str, Any]) -> ev.Report:
     return ev.Noted(**names, text=str(record.get("text") or "")[:1000])
 
@@ -189,6 +194,7 @@ _KINDS: dict[str, Callable[[Record, dict[str, Any]], ev.Report | None]] = {
     "suspending": _suspending,
     "saved": _saved,
     "save_failed": _save_failed,
+    "damaged": _damaged,
     "note": _note,
 }
 

@@ -257,7 +257,7 @@ def _gpus_freed(world: World, event: ev.GpusFreed, at: float) -> None:
     put_settled(world, job, put_part(incarnation, changed(part, freed=True)), at)
 
 
-def _noted(world: World, event: ev.Noted, at: float) -> None:
+def _noted(world: World, event: ev.Noted | ev.CheckpointDamaged, at: float) -> None:
     step_of(world, event)
 
 
@@ -326,6 +326,7 @@ EFFECTS: dict[type[ev.Event], Callable[[World, Any, float], None]] = {
     ev.Saved: _saved,
     ev.Exited: _exited,
     ev.GpusFreed: _gpus_freed,
+    ev.CheckpointDamaged: _noted,
     ev.Noted: _noted,
     ev.IncarnationEnded: _incarnation_ended,
     ev.NodeJoined: nd.node_joined,
@@ -379,6 +380,7 @@ WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, ("jobs",)
     ev.TrainerReady: ("jobs", "observed"),
     ev.Progressed: ("jobs", "observed"),
     ev.GpusFreed: ("jobs", "holders"),
+    ev.CheckpointDamaged: (),
     ev.Noted: (),
     ev.IncarnationEnded: ("jobs", "live", "observed", "nodes"),
     ev.NodeJoined: ("nodes",),

@@ -253,6 +253,15 @@ class GpusFreed(Report):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointDamaged(Report):
+    """The checkpoint of `step` is not what was written: it was set aside at `path`, and the one before is used."""
+
+    step: int = 0
+    path: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Noted(Report):
     """Something worth telling that changes nothing (a stopped process continued, output dropped)."""
 
@@ -261,7 +270,20 @@ class Noted(Report):
 
 KINDS.pop(Report.__name__, None)
 
-REPORTS = (Started, AtGate, Attached, TrainerReady, Reformed, Broken, Progressed, Saved, Exited, GpusFreed, Noted)
+REPORTS = (
+    Started,
+    AtGate,
+    Attached,
+    TrainerReady,
+    Reformed,
+    Broken,
+    Progressed,
+    Saved,
+    CheckpointDamaged,
+    Exited,
+    GpusFreed,
+    Noted,
+)
 
 
 # --- incarnations: what endings concludes --------------------------------------------------------------------------

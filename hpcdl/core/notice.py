@@ -29,6 +29,7 @@ class NoticeKind(StrEnum):
     STALL = "stall"
     GPU = "gpu"
     DEADLINE = "deadline"
+    DAMAGE = "damage"
 
 
 _ADDRESS = re.compile(
@@ -147,6 +148,7 @@ class Notice:
         about = f"job {self.job} ({self.name})" if self.job else self.name
         state = {
             NoticeKind.STALL: "makes no progress",
+            NoticeKind.DAMAGE: "found a damaged checkpoint",
             NoticeKind.PREEMPTION: f"was interrupted ({self.cause})",
             NoticeKind.DEADLINE: f"{'has missed' if self.cause == PASSED else 'is likely to miss'} its deadline",
         }

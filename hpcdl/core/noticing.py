@@ -17,7 +17,7 @@ from hpcdl.core.transitions import state_of
 INTERRUPTED = frozenset({Cause.PREEMPTED, Cause.WALLTIME, Cause.NODE_LOST, Cause.INFRASTRUCTURE, Cause.STALLED})
 """Causes of ends that a job survives, and that nobody wanted."""
 
-NOTICED = (ev.JobEnded, ev.IncarnationEnded, ce.JobStalled, ce.GpuAvoided, de.DeadlineSlipped)
+NOTICED = (ev.JobEnded, ev.IncarnationEnded, ce.JobStalled, ce.GpuAvoided, de.DeadlineSlipped, ev.CheckpointDamaged)
 """Events that anybody may want to know of."""
 
 
@@ -54,6 +54,8 @@ def _kind(event: ev.Event) -> NoticeKind | None:
         return NoticeKind.STALL
     if isinstance(event, de.DeadlineSlipped):
         return NoticeKind.DEADLINE
+    if isinstance(event, ev.CheckpointDamaged):
+        return NoticeKind.DAMAGE
     # A user who avoids a GPU need not be told of it.
     return NoticeKind.GPU if isinstance(event, ce.GpuAvoided) and not event.by_user else None
 
@@ -66,6 +68,8 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
     if isinstance(event, ev.IncarnationEnded):
         resumes = "it starts over" if event.step is None else f"it resumes from step {event.step}"
         return str(event.cause), f"{event.detail}; {resumes}" if event.detail else resumes
+    if isinstance(event, ev.CheckpointDamaged):
+        return "damaged", f"step {event.step}: {event.why}; it is kept as {event.path}, and the one before is used"
     if isinstance(event, de.DeadlineSlipped):
         return PASSED if event.passed else "forecast", slipped(job, event)
     running = job.running

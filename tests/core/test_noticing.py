@@ -178,3 +178,16 @@ def test_whoever_stops_the_daemon_knows() -> None:
     model.run(20.0)
     assert model.job(1).running is None
     assert due(model) == []
+
+
+def test_a_damaged_checkpoint_is_told() -> None:
+    model = cluster()
+    (job,) = model.submit(SPEC)
+    model.run(5.0)
+    report = ev.CheckpointDamaged(job, 1, 1, "n1", step=20, path="/c/damaged-step-20", why="w is not what was written")
+    model._report(model.agents["n1"], report)
+    model.run(1.0)
+    (notice,) = [each for each in model.world.notices.values() if each.what is NoticeKind.DAMAGE]
+    wanted = "step 20: w is not what was written; it is kept as /c/damaged-step-20, and the one before is used"
+    assert notice.text == f"job {job} (resnet) found a damaged checkpoint: {wanted}"
+    assert notice.waiting == SPEC.notify

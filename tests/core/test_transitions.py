@@ -52,6 +52,7 @@ SAMPLES: dict[type[ev.Event], ev.Event] = {
         ev.Saved(1, 1, 1, "n1", step=5, final=True),
         ev.Exited(1, 1, 1, "n1", code=0),
         ev.GpusFreed(1, 1, 1, "n1"),
+        ev.CheckpointDamaged(1, 1, 1, "n1", step=20, path="/c/damaged-step", why="flipped"),
         ev.Noted(1, 1, 1, "n1", text="hm"),
         ev.IncarnationEnded(1, 1, Cause.SUSPENDED, step=5),
     )
