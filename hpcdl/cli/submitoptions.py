@@ -146,6 +146,18 @@ def _regex(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     return value
 
 
+def _signal(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if value == "lightning":
+        # Lightning saves where only a Slurm requeue finds it, and asks for that: all that was trained would be lost.
+        raise click.BadParameter(
+            "lightning is no longer taken, for Lightning requeues through Slurm and loses what was trained; add the "
+            "callback of hpcdl.trainer.lightning to the script (docs/trainer-guide.md) and leave --signal out",
+            ctx,
+            param,
+        )
+    return value
+
+
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("-n", "--name", metavar="NAME", help="Its name in tables.  [default: the script's or program's]"),
     click.option(
@@ -223,7 +235,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="In which it must checkpoint when it is suspended.",
     ),
     click.option(
-        "--signal", type=click.Choice(list(SIGNAL_PRESETS)), default="hpcdl", show_default=True,
+        "--signal", type=click.Choice(list(SIGNAL_PRESETS)), callback=_signal, default="hpcdl", show_default=True,
+        metavar="[hpcdl|submitit|hf|none]",
         help="How it is asked to checkpoint and exit.",
     ),
     click.option(

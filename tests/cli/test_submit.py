@@ -174,3 +174,9 @@ def test_a_launcher_within_ours_is_refused(
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert "would nest: leave it out" in done.err
     assert not [method for method, _, _ in fake.requests if method == "POST"]
+
+
+def test_lightning_has_a_callback(fake: FakeDaemon, hpcdl: Run) -> None:
+    refused = hpcdl("submit", "--signal", "lightning", "--", "true")
+    assert refused.code == 2
+    assert "add the callback of hpcdl.trainer.lightning" in refused.err
