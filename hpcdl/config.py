@@ -289,6 +289,7 @@ SUBMIT_OPTIONS: Mapping[str, Limits] = MappingProxyType(
         "checkpoint_dir": _words("a folder"),
         "grace": _option(float, "a number of seconds from 0.1 to 86400", 0.1, _DAY, "s"),
         "signal": _words("hpcdl, lightning, submitit, hf or none", "hpcdl|lightning|submitit|hf|none"),
+        "resumes": _words("yes, or a pattern of the checkpoints that its program writes"),
         "progress": _words("tqdm, hf, lightning or keras", "tqdm|hf|lightning|keras"),
         "progress_regex": _words("a regular expression"),
         "notify": _words("a command, mailto:ADDRESS or a URL, several in a list", many=True),

@@ -123,6 +123,7 @@ def make_start(
             signal=spec.signal,
             progress_regex=spec.progress_regex,
             progress=spec.progress,
+            resumes=spec.resumes,
             steps=spec.steps,
             checkpoint_dir=directory,
             agent_absence_s=limits.agent_absence_s,

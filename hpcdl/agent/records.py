@@ -43,6 +43,14 @@ class Records:
     def durable(self) -> bool:
         return self.written == len(self.packets)
 
+    @property
+    def changed_at(self) -> float | None:
+        """When a record was written last, by the clock of the file system; None: it was not."""
+        try:
+            return os.fstat(self._file).st_mtime if self._file >= 0 else None
+        except OSError:
+            return None
+
     def append(self, kind: str, **body: object) -> None:
         """Add a record, and write it with fsync if that can be done; never raises OSError."""
         head = {"v": 1, "n": len(self.packets) + 1, "type": kind, "t": round(time.monotonic() - self._began, 6)}

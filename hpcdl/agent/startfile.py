@@ -57,6 +57,7 @@ class Start:
     signal: str = "hpcdl"
     progress_regex: str | None = None
     progress: str | None = None
+    resumes: str | None = None
     steps: int | None = None
     checkpoint_dir: str | None = None
     agent_absence_s: float | None = 120.0
@@ -174,6 +175,7 @@ _KINDS: Mapping[str, Any] = {
     "signal": _text,
     "progress_regex": _or_none(_text),
     "progress": _or_none(_text),
+    "resumes": _or_none(_text),
     "steps": _or_none(_whole),
     "checkpoint_dir": _or_none(_text),
     "agent_absence_s": _or_none(_seconds),

@@ -22,11 +22,13 @@ from hpcdl.agent.escalation import ABSENCE, DONE, END, LEAVE, SUSPEND
 from hpcdl.agent.exits import FAILED, STALE, Exit, exit_of, given_up
 from hpcdl.agent.lingering import Lingering
 from hpcdl.agent.memberships import Memberships
-from hpcdl.agent.output import Log, Output, ProgressReader
+from hpcdl.agent.output import Log, Output, ProgressReader, printable
+from hpcdl.agent.ownsaves import newest
 from hpcdl.agent.packets import Attach, Progress
 from hpcdl.agent.ranks import Rank, Trainer
 from hpcdl.agent.records import AlreadyStarted, Records
 from hpcdl.agent.sidechannel import NAME, Connection, Listener
+from hpcdl.agent.startfile import NAME as START_FILE
 from hpcdl.agent.startfile import TORCHRUN, BadStart, Start, decode
 from hpcdl.agent.wakeup import Wakeup
 
@@ -71,6 +73,7 @@ class Supervisor:
         self._ended_by: str | None = None
         self._exited_at: float | None = None  # when `exit` was recorded
         self._step: int | None = None
+        self._asked_at: float | None = None  # by the clock of the run folder's file system
         self._lingering = Lingering(start.log, start.linger_s)
         self._closing.finished = lambda: self._lingering.done or self._read_progress.complete
         self._save_failed = False
@@ -114,6 +117,8 @@ class Supervisor:
     def _turn(self) -> None:
         now = self._clock.now()
         if self._exited_at is None:
+            if self._asked_at is None and self._closing.ended_by is not None and self._start.resumes:
+                self._asked_at = self._records.changed_at
             self._supervise(now)
         if not self._records.durable and now >= self._retry_at:
             self._retry_at = now + RETRY_S
@@ -375,8 +380,20 @@ class Supervisor:
             save_errno=self._save_errno,
             done=self._lingering.done or (self._read_progress.complete and how.code == 0),
             step=self._step,
+            **self._own_saves(),
         )
         self._exited_at = self._clock.now()
+
+    def _own_saves(self) -> dict[str, object]:
+        """The newest of its program's own checkpoints: `kept` where it came since it was asked to go, else `older`."""
+        if not self._start.resumes:
+            return {}
+        try:
+            began = os.stat(os.path.join(self._path, START_FILE)).st_mtime
+            kept = "" if self._asked_at is None else newest(self._start.resumes, self._start.cwd, self._asked_at)
+            return {"kept": printable(kept), "older": printable(newest(self._start.resumes, self._start.cwd, began))}
+        except OSError:
+            return {}
 
 
 def _claim_for(start: Start, directory: str) -> NotClaimed | None:

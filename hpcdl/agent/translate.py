@@ -178,6 +178,8 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
         hint=hint,
         step=_whole_or_none(record, "step"),
         detail=detail,
+        kept=str(record.get("kept") or ""),
+        older=str(record.get("older") or ""),
         repeats=max(1, _whole_or_none(record, "repeats") or 1),
     )
 

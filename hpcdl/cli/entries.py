@@ -93,6 +93,7 @@ def wanted(given: Mapping[str, Any], command: Sequence[str], here: Path, asked: 
         signal=given["signal"],
         progress_regex=given["progress_regex"],
         progress=given["progress"],
+        resumes=given["resumes"],
         gate=runs_gate(command),
         rescale=given["rescale"] or _means(command, nodes),
         weight=given["weight"],

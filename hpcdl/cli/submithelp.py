@@ -6,8 +6,8 @@ SECTIONS: dict[str, str] = {
     "The job": "name env cwd git after hold priority weight deadline",
     "GPUs, nodes and speed": "gpus nodes rescale profile steps model accuracy",
     "Many jobs at once": "array sweep max_parallel file",
-    "Checkpoints and failures": "grace signal checkpoint_dir continue_from progress progress_regex retries stall "
-    "notify",
+    "Checkpoints and failures": "grace signal checkpoint_dir continue_from resumes progress "
+    "progress_regex retries stall notify",
 }
 """Title -> names of parameters. What stands in none is listed last."""
 

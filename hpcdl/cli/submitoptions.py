@@ -137,6 +137,11 @@ def _whose(ctx: click.Context, param: click.Parameter, value: str) -> str:
     return text
 
 
+def _resumes(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """As the job has it: "" for the user's word alone."""
+    return "" if value is not None and value.lower() in ("yes", "true", "") else value
+
+
 def _regex(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None:
         try:
@@ -238,6 +243,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--signal", type=click.Choice(list(SIGNAL_PRESETS)), callback=_signal, default="hpcdl", show_default=True,
         metavar="[hpcdl|submitit|hf|none]",
         help="How it is asked to checkpoint and exit.",
+    ),
+    click.option(
+        "--resumes", is_flag=False, flag_value="yes", callback=_resumes, metavar="[PATTERN]",
+        help="Its program resumes by itself; PATTERN: from what it writes there (out/checkpoint-*).",
     ),
     click.option(
         "--progress", type=click.Choice(PROGRESS),

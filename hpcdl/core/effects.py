@@ -236,6 +236,8 @@ def _exited(world: World, event: ev.Exited, at: float) -> None:
         hint=event.hint,
         detail=event.detail,
         repeats=event.repeats,
+        kept=event.kept,
+        older=event.older,
         exited_at=at,
         # At the gate no GPU is held, so the end of the processes is all there is to wait for.
         freed=incarnation.placement is None,

@@ -131,7 +131,7 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if clean and (not asked or (complete and "end" not in asked)):
         return Cause.DONE, ""
     if clean and asked <= {"suspend", "absence"}:
-        return Cause.SUSPENDED, "exited at the suspend signal"
+        return Cause.SUSPENDED, _by_itself(job, parts) or "exited at the suspend signal"
     culprit = _culprit(parts) if asked <= {"end"} else None
     if incarnation.ending is not None and (culprit is None or incarnation.ending is not Cause.INFRASTRUCTURE):
         return incarnation.ending, incarnation.ending_detail
@@ -141,6 +141,11 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     detail = _how(worst)
     if asked and asked <= {"suspend", "absence"} and _untrained(job, incarnation):
         return Cause.PREEMPTED, UNTRAINED
+    if asked and asked <= {"suspend", "absence"} and (saved := _by_itself(job, parts)):
+        return Cause.SUSPENDED, f"{saved}, {detail}"
+    if asked and culprit is None and job.spec.resumes:
+        seen = next((f", the newest is {part.older}" for part in parts if part.older), "")
+        return Cause.PREEMPTED, f"nothing new at {job.spec.resumes} since it was asked{seen}, {detail}"
     if asked and culprit is None:
         return Cause.PREEMPTED, f"no checkpoint within the grace, {detail}"
     if _killed(worst):
@@ -148,6 +153,14 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if worst.code == STALE_EXIT and worst.signal is None and incarnation.attached:
         return Cause.INFRASTRUCTURE, "a newer incarnation had claimed its checkpoint folder"
     return Cause.USER_ERROR, detail
+
+
+def _by_itself(job: Job, parts: Iterable[Part]) -> str:
+    """What is known of a program that resumes by itself: what was seen, or its user's word; else ""."""
+    kept = next((part.kept for part in parts if part.kept), "")
+    if kept:
+        return f"its program saved {kept} by itself"
+    return "its program resumes by itself" if job.spec.resumes == "" else ""
 
 
 def _failed(part: Part) -> bool:

@@ -245,6 +245,9 @@ class Exited(Report):
     detail: str = ""
     repeats: int = 1
     """So many times its ranks had failed alike, with nothing gained between."""
+    kept: str = ""
+    """The checkpoint that its program wrote by itself since it was asked to go; `older`: the newest since its start."""
+    older: str = ""
 
 
 @dataclass(frozen=True, slots=True)

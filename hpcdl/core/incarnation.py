@@ -125,6 +125,9 @@ class Part:
     lost: bool = False
     repeats: int = 1
     """So many times its ranks had failed alike, started again by their launcher."""
+    kept: str = ""
+    """The checkpoint that its program wrote by itself since it was asked to go; `older`: the newest since its start."""
+    older: str = ""
 
     @property
     def gone(self) -> bool:

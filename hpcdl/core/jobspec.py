@@ -141,6 +141,8 @@ class JobSpec:
     progress: str | None = None
     """Whose progress bars its step is read from: one of PROGRESS."""
     continue_from: str = ""
+    resumes: str | None = None
+    """Its program resumes by itself: "" for its user's word, else a pattern of the checkpoints that it writes."""
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -192,6 +194,8 @@ class JobSpec:
         for what, path in (("cwd", self.cwd), ("checkpoint folder", self.checkpoint_dir)):
             if path is not None and not path.startswith("/"):
                 raise ValueError(f"the {what} must be an absolute path, got {path!r}")
+        if self.resumes is not None and (len(self.resumes) > 4096 or "\0" in self.resumes):
+            raise ValueError("the pattern of checkpoints must have at most 4096 characters, and no NUL")
         if self.progress is not None and self.progress not in PROGRESS:
             raise ValueError(f"progress must be one of {', '.join(PROGRESS)}, got {self.progress!r}")
         if self.progress is not None and self.progress_regex is not None:

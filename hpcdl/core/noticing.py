@@ -66,7 +66,8 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
         cause = "" if job.last_cause is None else str(job.last_cause)
         return cause, event.detail or ("after its deadline" if late else "")
     if isinstance(event, ev.IncarnationEnded):
-        resumes = "it starts over" if event.step is None else f"it resumes from step {event.step}"
+        own = "it starts over" if job.spec.resumes is None else "its program resumes by itself"
+        resumes = own if event.step is None else f"it resumes from step {event.step}"
         return str(event.cause), f"{event.detail}; {resumes}" if event.detail else resumes
     if isinstance(event, ev.CheckpointDamaged):
         return "damaged", f"step {event.step}: {event.why}; it is kept as {event.path}, and the one before is used"

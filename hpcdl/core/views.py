@@ -214,6 +214,8 @@ def lifts_hold(job: Job) -> str:
 
 def can_suspend(job: Job) -> bool:
     """Whether the job has shown, by attaching or by its signal's preset, that it checkpoints when it is asked to."""
+    if job.spec.resumes is not None:
+        return True  # it resumes by itself
     return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")
 
 

@@ -126,6 +126,8 @@ def _end(past: Past, run: _Run, event: ev.IncarnationEnded, at: float) -> None:
     past.trained_s += trained_s
     if event.cause is Cause.DONE or event.reached is None:
         return
+    if event.cause is Cause.SUSPENDED and event.step is None:
+        return  # its program saves by itself: what it saved, nobody here knows
     lost = event.reached - (event.step or 0)
     if lost > 0:
         past.lost_steps += lost

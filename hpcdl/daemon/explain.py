@@ -181,7 +181,12 @@ def _details(world: World, job: Job, now: float) -> list[str]:
     if running is not None and running.number > 1 and running.attached and running.ready_at is not None:
         lines.append(_resumed(job, running))
     if not job.finished and job.last_cause is not None and job.saved_step is None:
-        lines.append("no checkpoint yet: it started from the beginning" if running else "no checkpoint: it starts over")
+        if job.spec.resumes is not None:
+            lines.append("its program resumes by itself, from checkpoints of its own")
+        else:
+            lines.append(
+                "no checkpoint yet: it started from the beginning" if running else "no checkpoint: it starts over"
+            )
     if job.failures:
         used = f"; {retries_used(job)} of {job.spec.retries} retries used" if job.spec.retries else ""
         lines.append(count(job.failures, "failure") + used)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -370,3 +371,30 @@ def test_what_has_done_all_its_steps_is_left_to_end_by_itself(agent: Agent, says
     record = agent.exit()
     assert (record["code"], record["ended_by"], record["done"]) == (0, "suspend", True)
     assert agent.output().endswith("exported\n")
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_what_a_program_saved_by_itself_is_looked_for(agent: Agent, saves: bool) -> None:
+    script = f"""
+import os, signal, sys, time
+def end(number, frame):
+    if {saves}:
+        os.mkdir("out/checkpoint-400")
+    sys.exit(124)
+signal.signal(signal.SIGTERM, end)
+os.makedirs("out/checkpoint-200")
+print("trains", flush=True)
+while True:
+    time.sleep(0.02)
+"""
+    older = agent.base / "out" / "checkpoint-100"
+    older.mkdir(parents=True)
+    os.utime(older, (1, 1))
+    agent.start(script, plain=True, signal="hf", resumes="out/checkpoint-*")
+    agent.printed("trains")
+    if not saves:
+        past = time.time() - 10  # before it was asked to go
+        os.utime(agent.base / "out" / "checkpoint-200", (past, past))
+    agent.connect().send("suspend", grace_s=60.0)
+    record = agent.exit()
+    assert (record["code"], record["kept"]) == (124, "checkpoint-400" if saves else "")

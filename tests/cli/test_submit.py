@@ -48,7 +48,7 @@ def test_submit_sends_everything(fake: FakeDaemon, hpcdl: Run, tmp_path: Path, m
         "checkpoint_dir": str(tmp_path / "ck"), "grace_s": 7.5, "signal": "hf", "progress_regex": "step=(\\d+)",
         "gate": True, "git": None, "gpus_counts": [], "nodes_max": None, "deadline": None, "ect": None, "model": None,
         "accuracy_target": None, "rescale": "restart", "weight": 1.0, "priority": 0, "notify": [], "stall_s": None,
-        "stall_restart": False, "continue_from": "", "progress": None,
+        "stall_restart": False, "continue_from": "", "progress": None, "resumes": None,
     }  # fmt: skip
 
 
@@ -148,6 +148,23 @@ def test_more_than_can_be_meant_is_refused(fake: FakeDaemon, hpcdl: Run, options
     assert why in done.err
     assert len(done.err) < 400
     assert not [method for method, _, _ in fake.requests if method == "POST"]
+
+
+@pytest.mark.parametrize(
+    ("options", "resumes"),
+    [
+        (("--resumes",), ""),
+        (("--resumes", "out/checkpoint-*"), "out/checkpoint-*"),
+        (("--resumes=yes",), ""),
+        ((), None),
+    ],
+)
+def test_a_program_that_resumes_by_itself(
+    fake: FakeDaemon, hpcdl: Run, options: tuple[str, ...], resumes: str | None
+) -> None:
+    assert hpcdl("submit", "--progress", "hf", *options, "--", "true").code == 0
+    spec = fake.requests[-1][2]["jobs"][0]
+    assert (spec["progress"], spec["resumes"]) == ("hf", resumes)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from hpcdl.core.model import (
     Share,
     World,
 )
+from hpcdl.core.views import can_suspend
 from tests.model_cluster import Cluster
 
 JOB = Job(1, JobSpec(("train",), "j"), 0.0, step=50, saved_step=40)
@@ -176,6 +177,26 @@ def test_an_error_of_its_own_after_the_last_step_is_one() -> None:
     assert (
         cause_of(JOB, incarnation(part(code=0, done=True, ended_by="suspend"), saved_final=True))[0] is Cause.SUSPENDED
     )
+
+
+@pytest.mark.parametrize(
+    ("resumes", "how", "cause", "said"),
+    [
+        ("", {"code": 124}, Cause.SUSPENDED, "its program resumes by itself, exit code 124"),
+        ("", {"code": 0}, Cause.SUSPENDED, "its program resumes by itself"),
+        ("o/c-*", {"code": 124, "kept": "c-400"}, Cause.SUSPENDED, "its program saved c-400 by itself, exit code 124"),
+        ("o/c-*", {"code": 0, "kept": "c-400"}, Cause.SUSPENDED, "its program saved c-400 by itself"),
+        ("o/c-*", {"code": 1, "older": "c-200"}, Cause.PREEMPTED,
+         "nothing new at o/c-* since it was asked, the newest is c-200, exit code 1"),
+        ("o/c-*", {"signal": "SIGKILL"}, Cause.PREEMPTED, "nothing new at o/c-* since it was asked, ended by SIGKILL"),
+    ],
+)  # fmt: skip
+def test_a_program_that_resumes_by_itself(resumes: str, how: dict[str, object], cause: Cause, said: str) -> None:
+    job = replace(JOB, step=50, saved_step=None, spec=replace(JOB.spec, resumes=resumes, signal="hf"))
+    ended = incarnation(part(ended_by="suspend", **how), attached=False)
+    assert cause_of(job, ended) == (cause, said)
+    assert can_suspend(job)
+    assert cause_of(job, incarnation(part(code=1), attached=False))[0] is Cause.USER_ERROR
 
 
 def run_once(
