@@ -8,10 +8,11 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpcdl.trainer import digest, folder
+from hpcdl.trainer import digest, folder, loop
 from hpcdl.trainer.claim import claim
 from hpcdl.trainer.folder import StaleIncarnation
 from hpcdl.trainer.session import Session
@@ -275,3 +276,56 @@ def test_a_digest_is_of_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert digest.digests(tmp_path, ["a", "empty"]) == wanted
     monkeypatch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("no more threads")))
     assert digest.digests(tmp_path, ["a", "empty"]) == wanted
+
+
+class Two:
+    """Two ranks that are threads: what rank 0 found is what both load."""
+
+    def __init__(self, number: int, meet: threading.Barrier, board: list[Any]) -> None:
+        self._number, self._meet, self._board = number, meet, board
+
+    def _all(self, value: Any) -> list[Any]:
+        self._board[self._number] = value
+        self._meet.wait(60)
+        found = list(self._board)
+        self._meet.wait(60)
+        return found
+
+    def any(self, flag: bool) -> bool:
+        return any(self._all(flag))
+
+    agree = any
+
+    def choose(self, found: folder.Checkpoint | None) -> folder.Checkpoint | None:
+        first: folder.Checkpoint | None = self._all(found)[0]
+        return first
+
+    def barrier(self) -> None:
+        self._all(None)
+
+
+def test_all_ranks_load_what_rank_0_found_whole(tmp_path: Path) -> None:
+    for step in (1, 2):
+        put(tmp_path, step, 1)
+    flip(folder.at(tmp_path, 2, 1).path / "deep/er/w")
+    meet, board, loaded = threading.Barrier(2), [None, None], list[tuple[int, str]]()
+
+    def rank(number: int) -> None:
+        mine = Session({"RANK": str(number)}, None, tmp_path)
+        loop.resume(mine, lambda path: loaded.append((number, path.name)), Two(number, meet, board))
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert sorted(loaded) == [(0, "step-000000000001.i1"), (1, "step-000000000001.i1")]
+    assert folder.aside(tmp_path) == ["damaged-step-000000000002.i1"]
+
+
+def test_of_other_jobs_nothing_counts_and_nothing_is_removed(tmp_path: Path) -> None:
+    for step, whose in [(10, "theirs"), (20, "theirs"), (1, ""), (2, "mine"), (3, "mine"), (4, "mine")]:
+        with folder.write(tmp_path, step, 1, identity=whose, tag="i:7:1:n" if whose else "") as temporary:
+            (temporary / "w").write_text("x")
+    assert [each.step for each in folder.complete(tmp_path, "mine")] == [4, 3]
+    assert [each.step for each in folder.complete(tmp_path)] == [20, 10, 4, 3], "whoever may go on from any"
