@@ -236,8 +236,8 @@ def _known(now: float, job: JobView, ground: _Ground) -> _Known:
         number = ground.where[held.shares[0].node]
         kind, gpus, nodes = ground.pools[number].kind, held.per_node, len(held.shares)
         option = Option(kind, nodes, gpus, rate_of(profile, kind, gpus, nodes), 0.0, number)
-        menu = _columns((option,), _unit(profile, ground.pools), len(ground.pools))
-        kept: Option | None = option
+        menu = _alone(option, _unit(profile, ground.pools), len(ground.pools))
+        kept: Option | None = menu.options[0]
     else:
         menu = _menu(profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, ground.pools, phase)
         kept = _kept(menu, aim, held, ground)
@@ -343,6 +343,12 @@ def _sizes(allowed: tuple[int, ...], pool: GpuPool, nodes: int, held: int) -> tu
     if len(pool.nodes) == nodes:
         return fitting
     return tuple(gpus for gpus in fitting if gpus & (gpus - 1) == 0 or gpus in (fitting[0], pool.size, held))
+
+
+@lru_cache(maxsize=4096)
+def _alone(option: Option, unit: float, pools: int) -> Menu:
+    """Of a job that keeps what it holds; many do while they are exempt from preemption."""
+    return _columns((option,), unit, pools)
 
 
 def _columns(options: tuple[Option, ...], unit: float, pools: int) -> Menu:

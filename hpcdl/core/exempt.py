@@ -31,13 +31,13 @@ OF_A_RESCALE = ("grow_s", "shrink_s")
 class Exemption:
     """Until when an attempt may not be suspended, and not be rescaled in place, for the good of others.
 
-    `expected`: when the first is likely to be over; `begun`: it trains, so that this is sure.
+    `begun`: it trains; `guess`: what its start takes is taken from others, of whom more may be seen.
     """
 
     suspend_until: float
     rescale_until: float
-    expected: float
     begun: bool
+    guess: bool = False
 
 
 def exemption(world: World, job: Job, profile: Profile | None, starts: float) -> Exemption | None:
@@ -48,19 +48,21 @@ def exemption(world: World, job: Job, profile: Profile | None, starts: float) ->
     running = job.running
     if not starts or running is None or running.state is not IncarnationState.RUNNING or running.ending is not None:
         return None
-    start_s = expected_start_s(world, job, profile) if running.startup_s is None else running.startup_s
     granted_at = running.requested_at if running.granted_at is None else running.granted_at
     if running.begun_at is None:
-        expected = granted_at + (1 + starts) * start_s
-        says = job.spec.signal == "hpcdl" or running.attached
-        until = max(expected, granted_at + STARTING_S) if says else expected
-        return Exemption(until, until, expected, False)
+        if job.spec.signal == "hpcdl" or running.attached:
+            return Exemption(granted_at + STARTING_S, granted_at + STARTING_S, False)
+        until = granted_at + (1 + starts) * expected_start_s(world, job, profile)
+        return Exemption(until, until, False, job.startup_s is None)
+    start_s = running.startup_s or 0.0
     until = running.begun_at + starts * start_s
-    if running.reformed_at is not None:
+    if job.spec.rescale == "restart":
+        rescale_until = until
+    elif running.reformed_at is not None:
         rescale_until = running.reformed_at + starts * running.reform_s
     else:
         rescale_until = running.begun_at + starts * _rescale_s(world, job, start_s)
-    return Exemption(until, rescale_until, until, True)
+    return Exemption(until, rescale_until, True)
 
 
 def expected_start_s(world: World, job: Job, profile: Profile | None) -> float:

@@ -49,7 +49,7 @@ class JobView:
     `in_place`: it trains, and can do that without a suspend. `rescaling`: it is about it now. `members`: the nodes of
     its ranks in order; the first has the writer. `weight`: what it counts under the objective `priority`.
     `priority`: a higher one comes first. `exempt`: it is not to be preempted for the good of others now, so
-    `can_suspend` is False; `exempt_until`: when that is expected to be over (see `exempt`).
+    `can_suspend` is False; `exempt_until`: when that is over at the latest (see `exempt`).
     """
 
     id: int

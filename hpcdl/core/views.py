@@ -112,7 +112,7 @@ class Views:
         known = self._jobs[number].exempt
         if view.blocked and view.blocked != self._turns.wants(world.jobs[number]):
             self._restless.add(number)
-        elif known is not None and not known.begun and known.suspend_until > now:
+        elif known is not None and known.guess and known.suspend_until > now:
             self._restless.add(number)  # what a start of it takes may be seen of others
         else:
             self._restless.discard(number)
@@ -270,7 +270,7 @@ def _job_view(
         weight=spec.weight,
         priority=spec.priority,
         exempt=stays and can_suspend(job),
-        exempt_until=exempt.expected if exempt is not None and stays else 0.0,
+        exempt_until=exempt.suspend_until if exempt is not None and stays else 0.0,
     )
 
 
