@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 from hpcdl.trainer.folder import Checkpoint
+from hpcdl.trainer.peers import Peers, several
 from hpcdl.trainer.session import Session, attach, log
 
 
@@ -58,7 +60,9 @@ def steps(
     """
     if total < 0 or (every is not None and every <= 0):
         raise ValueError(f"total {total} must not be negative and every {every} must be positive")
-    session, ranks = attach(), Alone() if ranks is None else ranks
+    session = attach()
+    if ranks is None:
+        ranks = Peers(session, os.environ) if several(session, os.environ) else Alone()
     resumed = resume(session, load, ranks)
     start = 0 if resumed is None else resumed.step
     saved = None if resumed is None else start
