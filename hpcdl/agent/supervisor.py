@@ -70,6 +70,7 @@ class Supervisor:
         self._output_read = False
         self._gpu_env: Mapping[str, str] | None = None
         self._failure: Exit | None = None  # why we ended or never began it
+        self._unloadable = ""  # the trainer's word that no checkpoint is whole; it ends, unless its script goes on
         self._ended_by: str | None = None
         self._exited_at: float | None = None  # when `exit` was recorded
         self._step: int | None = None
@@ -328,8 +329,7 @@ class Supervisor:
                 self._save_failed, self._save_errno = True, packet.errno
                 self._record("save_failed", step=packet.step, errno=packet.errno, why=packet.why)
             case packets.Damaged() if packet.step is None:
-                # No retry finds one either.
-                self._failure = self._failure or Exit(launch.NOT_EXECUTABLE, detail=packet.why)
+                self._unloadable = packet.why
             case packets.Damaged():
                 self._record("damaged", step=packet.step, path=packet.path, why=packet.why)
             case packets.Done():
@@ -370,6 +370,8 @@ class Supervisor:
         else:
             attached, tail = self._trainer.attached, self._output.tail
             how = exit_of(self._trainer.status, tail, attached, ours, self._oom_kills)
+            if self._unloadable and how.code and self._ended_by is None:  # no retry finds one either
+                how = Exit(launch.NOT_EXECUTABLE, detail=self._unloadable)
         self._record(
             "exit",
             **how.fields,
