@@ -54,12 +54,15 @@ class Recent:
         spans = [clipped(span, begin) for span in spans]
         jobs = {span.job: span.name for span in spans}
         waits = [replace(wait, start_at=max(begin, wait.start_at)) for wait in found.warm if wait.end_at > begin]
+        # A node may have come back with fewer GPUs than it had, or not at all.
+        gpus = {GpuRef(str(node["name"]), int(gpu[0])) for node in answer["nodes"] for gpu in node["gpus"]}
+        gpus |= {GpuRef(span.node, span.gpu) for span in spans}
         named = [replace(wait, name=self.names.get(wait.job, wait.name)) for wait in waits]
         jobs |= {wait.job: wait.name for wait in named}
         return History(
             begin,
             now,
-            tuple(sorted(GpuRef(str(node["name"]), int(gpu[0])) for node in answer["nodes"] for gpu in node["gpus"])),
+            tuple(sorted(gpus)),
             tuple(JobHistory(job, name, None, begin, None, None, ()) for job, name in sorted(jobs.items())),
             tuple(span for span in spans),
             tuple(named),

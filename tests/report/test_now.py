@@ -113,6 +113,14 @@ def test_what_is_told() -> None:
         assert words in text, words
 
 
+def test_a_node_that_came_back_with_fewer_gpus() -> None:
+    events = rows([(900.0, ev.StartRequested(1, 1, ("n1",), placed([0, 1, 2])))])
+    told = answer(nodes=[node("n1", gpu(0, 1))], events=events, last=len(events))
+    assert "GPU 2" in Reader(drawn(told)).text, "its job was there in the last hours"
+    gone = answer(nodes=[], events=events, last=len(events))
+    assert "GPU 2" in Reader(drawn(gone)).text
+
+
 def test_it_says_when_it_is_old() -> None:
     fresh = Reader(drawn(answer()))
     refresh = [attrs for tag, attrs in fresh.told if tag == "meta" and attrs.get("http-equiv") == "refresh"]
