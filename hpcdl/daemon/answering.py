@@ -33,6 +33,11 @@ class Encoded(dict[str, Any]):
         self.update(json.loads(self.content))
         return dict(self)[key]
 
+    def __contains__(self, key: object) -> bool:
+        if not self:
+            self.update(json.loads(self.content))
+        return super().__contains__(key)
+
 
 def json_answer(status: int, body: dict[str, Any]) -> Response:
     """One JSON object, with the schema's number."""

@@ -48,6 +48,8 @@ log = logging.getLogger("hpcdl.daemon")
 MAX_EVENTS = 10_000
 LOOK_S = 2.0
 """So long an answer waits for agents that are asked how things are now."""
+FAULT_EVERY_S, FAULTS_SAID = 60.0, 100
+"""A request that fails by a fault of ours is logged with its traceback once in this time; so many more get a line."""
 STATUS_OF_CODE = {
     "unknown-job": 404,
     "finished": 409,
@@ -115,6 +117,8 @@ class Api:
         if viewer_token is not None:
             self._tokens[Role.VIEWER] = b"Bearer " + viewer_token.encode()
         self._on_proven = on_proven
+        self._traced_at = -FAULT_EVERY_S
+        self._untraced = 0
         self._on_stop = on_stop
         self._batch = BatchRoutes(loop, batching, about.pilots_max, changes.wait)
         self._jobs = JobRoutes(loop, changes, profiles, clock, self._batch)
@@ -199,10 +203,20 @@ class Api:
             except ClientDisconnect:
                 return error_answer(400, "the client went away", "gone")
             except Exception:
-                log.exception("%s %s failed", request.method, request.url.path)
+                self._log_fault(request)
                 return error_answer(500, "the daemon failed at this: see $HPCDL_HOME/daemon.log", "internal")
 
         return guarded
+
+    def _log_fault(self, request: Request) -> None:
+        """Log the exception that is handled, with its traceback at most once in FAULT_EVERY_S: who may ask may not fill
+        the log."""
+        now = time.monotonic()
+        traced = now - self._traced_at >= FAULT_EVERY_S
+        self._traced_at = now if traced else self._traced_at
+        self._untraced = 0 if traced else self._untraced + 1
+        if traced or self._untraced <= FAULTS_SAID:
+            log.error("%s %s failed", request.method, request.url.path, exc_info=traced)
 
     async def _send(self, command: cmd.Command) -> Any:
         return await asyncio.wrap_future(self._loop.send(command))

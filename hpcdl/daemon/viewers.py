@@ -114,7 +114,9 @@ def _only(row: Mapping[str, Any], names: Sequence[str]) -> Json:
 
 
 def jobs_seen(answer: Json) -> Json:
-    """Of `GET /v1/jobs`."""
+    """Of `GET /v1/jobs`: its rows, or its columns."""
+    if "columns" in answer:
+        return {"count": answer["count"], "columns": _only(answer["columns"], _JOB)}
     return {"jobs": [_only(row, _JOB) for row in answer["jobs"]]}
 
 

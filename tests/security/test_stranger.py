@@ -222,6 +222,10 @@ def test_a_viewer_reads_little_and_does_nothing(victim: Cluster, job: int, acces
         status, content = ask(access, token, "GET", f"/v1/jobs{query}")
         assert status == 200
         assert not {"detail", "reason", "profile", "spec"} & json.loads(content)["jobs"][0].keys()
+    for query in ("?fields=id,detail,name&by=column", "?fields=reason&by=column", "?ids=99&fields=id&by=column"):
+        status, content = ask(access, token, "GET", f"/v1/jobs{query}")
+        assert status == 200
+        assert json.loads(content)["columns"].keys() <= {"id", "name"}
     assert standing(victim) == before
 
 
