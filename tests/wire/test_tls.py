@@ -60,6 +60,13 @@ def test_the_pinned_certificate_is_trusted_under_its_names(name: str, tmp_path: 
         assert dial(port, client_context(pair[0].decode()), name) == b"hello"
 
 
+@pytest.mark.parametrize("made", [-VALID_S - 86_400, SKEW_S + 86_400], ids=["out of date", "of the future"])
+def test_its_dates_lock_nobody_out(tmp_path: Path, made: float) -> None:
+    pair = make_certificate([], now=time.time() + made)
+    with server(*keep(tmp_path, pair)) as port:
+        assert dial(port, client_context(pair[0].decode()), "localhost") == b"hello"
+
+
 def test_another_certificate_is_refused(tmp_path: Path) -> None:
     other = make_certificate([], now=time.time())[0].decode()
     with (
