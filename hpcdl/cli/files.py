@@ -48,16 +48,11 @@ def check_folder(target: Path) -> None:
 
 
 def replace_file(target: Path, text: str) -> None:
-    """Write the file whole or not at all; it may be read in a browser meanwhile. Raises OSError."""
+    """Write what tells of somebody's jobs, whole or not at all, for its owner alone. Raises OSError."""
     if target.exists() and not target.is_file():  # /dev/stdout, a pipe
         target.write_text(text, encoding="utf-8")
-        return
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    else:
+        replace_private(target, text)
 
 
 READERS = {"owner": 0o600, "group": 0o640, "all": 0o644}
