@@ -12,8 +12,12 @@ LEFT = re.compile(
     r"_|PWD|OLDPWD|SHLVL|LS_COLORS|(BASH_FUNC|SSH|DBUS|XDG_SESSION)_.*|(HPCDL|SLURM|LSB|PMI|PMIX|OMPI)_.*"
 )
 """Names of the submitting shell, its session or a batch step: they mean nothing to the job, or the wrong thing."""
-SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AUTH", re.IGNORECASE)
-"""Names that are never taken along by themselves: what they hold would go into the ledger."""
+SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|(API|ACCESS|PRIVATE)_?KEY|(^|_)(KEY|PASS|PASSPHRASE|PAT|DATABASE_URL)$",
+    re.IGNORECASE,
+)
+"""Names that are never taken along by themselves, for what they hold would go into the ledger. docs/commands.md and the
+help of `hpcdl submit` list them."""
 _THREADS = "OMP_NUM_THREADS"
 
 

@@ -98,7 +98,8 @@ def submit(
     array, folder and environment; options given here win, and what is ignored is said.
 
     It gets the environment of this shell, as with sbatch and bsub, except the shell's and the batch step's own
-    variables and names that look like secrets (TOKEN, SECRET, PASSW, CREDENTIAL, ..._KEY, AUTH): those with --env NAME.
+    variables and names that look like secrets (TOKEN, SECRET, PASSW, CREDENTIAL or AUTH in the name, or KEY, PASS,
+    PASSPHRASE, PAT or DATABASE_URL at its end): those with --env NAME.
     """
     client = connect(ctx)
     batch: Batch | None = None

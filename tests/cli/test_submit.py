@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.cli.jobparts import environment
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 
@@ -197,3 +198,19 @@ def test_lightning_has_a_callback(fake: FakeDaemon, hpcdl: Run) -> None:
     refused = hpcdl("submit", "--signal", "lightning", "--", "true")
     assert refused.code == 2
     assert "add the callback of hpcdl.trainer.lightning" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        *((name, True) for name in ("ENCRYPTION_KEY", "SIGNING_KEY", "DB_PASS", "GPG_PASSPHRASE", "GITHUB_PAT")),
+        *((name, True) for name in ("DATABASE_URL", "PGPASSWORD", "HF_TOKEN", "openai_api_key", "PASS", "APIKEY")),
+        *(
+            (name, False)
+            for name in ("PATH", "PYTHONPATH", "KEYBOARD", "KEYMAP", "BYPASS", "PATTERN", "URL", "COMPASS")
+        ),
+    ],
+)
+def test_names_that_look_like_secrets(name: str, secret: bool) -> None:
+    assert environment((), {name: "x"}) == ({} if secret else {name: "x"})
+    assert environment((name,), {name: "x"}) == {name: "x"}, "asked for by name"
