@@ -63,18 +63,20 @@ def _check(text: str) -> None:
     elif _SCHEME.match(text):
         raise ValueError("notices go to a command, mailto:ADDRESS, http://… or https://…")
     else:
-        argv_of(text)
+        _program_of(text)
 
 
-def argv_of(destination: str) -> list[str]:
-    """The command of a destination that is one, split as a shell would; no shell runs it. Raises ValueError."""
+def _program_of(command: str) -> tuple[str, bool]:
+    """The program that a shell command begins with, and whether more follows. Raises ValueError for open quotes.
+
+    Variables that are set before it are left out: their values may be secret.
+    """
     try:
-        argv = shlex.split(destination)
+        words = shlex.split(command)
     except ValueError as error:
-        raise ValueError(f"notices: the command cannot be split into words: {error}") from None
-    if not argv or not argv[0]:
-        raise ValueError("notices: the command is empty")
-    return argv
+        raise ValueError(f"notices: a shell cannot read that command: {str(error).lower()}") from None
+    program = next((word for word in words if word and "=" not in word), "")
+    return program, words != [program]
 
 
 def address_of(destination: str) -> str:
@@ -95,10 +97,10 @@ def redacted(destination: str) -> str:
         more = "/…" if found["path"] not in (None, "/") or found["user"] else ""
         return f"{scheme}://{found['host']}{port}{more}"
     try:
-        argv = argv_of(destination)
+        program, longer = _program_of(destination)
     except ValueError:
         return "…"
-    return argv[0] if len(argv) == 1 else f"{argv[0]} …"
+    return f"{program} …".strip() if longer else program
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Which events people are told of, and how: decided where the event is recorded, in the same commit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from hpcdl.core import careevents as ce
 from hpcdl.core import deadlineevents as de
@@ -9,7 +9,7 @@ from hpcdl.core import noticeevents as ne
 from hpcdl.core.commands import DropNotice, NoticesNotTaken, NoticesTaken, Refused, RetryNotices
 from hpcdl.core.endings import UNTRAINED
 from hpcdl.core.model import Cause, Job, JobState, World
-from hpcdl.core.notice import PASSED, POISON, NoticeKind, NoticeRules
+from hpcdl.core.notice import PASSED, POISON, NoticeKind, NoticeRules, redacted
 from hpcdl.core.slipping import slipped
 from hpcdl.core.stalls import stalled
 from hpcdl.core.transitions import state_of
@@ -95,3 +95,9 @@ def answered(
     if command.notice not in world.notices:
         raise Refused(f"no notice {command.notice} waits: hpcdl notices lists them", "unknown-notice")
     return [ne.NoticeDropped(command.notice)]
+
+
+def failing(world: World, destinations: Iterable[str]) -> list[str]:
+    """Which of these destinations do not take their notices, each with why, and nothing secret of them."""
+    routes = ((each, world.routes.get(each)) for each in destinations)
+    return [f"{redacted(each)}: {route.why}" for each, route in routes if route is not None]

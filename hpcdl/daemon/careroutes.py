@@ -8,6 +8,7 @@ from starlette.requests import Request
 from hpcdl.core import commands as cmd
 from hpcdl.core.model import World
 from hpcdl.core.notice import Notice, redacted
+from hpcdl.core.noticing import failing
 from hpcdl.daemon.answering import Problem, body_of
 from hpcdl.daemon.loop import Loop
 
@@ -122,10 +123,9 @@ def avoided_rows(world: World, now: float) -> list[Json]:
 
 def notices_summary(world: World) -> Json:
     """For `GET /v1/status`: how many notices wait, how many were given up, and which destinations take none."""
-    failing = [f"{redacted(each)}: {route.why}" for each, route in world.routes.items()]
     over = sum(1 for notice in world.notices.values() if notice.given_up)
     return {
         "waiting": sum(1 for notice in world.notices.values() if notice.waiting),
         "given_up": over,
-        "failing": failing,
+        "failing": failing(world, world.routes),
     }

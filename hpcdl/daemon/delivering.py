@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.agent.processes import TAG_VARIABLE, signal_process, tagged
-from hpcdl.core.notice import Notice, address_of, argv_of, redacted
+from hpcdl.core.notice import Notice, address_of, redacted
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -46,7 +46,7 @@ ANSWER_S = 40.0
 """So long a server may take in all: one that says a byte now and then would be waited for for ever."""
 
 LINES, OUTPUT_BYTES = 5, 64 << 10
-"""Of a command's output, so many lines of so many bytes come into the daemon's log."""
+"""Of a command's output, so many lines of so many bytes of each stream come into the daemon's log."""
 
 SHOWN, TEXT_LENGTH = 50, 4_000
 """Lines of a message of many notices; characters of a variable."""
@@ -113,7 +113,7 @@ class Letter:
 
     @property
     def body(self) -> bytes:
-        """As JSON, for commands and servers."""
+        """One line of JSON, for commands and servers."""
         rows = [
             {
                 "id": f"{self.instance}-{each.id}",
@@ -129,7 +129,7 @@ class Letter:
             for each in self.notices
         ]
         value = {"version": VERSION, "id": self.id, "kind": self.kind, "text": self.text, "notices": rows}
-        return json.dumps(value).encode()
+        return json.dumps(value).encode() + b"\n"
 
     @property
     def variables(self) -> dict[str, str]:
@@ -163,11 +163,10 @@ def deliver(destination: str, letter: Letter, ways: Ways) -> None:
         elif destination.startswith(("http://", "https://")):
             _post(destination, letter)
         else:
-            _run(argv_of(destination), letter.body, letter.variables, ways, letter)
+            # The user's own command with the user's own rights. No text of a notice is part of it: they come by stdin
+            # and environment. This is the only place where hpcdl starts a shell (docs/security.md).
+            _run(["/bin/sh", "-c", "--", destination], letter.body, letter.variables, ways, letter)
     except (OSError, ValueError, http.client.HTTPException, smtplib.SMTPException) as error:
-        if isinstance(error, FileNotFoundError | PermissionError) and error.filename:
-            what = "is no program that the daemon finds" if isinstance(error, FileNotFoundError) else "may not be run"
-            raise NotDelivered(_plain(f"{error.filename} {what}")[:300]) from None
         why = str(error).replace(destination, redacted(destination))
         raise NotDelivered(_plain(f"{type(error).__name__}: {why}")[:300]) from None
 
@@ -176,6 +175,7 @@ def deliver(destination: str, letter: Letter, ways: Ways) -> None:
 
 
 def _run(argv: list[str], stdin: bytes, variables: Mapping[str, str], ways: Ways, letter: Letter) -> None:
+    """Raises OSError, and NotDelivered with the last line of what the command wrote to stderr."""
     name = letter.id
     tag = f"{ways.instance}:notice:{name}"
     environment = {**os.environ, **variables, TAG_VARIABLE: tag}
@@ -186,20 +186,20 @@ def _run(argv: list[str], stdin: bytes, variables: Mapping[str, str], ways: Ways
             argv,
             stdin=given,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             cwd=letter.folder if os.path.isdir(letter.folder) else ways.folder,
             env=environment,
             start_new_session=True,
         )
     try:
-        said, ended = _listen(process)
-        if said.strip():
-            for line in said.decode("utf-8", "replace").splitlines()[:LINES]:
-                log.info("notice %s: %s: %s", name, os.path.basename(argv[0]), _plain(line)[:300])
+        said, complaints, ended = _listen(process)
+        for line in (_lines(complaints) + _lines(said))[:LINES]:
+            log.info("notice %s: %s", name, line)
         if not ended:
-            raise NotDelivered(f"{argv[0]} has not ended within {COMMAND_S:g} s, and was killed")
+            raise NotDelivered(f"the command has not ended within {COMMAND_S:g} s, and was killed")
         if process.returncode:
-            raise NotDelivered(f"{argv[0]} ended with {process.returncode}")
+            why = "".join(f": {line}" for line in _lines(complaints)[-1:])
+            raise NotDelivered(f"the command ended with {process.returncode}{why}"[:300])
     finally:
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -208,22 +208,36 @@ def _run(argv: list[str], stdin: bytes, variables: Mapping[str, str], ways: Ways
         end_commands(tag)
 
 
-def _listen(process: "subprocess.Popen[bytes]") -> tuple[bytes, bool]:
-    """The beginning of what a command says, and whether it ended in time. What it leaves behind is not waited for."""
+def _lines(output: bytes) -> list[str]:
+    lines = (_plain(line)[:300] for line in output.decode("utf-8", "replace").splitlines())
+    return [line for line in lines if line]
+
+
+def _listen(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes, bool]:
+    """The beginning of its stdout, the end of its stderr, and whether the command ended in time. What it leaves behind
+    is not waited for."""
     assert process.stdout is not None
+    assert process.stderr is not None
     until = time.monotonic() + COMMAND_S
-    said, open_ = b"", True
-    with process.stdout as output:
+    said = complaints = b""
+    with process.stdout as output, process.stderr as errors:
+        open_ = [output, errors]
         while time.monotonic() < until:
-            if process.poll() is not None and not (open_ and select.select([output], [], [], 0)[0]):
-                return said, True
+            over = process.poll() is not None
+            ready = select.select(open_, [], [], 0 if over else 0.1)[0] if open_ else []
+            if over and not ready:
+                return said, complaints, True
             if not open_:
                 time.sleep(0.02)
-            elif select.select([output], [], [], 0.1)[0]:
-                piece = os.read(output.fileno(), 1 << 16)
-                open_ = bool(piece)
-                said = (said + piece)[:OUTPUT_BYTES]
-    return said, False
+            for each in ready:
+                piece = os.read(each.fileno(), 1 << 16)
+                if not piece:
+                    open_.remove(each)
+                elif each is output:
+                    said = (said + piece)[:OUTPUT_BYTES]
+                else:
+                    complaints = (complaints + piece)[-OUTPUT_BYTES:]
+    return said, complaints, False
 
 
 def end_commands(tag: str) -> None:

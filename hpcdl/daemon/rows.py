@@ -9,6 +9,7 @@ from hpcdl.core.codec import to_json
 from hpcdl.core.events import Recorded, encode
 from hpcdl.core.model import Incarnation, Job, JobSpec, World
 from hpcdl.core.notice import redacted
+from hpcdl.core.noticing import failing
 from hpcdl.core.plan import Profiles
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import GpuRef
@@ -100,6 +101,7 @@ class Rows:
         return {
             **self.job(job),
             "spec": spec,
+            "notify_failing": failing(self.world, job.spec.notify),
             "drill": drill,
             "deadline": deadline_of(job),
             "beginning": beginning_of(self.world, job),

@@ -8,6 +8,7 @@ from hpcdl.core.commands import Submit
 from hpcdl.core.intake import Intake, Settings
 from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Job, World
+from hpcdl.core.noticing import failing
 from hpcdl.core.plan import JobView, Profiles, View
 from hpcdl.core.policy import Policies
 from hpcdl.core.submitting import doubts_of
@@ -45,8 +46,9 @@ def answer_of(rows: Rows, ids: Sequence[int], extra: dict[int, Json]) -> bytes:
 
 
 def _row(rows: Rows, job: Job) -> Json:
-    doubts = doubts_of(rows.world, job.spec)
-    return rows.job(job) | ({"warnings": list(doubts)} if doubts else {})
+    unheard = [f"its notifications fail: {each}: hpcdl notices" for each in failing(rows.world, job.spec.notify)]
+    doubts = [*doubts_of(rows.world, job.spec), *unheard]
+    return rows.job(job) | ({"warnings": doubts} if doubts else {})
 
 
 def _untouched(rows: Rows, job: Job) -> bool:

@@ -65,9 +65,9 @@ def test_a_command_gets_the_facts(tmp_path: Path, ways: Ways) -> None:
         "body = json.load(sys.stdin)\n"
         "json.dump([sys.argv[1:], facts, body, os.getcwd()], open('said', 'w'))\n",
     )
-    deliver(f"{said} '$(touch no)' \";\"", replace(LETTER, folder="/absent"), ways)
+    deliver(f'{said} \'$(touch no)\' ";" "$HPCDL_NOTICE_ID"', replace(LETTER, folder="/absent"), ways)
     argv, facts, body, folder = json.loads((tmp_path / "said").read_text())
-    assert argv == ["$(touch no)", ";"]
+    assert argv == ["$(touch no)", ";", "inst-7"]
     assert folder == str(tmp_path)
     assert facts == {
         "HPCDL_NOTICE_ID": "inst-7",
@@ -95,14 +95,30 @@ def test_a_digest_says_what_its_notices_have_in_common() -> None:
     assert len(json.loads(large.body)["notices"]) == 1000
 
 
+def test_a_command_is_a_line_of_shell(tmp_path: Path, ways: Ways) -> None:
+    for number in (7, 8):
+        letter = Letter("inst", (notice(number, detail="'; touch no; $(touch no)`touch no`"),))
+        deliver('cat >> said && test -n "$HPCDL_NOTICE_TEXT" | cat', letter, ways)
+    lines = (tmp_path / "said").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["inst-7", "inst-8"]
+    assert os.listdir(tmp_path) == ["said"]  # no text of a notice is run
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("sys.exit(3)", "ended with 3"), ("os.kill(os.getpid(), 9)", "ended with -9")],
+    [
+        ("sys.exit(3)", "^the command ended with 3$"),
+        ("print('out'); print('first\\nno room\\n', file=sys.stderr); sys.exit(1)", "ended with 1: no room$"),
+        ("os.kill(os.getpid(), 9)", "ended with (-9|137)"),
+    ],
 )
 def test_a_command_that_fails_has_not_taken_it(tmp_path: Path, ways: Ways, text: str, why: str) -> None:
     with pytest.raises(NotDelivered, match=why):
         deliver(program(tmp_path, text), LETTER, ways)
-    with pytest.raises(NotDelivered, match="is no program that the daemon finds"):
+
+
+def test_a_command_that_is_not_there_says_so(ways: Ways) -> None:
+    with pytest.raises(NotDelivered, match=r"ended with 127: .*/nonexistent/program: not found"):
         deliver("/nonexistent/program", LETTER, ways)
 
 
