@@ -220,7 +220,7 @@ def retry(
 ) -> None:
     """Queue jobs again that FAILED or were CANCELLED, under the same ids; they resume from their last checkpoints.
 
-    Their retries, and what the poison guard has counted, begin anew.
+    Their retries, and what the poison guard has counted, begin anew; how often they failed is still told.
     """
     if since is not None and not failed and array is None:
         raise click.UsageError("--since goes with --failed or --array", ctx)

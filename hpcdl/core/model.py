@@ -64,6 +64,7 @@ class Job:
     `live` holds at most two incarnations: one with GPUs, one at the gate. `outcome`: None until it is finished.
     `held`: suspended by its user. `step`, `saved_step`: the last one reported, the last one in a durable checkpoint.
     `suspended`: its last incarnation ended with a checkpoint. `can_suspend`: a trainer of it has attached once.
+    `failures`: all, `retries_used`: since its user retried it last, if ever.
     `repeats`: how many times in a row it failed as `last_failure` says; `retry_at`: it does not start before.
     `last_save_s`: seconds that its last checkpoint took. `warm_failed`: it is not started ahead again. `final`: what it
     becomes as soon as none of its incarnations lives. `held_gpu_s`: GPU seconds of the incarnations that have ended.

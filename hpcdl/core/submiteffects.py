@@ -94,7 +94,7 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
         cancelling=False,
         step=job.saved_step,
         suspended=False,
-        failures=0,
+        failures=event.failures,
         retries_used=0,
         repeats=0,
         last_failure="",

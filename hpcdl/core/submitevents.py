@@ -42,7 +42,9 @@ class ArraySubmitted(JobEvent):
 class JobRetried(JobEvent):
     """Its user has a job that FAILED or was CANCELLED queued again; it resumes from its last checkpoint.
 
-    `beginning`: with it its checkpoint folder is begun anew, for the time of that number; 0: it is not.
+    `beginning`: with it its checkpoint folder is begun anew, for the time of that number; 0: it is not. `failures`: so
+    often it has failed until then, which is still told; earlier versions began at 0 again, and their events still do.
     """
 
     beginning: int = 0
+    failures: int = 0

@@ -290,3 +290,17 @@ def test_a_command_that_is_not_there_spends_no_retries(code: int, outcome: JobSt
     (ended,) = conclusions(draft.world, [1], cluster.now, Rules())
     assert isinstance(ended, ev.IncarnationEnded)
     assert (ended.cause, ended.final) == (Cause.USER_ERROR, outcome)
+
+
+def test_a_retry_has_all_retries_and_forgets_no_failure() -> None:
+    draft = draft_of(1)
+    for at, failures in ((1.0, 2), (10.0, 4)):
+        assert run_once(draft, 1, at, step=3).outcome is None
+        job = run_once(draft, 1, at + 1, step=4)
+        assert (job.outcome, job.failures, job.retries_used) == (JobState.FAILED, failures, 2)
+        draft.add(ev.JobRetried(1, failures=job.failures), at + 2)
+        assert (draft.world.jobs[1].failures, draft.world.jobs[1].retries_used) == (failures, 0)
+    draft = draft_of(0)
+    run_once(draft, 1, 1.0)
+    draft.add(ev.decode("JobRetried", {"job": 1}), 2.0)
+    assert draft.world.jobs[1].failures == 0, "the events of earlier versions mean what they meant"

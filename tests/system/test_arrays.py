@@ -48,7 +48,8 @@ def test_odd_words_a_cap_and_a_retry(cluster: Cluster, tmp_path: Path) -> None:
     again = cluster.cli("retry", "--failed", "--array", ids[0], "--json")
     assert [row["id"] for row in again["jobs"]] == jobs
     cluster.cli("wait", *ids)
-    assert {cluster.job(job)["state"] for job in jobs} == {"DONE"}
+    rows = [cluster.job(job) for job in jobs]
+    assert {(row["state"], row["failures"]) for row in rows} == {("DONE", 1)}, "a retry forgets no failure"
 
 
 def test_a_command_that_is_not_there_is_not_tried_again(cluster: Cluster, tmp_path: Path) -> None:
