@@ -13,7 +13,7 @@ from hpcdl.agent.connection import Connection, Rejected
 from hpcdl.agent.folder import EMULATED, Heard, still_ours
 from hpcdl.agent.gpus import Gpus
 from hpcdl.agent.grants import Grants
-from hpcdl.agent.incarnations import Part, look_at
+from hpcdl.agent.incarnations import Part, loads_of, look_at
 from hpcdl.agent.leaving import Leaving, Stay
 from hpcdl.agent.orders import Limits
 from hpcdl.agent.reports import Key, ReportLog, boottime
@@ -314,7 +314,8 @@ class Agent:
         for part in self.parts.values():
             part.tell_progress()
         lines = [line for part in self.parts.values() if (line := part.line) is not None]
-        return HeartbeatMessage(self._site.gpus.lines(), tuple(lines), start.kept(self._run))
+        gpus = self._site.gpus.lines(loads_of(self.parts.values()))
+        return HeartbeatMessage(gpus, tuple(lines), start.kept(self._run))
 
     # --- the lease, and the end ------------------------------------------------------------------------------------
 

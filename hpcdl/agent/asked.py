@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcdl.agent import start
 from hpcdl.agent.grant import Grant
+from hpcdl.agent.load import Training
 from hpcdl.agent.orders import Refusal, indices_of
 from hpcdl.agent.remains import Remains
 from hpcdl.agent.reports import Key, boottime
@@ -76,6 +77,8 @@ class Asked:
         self._progress = Progress()
         self._told_at = -1e9
         self._stillness = Stillness(_log_of(order, found), clock())
+        self._training = Training(clock())
+        self._memory_mib: int | None = None
         self._verdict: tuple[Cause, str] | None = None
         self._supervisor: dict[str, Any] | None = None
         self._process: subprocess.Popen[bytes] | None = None

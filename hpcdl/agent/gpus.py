@@ -6,10 +6,11 @@ Here GPUs are their UUIDs, which stay; the daemon speaks of them by the indices 
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hpcdl.agent.faults import Faults
+from hpcdl.agent.load import Load, shown
 from hpcdl.agent.processes import described, look, matches
 from hpcdl.agent.reports import Key, ReportLog, boottime
 from hpcdl.core.careevents import GpuFaulted
@@ -262,14 +263,16 @@ class Gpus:
                 self._reports.report(GpuChanged(self._node, index, state, detail))
         return tuple(found)
 
-    def lines(self) -> tuple[GpuLine, ...]:
-        """The newest samples."""
+    def lines(self, loads: Mapping[Key, Load]) -> tuple[GpuLine, ...]:
+        """The newest samples; emulated GPUs show what those do that hold them, by these."""
         found = []
         for index, uuid in sorted(self._numbers().items()):
             sample = self._samples.get(uuid)
             if sample is None:
                 found.append(GpuLine(index, None, None, None))
             else:
+                if self.emulated and (holder := self._holders.get(uuid)) is not None:
+                    sample = shown(sample, loads.get(holder[0]))
                 known = self._faults.get(uuid)
                 health = sample.health if known is None else known.shown(sample.health)
                 found.append(GpuLine(index, sample.util, sample.memory_used_mib, sample.power_w, health))

@@ -6,15 +6,17 @@ The supervisor knows what happens; this follows it through whatever happens to t
 import asyncio
 import logging
 import subprocess
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from hpcdl.agent import start
 from hpcdl.agent.asked import Asked
+from hpcdl.agent.load import IDLE, Load, resident_mib
 from hpcdl.agent.orders import Refusal, make_start
 from hpcdl.agent.packets import Rescale
 from hpcdl.agent.ports import Port
-from hpcdl.agent.reports import boottime
+from hpcdl.agent.reports import Key, boottime
 from hpcdl.agent.site import Stage
 from hpcdl.agent.startfile import TORCHRUN
 from hpcdl.agent.stillness import clock
@@ -51,6 +53,17 @@ class Part(Asked):
         if self.stage is Stage.FOLLOWED and self._supervisor_pid:
             self._stillness.look(self._supervisor_pid, clock())
             self._pids = self._remains.remember(self._supervisor)[:PIDS_MOST]
+            if self._site.gpus.emulated:
+                self._memory_mib = resident_mib(self._pids)
+
+    @property
+    def load(self) -> Load:
+        """What emulated GPUs show of it."""
+        trains, cores, number = self._training.look(clock()), self._stillness.cores, max(1, len(self.gpus))
+        if self.stage is not Stage.FOLLOWED:
+            return IDLE
+        memory = None if self._memory_mib is None else self._memory_mib // number
+        return Load(trains, None if cores is None else cores / number, memory)
 
     def stood(self) -> None:
         """This agent was stopped for a while: what it would have seen is not known."""
@@ -217,6 +230,7 @@ class Part(Asked):
         try:
             if packet["type"] == "progress":
                 self._progress.take(packet)
+                self._training.stepped(self._progress.step, clock())
                 if self._leads:
                     self._stillness.stepped(self._progress.step, clock())
                 self.tell_progress()
@@ -280,6 +294,13 @@ class Part(Asked):
 
     def _notice_life(self, told: ev.Report | None) -> None:
         """What a record says about whether the trainer moves. Of several nodes, the first one's steps count."""
+        match told:
+            case ev.TrainerReady() | ev.Reformed():
+                self._training.began(told.step, clock())
+            case ev.Saved():
+                self._training.saved(told.seconds, told.final, clock())
+            case ev.AtGate() | ev.Broken():
+                self._training.paused()
         if isinstance(told, ev.Started):
             self._stillness.began(clock())
         elif isinstance(told, ev.TrainerReady | ev.Reformed) and self._leads:
@@ -337,3 +358,8 @@ def look_at(parts: list[Part]) -> None:
     """Looks at each whether it does anything; in any thread."""
     for part in parts:
         part.look()
+
+
+def loads_of(parts: Iterable[Part]) -> dict[Key, Load]:
+    """What emulated GPUs show of those that hold them."""
+    return {part.key: part.load for part in parts if part.gpus}

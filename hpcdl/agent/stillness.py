@@ -33,6 +33,8 @@ class Stillness:
         self._step: int | None = None
         self._cpu_s: float | None = None
         self._bytes: int | None = None
+        self.cores: float | None = None
+        """What it used between the last two looks, in cores; None where that is not known."""
 
     def stepped(self, step: int | None, now: float) -> None:
         """It has told how many steps are done; only another number is progress."""
@@ -51,7 +53,7 @@ class Stillness:
     def stood(self, now: float) -> None:
         """Nobody has looked for a while: whatever it did is not known."""
         self._started = self._moved = self._busy = self._looked = now
-        self._cpu_s = self._bytes = None
+        self._cpu_s = self._bytes = self.cores = None
 
     def look(self, supervisor: int, now: float) -> None:
         """Looks at output and CPU time, of one that shows no steps."""
@@ -62,6 +64,8 @@ class Stillness:
         busy = known is None or used < known or used - known > self._sleeps * span_s
         if busy or size != seen:
             self._busy = now
+        if known is not None and used >= known and span_s > 0:
+            self.cores = (used - known) / span_s
         self._cpu_s, self._bytes, self._looked = used, size, now
 
     def _size(self) -> int | None:

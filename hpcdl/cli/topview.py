@@ -106,9 +106,11 @@ def _use(nodes: Sequence[Row]) -> str:
     held = sum(1 for gpu in gpus if gpu.get("holder"))
     bad = sum(1 for gpu in gpus if gpu.get("state", "ok") != "ok" or gpu.get("avoided_until"))
     text = f"GPUs  {held} held, {len(gpus) - held - bad} free of {len(gpus)}" + (f", {bad} not usable" if bad else "")
-    util = [gpu["util"] for gpu in gpus if gpu.get("util") is not None]
-    if util:
-        text += f"; util {sum(util) / len(util):.0f} %"
+    loads = [gpu["util"] for gpu in gpus if gpu.get("util") is not None]
+    if loads:
+        text += f"; load now {sum(loads) / len(loads):.0f} %"
+        on_held = [gpu["util"] for gpu in gpus if gpu.get("holder") and gpu.get("util") is not None]
+        text += f", {sum(on_held) / len(on_held):.0f} % on those held" if on_held else ""
     power = [gpu["power_w"] for gpu in gpus if gpu.get("power_w") is not None]
     return text + (f"; {sum(power):.0f} W" if power else "")
 

@@ -143,7 +143,7 @@ def _tiles(answer: Row) -> str:
     notices = answer["status"]["notices"]
     figures = [
         (str(len(gpus)), "GPU" if len(gpus) == 1 else "GPUs", told, _bar(held, usable, bad, away)),
-        ("–" if not loads else f"{sum(loads) / len(loads):.0f} %", "load", _load_told(loads, gpus), ""),
+        ("–" if not loads else f"{sum(loads) / len(loads):.0f} %", "load now", _load_told(loads, gpus), ""),
         (str(sum(states.get(each, 0) for each in _GOING)), "unfinished jobs", jobs, ""),
         (
             f"{saved} of {len(answer['running'])}",
@@ -183,8 +183,8 @@ def _load_told(loads: Sequence[float], gpus: Sequence[tuple[Row, Sequence[Any]]]
     if not loads:
         return "no GPU tells"
     held = [gpu[4] for _, gpu in gpus if gpu[2] and gpu[4] is not None]
-    more = f"; {sum(held) / len(held):.0f} % on those that are held" if held else ""
-    return f"mean utilisation of {count(len(loads), 'GPU')}{more}"
+    more = f"; {sum(held) / len(held):.0f} % on those held" if held else ""
+    return f"mean of {count(len(loads), 'GPU')}{more}"
 
 
 def _bar(held: int, free: int, bad: int, away: int) -> str:

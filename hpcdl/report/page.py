@@ -17,7 +17,8 @@ UTILISATION = (
     "Utilisation is work done over work possible: while a job trains on n GPUs, each of them counts with the share "
     "rate(n) / (n × rate(1)) of the job's profile, so GPUs that it holds without getting faster by them count as idle; "
     "GPUs of a job without a profile count in full while it trains. Held is the plain share of GPU time that jobs "
-    "held. Lost is the time from a policy's request to suspend until the job trains again."
+    "held. Neither is the load that hpcdl top and hpcdl page show: what the GPUs measured a moment ago. "
+    "Lost is the time from a policy's request to suspend until the job trains again."
 )
 
 

@@ -80,8 +80,9 @@ class Held:
 def hold(folder: str, uuids: Sequence[str], util: int, memory_mib: int) -> Held:
     """Takes emulated GPUs of `folder` (HPCDL_EMULATED): all of them or none. Never waits.
 
-    util (per cent) and memory_mib are what the agent will see. GpuBusy names who holds one; ValueError if a UUID is
-    none; FileNotFoundError if there is no such GPU. They stay held even if the result is dropped.
+    util (per cent) and memory_mib are what the agent shows while the trainer trains (hpcdl/agent/load.py). GpuBusy
+    names who holds one; ValueError if a UUID is none; FileNotFoundError if there is no such GPU. They stay held even if
+    the result is dropped.
     """
     note = json.dumps({"pid": os.getpid(), "util": util, "memory_mib": memory_mib}).encode()
     held = Held()

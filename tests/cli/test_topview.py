@@ -42,7 +42,7 @@ def text(view: View, width: int = 80, height: int | None = 24) -> list[str]:
 def test_the_whole_of_it() -> None:
     assert text(VIEW)[:11] == [
         "hpcdl on n1 (pid 7), up 1 min 01 s  adaptive for jct",
-        "GPUs  1 held, 1 free of 2; util 25 %; 240 W",
+        "GPUs  1 held, 1 free of 2; load now 25 %, 50 % on those held; 240 W",
         "jobs  1 QUEUED, 2 RUNNING",
         "saved  1 of 2 running jobs; 17 steps not saved yet",
         "n1:0 #####.....  50%  8.0/16G 1.2       n1:1 ..........   0%  0.0/16G -",
