@@ -27,7 +27,7 @@ PATIENCE_S = 15.0  # for a daemon that went away in the middle of a request
 FOLLOW_S = 60.0  # the same for commands that stay: wait, logs -f, events --follow
 _PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # then one second
 _QUIET_S = 1.0  # an absence shorter than this is not worth a note
-_START = "start one with: hpcdl daemon start"
+START = "start one with: hpcdl daemon start"
 
 
 class ClientError(Exception):
@@ -172,7 +172,7 @@ class Client:
             self.close()
             raise self._silent(limit_s) from None
         except (OSError, HttpError) as error:
-            raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {_START}") from None
+            raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {START}") from None
         except BaseException:
             self.close()  # Ctrl-C: what is still to come answers this question, not the next one
             raise
@@ -187,7 +187,7 @@ class Client:
         except AccessError as error:
             if (self.home / NAME).exists():  # damaged or open to others: waiting does not help
                 raise ClientError(str(error)) from None
-            raise _Absent(f"no daemon is running for {self.home}: {_START}") from None
+            raise _Absent(f"no daemon is running for {self.home}: {START}") from None
         if self._access is not None and access.instance != self._access.instance:
             raise ClientError(f"another daemon took over {self.home}: run the command again")
         where = f"{access.host}:{access.port}"
@@ -202,17 +202,17 @@ class Client:
             self._access = access
             raise self._silent(self._limit_s()) from None
         except (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
-            raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {_START}") from None
+            raise _Broken(f"the daemon of {self.home} went away ({_words(error)}): {START}") from None
         except ssl.SSLError:
             raise _Absent(
-                f"no daemon is running for {self.home} (what listens on {where} is something else): {_START}"
+                f"no daemon is running for {self.home} (what listens on {where} is something else): {START}"
             ) from None
         except ConnectionRefusedError:
-            raise _Absent(f"no daemon is running for {self.home} (nothing listens on {where}): {_START}") from None
+            raise _Absent(f"no daemon is running for {self.home} (nothing listens on {where}): {START}") from None
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise ClientError(f"cannot connect to {where}: {_words(error)}: close some files") from None
-            raise _Absent(f"no daemon can be reached for {self.home} on {where} ({_words(error)}): {_START}") from None
+            raise _Absent(f"no daemon can be reached for {self.home} on {where} ({_words(error)}): {START}") from None
         self._access = access
         self._connection = connection
         return connection

@@ -18,7 +18,7 @@ from hpcdl.cli.output import (
     say,
 )
 from hpcdl.cli.rows import connect, duration_text
-from hpcdl.client import ClientError, DaemonAway
+from hpcdl.client import START, ClientError, DaemonAway
 from hpcdl.core.units import count, fold_nodes
 
 
@@ -88,12 +88,24 @@ def start(
 def stop(ctx: click.Context, now: bool, output: Output) -> None:
     """Suspend every job within its grace, then stop the daemon and all agents.
 
-    Suspended jobs resume at the next start.
+    Suspended jobs resume at the next start. Where none runs there is nothing to stop, and the exit code is 0.
     """
     from hpcdl.daemon import launch
 
     home: Path = ctx.find_root().obj
-    answer = launch.stop(home, now)
+    try:
+        answer = launch.stop(home, now)
+    except DaemonAway as error:
+        why = str(error).removesuffix(f": {START}")
+        if any(home.glob("lease.*")):  # it has died, or it hangs
+            if why == str(error):
+                raise
+            step = "hpcdl daemon start takes them over, and a stop then saves them"
+            raise DaemonAway(f"{why}, and it was not stopped: its jobs may go on; {step}") from None
+        if output is Output.JSON:
+            print_json({"daemon": None})
+        say(f"no daemon is running for {home}: there is nothing to stop")
+        return
     _print_daemon(answer, output, "stopped")
     if answer.get("left"):
         say(

@@ -10,12 +10,14 @@ from hpcdl.cli.output import Output, Row, escape, outputs_as, print_ids, print_j
 from hpcdl.cli.rows import connect, moment_text
 from hpcdl.client import ApiError
 from hpcdl.daemon.clock import Clock
+from hpcdl.slurm.text import expand
 
 
 def _named(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """`n1`, or `n[2-4]` as `hpcdl ls nodes` has it."""
     if "" in values:
         raise click.BadParameter("'' is not a node's name: hpcdl nodes lists them", ctx, param)
-    return values
+    return tuple(name for value in values for name in expand(value))
 
 
 NODES = click.argument(

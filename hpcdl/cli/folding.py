@@ -14,8 +14,8 @@ _ALIKE = ("state", "gpus_min", "gpus_max", "nodes", "nodes_max", "user")
 def folded(rows: Iterable[Row]) -> list[Row]:
     """The rows, with one for all members of an array in the same state that hold no GPUs, where the first one stands.
 
-    Its id is like `12-[3-100]`: the array and the indices of the members; their ids are not told. Where a sweep has
-    several members of an index, the name says how many they are.
+    In the place of its id are theirs, `14-111`, as every command takes them. The name has their indices, and says how
+    many they are where a sweep has several members of an index.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -42,7 +42,7 @@ def _one(rows: Sequence[Row]) -> Row:
     reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} other reasons: --no-fold)"
     return {
         **rows[0],
-        "id": f"{rows[0]['array']}-[{indices}]",
+        "id": ranges(row["id"] for row in rows),
         "name": f"{_stem(rows)}[{indices}]" + (f" ({len(rows)} jobs)" if several else ""),
         "reason": reason,
         "step": None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdl.cli import completing
 from hpcdl.cli.files import check_folder, replace_file
 from hpcdl.cli.moments import past_moment
 from hpcdl.cli.output import (
@@ -24,7 +25,7 @@ from hpcdl.cli.output import (
     table_lines,
     width_of,
 )
-from hpcdl.cli.rows import JOB_ID, connect, moment_text
+from hpcdl.cli.rows import connect, job_ids, moment_text
 from hpcdl.client import ApiError, Client, DaemonAway, path_with
 from hpcdl.core.units import seconds_text
 
@@ -63,7 +64,7 @@ def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
     "-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Draw it as one HTML file.",
 )  # fmt: skip
-@click.argument("jobs", nargs=-1, type=JOB_ID, metavar="[JOB]...")
+@click.argument("jobs", nargs=-1, callback=job_ids, metavar="[JOB|FIRST-LAST]...", shell_complete=completing.job_ids)
 @outputs_as("Keys only (job ids, days, users, …), one a line.")
 @click.pass_context
 def report(

@@ -1,15 +1,21 @@
 """The parts of a job's row as people read them."""
 
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hpcdl.cli.completing import job_ids
+from hpcdl.cli import completing
 from hpcdl.cli.output import Column, Row, say
 from hpcdl.client import PATIENCE_S, Client
 from hpcdl.core.units import fold_nodes, seconds_text
+
+MOST = 100_000
+"""Jobs that one command line may name."""
+_RANGE = re.compile(r"([1-9]\d{0,14})(?:-([1-9]\d{0,14}))?", re.ASCII)
+_SEVERAL = re.compile(r"([1-9]\d{0,14})[-,]\d[-,\d]*", re.ASCII)
 
 
 class JobId(click.IntRange):
@@ -18,16 +24,35 @@ class JobId(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number. Fails with the next step."""
         text = str(value)
+        if match := _SEVERAL.fullmatch(text):
+            self.fail(f"{text[:40]!r} are several jobs, and one is meant here: {match[1]}, say", param, ctx)
         if not (text.isascii() and text.isdigit() and len(text) <= 15 and int(text) > 0):
             self.fail(f"{text[:40]!r} is not a job's number: hpcdl ls --all lists them", param, ctx)
         return int(text)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         """The daemon's jobs."""
-        return job_ids(ctx, param, incomplete)
+        return completing.job_ids(ctx, param, incomplete)
 
 
 JOB_ID = JobId(min=1)
+
+
+def job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
+    """`3-7 12`, `3,5`: the ids, each once, in the order in which they stand."""
+    found: dict[int, None] = {}
+    for part in (part.strip() for value in values for part in value.split(",")):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise click.BadParameter(f"{part[:100]!r} is not a job's number, nor a range like 3-7", ctx, param)
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise click.BadParameter(f"{part!r}: a range goes up, {last}-{first}", ctx, param)
+        if last - first >= MOST or len(found) > MOST:
+            raise click.BadParameter(f"{part!r}: at most {MOST} jobs at once", ctx, param)
+        found.update(dict.fromkeys(range(first, last + 1)))
+    return tuple(found)
+
 
 FINISHED = ("DONE", "FAILED", "CANCELLED")
 """States of a job that will not run again."""

@@ -9,6 +9,7 @@ import click
 from hpcdl.cli import completing
 from hpcdl.cli.moments import moment
 from hpcdl.cli.numbers import Finite, Seconds
+from hpcdl.cli.rows import job_ids
 from hpcdl.core.arrays import Array, indices_from
 from hpcdl.core.jobspec import (
     ECT_CLASSES,
@@ -63,18 +64,6 @@ def _deadline(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         classes = ", ".join(ECT_CLASSES)
         hint = f"{value!r} is no deadline: give +2h, 18:30, 2026-05-01T08:00, or one of {classes}"
         raise click.BadParameter(hint, ctx, param) from None
-
-
-def _job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
-    """`--after 3,5 --after 7`: 3, 5, 7."""
-    found: list[int] = []
-    for value in values:
-        for part in value.split(","):
-            text = part.strip()
-            if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0):
-                raise click.BadParameter(f"{value[:100]!r} is not a job id, or several with commas between", ctx, param)
-            found.append(int(text))
-    return tuple(dict.fromkeys(found))
 
 
 def _indices(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[tuple[int, int, int], ...]:
@@ -216,7 +205,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--accuracy", type=float, metavar="VALUE",
         help="The metric at which its script ends: predicts how far it has to go.",
     ),
-    click.option("--after", callback=_job_ids, multiple=True, metavar="ID,..", help="Start once these jobs are DONE."),
+    click.option("--after", callback=job_ids, multiple=True, metavar="ID,..", help="Start once these jobs are DONE."),
     click.option("-H", "--hold", is_flag=True, help="Keep it from starting until hpcdl release."),
     click.option(
         "--env", multiple=True, metavar="K[=V]",

@@ -1,6 +1,5 @@
 """`hpcdl cancel`, `suspend`, `resume`, `hold`, `release`, `retry` and `wait`: what a user does with jobs."""
 
-import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,32 +11,13 @@ from hpcdl.cli.folding import ranges
 from hpcdl.cli.moments import past_moment
 from hpcdl.cli.numbers import Seconds
 from hpcdl.cli.output import Output, Row, escape, outputs, print_ids, print_json, say
-from hpcdl.cli.rows import FINISHED, JOB_ID, connect, end_text
+from hpcdl.cli.rows import FINISHED, JOB_ID, connect, end_text, job_ids
 from hpcdl.client import FOLLOW_S, path_with
-from hpcdl.core.units import count
+from hpcdl.core.units import count, runs
 from hpcdl.daemon.clock import Clock
 
-MOST = 100_000
-"""Jobs that one command line may name."""
 TIMED_OUT = 124  # as timeout(1) says it
 _ROUND_S = 30.0  # one question; the daemon holds the answer back for as long
-_RANGE = re.compile(r"([1-9]\d{0,14})(?:-([1-9]\d{0,14}))?", re.ASCII)
-
-
-def job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
-    """`3-7 12`, `3,5`: the ids, each once, in the order in which they stand."""
-    found: dict[int, None] = {}
-    for part in (part.strip() for value in values for part in value.split(",")):
-        match = _RANGE.fullmatch(part)
-        if match is None:
-            raise click.BadParameter(f"{part!r} is not a job's number, nor a range like 3-7", ctx, param)
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise click.BadParameter(f"{part!r}: a range goes up, {last}-{first}", ctx, param)
-        if last - first >= MOST or len(found) > MOST:
-            raise click.BadParameter(f"{part!r}: at most {MOST} jobs at once", ctx, param)
-        found.update(dict.fromkeys(range(first, last + 1)))
-    return tuple(found)
 
 
 SEVERAL = click.argument(
@@ -47,7 +27,10 @@ ARRAY = click.option("--array", type=JOB_ID, metavar="ID", help="All members of 
 
 
 def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output, array: int | None, **more: Any) -> None:
-    """One request for all of them; what was not done is told, a line each, and the exit code is then 1."""
+    """One request for all of them; what was not done is told, a line each, and the exit code is then 1.
+
+    Of several jobs those that are finished are left out, with a note: in a range some often are.
+    """
     if not jobs and array is None and not more.get("failed"):
         failed = ", or --failed" if verb == "retry" else ""
         raise click.UsageError(f"say which jobs: hpcdl {verb} 3-7 12, or --array ID{failed}", ctx)
@@ -57,19 +40,23 @@ def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output, a
     answer = connect(ctx).request("POST", "/v1/jobs/verb", body)
     rows: list[Row] = answer["jobs"]
     errors: list[Row] = answer["errors"]
-    for line in _refusals(errors):
+    skipped: list[Row] = []
+    if len(jobs) > 1:
+        skipped = [error for error in errors if _finished(verb, error)]
+        errors = [error for error in errors if error not in skipped]
+    for line in (*_skips(verb, skipped), *_refusals(errors)):
         say(line)
     for row in rows if verb == "suspend" else ():
         _warn(row)
     if output is Output.JSON:
         told = {"cancelled": answer["cancelled"]} if verb == "retry" else {}
-        print_json({"jobs": rows, "errors": errors, **told})
+        print_json({"jobs": rows, "errors": errors, "skipped": skipped, **told})
     elif output is Output.QUIET:
         print_ids([row["id"] for row in rows])
     else:
         for row in rows:
             print(escape(f"job {row['id']} {_promise(verb, row)}: {row.get('name', '')}"))
-        if not rows and not errors:
+        if not rows and not errors and not skipped:
             say(_nothing(verb, array is not None, more))
     _tell_cancelled(answer.get("cancelled") or [], more)
     if errors:
@@ -82,6 +69,21 @@ def _nothing(verb: str, array: bool, more: dict[str, Any]) -> str:
         what = "FAILED" if more.get("failed") else "FAILED or was CANCELLED"
         return f"no job {'of that array ' if array else ''}{what}{' since then' if more.get('since') else ''}"
     return "all jobs of that array are finished: hpcdl ls --all --no-fold lists them"
+
+
+def _finished(verb: str, error: Row) -> bool:
+    """Whether there was nothing left to do to one of several jobs, which is no error."""
+    state = error.get("state")  # None: it is kept as history only
+    nothing_left = state == "DONE" if verb == "retry" else state is None or state in FINISHED
+    return error["code"] == "finished" and nothing_left
+
+
+def _skips(verb: str, skipped: list[Row]) -> Iterator[str]:
+    if skipped:
+        ids = ranges(int(each["job"]) for each in skipped)
+        what = "DONE" if verb == "retry" else "finished"
+        told = f"job {ids} is" if len(skipped) == 1 else f"jobs {ids} are"
+        yield f"{told} {what} already, and left as {'it is' if len(skipped) == 1 else 'they are'}"
 
 
 def _refusals(errors: list[Row]) -> Iterator[str]:
@@ -242,17 +244,6 @@ def retry(
         )
 
 
-def _ranges(ids: tuple[int, ...]) -> str:
-    """`1,4-7`: many ids in a short line."""
-    parts: list[list[int]] = []
-    for number in ids:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
-
-
 @click.command()
 @SEVERAL
 @ARRAY
@@ -268,7 +259,7 @@ def wait(ctx: click.Context, jobs: tuple[int, ...], array: int | None, timeout: 
     if not jobs and array is None:
         raise click.UsageError("say which jobs: hpcdl wait 3-7 12, or --array ID", ctx)
     client = connect(ctx, FOLLOW_S)
-    asked = {"ids": _ranges(jobs) or None, "array": array}
+    asked = {"ids": ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(jobs)) or None, "array": array}
     begun = time.monotonic()
     while True:
         left = None if timeout is None else max(0.0, begun + timeout - time.monotonic())

@@ -157,6 +157,9 @@ class JobRoutes:
             make = partial(cmd.Retry, **more)
         answers = [self._loop.send(make(number)) for number in numbers]
         told, errors, left = await asyncio.to_thread(settled, numbers, answers)
+        for error in errors:
+            if (job := self._loop.world.jobs.get(error["job"])) is not None:
+                error["state"] = state_of(job).value
         rows = await self._rows(told)
         return {"jobs": [rows.job(rows.known(number)) for number in told], "errors": errors, "cancelled": left}
 

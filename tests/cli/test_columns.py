@@ -143,7 +143,7 @@ def test_waiting_members_of_an_array_are_one_line(fake: FakeDaemon, hpcdl: Run) 
     lines = hpcdl("ls").out.splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [
         ["12", "sweep[1]", "RUNNING"],
-        ["12-[2-100]", "sweep[2-100]", "QUEUED"],
+        ["13-111", "sweep[2-100]", "QUEUED"],
         ["200", "job200", "QUEUED"],
     ]
     assert len(hpcdl("ls", "--no-fold").out.splitlines()) == 102
@@ -162,9 +162,29 @@ def test_only_what_is_alike_is_folded() -> None:
         member(16, 5, gpus_max=4),
     ]
     found = folded(rows)
-    assert [each["id"] for each in found] == ["12-[1,3]", "12-[2,4]", 16]
+    assert [each["id"] for each in found] == ["12,14", "13,15", 16]
     assert "1 other reason" in found[1]["reason"]
     assert ranges([7, 1, 2, 3, 2]) == "1-3,7"
+
+
+def test_the_ids_of_a_folded_line_are_those_that_commands_take(fake: FakeDaemon, hpcdl: Run) -> None:
+    rows = [row(each, name=f"t[{each - 2}]", array=3, array_index=each - 2, user="u") for each in range(3, 12)]
+    for each in (rows[0], rows[4]):
+        each.update(state="RUNNING", gpus=1)
+    fake.world.jobs = {each["id"]: each for each in rows}
+    (shown,) = (line.split()[0] for line in hpcdl("ls").out.splitlines() if "QUEUED" in line)
+    assert shown == "4-6,8-11"
+    waiting = [4, 5, 6, 8, 9, 10, 11]
+    for verb in ("hold", "release", "suspend", "resume", "retry", "cancel"):
+        assert hpcdl(verb, shown, "--quiet").out.split() == [str(each) for each in waiting]
+        assert fake.requests[-1][2]["ids"] == waiting
+    assert [each["id"] for each in hpcdl("wait", shown, "--json").value["jobs"]] == waiting
+    assert hpcdl("submit", "--quiet", "--after", shown, "--", "true").code == 0
+    assert fake.requests[-1][2]["jobs"][0]["after"] == waiting
+    for command in ("show", "why", "logs"):
+        done = hpcdl(command, shown)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "'4-6,8-11' are several jobs, and one is meant here: 4, say" in done.err
 
 
 def test_what_is_to_be_done_about_members_names_their_array() -> None:
@@ -182,7 +202,7 @@ def test_members_that_a_sweep_names_are_folded_without_its_values() -> None:
     assert folded(rows)[0]["name"] == "a[b]c[1-2]"
     rows = [row(at + 3, name=f"t[{at % 2},lr={at}]", array=3, array_index=at % 2) for at in range(4)]
     (line,) = folded(rows)
-    assert (line["id"], line["name"]) == ("3-[0-1]", "t[0-1] (4 jobs)")
+    assert (line["id"], line["name"]) == ("3-6", "t[0-1] (4 jobs)")
 
 
 # --- nodes and GPUs ---------------------------------------------------------------------------------------------------

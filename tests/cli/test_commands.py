@@ -39,7 +39,7 @@ def test_without_a_daemon_every_command_says_so_in_one_line(hpcdl: Run, line: st
         ("submit --grace nan -- true", "nan is not a number"),
         ("submit --signal SIGFOO -- true", "--signal"),
         ("submit --progress-regex ( -- true", "--progress-regex"),
-        ("submit --after 1,x -- true", "not a job id"),
+        ("submit --after 1,x -- true", "not a job's number"),
         ("submit --env NOT_SET_ANYWHERE -- true", "write NOT_SET_ANYWHERE=VALUE"),
         ("submit --env =x -- true", "has no name"),
         ("submit --json --quiet -- true", "exclude each other"),

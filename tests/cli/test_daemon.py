@@ -45,6 +45,22 @@ def test_daemon_status_without_a_daemon_is_json_and_exit_1(hpcdl: Run) -> None:
     assert done.value["notices"] == {"waiting": 0, "given_up": 0, "failing": []}
 
 
+def test_a_stop_without_a_daemon_has_nothing_to_do(home: Path, hpcdl: Run) -> None:
+    done = hpcdl("daemon", "stop")
+    assert (done.code, done.out) == (0, "")
+    assert done.err == f"hpcdl: no daemon is running for {home}: there is nothing to stop\n"
+    assert hpcdl("daemon", "stop", "--json").value["daemon"] is None
+    assert not home.exists()
+    home.mkdir(mode=0o700)
+    (home / "lease.3").touch()
+    done = hpcdl("daemon", "stop", "--quiet")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        f"hpcdl: no daemon is running for {home}, and it was not stopped: its jobs may go on; hpcdl daemon start takes "
+        "them over, and a stop then saves them\n"
+    )
+
+
 def test_daemon_start_and_stop(home: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
 

@@ -22,6 +22,11 @@ def test_nodes_are_drained_one_by_one(fake: FakeDaemon, hpcdl: Run) -> None:
     assert bodies == [{"now": True, "until": None, "reason": "maintenance"}] * 2
 
 
+def test_nodes_are_named_as_ls_prints_them(fake: FakeDaemon, hpcdl: Run) -> None:
+    fake.answers = {f"/v1/nodes/{name}/drain": answer(name) for name in ("n1", "n2", "n3", "vm")}
+    assert hpcdl("drain", "n[1-2],vm", "n3", "--quiet").out.split() == ["n1", "n2", "vm", "n3"]
+
+
 def test_a_node_goes_at_a_time(fake: FakeDaemon, hpcdl: Run) -> None:
     fake.answers = {"/v1/nodes/n1/drain": answer("n1")}
     assert hpcdl("drain", "n1", "--at", "2050-01-01T00:00:00+00:00", "--quiet").out == "n1\n"

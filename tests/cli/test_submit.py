@@ -140,7 +140,7 @@ LONG = "9" * 5000
         (f"--gpus {LONG}", "is not a number or MIN:MAX: 15 digits at most"),
         (f"--gpus 1,{LONG}", "is not a list of numbers"),
         (f"--nodes 1:{LONG}", "is not a number or MIN:MAX: 15 digits at most"),
-        (f"--after {LONG}", "is not a job id"),
+        (f"--after {LONG}", "is not a job's number"),
     ],
 )
 def test_more_than_can_be_meant_is_refused(fake: FakeDaemon, hpcdl: Run, options: str, why: str) -> None:

@@ -69,6 +69,32 @@ def test_a_range_without_jobs_is_told_in_a_line(jobs: FakeDaemon, hpcdl: Run) ->
     assert done.err == "hpcdl: there are no jobs 50-52,60,70: hpcdl ls --all lists those that are\n"
 
 
+def test_finished_ones_of_several_are_left_out(jobs: FakeDaemon, hpcdl: Run) -> None:
+    told = {"schema": 1, "jobs": [jobs.world.jobs[1]], "errors": [], "cancelled": []}
+
+    def answer(*states: str | None, **more: object) -> None:
+        errors = [{"job": 2 + at, "error": f"job {2 + at} is over", "code": "finished"} for at in range(len(states))]
+        known = [each | ({"state": state} if state else {}) for each, state in zip(errors, states, strict=True)]
+        jobs.answers["/v1/jobs/verb"] = (200, json.dumps({**told, "errors": known, **more}).encode())
+
+    for verb in ("cancel", "suspend", "resume", "hold", "release"):
+        answer("DONE", "FAILED", None)
+        done = hpcdl(verb, "1-4")
+        assert (done.code, done.out.count("\n")) == (0, 1)
+        assert done.err == "hpcdl: jobs 2-4 are finished already, and left as they are\n"
+    done = hpcdl("cancel", "1,2-4", "--json")
+    assert (done.value["errors"], [each["job"] for each in done.value["skipped"]]) == ([], [2, 3, 4])
+    answer("DONE", jobs=[])
+    done = hpcdl("cancel", 2, 3)
+    assert (done.code, done.out, done.err) == (0, "", "hpcdl: job 2 is finished already, and left as it is\n")
+    done = hpcdl("cancel", 2)
+    assert (done.code, done.err) == (1, "hpcdl: job 2 is over\n"), "whoever names one job means that one"
+    answer("DONE", "FAILED", None)
+    done = hpcdl("retry", "1-4")
+    assert done.code == 1
+    assert done.err == ("hpcdl: job 2 is DONE already, and left as it is\nhpcdl: job 3 is over\nhpcdl: job 4 is over\n")
+
+
 def test_a_verb_does_what_it_can_and_tells_the_rest(jobs: FakeDaemon, hpcdl: Run) -> None:
     done = hpcdl("cancel", "--json", 9, 1)
     assert done.code == 1

@@ -161,6 +161,8 @@ def test_verbs_for_many(api: Api) -> None:
     assert answer["errors"] == [
         {"job": 99, "error": "there is no job 99: hpcdl ls --all lists them", "code": "unknown-job"}
     ]
+    errors = api.verb("hold", 1, 2)["errors"]
+    assert [(each["job"], each["code"], each["state"]) for each in errors] == [(2, "finished", "CANCELLED")]
     assert [row["state"] for row in answer["jobs"]] == ["CANCELLED", "CANCELLED"]
     assert [row["id"] for row in api.verb("release", array=3)["jobs"]] == [1, 3]  # what is finished is left out
     assert [row["held"] for row in api.verb("hold", array=1)["jobs"]] == [True, True]
