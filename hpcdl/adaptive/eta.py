@@ -129,10 +129,12 @@ class Grounds:
         return Eta(Band(ends.expected_s, max(ends.low_s, starts.low_s), max(ends.high_s, starts.high_s)), starts)
 
 
-def grounds_of(view: View, job: JobView, policy: str, shown_s: float | None = None) -> Grounds | None:
+def grounds_of(
+    view: View, job: JobView, policy: str, shown_s: float | None = None, measured: bool = True
+) -> Grounds | None:
     """What can be said of a job of the view under that policy. None where nothing can.
 
-    `shown_s`: seconds to its end by the rate that it shows.
+    `shown_s`: seconds to its end, of one that holds GPUs: by the rate that it shows, or not `measured`: by its profile.
     """
     ours, fifo = policy in OUR_POLICIES, "fifo" in policy
     found = candidates(view)
@@ -162,7 +164,9 @@ def grounds_of(view: View, job: JobView, policy: str, shown_s: float | None = No
         doubts = (
             (0.0, 0.0, 0.0) if stays is None or on_each is None else (float(on_each.max()), float(on_each.min()), stays)
         )
-        return Grounds(Ground(base_s, signs(*doubts, base_s), off if shown_s is None else 0.0), ours=ours)
+        return Grounds(
+            Ground(base_s, signs(*doubts, base_s), 0.0 if shown_s is not None and measured else off), ours=ours
+        )
     if job.blocked or on_each is None:
         return None
     if me.kept is None:

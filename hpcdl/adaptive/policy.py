@@ -30,6 +30,7 @@ class Adaptive:
     """
 
     name = "adaptive"
+    deadlines = "deadline"
     fifo = False
 
     def decide(self, view: View) -> Plan:

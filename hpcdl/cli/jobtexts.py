@@ -14,13 +14,14 @@ def deadline_text(row: Row) -> str:
     finished = row.get("finished_at")
     if finished is not None:
         return f"{at} ({'passed' if finished > found['at'] or row.get('state') != 'DONE' else 'met'})"
+    unheeded = f"; {found['warning']}" if found.get("warning") else ""
     if found.get("meets") is None:
-        return at
+        return at + unheeded
     said = "expected to be met" if found["meets"] else "expected to be missed"
     if found.get("slipped"):
         said = f"slipped: {said}"
     ends = f", done by {moment_text(found['ends_at'])} if nothing else comes" if found.get("ends_at") else ""
-    return f"{at} ({said} since {moment_text(found['since'])}: {round(100 * found['probability'])} %{ends})"
+    return f"{at} ({said} since {moment_text(found['since'])}: {round(100 * found['probability'])} %{ends}){unheeded}"
 
 
 def git_text(spec: Row) -> str:

@@ -66,3 +66,21 @@ class Policies:
         if maker is None:
             raise UnknownPolicy(f"no policy {name!r}; there are {', '.join(self.names())}")
         return maker()
+
+
+ANY_OBJECTIVE = "any"
+
+
+def deadlines_unheeded(policy: Policy, objective: str) -> str:
+    """That the policy does nothing for deadlines under that objective, and what does; "" where it does.
+
+    A policy that heeds them has `deadlines`: the objective under which it does, or ANY_OBJECTIVE.
+    """
+    heeds = getattr(policy, "deadlines", "")
+    if heeds in (ANY_OBJECTIVE, objective):
+        return ""
+    if heeds:
+        does = f"the objective {objective}: hpcdl config objective {heeds} does"
+    else:
+        does = f"the policy {policy.name}: hpcdl config policy adaptive with hpcdl config objective deadline does"
+    return f"deadlines are not scheduled for under {does}; this one is only watched"

@@ -8,7 +8,7 @@ from hpcdl.core.model import Job, World
 from hpcdl.core.plan import Profiles, View
 from hpcdl.core.units import seconds_text
 from hpcdl.core.views import Views, build_view
-from hpcdl.daemon.explain import MEASURED_AFTER_S
+from hpcdl.daemon.remaining import measured_rate, remaining
 
 if TYPE_CHECKING:
     from hpcdl.adaptive.eta import Band, Eta, Grounds
@@ -18,9 +18,6 @@ Json = dict[str, Any]
 
 MEANT_FOR = ("deadline", frozenset({"adaptive", "adaptive-fifo"}))
 """The objective and the policies that the forecast is about: any other may take jobs in another order."""
-
-REPORTED_S = 60.0
-"""A step that is not reported within this time is late."""
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -39,7 +36,7 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
         return None
     answer: Json = {"deadline": job.spec.deadline, "probability": None, "ends_at": None, "helps": [], "text": ""}
     if found is None:
-        late = " has passed" if job.spec.deadline < now else " cannot be foreseen: that needs --steps and a profile"
+        late = " has passed" if job.spec.deadline < now else " cannot be estimated: that needs --steps and a profile"
         return answer | {"text": f"its deadline{late}"}
     objective, policies = MEANT_FOR
     text = found.text
@@ -59,19 +56,6 @@ def _foreseen(world: World, job: Job, profiles: Profiles, now: float) -> "Forese
     view = build_view(world, profiles, now)
     seen = next(each for each in view.jobs if each.id == job.id)
     return foresee(view, seen, measured_rate(job, now)) if seen.profile is not None else None
-
-
-def measured_rate(job: Job, now: float) -> float | None:
-    """Steps/s that a running job makes on what it holds, None where that is not known well.
-
-    Of one that changes its nodes in place it is not: its steps were made on several.
-    """
-    running = job.running
-    if running is None or running.ready_at is None or running.progressed_at is None or running.formed:
-        return None
-    trained = running.progressed_step - running.ready_step
-    elapsed = max(running.progressed_at, now - REPORTED_S) - running.ready_at
-    return trained / elapsed if trained > 0 and elapsed >= MEASURED_AFTER_S else None
 
 
 class LastViews:
@@ -111,11 +95,13 @@ def grounds(world: World, job: Job, profiles: Profiles, now: float, views: LastV
     from hpcdl.adaptive.eta import grounds_of  # as above
 
     view = build_view(world, profiles, now) if views is None else views.build(world, profiles, now)
-    rate, shown_s = measured_rate(job, now), None
-    if rate is not None and job.total and job.running is not None and job.running.progressed_at is not None:
-        told_at = max(job.running.progressed_at, now - REPORTED_S)
-        shown_s = max(0.0, (job.total - (job.step or 0)) / rate - (now - told_at))
-    return grounds_of(view, view.by_id[job.id], world.policy, shown_s)
+    seen = view.by_id[job.id]
+    held = remaining(world, job, profiles, now)
+    if held is None and seen.placement is not None and not seen.leaving:
+        return None
+    return grounds_of(
+        view, seen, world.policy, None if held is None else held.seconds, held is not None and held.measured
+    )
 
 
 def when_json(eta: "Eta | None") -> Json:
@@ -139,7 +125,7 @@ def when_text(eta: "Eta", policy: str) -> str:
     """`starts in about 5 min (80 %: 4 to 9 min), done in about 1 h 05 min (80 %: 55 min to 1 h 30 min)`."""
     done = f"done in about {_about(eta.ends, eta.claim)}"
     if eta.starts is None:
-        return done
+        return done if eta.ends.expected_s > 0.0 else "has made its last step; it finishes"
     starts = eta.starts
     if starts.expected_s < 1.0:
         begin = "starts as soon as its GPUs are free"

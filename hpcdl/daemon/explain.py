@@ -1,4 +1,4 @@
-"""Why a job stands where it stands, in words and numbers, and when it may be done."""
+"""Why a job stands where it stands, in words and numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from hpcdl.core.arrays import members_of
 from hpcdl.core.exempt import STARTS, exemption
 from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Node, Placement, Purpose, World
-from hpcdl.core.observing import seen_of
 from hpcdl.core.pilot import Pilot
-from hpcdl.core.plan import Profiles
 from hpcdl.core.stalls import stalled
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count, fold_nodes, seconds_text
@@ -18,26 +16,21 @@ from hpcdl.daemon.avoided import all_avoided, avoided_lines
 MOST_NAMED = 5
 """Jobs that one line names."""
 
-MEASURED_AFTER_S = 30.0
-"""Steps are reported every few seconds, so a rate that was measured for less than this may be far off."""
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`reason`: one line. `details`: more lines. `eta_s`: seconds to its end, where it can be told."""
+    """`reason`: one line. `details`: more lines."""
 
     reason: str
     details: tuple[str, ...]
-    eta_s: float | None
 
 
-def explain(world: World, job: Job, said: Mapping[int, str], profiles: Profiles, now: float) -> Answer:
+def explain(world: World, job: Job, said: Mapping[int, str], now: float) -> Answer:
     """The answer of `hpcdl why`. `said`: the last plan's reasons by job."""
-    eta = eta_s(world, job, profiles, now)
     text = reason(world, job, said, now=now)
     if job.running is None and not (job.finished or job.held or job.cancelling or job.id in world.targets):
         text += _exempt(world, job, now)
-    return Answer(text, tuple(_details(world, job, now)), eta)
+    return Answer(text, tuple(_details(world, job, now)))
 
 
 def _exempt(world: World, job: Job, now: float) -> str:
@@ -234,23 +227,3 @@ def _on_its_way(pilot: Pilot) -> str:
 def retries_used(job: Job) -> int:
     """Retries spent on user errors; the error that found none left has spent none."""
     return min(job.retries_used, job.spec.retries)
-
-
-def eta_s(world: World, job: Job, profiles: Profiles, now: float) -> float | None:
-    """Seconds until it is done if nothing changes: by its profile, else by its own measured rate; None if unknown."""
-    running = job.running
-    if job.finished or running is None or running.placement is None or not job.total:
-        return None
-    if running.state is IncarnationState.SAVING:
-        return None
-    if not all(name in world.nodes and world.nodes[name].connected for name in running.placement.nodes):
-        return None  # nobody reports its steps, so the last one is old
-    step, placement = job.step or 0, running.placement
-    profile = profiles.of(job, seen_of(world, job.spec.learns_as))
-    if running.ready_at is not None:
-        trained, elapsed = step - running.ready_step, now - running.ready_at
-        if trained > 0 and elapsed >= MEASURED_AFTER_S:
-            return max(0.0, (job.total - step) * elapsed / trained)
-    if profile is not None:
-        return profile.seconds_to_finish(step, job.total, placement.per_node, len(placement.shares), cold=True)
-    return None

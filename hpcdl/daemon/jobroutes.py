@@ -13,6 +13,7 @@ from hpcdl.core.events import Recorded
 from hpcdl.core.model import Job
 from hpcdl.core.numbering import no_such_job
 from hpcdl.core.plan import Profiles
+from hpcdl.core.policy import deadlines_unheeded
 from hpcdl.core.retiring import is_retired
 from hpcdl.core.transitions import state_of
 from hpcdl.daemon.aftermath import aftermath, past_of
@@ -89,19 +90,29 @@ class JobRoutes:
             return await self._tried(command)
         ids = await self._send(command)
         rows = await self._rows(ids)
-        extra = {}
+        extra, unheeded = {}, await self._unheeded(map(rows.known, ids))
         for number in ids:
             if rows.known(number).spec.deadline is not None:
                 extra[number] = await self._forecast(rows, number)
                 if len(extra) == FORESEEN:
                     break
-        return Encoded(answer_of(rows, ids, extra))
+        return Encoded(answer_of(rows, ids, extra, unheeded))
 
     async def _tried(self, command: cmd.Submit) -> dict[str, Any]:
         policies, settings = await asyncio.wrap_future(self._loop.call(lambda each: (each.policies, each.settings)))
         world, now = self._loop.world, self._clock.now()
         rows = await asyncio.to_thread(tried, world, command, policies, self._profiles, settings, now)
         return {"dry_run": True, "jobs": rows}
+
+    async def _unheeded(self, jobs: Iterable[Job]) -> str:
+        """What is said of their deadlines, if any has one that nothing is done for."""
+        if all(job.spec.deadline is None or job.finished for job in jobs):
+            return ""
+        world = self._loop.world
+        policies = await asyncio.wrap_future(self._loop.call(lambda each: each.policies))
+        if world.policy not in policies.names():
+            return ""
+        return deadlines_unheeded(policies.make(world.policy), world.objective)
 
     async def _forecast(self, rows: Rows, number: int) -> dict[str, Any]:
         """A job with a deadline is told at once whether it will meet it; others need not wait while that is found."""
@@ -121,12 +132,15 @@ class JobRoutes:
     async def show(self, request: Request) -> dict[str, Any]:
         """`GET /v1/jobs/ID`."""
         job = await self._job(request)
-        return {"job": (await self._rows()).detail(job)}
+        detail = (await self._rows()).detail(job)
+        if detail["deadline"] is not None:
+            detail["deadline"]["warning"] = await self._unheeded((job,))
+        return {"job": detail}
 
     async def why(self, request: Request) -> dict[str, Any]:
         """`GET /v1/jobs/ID/why`."""
         job, world, now = await self._job(request), self._loop.world, self._clock.now()
-        answer = explain(world, job, self._loop.reasons, self._profiles, now)
+        answer = explain(world, job, self._loop.reasons, now)
         waits = job.running is None and not job.finished and not job.held
         notes = [f"no more pilots: {note}" for note in self._batch.notes()] if waits and self._batch.pilots_max else []
         found = {"job": job.id, "state": state_of(job).value, "reason": answer.reason}
@@ -136,7 +150,8 @@ class JobRoutes:
             return found | {"details": details, **when_json(None), "past": past.to_json(job)}
         eta = await asyncio.to_thread(when, world, job, self._profiles, now, self._views)
         told = [] if eta is None else [when_text(eta, world.policy)]
-        details = [*answer.details, *told, *notes]
+        unheeded = await self._unheeded((job,))
+        details = [*answer.details, *told, *notes, *([unheeded] if unheeded else ())]
         return found | {"details": details, **when_json(eta)} | await self._forecast(await self._rows(), job.id)
 
     async def verb(self, request: Request) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from hpcdl.core.model import Job, World
 from hpcdl.core.plan import Profiles
 from hpcdl.core.slipping import MISSES, Outlook, judged
 from hpcdl.core.views import Views
-from hpcdl.daemon.deadlines import measured_rate
 from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.remaining import measured_rate
 
 AT_ONCE = 200
 """Jobs of one look; the others have their turn in the next ones."""

@@ -16,9 +16,10 @@ from hpcdl.core.plan import Profiles
 from hpcdl.core.units import GpuRef
 from hpcdl.daemon.answering import number_of
 from hpcdl.daemon.careroutes import notice_row
-from hpcdl.daemon.deadlines import LastViews, measured_rate, when, when_json
+from hpcdl.daemon.deadlines import LastViews, when, when_json
 from hpcdl.daemon.hub import Hub
 from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.remaining import measured_rate
 from hpcdl.daemon.rows import Rows, event_row
 from hpcdl.wire.messages import HeartbeatMessage
 

@@ -14,7 +14,8 @@ from hpcdl.core.plan import Profiles
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import GpuRef
 from hpcdl.core.views import can_suspend
-from hpcdl.daemon.explain import eta_s, nothing_here, reason, retries_used
+from hpcdl.daemon.explain import nothing_here, reason, retries_used
+from hpcdl.daemon.remaining import remaining
 from hpcdl.wire.messages import GpuLine
 
 Json = dict[str, Any]
@@ -48,6 +49,7 @@ class Rows:
         """
         spec, running = job.spec, job.running
         placement = running.placement if running is not None else None
+        left = None if running is None else remaining(self.world, job, self.profiles, self.now)
         return {
             "id": job.id,
             "name": spec.name,
@@ -84,7 +86,7 @@ class Rows:
             "cause": None if job.last_cause is None else job.last_cause.value,
             "detail": job.last_detail,
             "exit_code": job.exit_code,
-            "eta_s": eta_s(self.world, job, self.profiles, self.now) if running is not None else None,
+            "eta_s": None if left is None else left.seconds,
             "saved_step": job.saved_step,
         }
 

@@ -10,7 +10,7 @@ from hpcdl.core.lifecycle import Draft
 from hpcdl.core.model import Job, World
 from hpcdl.core.noticing import failing
 from hpcdl.core.plan import JobView, Profiles, View
-from hpcdl.core.policy import Policies
+from hpcdl.core.policy import Policies, deadlines_unheeded
 from hpcdl.core.submitting import doubts_of
 from hpcdl.core.views import Views
 from hpcdl.daemon.explain import reason
@@ -23,18 +23,20 @@ _OWN = ("id", "name", "array_index", "reason")
 """What the rows of members of an array may differ in, while nothing has happened to them."""
 
 
-def answer_of(rows: Rows, ids: Sequence[int], extra: dict[int, Json]) -> bytes:
-    """The whole answer. `extra`: what the rows of some jobs say beside what every row does."""
+def answer_of(rows: Rows, ids: Sequence[int], extra: dict[int, Json], unheeded: str = "") -> bytes:
+    """The whole answer. `extra`: what the rows of some jobs say beside what every row does. `unheeded`: what is said of
+    a deadline.
+    """
     found: list[str] = []
     shared: dict[int, tuple[str, str]] = {}  # by array: the reason, and all else
     for number in ids:
         job = rows.known(number)
         if not job.spec.array or number in extra or not _untouched(rows, job):
-            found.append(_encode(_row(rows, job) | extra.get(number, {})))
+            found.append(_encode(_row(rows, job, unheeded) | extra.get(number, {})))
             continue
         known = shared.get(job.spec.array)
         if known is None:
-            row = _row(rows, job)
+            row = _row(rows, job, unheeded)
             rest = _encode({key: value for key, value in row.items() if key not in _OWN})[1:]
             known = shared[job.spec.array] = (_encode(row["reason"]), rest)
         why = known[0]
@@ -45,9 +47,11 @@ def answer_of(rows: Rows, ids: Sequence[int], extra: dict[int, Json]) -> bytes:
     return f'{{"schema":{SCHEMA},"jobs":[{",".join(found)}]}}'.encode("utf-8", "backslashreplace")
 
 
-def _row(rows: Rows, job: Job) -> Json:
+def _row(rows: Rows, job: Job, unheeded: str) -> Json:
     unheard = [f"its notifications fail: {each}: hpcdl notices" for each in failing(rows.world, job.spec.notify)]
     doubts = [*doubts_of(rows.world, job.spec), *unheard]
+    if unheeded and job.spec.deadline is not None:
+        doubts.append(unheeded)
     return rows.job(job) | ({"warnings": doubts} if doubts else {})
 
 
@@ -77,7 +81,8 @@ def tried(
     ids = intake.take(command)
     intake.finish()
     view = Views().build(draft.world, profiles, now)
-    plan = policies.make(draft.world.policy).decide(view)
+    policy = policies.make(draft.world.policy)
+    plan, unheeded = policy.decide(view), deadlines_unheeded(policy, draft.world.objective)
     targets = {target.job: target for target in plan.targets if target.job in set(ids)}
     rows = Rows(draft.world, profiles, {number: target.reason for number, target in targets.items()}, now)
     found = []
@@ -88,7 +93,7 @@ def tried(
         target = targets.get(number)
         placement = None if target is None else target.placement
         starts, ends = foreseen.get(number, (None, None))
-        row = _row(rows, job)
+        row = _row(rows, job, unheeded)
         row["id"] = None  # nobody has it yet
         row["would_start"] = placement is not None
         row["placement"] = None if placement is None else {share.node: list(share.gpus) for share in placement.shares}

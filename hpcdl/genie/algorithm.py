@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from hpcdl.core.plan import JobView, Plan, View
+from hpcdl.core.policy import ANY_OBJECTIVE
 from hpcdl.genie.launch import Launch, keep
 from hpcdl.genie.model import Option, expected_at, latency, placements, platform_of
 from hpcdl.genie.words import NO_FIT, allowance_words, shape
@@ -50,6 +51,7 @@ class Genie:
     """
 
     name = "genie"
+    deadlines = ANY_OBJECTIVE
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""

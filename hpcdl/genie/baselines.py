@@ -8,6 +8,7 @@ Where a user gives a range, that is its maximum; where one number, that number.
 from collections.abc import Iterable, Sequence
 
 from hpcdl.core.plan import JobView, Plan, View
+from hpcdl.core.policy import ANY_OBJECTIVE
 from hpcdl.genie.launch import Launch, keep
 from hpcdl.genie.model import Option, Platform, expected_at, placements, platform_of
 from hpcdl.genie.words import NO_FIT, shape
@@ -54,6 +55,7 @@ class MinMin(Fifo):
     """As `Fifo`, but those with the earliest ECT first; those without one last."""
 
     name = "min-min"
+    deadlines = ANY_OBJECTIVE
 
     def order(self, jobs: Sequence[JobView]) -> Sequence[JobView]:
         """By ECT."""
@@ -64,6 +66,7 @@ class WeightedFair(Fifo):
     """As `Fifo`, but by the mean of arrival and ECT (the paper gives no weights: one half each)."""
 
     name = "weighted-fair"
+    deadlines = ANY_OBJECTIVE
 
     def order(self, jobs: Sequence[JobView]) -> Sequence[JobView]:
         """By the mean of arrival and ECT."""

@@ -30,6 +30,7 @@ class Harvest:
     """
 
     name = "harvest"
+    deadlines = "deadline"
 
     def __init__(self, settings: Reallocation | None = None) -> None:
         self.settings = settings or Reallocation()

@@ -32,6 +32,7 @@ class BFTrainer:
     """
 
     name = "bftrainer"
+    deadlines = "deadline"
 
     def __init__(self, settings: Reallocation | None = None) -> None:
         self.settings = settings or Reallocation()

@@ -71,7 +71,7 @@ def test_what_is_avoided_is_in_the_rows_and_in_why() -> None:
     gpus = Rows(model.world, Profiles({}), {}, model.now).node("n1", {})["gpus"]
     assert [gpu["avoid_reason"] for gpu in gpus] == ["loud", "its user says so"]
     assert gpus[0]["avoided_until"] == model.now + 600.0
-    answer = explain(model.world, model.job(job), {}, Profiles({}), model.now)
+    answer = explain(model.world, model.job(job), {}, model.now)
     assert answer.reason.startswith("needs 1 GPU; n1:0 is avoided until ")
     assert answer.reason.endswith("its user says so (hpcdl avoid --lift)")
 
@@ -82,5 +82,5 @@ def test_a_stall_is_the_reason() -> None:
     model.run_until(lambda: model.job(job).running is not None and model.job(job).running.ready_at is not None)
     model.run(720.0)
     model.send(cmd.Tick((Still(job, 1, ("n1",), 720.0, None, 1e6),)))
-    answer = explain(model.world, model.job(job), {}, Profiles({}), model.now + 60.0)
+    answer = explain(model.world, model.job(job), {}, model.now + 60.0)
     assert answer.reason == "no step for 13 min 00 s; at step 0"

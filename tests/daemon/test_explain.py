@@ -22,7 +22,8 @@ from hpcdl.core.model import (
 from hpcdl.core.pilot import BatchJob, BatchState, Pilot, PilotSpec
 from hpcdl.core.plan import Profiles
 from hpcdl.core.views import can_suspend
-from hpcdl.daemon.explain import eta_s, explain, retries_used
+from hpcdl.daemon.explain import explain, retries_used
+from hpcdl.daemon.remaining import remaining
 from hpcdl.daemon.rows import Rows
 
 SPEC = JobSpec(("python", "train.py"), "train", steps=1000)
@@ -38,26 +39,32 @@ def job(**changes: object) -> Job:
 
 
 def details(found: Job, now: float = 100.0) -> str:
-    return "\n".join(explain(HERE, found, {}, NONE, now).details)
+    return "\n".join(explain(HERE, found, {}, now).details)
 
 
 def test_an_estimate_needs_half_a_minute_of_training() -> None:
-    running = job(live=(RUNNING,), first_start_at=95.0, step=60, total=1000)
-    assert eta_s(HERE, running, NONE, 102.0) is None
-    assert eta_s(HERE, running, NONE, 130.0) == pytest.approx(470.0)
-    away = World(nodes={"n1": Node("n1", connected=False)})
-    assert eta_s(away, running, NONE, 130.0) is None
-    saving = replace(running, live=(replace(RUNNING, state=IncarnationState.SAVING),))
-    assert eta_s(HERE, saving, NONE, 130.0) is None
+    def left(found: Job, now: float, world: World = HERE) -> float | None:
+        known = remaining(world, found, NONE, now)
+        return None if known is None else known.seconds
+
+    told = replace(RUNNING, progressed_at=130.0, progressed_step=60)
+    running = job(live=(told,), first_start_at=95.0, step=60, total=1000)
+    early = replace(running, live=(replace(told, progressed_at=102.0),))
+    assert left(early, 102.0) is None
+    assert left(running, 130.0) == pytest.approx(470.0)
+    assert left(running, 134.0) == pytest.approx(466.0), "it goes on between reports"
+    assert left(running, 130.0, World(nodes={"n1": Node("n1", connected=False)})) is None
+    saving = replace(running, live=(replace(told, state=IncarnationState.SAVING),))
+    assert left(saving, 130.0) is None
 
 
 def test_the_end_of_a_jobs_node_and_pilots_on_their_way_are_told() -> None:
     goes = World(nodes={"n1": Node("n1", connected=True, until=400.0, reason="the walltime of batch job 7")})
     running, waiting = job(live=(RUNNING,), first_start_at=95.0), job()
-    lines = explain(goes, running, {}, NONE, 100.0).details
+    lines = explain(goes, running, {}, 100.0).details
     assert "n1 goes in 5 min 00 s (the walltime of batch job 7)" in lines
     left = World(nodes={"n1": Node("n1", connected=True, leaving=True, reason="drained")})
-    assert "n1 is being left (drained)" in explain(left, running, {}, NONE, 100.0).details
+    assert "n1 is being left (drained)" in explain(left, running, {}, 100.0).details
     pending = BatchJob("12", BatchState.PENDING, reason="Priority")
     spec = PilotSpec(2, 600.0)
     pilots = {
@@ -66,7 +73,7 @@ def test_the_end_of_a_jobs_node_and_pilots_on_their_way_are_told() -> None:
         3: Pilot(3, spec, 90.0, 90.0, "13", replace(pending, state=BatchState.RUNNING, nodes=("n4", "n5"))),
         4: Pilot(4, spec, 90.0, 90.0, "14", how="ended"),
     }
-    lines = explain(World(nodes=HERE.nodes, pilots=pilots), waiting, {}, NONE, 100.0).details
+    lines = explain(World(nodes=HERE.nodes, pilots=pilots), waiting, {}, 100.0).details
     assert [line for line in lines if "pilot" in line] == [
         "pilot p1 for 2 nodes waits (not submitted yet)",
         "pilot p2 for 2 nodes waits (batch job 12): Priority",
@@ -105,32 +112,32 @@ def test_a_job_that_did_not_resume_where_it_was_saved_is_told() -> None:
 
 def test_nodes_without_gpus_are_told() -> None:
     said = {1: "needs 1 GPU; no node is connected"}
-    assert explain(HERE, job(), said, NONE, 100.0).reason.startswith("needs 1 GPU; no GPU was found on n1 (")
+    assert explain(HERE, job(), said, 100.0).reason.startswith("needs 1 GPU; no GPU was found on n1 (")
     some = World(nodes={"n1": Node("n1", (GpuInfo(0, "GPU-0"),), connected=True)})
-    assert explain(some, job(), {1: "needs 1 GPU, 0 free"}, NONE, 100.0).reason == "needs 1 GPU, 0 free"
+    assert explain(some, job(), {1: "needs 1 GPU, 0 free"}, 100.0).reason == "needs 1 GPU, 0 free"
     away = World(nodes={"n1": Node("n1", connected=False)})
-    assert explain(away, job(), said, NONE, 100.0).reason == said[1]
+    assert explain(away, job(), said, 100.0).reason == said[1]
 
 
 def test_who_holds_gpus_that_should_be_free_is_told() -> None:
     held = GpuInfo(0, "GPU-0", state="dirty", detail="held by process 887 (python of eve)")
     said = {1: "needs 1 GPU; all GPUs of n1 are lost, dirty, avoided or drained"}
     world = World(nodes={"n1": Node("n1", (held, GpuInfo(1, "GPU-1", state="lost")), connected=True)})
-    found = explain(world, job(), said, NONE, 100.0).reason
+    found = explain(world, job(), said, 100.0).reason
     assert found == "needs 1 GPU; GPU n1:0: held by process 887 (python of eve): none is granted before that has gone"
     free = World(nodes={"n1": Node("n1", (held, GpuInfo(1, "GPU-1")), connected=True)})
-    assert explain(free, job(), said, NONE, 100.0).reason == said[1]
+    assert explain(free, job(), said, 100.0).reason == said[1]
 
 
 def test_nodes_that_are_all_being_left_are_told() -> None:
     left = Node("n1", (GpuInfo(0, "GPU-0"),), connected=True, leaving=True, reason="a new disk")
     other = Node("n2", (GpuInfo(0, "GPU-1"),), connected=True)
     said = {1: "needs 1 GPU; all GPUs of n1 are lost, dirty, avoided or drained"}
-    found = explain(World(nodes={"n1": left}), job(), said, NONE, 100.0).reason
+    found = explain(World(nodes={"n1": left}), job(), said, 100.0).reason
     assert found == "needs 1 GPU; n1 is being left (a new disk): hpcdl undrain n1"
-    assert explain(World(nodes={"n1": left, "n2": other}), job(), said, NONE, 100.0).reason == said[1]
+    assert explain(World(nodes={"n1": left, "n2": other}), job(), said, 100.0).reason == said[1]
     gone = replace(other, leaving=True, allocation="7", reason="the walltime of batch job 7")
-    found = explain(World(nodes={"n2": gone}), job(), said, NONE, 100.0).reason
+    found = explain(World(nodes={"n2": gone}), job(), said, 100.0).reason
     assert found == "needs 1 GPU; n2 is being left (the walltime of batch job 7)"
 
 
@@ -138,7 +145,7 @@ def test_who_wants_a_suspend_is_told() -> None:
     def told(purpose: Purpose, held: bool = False, stopping: bool = False) -> str:
         saving = replace(RUNNING, state=IncarnationState.SAVING, purpose=purpose)
         said = {1: "will move to 4 GPUs"}
-        return explain(World(stopping=stopping), job(live=(saving,), held=held), said, NONE, 100.0).reason
+        return explain(World(stopping=stopping), job(live=(saving,), held=held), said, 100.0).reason
 
     begin = "is to save its checkpoint and free its GPUs: "
     assert told(Purpose.HOLD, held=True) == begin + "its user suspended it"
@@ -173,19 +180,16 @@ def test_a_start_says_where_it_waits_or_that_nothing_is_waited_for() -> None:
     ranks = tuple(Part(node, started=False) for node in ("n1", "n2", "n3"))
     starting = replace(RUNNING, parts=ranks, ready_at=None)
     elastic = replace(SPEC, nodes_max=3, rescale="in-process")
-    assert (
-        explain(HERE, job(spec=elastic, live=(starting,)), {}, NONE, 95.0).reason
-        == "its processes are starting on n[1-3]"
-    )
+    assert explain(HERE, job(spec=elastic, live=(starting,)), {}, 95.0).reason == "its processes are starting on n[1-3]"
     begun = replace(starting, parts=tuple(replace(part, started=True) for part in ranks))
-    assert explain(HERE, job(spec=elastic, live=(begun,)), {1: "keeps"}, NONE, 95.0).reason == (
+    assert explain(HERE, job(spec=elastic, live=(begun,)), {1: "keeps"}, 95.0).reason == (
         "its processes get ready to train; keeps"
     )
 
 
 def test_without_a_gpu_here_it_says_where_one_may_come_from() -> None:
     def why(**changes: object) -> str:
-        return explain(replace(HERE, **changes), job(), {}, NONE, 100.0).reason  # type: ignore[arg-type]
+        return explain(replace(HERE, **changes), job(), {}, 100.0).reason  # type: ignore[arg-type]
 
     spec = PilotSpec(1, 600.0)
     assert why().endswith("no GPU was found on n1 (hpcdl daemon start --emulate-gpus N emulates some)")

@@ -17,9 +17,9 @@ from hpcdl.core.notice import NoticeRules
 from hpcdl.core.plan import Profiles
 from hpcdl.core.profile import Profile
 from hpcdl.daemon import outlooks as looks
-from hpcdl.daemon.deadlines import measured_rate
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.outlooks import PAUSE, SURE_S, DeadlineWatch
+from hpcdl.daemon.remaining import measured_rate
 from hpcdl.policies import all_policies
 
 NOW = 1_000_000.0

@@ -39,7 +39,7 @@ def test_what_is_expected_of_a_deadline() -> None:
     told = {"meets": False, "since": stage.now, "probability": 0.2, "ends_at": 9_500.0, "slipped": True}
     assert detail["deadline"] == nothing | told
     assert not {"deadline", "spec"} & set(job_seen({"job": detail})["job"]), "not for viewers, nor the git state in it"
-    answer = explain(stage.world, stage.job(1), {}, stage.profiles, stage.now + 60.0)
+    answer = explain(stage.world, stage.job(1), {}, stage.now + 60.0)
     assert "its deadline slipped 1 min 00 s ago: until then it was expected to be met" in answer.details
     spec = stage.job(1).spec
     assert deadline_of(replace(stage.job(1), spec=replace(spec, deadline=None))) is None

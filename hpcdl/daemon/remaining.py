@@ -1,0 +1,69 @@
+"""When a job that holds GPUs is done: one estimate for every list, answer and page."""
+
+from dataclasses import dataclass
+
+from hpcdl.core.model import IncarnationState, Job, World
+from hpcdl.core.observing import seen_of
+from hpcdl.core.plan import Profiles
+from hpcdl.core.units import gpu_kind
+
+MEASURED_AFTER_S = 30.0
+"""Steps are reported every few seconds, so a rate that was measured for less than this may be far off."""
+
+REPORTED_S = 60.0
+"""A step that is not reported within this time is late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """Seconds until a job is done on what it holds. `measured`: by the rate that it shows, not by its profile."""
+
+    seconds: float
+    measured: bool
+
+
+def remaining(world: World, job: Job, profiles: Profiles, now: float) -> Remaining | None:
+    """By the rate that it shows, else by its profile, its start included; 0 at its last step, while it finishes.
+
+    None where that is not known, for a job that gives its GPUs back, and where nobody reports its steps.
+    """
+    running, total = job.running, profiles.total_of(job)
+    if job.finished or running is None or running.placement is None or not total:
+        return None
+    if running.state is IncarnationState.SAVING or running.purpose is not None or running.ending is not None:
+        return None
+    if not all(name in world.nodes and world.nodes[name].connected for name in running.placement.nodes):
+        return None  # the last step that was reported is old
+    left = total - (job.step or 0)
+    if left <= 0:
+        return Remaining(0.0, measured=True)
+    rate = measured_rate(job, now)
+    if rate is not None and running.progressed_at is not None:
+        return Remaining(max(0.0, left / rate - (now - max(running.progressed_at, now - REPORTED_S))), measured=True)
+    profile, placement = profiles.of(job, seen_of(world, job.spec.learns_as)), running.placement
+    if profile is None:
+        return None
+    kinds = {gpu.name for gpu in world.nodes[placement.nodes[0]].gpus}
+    profile = profile.on(gpu_kind(kinds.pop()) if len(kinds) == 1 else "")
+    trains_s = left / profile.rate(placement.per_node, len(placement.shares))
+    if running.ready_at is None:
+        begun_at = running.placed_at or running.granted_at or running.requested_at or now
+        start_s = profile.startup_s
+        if job.last is not None and job.saved_step is not None:
+            moved = job.last.nodes != placement.nodes
+            start_s = profile.resume_for(len(job.last.gpus), len(placement.gpus), moved)
+        return Remaining(trains_s + max(0.0, begun_at + start_s - now), measured=False)
+    return Remaining(max(0.0, trains_s - (now - (running.progressed_at or running.ready_at))), measured=False)
+
+
+def measured_rate(job: Job, now: float) -> float | None:
+    """Steps/s that a running job makes on what it holds, None where that is not known well.
+
+    Of one that changes its nodes in place it is not: its steps were made on several.
+    """
+    running = job.running
+    if running is None or running.ready_at is None or running.progressed_at is None or running.formed:
+        return None
+    trained = running.progressed_step - running.ready_step
+    elapsed = max(running.progressed_at, now - REPORTED_S) - running.ready_at
+    return trained / elapsed if trained > 0 and elapsed >= MEASURED_AFTER_S else None
