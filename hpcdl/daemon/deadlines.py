@@ -5,6 +5,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.core.model import Job, World
+from hpcdl.core.observing import seen_of
 from hpcdl.core.plan import Profiles, View
 from hpcdl.core.units import seconds_text
 from hpcdl.core.views import Views, build_view
@@ -36,7 +37,11 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
         return None
     answer: Json = {"deadline": job.spec.deadline, "probability": None, "ends_at": None, "helps": [], "text": ""}
     if found is None:
-        late = " has passed" if job.spec.deadline < now else " cannot be estimated: that needs --steps and a profile"
+        missing = [] if profiles.total_of(job) else ["--steps"]
+        if profiles.of(job, seen_of(world, job.spec.learns_as)) is None:
+            missing.append("a profile (--profile, or a job like it that has trained)")
+        needs = f": that needs {' and '.join(missing)}" if missing else ""
+        late = " has passed" if job.spec.deadline < now else f" cannot be estimated{needs}"
         return answer | {"text": f"its deadline{late}"}
     objective, policies = MEANT_FOR
     text = found.text

@@ -82,7 +82,10 @@ def test_a_slip_is_told_later_and_unknown_lengths_are_said_to_be(controller: Con
     unknown = foreseen(controller, submit(controller, deadline=NOW + 600, profile=None))
     assert unknown is not None
     assert unknown["probability"] is None
-    assert "--steps and a profile" in str(unknown["text"])
+    assert "estimated: that needs a profile (" in str(unknown["text"]), "steps were given"
+    both = foreseen(controller, submit(controller, deadline=NOW + 600, profile=None, steps=None))
+    assert both is not None
+    assert "estimated: that needs --steps and a profile (" in str(both["text"])
     assert foreseen(controller, submit(controller)) is None
 
 
