@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcdl.agent.closing import Recorder, Send
 from hpcdl.agent.packets import Broken, Join, Ready, Reformed, Rescale
-from hpcdl.agent.rankfailure import OUTSIDE_SIGNALS, RankFailure, Repeats
+from hpcdl.agent.rankfailure import LONG_S, OUTSIDE_SIGNALS, OWN_LONG_S, RankFailure, Repeats
 from hpcdl.agent.ranks import Rank, Trainer, world_of
 from hpcdl.agent.startfile import IN_PROCESS, TORCHRUN, Start
 
@@ -46,7 +46,7 @@ class Memberships:
         self._counted: frozenset[int] = frozenset()  # processes of the membership that formed last
         self._starts = 0
         self._gained: tuple[int, int | None] = (0, None)
-        self._repeats = Repeats()
+        self._repeats = Repeats(LONG_S if start.rescale == TORCHRUN else OWN_LONG_S)
 
     @property
     def told(self) -> bool:

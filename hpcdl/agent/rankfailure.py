@@ -25,7 +25,9 @@ _PREFIX = re.compile(r"^\[(?:rank|default|[\w.-]*?)(\d+)\]:\s?")
 _TRACEBACK = "Traceback (most recent call last):"
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(?::\s.*|:?)")
 _CHAINED = ("During handling of the above", "The above exception was", "Original Traceback")
-_LOGGED = re.compile(r"(\[\w+\]:)?\[?[DIWEF]\d{4} \d\d:\d\d|.*torch[./]distributed[./](elastic|run|launcher)|[\W_]*$")
+_LOGGED = re.compile(
+    r"(\[\w+\]:)?\[?[DIWEF]\d{4} \d\d:\d\d|(?![\w.]+Error:).*torch[./]distributed[./](elastic|run|launcher)|[\W_]*$"
+)
 """Lines of launchers and of libraries in C++, and rules."""
 _LAUNCHERS = ("CalledProcessError", "ChildFailedError")
 """What a launcher raises because a process of its own failed."""
@@ -135,6 +137,8 @@ UNLIKE = 4
 OUTSIDE = 10  # times in a row that something kills them: no fault of the trainer's, but it gets nowhere here
 LONG_S = 600.0
 """Ranks that tell nothing of their steps and live for longer may have trained."""
+OWN_LONG_S = 60.0
+"""The same under a torchrun of the user's own, who has said how often it may start them again."""
 ENDED_UNSAVED = 143  # a rank that ended because the others go to another membership
 OUTSIDE_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -144,7 +148,8 @@ _PEER = re.compile(r"connection (closed|reset|refused)|broken pipe|peer|gloo|ncc
 class Repeats:
     """Failures of ranks that torchrun starts again whatever they fail of. Times are the supervisor's clock's."""
 
-    def __init__(self) -> None:
+    def __init__(self, long_s: float = LONG_S) -> None:
+        self._long_s = long_s
         self._last: tuple[object, ...] | None = None
         self._gained: int | None = None
         self._alike = 0
@@ -157,7 +162,7 @@ class Repeats:
     ) -> tuple[int, str]:
         """One more. How often it was the same, and why the trainer is to be ended, else "". `outside`: something else
         than the job ended the rank. `step`: the highest so far."""
-        if step != self._gained or (step is None and now - self._at > LONG_S):
+        if step != self._gained or (step is None and now - self._at > self._long_s):
             self._last, self._alike, self._in_a_row, self._killed = None, 0, 0, 0
         self._gained, self._at = step, now
         where = "before their first step" if step is None else f"at step {step}"

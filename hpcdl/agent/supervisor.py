@@ -29,7 +29,7 @@ from hpcdl.agent.ranks import Rank, Trainer
 from hpcdl.agent.records import AlreadyStarted, Records
 from hpcdl.agent.sidechannel import NAME, Connection, Listener
 from hpcdl.agent.startfile import NAME as START_FILE
-from hpcdl.agent.startfile import TORCHRUN, BadStart, Start, decode
+from hpcdl.agent.startfile import BadStart, Start, decode
 from hpcdl.agent.wakeup import Wakeup
 
 TICK_S = 1.0
@@ -65,8 +65,7 @@ class Supervisor:
         log = Log(start.log, start.log_limit_bytes, self._note)
         reader = ProgressReader(start.progress_regex, start.steps, self._note, start.progress)
         self._read_progress = reader
-        marks = (rankfailure.MARK, self._on_rank_failure) if start.rescale == TORCHRUN else ()
-        self._output = Output(log, reader, self._on_progress, *marks)
+        self._output = Output(log, reader, self._on_progress, rankfailure.MARK, self._on_rank_failure)
         self._output_read = False
         self._gpu_env: Mapping[str, str] | None = None
         self._failure: Exit | None = None  # why we ended or never began it

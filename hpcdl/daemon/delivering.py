@@ -199,13 +199,21 @@ def _run(argv: list[str], stdin: bytes, variables: Mapping[str, str], ways: Ways
             raise NotDelivered(f"the command has not ended within {COMMAND_S:g} s, and was killed")
         if process.returncode:
             why = "".join(f": {line}" for line in _lines(complaints)[-1:])
-            raise NotDelivered(f"the command ended with {process.returncode}{why}"[:300])
+            raise NotDelivered(f"the command {_ending(process.returncode)}{why}"[:300])
     finally:
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         end_commands(tag)
+
+
+def _ending(status: int) -> str:
+    """Of a command: `ended with 3`, `was ended by SIGKILL`."""
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"ended with {status}"
 
 
 def _lines(output: bytes) -> list[str]:

@@ -3,6 +3,7 @@
 The client's side needs the standard library only; making a certificate imports `cryptography`, at that moment.
 """
 
+import errno
 import ipaddress
 import os
 import ssl
@@ -70,7 +71,8 @@ def make_certificate(hosts: Iterable[str], *, now: float) -> tuple[bytes, bytes]
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.3 for the daemon's listener, from two PEM files that must be private (NotPrivate is raised otherwise)."""
+    """TLS 1.3 for the daemon's listener, from two PEM files that must be private (NotPrivate is raised otherwise).
+    OSError names the first of two that are no certificate and its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # none of our clients resumes a session; each ticket costs time, and memory for hours
@@ -80,6 +82,9 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
         try:
             # By descriptor, so that what is loaded is what was checked.
             context.load_cert_chain(f"/proc/self/fd/{certificate_fd}", f"/proc/self/fd/{key_fd}")
+        except ssl.SSLError:
+            why = f"it and {key.name} are no certificate and its key (remove both, and the start makes new ones)"
+            raise OSError(errno.EINVAL, why, str(certificate)) from None
         finally:
             os.close(key_fd)
     finally:

@@ -156,6 +156,39 @@ def test_a_step_or_a_long_life_between_them_begins_anew() -> None:
     assert not any(repeats.failed(BAD, False, 1, None, at)[1] for at in (0.0, 1.0, 900.0, 901.0))
 
 
+def test_what_is_said_of_a_missing_torch_is_the_cause() -> None:
+    """An error that names torchrun's module is no line of torchrun's."""
+    missing = (
+        "ImportError: Error while finding module specification for 'torch.distributed.run' (No module named 'torch')"
+    )
+    said = f"""{TRACEBACK}
+  File "<frozen runpy>", line 131, in _get_module_details
+ModuleNotFoundError: No module named 'torch'
+
+The above exception was the direct cause of the following exception:
+
+{TRACEBACK}
+  File "<frozen runpy>", line 140, in _get_module_details
+{missing}
+"""
+    assert rankfailure.cause(said.encode()) == missing
+
+
+def test_a_loop_around_torchrun_hides_no_cause() -> None:
+    """What torchrun said of the failure before stands between the two marks."""
+    once = recorded("no_such_file_restarted_once")
+    failure = rankfailure.marked(once + once)
+    assert failure is not None
+    assert failure.detail == NOT_THERE
+
+
+def test_a_torchrun_of_the_users_own_may_start_again_what_has_lived_for_a_minute() -> None:
+    repeats = Repeats(rankfailure.OWN_LONG_S)
+    assert not any(repeats.failed(BAD, False, 0, None, at)[1] for at in (10.0, 80.0, 150.0, 220.0))
+    assert repeats.failed(BAD, False, 0, None, 221.0) == (2, "")
+    assert repeats.failed(BAD, False, 0, None, 222.0)[0] == 3
+
+
 def test_who_is_killed_from_outside_is_started_again() -> None:
     """Ten times in a row is no life here: that is infrastructure, and no error of the job's."""
     repeats, shot = Repeats(), RankFailure(None, "SIGKILL", "SIGKILL ended one of its ranks (process 7)")

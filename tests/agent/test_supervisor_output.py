@@ -30,15 +30,29 @@ sys.stdout.flush()
 while not os.path.exists("go"): time.sleep(0.01)
 """,
         progress_regex=r"step ([\d,]+)(?: of (?P<total>\d+))?",
-        steps=5000,
+        steps=2000,
     )
     client = agent.connect()
     until(lambda: any(each["type"] == "progress" for each in client.poll()), "progress")
     told = [each for each in client.heard if each["type"] == "progress"]
-    assert [(each["step"], each["total"]) for each in told] == [(3, 5000)]
+    assert [(each["step"], each["total"]) for each in told] == [(3, 2000)]
     (agent.base / "go").touch()
     assert agent.exit()["step"] == 1200
     assert agent.log.read_bytes() == b"\xff\xfe not text\nstep 3\rstep 1,200 of 2000"
+
+
+def test_a_torchrun_of_the_users_own_that_starts_the_same_failure_again_is_ended(agent: Agent) -> None:
+    agent.start(
+        """
+for n in range(1000):
+    print("python: can't open file 'nope.py': [Errno 2] No such file or directory")
+    print(f"E1123 12:00:00.0 7 api.py:1002] failed (exitcode: 2) local_rank: 0 (pid: {n}) of python", flush=True)
+    if n == 2: time.sleep(60)
+"""
+    )
+    ended = agent.exit()
+    assert ended["detail"].endswith("No such file or directory (3 times alike before their first step)")
+    assert (ended["code"], ended["repeats"]) == (2, 3)
 
 
 def test_much_output_goes_through_whole(agent: Agent) -> None:
@@ -187,11 +201,11 @@ def test_expressions_that_cannot_be_used_are_noted() -> None:
 
 
 def test_named_groups_and_numbers() -> None:
-    reader = ProgressReader(r"loss ([\d.]+) at (?P<step>\S+)(?: n=(?P<samples>\d+))?", 9, lambda note: None)
-    assert reader.feed(b"loss 0.5 at 1e3 n=64\n") == Progress(1000, 9, 64)
+    reader = ProgressReader(r"loss ([\d.]+) at (?P<step>\S+)(?: n=(?P<samples>\d+))?", 1000, lambda note: None)
+    assert reader.feed(b"loss 0.5 at 1e3 n=64\n") == Progress(1000, 1000, 64)
     assert reader.feed(b"loss 0.5 at soon\n") is None
     assert reader.feed(b"loss 0.5 at 9e999\nloss 1 at ") is None
-    assert reader.feed(b"12\nother") == Progress(12, 9, None)
+    assert reader.feed(b"12\nother") == Progress(12, 1000, None)
     assert reader.finish() is None
 
 

@@ -53,6 +53,14 @@ def dial(port: int, context: ssl.SSLContext, name: str) -> bytes:
         return tls.recv(16)
 
 
+def test_what_is_no_pair_is_told_with_the_next_step(tmp_path: Path) -> None:
+    mine, other = (make_certificate(["n1.example"], now=time.time()) for _ in range(2))
+    for pair in ((mine[0], other[1]), (b"nonsense", mine[1])):
+        with pytest.raises(OSError, match=r"no certificate and its key .remove both") as told:
+            server_context(*keep(tmp_path, pair))
+        assert told.value.filename == str(tmp_path / "certificate.pem")
+
+
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1", "n1.example", "10.1.2.3"])
 def test_the_pinned_certificate_is_trusted_under_its_names(name: str, tmp_path: Path) -> None:
     pair = make_certificate(["n1.example", "10.1.2.3"], now=time.time())
