@@ -30,7 +30,7 @@ class Session:
         tempfile.gettempdir()  # this process keeps its own, with pytest's folders
         if self.owner:
             self.folder = Path(tempfile.mkdtemp(prefix="hpcdl-tests-"))
-            self.folder.chmod(0o711)  # tests with a second uid pass through it
+            self.folder.chmod(0o1777)  # as /tmp is: tests with a second uid use it, too
             os.environ |= {VARIABLE: uuid.uuid4().hex, "TMPDIR": str(self.folder)}
             os.environ["KERAS_HOME"] = str(self.folder / "keras")
             self._keras = Path.home() / ".keras"
