@@ -65,7 +65,8 @@ def kill_node(cluster: "Cluster", node: str) -> None:
     kill(agent)
     for pid in cluster.tagged():
         with contextlib.suppress(OSError):
-            if f":{node}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes():
+            # HPCDL_TAG=instance:job:incarnation:node:identity
+            if f":{node}:".encode() in Path(f"/proc/{pid}/environ").read_bytes():
                 kill(pid)
 
 
