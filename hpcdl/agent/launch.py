@@ -5,17 +5,20 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
 
-from hpcdl.agent.startfile import Start
+from hpcdl.agent.startfile import TORCHRUN, Start
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 NOT_FOUND = 127  # exit codes as a shell gives them
 NOT_EXECUTABLE = 126
+NO_PYTHON = "--no-python"
+"""What stands before the job's command in the line that starts torchrun (hpcdl/agent/torchrun.py)."""
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP, signal.SIGPIPE, signal.SIGUSR2, signal.SIGXCPU)
 """Signals that the supervisor ignores, and the trainer must not: a batch system sends some to all that runs in it."""
 
@@ -50,6 +53,7 @@ def launch(start: Start, environment: dict[str, str], output: int, umask: int) -
 
     Raises NotStarted.
     """
+    _look_for_command(start, environment)
     try:
         child = subprocess.Popen(
             start.argv,
@@ -83,6 +87,19 @@ def dies_with(parent: int, subreaper: bool = False) -> Callable[[], None]:
             _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     return prepare
+
+
+def _look_for_command(start: Start, environment: dict[str, str]) -> None:
+    """What torchrun is to run is there; it would say so in a traceback, and not before it has been imported."""
+    if start.rescale != TORCHRUN or NO_PYTHON not in start.argv[:-1] or not os.path.isdir(start.cwd):
+        return
+    command = start.argv[start.argv.index(NO_PYTHON) + 1]
+    path = environment.get("PATH", os.defpath)
+    at = os.path.join(start.cwd, command) if "/" in command else shutil.which(command, path=path)
+    if at is None or not os.path.exists(at):
+        raise NotStarted(NOT_FOUND, f"command not found: {command}")
+    if not os.access(at, os.X_OK) or os.path.isdir(at):
+        raise NotStarted(NOT_EXECUTABLE, f"cannot start {command}: {os.strerror(errno.EACCES)}")
 
 
 def _not_started(start: Start, error: Exception) -> NotStarted:

@@ -14,6 +14,7 @@ from hpcdl.agent import torchrun
 from hpcdl.agent.packets import Rescale
 from hpcdl.agent.ports import Port
 from hpcdl.core.model import JobSpec
+from tests.agent.conftest import Agent
 
 
 def job(*command: str, **keys: Any) -> JobSpec:
@@ -109,3 +110,19 @@ def test_a_port_is_given_once() -> None:
     six = Port("::1")
     assert six.address.startswith("[::1]:")
     six.release()
+
+
+@pytest.mark.parametrize(
+    "command,code,detail",
+    [
+        ("./not_there.sh", 127, "command not found: ./not_there.sh"),
+        ("no-such-command", 127, "command not found: no-such-command"),
+        ("./plain", 126, "cannot start ./plain: Permission denied"),
+    ],
+)
+def test_what_torchrun_cannot_start_is_named(agent: Agent, command: str, code: int, detail: str) -> None:
+    (agent.base / "plain").write_text("")
+    agent.start(None, argv=("true", "--no-python", command, "--lr", "1"), rescale="torchrun")
+    record = agent.exit()
+    assert (record["code"], record["detail"]) == (code, detail)
+    assert not agent.of("started")
