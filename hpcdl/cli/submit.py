@@ -99,7 +99,7 @@ def submit(
 
     It gets the environment of this shell, as with sbatch and bsub, except the shell's and the batch step's own
     variables and names that look like secrets (TOKEN, SECRET, PASSW, CREDENTIAL or AUTH in the name, or KEY, PASS,
-    PASSPHRASE, PAT or DATABASE_URL at its end): those with --env NAME.
+    PASSPHRASE, PAT or DATABASE_URL as its last word): those with --env NAME.
     """
     client = connect(ctx)
     batch: Batch | None = None
