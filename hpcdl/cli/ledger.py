@@ -94,13 +94,21 @@ def verify(ctx: click.Context, output: Output) -> None:
     """
     from hpcdl.core.journal import JournalError
     from hpcdl.ledger import care
-    from hpcdl.ledger.mark import read_mark
+    from hpcdl.ledger.mark import MarkDamaged, read_mark
 
     tell, begun = progress(), time.monotonic()
-    mark = read_mark(ctx.find_root().obj)  # before a copy is made: the daemon goes on
+    damage: MarkDamaged | None = None
+    mark = None
+    try:
+        mark = read_mark(ctx.find_root().obj)  # before a copy is made: the daemon goes on
+    except MarkDamaged as error:
+        damage = error
     with any_ledger(ctx, tell) as (path, running):
         try:
             found = care.verify(path, tell, mark)
+            if damage is not None:
+                rest = f"the ledger is as its events say, {found.events} of them, with {found.jobs} jobs"
+                raise MarkDamaged(f"{damage}; {rest}: if no job is missing, hpcdl daemon start --accept-loss")
         except JournalError as error:
             if output is Output.JSON:
                 print_json({"ok": False, "problem": str(error), "running": running})

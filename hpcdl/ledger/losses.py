@@ -146,7 +146,7 @@ def _resume(
         mark = read_mark(home)
     except MarkDamaged as error:
         if accept_loss is None:
-            raise MarkDamaged(f"{error}: if hpcdl ledger verify finds nothing wrong, {ACCEPT} makes it anew") from None
+            raise MarkDamaged(f"{error}: if hpcdl ledger verify finds nothing else, {ACCEPT} makes it anew") from None
         mark = None
     traces, world = look(home, runs), journal.load()
     own = ids_of(world, journal.last_request)

@@ -46,6 +46,17 @@ def test_verify_and_rebuild(ledger: Path, hpcdl: Run) -> None:
     assert not list(ledger.glob("lease.*"))
 
 
+def test_verify_checks_the_ledger_of_a_damaged_mark(ledger: Path, hpcdl: Run) -> None:
+    (ledger / "mark.json").write_text("no mark")
+    (ledger / "mark.json").chmod(0o600)
+    done = hpcdl("ledger", "verify")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "mark.json is damaged" in done.err
+    assert "as its events say, 29 of them, with 3 jobs: if no job is missing" in done.err
+    done = hpcdl("ledger", "verify", "--json")
+    assert (done.code, done.value["ok"]) == (1, False)
+
+
 def test_export(ledger: Path, hpcdl: Run, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in hpcdl("ledger", "export").out.splitlines()]
     assert rows[0]["format"] == "hpcdl-events"

@@ -198,7 +198,7 @@ def test_a_damaged_mark_is_said_and_made_anew(home: Path, damage: bytes) -> None
     submit(journal)
     journal.close()
     (home / NAME).write_bytes(damage)
-    with pytest.raises(JournalError, match=r"mark\.json is damaged, .*: if hpcdl ledger verify finds nothing wrong"):
+    with pytest.raises(JournalError, match=r"mark\.json is damaged, .*: if hpcdl ledger verify finds nothing else"):
         opened(home)
     resumed = opened(home, accept_loss=True)
     assert submit(resumed.journal) == 2
