@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
-from hpcdl.wire.access import NAME, AccessError, AccessFile, read_access
+from hpcdl.wire.access import NAME, AccessError, AccessFile, CopiedHome, read_access
 from hpcdl.wire.http import Connection, Disconnected, HttpError
 from hpcdl.wire.tls import client_context
 
@@ -36,6 +36,10 @@ class ClientError(Exception):
 
 class DaemonAway(ClientError):
     """No daemon answers for this HPCDL_HOME. Whether an earlier attempt was carried out is not known."""
+
+
+class CopyWithoutDaemon(ClientError):
+    """This HPCDL_HOME is a copy of another one, and no daemon was started on it yet."""
 
 
 class ApiError(ClientError):
@@ -184,6 +188,8 @@ class Client:
     def _connect(self) -> Connection:
         try:
             access = read_access(self.home)
+        except CopiedHome as error:
+            raise CopyWithoutDaemon(str(error)) from None
         except AccessError as error:
             if (self.home / NAME).exists():  # damaged or open to others: waiting does not help
                 raise ClientError(str(error)) from None

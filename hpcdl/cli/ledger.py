@@ -13,7 +13,7 @@ import click
 from hpcdl.cli.files import check_folder
 from hpcdl.cli.output import Output, escape, outputs_as, print_fields, print_ids, print_json, progress, say
 from hpcdl.cli.rows import connect
-from hpcdl.client import DaemonAway
+from hpcdl.client import CopyWithoutDaemon, DaemonAway
 from hpcdl.core.units import count
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def any_ledger(ctx: click.Context, tell: Callable[[str], None]) -> Iterator[tupl
     client = connect(ctx, 0.0)
     try:
         copy = Path(client.request("POST", "/v1/ledger/copy", {}, wait_s=300.0)["path"])
-    except DaemonAway:
+    except (DaemonAway, CopyWithoutDaemon):
         with leased_ledger(home) as path:
             yield path, False
         return

@@ -22,6 +22,10 @@ class AccessError(Exception):
     """No access: the message is one line that says why and names the next step."""
 
 
+class CopiedHome(AccessError):
+    """The folder is a copy of a home: its access file leads to the daemon of the original; none runs on the copy."""
+
+
 @dataclass(frozen=True, slots=True)
 class AccessFile:
     """What a client needs to speak to the daemon of one HPCDL_HOME. Raises ValueError where a field cannot be right."""
@@ -94,7 +98,7 @@ def _parse(content: bytes, path: Path, inode: int) -> AccessFile:
             f"{path} has version {body.get('version')!r:.20}, this hpcdl reads {VERSION}: use the hpcdl of its daemon"
         )
     if body.get("inode", inode) != inode and body.get("home") != os.path.realpath(path.parent):
-        raise AccessError(
+        raise CopiedHome(
             f"{path.parent} is a copy of {str(body.get('home'))!r:.300}, whose daemon is not this one's: "
             "hpcdl daemon start starts one here; for the other, name its folder with --home"
         )

@@ -274,6 +274,7 @@ def test_what_only_looks_like_a_loss(make_cluster: MakeCluster) -> None:
     cluster.home.rename(moved)
     for home in (copied, moved):
         other = Cluster(home, 1)
+        assert tried(other, "ledger", "verify", "--quiet")[0] == 0, "before a daemon runs there, too"
         assert tried(other, "daemon", "start", "--emulate-gpus", "1") == (0, "")
         assert submit_held(other) == 8
         assert not raised(other)
