@@ -269,7 +269,8 @@ def test_which_file_systems_are_local(path: str, local: bool) -> None:
 
 def test_tags_of_ours() -> None:
     assert adopt._key("i:7:2:n1", "i", "n1") == KEY
-    assert adopt._key("i:7:2:n1:x", "i", "n1") is None
+    assert adopt._key("i:7:2:n1:0a1b", "i", "n1") == KEY, "with the job's identity"
+    assert adopt._key("i:7:2:n1x", "i", "n1") is None
     assert adopt._key("i:7:2:n2", "i", "n1") is None
     assert adopt._key("i:a:2:n1", "i", "n1") is None
     assert adopt._key("i:7", "i", "n1") is None
