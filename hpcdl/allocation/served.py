@@ -14,7 +14,8 @@ from hpcdl.allocation.tied import tied
 from hpcdl.client import Client, ClientError
 from hpcdl.wire.private import NotPrivate, make_private_folder, open_private
 
-READY_S = 90.0
+READY_S = 300.0
+"""A daemon that starts and says nothing for so long is ended; it says what it is at."""
 STATUS_S = 2.0
 PAUSE_S = 1.0
 TRIES = 5
@@ -93,18 +94,21 @@ class Served:
 
     def _await(self, ready: int) -> None:
         end, text = self._monotonic() + READY_S, b""
-        while not text.endswith(b"\n"):
+        while True:
             readable, _, _ = select.select([ready], [], [], max(0.0, end - self._monotonic()))
             piece = os.read(ready, 65536) if readable else b""
             if not piece:
                 self.kill()
-                late = f"is not ready after {READY_S:.0f} s" if not readable else "ended while starting"
+                late = f"has said nothing for {READY_S:.0f} s" if not readable else "ended while starting"
                 raise NotStarted(f"the daemon {late}: see {self._home / 'daemon.log'}")
-            text += piece
-        error = json.loads(text).get("error")
-        if error is not None:
-            self.kill()
-            raise NotStarted(str(error), held="already runs on" in str(error))
+            *lines, text = (text + piece).split(b"\n")
+            for answer in map(json.loads, lines):
+                if "error" in answer:
+                    self.kill()
+                    raise NotStarted(str(answer["error"]), held="already runs on" in str(answer["error"]))
+                if "phase" not in answer:
+                    return
+                end = self._monotonic() + READY_S  # it is at work
 
     def look(self) -> None:
         """Hears whether it still runs, starts it again if not, and asks it about itself now and then."""

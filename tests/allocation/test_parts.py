@@ -188,7 +188,7 @@ def answering(**answers: Completed) -> Callable[..., Completed]:
 def test_the_id_of_the_next_one(kind: str, out: str) -> None:
     done = Completed(out, "", 0)
     run = answering(scontrol=Completed(SHOWN, "", 0), sbatch=done, bsub=done)
-    assert submit_next(run, replace(TWO, kind=kind), "#!/bin/sh\n", 1, {}) == "812"
+    assert submit_next(run, replace(TWO, kind=kind, id="41"), "#!/bin/sh\n", 1, {}) == "812"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_the_id_of_the_next_one(kind: str, out: str) -> None:
 def test_a_next_one_that_is_refused_is_told_in_its_words(kind: str, answers: dict[str, Completed], why: str) -> None:
     run = answering(**{"scontrol": Completed(SHOWN, "", 0), **answers})
     with pytest.raises(BatchError, match=why):
-        submit_next(run, replace(TWO, kind=kind), "#!/bin/sh\n", 1, {})
+        submit_next(run, replace(TWO, kind=kind, id="41"), "#!/bin/sh\n", 1, {})
 
 
 def test_how_many_may_follow_is_counted_down() -> None:

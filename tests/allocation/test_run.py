@@ -56,7 +56,7 @@ class BatchJobs(Cluster):
         """What it printed, once it has ended with this code."""
         out, _ = job.communicate(timeout=180)
         assert job.returncode == code, f"{out}\n{self.logs()}"
-        assert "Traceback" not in out
+        assert "Traceback" not in out, out
         return out
 
     @property
