@@ -148,7 +148,7 @@ def test_a_row_has_nothing_that_is_so_by_default() -> None:
     assert rows_of(job)[0][2] == f'{{"id":7,"spec":{{"command":["train"],"name":"j"}},"submitted_at":{NOW}}}'
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [3, 6, 7])
 def test_any_history_is_the_same_from_its_snapshot(path: Path, seed: int) -> None:
     events = at_random(seed, 60)
     with SqliteJournal(path) as ledger:
