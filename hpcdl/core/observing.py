@@ -151,7 +151,8 @@ def slower(profile: Profile, seen: Seen) -> Profile:
     said = {what: getattr(profile, what) for what in OF_A_START}
     if "resume_s" not in took and "startup_s" in took:  # both are imports mostly
         ratio = took["startup_s"] / profile.startup_s if profile.startup_s else 1.0
-        took["resume_s"] = ratio * profile.resume_s if profile.resume_s else took["startup_s"]
+        longest = took["startup_s"] + profile.resume_s  # whatever the ratio to a start said to take next to nothing
+        took["resume_s"] = min(ratio * profile.resume_s, longest) if profile.resume_s else took["startup_s"]
     longer = {each: took[each] for each in took if said[each] is not None and took[each] > GRAIN * said[each]}
     return replace(profile, **longer) if longer else profile  # type: ignore[arg-type]  # seconds only
 
