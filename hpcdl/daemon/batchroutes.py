@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 
 from hpcdl.core import commands as cmd
+from hpcdl.core.batching import with_agents
 from hpcdl.daemon.batching import Batching
 from hpcdl.daemon.batchrows import hole_row, pilot_row
 from hpcdl.daemon.loop import Loop
@@ -60,14 +61,15 @@ class BatchRoutes:
         """`GET /v1/pilots`."""
         every = request.query_params.get("all") == "1"
         now = self._loop.now()
-        rows = [pilot_row(each, now) for each in self._loop.world.pilots.values() if every or not each.over]
+        rows = [pilot_row(each, now) for each in with_agents(self._loop.world) if every or not each.over]
         return {"pilots": rows, "notes": self.notes(), "batch": self.about()}
 
     async def cancel(self, request: Request) -> dict[str, Any]:
         """`POST /v1/pilots/ID/cancel`."""
         number: int = request.path_params["pilot"]
         await asyncio.wrap_future(self._loop.send(cmd.CancelPilot(number)))
-        return {"pilots": [pilot_row(self._loop.world.pilots[number], self._loop.now())]}
+        now = self._loop.now()
+        return {"pilots": [pilot_row(each, now) for each in with_agents(self._loop.world) if each.id == number]}
 
     async def holes(self, request: Request) -> dict[str, Any]:
         """`GET /v1/holes`: as of the last look, which is taken now where that is older than the interval."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcdl.core.arrays import members_of
+from hpcdl.core.batching import with_agents
 from hpcdl.core.exempt import STARTS, exemption
 from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Node, Placement, Purpose, World
 from hpcdl.core.pilot import Pilot
@@ -156,7 +157,7 @@ def _details(world: World, job: Job, now: float) -> list[str]:
         lines.append(f"incarnation {running.number} holds {where} as {running.placement.role}")
         lines += _that_go(world, running.placement, now)
     elif not job.finished:
-        lines += [_on_its_way(pilot) for pilot in world.pilots.values() if not (pilot.over or pilot.nodes)]
+        lines += [_on_its_way(pilot) for pilot in with_agents(world) if not (pilot.over or pilot.nodes)]
         lines += avoided_lines(world)
     if job.spec.array_most and not job.finished:
         lines.append(_of_its_array(world, job))

@@ -9,6 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from hpcdl.core import commands as cmd
+from hpcdl.core.model import GpuInfo
 from hpcdl.core.pilot import BatchState, Hole
 from hpcdl.daemon.batchroutes import NOBODY, BatchRoutes
 from tests.daemon.test_batching import AWAY, ONE, Scene
@@ -63,6 +64,17 @@ def test_pilots_that_are_over_are_listed_on_request(scene: Scene) -> None:
     assert ask(routes.pilots)["pilots"] == []
     (row,) = ask(routes.pilots, "all=1")["pilots"]
     assert (row["state"], row["how"], row["left_s"]) == ("REFUSED", "invalid partition", None)
+
+
+def test_a_pilot_whose_agent_has_come_runs_whatever_the_last_poll_said(scene: Scene) -> None:
+    """The agent of a batch job that starts connects before the next poll; none may come that can be read."""
+    routes = BatchRoutes(scene.loop, scene.batching, 4, moment)
+    scene.want(ONE)
+    scene.turn()
+    inventory = cmd.Inventory("n1", (GpuInfo(0, "u"),), 8, 1000, 1, "boot", "log", True, allocation="100")
+    scene.loop.send(inventory).result(60)
+    (row,) = ask(routes.pilots)["pilots"]
+    assert (row["state"], row["nodes"]) == ("RUNNING", ["n1"])
 
 
 def test_holes_are_looked_at_when_somebody_asks(scene: Scene) -> None:
