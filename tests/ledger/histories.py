@@ -1,7 +1,11 @@
-"""Legal histories of every kind of event, made from a list of numbers."""
+"""Legal histories: one in which every kind of event comes, built on purpose, and others from a list of numbers.
+
+A new kind of event needs a line in `candidates` and a place in `EVERY_KIND`.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from hpcdl.core import careevents as ce
 from hpcdl.core import deadlineevents as de
@@ -124,10 +128,117 @@ def candidates(world: World) -> Iterator[ev.Event]:
                 yield ev.GpusFreed(job, number, 1, node)
 
 
-def history(choices: Sequence[int]) -> list[Stamped]:
-    """One legal event for each number that leads to one."""
+TRAIN: dict[str, Any] = {"job": 1}
+GROW: dict[str, Any] = {"job": 2}  # the elastic job
+ON_N2 = GROW | {"node": "n2"}
+EVERY_KIND: tuple[tuple[type[ev.Event], dict[str, Any]], ...] = (
+    (ev.DaemonStarted, {}),
+    (ev.PolicyChosen, {}),
+    (ev.ObjectiveChosen, {}),
+    (ev.TroubleSeen, {}),
+    (ev.NodeJoined, {"node": "n1"}),
+    (ev.NodeJoined, {"node": "n2"}),
+    (ev.ReportsSeen, {}),
+    (ev.JobSubmitted, {}),
+    (ev.JobSubmitted, {}),
+    (ev.ArraySubmitted, {}),
+    (ev.JobHeld, TRAIN),
+    (ev.JobReleased, TRAIN),
+    (ev.PlanAdopted, {}),
+    # A job starts without GPUs, gets some, trains and is suspended.
+    (ev.StartRequested, TRAIN | {"placement": None}),
+    (ev.Started, TRAIN),
+    (ev.AtGate, TRAIN),
+    (ev.OpenRequested, TRAIN),
+    (ev.Attached, TRAIN),
+    (ev.TrainerReady, TRAIN),
+    (ev.Progressed, TRAIN),
+    (ev.Saved, TRAIN),
+    (ev.CheckpointDamaged, TRAIN),
+    (ev.Noted, TRAIN),
+    (ev.RoleChanged, TRAIN),
+    (ce.JobStalled, TRAIN),
+    (ce.StallOver, TRAIN),
+    (de.DeadlineForeseen, TRAIN),
+    (de.DeadlineSlipped, TRAIN),
+    (ev.PreemptRequested, TRAIN),
+    (ev.SuspendRequested, TRAIN),
+    (ev.JobDrilled, TRAIN),
+    (ev.Exited, TRAIN),
+    (ev.GpusFreed, TRAIN),
+    (ev.IncarnationEnded, TRAIN),
+    # An elastic job grows to a second node, leaves the first one and is ended.
+    (ev.StartRequested, GROW),
+    (ev.Started, GROW),
+    (ev.TrainerReady, GROW),
+    (ev.RescaleRequested, GROW),
+    (ev.Reformed, GROW),
+    (ev.JoinRequested, GROW),
+    (ev.Started, ON_N2),
+    (ev.TrainerReady, ON_N2),
+    (ev.RescaleRequested, GROW),
+    (ev.Reformed, GROW),
+    (ev.Reformed, ON_N2),
+    (ev.RescaleRequested, GROW | {"leaving": ("n1",)}),
+    (ev.Broken, GROW),
+    (ev.LeaveRequested, GROW),
+    (ev.LeftBehind, GROW),
+    (ev.EndRequested, GROW),
+    (ev.CancelRequested, GROW),
+    (ev.Exited, GROW),
+    (ev.GpusFreed, GROW),
+    (ev.IncarnationEnded, GROW),
+    (ev.JobEnded, GROW),
+    (ev.JobRetried, GROW),
+    (ev.JobEnded, TRAIN),
+    (JobsRetired, {}),
+    # Nodes, notices, pilots.
+    (ev.GpuChanged, {}),
+    (ce.GpuFaulted, {}),
+    (ce.GpuAvoided, {"node": "n1"}),
+    (ce.AvoidLifted, {}),
+    (ev.NodeSilent, {}),
+    (ev.NodeLeaves, {}),
+    (ev.NodeLost, {}),
+    (ne.NoticeDue, {}),
+    (ne.NoticesSent, {}),
+    (ne.NoticesFailed, {}),
+    (ne.NoticesGivenUp, {}),
+    (ne.NoticesRetried, {}),
+    (ne.NoticeDropped, {}),
+    (pe.PilotRequested, {}),
+    (pe.PilotSubmitted, {}),
+    (pe.PilotSeen, {}),
+    (pe.PilotCancelRequested, {}),
+    (pe.PilotEnded, {}),
+    (pe.PilotRequested, {}),
+    (pe.PilotFound, {}),
+    (pe.PilotRequested, {}),
+    (pe.PilotRefused, {}),
+    (IdsRaised, {}),
+    (ev.DaemonStopping, {}),
+)
+"""Kinds of events in a legal order, and which of that kind: the first legal candidate with these fields."""
+
+
+def every_kind() -> list[Stamped]:
+    """The history of `EVERY_KIND`."""
     draft = Draft(World())
-    at = NOW
+    for at, (kind, fields) in enumerate(EVERY_KIND):
+        of_kind = [event for event in candidates(draft.world) if type(event) is kind]
+        fitting = [event for event in of_kind if all(getattr(event, name) == fields[name] for name in fields)]
+        chosen = next((event for event in fitting if _legal(draft.world, event)), None)
+        assert chosen is not None, f"step {at} of EVERY_KIND: no legal {kind.__name__} {fields} among {of_kind}"
+        draft.add(chosen, NOW + at)
+    return draft.events
+
+
+def history(choices: Sequence[int], before: Sequence[Stamped] = ()) -> list[Stamped]:
+    """One legal event for each number; they follow those of `before`, which come first."""
+    draft = Draft(World())
+    for at, event in before:
+        draft.add(event, at)
+    at = NOW + len(before)
     for choice in choices:
         # Which events are possible is found by trying, on a copy.
         possible = [event for event in candidates(draft.world) if _legal(draft.world, event)]

@@ -21,10 +21,12 @@ from hpcdl.ledger import SqliteJournal, care
 from hpcdl.ledger.export import jobs_csv, lines
 from hpcdl.ledger.offline import Reader, leased
 from hpcdl.ledger.trim import trim
-from tests.ledger.histories import NOW, history, submissions
+from tests.ledger.histories import EVERY_KIND, NOW, every_kind, submissions
 from tests.report.story import set_three
 
 ROOT = Path(__file__).parents[2]
+EVENTS = len(EVERY_KIND) + 5
+"""Of the ledger that these tests are about."""
 
 
 def quiet(text: str) -> None:
@@ -33,10 +35,10 @@ def quiet(text: str) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A ledger with a random history, a snapshot and an archive."""
+    """A ledger with every kind of event, a snapshot and an archive."""
     path = tmp_path / "home" / "ledger.sqlite"
     with SqliteJournal(path) as journal:
-        journal.append(history([(7 * n * n + 3) % 1_000 for n in range(60)]))
+        journal.append(every_kind())
         journal.snapshot(journal.load())
         journal.archive(31)
         journal.append(submissions(5, first=1000))
@@ -57,14 +59,14 @@ def edit(path: Path, statement: str) -> None:
 
 def test_what_is_wrong_is_found_and_rebuilt(path: Path) -> None:
     world = world_of(path)
-    assert care.verify(path, quiet).events == 65
+    assert care.verify(path, quiet).events == EVENTS
     edit(path, "UPDATE job SET name = 'other' WHERE id = 1000")
     with pytest.raises(JournalError, match=r"job 1000: the table says .*other.*: hpcdl ledger rebuild makes"):
         care.verify(path, quiet)
     edit(path, "UPDATE snapshot SET body = replace(body, '\"marble\"', '\"mürble\"')")
     edit(path, "DELETE FROM node")
     found = care.rebuild(path, quiet)
-    assert (found.events, found.jobs, found.snapshot) == (65, len(world.jobs) + sum(world.retired.values()), 65)
+    assert (found.events, found.jobs, found.snapshot) == (EVENTS, len(world.jobs) + sum(world.retired.values()), EVENTS)
     assert care.verify(path, quiet) == found
     assert world_of(path) == world
 
@@ -75,7 +77,7 @@ def test_a_snapshot_that_lies_is_made_anew(path: Path) -> None:
         wrong = journal.load()
         wrong.policy = "other"
         journal.snapshot(wrong)
-    with pytest.raises(JournalError, match="the snapshot at seq 65 differs from the events"):
+    with pytest.raises(JournalError, match=f"the snapshot at seq {EVENTS} differs from the events"):
         care.verify(path, quiet)
     care.rebuild(path, quiet)
     assert world_of(path) == world
@@ -92,14 +94,14 @@ def test_damaged_events_are_named_and_nothing_is_changed(path: Path) -> None:
 def test_shrinking_archives_all_but_the_newest_events(path: Path) -> None:
     world = world_of(path)
     moved, _, after = care.shrink(path, 10, quiet)
-    assert moved == 65 - 30 - 10
+    assert moved == EVENTS - 30 - 10
     assert after == path.stat().st_size
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT seq FROM snapshot").fetchall() == [(65,)]
+        assert connection.execute("SELECT seq FROM snapshot").fetchall() == [(EVENTS,)]
     with SqliteJournal(path) as journal:
         assert journal.load() == world
-        assert len(journal.read(0, 1000)) == 65
-        assert journal.snapshot_seq == 65
+        assert len(journal.read(0, 1000)) == EVENTS
+        assert journal.snapshot_seq == EVENTS
         journal.verify()
     assert care.shrink(path, 10, quiet)[0] == 0
 
@@ -110,7 +112,7 @@ def test_a_backup_is_a_ledger(path: Path, tmp_path: Path) -> None:
     copies = care.back_up(path, folder, quiet)
     assert [each.stat().st_mode & 0o777 for each in copies] == [0o600, 0o600]
     assert world_of(folder / "ledger.sqlite") == world_of(path)
-    assert care.verify(folder / "ledger.sqlite", quiet).events == 65
+    assert care.verify(folder / "ledger.sqlite", quiet).events == EVENTS
     assert care.back_up(path, folder, quiet) == copies
     next(path.parent.glob("ledger-archive-*")).unlink()
     with pytest.raises(JournalError, match="is missing: put it back"):
@@ -141,10 +143,10 @@ def test_a_backup_on_a_full_disk_leaves_the_one_before(
 def test_a_copy_while_it_is_open(path: Path) -> None:
     with SqliteJournal(path) as journal:
         target = path.with_name("ledger-copy-0123456789abcdef.sqlite")
-        assert journal.copy(target) == 65
+        assert journal.copy(target) == EVENTS
         journal.append(submissions(1, first=2000))
     assert target.stat().st_mode & 0o777 == 0o600
-    assert care.verify(target, quiet).events == 65
+    assert care.verify(target, quiet).events == EVENTS
     with SqliteJournal(path) as journal, pytest.raises(JournalError, match="nonexistent"):
         journal.copy(path.parent / "nonexistent" / "copy.sqlite")
 
@@ -154,8 +156,8 @@ def test_exported_events_are_all_events_without_secrets(path: Path) -> None:
         told = [json.loads(line) for line in lines(reader, "1", with_environment=False)]
         whole = [json.loads(line) for line in lines(reader, "1", with_environment=True)]
         table = "".join(jobs_csv(reader))
-    assert told[0] == {"schema": 1, "format": "hpcdl-events", "hpcdl": "1", "events": 65, "environment": False}
-    assert [row["seq"] for row in told[1:]] == list(range(1, 66))
+    assert told[0] == {"schema": 1, "format": "hpcdl-events", "hpcdl": "1", "events": EVENTS, "environment": False}
+    assert [row["seq"] for row in told[1:]] == list(range(1, EVENTS + 1))
     specs = [row["body"]["spec"] for row in told[1:] if row["kind"] == "JobSubmitted" and row["body"]["spec"]["env"]]
     assert {tuple(spec["env"]) for spec in specs} == {("A",)}
     specs = [row["body"]["spec"] for row in whole[1:] if row["kind"] == "JobSubmitted" and row["body"]["spec"]["env"]]
@@ -286,7 +288,7 @@ def test_killed_at_any_time_nothing_is_lost(path: Path) -> None:
         finally:
             process.send_signal(signal.SIGKILL)
             process.communicate(timeout=60)
-        assert care.verify(path, quiet).events == 65
+        assert care.verify(path, quiet).events == EVENTS
         assert world_of(path) == world
         backed_up = path.parent / "backup" / "ledger.sqlite"
         if backed_up.exists():

@@ -19,7 +19,7 @@ from hpcdl.ledger.database import close_database, open_database
 from hpcdl.ledger.retired import every_job, rows_of
 from hpcdl.ledger.trim import trim
 from tests.ledger.histories import NOW
-from tests.ledger.test_journal import at_random, edit, opened
+from tests.ledger.test_journal import after_every_kind, edit, opened
 from tests.ledger.test_retention import rows
 
 ENV = (("HOME", "/home/jo"), ("KEY", "secret-\udcff"))
@@ -148,11 +148,11 @@ def test_a_row_has_nothing_that_is_so_by_default() -> None:
     assert rows_of(job)[0][2] == f'{{"id":7,"spec":{{"command":["train"],"name":"j"}},"submitted_at":{NOW}}}'
 
 
-@pytest.mark.parametrize("seed", [3, 6, 7])
+@pytest.mark.parametrize("seed", range(3))
 def test_any_history_is_the_same_from_its_snapshot(path: Path, seed: int) -> None:
-    events = at_random(seed, 60)
+    events = after_every_kind(seed, 40)
     with SqliteJournal(path) as ledger:
-        for start in range(0, 60, 20):
+        for start in range(0, len(events), 20):
             ledger.append(events[start : start + 20])
             ledger.snapshot(ledger.load())
             ledger.archive(start)
