@@ -9,7 +9,7 @@ import click
 
 from hpcdl.cli.files import InputFile
 from hpcdl.cli.numbers import Seconds
-from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table, say
 
 SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")  # as hpcdl.milp.solving has them
 
@@ -72,11 +72,7 @@ def allocate(output: Output, problem: str, solver: str, work: int, seconds: floa
         pairs = zip(asked.ids, found.groups, strict=True)
         result["groups"] = {name: asked.groups[at].name for name, at in pairs if at is not None}
     result["why"] = dict(zip(asked.ids, why, strict=True))
-    if output is Output.JSON:
-        print_json(result)
-    elif output is Output.QUIET:
-        print_ids([name for name, nodes in zip(asked.ids, found.counts, strict=True) if nodes])
-    else:
+    if not output.print_data(result, [name for name, nodes in zip(asked.ids, found.counts, strict=True) if nodes]):
         before = [trainer.now for trainer in asked.trainers]
         _show(
             result, [dict(zip(("now", "nodes"), each, strict=True)) for each in zip(before, found.counts, strict=True)]

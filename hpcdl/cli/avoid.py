@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import click
 
-from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_table, say
 from hpcdl.cli.rows import connect
 from hpcdl.core.units import parse_duration, seconds_text
 
@@ -78,11 +78,9 @@ def avoid(
         else:
             body = {"gpu": gpu, "for_s": 3600.0 if for_s is None else for_s, "reason": reason, "moves": move}
             rows = client.request("POST", f"{path}/avoid", body)["avoided"]
-    if output is Output.JSON:
-        print_json({"avoided": rows})
-    elif output is Output.QUIET:
-        print_ids([_name(row) for row in rows])
-    elif what is not None and lift:
+    if output.print_data({"avoided": rows}, [_name(row) for row in rows]):
+        return
+    if what is not None and lift:
         print(escape(f"{what[0] if what[1] is None else f'{what[0]}:{what[1]}'} may be granted again"))
     elif rows:
         print_table(_COLUMNS, rows)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_table, say
 from hpcdl.cli.rows import connect, duration_text, moment_text
 from hpcdl.client import ApiError, DaemonAway, path_with
 from hpcdl.core.units import count, fold_nodes
@@ -25,12 +25,9 @@ def holes(ctx: click.Context, output: Output) -> None:
     except DaemonAway:
         answer = _looked_at(ctx.find_root().obj)
     rows: list[Row] = answer["holes"]
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([_nodes_of(row) for row in rows])
-    elif rows:
-        print_table(_HOLES, rows)
+    if not output.print_data(answer, [_nodes_of(row) for row in rows]):
+        if rows:
+            print_table(_HOLES, rows)
     if output is not Output.JSON:
         troubles = (answer["batch"] or {}).get("troubles", ())
         before = ", this is what was seen before" if rows else ": hpcdl doctor says what it can do here"
@@ -130,17 +127,17 @@ def pilots(ctx: click.Context, every: bool, cancel: bool, numbers: tuple[int, ..
         if number not in known:
             errors.append({"pilot": number, "error": f"there is no pilot p{number}", "code": "unknown-pilot"})
             say(f"there is no pilot p{number}: hpcdl pilots --all lists them")
-    if output is Output.JSON:
-        print_json({**answer, "pilots": rows, "errors": errors})
-    elif output is Output.QUIET:
-        print_ids([f"p{row['id']}" for row in rows])
-    elif not cancel:
-        if rows:
-            print_table(_PILOTS, rows)
-        for note in () if numbers else answer["notes"]:
-            say(f"no more pilots: {note}")
-        if not (rows or numbers or answer["notes"]):
-            say("no pilots: nothing idles, or nothing waits" + ("" if every else " (hpcdl pilots --all: earlier ones)"))
+    if not output.print_data({**answer, "pilots": rows, "errors": errors}, [f"p{row['id']}" for row in rows]):
+        if not cancel:
+            if rows:
+                print_table(_PILOTS, rows)
+            for note in () if numbers else answer["notes"]:
+                say(f"no more pilots: {note}")
+            if not (rows or numbers or answer["notes"]):
+                say(
+                    "no pilots: nothing idles, or nothing waits"
+                    + ("" if every else " (hpcdl pilots --all: earlier ones)")
+                )
     if errors:
         ctx.exit(1)
 

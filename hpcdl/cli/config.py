@@ -151,10 +151,6 @@ def objective(ctx: click.Context, name: str, output: Output) -> None:
 
 def _print(answer: Answer, output: Output) -> None:
     chosen = answer["config"]
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids(list(chosen.values()))
-    else:
+    if not output.print_data(answer, list(chosen.values())):
         choices = {"policy": answer.get("policies") or (), "objective": answer.get("objectives") or ()}
         print_fields([(name, f"{value}  (of {', '.join(choices.get(name, ()))})") for name, value in chosen.items()])

@@ -12,7 +12,6 @@ from hpcdl.cli.output import (
     escape,
     outputs_as,
     print_fields,
-    print_ids,
     print_json,
     print_table,
     say,
@@ -115,11 +114,7 @@ def stop(ctx: click.Context, now: bool, output: Output) -> None:
 
 
 def _print_daemon(row: Row, output: Output, done: str) -> None:
-    if output is Output.JSON:
-        print_json({"daemon": row})
-    elif output is Output.QUIET:
-        print_ids([row["pid"]])
-    else:
+    if not output.print_data({"daemon": row}, [row["pid"]]):
         print(escape(f"daemon (pid {row['pid']}) {done}"))
 
 
@@ -145,11 +140,7 @@ def status(ctx: click.Context, output: Output) -> None:
         say(str(error))
         ctx.exit(1)
     row: Row = answer["daemon"]
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([row["pid"]])
-    else:
+    if not output.print_data(answer, [row["pid"]]):
         jobs = ", ".join(f"{number} {state}" for state, number in sorted(answer["jobs"].items()))
         print_fields(
             [

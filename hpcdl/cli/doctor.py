@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.output import Output, Row, escape, outputs_as, paint, print_ids, print_json
+from hpcdl.cli.output import Output, Row, escape, outputs_as, paint
 
 
 @click.command()
@@ -55,11 +55,7 @@ def doctor(ctx: click.Context, site: str | None, security: bool, target: Path | 
         {"name": each.name, "state": each.state.value, "detail": each.detail, "next": each.next} for each in checks
     ]
     failed = [row["name"] for row in rows if row["state"] == State.FAIL]
-    if output is Output.JSON:
-        print_json({"ok": not failed, "checks": rows} | ({} if security else {"batch": batch}))
-    elif output is Output.QUIET:
-        print_ids(failed)
-    else:
+    if not output.print_data({"ok": not failed, "checks": rows} | ({} if security else {"batch": batch}), failed):
         _print(rows)
     if failed:
         ctx.exit(1)

@@ -6,7 +6,7 @@ import click
 
 from hpcdl.cli import completing
 from hpcdl.cli.moments import moment
-from hpcdl.cli.output import Output, Row, escape, outputs_as, print_ids, print_json, say
+from hpcdl.cli.output import Output, Row, escape, outputs_as, say
 from hpcdl.cli.rows import connect, moment_text
 from hpcdl.client import ApiError
 from hpcdl.daemon.clock import Clock
@@ -48,11 +48,7 @@ def _tell(ctx: click.Context, nodes: tuple[str, ...], body: Row, done: str, outp
         except ApiError as error:
             errors.append({"node": node, "error": str(error), "code": error.code})
             say(str(error))
-    if output is Output.JSON:
-        print_json({"nodes": rows, "errors": errors})
-    elif output is Output.QUIET:
-        print_ids([row["name"] for row in rows])
-    else:
+    if not output.print_data({"nodes": rows, "errors": errors}, [row["name"] for row in rows]):
         for row in rows:
             print(escape(f"node {row['name']} {done}"))
     if errors:

@@ -115,11 +115,9 @@ def verify(ctx: click.Context, output: Output) -> None:
             say(str(error))
             ctx.exit(1)
     took = time.monotonic() - begun
-    if output is Output.JSON:
-        print_json({"ok": True, "problem": None, "running": running, "seconds": took} | _counts(found))
-    elif output is Output.QUIET:
-        print_ids([found.events])
-    else:
+    if not output.print_data(
+        {"ok": True, "problem": None, "running": running, "seconds": took} | _counts(found), [found.events]
+    ):
         print_fields([("ledger", "as its events say"), *_told(found), ("took", f"{took:.1f} s")])
 
 
@@ -135,11 +133,7 @@ def rebuild(ctx: click.Context, output: Output) -> None:
     with leased_ledger(home) as path:
         found = care.rebuild(path, tell)
     took = time.monotonic() - begun
-    if output is Output.JSON:
-        print_json({"seconds": took} | _counts(found))
-    elif output is Output.QUIET:
-        print_ids([found.events])
-    else:
+    if not output.print_data({"seconds": took} | _counts(found), [found.events]):
         print_fields([("ledger", "made anew from its events"), *_told(found), ("took", f"{took:.1f} s")])
 
 
@@ -175,11 +169,7 @@ def export(ctx: click.Context, output: Output, target: Path, as_csv: bool, with_
             return
         written = _write(target, found, tell)
     size = target.stat().st_size
-    if output is Output.JSON:
-        print_json({"file": str(target.absolute()), "lines": written, "bytes": size})
-    elif output is Output.QUIET:
-        print_ids([target])
-    else:
+    if not output.print_data({"file": str(target.absolute()), "lines": written, "bytes": size}, [target]):
         print(f"wrote {escape(str(target))}: {count(written, 'line')}, {size / _MIB:.1f} MiB")
 
 
@@ -208,11 +198,7 @@ def backup(ctx: click.Context, output: Output, folder: Path) -> None:
             care.check(path, read_mark(home))
         copies = care.back_up(path, folder, tell)
     total = sum(each.stat().st_size for each in copies)
-    if output is Output.JSON:
-        print_json({"folder": str(folder), "files": [each.name for each in copies], "bytes": total})
-    elif output is Output.QUIET:
-        print_ids(copies)
-    else:
+    if not output.print_data({"folder": str(folder), "files": [each.name for each in copies], "bytes": total}, copies):
         are = "is" if len(copies) == 1 else "are"
         print(f"{count(len(copies), 'file')}, {total / _MIB:.1f} MiB, {are} in {escape(str(folder))}")
 

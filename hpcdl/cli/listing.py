@@ -7,7 +7,7 @@ import click
 
 from hpcdl.cli import completing
 from hpcdl.cli.lists import STATES, Jobs, List, columns_of, formats_of
-from hpcdl.cli.output import Output, outputs, print_ids, print_json, say
+from hpcdl.cli.output import Output, outputs, say
 from hpcdl.cli.rows import connect
 from hpcdl.cli.watching import Watch, repeat, watch_seconds
 from hpcdl.client import FOLLOW_S, PATIENCE_S, Client, DaemonAway
@@ -120,11 +120,7 @@ def _once(ctx: click.Context, found: List, client: Client, output: Output) -> No
         value = found.ask(client, output)
     except DaemonAway as error:
         raise DaemonAway(f"{error}{_spooled(ctx.find_root().obj) if isinstance(found, Jobs) else ''}") from None
-    if output is Output.JSON:
-        print_json(value)
-    elif output is Output.QUIET:
-        print_ids(found.ids(value))
-    else:
+    if not output.print_data(value, found.ids(value)):
         lines, note = found.lines(value)
         if lines:
             print("\n".join(lines))

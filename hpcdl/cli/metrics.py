@@ -8,7 +8,7 @@ import click
 
 from hpcdl.cli.files import READERS, check_regular, replace_private
 from hpcdl.cli.numbers import Seconds
-from hpcdl.cli.output import Output, escape, outputs_as, print_ids, print_json
+from hpcdl.cli.output import Output, escape, outputs_as
 from hpcdl.cli.rows import connect
 from hpcdl.client import Client, ClientError, DaemonAway
 
@@ -106,11 +106,9 @@ def ask(client: Client) -> "list[Family]":
 def _show(families: "list[Family]", labels: tuple[tuple[str, str], ...], output: Output) -> None:
     from hpcdl.wire.exposition import text_of, to_json
 
-    if output is Output.JSON:
-        print_json({"labels": dict(labels), "metrics": to_json(families)})
-    elif output is Output.QUIET:
-        print_ids([family.name for family in families])
-    else:
+    if not output.print_data(
+        {"labels": dict(labels), "metrics": to_json(families)}, [family.name for family in families]
+    ):
         sys.stdout.write(text_of(families, labels))
 
 

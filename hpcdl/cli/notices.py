@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.output import Column, Output, Row, outputs, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, Row, outputs, print_table, say
 from hpcdl.cli.rows import connect
 
 
@@ -56,11 +56,9 @@ def notices(ctx: click.Context, retry: bool, drop: int | None, output: Output) -
     else:
         answer = client.request("GET", "/v1/notices")
     rows: list[Row] = answer["notices"]
-    if output is Output.JSON:
-        print_json({"notices": rows})
-    elif output is Output.QUIET:
-        print_ids([row["id"] for row in rows])
-    elif drop is not None:
+    if output.print_data({"notices": rows}, [row["id"] for row in rows]):
+        return
+    if drop is not None:
         print(f"notice {drop} is dropped")
     elif rows:
         print_table(_COLUMNS, rows)

@@ -39,6 +39,14 @@ class Output(Enum):
     JSON = "json"
     QUIET = "quiet"
 
+    def print_data(self, value: Mapping[str, Any], ids: Sequence[object]) -> bool:
+        """Print the JSON value or the ids, whichever the user chose; False: the caller is to print text."""
+        if self is Output.JSON:
+            print_json(value)
+        if self is Output.QUIET:
+            print_ids(ids)
+        return self is not Output.TABLE
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

@@ -9,7 +9,7 @@ import click
 
 from hpcdl.cli.files import READERS, check_regular, replace_private
 from hpcdl.cli.numbers import Seconds
-from hpcdl.cli.output import Output, escape, outputs_as, print_ids, print_json
+from hpcdl.cli.output import Output, escape, outputs_as
 from hpcdl.cli.rows import connect, moment_text
 from hpcdl.client import Client, ClientError, path_with
 
@@ -47,11 +47,7 @@ def page(ctx: click.Context, target: Path, every: float | None, back_s: float, r
     if every is None:
         picture.look()
         picture.write()
-        if output is Output.JSON:
-            print_json({"file": str(target.absolute())})
-        elif output is Output.QUIET:
-            print_ids([target])
-        else:
+        if not output.print_data({"file": str(target.absolute())}, [target]):
             print(f"wrote {escape(str(target))}")
         return
     _again(picture, every)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.output import Column, Output, escape, outputs_as, print_ids, print_json, print_table, progress, say
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress, say
 
 _INTERVAL = "_ci95"
 
@@ -42,11 +42,9 @@ def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | No
         from hpcdl.sim.papers.page import papers_page
 
         replace_file(report, papers_page(tables))
-    if output is Output.JSON:
-        print_json({"simulated": True, "tables": [table.to_json() for table in tables]})
-    elif output is Output.QUIET:
-        print_ids([table.name for table in tables])
-    else:
+    if not output.print_data(
+        {"simulated": True, "tables": [table.to_json() for table in tables]}, [table.name for table in tables]
+    ):
         for table in tables:
             _print(table)
         if report is not None:

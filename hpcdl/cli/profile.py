@@ -108,12 +108,11 @@ def run(ctx: click.Context, /, output: Output, **options: Any) -> None:
             missed += len(left) - number
             break
     wanted = [each for each in done if each.setting in set(settings)]
-    if output is Output.JSON:
-        print_json({"file": str(asked.out), "runs": [_row(each) for each in wanted], "missing": missed})
-    elif output is Output.QUIET:
-        print_ids([asked.out])
-    elif wanted:
-        print_table(COLUMNS, [_row(each) for each in wanted])
+    if not output.print_data(
+        {"file": str(asked.out), "runs": [_row(each) for each in wanted], "missing": missed}, [asked.out]
+    ):
+        if wanted:
+            print_table(COLUMNS, [_row(each) for each in wanted])
     if missed:
         kept = f"; the others are in {asked.out}, and are not repeated" if wanted else ""
         say(f"{missed} of {len(settings)} runs are missing{kept}: correct the command and run it again")

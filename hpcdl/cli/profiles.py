@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from hpcdl.cli import completing
-from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_table, say
 from hpcdl.cli.rows import connect, duration_text
 from hpcdl.client import path_with
 
@@ -23,11 +23,7 @@ def ls(ctx: click.Context, output: Output) -> None:
     """
     answer = connect(ctx).get("/v1/profiles")
     rows = answer["profiles"]
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([row["name"] for row in rows])
-    else:
+    if not output.print_data(answer, [row["name"] for row in rows]):
         print_table(COLUMNS, rows)
         if not any(row["learnt"] for row in rows):
             say("none was learnt yet: that takes a job without --profile that reports its steps")
@@ -46,11 +42,7 @@ def show(ctx: click.Context, name: str, output: Output) -> None:
     """
     answer = connect(ctx).get(path_with("/v1/profiles", name=name))
     (row,) = answer["profiles"]
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([row["name"]])
-    else:
+    if not output.print_data(answer, [row["name"]]):
         print(yaml_text(row["name"], row["profile"]), end="")
 
 

@@ -300,11 +300,9 @@ def _studies(
     studies, problems = studied(names, idle, base, models, progress())
     if asked.report is not None:
         _draw(asked.report, None, studies)
-    if output is Output.JSON:
-        print_json({"simulated": True, "studies": [study.to_json() for study in studies]})
-    elif output is Output.QUIET:
-        print_ids([study.name for study in studies])
-    else:
+    if not output.print_data(
+        {"simulated": True, "studies": [study.to_json() for study in studies]}, [study.name for study in studies]
+    ):
         for study in studies:
             _table(study)
         _wrote(asked.report)

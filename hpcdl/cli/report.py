@@ -16,8 +16,6 @@ from hpcdl.cli.output import (
     Output,
     escape,
     outputs_as,
-    print_ids,
-    print_json,
     print_table,
     progress,
     say,
@@ -105,11 +103,12 @@ def report(
 
         home: Path = ctx.find_root().obj
         replace_file(target, account_page(f"hpcdl on {home}", _span_text(found), [found, made(_ALSO[by])]))
-    if output is Output.JSON:
-        print_json(_json(found, jobs) | {"file": None if target is None else str(target.absolute())})
-    elif output is Output.QUIET:
-        print_ids([line.key for line in found.lines if line.key])
-    elif target is not None:
+    if output.print_data(
+        _json(found, jobs) | {"file": None if target is None else str(target.absolute())},
+        [line.key for line in found.lines if line.key],
+    ):
+        return
+    if target is not None:
         print(f"wrote {escape(str(target))}")
     else:
         _print(found)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hpcdl.cli import completing
-from hpcdl.cli.output import Column, Row, say
+from hpcdl.cli.output import Row, say
 from hpcdl.client import PATIENCE_S, Client
 from hpcdl.core.units import fold_nodes, seconds_text
 
@@ -102,18 +102,6 @@ def duration_text(seconds: float | None) -> str:
 def moment_text(at: float | None) -> str:
     """Seconds since the epoch as local time, `2024-05-01 13:02:11`; empty where there is none."""
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-
-
-JOB_COLUMNS = (
-    Column("ID", lambda row: str(row["id"]), right=True),
-    Column("NAME", lambda row: str(row.get("name", "")), shrinks=True),
-    Column("STATE", lambda row: str(row.get("state", "")), coloured=True),
-    Column("GPUS", lambda row: f"{row.get('gpus') or 0}/{asked_text(row)}", right=True),
-    Column("NODES", nodes_text, shrinks=True),
-    Column("STEP", step_text, right=True),
-    Column("ETA", lambda row: duration_text(row.get("eta_s")), right=True),
-    Column("REASON", lambda row: str(row.get("reason") or ""), shrinks=True),
-)
 
 
 def end_text(row: Row) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.output import Output, Row, escape, print_ids, print_json, say
+from hpcdl.cli.output import Output, Row, escape, say
 from hpcdl.client import ApiError, Client, ClientError, DaemonAway
 from hpcdl.core.units import count
 from hpcdl.wire.spool import put
@@ -40,11 +40,7 @@ def show(answer: Answer, output: Output, doubts: Iterable[str] = ()) -> None:
     """Prints what became of a submit: a line for each job, and one for an array. `doubts`: of what was seen here."""
     rows: Sequence[Row] = answer["jobs"]
     warn(rows, doubts)
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([row["id"] for row in rows])
-    else:
+    if not output.print_data(answer, [row["id"] for row in rows]):
         for group in arrays_of(rows):
             first, last = group[0], group[-1]
             state = f"{first['state'].lower()}{' (held)' if first.get('held') else ''}"

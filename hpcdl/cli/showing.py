@@ -7,7 +7,7 @@ import click
 
 from hpcdl.cli.jobtexts import checkpoints_text, deadline_text, git_text
 from hpcdl.cli.machines import agent_text, away_note, holder_text
-from hpcdl.cli.output import Column, Output, Row, outputs_as, print_fields, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, Row, outputs_as, print_fields, print_table, say
 from hpcdl.cli.rows import JOB_ID, asked_text, connect, duration_text, moment_text, placement_text, step_text
 from hpcdl.core.units import fold_nodes
 
@@ -20,11 +20,7 @@ def show(ctx: click.Context, job: int, output: Output) -> None:
     """Show one job: what was asked, where it stands, its incarnations and its log files."""
     answer = connect(ctx).get(f"/v1/jobs/{job}")
     row = answer["job"]
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([row["id"]])
-    else:
+    if not output.print_data(answer, [row["id"]]):
         from hpcdl.cli.logs import log_files
 
         home: Path = ctx.find_root().obj
@@ -115,11 +111,7 @@ def _known(value: object) -> str:
 def why(ctx: click.Context, job: int, output: Output) -> None:
     """Say in words and numbers why a job is where it is."""
     answer = connect(ctx).get(f"/v1/jobs/{job}/why")
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([answer["job"]])
-    else:
+    if not output.print_data(answer, [answer["job"]]):
         reason = f": {answer['reason']}" if answer.get("reason") else ""
         print_fields([(f"job {answer['job']}", f"{answer['state']}{reason}")])
         foreseen = answer.get("forecast") or {}
@@ -133,11 +125,9 @@ def why(ctx: click.Context, job: int, output: Output) -> None:
 def nodes(ctx: click.Context, output: Output) -> None:
     """List the nodes, a line for each GPU: its state and the job that holds it."""
     answer = connect(ctx).get("/v1/nodes")
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([node["name"] for node in answer["nodes"]])
-    elif answer["nodes"]:
+    if output.print_data(answer, [node["name"] for node in answer["nodes"]]):
+        return
+    if answer["nodes"]:
         lines = [{"of": node, "gpu": gpu} for node in answer["nodes"] for gpu in node.get("gpus") or [{}]]
         print_table(_GPU_COLUMNS, lines)
         note = away_note(answer["nodes"])

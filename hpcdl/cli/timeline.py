@@ -141,9 +141,5 @@ def timeline(ctx: click.Context, target: Path, job: int | None, output: Output) 
     home: Path = ctx.find_root().obj
     title = f"hpcdl on {home}" if job is None else f"hpcdl on {home}: job {job}"
     replace_file(target, timeline_page(found, title, load_profiles([conf_folder() / "profiles", home / "profiles"])))
-    if output is Output.JSON:
-        print_json({"file": str(target.absolute()), "events": len(found)})
-    elif output is Output.QUIET:
-        print_ids([target])
-    else:
+    if not output.print_data({"file": str(target.absolute()), "events": len(found)}, [target]):
         print(f"wrote {escape(str(target))}")

@@ -270,11 +270,7 @@ def wait(ctx: click.Context, jobs: tuple[int, ...], array: int | None, timeout: 
         if answer["done"] or (left is not None and time.monotonic() - begun >= (timeout or 0.0)):
             break
     rows: list[Row] = answer["jobs"]
-    if output is Output.JSON:
-        print_json(answer)
-    elif output is Output.QUIET:
-        print_ids([row["id"] for row in rows])
-    else:
+    if not output.print_data(answer, [row["id"] for row in rows]):
         for row in rows:
             print(escape(end_text(row)))
     if not answer["done"]:
