@@ -158,7 +158,7 @@ class Client:
     def _once(self, method: str, path: str, body: Mapping[str, Any] | None, wait_s: float) -> Answer:
         limit_s = self._limit_s() + wait_s
         connection = self._connection or self._connect()
-        connection.sock.settimeout(limit_s)
+        connection.timeout_s = limit_s
         headers = {"Authorization": f"Bearer {self._access.token if self._access else ''}"}
         content = None
         if body is not None:

@@ -4,9 +4,9 @@ import contextlib
 import os
 import re
 import socket
-import ssl
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from hpcdl.client import Client, ClientError
 from hpcdl.core.units import count, seconds_text
 from hpcdl.daemon.clock import Clock
 from hpcdl.wire.access import NAME, AccessError, AccessFile, read_access
+from hpcdl.wire.http import Connection, HttpError
 from hpcdl.wire.tls import client_context
 
 JOBS_LIMIT = 200
@@ -117,32 +118,32 @@ def listeners(around: Around) -> Iterator[Check]:
 def _plain(access: AccessFile) -> str:
     """What is wrong with the answer to somebody who speaks no TLS."""
     try:
-        with socket.create_connection((access.host, access.port), timeout=TRY_S) as plain:
-            plain.sendall(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
-            return "it answers without TLS" if plain.recv(64).startswith(b"HTTP/") else ""
-    except OSError:
+        with closing(Connection(access.host, access.port, TRY_S, None)) as connection:
+            connection.send("GET", "/v1/status", None, {})
+            connection.receive_status()
+    except (OSError, HttpError):
         return ""
+    return "it answers without TLS"
 
 
 def _without_token(access: AccessFile) -> str:
     """What is wrong with the answers to somebody without the token, or with a wrong one."""
     told = []
-    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    upgrade += "Sec-WebSocket-Key: c2VjdXJpdHktZG9jdG9yLg==\r\n"
-    wrong = f"Authorization: Bearer {'0' * len(access.token)}\r\n"
-    for path, headers in (("status", ""), ("status", wrong), ("agent", upgrade), ("agent", upgrade + wrong)):
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "c2VjdXJpdHktZG9jdG9yLg==",
+    }
+    wrong = {"Authorization": f"Bearer {'0' * len(access.token)}"}
+    for path, headers in (("status", {}), ("status", wrong), ("agent", upgrade), ("agent", upgrade | wrong)):
         try:
-            with (
-                socket.create_connection((access.host, access.port), timeout=TRY_S) as plain,
-                client_context(access.certificate).wrap_socket(plain) as secure,
-            ):
-                secure.sendall(f"GET /v1/{path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode())
-                status = secure.recv(64).split(b" ")[1:2]
-                if secure.version() != "TLSv1.3":
-                    told.append(f"it speaks {secure.version()}")
-                if status not in ([b"401"], [b"403"]):
+            with closing(Connection(access.host, access.port, TRY_S, client_context(access.certificate))) as connection:
+                connection.send("GET", f"/v1/{path}", None, headers)
+                status = connection.receive_status()
+                if status not in (401, 403):
                     told.append(f"/v1/{path} answers {status} to a stranger")
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, HttpError) as error:
             told.append(f"/v1/{path}: {error}")
     return some(told)
 

@@ -11,17 +11,18 @@ import math
 import os
 import pwd
 import queue
-import socket
 import ssl
 import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcdl.wire import viewer as files
+from hpcdl.wire.http import Connection, HttpError
 from hpcdl.wire.tls import client_context
 from hpcdl.wire.viewer import Found, ViewerFile
 
@@ -30,7 +31,6 @@ ASK_S = 5.0
 PLACE_S = 2 * ASK_S
 """Seconds for one home, or for all daemons of one user on the node."""
 ANSWER_LIMIT = 16 << 20  # bytes of one answer
-HEAD_LIMIT = 64 << 10
 ROWS_LIMIT = 100_000
 NAMES_LIMIT = 20_000  # in one folder, whose owner may want whoever looks to wait
 AT_ONCE = 16
@@ -181,7 +181,7 @@ def _of(found: Found) -> Json | str:
         return f"{whose}: what listens on {viewer.address}:{viewer.port} is not the daemon: {found.path} is stale"
     except OSError as error:
         return f"{whose}: {error.strerror or error}"
-    except NotShown as error:
+    except (NotShown, HttpError) as error:
         return f"{whose}: {error}"
 
 
@@ -189,82 +189,32 @@ def _of(found: Found) -> Json | str:
 
 
 def _ask(viewer: ViewerFile, uid: int) -> Json:
-    """Raises NotShown and OSError."""
+    """Raises NotShown, HttpError and OSError."""
     if files.gone(viewer):
         raise NotShown(f"the daemon (pid {viewer.pid}) is gone, and left its viewer file")
     here = os.uname().nodename
     if viewer.node != here and viewer.address in ("127.0.0.1", "::1"):
         raise NotShown(f"the daemon listens on {viewer.node} alone: run this there")
+    context = client_context(viewer.certificate)
     end = time.monotonic() + ASK_S
-    with _Connection(viewer, end) as connection:
-        status, jobs, nodes = (connection.get(f"/v1/{name}") for name in ("status", "jobs", "nodes"))
+    with closing(Connection(viewer.address, viewer.port, ASK_S, context, end=end, most=ANSWER_LIMIT)) as connection:
+        status, jobs, nodes = (_get(connection, viewer, f"/v1/{name}") for name in ("status", "jobs", "nodes"))
     return _row(viewer, uid, status, jobs, nodes)
 
 
-class _Connection:
-    """HTTP to the one whose certificate the file holds, until a moment."""
-
-    def __init__(self, viewer: ViewerFile, end: float) -> None:
-        self._end = end
-        self._token = viewer.token
-        self._rest = bytearray()
-        plain = socket.create_connection((viewer.address, viewer.port), timeout=self._left())
-        try:
-            plain.settimeout(self._left())
-            self._socket = client_context(viewer.certificate).wrap_socket(plain)
-        except BaseException:
-            plain.close()
-            raise
-
-    def __enter__(self) -> "_Connection":
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self._socket.close()
-
-    def _left(self) -> float:
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
-    def get(self, path: str) -> Json:
-        """The answer's JSON object. Raises NotShown and OSError."""
-        self._socket.settimeout(self._left())
-        head = f"GET {path} HTTP/1.1\r\nHost: hpcdl\r\nAuthorization: Bearer {self._token}\r\n\r\n"
-        self._socket.sendall(head.encode("ascii"))
-        while b"\r\n\r\n" not in self._rest:
-            self._more(HEAD_LIMIT)
-        told, _, self._rest = self._rest.partition(b"\r\n\r\n")
-        first, *lines = bytes(told).split(b"\r\n")
-        status = first.split(b" ")[1:2]
-        lengths = [line.partition(b":")[2].strip() for line in lines if line.lower().startswith(b"content-length:")]
-        if not first.startswith(b"HTTP/1.1 ") or len(lengths) != 1 or not lengths[0].isdigit() or len(lengths[0]) > 12:
-            raise NotShown("its answer is none of hpcdl's")
-        length = int(lengths[0])
-        if length > ANSWER_LIMIT:
-            raise NotShown(f"its answer is over {ANSWER_LIMIT >> 20} MiB")
-        while len(self._rest) < length:
-            self._more(ANSWER_LIMIT + HEAD_LIMIT)
-        content, self._rest = bytes(self._rest[:length]), self._rest[length:]
-        if status != [b"200"]:
-            raise NotShown(f"it answers with status {status[0][:3].decode('ascii', 'replace') if status else '?'}")
-        try:
-            answer = json.loads(content)
-        except (ValueError, RecursionError):
-            raise NotShown("its answer is not JSON") from None
-        if not isinstance(answer, dict):
-            raise NotShown("its answer is no JSON object")
-        return answer
-
-    def _more(self, limit: int) -> None:
-        self._socket.settimeout(self._left())
-        piece = self._socket.recv(1 << 18)
-        if not piece:
-            raise NotShown("it ended in the middle of its answer")
-        self._rest += piece
-        if len(self._rest) > limit:
-            raise NotShown(f"its answer is over {limit >> 10} KiB")
+def _get(connection: Connection, viewer: ViewerFile, path: str) -> Json:
+    """The answer's JSON object. Raises NotShown, HttpError and OSError."""
+    connection.send("GET", path, None, {"Authorization": f"Bearer {viewer.token}"})
+    answer = connection.receive()
+    if answer.status != 200:
+        raise NotShown(f"it answers with status {answer.status}")
+    try:
+        found = json.loads(answer.content)
+    except (ValueError, RecursionError):
+        raise NotShown("its answer is not JSON") from None
+    if not isinstance(found, dict):
+        raise NotShown("its answer is no JSON object")
+    return found
 
 
 # --- what is believed -------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import email.message
-import http.client
 import json
 import logging
 import os
@@ -17,19 +16,17 @@ import socket
 import ssl
 import subprocess
 import tempfile
-import threading
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from hpcdl.agent.processes import TAG_VARIABLE, signal_process, tagged
 from hpcdl.core.notice import Notice, address_of, redacted
+from hpcdl.wire.http import Connection, HttpError, Proxy
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -166,7 +163,7 @@ def deliver(destination: str, letter: Letter, ways: Ways) -> None:
             # The user's own command with the user's own rights. No text of a notice is part of it: they come by stdin
             # and environment. This is the only place where hpcdl starts a shell (docs/security.md).
             _run(["/bin/sh", "-c", "--", destination], letter.body, letter.variables, ways, letter)
-    except (OSError, ValueError, http.client.HTTPException, smtplib.SMTPException) as error:
+    except (OSError, ValueError, smtplib.SMTPException) as error:
         why = str(error).replace(destination, redacted(destination))
         raise NotDelivered(_plain(f"{type(error).__name__}: {why}")[:300]) from None
 
@@ -288,64 +285,44 @@ def _loopback(host: str) -> bool:
 # --- servers ----------------------------------------------------------------------------------------------------------
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """What a server says elsewhere is not where its user wants notices to go."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
-
-
-class _Plain(http.client.HTTPConnection):
-    """A connection that ends after ANSWER_S."""
-
-    def connect(self) -> None:
-        super().connect()
-        _end_later(self.sock)
-
-
-class _Secure(http.client.HTTPSConnection):
-    """The same over TLS."""
-
-    def connect(self) -> None:
-        super().connect()
-        _end_later(self.sock)
-
-
-def _end_later(connection: socket.socket) -> None:
-    def end() -> None:
-        with contextlib.suppress(OSError):  # closed long since
-            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # not that of TLS, which says goodbye first
-
-    timer = threading.Timer(ANSWER_S, end)
-    timer.daemon = True
-    timer.start()
-
-
-class _Http(urllib.request.HTTPHandler):
-    def http_open(self, request: urllib.request.Request) -> Any:
-        return self.do_open(_Plain, request)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def https_open(self, request: urllib.request.Request) -> Any:
-        return self.do_open(_Secure, request, context=ssl.create_default_context())
-
-
 def _post(url: str, letter: Letter) -> None:
+    """No redirect is followed: what a server says elsewhere is not where its user wants notices to go."""
     parts = urllib.parse.urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
     headers = {"Content-Type": "application/json", "User-Agent": "hpcdl", "Idempotency-Key": letter.id}
-    if parts.username is not None:
-        pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-        headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
-    bare = urllib.parse.urlunsplit((parts.scheme, host, parts.path, parts.query, ""))
-    request = urllib.request.Request(bare, letter.body, headers, method="POST")
+    headers |= _basic("Authorization", parts)
+    secure = parts.scheme == "https"
+    path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
     try:
-        with urllib.request.build_opener(_NoRedirect, _Http, _Https).open(request, timeout=NETWORK_S) as answer:
-            answer.read(1)
-    except urllib.error.HTTPError as error:
-        error.close()
-        told = " (redirects are not followed)" if 300 <= error.code < 400 else ""
-        raise NotDelivered(f"{redacted(url)} answered {error.code}{told}") from None
-    except urllib.error.URLError as error:
-        raise NotDelivered(_plain(f"{redacted(url)}: {error.reason}")[:300]) from None
+        connection = Connection(
+            parts.hostname or "",
+            parts.port or (443 if secure else 80),
+            NETWORK_S,
+            ssl.create_default_context() if secure else None,
+            end=time.monotonic() + ANSWER_S,
+            proxy=_proxy(parts),
+        )
+        with contextlib.closing(connection):
+            connection.send("POST", path, letter.body, {**headers, "Connection": "close"})
+            status = connection.receive_status()
+    except (OSError, HttpError) as error:
+        raise NotDelivered(_plain(f"{redacted(url)}: {error}")[:300]) from None
+    if not 200 <= status < 300:
+        told = " (redirects are not followed)" if 300 <= status < 400 else ""
+        raise NotDelivered(f"{redacted(url)} answered {status}{told}")
+
+
+def _proxy(parts: urllib.parse.SplitResult) -> Proxy | None:
+    """That which the environment names for such a URL."""
+    named = urllib.request.getproxies().get(parts.scheme)
+    if not named or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    proxy = urllib.parse.urlsplit(named if "://" in named else f"http://{named}")
+    return Proxy(proxy.hostname or "", proxy.port or 80, _basic("Proxy-Authorization", proxy))
+
+
+def _basic(header: str, parts: urllib.parse.SplitResult) -> dict[str, str]:
+    """The header for the user and password of a URL, where it has them."""
+    if parts.username is None:
+        return {}
+    pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+    return {header: "Basic " + base64.b64encode(pair.encode()).decode("ascii")}

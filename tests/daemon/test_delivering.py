@@ -220,6 +220,11 @@ class Web(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
+    def do_CONNECT(self) -> None:
+        server: Any = self.server
+        server.asked.append((self.path, dict(self.headers), b""))
+        self.send_error(403)
+
     def log_message(self, *args: Any) -> None:
         pass
 
@@ -250,6 +255,28 @@ def test_a_post_and_what_is_no_answer(web: Any, ways: Ways) -> None:
     assert len(web.asked) == 4
 
 
+def test_a_proxy(web: Any, ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's, with its user and password; a URL with TLS gets a tunnel, or the word of who opens none."""
+    port = web.server_address[1]
+    monkeypatch.setenv("http_proxy", f"http://you:else@127.0.0.1:{port}")
+    monkeypatch.setenv("https_proxy", f"127.0.0.1:{port}")
+    deliver("http://me:p@far.example/hook?a=b", LETTER, ways)
+    path, headers, body = web.asked.pop()
+    assert path == "http://far.example/hook?a=b"
+    assert headers["Host"] == "far.example"
+    assert headers["Proxy-Authorization"] == "Basic eW91OmVsc2U="
+    assert headers["Authorization"] == "Basic bWU6cA=="
+    assert json.loads(body) == json.loads(LETTER.body)
+    with pytest.raises(NotDelivered, match=rf"https://far.example/…: the proxy 127.0.0.1:{port} answered 403"):
+        deliver("https://far.example/hook", LETTER, ways)
+    path, headers, _ = web.asked.pop()
+    assert (path, headers["Host"]) == ("far.example:443", "far.example:443")
+    assert not {"Authorization", "Proxy-Authorization"} & set(headers)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    deliver(f"http://127.0.0.1:{port}/hook", LETTER, ways)
+    assert web.asked[0][0] == "/hook"
+
+
 def test_nobody_there(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with socket.socket() as bound:  # and not listening
@@ -273,6 +300,36 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     deliver(f"https://127.0.0.1:{web.server_address[1]}/hook", LETTER, ways)
     assert [path for path, *_ in web.asked] == ["/hook"]
+
+
+def test_tls_through_a_proxy_is_with_the_server(
+    tmp_path: Path, ways: Ways, web: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    for path, pem in zip((certificate, key), make_certificate(("far.example",), now=time.time()), strict=True):
+        write_new(path, pem)
+    heard: list[bytes] = []
+
+    def tunnel() -> None:
+        """To itself: what follows the answer to CONNECT is with the server that was named."""
+        peer, _ = listener.accept()
+        with peer:
+            heard.append(peer.recv(65536))
+            peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            with server_context(certificate, key).wrap_socket(peer, server_side=True) as inside:
+                heard.append(inside.recv(65536))
+                inside.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        thread = threading.Thread(target=tunnel)
+        thread.start()
+        deliver("https://far.example/hook", LETTER, ways)
+        thread.join()
+    assert heard[0].startswith(b"CONNECT far.example:443 HTTP/1.1\r\nHost: far.example:443\r\n")
+    assert heard[1].startswith(b"POST /hook HTTP/1.1\r\nHost: far.example\r\n")
+    assert heard[1].endswith(LETTER.body)
 
 
 @pytest.mark.parametrize("line", [b"", b"HTTP/1.1 "])

@@ -40,7 +40,7 @@ def answering(*answers: bytes) -> Iterator[tuple[Connection, list[bytes]]]:
         thread = threading.Thread(target=serve)
         thread.start()
         context: Any = Plain()
-        connection = Connection("127.0.0.1", listener.getsockname()[1], 60.0, context)
+        connection = Connection("127.0.0.1", listener.getsockname()[1], 60.0, context, most=1 << 20)
         try:
             yield connection, heard
         finally:
@@ -89,8 +89,12 @@ def test_other_forms_of_an_answer(raw: bytes, expected: Answer) -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab", "2 of 5 bytes"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "no length"),
         (b"HTTP/1.1 200 OK\r\nContent-Le", "breaks off"),
-        (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 300, "more than 200 headers"),
-        (b"HTTP/1.1 200 " + b"x" * 70_000, "too long"),
+        (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20_000, "head of the answer is over 64 KiB"),
+        (b"HTTP/1.1 200 " + b"x" * 70_000, "head of the answer is over 64 KiB"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\ncontent-length: 3\r\n\r\nabc", "two lengths"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n", "over 1 MiB"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n", "over 1 MiB"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2_000_000, "over 1 MiB"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "no size"),
     ],
 )
