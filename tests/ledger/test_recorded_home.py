@@ -1,5 +1,5 @@
 """A whole home of the version before the house was moved: every kind of event, jobs in every state, an archive, two
-snapshots, requests that wait, marks. It opens, and says what it said then.
+snapshots, requests that wait, marks, a lease. It opens, and says what it said then.
 
 What is compared is what is stored or public: rows of tables, and documents of the API at one time. Documents may have
 grown since; what people read as sentences may have been put better. `expected.json.gz` was made by that version,
@@ -32,10 +32,12 @@ from hpcdl.daemon.hub import Hub, HubSettings
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.opening import open_ledger
 from hpcdl.daemon.submits import submit_of
-from hpcdl.ledger import SqliteJournal
+from hpcdl.ledger import Lease, SqliteJournal
+from hpcdl.ledger.lease import LeaseHeld
 from hpcdl.ledger.losses import LedgerShrank
 from hpcdl.ledger.mark import read_mark
 from hpcdl.policies import all_policies
+from hpcdl.wire.access import read_access
 from hpcdl.wire.spool import Spool
 from tests.model_parts import PLAIN
 
@@ -67,7 +69,7 @@ def home(tmp_path: Path) -> Path:
     (home / "spool").mkdir(parents=True, mode=0o700)
     home.chmod(0o700)
     (home / "ledger.sqlite").write_bytes(gzip.decompress((RECORDED / "ledger.sqlite.gz").read_bytes()))
-    for name in (ARCHIVE, "mark.json", "mark.now", "spool/r-100.json"):
+    for name in (ARCHIVE, "mark.json", "mark.now", "lease.3", "fence", "access.json", "spool/r-100.json"):
         shutil.copyfile(RECORDED / name, home / name)
     for path in home.rglob("*"):
         path.chmod(0o700 if path.is_dir() else 0o600)
@@ -230,12 +232,16 @@ def test_it_is_the_same_world(home: Path, expected: dict[str, Any], dropped: int
 
 
 def test_a_daemon_opens_it_and_goes_on(home: Path, expected: dict[str, Any]) -> None:
-    resumed = open_ledger(home, Config(), lambda: True, lambda phase: None, accept_loss=False, first_job=1)
+    with pytest.raises(LeaseHeld, match="process 4711 on login1 in batch job 771"):
+        Lease.acquire(home, now=0.0)
+    lease = Lease.acquire(home, now=0.0, batch_ended=lambda job: job == "slurm:771:1700000000:cluster")
+    assert lease.fence == 4
+    resumed = open_ledger(home, Config(), lease.holds, lambda phase: None, accept_loss=False, first_job=1)
     with resumed.journal as journal:
         assert (resumed.raised, resumed.note) == (None, ""), "its mark says that it is whole"
         before = journal.load()
         controller = Controller(journal, all_policies(), Profiles({"plain": PLAIN}))
-        controller.begin(DaemonStarted(before.fence + 1, "1", 1, "h"), before.at + 1)
+        controller.begin(DaemonStarted(lease.fence, "1", 1, "h"), before.at + 1)
         controller.decide(before.at + 2)
         validate(controller.world)
         with Spool(home) as spool:
@@ -243,6 +249,7 @@ def test_a_daemon_opens_it_and_goes_on(home: Path, expected: dict[str, Any]) -> 
         (ids,) = controller.step([command], before.at + 3)
         assert ids == tuple(range(before.next_job, before.next_job + 7)), "three indices of two values, and one"
         assert journal.verify() == controller.world.seq > before.seq
+    lease.release()
     mark = read_mark(home)
     assert mark is not None
     assert (mark.seq, mark.given.job) == (controller.world.seq, controller.world.next_job)
@@ -255,3 +262,11 @@ def test_its_mark_tells_that_events_are_missing(home: Path, expected: dict[str, 
     connection.close()
     with pytest.raises(LedgerShrank):
         open_ledger(home, Config(), lambda: True, lambda phase: None, accept_loss=False, first_job=1)
+
+
+def test_its_access_file_is_read(home: Path) -> None:
+    body = json.loads((home / "access.json").read_bytes())
+    (home / "access.json").write_text(json.dumps(body | {"inode": home.stat().st_ino}))
+    access = read_access(home)
+    assert (access.instance, access.host, access.port, access.pid) == ("d-1a2b", "127.0.0.1", 40123, 4711)
+    assert (access.token, access.fence, access.certificate) == (TOKEN, 3, body["certificate"])
