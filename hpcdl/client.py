@@ -10,7 +10,7 @@ import json
 import os
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
@@ -154,6 +154,26 @@ class Client:
                 if noted:
                     self._note("the daemon is back")
                 return answer
+
+    def follow_events(
+        self, after: int, job: int | None = None, *, limit: int = 1000, wait_s: Callable[[], float]
+    ) -> Iterator[list[Answer]]:
+        """Pages of at most `limit` events after the sequence number `after`, for ever; only those of `job`.
+
+        A page is empty where nothing happened for `wait_s()` seconds. Raises as `request`.
+        """
+        certain = after  # what was recorded before the question was asked, so that its answer cannot have missed it
+        while True:
+            wait = wait_s()
+            path = path_with("/v1/events", after=after, limit=limit, job=job, wait=round(wait, 3))
+            answer = self.get(path, wait_s=wait)
+            found: list[Answer] = answer["events"]
+            yield found
+            if found:
+                after = found[-1]["seq"]
+            if len(found) < limit:
+                after = max(after, certain)  # the events of other jobs are behind us
+            certain = answer["last"]
 
     def _once(self, method: str, path: str, body: Mapping[str, Any] | None, wait_s: float) -> Answer:
         limit_s = self._limit_s() + wait_s

@@ -5,9 +5,10 @@ from urllib.parse import quote
 
 import click
 
+from hpcdl.cli.numbers import Seconds
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_table, say
 from hpcdl.cli.rows import connect
-from hpcdl.core.units import parse_duration, seconds_text
+from hpcdl.core.units import seconds_text
 
 
 def _name(row: Row) -> str:
@@ -33,18 +34,11 @@ def _what(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
     return value, None
 
 
-def _duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
-    try:
-        return parse_duration(value)
-    except (ValueError, OverflowError):
-        raise click.BadParameter(f"{value!r} is no duration: give 90s, 2h, 1d", ctx, param) from None
-
-
 @click.command()
 @click.argument("what", required=False, callback=_what, metavar="[NODE[:GPU]]")
-@click.option("--for", "for_s", callback=_duration, metavar="SECONDS", help="For so long: 600, 90s, 2h.  [default: 1h]")
+@click.option(
+    "--for", "for_s", type=Seconds(min=0), metavar="SECONDS", help="For so long: 600, 90s, 2h.  [default: 1h]"
+)
 @click.option("--reason", default="", metavar="TEXT", help="What users are told.")
 @click.option("--move", is_flag=True, help="Jobs that run there and can be suspended leave it.")
 @click.option("--lift", is_flag=True, help="It may be granted again, from now on.")

@@ -5,11 +5,10 @@ from urllib.parse import quote
 import click
 
 from hpcdl.cli import completing
-from hpcdl.cli.moments import moment
+from hpcdl.cli.moments import Moment
 from hpcdl.cli.output import Output, Row, escape, outputs_as, say
 from hpcdl.cli.rows import connect, moment_text
 from hpcdl.client import ApiError
-from hpcdl.daemon.clock import Clock
 from hpcdl.slurm.text import expand
 
 
@@ -23,19 +22,6 @@ def _named(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 NODES = click.argument(
     "nodes", nargs=-1, required=True, callback=_named, metavar="NODE...", shell_complete=completing.nodes
 )
-
-
-def _at(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
-    now = Clock(0.0).now()
-    try:
-        at = moment(value.strip(), now)
-    except (ValueError, OverflowError):
-        raise click.BadParameter(f"{value!r} is no time: give +2h, 18:30 or 2026-05-01T08:00", ctx, param) from None
-    if at < now:
-        raise click.BadParameter(f"{value!r} is past: without --at they are left now", ctx, param)
-    return at
 
 
 def _tell(ctx: click.Context, nodes: tuple[str, ...], body: Row, done: str, output: Output) -> None:
@@ -57,7 +43,10 @@ def _tell(ctx: click.Context, nodes: tuple[str, ...], body: Row, done: str, outp
 
 @click.command()
 @NODES
-@click.option("--at", callback=_at, metavar="TIME", help="Not now: they go at this time (+2h, 18:30, a date).")
+@click.option(
+    "--at", type=Moment(if_past="without --at they are left now"), metavar="TIME",
+    help="Not now: they go at this time (+2h, 18:30, a date).",
+)  # fmt: skip
 @click.option("--reason", default="", metavar="TEXT", help="What users are told.")
 @outputs_as("Names only, one a line.")
 @click.pass_context

@@ -9,7 +9,7 @@ import click
 from hpcdl.cli.numbers import Seconds
 from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_fields, print_json, print_table, progress, say
 from hpcdl.cli.rows import FINISHED, JOB_ID, connect, duration_text
-from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
+from hpcdl.client import FOLLOW_S, Client, ClientError
 
 _WAIT_S = 30.0  # so long the daemon holds back an answer without events
 _PARTS = (0.5, 0.1, 0.0)
@@ -43,17 +43,13 @@ class _Story:
 
         end = time.monotonic() + within_s
         after = self.events[-1]["seq"] if self.events else 0
-        certain = after
+        pages = self._client.follow_events(
+            after, self._job, wait_s=lambda: max(0.0, min(_WAIT_S, end - time.monotonic()))
+        )
         while not found():
-            left = end - time.monotonic()
-            if left <= 0:
+            if time.monotonic() >= end:
                 return False
-            wait = min(_WAIT_S, left)
-            path = path_with("/v1/events", after=after, limit=1000, job=self._job, wait=round(wait, 3))
-            answer = self._client.get(path, wait_s=wait)
-            self.events += answer["events"]
-            after = max(certain, self.events[-1]["seq"] if self.events else 0)
-            certain = answer["last"]
+            self.events += next(pages)
         return True
 
 

@@ -258,11 +258,9 @@ def _watch(client: Client, number: int, asked: _Asked) -> "Speed | None":
     from hpcdl.cli.lightruns import speed_of
 
     events: list[Any] = []
-    after, started_at = 0, None
-    while True:
-        answer = client.get(path_with("/v1/events", after=after, job=number, limit=1000, wait=_WAIT_S), wait_s=_WAIT_S)
-        events += answer["events"]
-        after = max(answer["last"], after) if not answer["events"] else max(after, answer["events"][-1]["seq"])
+    started_at = None
+    for page in client.follow_events(0, number, wait_s=lambda: _WAIT_S):
+        events += page
         speed = speed_of(events, asked.steps)
         if speed is not None and speed.steps >= asked.steps:
             return speed
@@ -273,6 +271,7 @@ def _watch(client: Client, number: int, asked: _Asked) -> "Speed | None":
             return speed
         if started_at is not None and time.monotonic() - started_at > asked.limit:
             return None
+    return None
 
 
 def _row_of(client: Client, number: int) -> Any:

@@ -10,7 +10,7 @@ import click
 
 from hpcdl.cli import completing
 from hpcdl.cli.files import check_folder, replace_file
-from hpcdl.cli.moments import past_moment
+from hpcdl.cli.moments import Moment
 from hpcdl.cli.output import (
     Column,
     Output,
@@ -41,22 +41,11 @@ _ALSO = {"day": "job", "job": "day", "array": "job", "user": "job", "policy": "d
 """What a page shows beside what was asked for."""
 
 
-def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
-    from hpcdl.daemon.clock import Clock
-
-    try:
-        return past_moment(value, Clock(0.0).now())
-    except (ValueError, OverflowError):
-        raise click.BadParameter(
-            f"{value!r} is no time: give -2h, 18:30, 2026-05-01 or 2026-05-01T08:00", ctx, param
-        ) from None
-
-
 @click.command()
-@click.option("--since", callback=_moment, metavar="TIME", help="From then on: -7d, 18:30, 2026-05-01.  [default: all]")
-@click.option("--until", callback=_moment, metavar="TIME", help="Up to then.  [default: now]")
+@click.option(
+    "--since", type=Moment(past=True), metavar="TIME", help="From then on: -7d, 18:30, 2026-05-01.  [default: all]"
+)
+@click.option("--until", type=Moment(past=True), metavar="TIME", help="Up to then.  [default: now]")
 @click.option("--by", type=click.Choice(_BY), default="job", show_default=True, help="A line for each.")
 @click.option(
     "-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",

@@ -28,30 +28,39 @@ from hpcdl.daemon.clock import Clock
 Gpus = tuple[int, int | None, tuple[int, ...]]
 
 
-def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> Gpus:
+def _checked(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback of click from a function that raises ValueError for what it does not take."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return callback
+
+
+@_checked
+def _gpus(value: str | None) -> Gpus:
     """The minimum, the maximum, and the only numbers allowed; (0, None, ()) where nothing was given."""
     if value is None:
         return 0, None, ()
-    try:
-        if "," in value:
-            counts = parse_counts(value)
-            return counts[0], counts[-1], counts
-        return *parse_range(value), ()
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+    if "," in value:
+        counts = parse_counts(value)
+        return counts[0], counts[-1], counts
+    return *parse_range(value), ()
 
 
-def _nodes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
-    try:
-        low, high = parse_range(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+@_checked
+def _nodes(value: str) -> tuple[int, int]:
+    low, high = parse_range(value)
     if high is None:
-        raise click.BadParameter(f"{value!r}: say how many nodes at most, like {low}:{2 * low}", ctx, param)
+        raise ValueError(f"{value!r}: say how many nodes at most, like {low}:{2 * low}")
     return low, high
 
 
-def _deadline(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float | None, str | None]:
+@_checked
+def _deadline(value: str | None) -> tuple[float | None, str | None]:
     """Seconds since the epoch, or a class of ECT_CLASSES."""
     if value is None:
         return None, None
@@ -63,91 +72,83 @@ def _deadline(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     except (ValueError, OverflowError):
         classes = ", ".join(ECT_CLASSES)
         hint = f"{value!r} is no deadline: give +2h, 18:30, 2026-05-01T08:00, or one of {classes}"
-        raise click.BadParameter(hint, ctx, param) from None
+        raise ValueError(hint) from None
 
 
-def _indices(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[tuple[int, int, int], ...]:
-    if value is None:
-        return ()
-    try:
-        return Array(indices_from(value)).indices
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+@_checked
+def _indices(value: str | None) -> tuple[tuple[int, int, int], ...]:
+    return () if value is None else Array(indices_from(value)).indices
 
 
-def _sweeps(
-    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
-) -> tuple[tuple[str, tuple[str, ...]], ...]:
+@_checked
+def _sweeps(values: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """`lr=0.1,0.01`; a comma within a value is `\\,`."""
     found: list[tuple[str, tuple[str, ...]]] = []
     for value in values:
         name, equals, rest = value.partition("=")
         if not equals:
-            raise click.BadParameter(f"{value!r}: write NAME=VALUE,VALUE..", ctx, param)
+            raise ValueError(f"{value!r}: write NAME=VALUE,VALUE..")
         found.append((name, tuple(each.replace("\\,", ",") for each in re.split(r"(?<!\\),", rest))))
-    try:
-        return Array(sweep=tuple(found)).sweep if found else ()
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+    return Array(sweep=tuple(found)).sweep if found else ()
 
 
-def _destinations(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    try:
-        check_destinations(values)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
+@_checked
+def _destinations(values: tuple[str, ...]) -> tuple[str, ...]:
+    check_destinations(values)
     for value in values:
         if re.fullmatch(r"[^\s/:@]+@[^\s/:@]+", value):  # no program is called so
-            raise click.BadParameter(f"{value!r} is an address: write mailto:{value}", ctx, param)
+            raise ValueError(f"{value!r} is an address: write mailto:{value}")
     return values
 
 
-def _stall(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float | None, bool]:
+@_checked
+def _stall(value: str | None) -> tuple[float | None, bool]:
     """`600`, `600:restart`; 0: it is never taken to stall."""
     if value is None:
         return None, False
     seconds, colon, what = value.partition(":")
     try:
-        number = Seconds(0, 30 * 86_400).convert(seconds, param, ctx)
+        number = Seconds(0, 30 * 86_400).convert(seconds, None, None)
     except click.BadParameter:
         number = -1.0
     if number < 0 or (colon and what != "restart"):
-        raise click.BadParameter(f"{value!r}: give seconds, 600 or 10m, or SECONDS:restart", ctx, param)
+        raise ValueError(f"{value!r}: give seconds, 600 or 10m, or SECONDS:restart")
     return number, bool(colon)
 
 
-def _whose(ctx: click.Context, param: click.Parameter, value: str) -> str:
+@_checked
+def _whose(value: str) -> str:
     text = value.strip().lower()
     try:
         if text:
             check_continue_from(text)
     except ValueError:
-        raise click.BadParameter(f"{value[:100]!r}: give a job's id, or any", ctx, param) from None
+        raise ValueError(f"{value[:100]!r}: give a job's id, or any") from None
     return text
 
 
-def _resumes(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+@_checked
+def _resumes(value: str | None) -> str | None:
     """As the job has it: "" for the user's word alone."""
     return "" if value is not None and value.lower() in ("yes", "true", "") else value
 
 
-def _regex(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value is not None:
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise click.BadParameter(f"{value!r}: {error}", ctx, param) from None
+@_checked
+def _regex(value: str | None) -> str | None:
+    try:
+        re.compile(value or "")
+    except re.error as error:
+        raise ValueError(f"{value!r}: {error}") from None
     return value
 
 
-def _signal(ctx: click.Context, param: click.Parameter, value: str) -> str:
+@_checked
+def _signal(value: str) -> str:
     if value == "lightning":
         # Lightning saves where only a Slurm requeue finds it, and asks for that: all that was trained would be lost.
-        raise click.BadParameter(
+        raise ValueError(
             "lightning is no longer taken, for Lightning requeues through Slurm and loses what was trained; add the "
-            "callback of hpcdl.trainer.lightning to the script (docs/trainer-guide.md) and leave --signal out",
-            ctx,
-            param,
+            "callback of hpcdl.trainer.lightning to the script (docs/trainer-guide.md) and leave --signal out"
         )
     return value
 

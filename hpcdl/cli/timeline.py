@@ -104,19 +104,12 @@ def _before_last(client: Client, after: int, job: int | None, number: int) -> in
 
 def _followed(client: Client, after: int, job: int | None, limit: int | None) -> Iterator[list[dict[str, Any]]]:
     left = limit
-    certain = after  # what was recorded before the question was asked, so that its answer cannot have missed it
-    while left is None or left > 0:
-        size = _PAGE if left is None else min(_PAGE, left)
-        path = path_with("/v1/events", after=after, limit=size, job=job, wait=_WAIT_S)
-        answer = client.get(path, wait_s=_WAIT_S)
-        found = answer["events"]
-        if found:
+    for page in client.follow_events(after, job, limit=_PAGE, wait_s=lambda: _WAIT_S):
+        if found := page[:left]:
             yield found
-            after = found[-1]["seq"]
-            left = None if left is None else left - len(found)
-        if len(found) < size:
-            after = max(after, certain)  # the events of other jobs are behind us
-        certain = answer["last"]
+        left = None if left is None else left - len(found)
+        if left == 0:
+            return
 
 
 @click.command()

@@ -1,20 +1,19 @@
 """`hpcdl cancel`, `suspend`, `resume`, `hold`, `release`, `retry` and `wait`: what a user does with jobs."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 
 from hpcdl.cli import completing
 from hpcdl.cli.folding import ranges
-from hpcdl.cli.moments import past_moment
+from hpcdl.cli.moments import Moment
 from hpcdl.cli.numbers import Seconds
-from hpcdl.cli.output import Output, Row, escape, outputs, print_ids, print_json, say
+from hpcdl.cli.output import Output, Row, escape, outputs, say
 from hpcdl.cli.rows import FINISHED, JOB_ID, connect, end_text, job_ids
 from hpcdl.client import FOLLOW_S, path_with
 from hpcdl.core.units import count, runs
-from hpcdl.daemon.clock import Clock
 
 TIMED_OUT = 124  # as timeout(1) says it
 _ROUND_S = 30.0  # one question; the daemon holds the answer back for as long
@@ -48,12 +47,8 @@ def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output, a
         say(line)
     for row in rows if verb == "suspend" else ():
         _warn(row)
-    if output is Output.JSON:
-        told = {"cancelled": answer["cancelled"]} if verb == "retry" else {}
-        print_json({"jobs": rows, "errors": errors, "skipped": skipped, **told})
-    elif output is Output.QUIET:
-        print_ids([row["id"] for row in rows])
-    else:
+    told = {"cancelled": answer["cancelled"]} if verb == "retry" else {}
+    if not output.print_data({"jobs": rows, "errors": errors, "skipped": skipped, **told}, [row["id"] for row in rows]):
         for row in rows:
             print(escape(f"job {row['id']} {_promise(verb, row)}: {row.get('name', '')}"))
         if not rows and not errors and not skipped:
@@ -132,77 +127,57 @@ _PROMISES = {
 }
 
 
-@click.command()
-@SEVERAL
-@ARRAY
-@outputs
-@click.pass_context
-def cancel(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
+def _verb(function: Callable[[], None]) -> click.Command:
+    """A command that does its name to jobs; the function's docstring is its help."""
+    name = function.__name__
+
+    @click.command(name, help=function.__doc__)
+    @SEVERAL
+    @ARRAY
+    @outputs
+    @click.pass_context
+    def command(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
+        _act(ctx, name, jobs, output, array)
+
+    return command
+
+
+@_verb
+def cancel() -> None:
     """End jobs for good; a running one is asked to end first (SIGTERM), within its grace.
 
     hpcdl cancel 12 of the first member of an array cancels that one; hpcdl cancel --array 12 all of them.
     """
-    _act(ctx, "cancel", jobs, output, array)
 
 
-@click.command()
-@SEVERAL
-@ARRAY
-@outputs
-@click.pass_context
-def suspend(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
+@_verb
+def suspend() -> None:
     """Checkpoint jobs, free their GPUs, and hold them until `hpcdl resume`.
 
     A job that has no checkpoint and cannot make one is ended within its grace, and starts over when it is resumed.
     """
-    _act(ctx, "suspend", jobs, output, array)
 
 
-@click.command()
-@SEVERAL
-@ARRAY
-@outputs
-@click.pass_context
-def resume(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
+@_verb
+def resume() -> None:
     """Let held jobs run again, from their last checkpoint, as soon as they have a turn."""
-    _act(ctx, "resume", jobs, output, array)
 
 
-@click.command()
-@SEVERAL
-@ARRAY
-@outputs
-@click.pass_context
-def hold(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
+@_verb
+def hold() -> None:
     """Keep waiting jobs from starting until `hpcdl release`. One that runs is for `hpcdl suspend`."""
-    _act(ctx, "hold", jobs, output, array)
 
 
-@click.command()
-@SEVERAL
-@ARRAY
-@outputs
-@click.pass_context
-def release(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
+@_verb
+def release() -> None:
     """Let held jobs start, as soon as they have a turn."""
-    _act(ctx, "release", jobs, output, array)
-
-
-def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
-    try:
-        return past_moment(value.strip(), Clock(0.0).now())
-    except (ValueError, OverflowError):
-        hint = f"{value!r} is no time: give -2h, 18:30, or 2026-05-01T08:00"
-        raise click.BadParameter(hint, ctx, param) from None
 
 
 @click.command()
 @SEVERAL
 @ARRAY
 @click.option("--failed", is_flag=True, help="All that FAILED; with --array those of the array.")
-@click.option("--since", callback=_since, metavar="TIME", help="Of --failed and --array: what ended since then.")
+@click.option("--since", type=Moment(past=True), metavar="TIME", help="Of --failed and --array: what ended since then.")
 @click.option("--with-dependents", is_flag=True, help="Also those that were cancelled because they waited for these.")
 @click.option(
     "--from-start", is_flag=True,
@@ -210,34 +185,15 @@ def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> flo
 )  # fmt: skip
 @outputs
 @click.pass_context
-def retry(
-    ctx: click.Context,
-    jobs: tuple[int, ...],
-    array: int | None,
-    failed: bool,
-    since: float | None,
-    with_dependents: bool,
-    from_start: bool,
-    output: Output,
-) -> None:
+def retry(ctx: click.Context, /, jobs: tuple[int, ...], array: int | None, output: Output, **options: Any) -> None:
     """Queue jobs again that FAILED or were CANCELLED, under the same ids; they resume from their last checkpoints.
 
     Their retries, and what the poison guard has counted, begin anew; how often they failed is still told.
     """
-    if since is not None and not failed and array is None:
+    if options["since"] is not None and not options["failed"] and array is None:
         raise click.UsageError("--since goes with --failed or --array", ctx)
-    _act(
-        ctx,
-        "retry",
-        jobs,
-        output,
-        array,
-        failed=failed,
-        since=since,
-        with_dependents=with_dependents,
-        from_start=from_start,
-    )
-    if from_start:
+    _act(ctx, "retry", jobs, output, array, **options)
+    if options["from_start"]:
         say(
             "nothing is removed: new checkpoints go into a folder from-start-N in the checkpoint folder (hpcdl show); "
             "a program that keeps its own elsewhere goes on from those"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdl.client import ApiError, Client, ClientError, DaemonAway, path_with
+from hpcdl.client import ApiError, Client, ClientError, DaemonAway
 from hpcdl.core.model import JobState
 from hpcdl.core.profile import Profile
 from hpcdl.daemon import launch
@@ -26,7 +26,6 @@ PROFILE_FILE = "summit-v100.yaml"
 CONFIG = "monitor_interval_s: 1.0\nnode_name: n1\n"
 SEED = 20
 _HOLD_S = 1.0  # how long a question for events may be held back
-_PAGE = 1000
 _PATIENCE_S = 5.0  # nobody starts the demo's daemon again
 _ENDING_S = 10.0
 
@@ -104,23 +103,19 @@ def _submit(client: Client, home: Path, jobset: JobSet, scale: float) -> None:
 def _follow(client: Client, watch: Watch, home: Path, limit_s: float) -> None:
     """Shows the events until all jobs are finished."""
     end = time.monotonic() + limit_s
-    after = 0
-    while not watch.finished:
-        try:
-            path = path_with("/v1/events", after=after, limit=_PAGE, wait=_HOLD_S)
-            rows: list[dict[str, Any]] = client.get(path, wait_s=_HOLD_S)["events"]
-        except ApiError:
-            raise
-        except ClientError as error:
-            raise DemoError(f"the daemon is gone ({error}): see {home / 'daemon.log'} and {home / 'logs'}") from None
-        if rows:
-            after = rows[-1]["seq"]
-        watch.take(rows)
-        if time.monotonic() > end and not watch.finished:
-            left = ", ".join(watch.world.jobs[number].spec.name for number in watch.world.active)
-            raise DemoError(
-                f"not finished after {limit_s:.0f} s: {left}: see {home / 'daemon.log'} and {home / 'logs'}"
-            )
+    logs = f"see {home / 'daemon.log'} and {home / 'logs'}"
+    try:
+        for rows in client.follow_events(0, wait_s=lambda: _HOLD_S):
+            watch.take(rows)
+            if watch.finished:
+                return
+            if time.monotonic() > end:
+                left = ", ".join(watch.world.jobs[number].spec.name for number in watch.world.active)
+                raise DemoError(f"not finished after {limit_s:.0f} s: {left}: {logs}")
+    except ApiError:
+        raise
+    except ClientError as error:
+        raise DemoError(f"the daemon is gone ({error}): {logs}") from None
 
 
 @contextmanager
