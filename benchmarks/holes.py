@@ -37,7 +37,7 @@ from hpcdl.daemon.loop import Loop
 from hpcdl.ledger import SqliteJournal
 from hpcdl.pilots.site import Site
 from hpcdl.policies import Reallocation, all_policies
-from hpcdl.slurm import Slurm
+from hpcdl.slurm.adapter import Slurm
 
 GPUS = 6
 INTERVAL_S = 30.0

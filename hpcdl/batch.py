@@ -5,6 +5,7 @@ An adapter is pairs of pure functions, an argv and a parser of what that prints 
 """
 
 import contextlib
+import importlib
 import os
 import re
 import selectors
@@ -13,10 +14,12 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from hpcdl.core.batching import agreed
 from hpcdl.core.pilot import BatchJob, Hole, PilotSpec, Waiting
+from hpcdl.layers import BATCH_SYSTEMS
+from hpcdl.pilots.site import Site
 
 TIMEOUT_S = 30.0
 """Seconds that a command of a batch system may take; Slurm's give up after 9 to 18 s when their daemon is down."""
@@ -24,11 +27,8 @@ TIMEOUT_S = 30.0
 LARGEST = 256 << 20
 """Bytes that a command may print: a list of all nodes in JSON has some tens of MiB on the largest clusters."""
 
-_SHAPES = re.compile(
-    r"(?:SQUEUE|SINFO|SCONTROL|SACCT|SCANCEL)_\w+|SLURM_(?:TIME_FORMAT|BITSTR_LEN)|SBATCH_(?:WAIT|ARRAY_INX)"
-    r"|LSB_(?:BJOBS|BHIST|BHOSTS|BQUEUES)_\w+|LSB_(?:DISPLAY_YEAR|SHORT_HOSTLIST)|BSUB_(?:QUIET2?|CHK_RESREQ|STDERR|BLOCK)"
-)
-"""Variables by which users have these commands print something else, list less, ask back, or not return."""
+_STEP = re.compile(r"(PMIX?|OMPI|PRTE)_.*|(CUDA|ROCR)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL")
+"""Variables of a process that a batch job started: its place among its like, and the mask of its node's GPUs."""
 
 
 class BatchError(Exception):
@@ -119,7 +119,8 @@ def run(
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What commands of a batch system are run with: nothing in it changes what they print."""
-    kept = {name: value for name, value in environ.items() if not _SHAPES.fullmatch(name)}
+    shapes = [system.output_variables for system in systems()]
+    kept = {name: value for name, value in environ.items() if not any(shape.fullmatch(name) for shape in shapes)}
     # Our own commands are never for the drop-ins of jobscripts/, which may be the first sbatch or bsub in PATH.
     return {**kept, "LC_ALL": "C", "HPCDL_BYPASS": "1"}
 
@@ -216,7 +217,7 @@ class Allocation:
 
     `id`: the batch job's, with `started_at` (None where it is not told) the key of its state, for a requeued job has
     the same id. `nodes`: in the batch system's order, without the launch node; `gpus`: how many on each, None where
-    that is not told. `until`: seconds since the epoch, None where no end is known. `kind`: `slurm` or `lsf`.
+    that is not told. `until`: seconds since the epoch, None where no end is known. `kind`: the batch system's name.
     """
 
     kind: str
@@ -272,9 +273,10 @@ class PilotScript:
     notice_s: float = 60.0
 
 
-class BatchSystem(Protocol):
-    """One batch system. Each call but `allocation` and `launch` may take seconds: never from the controller's thread.
+class BatchAdapter(Protocol):
+    """Talks with a batch system by its commands. `kind`: the batch system's name.
 
+    Each call but `allocation` and `launch` may take seconds: never from the controller's thread.
     All raise BatchError. Nothing is cached but what cannot change while the batch system runs (its version).
     """
 
@@ -338,6 +340,141 @@ class BatchSystem(Protocol):
         ...
 
 
-def ask_twice(system: BatchSystem, batch_id: str) -> BatchJob:
+def ask_twice(system: BatchAdapter, batch_id: str) -> BatchJob:
     """What two commands of the batch system say of a batch job; UNKNOWN where they differ. Raises BatchError."""
     return agreed(system.poll([batch_id])[batch_id], system.confirm([batch_id])[batch_id])
+
+
+@dataclass(frozen=True, slots=True)
+class SiteQueue:
+    """A partition or queue as a site file has it. `usable`: batch jobs of this user start there. `told`: for people.
+
+    `not_preempted`: why its batch jobs are not ended for others', "" where they are.
+    """
+
+    name: str
+    usable: bool
+    walltime_s: float | None = None
+    nodes_max: int | None = None
+    told: tuple[str, ...] = ()
+    not_preempted: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReport:
+    """What a batch system tells of its limits. `jobs_max`: batch jobs that this user may have, None where nobody says;
+    `notes`: for people, a line each.
+    """
+
+    kind: str
+    version: str
+    cluster: str
+    queues: tuple[SiteQueue, ...]
+    jobs_max: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+NONE = re.compile(r"(?!)")
+"""Matches no name."""
+
+
+class BatchSystem:
+    """What hpcdl knows of a batch system before it asks it anything: its name, its variables, its hints for users.
+
+    A batch system is a package with one subclass of this, of which `SYSTEM` in the module that `BATCH_SYSTEMS` names is
+    the one object. That module loads fast: what runs commands and reads their answers is imported by its methods.
+    """
+
+    name: str
+    """The setting `batch`, and a site file's `kind`."""
+    title: str
+    """What people call it."""
+    commands: tuple[str, ...]
+    """On PATH wherever it can be asked."""
+    job_variable: str
+    """Names the batch job in each process of one."""
+    cluster_variable: str = ""
+    """Names the cluster there; "" where no variable does."""
+    job_variables: re.Pattern[str] = NONE
+    """Those that a batch job has of its own."""
+    output_variables: re.Pattern[str] = NONE
+    """Those by which users have its commands print something else, list less, ask back, or not return."""
+    job_script: str
+    """hpcdl's batch script for it, in the checkout."""
+    submit_line: str
+    """What submits that."""
+    gpu_line: str
+    """A line of a batch script that asks for GPUs."""
+    account_options: str
+    """What most sites want with each submission, as `options` of a site file."""
+    site_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Keys of site files that only this one has: by name what may be chosen, the default first; () for any text."""
+
+    def inside(self, environ: Mapping[str, str]) -> bool:
+        """Whether this process is in one of its batch jobs."""
+        return bool(environ.get(self.job_variable))
+
+    def cluster(self, environ: Mapping[str, str]) -> str:
+        """The cluster's name, "" where it is not told."""
+        return environ.get(self.cluster_variable, "")
+
+    def serves(self, environ: Mapping[str, str]) -> bool:
+        """Whether its commands, which are on PATH, can have a cluster. Asked where another's are there, too."""
+        return True
+
+    def inherited(self, environ: Mapping[str, str]) -> list[str]:
+        """Variables of the batch job that this process is in, which one that is submitted from here must not have."""
+        inside = self.inside(environ)
+        return sorted(
+            name for name in environ if self.job_variables.fullmatch(name) or (inside and _STEP.fullmatch(name))
+        )
+
+    def requeued(self, environ: Mapping[str, str]) -> bool:
+        """Whether the batch job of this process has run before."""
+        return False
+
+    def scripts(self, environ: Mapping[str, str]) -> Sequence[str]:
+        """Paths of copies of this batch job's script, the best first."""
+        return ()
+
+    def script_in(self, text: str) -> str:
+        """The batch script that was submitted, of what is in such a copy."""
+        return text
+
+    def adapter(
+        self,
+        run: Run,
+        site: Site,
+        keys: Mapping[str, str],
+        *,
+        now: Callable[[], float],
+        environ: Mapping[str, str] = os.environ,
+    ) -> BatchAdapter:
+        """What talks with it. `keys`: the `site_keys` that the site sets. `now`: seconds since the epoch."""
+        raise NotImplementedError
+
+    def submit_next(self, run: Run, batch_id: str, script: str, env: Sequence[str]) -> str:
+        """Submits this batch job's script once more, to run when it has ended; the next one's batch id.
+
+        `env`: an env(1) command for what is run. Raises BatchError.
+        """
+        raise Unsupported(f"hpcdl cannot have {self.title} run this batch script once more")
+
+    def site_report(self, adapter: BatchAdapter, run: Run = run) -> SiteReport:
+        """Its limits, asked now. Raises BatchError."""
+        found = adapter.capabilities()
+        queues = (SiteQueue(name, True, not_preempted=found.not_preempted.get(name, "")) for name in found.queues)
+        return SiteReport(self.name, found.version, "", tuple(queues))
+
+
+def system_named(name: str) -> BatchSystem:
+    """The batch system of that name. Raises BatchError in one line where there is none."""
+    if name not in BATCH_SYSTEMS:
+        raise BatchError(f"there is no batch system {name[:40]!r}: hpcdl knows {', '.join(BATCH_SYSTEMS)}")
+    system: BatchSystem = importlib.import_module(BATCH_SYSTEMS[name]).SYSTEM
+    return system
+
+
+def systems() -> list[BatchSystem]:
+    """All of them, in the order in which they are looked for."""
+    return [system_named(name) for name in BATCH_SYSTEMS]

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 from hpcdl.core.notice import NoticeRules, rules_of
+from hpcdl.layers import BATCH_SYSTEMS, Layer, Limits, not_known, project_path, read_layer, site_path, user_path
 from hpcdl.layers import ConfigError as ConfigError
-from hpcdl.layers import Layer, Limits, not_known, project_path, read_layer, site_path, user_path
 
 SITE_FILE = Path("/etc/hpcdl/config.yaml")
 DEFAULT = "default"
@@ -36,7 +36,7 @@ _GROUP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?")
 
 
 PACKING = ("adaptive", "marble")
-BATCH = ("auto", "slurm", "lsf", "none")
+BATCH = ("auto", *BATCH_SYSTEMS, "none")
 
 
 def _seconds(default: float | None, low: float, high: float = _DAY, optional: bool = False) -> Any:
@@ -93,7 +93,7 @@ class Config:
     notify_from: str | None = _text(None, _ADDRESS, "an e-mail address")
     notify_for_s: float = _seconds(3 * _DAY, 60, 365 * _DAY)
     smtp_host: str | None = _text(None, _SMTP, "a host, or host:port")
-    batch: str = _text("auto", re.compile("|".join(BATCH)), "auto, slurm, lsf or none")
+    batch: str = _text("auto", re.compile("|".join(BATCH)), f"{', '.join(BATCH[:-1])} or none")
     batch_interval_s: float = _seconds(30.0, 1, 3600)
     site: str | None = _text(None, _PATH, "the name of a site in conf/sites, or the path of its file")
     pilots: int = _whole(0, 0, 10_000, "pilots")

@@ -15,6 +15,10 @@ from typing import Any
 
 from hpcdl.core.units import parse_duration
 
+BATCH_SYSTEMS = {"slurm": "hpcdl.slurm.system", "lsf": "hpcdl.lsf.system"}
+"""Every batch system by its name, with the module whose SYSTEM it is (a `hpcdl.batch.BatchSystem`). What a process runs
+under is looked for in this order: Slurm's packages may bring commands named as LSF's."""
+
 MAX_FILE_BYTES = 1 << 20
 PROJECT = "hpcdl.yaml"
 PROJECT_VARIABLE = "HPCDL_PROJECT"

@@ -6,9 +6,10 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from hpcdl.layers import NOT_YAML, check_size, site_folders, site_path
+from hpcdl.batch import systems
+from hpcdl.layers import BATCH_SYSTEMS, NOT_YAML, check_size, site_folders, site_path
 from hpcdl.pilots.site import Site
 
 MAX_FILE_BYTES = 1 << 20
@@ -16,19 +17,21 @@ MOST = 10**9
 _TIMES = ("walltime_min_s", "walltime_max_s", "walltime_step_s", "margin_s", "startup_s", "patience_s")
 _COUNTS = ("pilots_max", "nodes_max", "nodes_total")
 _LISTS = ("queues", "without", "options")
-_CHOICES = {
-    "kind": ("slurm", "lsf"),
-    "submit_by": ("auto", "stdin", "file"),
-    "nodes_by": ("auto", "slots", "nodes"),
-    "launcher": ("auto", "blaunch", "jsrun"),
-}
 _SWITCHES = ("pilots_without_preemption",)
-_TEXTS = ("kind", "charge", "submit_by", "nodes_by", "launcher", "select")
 _SETTINGS = "settings"
 _FIRST_JOB, FIRST_JOB_MAX = "first_job_id", 2_000_000_000
-KEYS = (*_TEXTS, *_COUNTS, *_LISTS, *_SWITCHES, *_TIMES, "useful", _FIRST_JOB, _SETTINGS)
-"""What a site file may set: the fields of `Site` by name, the kind of batch system, the charge rule in words, and
-settings as `hpcdl.config` reads them."""
+
+
+def site_keys() -> dict[str, tuple[str, ...]]:
+    """What a site file may set, with what may be chosen: the fields of `Site` by name, the kind of batch system, the
+    charge rule in words, what only one batch system has, and settings as `hpcdl.config` reads them.
+    """
+    rest = (*_COUNTS, *_LISTS, *_SWITCHES, *_TIMES, "useful", _FIRST_JOB, _SETTINGS)
+    return {"kind": tuple(BATCH_SYSTEMS), "charge": (), **_of_systems(), **dict.fromkeys(rest, ())}
+
+
+def _of_systems() -> dict[str, tuple[str, ...]]:
+    return {key: choices for system in systems() for key, choices in system.site_keys.items()}
 
 
 class SiteError(ValueError):
@@ -37,21 +40,17 @@ class SiteError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SiteFile:
-    """A site as its file has it. `kind`: slurm or lsf, "" where the file does not say. `charge`: for people.
+    """A site as its file has it. `kind`: the batch system's name, "" where the file does not say. `charge`: for people.
 
-    `first_job_id`: no job of hpcdl's has a lower id, so that they are apart from those of the batch system.
-    The rest is for LSF only, see `hpcdl.lsf.Ways`: how bsub takes its script, how nodes are asked for, what starts
-    processes on them, and the resource of hosts that compute.
+    `first_job_id`: no job of hpcdl's has a lower id, so that they are apart from those of the batch system. `keys`:
+    what the file sets of the batch systems' `site_keys`.
     """
 
     site: Site = field(default_factory=Site)
     kind: str = ""
     charge: str = ""
-    submit_by: Literal["auto", "stdin", "file"] = "auto"
-    nodes_by: Literal["auto", "slots", "nodes"] = "auto"
-    launcher: Literal["auto", "blaunch", "jsrun"] = "auto"
-    select: str = ""
     first_job_id: int = 1
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     def on(self, kind: str) -> Site:
         """The site, for this kind of batch system ("": none). Raises SiteError where the file is for another one."""
@@ -100,14 +99,15 @@ def read_site(path: Path) -> SiteFile:
         root = yaml.compose(content, Loader=yaml.SafeLoader)
         check_size(root)
         lines: dict[str, int] = {}
+        keys = site_keys()
         if root is not None:
             if not isinstance(root, yaml.MappingNode):
                 raise SiteError(f"{path}:{root.start_mark.line + 1}: expected lines of the form `key: value`")
             for key, _ in root.value:
                 where = f"{path}:{key.start_mark.line + 1}"
-                if not isinstance(key, yaml.ScalarNode) or key.value not in KEYS:
+                if not isinstance(key, yaml.ScalarNode) or key.value not in keys:
                     named = key.value if isinstance(key, yaml.ScalarNode) else "a list"
-                    raise SiteError(f"{where}: {named!r} is not a key of a site: {', '.join(KEYS)}")
+                    raise SiteError(f"{where}: {named!r} is not a key of a site: {', '.join(keys)}")
                 if key.value in lines:
                     raise SiteError(f"{where}: {key.value} is set already in line {lines[key.value]}")
                 lines[key.value] = key.start_mark.line + 1
@@ -123,15 +123,19 @@ def read_site(path: Path) -> SiteFile:
 
 def _site(path: Path, values: Mapping[str, Any], lines: Mapping[str, int]) -> SiteFile:
     fields: dict[str, Any] = {"pilots_max": 10_000}
-    texts: dict[str, Any] = {}
+    of_systems = _of_systems()
+    rest: dict[str, Any] = {}
+    keys: dict[str, str] = {}
     for key, value in values.items():
         if value is None or key == _SETTINGS:
             continue
         try:
-            if key in _TEXTS:
-                texts[key] = _text(value, _CHOICES.get(key))
+            if key in of_systems:
+                keys[key] = _text(value, of_systems[key])
+            elif key in ("kind", "charge"):
+                rest[key] = _text(value, tuple(BATCH_SYSTEMS) if key == "kind" else ())
             elif key == _FIRST_JOB:
-                texts[key] = _first_job(value)
+                rest[key] = _first_job(value)
             else:
                 fields[key] = _field(key, value)
         except ValueError as error:
@@ -141,7 +145,7 @@ def _site(path: Path, values: Mapping[str, Any], lines: Mapping[str, int]) -> Si
     except ValueError as error:
         key = next((key for key in lines if key in str(error)), next(iter(lines), ""))
         raise SiteError(f"{path}:{lines.get(key, 1)}: {error}") from None
-    return SiteFile(site, **texts)
+    return SiteFile(site, keys=keys, **rest)
 
 
 def _first_job(value: Any) -> int:
@@ -176,9 +180,9 @@ def _shown(value: Any) -> str:
         return "a number with thousands of digits"
 
 
-def _text(value: Any, choices: tuple[str, ...] | None) -> str:
+def _text(value: Any, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str):
         raise ValueError("must be a text")
-    if choices is not None and value not in choices:
+    if choices and value not in choices:
         raise ValueError(f"must be {' or '.join(choices)}")
     return value

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import BatchError, BatchSystem, Completed, PilotScript
+from hpcdl.batch import BatchAdapter, BatchError, Completed, PilotScript
 from hpcdl.core.pilot import BatchState, PilotSpec
+from hpcdl.core.units import MOST_NODES
 from hpcdl.lsf.adapter import Lsf
 from hpcdl.lsf.hosts import parse_bhosts
 from hpcdl.lsf.jobs import Form, parse_bjobs
 from hpcdl.slurm.adapter import Slurm
-from hpcdl.slurm.text import MOST_HOSTS, entries, expand, moment, number
+from hpcdl.slurm.text import entries, expand, moment, number
 
 RECORDINGS = Path(__file__).parent / "recordings"
 ROUNDS = 60
@@ -81,7 +82,7 @@ class Rubbish:
         return text
 
 
-def _system(kind: str, run: Rubbish) -> BatchSystem:
+def _system(kind: str, run: Rubbish) -> BatchAdapter:
     rng = run.rng
     if kind == "slurm":
         return Slurm(run, rng.choice([(), ("--licenses=sim:1",), ("--reservation=r1",)]), {})
@@ -128,7 +129,7 @@ def test_a_list_of_too_many_hosts_is_not_expanded() -> None:
     assert expand("n[1-99999999999]") == ("n1-99999999999",)
     assert expand("n[1-99999][1-99999]") == ("n[1-99999][1-99999]",)
     assert expand("n[1]" * 5000) == ("n[1]" * 5000,)
-    assert len(expand(f"n[1-{MOST_HOSTS}]")) == MOST_HOSTS
+    assert len(expand(f"n[1-{MOST_NODES}]")) == MOST_NODES
 
 
 @pytest.mark.parametrize("text", ['{"RECORDS": null}', '{"RECORDS": 7}', "{}", '{"RECORDS": ' + "[" * 100_000])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpcdl.agent.leaving import SIGNALS
 from hpcdl.allocation.tied import tied
-from hpcdl.batch import Allocation, BatchError, BatchSystem
+from hpcdl.batch import Allocation, BatchAdapter, BatchError
 
 log = logging.getLogger("hpcdl.allocation")
 
@@ -86,7 +86,7 @@ class Agents:
 
     def __init__(
         self,
-        system: BatchSystem,
+        system: BatchAdapter,
         allocation: Allocation,
         options: AgentOptions,
         left_s: Callable[[], float | None],

@@ -1,34 +1,23 @@
 """Which batch system this process is under, or can ask: by its environment first, then by the commands on PATH."""
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 
-from hpcdl.batch import BatchSystem, Run, run
+from hpcdl.batch import BatchAdapter, BatchSystem, Run, run, system_named, systems
 from hpcdl.sites import SiteFile
 
-INSIDE = {"slurm": "SLURM_JOB_ID", "lsf": "LSB_JOBID"}
-"""The variable that a batch job of each has."""
 
-COMMANDS = {"slurm": ("sinfo", "squeue"), "lsf": ("bjobs", "bsub", "lsid")}
-"""What each has on PATH. Slurm's packages may bring commands named as LSF's, so it is looked for first."""
-
-SLURM_CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
-"""Where Slurm's commands look without SLURM_CONF. Installed without any of these they most often serve no cluster."""
-
-
-def kind_of(choice: str, environ: Mapping[str, str]) -> str | None:
-    """`slurm`, `lsf`, or None where there is neither. `choice`: the setting `batch`."""
+def find_system(choice: str, environ: Mapping[str, str]) -> BatchSystem | None:
+    """The batch system, None for none. `choice`: the setting `batch`; raises BatchError where it is no name of one."""
     if choice != "auto":
-        return None if choice == "none" else choice
-    inside = next((kind for kind, name in INSIDE.items() if environ.get(name)), None)
+        return None if choice == "none" else system_named(choice)
+    every = systems()
+    inside = next((system for system in every if system.inside(environ)), None)
     if inside is not None:
         return inside
     path = environ.get("PATH")
-    there = [kind for kind, names in COMMANDS.items() if all(shutil.which(name, path=path) for name in names)]
-    if len(there) > 1 and not environ.get("SLURM_CONF") and not any(map(os.path.exists, SLURM_CONF)):
-        there.remove("slurm")
-    return next(iter(there), None)
+    there = [each for each in every if all(shutil.which(name, path=path) for name in each.commands)]
+    return next((each for each in there if len(there) == 1 or each.serves(environ)), None)
 
 
 def detect(
@@ -38,28 +27,12 @@ def detect(
     *,
     now: Callable[[], float],
     site: SiteFile | None = None,
-) -> BatchSystem | None:
-    """The batch system that `choice` (the setting `batch`) and the environment lead to; None for none. Asks nothing.
+) -> BatchAdapter | None:
+    """What talks with the batch system that `choice` and the environment lead to; None for none. Asks nothing.
 
     One that was chosen by name is taken even where its commands are missing: to use it raises BatchError. `now`:
     seconds since the epoch, as the daemon's clock has them. `site`: what is special about this one.
     """
-    kind = kind_of(choice, environ)
+    system = find_system(choice, environ)
     site = site or SiteFile()
-    if kind == "slurm":
-        from hpcdl.slurm.adapter import Slurm
-
-        return Slurm(run, site.site.options, environ)
-    if kind == "lsf":
-        from hpcdl.lsf.adapter import Lsf, Ways
-
-        ways = Ways(
-            site.submit_by,
-            site.nodes_by,
-            site.launcher,
-            site.select,
-            site.site.queues,
-            site.site.pilots_without_preemption,
-        )
-        return Lsf(run, now=now, ways=ways)
-    return None
+    return None if system is None else system.adapter(run, site.site, site.keys, now=now, environ=environ)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hpcdl.allocation.detect import detect
 from hpcdl.allocation.holder import BatchRun, has_ended
-from hpcdl.batch import BatchError, BatchSystem, Commands
+from hpcdl.batch import BatchAdapter, BatchError, Commands, system_named
 from hpcdl.sites import SiteFile
 
 log = logging.getLogger("hpcdl.batch")
@@ -19,7 +19,7 @@ class Here:
     this process is in, None outside of any; `trouble`: why that could not be told, in a line, or "".
     """
 
-    system: BatchSystem | None = None
+    system: BatchAdapter | None = None
     commands: Commands = field(default_factory=Commands)
     run: BatchRun | None = None
     cluster: str = ""
@@ -53,7 +53,7 @@ def look_around(
     system = detect(choice, environ, commands, now=now, site=site)
     if system is None:
         return Here()
-    cluster = environ.get("SLURM_CLUSTER_NAME", "") if system.kind == "slurm" else ""
+    cluster = system_named(system.kind).cluster(environ)
     try:
         allocation = system.allocation(environ)
     except BatchError as error:

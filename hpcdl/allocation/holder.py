@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hpcdl.batch import Allocation, BatchSystem, ask_twice
+from hpcdl.batch import Allocation, BatchAdapter, ask_twice
 from hpcdl.core.pilot import BatchState
 
 SAME_START_S = 60.0
@@ -35,11 +35,11 @@ class BatchRun:
 
     @classmethod
     def of(cls, allocation: Allocation, cluster: str) -> "BatchRun":
-        """The run that this process is in. `cluster`: SLURM_CLUSTER_NAME, say."""
+        """The run that this process is in. `cluster`: see `BatchSystem.cluster`."""
         return cls(allocation.kind, allocation.id, allocation.started_at, cluster)
 
 
-def has_ended(system: BatchSystem, holder: str, mine: BatchRun | None, cluster: str) -> bool:
+def has_ended(system: BatchAdapter, holder: str, mine: BatchRun | None, cluster: str) -> bool:
     """Whether the batch system says that the run is over which `holder` names. Raises BatchError.
 
     Not to be listed proves nothing, nor does what another cluster's batch system says. A run is over, too, when its

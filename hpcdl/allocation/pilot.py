@@ -8,7 +8,7 @@ from pathlib import Path
 from hpcdl.allocation.agents import AgentOptions, Agents
 from hpcdl.allocation.run import TURN_S
 from hpcdl.allocation.signals import Signals
-from hpcdl.batch import Allocation, BatchError, BatchSystem, ask_twice
+from hpcdl.batch import Allocation, BatchAdapter, BatchError, ask_twice
 from hpcdl.core.units import fold_nodes
 
 GRACE_S = 25.0
@@ -18,7 +18,7 @@ ASK_S = 1.0
 
 def run_pilot(
     home: Path,
-    system: BatchSystem,
+    system: BatchAdapter,
     allocation: Allocation,
     now: Callable[[], float],
     say: Callable[[str], None],
@@ -55,7 +55,7 @@ def run_pilot(
     return 1 if agents.hopeless else 0
 
 
-def _preempted(system: BatchSystem, allocation: Allocation) -> bool:
+def _preempted(system: BatchAdapter, allocation: Allocation) -> bool:
     """Whether the nodes are wanted by somebody else; not known is no."""
     try:
         return ask_twice(system, allocation.id).preempted

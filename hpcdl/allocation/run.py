@@ -14,7 +14,7 @@ from hpcdl.allocation.agents import AgentOptions, Agents
 from hpcdl.allocation.chain import of_a_chain, script_of, submit_next
 from hpcdl.allocation.served import NotStarted, Served
 from hpcdl.allocation.signals import Signals
-from hpcdl.batch import Allocation, BatchError, BatchSystem, Run
+from hpcdl.batch import Allocation, BatchAdapter, BatchError, Run, system_named, systems
 from hpcdl.batch import run as run_command
 from hpcdl.config import Config
 from hpcdl.core.units import fold_nodes, seconds_text
@@ -49,22 +49,20 @@ class Wishes:
     grace_s: float | None = None
 
 
-def find_allocation(system: BatchSystem | None, environ: Mapping[str, str]) -> tuple[BatchSystem, Allocation]:
+def find_allocation(system: BatchAdapter | None, environ: Mapping[str, str]) -> tuple[BatchAdapter, Allocation]:
     """The batch system and the allocation of this process. Raises CannotRun."""
     if system is None:
         raise CannotRun(
-            "this is no batch job, and no batch system was found: start it from one (sbatch jobscripts/hpcdl.slurm, "
-            "bsub < jobscripts/hpcdl.lsf), or use hpcdl daemon start on a machine of your own"
+            "this is no batch job, and no batch system was found: start it from one "
+            f"({', '.join(each.submit_line for each in systems())}), or use hpcdl daemon start on a machine of your own"
         )
     try:
         allocation = system.allocation(environ)
     except BatchError as error:
         raise CannotRun(str(error)) from None
     if allocation is None:
-        name = "Slurm" if system.kind == "slurm" else "LSF"
-        raise CannotRun(
-            f"this process is in no {name} batch job: start it from one (see jobscripts/hpcdl.{system.kind})"
-        )
+        about = system_named(system.kind)
+        raise CannotRun(f"this process is in no {about.title} batch job: start it from one (see {about.job_script})")
     if not allocation.nodes:
         raise CannotRun(f"batch job {allocation.id} has no nodes that an agent could run on")
     return system, allocation
@@ -74,9 +72,8 @@ def without_gpus(kind: str, driver: bool) -> str:
     """What is said where the batch system granted none. `driver`: this machine has one for GPUs."""
     if driver:
         return "no GPU was granted to this batch job: its agents take those that they find on its nodes"
-    how = "#SBATCH --gres=gpu:N" if kind == "slurm" else "#BSUB -gpu num=N"
     return (
-        f"no GPU was granted to this batch job, so no job will start: ask for some ({how}); "
+        f"no GPU was granted to this batch job, so no job will start: ask for some ({system_named(kind).gpu_line}); "
         "HPCDL_EMULATE_GPUS=N tries hpcdl out without any"
     )
 
@@ -88,7 +85,7 @@ class AllocationRun:
         self,
         home: Path,
         config: Config,
-        system: BatchSystem,
+        system: BatchAdapter,
         allocation: Allocation,
         wishes: Wishes,
         now: Callable[[], float],
@@ -230,7 +227,7 @@ class AllocationRun:
         if left <= 0:
             return
         try:
-            script = script_of(self._wishes.script, self._environ)
+            script = script_of(self._wishes.script, system_named(self._allocation.kind), self._environ)
             self._next = submit_next(self._command, self._allocation, script, left - 1, self._environ)
         except BatchError as error:
             self._say(str(error))

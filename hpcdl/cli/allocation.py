@@ -10,7 +10,7 @@ import click
 from hpcdl.cli.numbers import Seconds
 
 if TYPE_CHECKING:  # both commands import what they need only when they run: `hpcdl --help` is to be quick
-    from hpcdl.batch import Allocation, BatchSystem
+    from hpcdl.batch import Allocation, BatchAdapter
     from hpcdl.config import Config
 
 
@@ -19,7 +19,7 @@ def _tell(text: str) -> None:
     click.echo(f"hpcdl: {text}")
 
 
-def _found(home: Path) -> "tuple[Config, BatchSystem, Allocation, Callable[[], float]]":
+def _found(home: Path) -> "tuple[Config, BatchAdapter, Allocation, Callable[[], float]]":
     """The settings, the batch system as its site's file has it, this batch job's allocation, and the clock.
 
     Raises CannotRun, ConfigError, SiteError and OSError.

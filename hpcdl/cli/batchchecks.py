@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from hpcdl.allocation.detect import COMMANDS, INSIDE, detect, kind_of
-from hpcdl.batch import Allocation, BatchError, BatchSystem, Capabilities, HalfAnAllocation
+from hpcdl.allocation.detect import find_system
+from hpcdl.batch import Allocation, BatchAdapter, BatchError, Capabilities, HalfAnAllocation, run, systems
 from hpcdl.cli.checks import Check, State
 from hpcdl.cli.rows import moment_text
 from hpcdl.config import Config, ConfigError, load_config
@@ -67,23 +67,21 @@ def batch_checks(
     config: Config, site: SiteFile, environ: Mapping[str, str] = os.environ
 ) -> tuple[list[Check], dict[str, Any] | None]:
     """What is found of the batch system, and the same for programs (None: there is none)."""
-    kind = kind_of(config.batch, environ)
-    if kind is None:
-        looked = "; ".join(f"{name}: {' '.join(commands)}" for name, commands in COMMANDS.items())
+    found = find_system(config.batch, environ)
+    if found is None:
+        looked = "; ".join(f"{each.name}: {' '.join(each.commands)}" for each in systems())
         why = "the setting batch is none" if config.batch == "none" else f"not on PATH ({looked})"
         step = "" if config.batch == "none" else "on a cluster: load its module, or set batch"
         return [Check("batch system", State.OK, f"none: {why}; hpcdl works without one, on this machine", step)], None
-    system = detect(config.batch, environ, now=Clock(0.0).now, site=site)
-    assert system is not None  # kind_of said so
-    inside = bool(environ.get(INSIDE[kind]))
-    checks, about = _capabilities(system, needed=inside or config.batch != "auto" or config.pilots > 0)
+    system = found.adapter(run, site.site, site.keys, now=Clock(0.0).now, environ=environ)
+    checks, about = _capabilities(system, needed=found.inside(environ) or config.batch != "auto" or config.pilots > 0)
     allocation, check = _allocation(system, environ)
-    checks += [check, _pilots(config, site, kind, about["not_preempted"])]
+    checks += [check, _pilots(config, site, found.name, about["not_preempted"])]
     about["allocation"] = None if allocation is None else _allocation_row(allocation)
     return checks, about
 
 
-def _capabilities(system: BatchSystem, *, needed: bool) -> tuple[list[Check], dict[str, Any]]:
+def _capabilities(system: BatchAdapter, *, needed: bool) -> tuple[list[Check], dict[str, Any]]:
     about: dict[str, Any] = {"kind": system.kind, "answers": True}
     try:
         found = system.capabilities()
@@ -136,7 +134,7 @@ def _of_queue(found: Capabilities, queue: str) -> Iterator[tuple[str, str]]:
             yield name.removeprefix(f"{queue} "), value
 
 
-def _allocation(system: BatchSystem, environ: Mapping[str, str]) -> tuple[Allocation | None, Check]:
+def _allocation(system: BatchAdapter, environ: Mapping[str, str]) -> tuple[Allocation | None, Check]:
     try:
         found = system.allocation(environ)
     except HalfAnAllocation as error:

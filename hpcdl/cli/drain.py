@@ -9,14 +9,14 @@ from hpcdl.cli.moments import Moment
 from hpcdl.cli.output import Output, Row, escape, outputs_as, say
 from hpcdl.cli.rows import connect, moment_text
 from hpcdl.client import ApiError
-from hpcdl.slurm.text import expand
+from hpcdl.core.units import expand_nodes
 
 
 def _named(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     """`n1`, or `n[2-4]` as `hpcdl ls nodes` has it."""
     if "" in values:
         raise click.BadParameter("'' is not a node's name: hpcdl nodes lists them", ctx, param)
-    return tuple(name for value in values for name in expand(value))
+    return tuple(name for value in values for name in expand_nodes(value.strip()))
 
 
 NODES = click.argument(

@@ -1,54 +1,21 @@
 """`hpcdl doctor --site`: what the batch system tells of its limits, written as a site file for its user to complete."""
 
-import getpass
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from hpcdl.allocation.detect import detect
-from hpcdl.batch import BatchError, BatchSystem, Completed, run
+from hpcdl.batch import SiteQueue, SiteReport, system_named
 from hpcdl.cli.batchchecks import asked_from_here, read_settings
 from hpcdl.cli.output import Output, escape, print_ids, print_json, say
 from hpcdl.core.units import count, seconds_text
 from hpcdl.daemon.clock import Clock
 from hpcdl.sites import read_site
-from hpcdl.slurm.text import complaint, is_away
 from hpcdl.wire.private import make_private_folder
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """A partition or queue as the file has it. `usable`: batch jobs of this user start there. `told`: for people.
-
-    `not_preempted`: why its batch jobs are not ended for others', "" where they are.
-    """
-
-    name: str
-    usable: bool
-    walltime_s: float | None = None
-    nodes_max: int | None = None
-    told: tuple[str, ...] = ()
-    not_preempted: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What the batch system tells. `jobs_max`: batch jobs that this user may have, None where nobody says; `notes`:
-    for people, a line each.
-    """
-
-    kind: str
-    version: str
-    cluster: str
-    queues: tuple[Queue, ...]
-    jobs_max: int | None = None
-    notes: tuple[str, ...] = field(default=())
 
 
 def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | None, output: Output) -> None:
@@ -60,7 +27,7 @@ def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | No
     if system is None:
         raise click.ClickException("no batch system was found here: hpcdl doctor says what it looked for")
     with asked_from_here(system.kind):
-        told = _ask(system)
+        told = system_named(system.kind).site_report(system)
     name = name or re.sub(r"[^a-z0-9._-]+", "-", told.cluster.lower()).strip("-.") or told.kind
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise click.ClickException(f"{name!r} is no site's name: letters, digits, . _ - only")
@@ -101,15 +68,15 @@ def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | No
         )
 
 
-def _usable(told: Told) -> list[str]:
+def _usable(told: SiteReport) -> list[str]:
     return [queue.name for queue in told.queues if queue.usable]
 
 
-def _guests(told: Told) -> list[str]:
+def _guests(told: SiteReport) -> list[str]:
     return [queue.name for queue in told.queues if queue.usable and not queue.not_preempted]
 
 
-def site_text(told: Told) -> str:
+def site_text(told: SiteReport) -> str:
     """The file."""
     usable = [queue for queue in told.queues if queue.usable]
     walltimes = [queue.walltime_s for queue in usable]
@@ -149,13 +116,13 @@ def site_text(told: Told) -> str:
         "margin_s: 60",
         "patience_s: 120",
         "",
-        "# What each submission needs here: " + ('["-P", "PROJECT"]' if told.kind == "lsf" else '["--account=NAME"]'),
+        "# What each submission needs here: " + system_named(told.kind).account_options,
         "options: []",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _of(queue: Queue) -> Iterator[str]:
+def _of(queue: SiteQueue) -> Iterator[str]:
     told = [
         "" if queue.usable else "not for your batch jobs",
         "no limit of time" if queue.walltime_s is None else f"at most {seconds_text(queue.walltime_s)}",
@@ -163,94 +130,3 @@ def _of(queue: Queue) -> Iterator[str]:
         *queue.told,
     ]
     yield f"{queue.name}: {', '.join(each for each in told if each)}"
-
-
-def _ask(system: BatchSystem) -> Told:
-    return _slurm(system) if system.kind == "slurm" else _lsf(system)
-
-
-def _out(argv: list[str]) -> str:
-    done: Completed = run(argv)
-    if done.code != 0:
-        raise BatchError(f"{argv[0]}: {complaint(done.err, done.out)[:200]}", away=is_away(done.err))
-    return done.out
-
-
-def _slurm(system: BatchSystem) -> Told:
-    from hpcdl.slurm import site
-
-    config = site.parse_config(_out(site.config_argv()))
-    queues = []
-    not_preempted = system.capabilities().not_preempted
-    for part in site.parse_partitions(_out(site.partitions_argv())):
-        told = [f"preemption {part.preemption}" if part.preemption else "", "the default" if part.default else ""]
-        if part.preemption not in ("", "OFF"):
-            told.append(f"grace {seconds_text(part.grace_s)}" if part.grace_s else "no grace")
-        why = not_preempted.get(part.name, "it is not known")
-        lines = tuple(each for each in told if each)
-        queues.append(Queue(part.name, part.open, part.walltime_s, part.nodes_max, lines, why))
-    version, cluster = config.get("SLURM_VERSION", ""), config.get("ClusterName", "")
-    jobs_max, notes = _accounted() if _has_accounting(config) else (None, ("No accounting: no limits of users.",))
-    return Told("slurm", version, cluster, tuple(queues), jobs_max, notes)
-
-
-def _has_accounting(config: dict[str, str]) -> bool:
-    kept = config.get("AccountingStorageType", "") not in ("", "accounting_storage/none")
-    return kept and shutil.which("sacctmgr") is not None
-
-
-def _accounted() -> tuple[int | None, tuple[str, ...]]:
-    """Batch jobs that this user may have, by associations and QOS; and what was found of each."""
-    mine = ["user=" + getpass.getuser(), "format=Account,MaxSubmit,MaxJobs,QOS"]
-    try:
-        associations = _out(["sacctmgr", "--noheader", "--parsable2", "show", "associations", *mine])
-        qos = _out(
-            ["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=Name,MaxSubmitPU,MaxJobsPU,MaxWall"]
-        )
-    except BatchError as error:
-        return None, (f"sacctmgr: {error}",)
-    return limits_of(associations, qos)
-
-
-def limits_of(associations: str, qos: str) -> tuple[int | None, tuple[str, ...]]:
-    """From what sacctmgr prints: the largest number of batch jobs that some account or QOS of the user allows."""
-    notes, most, names = [], list[int](), set[str]()
-    for line in associations.splitlines():
-        account, submit, jobs, allowed = [*line.split("|"), "", "", "", ""][:4]
-        names.update(name for name in allowed.split(",") if name)
-        if submit or jobs:
-            notes.append(f"account {account}: {submit or 'any number of'} batch jobs, {jobs or 'all'} running")
-        most += [int(each) for each in (submit, jobs) if each.isdigit()][:1]
-    for line in qos.splitlines():
-        name, submit, jobs, wall = [*line.split("|"), "", "", "", ""][:4]
-        if (names and name not in names) or not (submit or jobs or wall):
-            continue
-        notes.append(
-            f"QOS {name}: {submit or 'any number of'} batch jobs, {jobs or 'all'} running, walltime {wall or 'any'}"
-        )
-        most += [int(each) for each in (submit, jobs) if each.isdigit()][:1]
-    return max(most, default=None), tuple(notes)
-
-
-def _lsf(system: BatchSystem) -> Told:
-    from hpcdl.lsf import queues, text
-
-    version, cluster = text.parse_lsid(_out(["lsid"])) if shutil.which("lsid") else ("", "")
-    printed = _out(queues.bqueues_argv())
-    not_preempted = system.capabilities().not_preempted
-    found = tuple(
-        Queue(
-            queue.name,
-            queue.open,
-            queue.run_limit_s,
-            None,
-            (queue.kind,) if queue.kind else (),
-            not_preempted.get(queue.name, "it is not known"),
-        )
-        for queue in queues.parse_bqueues_long(printed)
-    )
-    limits = re.findall(
-        r"^QUEUE: *(\S+)[\s\S]*?^ *PRIO +NICE +STATUS +MAX +JL/U[^\n]*\n *\S+ +\S+ +\S+ +\S+ +(\d+)", printed, re.M
-    )
-    notes = tuple(f"{name}: at most {slots} slots of yours at once" for name, slots in limits)
-    return Told("lsf", version, cluster, found, None, notes)

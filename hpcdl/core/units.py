@@ -86,6 +86,59 @@ def fold_nodes(names: Iterable[str]) -> str:
     return ",".join(parts)
 
 
+MOST_NODES = 1 << 17
+"""A list that names more nodes than this is none."""
+_BRACKETS = 8
+
+
+def expand_nodes(text: str) -> tuple[str, ...]:
+    """The nodes of a list: `n[1-3,7],gpu[01-04]`, `a[1-2]b[3-4]`; in its order, leading zeros kept.
+
+    What is no range, or more than MOST_NODES, is taken as it is: a name that nobody knows harms less than a crash.
+    """
+    if "[" not in text and "," not in text:
+        return (text,) if text else ()
+    return tuple(name for part in _parts(text) for name in _product(part))
+
+
+def _parts(text: str) -> list[str]:
+    """Split at the commas that are outside of brackets."""
+    found, depth, start = [], 0, 0
+    for at, char in enumerate(text):
+        if char == "[":
+            depth += 1
+        elif char == "]":
+            depth -= 1
+        elif char == "," and depth == 0:
+            found.append(text[start:at])
+            start = at + 1
+    found.append(text[start:])
+    return [part.strip() for part in found if part.strip()]
+
+
+def _product(text: str) -> list[str]:
+    match = re.fullmatch(r"([^\[\]]*)\[([^\[\]]*)\](.*)", text)
+    if match is None or text.count("[") > _BRACKETS:
+        return [text]
+    ends = _product(match[3]) if match[3] else [""]
+    middles = _range(match[2])
+    if len(middles) * len(ends) > MOST_NODES:
+        return [text]
+    return [match[1] + middle + end for middle in middles for end in ends]
+
+
+def _range(text: str) -> list[str]:
+    found: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,15})-(\d{1,15})\s*", part)
+        if match is None or int(match[2]) - int(match[1]) >= MOST_NODES:
+            found.append(part.strip())
+        else:
+            width = len(match[1])
+            found.extend(f"{each:0{width}d}" for each in range(int(match[1]), int(match[2]) + 1))
+    return found
+
+
 def natural(name: str) -> list[tuple[int, int, str]]:
     """For sorting names as people do: `n2` comes before `n10`."""
     parts = re.split(r"([0-9]+)", name)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcdl.batch import BatchError, BatchSystem, Commands, PilotScript
+from hpcdl.batch import BatchAdapter, BatchError, Commands, PilotScript
 from hpcdl.core import commands as cmd
 from hpcdl.core.batching import agreed, doubted, strays
 from hpcdl.core.journal import JournalError
@@ -104,7 +104,7 @@ class Batching:
 
     def __init__(
         self,
-        system: BatchSystem,
+        system: BatchAdapter,
         loop: Loop,
         settings: BatchSettings,
         *,

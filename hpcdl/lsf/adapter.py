@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from hpcdl.batch import (
     TIMEOUT_S,
@@ -51,16 +50,16 @@ class Ways:
     none; then any shows what idles. `without_preemption`: they may use those that others do not preempt.
     """
 
-    submit_by: Literal["auto", "stdin", "file"] = "auto"
-    nodes_by: Literal["auto", "slots", "nodes"] = "auto"
-    launcher: Literal["auto", "blaunch", "jsrun"] = "auto"
+    submit_by: str = "auto"
+    nodes_by: str = "auto"
+    launcher: str = "auto"
     select: str = ""
     queues: tuple[str, ...] = ()
     without_preemption: bool = False
 
 
 class Lsf:
-    """See BatchSystem. `now`: seconds since the epoch, for moments that LSF tells without a year, or as a length.
+    """See BatchAdapter. `now`: seconds since the epoch, for moments that LSF tells without a year, or as a length.
     `environ`: of this process, which may be in an LSF job itself.
     """
 
@@ -183,7 +182,7 @@ class Lsf:
         return self._ways.queues if self._ways.without_preemption or not guests else tuple(guests)
 
     def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
-        """See BatchSystem. One more command; where bjobs is not told how many slots are asked for, one node is."""
+        """See BatchAdapter. One more command; where bjobs is not told how many slots are asked for, one node is."""
         rows, slots, found = self._seen
         capable = self._form in CAPABLE
         done = self._calls.ask(waiting_argv(capable))
@@ -206,7 +205,7 @@ class Lsf:
         return tuple(waits)
 
     def submit(self, spec: PilotSpec, script: PilotScript) -> str:
-        """See BatchSystem. Tried again where LSF asks to wait; where it prints nothing, our mark is looked for."""
+        """See BatchAdapter. Tried again where LSF asks to wait; where it prints nothing, our mark is looked for."""
         for tried in range(1, TRIES + 1):
             argv = environment.outside(text.bsub_argv(spec, script, self._asking(spec)), self._environ)
             body = text.script_of(script.argv)
@@ -230,7 +229,7 @@ class Lsf:
         raise BatchError(f"bsub: {text.words(done)}", away=True)
 
     def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """See BatchSystem. Where bjobs prints nothing at all nothing is known, which is not the same as gone."""
+        """See BatchAdapter. Where bjobs prints nothing at all nothing is known, which is not the same as gone."""
         if not ids:
             return {}
         listed, told = self._listed(ids)
@@ -238,7 +237,7 @@ class Lsf:
         return {each: listed.get(each) or BatchJob(each, lost[0], reason=lost[1]) for each in ids}
 
     def confirm(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """See BatchSystem. By bhist, and bjobs for this one alone: only where both do not know it, it is GONE.
+        """See BatchAdapter. By bhist, and bjobs for this one alone: only where both do not know it, it is GONE.
 
         bjobs forgets a job an hour after its end, bhist one whose log was put away. Without bhist it is bjobs alone.
         """
@@ -275,19 +274,19 @@ class Lsf:
         return history
 
     def marked(self, prefix: str) -> tuple[BatchJob, ...]:
-        """See BatchSystem; jobs that ended a short while ago are among them."""
+        """See BatchAdapter; jobs that ended a short while ago are among them."""
         listed, told = self._listed(())
         if not told:
             raise BatchError("bjobs printed nothing: nobody knows whether the pilot was submitted", away=True)
         return tuple(job for job in listed.values() if job.mark.startswith(prefix))
 
     def cancel(self, ids: Collection[str]) -> None:
-        """See BatchSystem. LSF may end a job of several hosts by SIGKILL at once: send a signal before, and wait."""
+        """See BatchAdapter. LSF may end a job of several hosts by SIGKILL at once: send a signal before, and wait."""
         if ids:
             self._control(text.bkill_argv(ids))
 
     def signal(self, batch_id: str, name: str) -> None:
-        """See BatchSystem. `name`: with or without SIG; not every relative of LSF knows URG."""
+        """See BatchAdapter. `name`: with or without SIG; not every relative of LSF knows URG."""
         if self._control(text.bkill_argv([batch_id], name)):
             raise BatchError(f"bkill -s {name}: job {batch_id} has ended already")
 

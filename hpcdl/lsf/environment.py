@@ -1,10 +1,10 @@
 """The allocation of an LSF job, from the variables that LSF gives to it, and how an agent is started on its hosts."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcdl.batch import HalfAnAllocation
+from hpcdl.lsf.system import SYSTEM
 from hpcdl.lsf.text import compute_hosts, short
 
 HOST_VARIABLES = ("LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS", "LSB_HOSTS")
@@ -68,22 +68,15 @@ def here(hosts: Sequence[str], names: Sequence[str]) -> str:
     return next((short(name) for name in names if name and short(name) in known), "")
 
 
-_ITS_JOBS = re.compile(
-    r"LSB_(DJOB_.*|MCPU_HOSTS|HOSTS|JOB.*|BATCH_JID|QUEUE|AFFINITY_HOSTFILE|EXEC_.*|OUTPUTFILE|RESTART|TRAPSIGS)"
-    r"|LS_(JOBPID|EXEC_T|SUBCWD)|CSM_ALLOCATION_ID|CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|(JSM|PMIX|OMPI)_.*"
-)
-
-
 def outside(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """The command without what this environment has of the LSF job that it is in.
 
     bsub gives its environment to the job, where a relative of LSF lets it hide the job's own hosts, and where nobody
     grants GPUs one by one their mask would stay that of our nodes.
     """
-    if not environ.get("LSB_JOBID"):
+    if not SYSTEM.inside(environ):
         return list(argv)
-    hidden = sorted(name for name in environ if _ITS_JOBS.fullmatch(name))
-    return ["env", *(word for name in hidden for word in ("-u", name)), *argv]
+    return ["env", *(word for name in SYSTEM.inherited(environ) for word in ("-u", name)), *argv]
 
 
 def blaunch_argv(host: str, argv: Sequence[str]) -> list[str]:

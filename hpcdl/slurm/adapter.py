@@ -7,12 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from hpcdl.batch import Allocation, BatchError, Capabilities, Completed, Launched, PilotScript, Run, run
+from hpcdl.batch import Allocation, BatchError, Capabilities, Launched, PilotScript, Run, run
 from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec, Waiting
 from hpcdl.pilots.holes import IdleNode, OpenQueue, PlannedUse, find_holes, planned_job
 from hpcdl.slurm import jobs, nodes, site, submission
-from hpcdl.slurm.environment import allocation_of, of_a_batch_job
-from hpcdl.slurm.text import TIMES, complaint, is_away
+from hpcdl.slurm.environment import allocation_of
+from hpcdl.slurm.system import SYSTEM
+from hpcdl.slurm.text import TIMES, checked
 
 COMMANDS = ("sinfo", "squeue", "scontrol", "sbatch", "srun", "scancel", "sacct")
 _LIMITS = ("KillWait", "MinJobAge", "MaxJobCount", "MaxArraySize", "MessageTimeout", "AccountingStorageEnforce")
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 
 class Slurm:
-    """See `BatchSystem`. `options`: what the site wants on each submission; reservation and licences limit holes.
+    """See `BatchAdapter`. `options`: what the site wants on each submission; reservation and licences limit holes.
 
     Remembered for as long as it lives: Slurm's version, and that JSON or the accounting are not there.
     """
@@ -33,7 +34,7 @@ class Slurm:
     def __init__(self, run: Run = run, options: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> None:
         self._run = run
         self._wanted = site.wanted(options)
-        self._stale = of_a_batch_job(environ)
+        self._stale = SYSTEM.inherited(environ)
         self._version: tuple[int, ...] | None = None
         self._json = True
         self._accounting = True
@@ -41,7 +42,7 @@ class Slurm:
         self._seen: tuple[Sequence[site.Partition], Sequence[jobs.Expected]] = ((), ())
 
     def capabilities(self) -> Capabilities:
-        """See `BatchSystem`."""
+        """See `BatchAdapter`."""
         here = {name: shutil.which(name) is not None for name in COMMANDS}
         version = site.parse_version(self._ask(["sinfo", "--version"]))
         config = self._read(site.parse_config, site.config_argv())
@@ -70,7 +71,7 @@ class Slurm:
         )
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
-        """See `BatchSystem`. Slurm is asked for the end where no variable has it; without an answer it is not known."""
+        """See `BatchAdapter`. Where no variable has the end, Slurm is asked; without an answer it is not known."""
         found = allocation_of(environ)
         if found is None or found.until is not None:
             return found
@@ -86,7 +87,7 @@ class Slurm:
         )
 
     def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
-        """See `BatchSystem`."""
+        """See `BatchAdapter`."""
         seen = self._nodes()
         parts = self._read(site.parse_partitions, site.partitions_argv())
         reservations = self._read(site.parse_reservations, site.reservations_argv())
@@ -133,7 +134,7 @@ class Slurm:
             return f"which QOS preempts {self._wanted.qos} is not known: {error}"
 
     def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
-        """See `BatchSystem`.
+        """See `BatchAdapter`.
 
         A batch job could start on the nodes that it names, else on any of its partition, as far as they have the
         features and the type of GPU that it asks for. Those that Slurm has chosen for it already may be others than
@@ -156,7 +157,7 @@ class Slurm:
         return tuple(found)
 
     def submit(self, spec: PilotSpec, script: PilotScript) -> str:
-        """See `BatchSystem`."""
+        """See `BatchAdapter`."""
         argv = submission.submit_argv(spec, script, self._stale)
         done = self._run(argv, stdin=submission.submit_script(script))
         if done.code != 0:
@@ -164,7 +165,7 @@ class Slurm:
         return submission.submitted(done.out)
 
     def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """See `BatchSystem`. From squeue alone."""
+        """See `BatchAdapter`. From squeue alone."""
         wanted = set(ids)
         if not wanted:
             return {}
@@ -172,7 +173,7 @@ class Slurm:
         return {id_: found.get(id_) or BatchJob(id_, BatchState.MISSING) for id_ in sorted(wanted)}
 
     def confirm(self, ids: Collection[str]) -> dict[str, BatchJob]:
-        """See `BatchSystem`. By `scontrol show job`; the accounting is asked how those ended that it does not know.
+        """See `BatchAdapter`. By `scontrol show job`; the accounting is asked how those ended that it does not know.
 
         An accounting that answers nothing, or that such a job runs, proves nothing: it may never have heard its end.
         """
@@ -189,30 +190,30 @@ class Slurm:
         if done.code != 0 and jobs.no_such_jobs(done.err):
             return BatchJob(id_, BatchState.GONE)
         try:
-            return jobs.batch_job(jobs.job_of_shown(id_, _checked("scontrol", done)))
+            return jobs.batch_job(jobs.job_of_shown(id_, checked("scontrol", done)))
         except BatchError as error:
             return BatchJob(id_, BatchState.UNKNOWN, reason=str(error))
 
     def marked(self, prefix: str) -> tuple[BatchJob, ...]:
-        """See `BatchSystem`."""
+        """See `BatchAdapter`."""
         listed = self._read(jobs.jobs_of_text, jobs.own_jobs_argv(str(os.getuid())))
         return tuple(jobs.batch_job(job) for job in listed if job.comment.startswith(prefix) and not job.was_refused)
 
     def cancel(self, ids: Collection[str]) -> None:
-        """See `BatchSystem`."""
+        """See `BatchAdapter`."""
         if ids:
             self._tell(submission.cancel_argv(sorted(ids)))
 
     def signal(self, batch_id: str, name: str) -> None:
-        """See `BatchSystem`."""
+        """See `BatchAdapter`."""
         self._tell(submission.signal_argv(batch_id, name))
 
     def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> Launched:
-        """See `BatchSystem`."""
+        """See `BatchAdapter`."""
         return Launched(tuple(submission.launch_argv(allocation, node, argv)))
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """See `BatchSystem`."""
+        """See `BatchAdapter`."""
         return self._read(lambda text: site.parse_topology(text, nodes), site.topology_argv())
 
     def _nodes(self) -> tuple[nodes.SlurmNode, ...]:
@@ -253,7 +254,7 @@ class Slurm:
         if done.code != 0 and jobs.no_accounting(done.err + done.out):
             self._accounting = False
             return ()
-        return _understood("sacct", jobs.jobs_of_accounting, _checked("sacct", done))
+        return _understood("sacct", jobs.jobs_of_accounting, checked("sacct", done))
 
     def _licence_limits(self, now: float, reservations: Sequence[site.Reservation]) -> list[PlannedUse]:
         """When the licences that each pilot asks for are not there any more."""
@@ -278,7 +279,7 @@ class Slurm:
         return self._version
 
     def _ask(self, argv: Sequence[str], timeout_s: float = 30.0) -> str:
-        return _checked(argv[0], self._run(argv, timeout_s, env=TIMES))
+        return checked(argv[0], self._run(argv, timeout_s, env=TIMES))
 
     def _read(self, parse: Callable[[str], T], argv: Sequence[str], timeout_s: float = 30.0) -> T:
         return _understood(argv[0], parse, self._ask(argv, timeout_s))
@@ -286,25 +287,18 @@ class Slurm:
     def _ask_for_jobs(self, argv: Sequence[str]) -> str | None:
         """None: it knows none of these."""
         done = self._run(argv, env=TIMES)
-        return None if done.code != 0 and jobs.no_such_jobs(done.err) else _checked(argv[0], done)
+        return None if done.code != 0 and jobs.no_such_jobs(done.err) else checked(argv[0], done)
 
     def _tell(self, argv: Sequence[str]) -> None:
         done = self._run(argv)
         wrong = done.code != 0 or "error" in done.err.lower()
         if wrong and not jobs.no_such_jobs(done.err):
-            _checked(argv[0], replace(done, code=done.code or 1))
+            checked(argv[0], replace(done, code=done.code or 1))
 
 
 def _use_of(kept: site.Reservation) -> PlannedUse:
     what = "maintenance" if kept.maintenance else "the reservation"
     return PlannedUse(kept.start, kept.nodes, f"{what} {kept.name} begins")
-
-
-def _checked(name: str, done: Completed) -> str:
-    """What a command printed. Raises BatchError with its own words where it failed, or asked a controller in vain."""
-    if done.code != 0 or is_away(done.err):
-        raise BatchError(f"{name}: {complaint(done.err, done.out)}", away=is_away(done.err))
-    return done.out
 
 
 def _understood(name: str, parse: Callable[[str], T], text: str) -> T:

@@ -10,10 +10,6 @@ _NEEDED = {
     "SLURM_JOB_ID": ("SLURM_JOB_ID", "SLURM_JOBID"),
     "SLURM_JOB_NODELIST": ("SLURM_JOB_NODELIST", "SLURM_NODELIST"),
 }
-_OURS = frozenset({"SLURM_CONF", "SLURM_TIME_FORMAT"})
-"""Variables of Slurm that say nothing of a batch job."""
-
-_MASKS = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"})
 
 
 def allocation_of(environ: Mapping[str, str]) -> Allocation | None:
@@ -68,14 +64,3 @@ def _length(part: str) -> int:
     """`0` is one GPU, `0-3` are four, and so is a MIG instance's name one."""
     match = re.fullmatch(r"(\d+)-(\d+)", part.strip())
     return int(match[2]) - int(match[1]) + 1 if match else 1
-
-
-def of_a_batch_job(environ: Mapping[str, str]) -> list[str]:
-    """Names of variables that belong to the batch job this process is in: another one must not inherit them.
-
-    Within one that is the mask of its GPUs, too: where nobody grants GPUs one by one it would stay that of our node.
-    """
-    inside = bool(environ.get("SLURM_JOB_ID"))
-    return sorted(
-        name for name in environ if (re.match(r"SLURM(D)?_", name) and name not in _OURS) or (inside and name in _MASKS)
-    )

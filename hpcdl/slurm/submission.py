@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from hpcdl.batch import Allocation, BatchError, PilotScript
 from hpcdl.core.pilot import PilotSpec
-from hpcdl.slurm.text import complaint, is_away
+from hpcdl.slurm.text import complaint, is_away, pairs
 
 _EARLY_S = 60.0
 """Slurm looks at times once a minute: a signal before the end of the walltime may come by so much too early."""
@@ -70,6 +70,25 @@ def submit_argv(spec: PilotSpec, script: PilotScript, stale: Collection[str] = (
 def submit_script(script: PilotScript) -> str:
     """What sbatch reads: it becomes `argv`, each argument quoted."""
     return f"#!/bin/sh\nexec {shlex.join(script.argv)}\n"
+
+
+def next_argv(batch_id: str, shown: str) -> list[str]:
+    """sbatch for a batch job like this one, after its end. `shown`: what `scontrol --oneliner show job` says of it."""
+    fields = pairs(shown)
+    argv = ["sbatch", "--parsable", f"--dependency=afterany:{batch_id}"]
+    for name, option in (
+        ("JobName", "--job-name"),
+        ("Partition", "--partition"),
+        ("Account", "--account"),
+        ("QOS", "--qos"),
+        ("TimeLimit", "--time"),
+        ("WorkDir", "--chdir"),
+    ):
+        value = fields.get(name, "")
+        if value and not value.startswith("(null)"):
+            argv.append(f"{option}={value}")
+    nodes = fields.get("NumNodes", "").split("-")[0]
+    return [*argv, f"--nodes={nodes}"] if nodes.isdigit() else argv
 
 
 def submitted(out: str) -> str:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from hpcdl.batch import BatchError
+from hpcdl.batch import BatchError, Completed
+from hpcdl.core.units import expand_nodes
 
 TIMES = {"SLURM_TIME_FORMAT": "%s"}
 """Variables for commands that print times: without a zone as they are by default, with this as epoch seconds."""
@@ -24,9 +25,6 @@ _CELL = r"\|[^|\n]*"
 _NOTHING = frozenset({"", "(null)", "n/a", "none", "unknown", "not_set", "invalid", "n/s", "null"})
 _ENDLESS = frozenset({"unlimited", "infinite", "partition_limit"})
 
-MOST_HOSTS = 1 << 17
-"""A list that names more hosts than this is none."""
-_BRACKETS = 8
 _LARGEST = 1e15
 
 _AWAY = (
@@ -210,51 +208,8 @@ def hosts(value: object) -> str:
 
 @lru_cache(maxsize=16384)
 def expand(text: str) -> tuple[str, ...]:
-    """The hosts of a list: `n[1-3,7],gpu[01-04]`, `a[1-2]b[3-4]`; in its order, leading zeros kept.
-
-    What is no range, or more than MOST_HOSTS, is taken as it is: a name that nobody knows harms less than a crash.
-    """
-    if "[" not in text and "," not in text:
-        return (told(text),) if told(text) else ()
-    return tuple(name for part in _parts(told(text)) for name in _product(part))
-
-
-def _parts(text: str) -> list[str]:
-    """Split at the commas that are outside of brackets."""
-    found, depth, start = [], 0, 0
-    for at, char in enumerate(text):
-        if char == "[":
-            depth += 1
-        elif char == "]":
-            depth -= 1
-        elif char == "," and depth == 0:
-            found.append(text[start:at])
-            start = at + 1
-    found.append(text[start:])
-    return [part.strip() for part in found if part.strip()]
-
-
-def _product(text: str) -> list[str]:
-    match = re.fullmatch(r"([^\[\]]*)\[([^\[\]]*)\](.*)", text)
-    if match is None or text.count("[") > _BRACKETS:
-        return [text]
-    ends = _product(match[3]) if match[3] else [""]
-    middles = _range(match[2])
-    if len(middles) * len(ends) > MOST_HOSTS:
-        return [text]
-    return [match[1] + middle + end for middle in middles for end in ends]
-
-
-def _range(text: str) -> list[str]:
-    found: list[str] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,15})-(\d{1,15})\s*", part)
-        if match is None or int(match[2]) - int(match[1]) >= MOST_HOSTS:
-            found.append(part.strip())
-        else:
-            width = len(match[1])
-            found.extend(f"{each:0{width}d}" for each in range(int(match[1]), int(match[2]) + 1))
-    return found
+    """The hosts of a list; see `expand_nodes`."""
+    return expand_nodes(told(text))
 
 
 def complaint(err: str, out: str = "") -> str:
@@ -274,3 +229,10 @@ def complaint(err: str, out: str = "") -> str:
 def is_away(err: str) -> bool:
     """Whether a complaint means that Slurm does not answer, so that nothing is known."""
     return any(sign in err.lower() for sign in (*_AWAY, *_UNCONFIGURED))
+
+
+def checked(name: str, done: Completed) -> str:
+    """What a command printed. Raises BatchError with its own words where it failed, or asked a controller in vain."""
+    if done.code != 0 or is_away(done.err):
+        raise BatchError(f"{name}: {complaint(done.err, done.out)}", away=is_away(done.err))
+    return done.out

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdl.allocation.detect import COMMANDS, detect, kind_of
+from hpcdl.allocation.detect import detect, find_system
 from hpcdl.allocation.here import Here, look_around
 from hpcdl.allocation.holder import BatchRun, has_ended
-from hpcdl.batch import Allocation, BatchError, BatchSystem, Completed
+from hpcdl.batch import Allocation, BatchAdapter, BatchError, Completed, system_named
 from hpcdl.cli import main
 from hpcdl.core.pilot import BatchJob, BatchState
 from hpcdl.sites import SiteFile
@@ -21,7 +21,7 @@ def with_commands(folder: Path, *kinds: str) -> str:
     """A PATH that has these batch systems' commands."""
     folder.mkdir(exist_ok=True)
     for kind in kinds:
-        for name in COMMANDS[kind]:
+        for name in system_named(kind).commands:
             path = folder / name
             path.write_text("#!/bin/sh\nexit 1\n")
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -47,25 +47,30 @@ def test_the_environment_comes_first_then_the_commands_on_path(
     tmp_path: Path, choice: str, environ: dict[str, str], commands: tuple[str, ...], kind: str | None
 ) -> None:
     environ = {"PATH": with_commands(tmp_path, *commands), **environ}
-    assert kind_of(choice, environ) == kind
     system = detect(choice, environ, refuse, now=lambda: 0.0)
     assert (None if system is None else system.kind) == kind
+
+
+def found(environ: dict[str, str]) -> str | None:
+    """The name of the batch system that is found where none is chosen."""
+    system = find_system("auto", environ)
+    return None if system is None else system.name
 
 
 def test_slurm_without_a_configuration_gives_way_to_lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"PATH": with_commands(tmp_path, "lsf", "slurm")}
     conf = tmp_path / "slurm.conf"
-    monkeypatch.setattr("hpcdl.allocation.detect.SLURM_CONF", (str(conf),))
-    assert kind_of("auto", environ) == "lsf"
+    monkeypatch.setattr("hpcdl.slurm.system.CONF", (str(conf),))
+    assert found(environ) == "lsf"
     conf.touch()
-    assert kind_of("auto", environ) == "slurm"
-    assert kind_of("auto", {"PATH": with_commands(tmp_path / "alone", "slurm")}) == "slurm"
+    assert found(environ) == "slurm"
+    assert found({"PATH": with_commands(tmp_path / "alone", "slurm")}) == "slurm"
 
 
 def test_one_command_alone_is_no_batch_system(tmp_path: Path) -> None:
     path = with_commands(tmp_path, "lsf")
     (tmp_path / "lsid").unlink()
-    assert kind_of("auto", {"PATH": path}) is None
+    assert found({"PATH": path}) is None
 
 
 def refuse(*argv: Any, **rest: Any) -> Completed:
@@ -92,12 +97,12 @@ START = 1_700_000_000.0
 HELD = BatchRun("slurm", "12", START, "alpha")
 
 
-def asked(job: BatchJob | None, second: Callable[[Collection[str]], dict[str, BatchJob]] | None = None) -> BatchSystem:
+def asked(job: BatchJob | None, second: Callable[[Collection[str]], dict[str, BatchJob]] | None = None) -> BatchAdapter:
     def poll(ids: Collection[str]) -> dict[str, BatchJob]:
         assert list(ids) == ["12"]
         return {"12": BatchJob("12", BatchState.MISSING) if job is None else job}
 
-    return cast(BatchSystem, SimpleNamespace(kind="slurm", poll=poll, confirm=second or poll))
+    return cast(BatchAdapter, SimpleNamespace(kind="slurm", poll=poll, confirm=second or poll))
 
 
 def job(state: BatchState, started_at: float | None = START) -> BatchJob:
@@ -155,7 +160,7 @@ def test_a_batch_system_that_is_away_proves_nothing() -> None:
     def poll(ids: Collection[str]) -> dict[str, BatchJob]:
         raise BatchError("squeue has not answered within 30 s", away=True)
 
-    system = cast(BatchSystem, SimpleNamespace(kind="slurm", poll=poll))
+    system = cast(BatchAdapter, SimpleNamespace(kind="slurm", poll=poll))
     assert not Here(system).batch_ended(str(HELD))
 
 
@@ -167,9 +172,9 @@ def test_a_run_is_of_an_allocation() -> None:
 
 
 def test_a_batch_job_starts_its_agents_as_the_sites_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[BatchSystem] = []
+    started: list[BatchAdapter] = []
 
-    def run_pilot(home: Path, system: BatchSystem, allocation: Allocation, *rest: Any, **more: Any) -> int:
+    def run_pilot(home: Path, system: BatchAdapter, allocation: Allocation, *rest: Any, **more: Any) -> int:
         started.append(system)
         return int(system.launch(allocation, "h1", ["agent"]).argv[0] == "jsrun")
 

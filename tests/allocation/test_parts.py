@@ -14,10 +14,12 @@ import pytest
 
 from hpcdl.allocation import address
 from hpcdl.allocation.agents import TRIES, AgentOptions, Agents, agent_argv, wanted_back
-from hpcdl.allocation.chain import lsf_next, of_a_chain, script_of, slurm_next, submit_next
+from hpcdl.allocation.chain import of_a_chain, script_of, submit_next
 from hpcdl.allocation.run import CannotRun, find_allocation, without_gpus
 from hpcdl.allocation.signals import Signals
 from hpcdl.batch import Allocation, BatchError, Completed, HalfAnAllocation, Launched
+from hpcdl.lsf.system import SYSTEM as LSF
+from hpcdl.slurm.system import SYSTEM as SLURM
 from tests.allocation.batchjob import Here
 
 TWO = Allocation("slurm", "7", ("n1", "n2"), 4, until=None, here="n1")
@@ -151,27 +153,34 @@ INSIDE = {
 
 
 def test_the_next_one_of_slurm_is_asked_for_as_this_one_was() -> None:
-    what = slurm_next("41", "#!/bin/sh\n", SHOWN, 3, INSIDE)
-    assert what.argv == (
+    ran: list[tuple[list[str], str]] = []
+    run = answering(ran, scontrol=Completed(SHOWN, "", 0), sbatch=Completed("812\n", "", 0))
+    submit_next(run, replace(TWO, id="41"), "#!/bin/sh\n", 3, INSIDE)
+    argv, stdin = ran[-1]
+    assert argv == [
         *("env", "-u", "CUDA_VISIBLE_DEVICES", "-u", "LSB_JOBID", "-u", "SLURM_JOB_ID", "HPCDL_CHAIN=3"),
         *("sbatch", "--parsable", "--dependency=afterany:41", "--job-name=hpcdl", "--partition=gpu,big"),
         *("--qos=normal", "--time=2-00:00:00", "--chdir=/home/ada/my", "--nodes=4"),
-    )
-    assert what.stdin == "#!/bin/sh\n"
+    ]
+    assert stdin == "#!/bin/sh\n"
 
 
 def test_the_next_one_of_lsf_is_what_its_script_says() -> None:
-    what = lsf_next("9", "#BSUB -n 2\n", 0, {"LSB_JOBID": "9", "LSF_ENVDIR": "/lsf", "HOME": "/h"})
-    assert what.argv == ("env", "-u", "LSB_JOBID", "HPCDL_CHAIN=0", "bsub", "-w", "ended(9)")
-    assert what.stdin == "#BSUB -n 2\n"
+    ran: list[tuple[list[str], str]] = []
+    run = answering(ran, bsub=Completed("Job <10> is submitted to queue <normal>.\n", "", 0))
+    around = {"LSB_JOBID": "9", "LSF_ENVDIR": "/lsf", "LSB_DEFAULTQUEUE": "gpu", "HOME": "/h"}
+    submit_next(run, replace(TWO, kind="lsf", id="9"), "#BSUB -n 2\n", 0, around)
+    assert ran == [(["env", "-u", "LSB_JOBID", "HPCDL_CHAIN=0", "bsub", "-w", "ended(9)"], "#BSUB -n 2\n")]
 
 
-def answering(**answers: Completed) -> Callable[..., Completed]:
-    """Runs nothing: each command answers as it is said here, whatever is before it (env -u NAME)."""
+def answering(ran: list[tuple[list[str], str]] | None = None, **answers: Completed) -> Callable[..., Completed]:
+    """Runs nothing: each command answers as it is said here, whatever is before it (env -u NAME). `ran`: with stdin."""
 
     def run(
         argv: Sequence[str], timeout_s: float = 1.0, *, stdin: str = "", env: Mapping[str, str] | None = None
     ) -> Completed:
+        if ran is not None:
+            ran.append((list(argv), stdin))
         return next(answers[word] for word in argv if word in answers)
 
     return run
@@ -205,7 +214,7 @@ def test_the_id_of_the_next_one(kind: str, out: str) -> None:
     ],
 )
 def test_a_next_one_that_is_refused_is_told_in_its_words(kind: str, answers: dict[str, Completed], why: str) -> None:
-    run = answering(**{"scontrol": Completed(SHOWN, "", 0), **answers})
+    run = answering(None, **{"scontrol": Completed(SHOWN, "", 0), **answers})
     with pytest.raises(BatchError, match=why):
         submit_next(run, replace(TWO, kind=kind, id="41"), "#!/bin/sh\n", 1, {})
 
@@ -223,17 +232,17 @@ def test_how_many_may_follow_is_counted_down() -> None:
 def test_the_script_of_a_chain(tmp_path: Path) -> None:
     path = tmp_path / "job"
     path.write_text("#!/bin/sh\n")
-    assert script_of(path, {}) == script_of(None, {"LSB_JOBFILENAME": str(path)}) == "#!/bin/sh\n"
+    assert script_of(path, SLURM, {}) == script_of(None, LSF, {"LSB_JOBFILENAME": str(path)}) == "#!/bin/sh\n"
     with pytest.raises(BatchError, match=r'add --script "\$0"'):
-        script_of(None, {})
+        script_of(None, SLURM, {})
     with pytest.raises(BatchError, match=r"none cannot be read: .*No such file"):
-        script_of(tmp_path / "none", {})
+        script_of(tmp_path / "none", SLURM, {})
     spooled = tmp_path / "1234.7"
     spooled.write_text("#!/bin/sh\nexport A\n# LSBATCH: User input\n#BSUB -n 2\n# LSBATCH: End user input\nexit $E\n")
-    assert script_of(None, {"LSB_JOBFILENAME": str(spooled)}) == "#BSUB -n 2\n"
-    assert script_of(Path(sys.executable), {"LSB_JOBFILENAME": str(spooled)}) == "#BSUB -n 2\n"
+    assert script_of(None, LSF, {"LSB_JOBFILENAME": str(spooled)}) == "#BSUB -n 2\n"
+    assert script_of(Path(sys.executable), LSF, {"LSB_JOBFILENAME": str(spooled)}) == "#BSUB -n 2\n"
     Path(f"{spooled}.shell").write_text("#!/bin/bash\n")
-    assert script_of(None, {"LSB_JOBFILENAME": str(spooled)}) == "#!/bin/bash\n"
+    assert script_of(None, LSF, {"LSB_JOBFILENAME": str(spooled)}) == "#!/bin/bash\n"
 
 
 # --- where, and whether at all ---------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from hpcdl.agent.folder import Mount, mount_of
+from hpcdl.batch import SiteQueue, SiteReport
 from hpcdl.cli import checks, filesystems
 from hpcdl.cli.checks import State
-from hpcdl.cli.sitefile import Queue, Told, limits_of, site_text
+from hpcdl.cli.sitefile import site_text
 from hpcdl.daemon.clock import Clock
 from hpcdl.sites import load_site, read_site
+from hpcdl.slurm.report import limits_of
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 
@@ -322,7 +324,7 @@ def test_limits_of_users_from_accounting() -> None:
 
 def test_a_site_of_short_queues(tmp_path: Path) -> None:
     path = tmp_path / "site.yaml"
-    path.write_text(site_text(Told("lsf", "10.1", "beta", (Queue("debug", True, 300.0),), 2, ("told so",))))
+    path.write_text(site_text(SiteReport("lsf", "10.1", "beta", (SiteQueue("debug", True, 300.0),), 2, ("told so",))))
     site = read_site(path).site
     assert (site.walltime_min_s, site.walltime_max_s, site.pilots_max) == (300.0, 300.0, 2)
     assert site.queues == ()

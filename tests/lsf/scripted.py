@@ -8,7 +8,7 @@ from hpcdl.batch import (
     Completed,
     PilotScript,
 )
-from hpcdl.lsf import Lsf, Ways
+from hpcdl.lsf.adapter import Lsf, Ways
 from hpcdl.lsf.jobs import FIELDS
 
 NOW = time.mktime((2026, 1, 21, 22, 20, 0, 0, 0, -1))

@@ -4,19 +4,19 @@ import pytest
 
 from hpcdl.batch import (
     Allocation,
+    BatchAdapter,
     BatchError,
-    BatchSystem,
     Completed,
     HalfAnAllocation,
     Unsupported,
 )
 from hpcdl.core.pilot import BatchState
-from hpcdl.lsf import Ways
+from hpcdl.lsf.adapter import Ways
 from tests.lsf.scripted import BHOSTS, BQUEUES, NOTHING, NOW, USAGE, WAIT, Fake, fields, json_of, relative
 
 
 def test_it_is_a_batch_system() -> None:
-    system: BatchSystem = Fake().lsf()
+    system: BatchAdapter = Fake().lsf()
     assert system.kind == "lsf"
     assert system.topology(["n1"]) == {}
 

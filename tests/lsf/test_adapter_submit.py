@@ -13,7 +13,7 @@ from hpcdl.batch import (
     PilotScript,
 )
 from hpcdl.core.pilot import PilotSpec
-from hpcdl.lsf import Lsf, Ways
+from hpcdl.lsf.adapter import Lsf, Ways
 from hpcdl.lsf.environment import outside
 from tests.lsf.scripted import NOTHING, NOW, SCRIPT, TAKEN, WAIT, Fake, json_of, relative
 

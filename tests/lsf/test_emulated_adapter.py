@@ -10,7 +10,7 @@ import pytest
 
 from hpcdl.batch import TIMEOUT_S, BatchError, Completed, PilotScript, run
 from hpcdl.core.pilot import BatchJob, BatchState, PilotSpec
-from hpcdl.lsf import Lsf, Ways
+from hpcdl.lsf.adapter import Lsf, Ways
 from tests.lsf.cluster import LsfCluster
 
 MakeLsf = Callable[..., LsfCluster]
@@ -247,7 +247,7 @@ def test_a_hanging_lsf_is_away(lsf_cluster: LsfCluster, enter: Callable[[LsfClus
 
 IN_THE_JOB = """
 import os, subprocess, sys, time
-from hpcdl.lsf import Lsf
+from hpcdl.lsf.adapter import Lsf
 lsf = Lsf(now=time.time)
 found = lsf.allocation(os.environ)
 print("here", found.id, found.nodes, found.gpus, repr(found.here), round(found.until - found.started_at), flush=True)

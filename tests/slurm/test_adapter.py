@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import TIMEOUT_S, Allocation, BatchError, BatchSystem, Completed, PilotScript
+from hpcdl.batch import TIMEOUT_S, Allocation, BatchAdapter, BatchError, Completed, PilotScript
 from hpcdl.core.pilot import BatchState, PilotSpec
-from hpcdl.slurm import Slurm
+from hpcdl.slurm.adapter import Slurm
 from hpcdl.slurm.jobs import Expected
 from hpcdl.slurm.text import TIMES
 
@@ -79,7 +79,7 @@ def slurm(run: FakeSlurm, *options: str) -> Slurm:
 
 
 def test_it_is_a_batch_system() -> None:
-    system: BatchSystem = slurm(hole())
+    system: BatchAdapter = slurm(hole())
     assert system.kind == "slurm"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hpcdl.batch import TIMEOUT_S, BatchError, Completed, PilotScript, run
 from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec
-from hpcdl.slurm import Slurm
+from hpcdl.slurm.adapter import Slurm
 from tests.slurm.cluster import SlurmCluster
 
 QUEUES = ("normal", "scavenge", "cancelp", "nograce")

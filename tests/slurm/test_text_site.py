@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.batch import BatchError, HalfAnAllocation
-from hpcdl.slurm.environment import allocation_of, of_a_batch_job
+from hpcdl.slurm.environment import allocation_of
 from hpcdl.slurm.site import (
     Partition,
     Wanted,
@@ -21,6 +21,7 @@ from hpcdl.slurm.site import (
     qos_not_preempted,
     wanted,
 )
+from hpcdl.slurm.system import SYSTEM
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "slurm"
 
@@ -196,7 +197,7 @@ def test_gpus_of_an_allocation(variables: dict[str, str], gpus: int | None) -> N
 
 
 def test_variables_that_another_batch_job_must_not_inherit() -> None:
-    names = of_a_batch_job({**BATCH, "SLURM_CONF": "x", "PATH": "y", "SLURM_STEP_ID": "0", "HPCDL_HOME": "z"})
+    names = SYSTEM.inherited({**BATCH, "SLURM_CONF": "x", "PATH": "y", "SLURM_STEP_ID": "0", "HPCDL_HOME": "z"})
     assert "SLURM_STEP_ID" in names
     assert "SLURMD_NODENAME" in names
     assert not {"SLURM_CONF", "PATH", "HPCDL_HOME"} & set(names)
@@ -204,5 +205,5 @@ def test_variables_that_another_batch_job_must_not_inherit() -> None:
 
 def test_the_gpus_of_our_own_node_are_no_mask_for_another_one() -> None:
     mask = {"CUDA_VISIBLE_DEVICES": "3"}
-    assert of_a_batch_job({"SLURM_JOB_ID": "7", **mask}) == ["CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"]
-    assert of_a_batch_job(mask) == [], "outside of a batch job it is its user's own choice"
+    assert SYSTEM.inherited({"SLURM_JOB_ID": "7", **mask}) == ["CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"]
+    assert SYSTEM.inherited(mask) == [], "outside of a batch job it is its user's own choice"

@@ -1,0 +1,87 @@
+"""LSF as hpcdl knows it before it asks anything. Loads fast; whatever runs a command is in the other modules."""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from hpcdl.batch import BatchAdapter, BatchError, BatchSystem, Run, SiteReport, run
+from hpcdl.pilots.site import Site
+
+_BEGIN, _END = "# LSBATCH: User input\n", "# LSBATCH: End user input\n"
+
+
+class LsfSystem(BatchSystem):
+    """See `BatchSystem`."""
+
+    name = "lsf"
+    title = "LSF"
+    commands = ("bjobs", "bsub", "lsid")
+    job_variable = "LSB_JOBID"
+    job_variables = re.compile(
+        r"LSB_(DJOB_.*|MCPU_HOSTS|HOSTS|JOB.*|BATCH_JID|QUEUE|AFFINITY_HOSTFILE|EXEC_.*|OUTPUTFILE|RESTART|TRAPSIGS)"
+        r"|LS_(JOBPID|EXEC_T|SUBCWD)|CSM_ALLOCATION_ID|JSM_.*"
+    )
+    output_variables = re.compile(
+        r"LSB_(?:BJOBS|BHIST|BHOSTS|BQUEUES)_\w+|LSB_(?:DISPLAY_YEAR|SHORT_HOSTLIST)"
+        r"|BSUB_(?:QUIET2?|CHK_RESREQ|STDERR|BLOCK)"
+    )
+    job_script = "jobscripts/hpcdl.lsf"
+    submit_line = "bsub < jobscripts/hpcdl.lsf"
+    gpu_line = "#BSUB -gpu num=N"
+    account_options = '["-P", "PROJECT"]'
+    site_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "submit_by": ("auto", "stdin", "file"),
+        "nodes_by": ("auto", "slots", "nodes"),
+        "launcher": ("auto", "blaunch", "jsrun"),
+        "select": (),
+    }
+
+    def requeued(self, environ: Mapping[str, str]) -> bool:
+        """See `BatchSystem`."""
+        return environ.get("LSB_RESTART") == "Y"
+
+    def scripts(self, environ: Mapping[str, str]) -> Sequence[str]:
+        """LSF's own file has the script between two marks; one that begins with #! lies beside it as well."""
+        spooled = environ.get("LSB_JOBFILENAME", "")
+        return (f"{spooled}.shell", spooled) if spooled else ()
+
+    def script_in(self, text: str) -> str:
+        """See `BatchSystem`."""
+        _, _, inside = text.partition(_BEGIN)
+        return inside.partition(_END)[0] if inside else text
+
+    def adapter(
+        self,
+        run: Run,
+        site: Site,
+        keys: Mapping[str, str],
+        *,
+        now: Callable[[], float],
+        environ: Mapping[str, str] = os.environ,
+    ) -> BatchAdapter:
+        """See `BatchSystem`."""
+        from hpcdl.lsf.adapter import Lsf, Ways
+
+        own = {key: keys[key] for key in self.site_keys if key in keys}
+        ways = Ways(queues=site.queues, without_preemption=site.pilots_without_preemption, **own)
+        return Lsf(run, now=now, ways=ways, environ=environ)
+
+    def submit_next(self, run: Run, batch_id: str, script: str, env: Sequence[str]) -> str:
+        """See `BatchSystem`. bsub reads the script, whose #BSUB lines say the rest."""
+        from hpcdl.lsf.text import parse_bsub, words
+
+        done = run([*env, "bsub", "-w", f"ended({batch_id})"], stdin=script)
+        found = parse_bsub(done)
+        if found is None:
+            raise BatchError(f"the next allocation was not taken: bsub: {words(done)}")
+        return found
+
+    def site_report(self, adapter: BatchAdapter, run: Run = run) -> SiteReport:
+        """See `BatchSystem`."""
+        from hpcdl.lsf.report import report
+
+        return report(adapter, run)
+
+
+SYSTEM = LsfSystem()

@@ -1,0 +1,75 @@
+"""Slurm as hpcdl knows it before it asks anything. Loads fast; whatever runs a command is in the other modules."""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from hpcdl.batch import BatchAdapter, BatchError, BatchSystem, Run, SiteReport, run
+from hpcdl.pilots.site import Site
+
+CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+"""Where Slurm's commands look without SLURM_CONF. Installed without any of these they most often serve no cluster."""
+
+
+class SlurmSystem(BatchSystem):
+    """See `BatchSystem`."""
+
+    name = "slurm"
+    title = "Slurm"
+    commands = ("sinfo", "squeue")
+    job_variable = "SLURM_JOB_ID"
+    cluster_variable = "SLURM_CLUSTER_NAME"
+    job_variables = re.compile(r"SLURMD?_(?!(CONF|TIME_FORMAT)$).*|SRUN_DEBUG")
+    output_variables = re.compile(
+        r"(?:SQUEUE|SINFO|SCONTROL|SACCT|SCANCEL)_\w+|SLURM_(?:TIME_FORMAT|BITSTR_LEN)|SBATCH_(?:WAIT|ARRAY_INX)"
+    )
+    job_script = "jobscripts/hpcdl.slurm"
+    submit_line = "sbatch jobscripts/hpcdl.slurm"
+    gpu_line = "#SBATCH --gres=gpu:N"
+    account_options = '["--account=NAME"]'
+
+    def serves(self, environ: Mapping[str, str]) -> bool:
+        """Whether there is a slurm.conf."""
+        return bool(environ.get("SLURM_CONF")) or any(map(os.path.exists, CONF))
+
+    def requeued(self, environ: Mapping[str, str]) -> bool:
+        """See `BatchSystem`."""
+        return environ.get("SLURM_RESTART_COUNT", "0") != "0"
+
+    def adapter(
+        self,
+        run: Run,
+        site: Site,
+        keys: Mapping[str, str],
+        *,
+        now: Callable[[], float],
+        environ: Mapping[str, str] = os.environ,
+    ) -> BatchAdapter:
+        """See `BatchSystem`."""
+        from hpcdl.slurm.adapter import Slurm
+
+        return Slurm(run, site.options, environ)
+
+    def submit_next(self, run: Run, batch_id: str, script: str, env: Sequence[str]) -> str:
+        """See `BatchSystem`. What was said on sbatch's command line holds for the next one, too."""
+        from hpcdl.slurm.submission import next_argv, submitted
+        from hpcdl.slurm.text import complaint, pairs
+
+        shown = run(["scontrol", "--oneliner", "show", "job", batch_id])
+        if shown.code != 0:
+            raise BatchError(f"the next allocation was not submitted: scontrol: {complaint(shown.err, shown.out)}")
+        if pairs(shown.out).get("JobId") != batch_id:
+            raise BatchError(f"the next allocation was not submitted: scontrol says nothing of batch job {batch_id}")
+        done = run([*env, *next_argv(batch_id, shown.out)], stdin=script)
+        if done.code != 0:
+            raise BatchError(f"the next allocation was not taken: sbatch: {complaint(done.err, done.out)}")
+        return submitted(done.out)
+
+    def site_report(self, adapter: BatchAdapter, run: Run = run) -> SiteReport:
+        """See `BatchSystem`."""
+        from hpcdl.slurm.report import report
+
+        return report(adapter, run)
+
+
+SYSTEM = SlurmSystem()
