@@ -1,4 +1,5 @@
 # make demo    show hpcdl on this machine: emulated GPUs, two policies, a report   (SET=1|2|3 SCALE=60 REPORT=DIR)
+# make smoke   does this installation work? a minute, without PyTorch, a GPU or a batch system
 # make test    every test, three at a time; on a real Slurm too, which it installs where it may   (JOBS=N)
 # make test-frameworks   trainers of the real TensorFlow, PyTorch, Keras and Lightning, suspended and resumed; installs them
 # make lint    formatting, ruff, mypy
@@ -13,7 +14,7 @@ JOBS   ?= 3
 INSTALL := .ci/install $(VENV) $(PYTHON)
 INPUTS := setup.cfg pyproject.toml constraints.txt hpcdl/__init__.py .ci/install
 
-.PHONY: help venv demo test test-frameworks lint clean
+.PHONY: help venv demo smoke test expect test-frameworks lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,10 +34,17 @@ venv: $(VENV)/.installed
 demo: venv
 	@$(BIN)/hpcdl demo $(if $(SET),--set "$(SET)") $(if $(SCALE),--scale "$(SCALE)") $(if $(REPORT),--report "$(REPORT)")
 
+smoke: venv
+	@$(BIN)/python -m tests.smoke
+
 # Many tests wait for processes, and start hundreds of them, which is faster where what was compiled is kept.
-test: $(VENV)/.installed-test
+test: expect $(VENV)/.installed-test
 	@.ci/slurm
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+expect:
+	@echo "hpcdl: every test: about 12 minutes on two idle cores, more on a busy machine (make smoke: one minute); no GPU is needed"
+	@echo "hpcdl: the first time it installs what they need into $(VENV): PyTorch, Keras and others, 2 GB; and Slurm, where it may (.ci/slurm)"
 
 $(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt constraints.txt .ci/frameworks | $(VENV)/.installed-test
 	@.ci/frameworks $(FRAMEWORKS) $(BIN)/python

@@ -70,4 +70,10 @@ def test_the_version_stands_in_one_place() -> None:
 
 def test_make_says_what_it_can_do() -> None:
     done = subprocess.run(["make", "-s", "-C", str(ROOT)], capture_output=True, text=True, timeout=60, check=True)
-    assert all(f"make {target} " in done.stdout for target in ("demo", "test", "lint", "venv", "clean"))
+    assert all(f"make {target} " in done.stdout for target in ("demo", "smoke", "test", "lint", "venv", "clean"))
+
+
+def test_the_smoke_test_needs_nothing_of_the_extra_test() -> None:
+    code = "import sys, tests.smoke; print(*{'pytest', 'hypothesis', 'torch', 'keras'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
