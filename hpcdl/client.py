@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
+from hpcdl.wire import http
 from hpcdl.wire.access import NAME, AccessError, AccessFile, CopiedHome, read_access
 from hpcdl.wire.http import Connection, Disconnected, HttpError
 from hpcdl.wire.tls import client_context
@@ -121,12 +122,22 @@ class Client:
         """`request` with GET."""
         return self.request("GET", path, wait_s=wait_s)
 
+    def get_text(self, path: str) -> str:
+        """The same for an answer that is text, of which there is one: that of `/v1/metrics`."""
+        answer = self._exchange("GET", path, None, 0.0)
+        if answer.status >= 400:
+            self._read(answer)
+        return answer.content.decode("utf-8", "replace")
+
     def request(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_s: float = 0.0) -> Answer:
         """The answer's JSON object. `wait_s`: how long the request itself asks the daemon to hold the answer back.
 
         Raises ApiError (refused), DaemonAway (nobody there, or not any more) and ClientError (an answer that is not
         the daemon's). Repeated while the daemon is restarted, for as long as the client is patient.
         """
+        return self._read(self._exchange(method, path, body, wait_s))
+
+    def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None, wait_s: float) -> http.Answer:
         missed_at: float | None = None
         noted = False
         attempt = 0
@@ -175,7 +186,7 @@ class Client:
                 after = max(after, certain)  # the events of other jobs are behind us
             certain = answer["last"]
 
-    def _once(self, method: str, path: str, body: Mapping[str, Any] | None, wait_s: float) -> Answer:
+    def _once(self, method: str, path: str, body: Mapping[str, Any] | None, wait_s: float) -> http.Answer:
         limit_s = self._limit_s() + wait_s
         connection = self._connection or self._connect()
         connection.timeout_s = limit_s
@@ -203,7 +214,7 @@ class Client:
         self._reached = True
         if answer.closes:
             self.close()
-        return self._read(answer.status, answer.content)
+        return answer
 
     def _connect(self) -> Connection:
         try:
@@ -251,9 +262,10 @@ class Client:
         text = f"the daemon of {self.home} (pid {pid}) has not answered for {limit_s:g} s: see {self.home}/daemon.log"
         return _Broken(text) if self.patience_s > limit_s else DaemonAway(text)
 
-    def _read(self, status: int, raw: bytes) -> Answer:
+    def _read(self, raw: http.Answer) -> Answer:
+        status = raw.status
         try:
-            answer = json.loads(raw)
+            answer = json.loads(raw.content)
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):

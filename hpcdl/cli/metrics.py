@@ -1,8 +1,8 @@
 """`hpcdl metrics`: numbers for an administrator's monitoring, as the text format of Prometheus."""
 
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,10 +12,10 @@ from hpcdl.cli.output import Output, escape, outputs_as
 from hpcdl.cli.rows import connect
 from hpcdl.client import Client, ClientError, DaemonAway
 
-if TYPE_CHECKING:
-    from hpcdl.wire.exposition import Family
-
-_UP = "Whether a daemon answered."
+_UP = {"name": "hpcdl_up", "kind": "gauge", "help": "Whether a daemon answered."}
+_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*\Z")
+_SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)", re.MULTILINE)
+"""The beginning of a line that is no comment: the metric's name, and what begins its labels."""
 
 
 class Label(click.ParamType["tuple[str, str]"]):
@@ -27,12 +27,10 @@ class Label(click.ParamType["tuple[str, str]"]):
         self, value: str | tuple[str, str], param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
         """The two. Fails for a name that no label can have."""
-        from hpcdl.wire.exposition import LABEL
-
         if isinstance(value, tuple):
             return value
         name, equals, text = value.partition("=")
-        if not equals or not LABEL.match(name):
+        if not equals or not _LABEL.match(name):
             self.fail(f"{value!r} is not NAME=VALUE with a name of letters, digits and _", param, ctx)
         return name, text
 
@@ -73,7 +71,7 @@ def metrics(
     if len({name for name, _ in labels}) < len(labels):
         raise click.UsageError("--label: each name only once", ctx)
     if target is None:
-        _show(ask(connect(ctx)), labels, output)
+        _show(connect(ctx), labels, output)
         return
     check_regular(target)
     client, mode = connect(ctx, 0.0), READERS[readers]
@@ -92,33 +90,49 @@ def metrics(
             rounds.pause(every)
 
 
-def ask(client: Client) -> "list[Family]":
-    """What the daemon says. Raises ClientError."""
-    from hpcdl.wire.exposition import from_json, gauge
-
-    answer = client.get("/v1/metrics?form=json")
+def _show(client: Client, labels: tuple[tuple[str, str], ...], output: Output) -> None:
+    if output is Output.TABLE:
+        sys.stdout.write(_text(client, labels))
+        return
+    families = client.get("/v1/metrics?form=json").get("metrics")
     try:
-        return [gauge("hpcdl_up", _UP, 1), *from_json(answer["metrics"])]
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise ClientError("the daemon's metrics are not of this form: use the daemon's hpcdl") from None
+        rows = [{**_UP, "samples": [{"value": 1}]}, *families]  # type: ignore[misc]  # caught
+        names = [row["name"] for row in rows]
+    except (KeyError, TypeError):
+        raise ClientError(_OTHER_FORM) from None
+    output.print_data({"labels": dict(labels), "metrics": rows}, names)
 
 
-def _show(families: "list[Family]", labels: tuple[tuple[str, str], ...], output: Output) -> None:
-    from hpcdl.wire.exposition import text_of, to_json
+_OTHER_FORM = "the daemon's metrics are not of this form: use the daemon's hpcdl"
 
-    if not output.print_data(
-        {"labels": dict(labels), "metrics": to_json(families)}, [family.name for family in families]
-    ):
-        sys.stdout.write(text_of(families, labels))
+
+def _text(client: Client, labels: tuple[tuple[str, str], ...]) -> str:
+    """All lines, as the daemon wrote them. Raises ClientError."""
+    told = client.get_text("/v1/metrics")
+    if not told.startswith("# HELP "):
+        raise ClientError(_OTHER_FORM)
+    return _labelled(_up(1) + told, labels)
+
+
+def _up(value: int) -> str:
+    return "# HELP {name} {help}\n# TYPE {name} {kind}\n".format(**_UP) + f"{_UP['name']} {value}\n"
+
+
+def _labelled(text: str, labels: tuple[tuple[str, str], ...]) -> str:
+    """The same with these labels before those of each line. What would end a label's value is escaped."""
+    if not labels:
+        return text
+    escapes = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+    clean = [(name, value.encode("utf-8", "replace").decode().translate(escapes)) for name, value in labels]
+    own = ",".join(f'{name}="{value}"' for name, value in clean)
+    return _SAMPLE.sub(lambda found: f"{found[1]}{{{own}{',' if found[2] else '}'}", text)
 
 
 def _write(client: Client, target: Path, labels: tuple[tuple[str, str], ...], mode: int) -> None:
     """Raises DaemonAway when the file says so."""
-    from hpcdl.wire.exposition import gauge, text_of
-
     try:
-        families = ask(client)
+        text = _text(client, labels)
     except DaemonAway:
-        replace_private(target, text_of([gauge("hpcdl_up", _UP, 0)], labels), mode)
+        replace_private(target, _labelled(_up(0), labels), mode)
         raise
-    replace_private(target, text_of(families, labels), mode)
+    replace_private(target, text, mode)

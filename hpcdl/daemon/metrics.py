@@ -1,15 +1,17 @@
 """`GET /v1/metrics`: what an administrator's monitoring asks for, as the text format of Prometheus (docs/api.md).
 
-Labels are states, causes, nodes and GPUs: nothing here names a job, its user or its command, and the number of lines
-does not grow with the number of jobs. Above MOST_GPUS GPUs there are no lines for each of them.
+`prometheus_client` knows the format; it is loaded with the first request, since few daemons ever get one. Labels are
+states, causes, nodes and GPUs: nothing here names a job, its user or its command, and the number of lines does not grow
+with the number of jobs. Above MOST_GPUS GPUs there are no lines for each of them.
 """
 
 import asyncio
+import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starlette.requests import Request
 
@@ -22,19 +24,10 @@ from hpcdl.daemon.hub import Hub
 from hpcdl.daemon.listed import FINISHED
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.meter import Meter, Totals
-from hpcdl.wire.exposition import (
-    CONTENT_TYPE,
-    Family,
-    Labels,
-    Sample,
-    by_label,
-    counter,
-    gauge,
-    histogram,
-    text_of,
-    to_json,
-)
 from hpcdl.wire.messages import GpuLine, HeartbeatMessage
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 MOST_GPUS = 16_384
 GPU_STATES = ("held", "free", "avoided", "unhealthy", "leaving", "away")
@@ -67,41 +60,41 @@ class MetricsRoutes:
             raise Problem(400, "form must be text or json")
         totals = await asyncio.wrap_future(self._loop.call(lambda controller: self._meter.totals(self._loop.now())))
         # The hub is of this thread: agents come and go in it.
-        found = await asyncio.to_thread(self._families, totals, self._hub.heartbeats(), len(self._hub.nodes()))
-        if form == "json":
-            return {"metrics": to_json(found)}
-        return Encoded(text_of(found).encode(), CONTENT_TYPE)
+        return await asyncio.to_thread(self._answer, form, totals, self._hub.heartbeats(), len(self._hub.nodes()))
 
-    def _families(self, totals: Totals, beats: Mapping[str, HeartbeatMessage], connected: int) -> list[Family]:
+    def _answer(
+        self, form: str, totals: Totals, beats: Mapping[str, HeartbeatMessage], connected: int
+    ) -> dict[str, Any]:
         world = self._loop.world
         lines = {name: {line.index: line for line in beat.gpus} for name, beat in beats.items()}
-        return [
+        families = [
             *about_daemon(world, self._process, self._loop.planning),
             *about_jobs(world, totals),
             *about_gpus(world, lines),
             *about_gpu_seconds(totals),
             *about_others(world, connected),
         ]
+        return {"metrics": to_json(families)} if form == "json" else Encoded(text_of(families), CONTENT_TYPE)
 
 
-def about_daemon(world: World, process: Process, planning: Durations) -> Iterator[Family]:
+def about_daemon(world: World, process: Process, planning: Durations) -> "Iterator[Metric]":
     """The process and its decisions."""
-    labels = (("version", process.version), ("policy", world.policy), ("objective", world.objective))
-    yield Family("hpcdl_daemon_info", "gauge", "The daemon's version, policy and objective.", (Sample(1, labels),))
-    yield gauge("hpcdl_daemon_start_time_seconds", "When the daemon started, since the epoch.", process.started_at)
-    yield counter("hpcdl_daemon_cpu_seconds_total", "CPU time of the daemon's process.", time.process_time())
-    yield gauge("hpcdl_daemon_resident_memory_bytes", "Memory of the daemon's process.", resident_bytes())
+    labels = {"version": process.version, "policy": world.policy, "objective": world.objective}
+    yield family(
+        "hpcdl_daemon_info", "The daemon's version, policy and objective.", [(tuple(labels.values()), 1)], *labels
+    )
+    yield single("hpcdl_daemon_start_time_seconds", "When the daemon started, since the epoch.", process.started_at)
+    yield single("hpcdl_daemon_cpu_seconds_total", "CPU time of the daemon's process.", time.process_time())
+    yield single("hpcdl_daemon_resident_memory_bytes", "Memory of the daemon's process.", resident_bytes())
     yield histogram(
         "hpcdl_decision_duration_seconds",
         "How long decisions took: the policy, the check of its plan, and its commit.",
-        planning.buckets(),
-        planning.total_s,
-        planning.number,
+        planning,
     )
-    yield counter("hpcdl_events_total", "Events in the ledger, those of earlier daemons too.", world.seq)
+    yield single("hpcdl_events_total", "Events in the ledger, those of earlier daemons too.", world.seq)
 
 
-def about_jobs(world: World, totals: Totals) -> Iterator[Family]:
+def about_jobs(world: World, totals: Totals) -> "Iterator[Metric]":
     """Unfinished ones as they are, finished ones as they were counted."""
     states: dict[str, float] = {state: 0 for state in JobState if state not in FINISHED}
     held = 0
@@ -109,42 +102,42 @@ def about_jobs(world: World, totals: Totals) -> Iterator[Family]:
         job = world.jobs[number]
         states[state_of(job)] += 1
         held += job.held
-    yield by_label("hpcdl_jobs", "gauge", "Unfinished jobs by state.", "state", states)
-    yield gauge("hpcdl_jobs_held", "Unfinished jobs that their user holds.", held)
+    yield by_label("hpcdl_jobs", "Unfinished jobs by state.", "state", states)
+    yield single("hpcdl_jobs_held", "Unfinished jobs that their user holds.", held)
     since = "since the daemon started"
-    yield counter("hpcdl_jobs_submitted_total", f"Jobs submitted {since}.", totals.submitted)
-    yield by_label("hpcdl_jobs_finished_total", "counter", f"Jobs finished {since}.", "state", totals.finished)
+    yield single("hpcdl_jobs_submitted_total", f"Jobs submitted {since}.", totals.submitted)
+    yield by_label("hpcdl_jobs_finished_total", f"Jobs finished {since}.", "state", totals.finished)
     yield by_label(
-        "hpcdl_incarnations_ended_total", "counter", f"Incarnations of jobs ended {since}, by cause.", "cause",
+        "hpcdl_incarnations_ended_total", f"Incarnations of jobs ended {since}, by cause.", "cause",
         totals.ended,
     )  # fmt: skip
-    yield by_label("hpcdl_suspends_total", "counter", f"Suspends asked for {since}.", "purpose", totals.suspends)
+    yield by_label("hpcdl_suspends_total", f"Suspends asked for {since}.", "purpose", totals.suspends)
 
 
-def about_gpus(world: World, lines: dict[str, dict[int, GpuLine]]) -> Iterator[Family]:
+def about_gpus(world: World, lines: dict[str, dict[int, GpuLine]]) -> "Iterator[Metric]":
     """By state, and each by itself. `lines`: the newest sample of each, by node and index."""
     states: dict[str, float] = dict.fromkeys(GPU_STATES, 0)
     there = [node for node in world.nodes.values() if not node.lost]
     for node in there:
         for gpu in node.gpus:
             states[gpu_state(world, node, gpu)] += 1
-    yield by_label("hpcdl_gpus", "gauge", "GPUs by state, each in one.", "state", states)
+    yield by_label("hpcdl_gpus", "GPUs by state, each in one.", "state", states)
     each: dict[str, list[Sample]] = {name: [] for name in _OF_A_GPU}
     left_out = sum(len(node.gpus) for node in there) > MOST_GPUS
     for node in () if left_out else there:
         for gpu in node.gpus:
-            labels: Labels = (("node", node.name), ("gpu", str(gpu.index)))
+            labels = (node.name, str(gpu.index))
             line = lines.get(node.name, {}).get(gpu.index)
             if gpu.memory_mib:
-                each["hpcdl_gpu_memory_bytes"].append(Sample(gpu.memory_mib * MIB, labels))
+                each["hpcdl_gpu_memory_bytes"].append((labels, gpu.memory_mib * MIB))
             if line is not None and line.util is not None:
-                each["hpcdl_gpu_utilization_ratio"].append(Sample(line.util / 100, labels))
+                each["hpcdl_gpu_utilization_ratio"].append((labels, line.util / 100))
             if line is not None and line.memory_mib is not None:
-                each["hpcdl_gpu_memory_used_bytes"].append(Sample(line.memory_mib * MIB, labels))
+                each["hpcdl_gpu_memory_used_bytes"].append((labels, line.memory_mib * MIB))
             if line is not None and line.power_w is not None:
-                each["hpcdl_gpu_power_watts"].append(Sample(line.power_w, labels))
+                each["hpcdl_gpu_power_watts"].append((labels, line.power_w))
     for name, told in _OF_A_GPU.items():
-        yield Family(name, "gauge", told, tuple(each[name]))
+        yield family(name, told, each[name], "node", "gpu")
 
 
 _OF_A_GPU = {
@@ -168,32 +161,32 @@ def gpu_state(world: World, node: Node, gpu: GpuInfo) -> str:
     return "free" if node.avoids(gpu.index) is None else "avoided"
 
 
-def about_gpu_seconds(totals: Totals) -> Iterator[Family]:
+def about_gpu_seconds(totals: Totals) -> "Iterator[Metric]":
     """What GPU-seconds went into."""
     told = (
         "GPU-seconds since the daemon started. training: in the training loop; starting: from the grant to the first "
         "step; saving: from the request to suspend until the GPU was free; rescaling: while nodes come or go; idle: "
         "held by no job."
     )
-    yield by_label("hpcdl_gpu_seconds_total", "counter", told, "share", totals.gpu_s)
+    yield by_label("hpcdl_gpu_seconds_total", told, "share", totals.gpu_s)
     told = "Of the GPU-seconds that trained, those in periodic checkpoints."
-    yield counter("hpcdl_gpu_checkpoint_seconds_total", told, totals.checkpoint_s)
+    yield single("hpcdl_gpu_checkpoint_seconds_total", told, totals.checkpoint_s)
     told = "Of the GPU-seconds that trained, those after the last checkpoint before a failure: they are trained again."
-    yield counter("hpcdl_gpu_lost_seconds_total", told, totals.lost_s)
+    yield single("hpcdl_gpu_lost_seconds_total", told, totals.lost_s)
 
 
-def about_others(world: World, connected: int) -> Iterator[Family]:
+def about_others(world: World, connected: int) -> "Iterator[Metric]":
     """Agents, nodes, pilots and notices."""
-    yield gauge("hpcdl_agents_connected", "Agents that are connected.", connected)
+    yield single("hpcdl_agents_connected", "Agents that are connected.", connected)
     nodes: dict[str, float] = {"connected": 0, "silent": 0, "lost": 0}
     for node in world.nodes.values():
         nodes["lost" if node.lost else "connected" if node.connected else "silent"] += 1
-    yield by_label("hpcdl_nodes", "gauge", "Nodes that the daemon knows, by state.", "state", nodes)
-    yield gauge("hpcdl_pilots", "Pilots that wait or run.", sum(1 for each in world.pilots.values() if not each.over))
+    yield by_label("hpcdl_nodes", "Nodes that the daemon knows, by state.", "state", nodes)
+    yield single("hpcdl_pilots", "Pilots that wait or run.", sum(1 for each in world.pilots.values() if not each.over))
     waiting = sum(1 for notice in world.notices.values() if notice.waiting)
     given_up = sum(1 for notice in world.notices.values() if notice.given_up)
     told = "Notices that are not delivered."
-    yield by_label("hpcdl_notices", "gauge", told, "state", {"waiting": waiting, "given_up": given_up})
+    yield by_label("hpcdl_notices", told, "state", {"waiting": waiting, "given_up": given_up})
 
 
 def resident_bytes() -> float | None:
@@ -203,3 +196,81 @@ def resident_bytes() -> float | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return None
+
+
+# --- as prometheus_client has it --------------------------------------------------------------------------------------
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Sample: TypeAlias = tuple[tuple[str, ...], float]
+"""The values of a family's labels, in their order, and the number."""
+
+
+def family(name: str, told: str, samples: Iterable[Sample], *labels: str) -> "Metric":
+    """Numbers of one name: a counter where it ends in `_total`, else a gauge."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    found = kind(name, told, labels=labels)
+    for values, value in samples:
+        found.add_metric(
+            [each if each.isascii() else each.encode("utf-8", "replace").decode() for each in values], value
+        )
+    return found
+
+
+def single(name: str, told: str, value: float | None) -> "Metric":
+    """A family of one number without labels; of none where it is not known."""
+    return family(name, told, () if value is None else [((), value)])
+
+
+def by_label(name: str, told: str, label: str, values: Mapping[str, float]) -> "Metric":
+    """A family with a number for each value of one label."""
+    return family(name, told, (((each,), value) for each, value in values.items()), label)
+
+
+def histogram(name: str, told: str, durations: Durations) -> "Metric":
+    """How many took at most so long."""
+    from prometheus_client.core import HistogramMetricFamily
+
+    buckets = [(f"{bound:g}", many) for bound, many in durations.buckets()]
+    return HistogramMetricFamily(name, told, [*buckets, ("+Inf", durations.number)], durations.total_s)
+
+
+def text_of(families: "Iterable[Metric]") -> bytes:
+    """The text format. Families without a number are left out."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry()
+    registry.register(_Snapshot([each for each in families if each.samples]))
+    return generate_latest(registry)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Snapshot:
+    """A collector of what was collected."""
+
+    families: "Sequence[Metric]"
+
+    def collect(self) -> "Iterable[Metric]":
+        return self.families
+
+
+_NOT_FINITE = {math.inf: "+Inf", -math.inf: "-Inf"}
+
+
+def to_json(families: "Iterable[Metric]") -> list[dict[str, Any]]:
+    """The same as plain JSON values."""
+    return [
+        {
+            "name": (name := f"{each.name}_total" if each.type == "counter" else each.name),
+            "kind": each.type,
+            "help": each.documentation,
+            "samples": [
+                {"value": sample.value if math.isfinite(sample.value) else _NOT_FINITE.get(sample.value, "NaN")}
+                | ({"labels": sample.labels} if sample.labels else {})
+                | ({"suffix": suffix} if (suffix := sample.name.removeprefix(name)) else {})
+                for sample in each.samples
+            ],
+        }
+        for each in families
+    ]

@@ -10,14 +10,34 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hpcdl.wire.exposition import by_label, to_json
+from hpcdl.cli.metrics import _labelled
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 from tests.cli.test_process import argv, environment
-from tests.wire.prometheus import read
+from tests.daemon.prometheus import read
 
-FAMILIES = [by_label("hpcdl_gpus", "gauge", "GPUs.", "state", {"held": 3, 'fr"ee': 1})]
+HELD, FREE = {"state": "held"}, {"state": 'fr"ee'}
+ROWS = [
+    {
+        "name": "hpcdl_gpus",
+        "kind": "gauge",
+        "help": "GPUs.",
+        "samples": [{"value": 3, "labels": HELD}, {"value": 1, "labels": FREE}],
+    },
+    {"name": "hpcdl_pilots", "kind": "gauge", "help": "Pilots.", "samples": [{"value": 0}]},
+]
+TEXT = """\
+# HELP hpcdl_gpus GPUs.
+# TYPE hpcdl_gpus gauge
+hpcdl_gpus{state="held"} 3.0
+hpcdl_gpus{state="fr\\"ee"} 1.0
+# HELP hpcdl_pilots Pilots.
+# TYPE hpcdl_pilots gauge
+hpcdl_pilots 0.0
+"""
 
 SOON_S = 60.0
 
@@ -29,8 +49,8 @@ def folder(parent: Path) -> Path:
 
 
 def answer(fake: FakeDaemon) -> None:
-    body = {"schema": 1, "metrics": to_json(FAMILIES)}
-    fake.answers["/v1/metrics?form=json"] = (200, json.dumps(body).encode())
+    fake.answers["/v1/metrics?form=json"] = (200, json.dumps({"schema": 1, "metrics": ROWS}).encode())
+    fake.answers["/v1/metrics"] = (200, TEXT.encode())
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -46,9 +66,25 @@ def test_what_is_printed(hpcdl: Run, fake: FakeDaemon) -> None:
     assert printed.code == 0
     found = read(printed.out)
     assert found["hpcdl_up"].samples == {("hpcdl_up", (("user", "ada"), ("note", 'a"b'))): 1}
-    assert len(found["hpcdl_gpus"].samples) == 2
-    assert json.loads(hpcdl("metrics", "--json").out)["metrics"][1] == json.loads(json.dumps(to_json(FAMILIES)))[0]
-    assert hpcdl("metrics", "--quiet").out == "hpcdl_up\nhpcdl_gpus\n"
+    assert found["hpcdl_gpus"].samples == {
+        ("hpcdl_gpus", (("user", "ada"), ("note", 'a"b'), ("state", state))): many
+        for state, many in (("held", 3), ('fr"ee', 1))
+    }
+    assert found["hpcdl_pilots"].samples == {("hpcdl_pilots", (("user", "ada"), ("note", 'a"b'))): 0}
+    told = hpcdl("metrics", "--json", "--label", "user=ada").value
+    assert told == {"schema": 1, "labels": {"user": "ada"}, "metrics": [UP, *ROWS]}
+    assert hpcdl("metrics", "--quiet").out == "hpcdl_up\nhpcdl_gpus\nhpcdl_pilots\n"
+
+
+UP = {"name": "hpcdl_up", "kind": "gauge", "help": "Whether a daemon answered.", "samples": [{"value": 1}]}
+
+
+@given(st.text())
+def test_whatever_a_label_says_stays_in_its_label(value: str) -> None:
+    found = read(_labelled(TEXT, (("user", value),)))
+    assert list(found) == ["hpcdl_gpus", "hpcdl_pilots"]
+    shown = value.encode("utf-8", "replace").decode()
+    assert list(found["hpcdl_pilots"].samples) == [("hpcdl_pilots", (("user", shown),))]
 
 
 @pytest.mark.parametrize(
@@ -69,11 +105,15 @@ def test_what_is_refused(hpcdl: Run, fake: FakeDaemon, words: tuple[str, ...], s
 
 
 def test_a_daemon_that_says_something_else(hpcdl: Run, fake: FakeDaemon) -> None:
-    for metrics in ("[1]", '[{"name":"a b","kind":"gauge","help":"","samples":[]}]', "null"):
+    for metrics in ("[1]", '[{"kind":"gauge"}]', "null"):
         fake.answers["/v1/metrics?form=json"] = (200, f'{{"schema":1,"metrics":{metrics}}}'.encode())
-        printed = hpcdl("metrics")
+        printed = hpcdl("metrics", "--json")
         assert (printed.code, printed.out) == (1, "")
         assert "not of this form" in printed.err
+    fake.answers["/v1/metrics"] = (200, b"<html>")
+    assert "not of this form" in hpcdl("metrics").err
+    fake.answers["/v1/metrics"] = (403, b'{"schema":1,"error":"not for you","code":"no"}')
+    assert "not for you" in hpcdl("metrics").err
 
 
 def test_a_file(hpcdl: Run, fake: FakeDaemon, tmp_path: Path) -> None:

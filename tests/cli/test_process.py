@@ -22,7 +22,8 @@ from tests.cli.fake import FakeDaemon, row
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"sqlalchemy", "starlette", "uvicorn", "yaml", "psutil", "numpy", "apscheduler", "cryptography", "asyncio",
-         "websockets", "pynvml", "subprocess", "urllib.request"}  # fmt: skip
+         "websockets", "pynvml", "subprocess", "urllib.request", "http.client",
+         "prometheus_client"}  # fmt: skip
 SOON_S = 90.0
 
 

@@ -1,12 +1,15 @@
 """What the metrics count: the same as the account of the same events; and who may read them."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hpcdl.core import commands as cmd
 from hpcdl.core import events as ev
@@ -15,13 +18,24 @@ from hpcdl.daemon import metrics
 from hpcdl.daemon.answering import Problem
 from hpcdl.daemon.durations import Durations
 from hpcdl.daemon.meter import SHARES, Meter
-from hpcdl.daemon.metrics import Process, about_daemon, about_gpu_seconds, about_gpus, about_jobs, about_others
+from hpcdl.daemon.metrics import (
+    Process,
+    about_daemon,
+    about_gpu_seconds,
+    about_gpus,
+    about_jobs,
+    about_others,
+    by_label,
+    histogram,
+    single,
+    text_of,
+    to_json,
+)
 from hpcdl.report.account import account, story_of
-from hpcdl.wire.exposition import text_of
 from hpcdl.wire.messages import GpuLine
 from tests.core.stage import Stage, running
+from tests.daemon.prometheus import Read, read
 from tests.report.story import node, placed, set_three, submitted
-from tests.wire.prometheus import Read, read
 
 
 def recorded(stamped: Sequence[tuple[float, ev.Event]]) -> list[ev.Recorded]:
@@ -154,7 +168,7 @@ def families(world: World, lines: dict[str, dict[int, GpuLine]] | None = None) -
                 *about_gpu_seconds(totals),
                 *about_others(world, 1),
             ]
-        )
+        ).decode()
     )
 
 
@@ -174,9 +188,9 @@ def test_states_of_jobs_and_gpus() -> None:
     }  # fmt: skip
     assert values(found["hpcdl_jobs"])["RUNNING"] == 1
     assert values(found["hpcdl_jobs"])["QUEUED"] == 1
-    assert values(found["hpcdl_gpu_utilization_ratio"]) == {"n1,0": 0.5}
-    assert values(found["hpcdl_gpu_memory_used_bytes"]) == {"n1,0": 1 << 30}
-    assert values(found["hpcdl_gpu_power_watts"]) == {"n1,0": 200.5}
+    assert values(found["hpcdl_gpu_utilization_ratio"]) == {"0,n1": 0.5}
+    assert values(found["hpcdl_gpu_memory_used_bytes"]) == {"0,n1": 1 << 30}
+    assert values(found["hpcdl_gpu_power_watts"]) == {"0,n1": 200.5}
     assert values(found["hpcdl_agents_connected"]) == {"": 1}
     assert values(found["hpcdl_nodes"]) == {"connected": 3, "silent": 0, "lost": 0}
 
@@ -201,7 +215,7 @@ def test_no_job_user_or_command_is_named() -> None:
     spec = JobSpec(("secret-command",), "secret-name", user="secret-user", gpus_min=64, gpus_max=64)
     stage.send(cmd.Submit((spec,), "secret-request"))
     told = text_of([*about_jobs(stage.world, Meter(0.0).totals(0.0)), *about_gpus(stage.world, {})])
-    assert "secret" not in told
+    assert b"secret" not in told
 
 
 def test_forms_and_queries() -> None:
@@ -239,3 +253,63 @@ def test_forms_and_queries() -> None:
     with pytest.raises(Problem, match="form must be"):
         ask(form="xml")
     assert threads == {threading.current_thread().name}, "agents come and go in the loop's thread"
+
+
+# --- the format -------------------------------------------------------------------------------------------------------
+
+ANY = st.text(max_size=30) | st.sampled_from(
+    ['"} 1\nevil_total 7', "\\", '\\"', "a\\nb", "\r\n# TYPE x counter", "\x00", "\u2028", "\ud800", "µ ✓"]
+)
+
+
+def test_what_it_looks_like() -> None:
+    families = [
+        single("a_ratio", "Of all.", 0.25),
+        single("b_total", 'Two\nlines and a \\ and "quotes".', 3.0),
+        by_label("c", "By state.", "state", {"ON": 2, 'o"ff\\\n': math.inf}),
+        single("unknown", "Not known.", None),
+    ]
+    assert text_of(families).decode() == (
+        "# HELP a_ratio Of all.\n# TYPE a_ratio gauge\na_ratio 0.25\n"
+        '# HELP b_total Two\\nlines and a \\\\ and "quotes".\n# TYPE b_total counter\nb_total 3.0\n'
+        '# HELP c By state.\n# TYPE c gauge\nc{state="ON"} 2.0\nc{state="o\\"ff\\\\\\n"} +Inf\n'
+    )
+    rows = to_json(families)
+    assert [(row["name"], row["kind"]) for row in rows] == [
+        ("a_ratio", "gauge"), ("b_total", "counter"), ("c", "gauge"), ("unknown", "gauge"),
+    ]  # fmt: skip
+    assert rows[2]["samples"] == [
+        {"value": 2, "labels": {"state": "ON"}}, {"value": "+Inf", "labels": {"state": 'o"ff\\\n'}},
+    ]  # fmt: skip
+    assert rows[3]["samples"] == []
+
+
+def test_a_histogram_is_cumulative_and_ends_at_infinity() -> None:
+    durations = Durations()
+    for seconds in (0.001, 0.7, 0.8, 100.0):
+        durations.add(seconds)
+    family = histogram("t_seconds", "Times.", durations)
+    found = read(text_of([family]).decode())["t_seconds"].samples
+    assert found["t_seconds_bucket", (("le", "0.001"),)] == 1
+    assert found["t_seconds_bucket", (("le", "1"),)] == 3
+    assert found["t_seconds_bucket", (("le", "+Inf"),)] == found["t_seconds_count", ()] == 4
+    assert found["t_seconds_sum", ()] == pytest.approx(101.501)
+    (row,) = to_json([family])
+    assert row["samples"][0] == {"value": 1, "labels": {"le": "0.001"}, "suffix": "_bucket"}
+    assert {each["suffix"] for each in row["samples"]} == {"_bucket", "_sum", "_count"}
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(ANY, st.floats()), max_size=4))
+def test_whatever_a_label_says_stays_in_its_label(values: list[tuple[str, float]]) -> None:
+    families = [by_label("x", "Any.", "node", dict(values)), single("last", "The end.", 1)]
+    found = read(text_of(families).decode())
+    assert list(found) == (["x", "last"] if values else ["last"])
+
+    def shown(name: str) -> str:
+        return name.encode("utf-8", "replace").decode()
+
+    if len({shown(name) for name, _ in values}) == len(dict(values)):
+        for name, value in dict(values).items():
+            read_back = found["x"].samples["x", (("node", shown(name)),)]
+            assert read_back == value or (math.isnan(read_back) and math.isnan(value))
