@@ -11,28 +11,6 @@ from hypothesis import HealthCheck, settings
 from tests.leftovers import Session
 from tests.slurm.cluster import missing, version
 
-REAL = frozenset(
-    [
-        "agent",
-        "allocation",
-        "cli",
-        "daemon",
-        "demo",
-        "elastic",
-        "gpu",
-        "guides",
-        "ledger",
-        "lsf",
-        "security",
-        "slurm",
-        "system",
-        "trainer",
-        "wire",
-        "test_batch_run.py",
-    ]
-)
-"""Folders, and a file, of tests with real processes, sockets or threads on the machine's own clock: one that fails is
-run once more, and the summary names it (RERUN): a bug to be found, but not one of whatever is being changed."""
 LONG = ("slurm", "system", "demo", "trainer", "agent", "allocation", "lsf", "daemon", "ledger", "milp", "sim")
 
 # However slow the machine is, and the same cases each time unless more of them are asked for (see tests/seeds.py).
@@ -44,9 +22,10 @@ settings.register_profile(
 )
 settings.load_profile("hpcdl")
 
-# A CI that starts us in the background has these ignored, and every process that a test starts would inherit it.
+# A CI that starts us in the background, or by nohup, has these ignored; every process of a test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+for number in (signal.SIGQUIT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 
 
 # Before anything is started: what tests start is to be known by it.
@@ -74,8 +53,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("real_slurm")  # the folder is a keyword of its own
             if said and os.environ.get("HPCDL_REQUIRE_SLURM") != "1":
                 item.add_marker(pytest.mark.skip(reason="no real Slurm here: see the end"))
-        if _folder(item) in REAL:
-            item.add_marker(pytest.mark.flaky(reruns=1))
     items.sort(key=_turn)
 
 

@@ -121,7 +121,8 @@ async def _run(make: Callable[[], Agent], stay: Stay, early: _Early) -> int:
             agent.leave(f"{early.name} in batch job {stay.allocation}")
     else:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, end)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, end)
     try:
         await own
     except asyncio.CancelledError:

@@ -193,7 +193,8 @@ class Daemon:
         # HUP: its terminal was closed. The others: in a batch job they come to every process of it, before its end.
         inside = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGXCPU) if self.here.run is not None else ()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *inside):
-            running.add_signal_handler(number, self._on_signal)
+            if number != signal.SIGHUP or inside or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                running.add_signal_handler(number, self._on_signal)
         self.loop.start()
         identity = self.identity
         write_access(

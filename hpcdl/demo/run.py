@@ -104,12 +104,15 @@ def _fail(text: str) -> int:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the demo as Ctrl-C does, by way of its own cleaning up."""
+    """SIGTERM and SIGHUP (unless nohup has it ignored) end the demo as Ctrl-C does, by way of its own cleaning up."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:

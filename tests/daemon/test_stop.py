@@ -67,3 +67,17 @@ def test_a_terminal_that_is_closed_stops_the_daemon_in_order(home: Path) -> None
         os.close(descriptor)
     assert ended
     assert not (home / "lease").exists()  # given back: it was no death
+
+
+def test_nohup_keeps_daemon_and_agent_when_the_terminal_is_closed(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    start = [sys.executable, "-m", "hpcdl", "--home", str(home), "daemon", "start", "--emulate-gpus", "1"]
+    subprocess.run(["/bin/sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *start], check=True, capture_output=True)
+    try:
+        with Client(home, patience_s=0.0) as client:
+            status = client.get("/v1/status")
+        for pid in (status["daemon"]["pid"], status["agents"][0]["pid"]):
+            (ignored,) = [line for line in Path(f"/proc/{pid}/status").read_text().split("\n") if "SigIgn" in line]
+            assert int(ignored.split()[1], 16) & 1 << signal.SIGHUP - 1
+    finally:
+        run(home, "daemon", "stop", "--now")
