@@ -9,11 +9,12 @@ takes those that wait, and the job's own rate. With none of these it is LEAST to
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 
 from hpcdl.adaptive.forecast import Coming, whole_of
-from hpcdl.adaptive.options import candidates
-from hpcdl.adaptive.queueing import Course, in_turn, run, shortest_first, stays_s
+from hpcdl.adaptive.options import Found, candidates
+from hpcdl.adaptive.queueing import Course, Order, courses, in_turn, run, shortest_first, stays_s
 from hpcdl.core.plan import JobView, View
 
 CLAIM = 0.8
@@ -136,14 +137,13 @@ def grounds_of(
 
     `shown_s`: seconds to its end, of one that holds GPUs: by the rate that it shows, or not `measured`: by its profile.
     """
-    ours, fifo = policy in OUR_POLICIES, "fifo" in policy
+    ours = policy in OUR_POLICIES
     found = candidates(view)
     me = next((each for each in found.candidates if each.job.id == job.id), None)
     holds = job.placement is not None and not job.leaving
     if me is None or not me.options or (job.profile is None and not holds):
         return None if shown_s is None or not holds else Grounds(Ground(shown_s, NONE), ours=ours)
-    known = [each.left_s for each in found.candidates if each.left_s is not None]
-    usual_s = median(known) if known else UNKNOWN_S
+    usual_s = _usual_s(found)
     off = Z * math.log1p(job.profile.spread) if job.profile is not None else 0.0
     coming = Coming(view.now, found)
     whole, left = whole_of(me), me.remaining
@@ -170,8 +170,9 @@ def grounds_of(
     if job.blocked or on_each is None:
         return None
     if me.kept is None:
-        courses = [run(found, job.id, view.now, order, usual_s) for order in (shortest_first, in_turn)]
-        base, other = courses[::-1] if fifo else courses
+        first = order_of(policy)
+        second = in_turn if first is shortest_first else shortest_first
+        base, other = (run(found, job.id, view.now, order, usual_s) for order in (first, second))
     else:  # the plan has given it GPUs that others are about to free
         base = other = Course(0.0, stays_s(me, view.now, usual_s))
     if base is None or other is None:
@@ -183,6 +184,38 @@ def grounds_of(
         Ground(base.waits_s, signs(other.waits_s, other.waits_s, base.waits_s, base.ends_s)),
         ours,
     )
+
+
+def order_of(policy: str) -> Order:
+    """In which order the model starts the jobs that wait, under that policy."""
+    return in_turn if "fifo" in policy else shortest_first
+
+
+def _usual_s(found: Found) -> float:
+    """What a job of unknown length has left on one GPU, in seconds."""
+    known = [each.left_s for each in found.candidates if each.left_s is not None]
+    return median(known) if known else UNKNOWN_S
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The estimated start of a job that waits. `in_s`: seconds from now; None where a job of unknown length is before
+    it.
+    """
+
+    job: int
+    in_s: float | None
+
+
+def queue_of(view: View, policy: str, most: int) -> tuple[list[Start], frozenset[int]]:
+    """The first `most` jobs that wait for GPUs, in the order of their estimated starts; and all that wait for some."""
+    found = candidates(view)
+    waiting = frozenset(each.job.id for each in found.candidates if each.kept is None and each.options)
+    if not waiting:
+        return [], waiting
+    starts = courses(found, view.now, order_of(policy), _usual_s(found))
+    first = [Start(each.job.id, None if guess else course.waits_s) for each, course, guess in islice(starts, most)]
+    return first, waiting
 
 
 def log_ratio(seconds: float, base_s: float) -> float:

@@ -6,7 +6,7 @@ is more, and differs; eta.py has the doubts.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hpcdl.adaptive.options import Candidate, Found, Menu
@@ -45,20 +45,31 @@ def stays_s(each: Candidate, now: float, usual_s: float) -> float:
 
 def run(found: Found, number: int, now: float, order: Order, usual_s: float) -> Course | None:
     """The course of a job of the candidates that has nothing; None where it never fits."""
+    starts = courses(found, now, order, usual_s, number)
+    return next((course for each, course, _ in starts if each.job.id == number), None)
+
+
+def courses(
+    found: Found, now: float, order: Order, usual_s: float, number: int = 0
+) -> Iterator[tuple[Candidate, Course, bool]]:
+    """Every waiting candidate, in the order in which they start, its course, and whether its start is a guess.
+
+    It is one where a job of unknown length has ended before. `number`: a job that is taken to wait, whatever it holds.
+    """
     room = list(found.capacity)
-    ends: list[tuple[float, int, int]] = []
+    ends: list[tuple[float, int, int, bool]] = []
     queue = []
     for each in found.candidates:
         if each.kept is not None and each.job.id != number and each.options:
             room[each.kept.pool] -= each.kept.units
-            ends.append((stays_s(each, now, usual_s), each.kept.pool, each.kept.units))
+            ends.append((stays_s(each, now, usual_s), each.kept.pool, each.kept.units, each.left_s is None))
         elif each.options:
             queue.append(each)
     heapq.heapify(ends)
     queue.sort(key=order)
     smallest: dict[int, list[tuple[int, int, float, float]]] = {}
-    at = 0.0
-    while True:
+    at, guess = 0.0, False
+    while queue:
         place, free = 0, sum(each for each in room if each > 0)
         while place < min(len(queue), LOOK) and free > 0:
             each = queue[place]
@@ -72,18 +83,18 @@ def run(found: Found, number: int, now: float, order: Order, usual_s: float) -> 
             units, pool, speed, stall_s = way
             left_s = usual_s if each.left_s is None else each.left_s
             done = at + stall_s + left_s / speed
-            if each.job.id == number:
-                return Course(at, done)
-            heapq.heappush(ends, (done, pool, units))
+            yield each, Course(at, done), guess
+            heapq.heappush(ends, (done, pool, units, each.left_s is None))
             room[pool] -= units
             free -= units
             del queue[place]
         if not ends:
-            return None
+            return
         at = ends[0][0]
         while ends and ends[0][0] <= at:
-            _, pool, units = heapq.heappop(ends)
+            _, pool, units, unknown = heapq.heappop(ends)
             room[pool] += units
+            guess = guess or unknown
 
 
 def _smallest(menu: Menu) -> list[tuple[int, int, float, float]]:

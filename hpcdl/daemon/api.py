@@ -39,6 +39,7 @@ from hpcdl.daemon.metrics import MetricsRoutes, Process
 from hpcdl.daemon.noderoutes import NodeRoutes
 from hpcdl.daemon.overview import OverviewRoutes
 from hpcdl.daemon.profileroutes import ProfileRoutes
+from hpcdl.daemon.queue import Queues
 from hpcdl.daemon.rows import event_row
 from hpcdl.daemon.viewers import ONLY as VIEWERS_ONLY
 from hpcdl.daemon.viewers import Role, job_seen, jobs_seen, metrics_seen, nodes_seen, status_seen
@@ -121,13 +122,14 @@ class Api:
         self._untraced = 0
         self._on_stop = on_stop
         self._batch = BatchRoutes(loop, batching, about.pilots_max, changes.wait)
-        self._jobs = JobRoutes(loop, changes, profiles, clock, self._batch)
+        queues = Queues(profiles)
+        self._jobs = JobRoutes(loop, changes, profiles, clock, self._batch, queues)
         self._nodes = NodeRoutes(loop, hub, profiles)
         self._known = ProfileRoutes(loop, profiles, Path(about.home))
         self._ledger = LedgerRoutes(loop, Path(about.home))
         self._drills = DrillRoutes(loop, hub)
         self._care = CareRoutes(loop)
-        self._overview = OverviewRoutes(loop, hub, profiles, self._status)
+        self._overview = OverviewRoutes(loop, hub, profiles, queues, self._status)
         self._metrics = MetricsRoutes(loop, hub, meter or Meter(), Process(about.started_at, about.version))
 
     def application(self) -> Starlette:

@@ -13,6 +13,10 @@ from hpcdl.core.transitions import state_of
 from hpcdl.core.units import count, fold_nodes, seconds_text
 from hpcdl.core.views import can_suspend, lifts_hold
 from hpcdl.daemon.avoided import all_avoided, avoided_lines
+from hpcdl.daemon.queue import Queue, jobs_text, place_text
+
+NOBODY = Queue()
+"""A queue that was not looked at."""
 
 MOST_NAMED = 5
 """Jobs that one line names."""
@@ -26,12 +30,24 @@ class Answer:
     details: tuple[str, ...]
 
 
-def explain(world: World, job: Job, said: Mapping[int, str], now: float) -> Answer:
+def explain(world: World, job: Job, said: Mapping[int, str], now: float, queue: Queue = NOBODY) -> Answer:
     """The answer of `hpcdl why`. `said`: the last plan's reasons by job."""
-    text = reason(world, job, said, now=now)
+    text = reason(world, job, said, now=now, queue=queue)
+    planned = _planned(world, job, said)
+    details = _details(world, job, now)
+    if not text:
+        text = planned
+    elif queue.text(job, now) and planned and planned not in text:
+        details.insert(0, f"policy {world.policy}: {planned}")
     if job.running is None and not (job.finished or job.held or job.cancelling or job.id in world.targets):
         text += _exempt(world, job, now)
-    return Answer(text, tuple(_details(world, job, now)))
+    return Answer(text, tuple(details))
+
+
+def _planned(world: World, job: Job, said: Mapping[int, str]) -> str:
+    """What the policy says of the job."""
+    target = world.targets.get(job.id)
+    return said.get(job.id, target.reason if target is not None else "")
 
 
 def _exempt(world: World, job: Job, now: float) -> str:
@@ -53,10 +69,17 @@ def _exempt(world: World, job: Job, now: float) -> str:
 
 
 def reason(
-    world: World, job: Job, said: Mapping[int, str], nothing: str | None = None, now: float | None = None
+    world: World,
+    job: Job,
+    said: Mapping[int, str],
+    nothing: str | None = None,
+    now: float | None = None,
+    queue: Queue = NOBODY,
 ) -> str:
-    """Why the job is in its state, in one line. `said`: the last plan's reasons by job; `nothing`: `nothing_here`,
-    where it is known already. Of a job that holds nothing and is to have nothing, it tells of these two and the job.
+    """Why the job is in its state, in one line; "" for one that trains as it should.
+
+    `said`: the last plan's reasons by job; `nothing`: `nothing_here`, where it is known already. Of a job that holds
+    nothing and is to have nothing, it tells of these two, of the job and of `queue.text` alone.
     """
     state = state_of(job)
     if job.outcome is not None:
@@ -64,17 +87,19 @@ def reason(
     if job.cancelling:
         return "cancelled by its user; its processes are ending"
     target = world.targets.get(job.id)
-    planned = said.get(job.id, target.reason if target is not None else "")
+    planned = _planned(world, job, said)
     running = job.running
+    at = world.at if now is None else now
     if running is not None and running.state is IncarnationState.SAVING:
-        return f"is to save its checkpoint and free its GPUs: {_wanted_by(world, job, running) or planned}"
+        return _saving(world, job, running, planned, queue, at)
     if running is not None and running.stalled_at is not None:
         ends = "; it is being started again" if running.ending is not None else ""
-        return stalled(job, running, world.at if now is None else now) + ends
+        return stalled(job, running, at) + ends
     if state is JobState.STARTING and running is not None:
         waits = [part.node for part in running.parts if not part.started]
-        begun = f"its processes are starting on {fold_nodes(waits)}" if waits else "its processes get ready to train"
-        return begun + (f"; {planned}" if planned else "")
+        return f"its processes are starting on {fold_nodes(waits)}" if waits else "its processes get ready to train"
+    if state is JobState.RUNNING and running is not None and _all_here(world, running):
+        return ""
     if running is None and target is not None and target.placement is not None:
         return _waits_for_gpus(world, target.placement) or planned
     if job.held:
@@ -82,7 +107,40 @@ def reason(
     nothing = nothing_here(world) if nothing is None else nothing
     if nothing:
         return f"needs {count(job.spec.gpus_min, 'GPU')}; {nothing}" if world.nodes else nothing
-    return planned or "the policy has not been asked yet"
+    return queue.text(job, at) or planned or "waiting for the next scheduling decision"
+
+
+def _all_here(world: World, running: Incarnation) -> bool:
+    """Whether its nodes are connected, and none is being left."""
+    nodes = [world.nodes.get(name) for name in running.nodes]
+    return all(node is not None and node.connected and not node.leaving for node in nodes)
+
+
+def _saving(world: World, job: Job, running: Incarnation, planned: str, queue: Queue, now: float) -> str:
+    """Why a job saves its checkpoint and gives its GPUs back, for whom, and when it resumes."""
+    wanted = _wanted_by(world, job, running)
+    if wanted:
+        return f"saving its checkpoint, then freeing its GPUs: {wanted}"
+    target = world.targets.get(job.id)
+    if target is not None and target.placement is not None:
+        where = f"{count(len(target.placement.gpus), 'GPU')} of {fold_nodes(target.placement.nodes)}"
+        return f"saving its checkpoint to move to {where}"
+    takers = _takers(world, job, running)
+    if not takers:
+        return f"saving its checkpoint, then freeing its GPUs{f': {planned}' if planned else ''}"
+    place = queue.places.get(job.id)
+    resumes = f"; {place_text(place, now)}" if place is not None else ""
+    return f"being preempted by {jobs_text(world, takers, job)}{resumes}"
+
+
+def _takers(world: World, job: Job, running: Incarnation) -> list[int]:
+    """The jobs that the last plan gave GPUs which this one still holds."""
+    held = set() if running.placement is None else set(running.placement.gpus)
+    return sorted(
+        number
+        for number, target in world.targets.items()
+        if number != job.id and target.placement is not None and not held.isdisjoint(target.placement.gpus)
+    )
 
 
 def nothing_here(world: World) -> str:
@@ -139,8 +197,10 @@ def _wanted_by(world: World, job: Job, saving: Incarnation) -> str:
 def _waits_for_gpus(world: World, placement: Placement) -> str:
     held = [(gpu, holder) for gpu in placement.gpus if (holder := world.holders.get(gpu)) is not None]
     if held:
-        by = ", ".join(sorted({f"job {holder[0]}" for _, holder in held}))
-        return f"gets {count(len(placement.gpus), 'GPU')} as soon as {by} has freed {count(len(held), 'GPU')} of them"
+        jobs = sorted({holder[0] for _, holder in held})
+        by = f"{'job' if len(jobs) == 1 else 'jobs'} {', '.join(map(str, jobs))}"
+        free = f"{'frees' if len(jobs) == 1 else 'free'} {'it' if len(placement.gpus) == 1 else len(held)}"
+        return f"waiting for {count(len(placement.gpus), 'GPU')}: starts as soon as {by} {free}"
     away = [gpu for gpu in placement.gpus if gpu.number not in world.nodes[gpu.node].usable()]
     return f"waits for {', '.join(map(str, away))} to come back" if away else ""
 

@@ -21,11 +21,12 @@ from hpcdl.daemon.answering import Encoded, Problem, body_of, number_of, numbers
 from hpcdl.daemon.batchroutes import BatchRoutes
 from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.deadlines import LastViews, forecast, when, when_json, when_text
-from hpcdl.daemon.explain import explain
+from hpcdl.daemon.deadlines import forecast, when, when_json, when_text
+from hpcdl.daemon.explain import NOBODY, explain
 from hpcdl.daemon.jobverbs import MOST, array_of, chosen, maker, past_array_of, settled
 from hpcdl.daemon.listed import Asked, Listed
 from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.queue import Queue, Queues
 from hpcdl.daemon.rows import Rows
 from hpcdl.daemon.submits import BadSubmit, submit_of
 from hpcdl.daemon.submitted import FORESEEN, answer_of, tried
@@ -48,12 +49,14 @@ async def _events_of(loop: Loop, job: int) -> list[Recorded]:
 class JobRoutes:
     """Handlers of requests; each answers one JSON object."""
 
-    def __init__(self, loop: Loop, changes: Changes, profiles: Profiles, clock: Clock, batch: BatchRoutes) -> None:
+    def __init__(
+        self, loop: Loop, changes: Changes, profiles: Profiles, clock: Clock, batch: BatchRoutes, queues: Queues
+    ) -> None:
         """`batch`: why there are no more nodes from the batch system."""
         self._loop = loop
         self._changes = changes
         self._profiles = profiles
-        self._views = LastViews()
+        self._queues = queues
         self._clock = clock
         self._batch = batch
         self._listed = Listed()
@@ -61,13 +64,16 @@ class JobRoutes:
     async def _send(self, command: cmd.Command) -> Any:
         return await asyncio.wrap_future(self._loop.send(command))
 
-    async def _rows(self, numbers: Iterable[int] = ()) -> Rows:
+    async def _queue(self) -> Queue:
+        return await asyncio.to_thread(self._queues.look, self._loop.world, self._clock.now())
+
+    async def _rows(self, numbers: Iterable[int] = (), queue: Queue = NOBODY) -> Rows:
         """With those of these jobs that have left the world."""
         world, past = self._loop.world, dict[int, Job]()
         gone = [number for number in numbers if is_retired(world, number)]
         if gone:
             past = {job.id: job for job in await asyncio.to_thread(self._loop.retired, gone)}
-        return Rows(world, self._profiles, self._loop.reasons, self._clock.now(), past)
+        return Rows(world, self._profiles, self._loop.reasons, self._clock.now(), past, queue)
 
     async def _job(self, request: Request) -> Job:
         number = request.path_params["job"]
@@ -124,7 +130,7 @@ class JobRoutes:
 
     async def list(self, request: Request) -> dict[str, Any]:
         """`GET /v1/jobs`."""
-        asked, rows = Asked.of(request.query_params), await self._rows()
+        asked, rows = Asked.of(request.query_params), await self._rows(queue=await self._queue())
         reaches = rows.world.retired and (asked.finished or asked.ids is not None)
         past = await asyncio.to_thread(Listed.past, rows, asked, self._loop.retired) if reaches else {}
         return Encoded(self._listed.answer(rows, asked, past))
@@ -132,7 +138,7 @@ class JobRoutes:
     async def show(self, request: Request) -> dict[str, Any]:
         """`GET /v1/jobs/ID`."""
         job = await self._job(request)
-        detail = (await self._rows()).detail(job)
+        detail = (await self._rows(queue=await self._queue())).detail(job)
         if detail["deadline"] is not None:
             detail["deadline"]["warning"] = await self._unheeded((job,))
         return {"job": detail}
@@ -140,7 +146,7 @@ class JobRoutes:
     async def why(self, request: Request) -> dict[str, Any]:
         """`GET /v1/jobs/ID/why`."""
         job, world, now = await self._job(request), self._loop.world, self._clock.now()
-        answer = explain(world, job, self._loop.reasons, now)
+        answer = explain(world, job, self._loop.reasons, now, await self._queue())
         waits = job.running is None and not job.finished and not job.held
         notes = [f"no more pilots: {note}" for note in self._batch.notes()] if waits and self._batch.pilots_max else []
         found = {"job": job.id, "state": state_of(job).value, "reason": answer.reason}
@@ -148,7 +154,7 @@ class JobRoutes:
             past = past_of(await _events_of(self._loop, job.id), job.submitted_at)
             details = [*answer.details, *aftermath(job, past)]
             return found | {"details": details, **when_json(None), "past": past.to_json(job)}
-        eta = await asyncio.to_thread(when, world, job, self._profiles, now, self._views)
+        eta = await asyncio.to_thread(when, world, job, self._profiles, now, self._queues.views)
         told = [] if eta is None else [when_text(eta, world.policy)]
         unheeded = await self._unheeded((job,))
         details = [*answer.details, *told, *notes, *([unheeded] if unheeded else ())]

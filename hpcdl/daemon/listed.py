@@ -127,6 +127,8 @@ class _Kept:
     reasons: object
     said: str | None
     nothing: str
+    queued: str
+    """What `Queue.text` said of it."""
     texts: tuple[str, ...]
 
 
@@ -176,7 +178,8 @@ class Listed:
         if known is not None and known.job is job:
             if job.finished:
                 return known.texts
-            if known.target is target and known.nothing == rows.nothing:
+            queued = rows.queue.text(job, rows.now)
+            if known.target is target and known.nothing == rows.nothing and known.queued == queued:
                 if known.reasons is not rows.reasons and known.said == rows.reasons.get(job.id):
                     known.reasons = rows.reasons  # another plan, which says the same
                 if known.reasons is rows.reasons:
@@ -186,7 +189,7 @@ class Listed:
         still = job.finished or (not job.live and (target is None or target.placement is None))
         if still and (len(kept) < KEPT or job.id in kept):
             said = None if job.finished else rows.reasons.get(job.id)
-            kept[job.id] = _Kept(job, target, rows.reasons, said, rows.nothing, texts)
+            kept[job.id] = _Kept(job, target, rows.reasons, said, rows.nothing, rows.queue.text(job, rows.now), texts)
         return texts
 
 

@@ -16,9 +16,10 @@ from hpcdl.core.plan import Profiles
 from hpcdl.core.units import GpuRef
 from hpcdl.daemon.answering import number_of
 from hpcdl.daemon.careroutes import notice_row
-from hpcdl.daemon.deadlines import LastViews, when, when_json
+from hpcdl.daemon.deadlines import when, when_json
 from hpcdl.daemon.hub import Hub
 from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.queue import Queues
 from hpcdl.daemon.remaining import measured_rate
 from hpcdl.daemon.rows import Rows, event_row
 from hpcdl.wire.messages import HeartbeatMessage
@@ -52,13 +53,20 @@ _NOT_DRAWN = (ev.Progressed, ev.Noted, ev.Saved, ev.AtGate)
 class OverviewRoutes:
     """Handlers of requests; each answers one JSON object."""
 
-    def __init__(self, loop: Loop, hub: Hub, profiles: Profiles, status: Callable[[Request], Awaitable[Json]]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        hub: Hub,
+        profiles: Profiles,
+        queues: Queues,
+        status: Callable[[Request], Awaitable[Json]],
+    ) -> None:
         """`status`: answers `GET /v1/status`."""
         self._loop = loop
         self._hub = hub
         self._profiles = profiles
         self._status = status
-        self._views = LastViews()
+        self._queues = queues
 
     async def overview(self, request: Request) -> Json:
         """`GET /v1/overview`."""
@@ -87,13 +95,14 @@ class OverviewRoutes:
     def _answer(
         self, world: World, now: float, status: Json, after: int, records: list[Recorded], beats: Beats
     ) -> Json:
-        rows = Rows(world, self._profiles, self._loop.reasons, now)
+        queue = self._queues.look(world, now)
+        rows = Rows(world, self._profiles, self._loop.reasons, now, queue=queue)
         running = sorted(
             (world.jobs[number] for number in world.live if world.jobs[number].running is not None), key=_size
         )
         waiting = sorted(
             (job for number in world.active if (job := world.jobs[number]).running is None),
-            key=lambda job: (job.held, -job.spec.priority),
+            key=lambda job: (job.held, queue.number(job), -job.spec.priority),
         )
         failed = self._failed(world)
         named = {each.event.job for each in records if isinstance(each.event, ev.JobEvent)}
@@ -136,7 +145,7 @@ class OverviewRoutes:
             row["on"] = list(running.placement.nodes) if running is not None and running.placement is not None else []
             row["rate"] = measured_rate(job, rows.now)
             if time.monotonic() < end:
-                band = when_json(when(rows.world, job, self._profiles, rows.now, self._views))
+                band = when_json(when(rows.world, job, self._profiles, rows.now, self._queues.views))
                 row |= {key: value for key, value in band.items() if value is not None}
             found.append(row)
         return found

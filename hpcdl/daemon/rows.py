@@ -15,6 +15,7 @@ from hpcdl.core.transitions import state_of
 from hpcdl.core.units import GpuRef
 from hpcdl.core.views import can_suspend
 from hpcdl.daemon.explain import nothing_here, reason, retries_used
+from hpcdl.daemon.queue import Queue
 from hpcdl.daemon.remaining import remaining
 from hpcdl.wire.messages import GpuLine
 
@@ -31,6 +32,7 @@ class Rows:
     reasons: Mapping[int, str]
     now: float
     past: Mapping[int, Job] = field(default_factory=dict)
+    queue: Queue = field(default_factory=Queue)
     nothing: str = field(init=False)
     """See `nothing_here`: the same for all rows."""
 
@@ -45,7 +47,7 @@ class Rows:
         """A job's row. `keys`: what of it is wanted; the rest may be null where it takes time to find out.
 
         What is told of a job that has no incarnation and is to have no GPUs follows from the job, its target, the
-        reasons and `nothing` alone; of a finished one from the job alone (`Listed` relies on it).
+        reasons, `nothing` and `queue.text` alone; of a finished one from the job alone (`Listed` relies on it).
         """
         spec, running = job.spec, job.running
         placement = running.placement if running is not None else None
@@ -91,7 +93,7 @@ class Rows:
         }
 
     def _reason(self, job: Job) -> str:
-        return reason(self.world, job, self.reasons, self.nothing, self.now)
+        return reason(self.world, job, self.reasons, self.nothing, self.now, self.queue)
 
     def detail(self, job: Job) -> Json:
         """A job's row with its spec and what lives of it. Values of the environment stay in the ledger."""

@@ -147,7 +147,7 @@ def test_who_wants_a_suspend_is_told() -> None:
         said = {1: "will move to 4 GPUs"}
         return explain(World(stopping=stopping), job(live=(saving,), held=held), said, 100.0).reason
 
-    begin = "is to save its checkpoint and free its GPUs: "
+    begin = "saving its checkpoint, then freeing its GPUs: "
     assert told(Purpose.HOLD, held=True) == begin + "its user suspended it"
     assert told(Purpose.HOLD) == begin + "its user suspended it, and lifted that since; it resumes then"
     assert told(Purpose.RESCALE, stopping=True) == begin + "the daemon is stopping"
@@ -183,7 +183,7 @@ def test_a_start_says_where_it_waits_or_that_nothing_is_waited_for() -> None:
     assert explain(HERE, job(spec=elastic, live=(starting,)), {}, 95.0).reason == "its processes are starting on n[1-3]"
     begun = replace(starting, parts=tuple(replace(part, started=True) for part in ranks))
     assert explain(HERE, job(spec=elastic, live=(begun,)), {1: "keeps"}, 95.0).reason == (
-        "its processes get ready to train; keeps"
+        "its processes get ready to train"
     )
 
 

@@ -15,6 +15,7 @@ from hpcdl.core.model import Cause, JobSpec, JobState
 from hpcdl.daemon import overview
 from hpcdl.daemon.answering import Problem
 from hpcdl.daemon.overview import OverviewRoutes
+from hpcdl.daemon.queue import Queues
 from hpcdl.report.now import Shown, now_page
 from hpcdl.report.recent import Recent
 from hpcdl.wire.messages import GpuLine, HeartbeatMessage
@@ -36,7 +37,7 @@ class Scene:
         hub = cast(Any, SimpleNamespace(heartbeats=self._heartbeats))
         self.threads: set[str] = set()
         """Those in which the hub was asked."""
-        self.routes = OverviewRoutes(cast(Any, self), hub, stage.profiles, self._status)
+        self.routes = OverviewRoutes(cast(Any, self), hub, stage.profiles, Queues(stage.profiles), self._status)
         self.reads = 0
 
     def _heartbeats(self) -> dict[str, HeartbeatMessage]:

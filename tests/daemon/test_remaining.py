@@ -17,6 +17,7 @@ from hpcdl.daemon.answering import Encoded
 from hpcdl.daemon.deadlines import when, when_text
 from hpcdl.daemon.jobroutes import JobRoutes
 from hpcdl.daemon.overview import OverviewRoutes
+from hpcdl.daemon.queue import Queues
 from hpcdl.daemon.remaining import remaining
 from hpcdl.policies import all_policies
 from tests.core.stage import Stage, running
@@ -30,9 +31,12 @@ class Scene:
         self.world: World = stage.world
         self.reasons = stage.controller.reasons
         batch = SimpleNamespace(notes=lambda: (), pilots_max=0, largest=lambda: 0)
-        self.routes = JobRoutes(cast(Any, self), cast(Any, None), stage.profiles, cast(Any, self), cast(Any, batch))
+        queues = Queues(stage.profiles)
+        self.routes = JobRoutes(
+            cast(Any, self), cast(Any, None), stage.profiles, cast(Any, self), cast(Any, batch), queues
+        )
         hub = SimpleNamespace(heartbeats=dict)
-        self.overview = OverviewRoutes(cast(Any, self), cast(Any, hub), stage.profiles, self._status)
+        self.overview = OverviewRoutes(cast(Any, self), cast(Any, hub), stage.profiles, queues, self._status)
 
     async def _status(self, _: object) -> dict[str, Any]:
         return {}

@@ -21,6 +21,7 @@ from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.jobevents import events_of
 from hpcdl.daemon.jobroutes import JobRoutes
 from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.queue import Queues
 from hpcdl.daemon.submits import BadSubmit, submit_of
 from hpcdl.policies import all_policies
 from tests.model_parts import PLAIN
@@ -37,7 +38,8 @@ class Api:
         self.loop.start()
         self.waits = asyncio.new_event_loop()
         changes = Changes(self.waits)
-        self.routes = JobRoutes(self.loop, changes, profiles, clock, BatchRoutes(self.loop, None, 0, changes.wait))
+        batch = BatchRoutes(self.loop, None, 0, changes.wait)
+        self.routes = JobRoutes(self.loop, changes, profiles, clock, batch, Queues(profiles))
 
     def ask(self, handler: str, body: dict[str, Any], query: str = "") -> dict[str, Any]:
         async def answered() -> dict[str, Any]:

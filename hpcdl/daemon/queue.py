@@ -1,0 +1,162 @@
+"""The queue: what is in the way of each job that waits for GPUs, its place, and when it is estimated to start.
+
+`ls`, `show`, `why`, `top` and the page take it from here, under every policy: the policies decide, and say why in
+their own words; the places are those of one look ahead (`eta.queue_of`), as are the times of `hpcdl why`. Nothing is
+decided here, and nothing that is recorded follows from it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpcdl.core.model import Job, Placement, World
+from hpcdl.core.plan import Profiles, View
+from hpcdl.core.units import count, seconds_text
+from hpcdl.daemon.deadlines import LastViews
+
+PLACES = 100
+"""So many jobs have a place, the first ones; the others are behind them."""
+
+PAUSE = 25.0
+"""After a look that took a second there is none for so many: looks take 4 % of one core at most."""
+
+FRESH_S = 10.0
+"""A look is made anew after so long, even if nothing has happened."""
+
+SOON_S = 1.0
+"""A start that is nearer than this is not put into numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A job's place in the queue, from 1. `starts_at`: None where it cannot be estimated. `by`: of one that
+    was suspended, who has its GPUs now.
+    """
+
+    number: int
+    starts_at: float | None
+    resumes: bool = False
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One look. `nodes`: of each node with GPUs that may be granted, how many these are and how many are free."""
+
+    nodes: Sequence[tuple[int, int]] = ()
+    waiting: frozenset[int] = frozenset()
+    places: Mapping[int, Place] = field(default_factory=dict)
+    _ways: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def text(self, job: Job, now: float) -> str:
+        """`waiting for 1 GPU: all 4 busy; 3rd in the queue, starts in about 46 s`.
+
+        "" for a job that does not wait for GPUs, and where it fits what is free: then the policy knows why.
+        """
+        if job.id not in self.waiting:
+            return ""
+        key = (job.spec.nodes, job.spec.gpus_min)
+        way = self._ways.get(key)
+        if way is None:
+            way = self._ways[key] = self._in_the_way(*key)
+        if not way:
+            return ""
+        place = self.places.get(job.id)
+        if place is None:
+            return f"{way}; more than {PLACES} jobs are before it" if len(self.places) >= PLACES else way
+        return f"{way}{place.by}; {place_text(place, now)}"
+
+    def number(self, job: Job) -> int:
+        """Its place, one after the last for jobs without one."""
+        place = self.places.get(job.id)
+        return len(self.places) + 1 if place is None else place.number
+
+    def _in_the_way(self, nodes: int, gpus: int) -> str:
+        fitting = [free for size, free in self.nodes if size >= gpus]
+        ready = sum(free >= gpus for free in fitting)
+        if len(fitting) < nodes or ready >= nodes:
+            return ""
+        total, free = sum(size for size, _ in self.nodes), sum(free for _, free in self.nodes)
+        if not free:
+            what = f"all {total} busy" if total > 1 else "the only one is busy"
+        elif nodes > 1:
+            what = f"{count(ready, 'node')} of {len(fitting)} {'has' if ready == 1 else 'have'} so many free"
+        else:
+            most = max(free for _, free in self.nodes)
+            what = f"{free} of {total} free" + (f", at most {most} on a node" if most < free else "")
+        need = count(gpus, "GPU") + (f" on each of {nodes} nodes" if nodes > 1 else "")
+        return f"waiting for {need}: {what}"
+
+
+def place_text(place: Place, now: float) -> str:
+    """`3rd in the queue, starts in about 46 s`."""
+    if place.starts_at is None:
+        return f"{_ordinal(place.number)} in the queue"
+    left = place.starts_at - now
+    when = f"in about {seconds_text(left)}" if left >= SOON_S else "soon"
+    return f"{_ordinal(place.number)} in the queue, {'resumes' if place.resumes else 'starts'} {when}"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def jobs_text(world: World, numbers: Sequence[int], beside: Job) -> str:
+    """`job 23 (priority 10)`: a priority is named where it is not that of `beside`."""
+    found = []
+    for number in numbers:
+        other = world.jobs.get(number)
+        higher = other is not None and other.spec.priority != beside.spec.priority
+        found.append(f"{number} (priority {other.spec.priority})" if other is not None and higher else str(number))
+    return f"{'job' if len(found) == 1 else 'jobs'} {', '.join(found)}"
+
+
+def new_holders(world: World, job: Job, placement: Placement) -> list[int]:
+    """The other jobs that hold GPUs of this placement now."""
+    holders = {holder[0] for gpu in placement.gpus if (holder := world.holders.get(gpu)) is not None}
+    return sorted(holders - {job.id})
+
+
+class Queues:
+    """The queue of one daemon, looked at when it is asked for. For any thread."""
+
+    def __init__(self, profiles: Profiles, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.views = LastViews()
+        self._profiles = profiles
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._last = Queue()
+        self._seq = -1
+        self._at = 0.0
+        self._next_at = 0.0
+
+    def look(self, world: World, now: float) -> Queue:
+        """The queue of this world, or the last one that was made, while a new one would take too much time."""
+        began = self._monotonic()
+        if began < self._next_at or (world.seq == self._seq and abs(now - self._at) < FRESH_S):
+            return self._last
+        if self._lock.acquire(blocking=False):
+            try:
+                view = self.views.build(world, self._profiles, now)
+                self._last, self._seq, self._at = _queue(world, view), world.seq, now
+                self._next_at = began + (1 + PAUSE) * (self._monotonic() - began)
+            finally:
+                self._lock.release()
+        return self._last
+
+
+def _queue(world: World, view: View) -> Queue:
+    from hpcdl.adaptive.eta import queue_of  # numpy takes its time
+
+    first, waiting = queue_of(view, world.policy, PLACES)
+    places = {}
+    for number, start in enumerate(first, 1):
+        job = world.jobs[start.job]
+        holders = new_holders(world, job, job.last) if job.suspended and job.last is not None else []
+        by = f", its own taken by {jobs_text(world, holders, job)}" if holders else ""
+        starts_at = None if start.in_s is None else view.now + start.in_s
+        places[job.id] = Place(number, starts_at, job.first_start_at is not None, by)
+    nodes = [(len(node.gpus), len(view.free.get(node.name, ()))) for node in view.nodes]
+    return Queue(nodes, waiting, places)
