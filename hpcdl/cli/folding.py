@@ -1,5 +1,6 @@
 """Members of one array that stand alike, on one line of `hpcdl ls`."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,6 +9,8 @@ from hpcdl.core.units import runs
 
 _APART = ("RUNNING", "STARTING", "RESCALING", "SUSPENDING")
 """Whoever holds GPUs has a line of its own."""
+_PLACE = re.compile(r"; ((\d+)[a-z]{2} in the queue[^;]*|more than \d+ jobs are before it)$")
+"""The place in the queue at the end of a reason: each member has its own."""
 _ALIKE = ("state", "gpus_min", "gpus_max", "nodes", "nodes_max", "user")
 
 
@@ -32,7 +35,7 @@ def _reason(row: Row) -> str:
     reason, own = str(row.get("reason") or ""), f" {row['id']}"
     if "hpcdl " in reason and reason.endswith(own):
         return f"{reason.removesuffix(own)} --array {row['array']}"
-    return reason
+    return _PLACE.sub("", reason)
 
 
 def _one(rows: Sequence[Row]) -> Row:
@@ -40,6 +43,9 @@ def _one(rows: Sequence[Row]) -> Row:
     several = len({row["array_index"] for row in rows}) < len(rows)
     reasons = list(dict.fromkeys(map(_reason, rows)))
     reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} other reasons: --no-fold)"
+    places = [found for row in rows if (found := _PLACE.search(str(row.get("reason") or ""))) and found[2]]
+    if places:
+        reason += f"; the first is {min(places, key=lambda found: int(found[2]))[1]}"
     return {
         **rows[0],
         "id": ranges(row["id"] for row in rows),

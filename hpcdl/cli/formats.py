@@ -176,6 +176,7 @@ _JOBS: dict[str, Shown] = {
     "rescale": plain("RESCALE", "rescale"),
     "weight": number("WEIGHT", "weight"),
     "priority": number("PRIORITY", "priority"),
+    "queue": number("QUEUE", "queue_position"),
     "array": number("ARRAY", "array"),
     "index": number("INDEX", "array_index"),
 }

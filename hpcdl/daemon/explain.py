@@ -111,9 +111,9 @@ def reason(
 
 
 def _all_here(world: World, running: Incarnation) -> bool:
-    """Whether its nodes are connected, and none is being left."""
-    nodes = [world.nodes.get(name) for name in running.nodes]
-    return all(node is not None and node.connected and not node.leaving for node in nodes)
+    """Whether all its GPUs may be granted: none is lost or excluded, no node is away or being left."""
+    shares = () if running.placement is None else running.placement.shares
+    return all(set(share.gpus) <= set(world.nodes[share.node].usable()) for share in shares)
 
 
 def _saving(world: World, job: Job, running: Incarnation, planned: str, queue: Queue, now: float) -> str:

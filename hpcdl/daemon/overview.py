@@ -1,6 +1,7 @@
 """`GET /v1/overview`: all that a page about what goes on shows, in one answer of bounded size (docs/api.md)."""
 
 import asyncio
+import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -43,7 +44,7 @@ Beats = Mapping[str, HeartbeatMessage]
 
 _KEYS = (
     *("id", "name", "user", "state", "gpus", "gpus_min", "gpus_max", "nodes", "nodes_max", "role", "step", "total"),
-    *("saved_step", "submitted_at", "started_at", "reason", "priority", "held", "eta_s"),
+    *("saved_step", "submitted_at", "started_at", "reason", "priority", "held", "eta_s", "queue_position"),
 )
 _FAILED_KEYS = ("id", "name", "user", "finished_at", "cause", "detail", "exit_code", "failures")
 _DRAWN = (ev.IncarnationEvent, ev.NodeLost)
@@ -102,7 +103,7 @@ class OverviewRoutes:
         )
         waiting = sorted(
             (job for number in world.active if (job := world.jobs[number]).running is None),
-            key=lambda job: (job.held, queue.number(job), -job.spec.priority),
+            key=lambda job: (job.held, queue.position(job) or sys.maxsize, -job.spec.priority),
         )
         failed = self._failed(world)
         named = {each.event.job for each in records if isinstance(each.event, ev.JobEvent)}

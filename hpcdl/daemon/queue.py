@@ -67,10 +67,10 @@ class Queue:
             return f"{way}; more than {PLACES} jobs are before it" if len(self.places) >= PLACES else way
         return f"{way}{place.by}; {place_text(place, now)}"
 
-    def number(self, job: Job) -> int:
-        """Its place, one after the last for jobs without one."""
+    def position(self, job: Job) -> int | None:
+        """Its place, from 1; None for a job that has none, or has GPUs by now."""
         place = self.places.get(job.id)
-        return len(self.places) + 1 if place is None else place.number
+        return None if place is None or job.running is not None or job.finished else place.number
 
     def _in_the_way(self, nodes: int, gpus: int) -> str:
         fitting = [free for size, free in self.nodes if size >= gpus]
@@ -140,17 +140,18 @@ class Queues:
         if self._lock.acquire(blocking=False):
             try:
                 view = self.views.build(world, self._profiles, now)
-                self._last, self._seq, self._at = _queue(world, view), world.seq, now
+                self._last, self._seq, self._at = queue_of(world, view), world.seq, now
                 self._next_at = began + (1 + PAUSE) * (self._monotonic() - began)
             finally:
                 self._lock.release()
         return self._last
 
 
-def _queue(world: World, view: View) -> Queue:
-    from hpcdl.adaptive.eta import queue_of  # numpy takes its time
+def queue_of(world: World, view: View) -> Queue:
+    """The queue of this world, and of its view."""
+    from hpcdl.adaptive import eta  # numpy takes its time
 
-    first, waiting = queue_of(view, world.policy, PLACES)
+    first, waiting = eta.queue_of(view, world.policy, PLACES)
     places = {}
     for number, start in enumerate(first, 1):
         job = world.jobs[start.job]

@@ -90,6 +90,7 @@ class Rows:
             "exit_code": job.exit_code,
             "eta_s": None if left is None else left.seconds,
             "saved_step": job.saved_step,
+            "queue_position": self.queue.position(job),
         }
 
     def _reason(self, job: Job) -> str:

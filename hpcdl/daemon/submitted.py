@@ -14,6 +14,7 @@ from hpcdl.core.policy import Policies, deadlines_unheeded
 from hpcdl.core.submitting import doubts_of
 from hpcdl.core.views import Views
 from hpcdl.daemon.explain import reason
+from hpcdl.daemon.queue import queue_of
 from hpcdl.daemon.rows import SCHEMA, Rows
 
 Json = dict[str, Any]
@@ -84,7 +85,8 @@ def tried(
     policy = policies.make(draft.world.policy)
     plan, unheeded = policy.decide(view), deadlines_unheeded(policy, draft.world.objective)
     targets = {target.job: target for target in plan.targets if target.job in set(ids)}
-    rows = Rows(draft.world, profiles, {number: target.reason for number, target in targets.items()}, now)
+    reasons = {number: target.reason for number, target in targets.items()}
+    rows = Rows(draft.world, profiles, reasons, now, queue=queue_of(draft.world, view))
     found = []
     jobs = [view.by_id[number] for number in ids if number in view.by_id]
     foreseen = _foreseen(view, jobs, draft.world.policy)

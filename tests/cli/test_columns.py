@@ -167,6 +167,14 @@ def test_only_what_is_alike_is_folded() -> None:
     assert ranges([7, 1, 2, 3, 2]) == "1-3,7"
 
 
+def test_a_folded_line_has_the_first_members_place_in_the_queue() -> None:
+    wait = "waiting for 1 GPU: all 4 busy"
+    places = ("; 12th in the queue", "; 9th in the queue, starts in about 5.0 s", "; more than 100 jobs are before it")
+    rows = [member(12 + at, 1 + at, reason=wait + place) for at, place in enumerate(places)]
+    assert folded(rows)[0]["reason"] == f"{wait}; the first is 9th in the queue, starts in about 5.0 s"
+    assert folded(rows[:1]) == rows[:1]
+
+
 def test_the_ids_of_a_folded_line_are_those_that_commands_take(fake: FakeDaemon, hpcdl: Run) -> None:
     rows = [row(each, name=f"t[{each - 2}]", array=3, array_index=each - 2, user="u") for each in range(3, 12)]
     for each in (rows[0], rows[4]):

@@ -267,7 +267,7 @@ def test_a_daemon_starts_while_the_agent_is_stopped(cluster: Cluster) -> None:
     try:
         cluster.until(lambda: not cluster.status()["agents"][0]["connected"])
         second = _submit(cluster, "true")
-        cluster.until(lambda: "not been asked yet" not in cluster.job(second)["reason"])
+        cluster.until(lambda: "next scheduling decision" not in cluster.job(second)["reason"])
         assert cluster.job(second)["state"] == "QUEUED"
     finally:
         os.kill(agent, signal.SIGCONT)
