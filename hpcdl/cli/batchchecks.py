@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 
 from hpcdl.allocation.detect import find_system
 from hpcdl.batch import Allocation, BatchAdapter, BatchError, Capabilities, HalfAnAllocation, run, systems
-from hpcdl.cli.checks import Check, State
+from hpcdl.cli.checks import Check, State, fail, ok, warn
 from hpcdl.cli.rows import moment_text
 from hpcdl.config import Config, ConfigError, load_config
 from hpcdl.core.units import count, fold_nodes, seconds_text
@@ -36,18 +37,18 @@ def read_settings(home: Path) -> tuple[Config, SiteFile, list[Check]]:
     try:
         config = load_config(home)
     except (ConfigError, OSError) as error:
-        return Config(), SiteFile(), [Check("settings", State.FAIL, str(error), "correct that line")]
+        return Config(), SiteFile(), [fail("settings", str(error), "correct that line")]
     changed = {name: value for name, value in config.values().items() if config.origin(name) != "default"}
     told = ", ".join(f"{name}={value} ({config.origin(name)})" for name, value in changed.items())
-    checks = [Check("settings", State.OK, told or "all at their defaults")]
+    checks = [ok("settings", told or "all at their defaults")]
     site = SiteFile()
     try:
         site = load_site(config.site, config.pilots, home)
     except (SiteError, OSError) as error:
-        checks.append(Check("site", State.FAIL, str(error), SITE))
+        checks.append(fail("site", str(error), SITE))
     else:
         if config.site is not None:
-            checks.append(Check("site", State.OK, f"{config.site}: {_site_text(site)}"))
+            checks.append(ok("site", f"{config.site}: {_site_text(site)}"))
     return config, site, checks
 
 
@@ -72,12 +73,13 @@ def batch_checks(
         looked = "; ".join(f"{each.name}: {' '.join(each.commands)}" for each in systems())
         why = "the setting batch is none" if config.batch == "none" else f"not on PATH ({looked})"
         step = "" if config.batch == "none" else "on a cluster: load its module, or set batch"
-        return [Check("batch system", State.OK, f"none: {why}; hpcdl works without one, on this machine", step)], None
+        return [ok("batch system", f"none: {why}; hpcdl works without one, on this machine", step)], None
     system = found.adapter(run, site.site, site.keys, now=Clock(0.0).now, environ=environ)
     checks, about = _capabilities(system, needed=found.inside(environ) or config.batch != "auto" or config.pilots > 0)
     allocation, check = _allocation(system, environ)
     checks += [check, _pilots(config, site, found.name, about["not_preempted"])]
-    about["allocation"] = None if allocation is None else _allocation_row(allocation)
+    row = {} if allocation is None else asdict(allocation)
+    about["allocation"] = {key: value for key, value in row.items() if key != "kind"} or None
     return checks, about
 
 
@@ -87,42 +89,28 @@ def _capabilities(system: BatchAdapter, *, needed: bool) -> tuple[list[Check], d
         found = system.capabilities()
     except BatchError as error:
         found = Capabilities(system.kind, "", False)
-        about |= {"answers": False, **_row(found)}
+        about |= {**asdict(found), "answers": False}
         state = State.FAIL if needed else State.WARN
-        step = f"run hpcdl {_WHERE}"
-        return [Check("batch system", state, f"{system.kind}: {error}", step)], about
-    return list(_told(found)), about | _row(found)
-
-
-def _row(found: Capabilities) -> dict[str, Any]:
-    return {
-        "version": found.version,
-        "json": found.json,
-        "preemption": found.preemption,
-        "limits": dict(found.limits),
-        "queues": list(found.queues),
-        "commands": dict(found.commands),
-        "missing": list(found.missing),
-        "not_preempted": dict(found.not_preempted),
-    }
+        return [Check("batch system", state, f"{system.kind}: {error}", f"run hpcdl {_WHERE}")], about
+    return list(_told(found)), about | asdict(found)
 
 
 def _told(found: Capabilities) -> Iterator[Check]:
     form = "JSON" if found.json else "text (no JSON)"
-    yield Check("batch system", State.OK, f"{found.kind} {found.version or 'of unknown version'}, read as {form}")
+    yield ok("batch system", f"{found.kind} {found.version or 'of unknown version'}, read as {form}")
     there = [name for name, here in found.commands.items() if here]
     absent = [name for name, here in found.commands.items() if not here]
     lacks = f"; not there: {', '.join(absent)}" if absent else ""
-    yield Check("batch commands", State.OK, f"{', '.join(there) or 'none'}{lacks}")
+    yield ok("batch commands", f"{', '.join(there) or 'none'}{lacks}")
     for line in found.missing:
-        yield Check("batch lacks", State.WARN, line, "nothing to do: hpcdl does without it, at that cost")
-    yield Check("preemption", State.OK, found.preemption or "none: what runs is not taken off its nodes")
+        yield warn("batch lacks", line, "nothing to do: hpcdl does without it, at that cost")
+    yield ok("preemption", found.preemption or "none: what runs is not taken off its nodes")
     if found.queues:
         limits = {name: [f"{key} {value}".strip() for key, value in _of_queue(found, name)] for name in found.queues}
         texts = [f"{name} ({', '.join(told)})" if told else name for name, told in limits.items()]
-        yield Check("queues", State.OK, "; ".join(texts))
+        yield ok("queues", "; ".join(texts))
     else:
-        yield Check("queues", State.WARN, "none that you may use", "ask the admins which queue is yours")
+        yield warn("queues", "none that you may use", "ask the admins which queue is yours")
 
 
 def _of_queue(found: Capabilities, queue: str) -> Iterator[tuple[str, str]]:
@@ -138,50 +126,36 @@ def _allocation(system: BatchAdapter, environ: Mapping[str, str]) -> tuple[Alloc
     try:
         found = system.allocation(environ)
     except HalfAnAllocation as error:
-        step = "start hpcdl by the batch script itself, with all of its variables"
-        return None, Check("allocation", State.FAIL, str(error), step)
+        return None, fail("allocation", str(error), "start hpcdl by the batch script itself, with all of its variables")
     except BatchError as error:
-        return None, Check("allocation", State.WARN, str(error), "ask again in a while")
+        return None, warn("allocation", str(error), "ask again in a while")
     if found is None:
-        return None, Check("allocation", State.OK, "this process is in none")
+        return None, ok("allocation", "this process is in none")
     gpus = "GPUs not told" if found.gpus is None else f"{count(found.gpus, 'GPU')} each"
     until = "no end is known" if found.until is None else f"until {moment_text(found.until)}"
     detail = f"batch job {found.id}: {fold_nodes(found.nodes)}, {gpus}, {until}"
     if found.gpus == 0:
-        return found, Check("allocation", State.WARN, detail, "ask for GPUs: without any no job can start here")
+        return found, warn("allocation", detail, "ask for GPUs: without any no job can start here")
     if found.until is None:
-        step = "ask for a walltime: without its end nothing is saved ahead of it"
-        return found, Check("allocation", State.WARN, detail, step)
-    return found, Check("allocation", State.OK, detail)
-
-
-def _allocation_row(allocation: Allocation) -> dict[str, Any]:
-    return {
-        "id": allocation.id,
-        "nodes": list(allocation.nodes),
-        "gpus": allocation.gpus,
-        "until": allocation.until,
-        "started_at": allocation.started_at,
-        "queue": allocation.queue,
-        "here": allocation.here,
-    }
+        return found, warn("allocation", detail, "ask for a walltime: without its end nothing is saved ahead of it")
+    return found, ok("allocation", detail)
 
 
 def _pilots(config: Config, site: SiteFile, kind: str, not_preempted: Mapping[str, str]) -> Check:
     """`not_preempted`: see `Capabilities`; {} where the batch system does not answer."""
     if config.pilots == 0:
-        return Check("pilots", State.OK, "none is submitted: the setting pilots is 0", "set pilots: N to use holes")
+        return ok("pilots", "none is submitted: the setting pilots is 0", "set pilots: N to use holes")
     try:
         most = site.on(kind).pilots_max
     except SiteError as error:
-        return Check("pilots", State.FAIL, str(error), SITE)
+        return fail("pilots", str(error), SITE)
     limits = site.site
     if config.site is None:
-        return Check("pilots", State.WARN, "none is submitted: no site file names queues for them", SITE)
+        return warn("pilots", "none is submitted: no site file names queues for them", SITE)
     if not limits.queues:
         guests = [queue for queue, why in not_preempted.items() if not why]
         step = f"name some under queues in its file; preemptable: {', '.join(guests) or 'none that you may use'}"
-        return Check("pilots", State.WARN, f"none is submitted: the site {config.site} names no queues for them", step)
+        return warn("pilots", f"none is submitted: the site {config.site} names no queues for them", step)
     wrong = [
         f"queue {queue} is not preemptable ({not_preempted[queue]})"
         if queue in not_preempted
@@ -193,5 +167,5 @@ def _pilots(config: Config, site: SiteFile, kind: str, not_preempted: Mapping[st
         none = len(wrong) == len(limits.queues)
         detail = f"{'none is submitted' if none else 'none in some queues'}: {'; '.join(wrong)}"
         step = "name preemptable queues in the site's file, or set pilots_without_preemption: true there"
-        return Check("pilots", State.WARN, detail, step)
-    return Check("pilots", State.OK, f"{count(most, 'pilot')} at once, at most")
+        return warn("pilots", detail, step)
+    return ok("pilots", f"{count(most, 'pilot')} at once, at most")

@@ -49,6 +49,21 @@ class Check:
     next: str = ""
 
 
+def ok(name: str, detail: str, next: str = "") -> Check:
+    """Nothing is wrong with it."""
+    return Check(name, State.OK, detail, next)
+
+
+def warn(name: str, detail: str, next: str) -> Check:
+    """It works, and something costs."""
+    return Check(name, State.WARN, detail, next)
+
+
+def fail(name: str, detail: str, next: str) -> Check:
+    """hpcdl cannot work so."""
+    return Check(name, State.FAIL, detail, next)
+
+
 def local_checks(home: Path) -> Iterator[Check]:
     """All of this machine's, in the order in which one depends on the other."""
     yield python()
@@ -61,7 +76,7 @@ def local_checks(home: Path) -> Iterator[Check]:
 
 def python() -> Check:
     """This interpreter; hpcdl is not installed for one that is too old."""
-    return Check("python", State.OK, f"{platform.python_version()} ({sys.executable})")
+    return ok("python", f"{platform.python_version()} ({sys.executable})")
 
 
 def packages() -> Check:
@@ -79,12 +94,12 @@ def packages() -> Check:
             missing.append(name)
     if missing:
         step = f"{sys.executable} -m pip install {' '.join(missing)}"
-        return Check("packages", State.FAIL, f"missing: {', '.join(missing)}", step)
+        return fail("packages", f"missing: {', '.join(missing)}", step)
     try:
         conf_folder()
     except FileNotFoundError as error:
-        return Check("packages", State.FAIL, str(error), "install hpcdl with pip, or run it from its checkout")
-    return Check("packages", State.OK, f"hpcdl {__version__}: {', '.join(versions) or 'requirements not recorded'}")
+        return fail("packages", str(error), "install hpcdl with pip, or run it from its checkout")
+    return ok("packages", f"hpcdl {__version__}: {', '.join(versions) or 'requirements not recorded'}")
 
 
 def folder(home: Path) -> Iterator[Check]:
@@ -95,19 +110,19 @@ def folder(home: Path) -> Iterator[Check]:
     except FileNotFoundError:
         above = next(parent for parent in home.parents if parent.exists())
         if not os.access(above, os.W_OK | os.X_OK):
-            yield Check("home", State.FAIL, f"{home} cannot be made: {above} is not writable", other)
+            yield fail("home", f"{home} cannot be made: {above} is not writable", other)
             return
-        yield Check("home", State.OK, f"{home} is made at the first start")
+        yield ok("home", f"{home} is made at the first start")
     except (NotPrivate, OSError) as error:
-        yield Check("home", State.FAIL, str(error), other)
+        yield fail("home", str(error), other)
         return
     else:
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
         os.close(descriptor)
         if not os.access(home, os.W_OK | os.X_OK):
-            yield Check("home", State.FAIL, f"{home} is not writable (mode {mode:04o})", f"chmod 700 {home}")
+            yield fail("home", f"{home} is not writable (mode {mode:04o})", f"chmod 700 {home}")
             return
-        yield Check("home", State.OK, f"{home}, yours alone (mode {mode:04o})")
+        yield ok("home", f"{home}, yours alone (mode {mode:04o})")
     yield file_system(home)
 
 
@@ -118,22 +133,17 @@ def file_system(home: Path) -> Check:
     free_mib = shutil.disk_usage(place).free >> 20
     where = f"{mount.kind} on {mount.point}, {free_mib / 1024:.1f} GiB free"
     if not _links(home):
-        return Check(
-            "file system", State.FAIL, f"{where}: no hard links, which the lease is made of", "set HPCDL_HOME elsewhere"
-        )
+        return fail("file system", f"{where}: no hard links, which the lease is made of", "set HPCDL_HOME elsewhere")
     if free_mib < FREE_MIB:
-        return Check("file system", State.WARN, f"{where}: submits are refused when it is full", "free some of it")
+        return warn("file system", f"{where}: submits are refused when it is full", "free some of it")
     if mount.kind in ("tmpfs", "ramfs"):
-        return Check(
-            "file system", State.WARN, f"{where}: all is lost when the machine boots", "set HPCDL_HOME elsewhere"
-        )
+        return warn("file system", f"{where}: all is lost when the machine boots", "set HPCDL_HOME elsewhere")
     meaning = meaning_of(mount)
     if meaning is not None:
         state = State.OK if meaning.fine else State.WARN
         return Check("file system", state, f"{where}: {meaning.text}", meaning.step)
-    return Check(
+    return ok(
         "file system",
-        State.OK,
         f"{where} (this machine's alone: a daemon whose agents are on other nodes needs a folder that all see)",
     )
 
@@ -161,9 +171,9 @@ def gpus() -> Check:
         detail = source.detail
     if not found:
         step = "on a login node that is right; hpcdl daemon start --emulate-gpus N tries hpcdl out without any"
-        return Check("gpus", State.WARN, f"none: {detail}", step)
+        return warn("gpus", f"none: {detail}", step)
     names = sorted({gpu.name for gpu in found})
-    return Check("gpus", State.OK, f"{count(len(found), 'GPU')} by {source.name}: {', '.join(names)}")
+    return ok("gpus", f"{count(len(found), 'GPU')} by {source.name}: {', '.join(names)}")
 
 
 def daemon(home: Path) -> Check:
@@ -173,34 +183,34 @@ def daemon(home: Path) -> Check:
             answer = client.get("/v1/status")["daemon"]
     except DaemonAway as error:
         if (home / NAME).exists():
-            return Check("daemon", State.WARN, str(error), "hpcdl daemon start, or go on in the next allocation")
-        return Check("daemon", State.OK, f"none runs for {home}", "hpcdl daemon start")
+            return warn("daemon", str(error), "hpcdl daemon start, or go on in the next allocation")
+        return ok("daemon", f"none runs for {home}", "hpcdl daemon start")
     except ClientError as error:
-        return Check("daemon", State.FAIL, str(error), f"hpcdl daemon stop, then remove {home / NAME}")
+        return fail("daemon", str(error), f"hpcdl daemon stop, then remove {home / NAME}")
     version = "" if answer["version"] == __version__ else f", of hpcdl {answer['version']}"
     up = f"up for {seconds_text(answer['since_s'])}"
     detail = f"pid {answer['pid']} on {answer['host']}, {up}{version}"
     if version:
-        return Check("daemon", State.WARN, detail, "use the same hpcdl: stop it and start it again")
-    return Check("daemon", State.OK, detail)
+        return warn("daemon", detail, "use the same hpcdl: stop it and start it again")
+    return ok("daemon", detail)
 
 
 def clock(home: Path) -> Check:
     """This machine's against that of the folder's file server."""
     now = Clock(0.0).now()
     if now < OLDEST:
-        return Check("clock", State.FAIL, "it was never set", "have the time set: certificates depend on it")
+        return fail("clock", "it was never set", "have the time set: certificates depend on it")
     if not home.is_dir():
-        return Check("clock", State.OK, "set")
+        return ok("clock", "set")
     path = home / f".doctor-{os.getpid()}-clock"
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         skew = path.stat().st_mtime - Clock(0.0).now()
     except OSError as error:
-        return Check("clock", State.WARN, f"{home}: {error.strerror}", "see the check `home`")
+        return warn("clock", f"{home}: {error.strerror}", "see the check `home`")
     finally:
         path.unlink(missing_ok=True)
     if abs(skew) > SKEW_S:
         detail = f"the file server's clock is {seconds_text(abs(skew))} {'ahead' if skew > 0 else 'behind'}"
-        return Check("clock", State.WARN, detail, "tell the admins; hpcdl goes by durations, only shown times differ")
-    return Check("clock", State.OK, "set, and like that of the file system")
+        return warn("clock", detail, "tell the admins; hpcdl goes by durations, only shown times differ")
+    return ok("clock", "set, and like that of the file system")

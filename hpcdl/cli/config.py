@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hpcdl.cli import completing
-from hpcdl.cli.output import Column, Output, Row, outputs_as, print_fields, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, Row, outputs_as, print_fields, print_table, say
 from hpcdl.cli.rows import connect
 from hpcdl.client import Answer, ClientError, DaemonAway
 
@@ -56,15 +56,10 @@ def show(ctx: click.Context, origin: bool, output: Output) -> None:
         {"layer": layer, "path": None if path is None else str(path), "there": path is not None and path.exists()}
         for layer, path in zip(("project", "home", "user", "machine"), places, strict=True)
     ]
-    if output is Output.JSON:
-        chosen = {"config": None, "policies": [], "objectives": []} if answer is None else answer
-        print_json(
-            {key: chosen[key] for key in ("config", "policies", "objectives")}
-            | {"daemon": answer is not None, "settings": settings, "submit": options, "files": files}
-        )
-    elif output is Output.QUIET:
-        print_ids([row["name"] for row in settings])
-    else:
+    chosen = {"config": None, "policies": [], "objectives": []} if answer is None else answer
+    value = {key: chosen[key] for key in ("config", "policies", "objectives")}
+    value |= {"daemon": answer is not None, "settings": settings, "submit": options, "files": files}
+    if not output.print_data(value, [row["name"] for row in settings]):
         _print_settings(settings, options, origin)
     for name, near in mistyped(os.environ):
         say(f"{name} is no setting: did you mean {near}?")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.agent.processes import tagged
-from hpcdl.cli.checks import Check, State
+from hpcdl.cli.checks import Check, fail, ok, warn
 from hpcdl.client import Client, ClientError
 from hpcdl.core.units import count, seconds_text
 from hpcdl.daemon.clock import Clock
@@ -54,20 +54,20 @@ def look_around(home: Path) -> tuple[Around, Check]:
         access = read_access(home)
     except AccessError as error:
         if (home / NAME).exists():
-            return nobody, Check("access", State.FAIL, str(error), "hpcdl daemon stop, then hpcdl daemon start")
-        return nobody, Check("access", State.OK, "no daemon was started here: what concerns one is not looked at")
+            return nobody, fail("access", str(error), "hpcdl daemon stop, then hpcdl daemon start")
+        return nobody, ok("access", "no daemon was started here: what concerns one is not looked at")
     try:
         with Client(home, patience_s=0.0) as client:
             status, rows = client.get("/v1/status"), client.get("/v1/jobs")["jobs"]
             details = [client.get(f"/v1/jobs/{row['id']}")["job"] for row in rows[:JOBS_LIMIT]]
     except ClientError as error:
-        return nobody, Check("access", State.WARN, str(error), "start the daemon, then look again")
+        return nobody, warn("access", str(error), "start the daemon, then look again")
     pids = _processes(home, status, access.instance)
     folders = {
         int(row["id"]): str(row["spec"]["checkpoint_dir"]) for row in details if row["spec"].get("checkpoint_dir")
     }
     detail = f"{home / NAME}, yours alone; a token of {len(access.token)} characters"
-    return Around(home, access, pids, folders), Check("access", State.OK, detail)
+    return Around(home, access, pids, folders), ok("access", detail)
 
 
 def _processes(home: Path, status: Mapping[str, Any], instance: str) -> dict[int, str]:
@@ -106,13 +106,13 @@ def listeners(around: Around) -> Iterator[Check]:
         if port != access.port
     ]
     if troubles:
-        yield Check("listener", State.FAIL, f"{where}: {'; '.join(troubles)}", "stop the daemon, and report it")
+        yield fail("listener", f"{where}: {'; '.join(troubles)}", "stop the daemon, and report it")
     elif others:
-        yield Check("listener", State.WARN, f"beside {where}: {some(others)}", "see what they are, with ss -ltnp")
+        yield warn("listener", f"beside {where}: {some(others)}", "see what they are, with ss -ltnp")
     elif access.host in ("127.0.0.1", "::1", "localhost"):
-        yield Check("listener", State.OK, f"{where}, this machine alone; TLS 1.3, and nothing without the token")
+        yield ok("listener", f"{where}, this machine alone; TLS 1.3, and nothing without the token")
     else:
-        yield Check("listener", State.OK, f"{where}, from other machines too; TLS 1.3, and nothing without the token")
+        yield ok("listener", f"{where}, from other machines too; TLS 1.3, and nothing without the token")
 
 
 def _plain(access: AccessFile) -> str:
@@ -151,20 +151,20 @@ def _without_token(access: AccessFile) -> str:
 def certificate(around: Around) -> Check:
     """How long the daemon's is valid."""
     if around.access is None:
-        return Check("certificate", State.OK, "made at the daemon's first start")
+        return ok("certificate", "made at the daemon's first start")
     from cryptography import x509
 
     try:
         found = x509.load_pem_x509_certificate(around.access.certificate.encode())
     except ValueError as error:
-        return Check("certificate", State.FAIL, f"it is damaged: {error}", "hpcdl daemon stop, then start")
+        return fail("certificate", f"it is damaged: {error}", "hpcdl daemon stop, then start")
     left_s = found.not_valid_after_utc.timestamp() - Clock(0.0).now()
     step = f"hpcdl daemon stop, remove {around.home / 'tls' / 'certificate.pem'}, hpcdl daemon start"
     if left_s < 0:
-        return Check("certificate", State.WARN, "it is out of date: hpcdl takes it all the same, others do not", step)
+        return warn("certificate", "it is out of date: hpcdl takes it all the same, others do not", step)
     if left_s < EXPIRES_S:
-        return Check("certificate", State.WARN, f"it is valid for another {seconds_text(left_s)}", step)
-    return Check("certificate", State.OK, f"its own, trusted by nobody else; valid for {left_s / 86400:.0f} days")
+        return warn("certificate", f"it is valid for another {seconds_text(left_s)}", step)
+    return ok("certificate", f"its own, trusted by nobody else; valid for {left_s / 86400:.0f} days")
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -187,15 +187,14 @@ def checkpoints(around: Around) -> Check:
             open_.append(told)
     if wrong:
         step = "chmod o-w them: who can change a checkpoint can change what a job loads, pickles included"
-        return Check("checkpoints", State.FAIL, f"anybody may write: {some(wrong)}", step)
+        return fail("checkpoints", f"anybody may write: {some(wrong)}", step)
     if shared:
         step = "see that all who can write there are to be trusted: a checkpoint may hold code"
-        return Check("checkpoints", State.WARN, f"a group, or their owner, may write: {some(shared)}", step)
+        return warn("checkpoints", f"a group, or their owner, may write: {some(shared)}", step)
     if open_:
-        step = "chmod o-rx them, if they are private"
-        return Check("checkpoints", State.WARN, f"anybody may read: {some(open_)}", step)
+        return warn("checkpoints", f"anybody may read: {some(open_)}", "chmod o-rx them, if they are private")
     named = f"; {count(len(around.folders), 'job')} named a folder of its own, closed too" if around.folders else ""
-    return Check("checkpoints", State.OK, f"in the daemon's folder{named}")
+    return ok("checkpoints", f"in the daemon's folder{named}")
 
 
 def ports(around: Around) -> Check:
@@ -209,8 +208,8 @@ def ports(around: Around) -> Check:
     ]
     if found:
         step = "torchrun, gloo and NCCL authenticate nobody: see docs/security.md, and firewall the nodes' network"
-        return Check("ports", State.WARN, f"trainers can be reached from other machines: {some(found)}", step)
-    return Check("ports", State.OK, "no trainer here can be reached from another machine")
+        return warn("ports", f"trainers can be reached from other machines: {some(found)}", step)
+    return ok("ports", "no trainer here can be reached from another machine")
 
 
 def arguments(around: Around) -> Check:
@@ -224,11 +223,11 @@ def arguments(around: Around) -> Check:
         elif _SECRET.search(line):
             risky.append(f"{what} (pid {pid})")
     if leaks:
-        return Check("arguments", State.FAIL, f"the token is in the arguments of {some(leaks)}", "report it")
+        return fail("arguments", f"the token is in the arguments of {some(leaks)}", "report it")
     if risky:
         step = "anybody on the machine can read arguments: give secrets in the environment, or in a file"
-        return Check("arguments", State.WARN, f"what looks like a secret is in those of {some(risky)}", step)
-    return Check("arguments", State.OK, f"no secret in those of the {len(around.pids)} processes of this daemon here")
+        return warn("arguments", f"what looks like a secret is in those of {some(risky)}", step)
+    return ok("arguments", f"no secret in those of the {len(around.pids)} processes of this daemon here")
 
 
 def _arguments_of(pid: int) -> str:

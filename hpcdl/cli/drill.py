@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hpcdl.cli.numbers import Seconds
-from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_fields, print_json, print_table, progress, say
+from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_fields, print_table, progress, say
 from hpcdl.cli.rows import FINISHED, JOB_ID, connect, duration_text
 from hpcdl.client import FOLLOW_S, Client, ClientError
 
@@ -244,11 +244,7 @@ def drill(
     keep = ("passed", "detail", "grace_needed_s", "suspend_s", "save_s", "free_s", "resume_s", "first_step_s")
     kept = {name: found[name] for name in (*keep, "lost_steps", "interval_steps")}
     client.request("POST", f"/v1/jobs/{job}/drilled", kept | {"detail": found["detail"][:500]})
-    if output is Output.JSON:
-        print_json({"drill": found})
-    elif output is Output.QUIET:
-        print(job)
-    else:
+    if not output.print_data({"drill": found}, [job]):
         _print(found)
     for line in _graces(found):
         say(line)

@@ -5,13 +5,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcdl.cli.files import check_folder
-from hpcdl.cli.output import Output, escape, outputs_as, print_fields, print_ids, print_json, progress, say
+from hpcdl.cli.output import Output, escape, outputs_as, print_fields, print_json, progress, say
 from hpcdl.cli.rows import connect
 from hpcdl.client import CopyWithoutDaemon, DaemonAway
 from hpcdl.core.units import count
@@ -116,7 +117,7 @@ def verify(ctx: click.Context, output: Output) -> None:
             ctx.exit(1)
     took = time.monotonic() - begun
     if not output.print_data(
-        {"ok": True, "problem": None, "running": running, "seconds": took} | _counts(found), [found.events]
+        {"ok": True, "problem": None, "running": running, "seconds": took} | asdict(found), [found.events]
     ):
         print_fields([("ledger", "as its events say"), *_told(found), ("took", f"{took:.1f} s")])
 
@@ -133,7 +134,7 @@ def rebuild(ctx: click.Context, output: Output) -> None:
     with leased_ledger(home) as path:
         found = care.rebuild(path, tell)
     took = time.monotonic() - begun
-    if not output.print_data({"seconds": took} | _counts(found), [found.events]):
+    if not output.print_data({"seconds": took} | asdict(found), [found.events]):
         print_fields([("ledger", "made anew from its events"), *_told(found), ("took", f"{took:.1f} s")])
 
 
@@ -232,12 +233,8 @@ def vacuum(ctx: click.Context, output: Output, keep_days: float, logs_after: flo
             freed = trim(home, every_job(journal), Clock(0.0).now(), keep_days=keep_days, log_days=logs_after)
     rows = [{"what": each.what, "files": each.files, "bytes": each.bytes} for each in freed]
     total = sum(each.bytes for each in freed) + max(0, before - after)
-    if output is Output.JSON:
-        told = {"archived_events": moved, "before_bytes": before, "after_bytes": after}
-        print_json(told | {"removed": rows, "freed_bytes": total})
-    elif output is Output.QUIET:
-        print_ids([total])
-    else:
+    told = {"archived_events": moved, "before_bytes": before, "after_bytes": after}
+    if not output.print_data(told | {"removed": rows, "freed_bytes": total}, [total]):
         print_fields(
             [
                 ("ledger", f"{before / _MIB:.1f} MiB before, {after / _MIB:.1f} MiB after"),
@@ -273,16 +270,6 @@ def _write_lines(file: Any, found: Iterator[str], tell: Callable[[str], None]) -
         if written % 50_000 == 0:
             tell(f"{written} lines written")
     return written
-
-
-def _counts(found: "Counts") -> dict[str, int]:
-    return {
-        "events": found.events,
-        "jobs": found.jobs,
-        "incarnations": found.incarnations,
-        "nodes": found.nodes,
-        "snapshot": found.snapshot,
-    }
 
 
 def _told(found: "Counts") -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ import click
 from hpcdl.cli.files import InputFile
 from hpcdl.cli.jobparts import default_name, environment, user_name
 from hpcdl.cli.numbers import Seconds
-from hpcdl.cli.output import Column, Output, escape, outputs_as, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, say
 from hpcdl.cli.profileadd import add
 from hpcdl.cli.profileplot import plot
 from hpcdl.cli.profiles import ls, show, yaml_text
@@ -345,15 +345,13 @@ def fit(
     mapping = made.to_mapping()
     if out is not None:
         _save(out, made.name, mapping)
-    if output is Output.JSON:
-        figures = {"gamma": model.gamma, "lambda": model.lambda_, "startup_s": model.startup_s, "error": model.error}
-        print_json({"name": made.name, "profile": mapping, "model": figures, "runs": len(found)})
-    elif output is Output.QUIET:
-        print_ids([made.name])
-    elif out is None:
-        print(yaml_text(made.name, mapping), end="")
-    else:
-        print(f"wrote {escape(str(out))}: {len(found)} runs, fitted within {model.error:.1%}")
+    figures = {"gamma": model.gamma, "lambda": model.lambda_, "startup_s": model.startup_s, "error": model.error}
+    value = {"name": made.name, "profile": mapping, "model": figures, "runs": len(found)}
+    if not output.print_data(value, [made.name]):
+        if out is None:
+            print(yaml_text(made.name, mapping), end="")
+        else:
+            print(f"wrote {escape(str(out))}: {len(found)} runs, fitted within {model.error:.1%}")
     if model.error > 0.05:
         say(f"the runs are {model.error:.0%} off the model on average: measure longer, or while nothing else runs")
 

@@ -11,7 +11,7 @@ import click
 
 from hpcdl.cli.files import InputFile
 from hpcdl.cli.numbers import Seconds
-from hpcdl.cli.output import Output, escape, outputs_as, print_ids, print_json, say
+from hpcdl.cli.output import Output, escape, outputs_as, say
 from hpcdl.cli.profiles import yaml_text
 from hpcdl.cli.rows import connect
 from hpcdl.client import DaemonAway
@@ -95,16 +95,12 @@ def add(ctx: click.Context, /, output: Output, file: Path | None, replace: bool,
                 atomic_write(path, content)
         raise
     names = [profile.name for _, profile in places]
-    if output is Output.JSON:
-        files = [str(path) for path, _ in places]
-        print_json({"added": names, "files": files, "daemon": answer is not None})
-    elif output is Output.QUIET:
-        print_ids(names)
-    else:
+    files = [str(path) for path, _ in places]
+    if not output.print_data({"added": names, "files": files, "daemon": answer is not None}, names):
         for path, profile in places:
             print(f"profile {escape(profile.name)} is in {escape(str(path))}")
-    if answer is None and output is Output.TABLE:
-        say("no daemon runs; the next one reads it")
+        if answer is None:
+            say("no daemon runs; the next one reads it")
 
 
 def _asked(ctx: click.Context, file: Path | None, given: dict[str, Any]) -> "list[Profile]":

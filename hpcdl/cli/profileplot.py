@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.files import check_folder, replace_file
-from hpcdl.cli.output import Column, Output, escape, outputs_as, print_ids, print_json, print_table
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table
 from hpcdl.cli.rows import connect
 from hpcdl.client import DaemonAway, path_with
 
@@ -35,15 +35,13 @@ def plot(ctx: click.Context, output: Output, names: tuple[str, ...], target: Pat
         from hpcdl.report.scaling import scaling_page
 
         replace_file(target, scaling_page(f"Profiles: {', '.join(each.name for each in found)}"[:200], found))
-    if output is Output.JSON:
-        told: dict[str, Any] = {"profiles": [_json(each) for each in found]}
-        print_json(told | ({"file": str(target.absolute())} if target is not None else {}))
-    elif output is Output.QUIET:
-        print_ids([each.name for each in found])
-    elif target is not None:
-        print(f"wrote {escape(str(target))}")
-    else:
-        _print(found)
+    told = {"profiles": [_json(each) for each in found]}
+    file = {} if target is None else {"file": str(target.absolute())}
+    if not output.print_data(told | file, [each.name for each in found]):
+        if target is not None:
+            print(f"wrote {escape(str(target))}")
+        else:
+            _print(found)
 
 
 def _scalings(ctx: click.Context, name: str) -> "list[Scaling]":

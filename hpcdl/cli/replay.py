@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,6 @@ from hpcdl.cli.output import (
     escape,
     outputs_as,
     print_fields,
-    print_ids,
-    print_json,
     print_table,
     progress,
     say,
@@ -210,27 +208,11 @@ def _one(output: Output, asked: _Asked, idle: "Idle", case: "Case") -> tuple[str
     outcome = replayed(idle, case, _hours(idle, case.policy))
     if asked.report is not None:
         _draw(asked.report, outcome, ())
-    if output is Output.JSON:
-        value = outcome.to_json()
-        print_json(value if other is None else value | {"check": _by_counts(other)})
-    elif output is Output.QUIET:
-        print_ids([f"{outcome.U:.4f}"])
-    else:
+    checked = {} if other is None else {"check": asdict(other)}
+    if not output.print_data(outcome.to_json() | checked, [f"{outcome.U:.4f}"]):
         _print(outcome, other)
         _wrote(asked.report)
     return outcome.problems
-
-
-def _by_counts(other: "Counted") -> dict[str, Any]:
-    return {
-        "U": other.U,
-        "bound_U": other.bound_U,
-        "samples": other.samples,
-        "rescale_loss": other.rescale_loss,
-        "preemption_loss": other.preemption_loss,
-        "decisions": other.decisions,
-        "completed": other.completed,
-    }
 
 
 def _of(figures: dict[str, float]) -> str:

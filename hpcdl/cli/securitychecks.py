@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpcdl.agent.folder import is_local
 from hpcdl.cli import daemonchecks as running
-from hpcdl.cli.checks import Check, State
+from hpcdl.cli.checks import Check, fail, ok, warn
 from hpcdl.cli.daemonchecks import some
 from hpcdl.config import Config, ConfigError, load_config
 from hpcdl.core.units import count, fold_nodes
@@ -32,7 +32,7 @@ def security_checks(home: Path) -> Iterator[Check]:
     try:
         config = load_config(home)
     except (ConfigError, OSError) as error:
-        yield Check("settings", State.FAIL, str(error), "correct it, then look again")
+        yield fail("settings", str(error), "correct it, then look again")
         return
     around, said = running.look_around(home)
     yield said
@@ -53,17 +53,17 @@ def _home(home: Path) -> Iterator[Check]:
     try:
         os.close(open_private_folder(home))
     except FileNotFoundError:
-        yield Check("home", State.OK, f"{home} is made at the first start, for you alone (mode 0700)")
+        yield ok("home", f"{home} is made at the first start, for you alone (mode 0700)")
         return
     except (NotPrivate, OSError) as error:
-        yield Check("home", State.FAIL, str(error), f"chmod 700 {home}, or name another folder with --home")
+        yield fail("home", str(error), f"chmod 700 {home}, or name another folder with --home")
         return
     above = [str(each) for each in home.resolve().parents if _open_to_writers(each)]
     if above:
         detail = f"others may rename what is on the way to it: {some(above)}"
-        yield Check("home", State.FAIL, detail, f"chmod go-w {above[0]}, or set its sticky bit")
+        yield fail("home", detail, f"chmod go-w {above[0]}, or set its sticky bit")
     else:
-        yield Check("home", State.OK, f"{home}, yours alone, and so is the way to it")
+        yield ok("home", f"{home}, yours alone, and so is the way to it")
     yield files_below(home)
 
 
@@ -95,12 +95,11 @@ def files_below(home: Path) -> Check:
         if seen >= FILES_LIMIT:
             break
     if wrong:
-        return Check("files", State.FAIL, some(wrong), "move away what is not yours; chmod go= what is")
+        return fail("files", some(wrong), "move away what is not yours; chmod go= what is")
     if open_:
-        detail = f"open to readers but for the folder round them: {some(open_)}"
-        return Check("files", State.WARN, detail, f"chmod -R go= {home}")
+        return warn("files", f"open to readers but for the folder round them: {some(open_)}", f"chmod -R go= {home}")
     more = f" (the first {FILES_LIMIT} of them)" if seen >= FILES_LIMIT else ""
-    return Check("files", State.OK, f"{count(seen, 'file')} below it{more}: yours, and nobody else may write one")
+    return ok("files", f"{count(seen, 'file')} below it{more}: yours, and nobody else may write one")
 
 
 def _below(home: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -122,10 +121,10 @@ def _sockets(home: Path) -> Check:
     try:
         os.close(open_private_folder(folder))
     except FileNotFoundError:
-        return Check("sockets", State.OK, f"{folder} is made by the first agent of a node, for you alone")
+        return ok("sockets", f"{folder} is made by the first agent of a node, for you alone")
     except (NotPrivate, OSError) as error:
-        return Check("sockets", State.FAIL, str(error), "move it away: the agent makes another")
-    return Check("sockets", State.OK, f"in {folder}, yours alone; peers are known by their uid")
+        return fail("sockets", str(error), "move it away: the agent makes another")
+    return ok("sockets", f"in {folder}, yours alone; peers are known by their uid")
 
 
 def _viewers(config: Config) -> Check:
@@ -137,23 +136,23 @@ def _viewers(config: Config) -> Check:
     else:
         if info.st_uid != os.geteuid() or not stat.S_ISDIR(info.st_mode):
             detail = f"{path} belongs to uid {info.st_uid}: viewers do not see your daemons on this node"
-            return Check("viewers", State.WARN, detail, "tell the admins: somebody took that name")
+            return warn("viewers", detail, "tell the admins: somebody took that name")
         if info.st_mode & 0o022:
-            return Check("viewers", State.FAIL, f"{path} may be written by others", f"chmod 755 {path}")
+            return fail("viewers", f"{path} may be written by others", f"chmod 755 {path}")
     name = config.viewers_group
     if name is None:
-        return Check("viewers", State.OK, "root alone may look, and sees no commands and no environments")
+        return ok("viewers", "root alone may look, and sees no commands and no environments")
     try:
         group_id(name, config.origin("viewers_group"))
     except ConfigError as error:
-        return Check("viewers", State.FAIL, str(error), "name another group, or none")
+        return fail("viewers", str(error), "name another group, or none")
     import grp
 
     members = grp.getgrnam(name).gr_mem
     detail = (
         f"the group {name} ({count(len(members), 'member')} by name: {fold_nodes(members[:20]) or 'none'}) may look"
     )
-    return Check("viewers", State.OK, f"{detail}, as root may; no commands, no environments")
+    return ok("viewers", f"{detail}, as root may; no commands, no environments")
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
@@ -166,16 +165,16 @@ def machine(daemon: int | None) -> Iterator[Check]:
     except (OSError, ValueError):
         scope = 0
     if scope:
-        yield Check("ptrace", State.OK, f"processes of yours cannot read each other's memory (ptrace_scope {scope})")
+        yield ok("ptrace", f"processes of yours cannot read each other's memory (ptrace_scope {scope})")
     else:
         detail = "any process of yours, a job too, can read the daemon's memory and its token (ptrace_scope 0)"
-        yield Check("ptrace", State.WARN, detail, "run only jobs that you trust; admins can set ptrace_scope to 1")
+        yield warn("ptrace", detail, "run only jobs that you trust; admins can set ptrace_scope to 1")
     hidden = _hidepid(Path("/proc/self/mountinfo"))
     if hidden:
-        yield Check("processes", State.OK, "others do not see yours (hidepid)")
+        yield ok("processes", "others do not see yours (hidepid)")
     else:
         step = "keep secrets out of arguments; admins can mount /proc with hidepid=2"
-        yield Check("processes", State.WARN, "others see the command lines of your jobs, as on most machines", step)
+        yield warn("processes", "others see the command lines of your jobs, as on most machines", step)
     yield core_dumps(daemon)
 
 
@@ -192,14 +191,14 @@ def core_dumps(daemon: int | None) -> Check:
     """Whether a crash would write the daemon's memory, with its token, to disk."""
     soft = resource.getrlimit(resource.RLIMIT_CORE)[0] if daemon is None else _core_limit(daemon)
     if soft == 0:
-        return Check("core dumps", State.OK, "off")
+        return ok("core dumps", "off")
     try:
         pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
     except OSError:
         pattern = "?"
     where = f"to {pattern}" if pattern.startswith(("|", "/")) else "into the folder that a process is in"
     detail = f"on, {where}: a crash would write the token there"
-    return Check("core dumps", State.WARN, detail, "ulimit -c 0 before hpcdl daemon start, unless you need them")
+    return warn("core dumps", detail, "ulimit -c 0 before hpcdl daemon start, unless you need them")
 
 
 def _core_limit(pid: int) -> int:

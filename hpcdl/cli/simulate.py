@@ -11,7 +11,7 @@ import click
 
 from hpcdl.cli.files import InputFile
 from hpcdl.cli.numbers import Seconds
-from hpcdl.cli.output import Column, Output, outputs_as, print_ids, print_json, print_table, say
+from hpcdl.cli.output import Column, Output, outputs_as, print_table, say
 from hpcdl.cli.output import escape as printable
 from hpcdl.cli.papers import papers
 from hpcdl.core.units import count
@@ -159,25 +159,20 @@ def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
     results = [result for _, result in runs]
     if asked.report is not None:
         _draw(asked.report, workload, conditions, runs)
-    if output is Output.JSON:
-        listed = asked.with_jobs or len(workload.jobs) <= MOST_JOBS_LISTED
-        print_json(
-            {
-                "workload": workload.name,
-                "source": workload.source,
-                "jobs": len(workload.jobs),
-                "nodes": len(workload.nodes_named),
-                "gpus": sum(workload.nodes_named.values()),
-                "seed": conditions.seed,
-                "objective": conditions.objective,
-                "simulated": True,
-                "notes": list(workload.notes),
-                "runs": [result.to_json(listed) for result in results],
-            }
-        )
-    elif output is Output.QUIET:
-        print_ids([result.policy for result in results])
-    else:
+    listed = output is Output.JSON and (asked.with_jobs or len(workload.jobs) <= MOST_JOBS_LISTED)
+    value = {
+        "workload": workload.name,
+        "source": workload.source,
+        "jobs": len(workload.jobs),
+        "nodes": len(workload.nodes_named),
+        "gpus": sum(workload.nodes_named.values()),
+        "seed": conditions.seed,
+        "objective": conditions.objective,
+        "simulated": True,
+        "notes": list(workload.notes),
+        "runs": [result.to_json(listed) for result in results],
+    }
+    if not output.print_data(value, [result.policy for result in results]):
         _print(workload, conditions, results, asked)
     broken = [f"under {result.policy}: {problem}" for result in results for problem in result.problems]
     for problem in broken:

@@ -11,7 +11,7 @@ import click
 from hpcdl.allocation.detect import detect
 from hpcdl.batch import SiteQueue, SiteReport, system_named
 from hpcdl.cli.batchchecks import asked_from_here, read_settings
-from hpcdl.cli.output import Output, escape, print_ids, print_json, say
+from hpcdl.cli.output import Output, escape, say
 from hpcdl.core.units import count, seconds_text
 from hpcdl.daemon.clock import Clock
 from hpcdl.sites import read_site
@@ -44,21 +44,13 @@ def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | No
     except FileExistsError:
         raise click.ClickException(f"{path} is there already: move it away, or name another with --output") from None
     read_site(path)
-    if output is Output.JSON:
-        queues = [
-            {
-                "name": each.name,
-                "usable": each.usable,
-                "walltime_s": each.walltime_s,
-                "nodes_max": each.nodes_max,
-                "preemptable": not each.not_preempted,
-            }
-            for each in told.queues
-        ]
-        print_json({"site": {"file": str(path), "kind": told.kind, "queues": queues, "jobs_max": told.jobs_max}})
-    elif output is Output.QUIET:
-        print_ids([path])
-    else:
+    queues = [
+        {name: getattr(each, name) for name in ("name", "usable", "walltime_s", "nodes_max")}
+        | {"preemptable": not each.not_preempted}
+        for each in told.queues
+    ]
+    value = {"site": {"file": str(path), "kind": told.kind, "queues": queues, "jobs_max": told.jobs_max}}
+    if not output.print_data(value, [path]):
         print(escape(f"wrote {path}: {told.kind} {told.version}, queues {', '.join(_usable(told)) or 'none'}"))
         chosen = name if target is None else str(path)
         guests = ", ".join(_guests(told)) or "none"
