@@ -28,7 +28,7 @@ Read = Callable[[Path], Any]
 
 
 def jobs_of(path: Path) -> Any:
-    return jobsfile._load(jobsfile._Place(path.name), path.read_text())
+    return jobsfile._load(path.name, path.read_text())
 
 
 def workload_of(path: Path) -> Any:
