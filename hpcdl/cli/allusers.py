@@ -5,8 +5,10 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.output import Column, Output, Row, print_ids, print_json, print_table, say
-from hpcdl.cli.rows import duration_text, placement_text, step_text
+from hpcdl.cli.formats import JOBS, number, plain
+from hpcdl.cli.machines import GPUS, gpu_rows
+from hpcdl.cli.output import Column, Output, Row, print_table, say
+from hpcdl.cli.rows import duration_text
 
 LISTS = ("daemons", "jobs", "nodes", "gpus")
 
@@ -20,14 +22,11 @@ def list_all_users(ctx: click.Context, homes: Sequence[str], what: str | None, o
         raise click.UsageError(f"--all-users lists {', '.join(LISTS)}, not {what!r}", ctx)
     home: Path = ctx.find_root().obj
     seen = in_homes(homes) if homes else on_node(Path(load_config(home).viewers_folder))
-    if output is Output.JSON:
-        print_json({"daemons": seen.daemons, "problems": seen.problems})
-        return
-    if output is Output.QUIET:
-        print_ids([row["home"] for row in seen.daemons])
-    else:
+    if not output.print_data(
+        {"daemons": seen.daemons, "problems": seen.problems}, [row["home"] for row in seen.daemons]
+    ):
         _print(what or "daemons", seen.daemons)
-    for problem in seen.problems:
+    for problem in seen.problems if output is not Output.JSON else ():
         say(problem)
 
 
@@ -35,11 +34,13 @@ def _print(what: str, daemons: Sequence[Row]) -> None:
     columns: Sequence[Column] = _DAEMONS
     lines: list[Row] = list(daemons)
     if what == "jobs":
-        columns, lines = _JOBS, [{"of": row, "job": job} for row in daemons for job in row["jobs"]]
+        columns, lines = (
+            _JOBS,
+            [{**job, "user": row["user"], "host": row["host"]} for row in daemons for job in row["jobs"]],
+        )
     elif what != "daemons":
-        nodes = [(row, node) for row in daemons for node in row["nodes"]]
         columns = _GPUS
-        lines = [{"of": row, "node": node, "gpu": gpu} for row, node in nodes for gpu in node.get("gpus") or _NO_GPUS]
+        lines = [{**gpu, "user": row["user"]} for row in daemons for gpu in gpu_rows(row["nodes"], bare=True)]
     if lines:
         print_table(columns, lines)
     elif daemons:
@@ -48,64 +49,47 @@ def _print(what: str, daemons: Sequence[Row]) -> None:
         say("no daemon that you may look at: root sees all, and groups what the setting viewers_group gives them")
 
 
-def _known(value: object) -> str:
-    return "-" if value is None else str(value)
-
-
 def _percent(value: object) -> str:
     return f"{value:.0f} %" if isinstance(value, int | float) and value >= 10 else f"{value:.1f} %"
 
 
 def _load(row: Row) -> str:
     """`GPU 83 %, daemon 0.4 %`: the mean of its GPUs now; of a core, since its start."""
-    parts = [
-        f"{name} {_percent(row[key])}"
-        for name, key in (("GPU", "gpu_util"), ("daemon", "daemon_cpu"))
-        if row.get(key) is not None
-    ]
-    return ", ".join(parts) or "-"
+    loads = {"GPU": row.get("gpu_util"), "daemon": row.get("daemon_cpu")}
+    return ", ".join(f"{name} {_percent(load)}" for name, load in loads.items() if load is not None) or "-"
 
 
 def _states(row: Row) -> str:
     return ", ".join(f"{number} {state}" for state, number in sorted(row["states"].items())) or "-"
 
 
-def _holder(line: Row) -> str:
-    holder = line["gpu"].get("holder")
-    return f"{holder['job']}.{holder['incarnation']}" if holder else "-"
-
-
-_NO_GPUS: Sequence[Row] = ({},)
-"""One line for a node without any."""
-
+_USER = plain("USER", "user").column
+_HOST = plain("HOST", "host").column
 _DAEMONS = (
-    Column("USER", lambda row: str(row["user"])),
-    Column("HOST", lambda row: _known(row["host"])),
+    _USER,
+    _HOST,
     Column("HOME", lambda row: str(row["home"]), shrinks=True),
-    Column("POLICY", lambda row: _known(row["policy"])),
+    plain("POLICY", "policy").column,
     Column("JOBS", _states, shrinks=True),
     Column("GPUS", lambda row: f"{row['gpus_held']}/{row['gpus']}", right=True),
     Column("LOAD", _load),
     Column("UP", lambda row: duration_text(row["since_s"])),
 )
 _JOBS = (
-    Column("USER", lambda line: str(line["of"]["user"])),
-    Column("HOST", lambda line: _known(line["of"]["host"])),
-    Column("ID", lambda line: _known(line["job"].get("id")), right=True),
-    Column("NAME", lambda line: _known(line["job"].get("name")), shrinks=True),
-    Column("STATE", lambda line: _known(line["job"].get("state")), coloured=True),
-    Column("GPUS", lambda line: _known(line["job"].get("gpus")), right=True),
-    Column("PLACEMENT", lambda line: placement_text(line["job"].get("placement")) or "-", shrinks=True),
-    Column("STEP", lambda line: step_text(line["job"]), right=True),
-    Column("ETA", lambda line: duration_text(line["job"].get("eta_s")), right=True),
+    _USER,
+    _HOST,
+    number("ID", "id").column,
+    plain("NAME", "name", shrinks=True).column,
+    plain("STATE", "state", coloured=True).column,
+    number("GPUS", "gpus").column,
+    *(JOBS.columns[name].column for name in ("placement", "step", "eta")),
 )
 _GPUS = (
-    Column("USER", lambda line: str(line["of"]["user"])),
-    Column("NODE", lambda line: _known(line["node"].get("name"))),
-    Column("GPU", lambda line: _known(line["gpu"].get("index")), right=True),
-    Column("STATE", lambda line: _known(line["gpu"].get("state"))),
-    Column("JOB", _holder, right=True),
-    Column("UTIL", lambda line: _known(line["gpu"].get("util")), right=True),
-    Column("MIB", lambda line: _known(line["gpu"].get("used_mib")), right=True),
-    Column("NAME", lambda line: _known(line["gpu"].get("name")), shrinks=True),
+    _USER,
+    *(GPUS.columns[name].column for name in ("node",)),
+    number("GPU", "index").column,
+    *(GPUS.columns[name].column for name in ("state", "job")),
+    number("UTIL", "util").column,
+    number("MIB", "used_mib").column,
+    plain("NAME", "name", shrinks=True).column,
 )

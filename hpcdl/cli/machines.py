@@ -1,6 +1,7 @@
 """Nodes and GPUs as `hpcdl ls` shows them: a row a node, or a row a GPU."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -39,12 +40,16 @@ def node_rows(nodes: Sequence[Row]) -> Rows:
     return rows
 
 
-def gpu_rows(nodes: Sequence[Row]) -> Rows:
-    """A row a GPU: as the API answers it, with its `id` like `n1:0`, its node, and the node's agent."""
+def gpu_rows(nodes: Sequence[Row], *, bare: bool = False) -> Rows:
+    """A row a GPU: as the API answers it, with its `id` like `n1:0`, its node, and the node's agent.
+
+    `bare`: a row, too, for each node without any.
+    """
     rows = []
     for node in nodes:
-        for gpu in node.get("gpus") or []:
-            known = {"id": f"{node['name']}:{gpu.get('index')}", "node": node["name"], "agent": agent_text(node)}
+        for gpu in node.get("gpus") or ([{}] if bare else []):
+            name = node.get("name")
+            known = {"id": f"{name}:{gpu.get('index')}", "node": name, "agent": agent_text(node)}
             of_node = {"leaving": node.get("leaving"), "until": node.get("until"), "node_reason": node.get("reason")}
             rows.append({**known, **gpu, **of_node})
     return rows
@@ -178,7 +183,7 @@ GPUS = Kind(
     "gpus",
     {
         "gpu": Shown(Column("GPU", lambda row: str(row["id"])), ("id",), lambda row: (row["node"], row.get("index"))),
-        "node": Shown(Column("NODE", lambda row: str(row["node"])), ("node",), lambda row: row["node"]),
+        "node": plain("NODE", "node"),
         "index": number("INDEX", "index"),
         "kind": plain("KIND", "name", shrinks=True),
         "uuid": plain("UUID", "uuid", shrinks=True),
@@ -215,6 +220,16 @@ GPUS = Kind(
     },
 )
 """What `hpcdl ls gpus` shows."""
+
+
+GPU_COLUMNS = (
+    *(GPUS.columns[name].column for name in ("node", "agent")),
+    replace(GPUS.columns["index"].column, title="GPU"),
+    *(GPUS.columns[name].column for name in ("state", "job")),
+    Column("NAME", lambda row: str(row.get("name", "")), shrinks=True),
+    GPUS.columns["detail"].column,
+)
+"""What `hpcdl nodes` shows."""
 
 
 class Machines(List):

@@ -14,112 +14,97 @@ import click
 from hpcdl import __version__
 from hpcdl.cli.output import say, stop_writing
 
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "submit": ("hpcdl.cli.submit", "submit", "Queue a training job."),
-    "ls": ("hpcdl.cli.listing", "ls", "List the jobs, the nodes or the GPUs."),
-    "top": ("hpcdl.cli.top", "top", "Watch daemon, GPUs and jobs in the terminal."),
-    "show": ("hpcdl.cli.showing", "show", "Show everything about one job."),
-    "why": ("hpcdl.cli.showing", "why", "Say why a job is where it is."),
-    "nodes": ("hpcdl.cli.showing", "nodes", "List the nodes and who holds their GPUs."),
-    "holes": ("hpcdl.cli.batching", "holes", "List what idles in the batch system."),
-    "pilots": ("hpcdl.cli.batching", "pilots", "List or cancel the batch jobs that hold idle nodes for hpcdl."),
-    "exec": ("hpcdl.cli.execute", "execute", "Run a command beside a running job, on its node."),
-    "attach": ("hpcdl.cli.execute", "attach", "Open a shell beside a running job, on its node."),
-    "logs": ("hpcdl.cli.logs", "logs", "Print a job's output."),
-    "cancel": ("hpcdl.cli.verbs", "cancel", "End jobs for good."),
-    "suspend": ("hpcdl.cli.verbs", "suspend", "Checkpoint jobs, free their GPUs and hold them."),
-    "resume": ("hpcdl.cli.verbs", "resume", "Let held jobs run again."),
-    "hold": ("hpcdl.cli.verbs", "hold", "Keep waiting jobs from starting."),
-    "release": ("hpcdl.cli.verbs", "release", "Let held jobs start."),
-    "retry": ("hpcdl.cli.verbs", "retry", "Queue failed or cancelled jobs again."),
-    "drill": ("hpcdl.cli.drill", "drill", "Prove that a running job survives preemption."),
-    "wait": ("hpcdl.cli.verbs", "wait", "Wait until jobs are finished."),
-    "drain": ("hpcdl.cli.drain", "drain", "Have jobs leave nodes, now or by a time."),
-    "undrain": ("hpcdl.cli.drain", "undrain", "Give drained nodes to jobs again."),
-    "avoid": ("hpcdl.cli.avoid", "avoid", "List or choose the GPUs that nobody is given for a while."),
-    "notices": ("hpcdl.cli.notices", "notices", "List what people are still to be told."),
-    "events": ("hpcdl.cli.timeline", "events", "List what happened."),
-    "timeline": ("hpcdl.cli.timeline", "timeline", "Draw the GPUs by job over time."),
-    "report": ("hpcdl.cli.report", "report", "Say what became of all GPU-hours."),
-    "page": ("hpcdl.cli.page", "page", "Write a web page of what goes on now."),
-    "metrics": ("hpcdl.cli.metrics", "metrics", "Print numbers for Prometheus."),
-    "profile": ("hpcdl.cli.profile", "profile", "Measure how a script scales, and make a profile of it."),
-    "config": ("hpcdl.cli.config", "config", "Show the settings; set the daemon's policy and objective."),
-    "ledger": ("hpcdl.cli.ledger", "ledger", "Check, export, back up or shrink the ledger."),
-    "daemon": ("hpcdl.cli.daemon", "daemon", "Start, stop or look at the daemon."),
-    "agent": ("hpcdl.cli.agent", "agent", "Run the agent of this node in the foreground."),
-    "simulate": ("hpcdl.cli.simulate", "simulate", "Replay a workload under several policies, and compare them."),
-    "allocate": ("hpcdl.cli.allocate", "allocate", "Give nodes to elastic trainers, optimally."),
-    "replay": ("hpcdl.cli.replay", "replay", "Replay a trace of idle nodes with elastic trainers."),
-    "allocation": ("hpcdl.cli.allocation", "allocation", "Run in a batch job: daemon and agents."),
-    "completion": ("hpcdl.cli.completion", "completion", "Print what makes your shell complete commands and jobs."),
-    "doctor": ("hpcdl.cli.doctor", "doctor", "Check what hpcdl needs here, and what the batch system can do."),
-    "demo": ("hpcdl.cli.agent", "demo", "Run a paper's job set under two policies and compare them."),
+SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "Jobs": {
+        "submit": ("hpcdl.cli.submit", "submit", "Queue a training job."),
+        "cancel": ("hpcdl.cli.verbs", "cancel", "End jobs for good."),
+        "suspend": ("hpcdl.cli.verbs", "suspend", "Checkpoint jobs, free their GPUs and hold them."),
+        "resume": ("hpcdl.cli.verbs", "resume", "Let held jobs run again."),
+        "hold": ("hpcdl.cli.verbs", "hold", "Keep waiting jobs from starting."),
+        "release": ("hpcdl.cli.verbs", "release", "Let held jobs start."),
+        "retry": ("hpcdl.cli.verbs", "retry", "Queue failed or cancelled jobs again."),
+        "wait": ("hpcdl.cli.verbs", "wait", "Wait until jobs are finished."),
+        "logs": ("hpcdl.cli.logs", "logs", "Print a job's output."),
+        "exec": ("hpcdl.cli.execute", "execute", "Run a command beside a running job, on its node."),
+        "attach": ("hpcdl.cli.execute", "attach", "Open a shell beside a running job, on its node."),
+        "drill": ("hpcdl.cli.drill", "drill", "Prove that a running job survives preemption."),
+    },
+    "What is going on": {
+        "ls": ("hpcdl.cli.listing", "ls", "List the jobs, the nodes or the GPUs."),
+        "top": ("hpcdl.cli.top", "top", "Watch daemon, GPUs and jobs in the terminal."),
+        "page": ("hpcdl.cli.page", "page", "Write a web page of what goes on now."),
+        "show": ("hpcdl.cli.showing", "show", "Show everything about one job."),
+        "why": ("hpcdl.cli.showing", "why", "Say why a job is where it is."),
+        "nodes": ("hpcdl.cli.showing", "nodes", "List the nodes and who holds their GPUs."),
+        "events": ("hpcdl.cli.timeline", "events", "List what happened."),
+        "timeline": ("hpcdl.cli.timeline", "timeline", "Draw the GPUs by job over time."),
+        "report": ("hpcdl.cli.report", "report", "Say what became of all GPU-hours."),
+        "notices": ("hpcdl.cli.notices", "notices", "List what people are still to be told."),
+        "metrics": ("hpcdl.cli.metrics", "metrics", "Print numbers for Prometheus."),
+    },
+    "Nodes and the batch system": {
+        "drain": ("hpcdl.cli.drain", "drain", "Have jobs leave nodes, now or by a time."),
+        "undrain": ("hpcdl.cli.drain", "undrain", "Give drained nodes to jobs again."),
+        "avoid": ("hpcdl.cli.avoid", "avoid", "List or choose the GPUs that nobody is given for a while."),
+        "holes": ("hpcdl.cli.batching", "holes", "List what idles in the batch system."),
+        "pilots": ("hpcdl.cli.batching", "pilots", "List or cancel the batch jobs that hold idle nodes for hpcdl."),
+        "allocation": ("hpcdl.cli.allocation", "allocation", "Run in a batch job: daemon and agents."),
+    },
+    "The daemon": {
+        "daemon": ("hpcdl.cli.daemon", "daemon", "Start, stop or look at the daemon."),
+        "agent": ("hpcdl.cli.agent", "agent", "Run the agent of this node in the foreground."),
+        "config": ("hpcdl.cli.config", "config", "Show the settings; set the daemon's policy and objective."),
+        "ledger": ("hpcdl.cli.ledger", "ledger", "Check, export, back up or shrink the ledger."),
+        "doctor": ("hpcdl.cli.doctor", "doctor", "Check what hpcdl needs here, and what the batch system can do."),
+        "completion": ("hpcdl.cli.completion", "completion", "Print what makes your shell complete commands and jobs."),
+    },
+    "Plan and compare": {
+        "profile": ("hpcdl.cli.profile", "profile", "Measure how a script scales, and make a profile of it."),
+        "simulate": ("hpcdl.cli.simulate", "simulate", "Replay a workload under several policies, and compare them."),
+        "replay": ("hpcdl.cli.replay", "replay", "Replay a trace of idle nodes with elastic trainers."),
+        "allocate": ("hpcdl.cli.allocate", "allocate", "Give nodes to elastic trainers, optimally."),
+        "demo": ("hpcdl.cli.agent", "demo", "Run a paper's job set under two policies and compare them."),
+    },
 }
-"""Command -> module, name in it, one line of help. The line stands here so that `--help` imports nothing."""
+"""As `--help` lists them: command -> module, name in it, one line of help, which stands here so that it need not be
+imported for that."""
 
-SECTIONS: dict[str, str] = {
-    "Jobs": "submit cancel suspend resume hold release retry wait logs exec attach drill",
-    "What is going on": "ls top page show why nodes events timeline report notices metrics",
-    "Nodes and the batch system": "drain undrain avoid holes pilots allocation",
-    "The daemon": "daemon agent config ledger doctor completion",
-    "Plan and compare": "profile simulate replay allocate demo",
-}
-"""How `--help` lists the commands."""
+COMMANDS = {name: command for commands in SECTIONS.values() for name, command in commands.items()}
 
 HIDDEN: dict[str, tuple[str, str]] = {"pilot": ("hpcdl.cli.allocation", "pilot")}
 """Commands that only programs run."""
 
 _MEANT = {
-    "help": "--help",
-    "version": "--version",
-    "restart": "daemon stop, then hpcdl daemon start",
-    "start": "daemon start",
-    "stop": "daemon stop",
-    "status": "daemon status",
-    "policy": "config policy",
-    "objective": "config objective",
-    "run": "submit",
-    "sbatch": "submit",
-    "bsub": "submit",
-    "qsub": "submit",
-    "srun": "submit",
-    "list": "ls",
-    "job": "ls",
-    "jobs": "ls",
-    "ps": "ls",
-    "queue": "ls",
-    "squeue": "ls",
-    "bjobs": "ls",
-    "qstat": "ls",
-    "sinfo": "ls nodes",
-    "bhosts": "ls nodes",
-    "node": "ls nodes",
-    "gpus": "ls gpus",
-    "nvidia-smi": "ls gpus",
-    "info": "daemon status",
-    "describe": "show",
-    "scontrol": "show",
-    "explain": "why",
-    "kill": "cancel",
-    "rm": "cancel",
-    "delete": "cancel",
-    "bkill": "cancel",
-    "qdel": "cancel",
-    "pause": "suspend",
-    "bstop": "suspend",
-    "continue": "resume",
-    "requeue": "retry",
-    "rerun": "retry",
-    "ssh": "attach",
-    "log": "logs",
-    "tail": "logs -f",
-    "sacct": "report",
-    "set": "config",
-    "html": "page",
-    "dashboard": "page",
-    "prometheus": "metrics",
-    "settings": "config show",
+    word: meant
+    for meant, words in {
+        "--help": "help",
+        "--version": "version",
+        "daemon stop, then hpcdl daemon start": "restart",
+        "daemon start": "start",
+        "daemon stop": "stop",
+        "daemon status": "status info",
+        "config policy": "policy",
+        "config objective": "objective",
+        "submit": "run sbatch bsub qsub srun",
+        "ls": "list job jobs ps queue squeue bjobs qstat",
+        "ls nodes": "sinfo bhosts node",
+        "ls gpus": "gpus nvidia-smi",
+        "show": "describe scontrol",
+        "why": "explain",
+        "cancel": "kill rm delete bkill qdel",
+        "suspend": "pause bstop",
+        "resume": "continue",
+        "retry": "requeue rerun",
+        "attach": "ssh",
+        "logs": "log",
+        "logs -f": "tail",
+        "report": "sacct",
+        "config": "set",
+        "page": "html dashboard",
+        "metrics": "prometheus",
+        "config show": "settings",
+    }.items()
+    for word in words.split()
 }
 """What people try first, and what it is called here."""
 
@@ -182,9 +167,9 @@ class LazyGroup(click.Group):
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, names in SECTIONS.items():
+        for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, COMMANDS[name][2]) for name in names.split()], col_max=12)
+                formatter.write_dl([(name, line) for name, (_, _, line) in commands.items()], col_max=12)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

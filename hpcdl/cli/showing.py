@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from hpcdl.cli.jobtexts import checkpoints_text, deadline_text, git_text
-from hpcdl.cli.machines import agent_text, away_note, holder_text
+from hpcdl.cli.machines import GPU_COLUMNS, away_note, gpu_rows
 from hpcdl.cli.output import Column, Output, Row, outputs_as, print_fields, print_table, say
 from hpcdl.cli.rows import JOB_ID, asked_text, connect, duration_text, moment_text, placement_text, step_text
 from hpcdl.core.units import fold_nodes
@@ -128,29 +128,9 @@ def nodes(ctx: click.Context, output: Output) -> None:
     if output.print_data(answer, [node["name"] for node in answer["nodes"]]):
         return
     if answer["nodes"]:
-        lines = [{"of": node, "gpu": gpu} for node in answer["nodes"] for gpu in node.get("gpus") or [{}]]
-        print_table(_GPU_COLUMNS, lines)
+        print_table(GPU_COLUMNS, gpu_rows(answer["nodes"], bare=True))
         note = away_note(answer["nodes"])
         if note:
             say(note)
     else:
         say("no nodes: an agent registers its node when it starts (hpcdl agent)")
-
-
-def _detail(line: Row) -> str:
-    """What is the matter with the GPU, and whether its node is drained, or when it goes."""
-    node = line["of"]
-    goes = "drained" if node.get("leaving") else f"goes {moment_text(node['until'])}" if node.get("until") else ""
-    of_node = ": ".join(str(each) for each in (goes, node.get("reason")) if each)
-    return "; ".join(str(each) for each in (line["gpu"].get("detail"), of_node) if each)
-
-
-_GPU_COLUMNS = (
-    Column("NODE", lambda line: str(line["of"]["name"])),
-    Column("AGENT", lambda line: agent_text(line["of"])),
-    Column("GPU", lambda line: _known(line["gpu"].get("index")), right=True),
-    Column("STATE", lambda line: str(line["gpu"].get("state", "-"))),
-    Column("JOB", lambda line: holder_text(line["gpu"]), right=True),
-    Column("NAME", lambda line: str(line["gpu"].get("name", "")), shrinks=True),
-    Column("DETAIL", _detail, shrinks=True),
-)

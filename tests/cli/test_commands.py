@@ -166,7 +166,7 @@ def test_a_home_may_be_a_link(fake: FakeDaemon, hpcdl: Run, tmp_path: Path) -> N
 
 
 def test_help_lists_every_command_once() -> None:
-    listed = [name for names in SECTIONS.values() for name in names.split()]
+    listed = [name for commands in SECTIONS.values() for name in commands]
     assert sorted(listed) == sorted(COMMANDS)
 
 

@@ -124,7 +124,7 @@ def test_names_of_commands_are_offered_without_importing_them(home: Path) -> Non
     )
     env = environment(home, **{COMPLETE: "bash_complete", "COMP_WORDS": "hpcdl s", "COMP_CWORD": "1"})
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["plain,submit", "plain,show", "plain,suspend", "plain,simulate"]
+    assert done.stdout.split() == ["plain,submit", "plain,suspend", "plain,show", "plain,simulate"]
     loaded = set(done.stderr.split())
     assert "hpcdl.cli.root" in loaded
     assert not loaded & HEAVY - {"subprocess"}
