@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.convertors import IntegerConvertor, register_url_convertor
+from starlette.convertors import IntegerConvertor, StringConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
@@ -32,6 +32,7 @@ from hpcdl.daemon.drills import DrillRoutes
 from hpcdl.daemon.hub import Hub
 from hpcdl.daemon.jobevents import events_of
 from hpcdl.daemon.jobroutes import JobRoutes
+from hpcdl.daemon.jobverbs import VERBS
 from hpcdl.daemon.ledgerroutes import LedgerRoutes
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.meter import Meter
@@ -68,7 +69,14 @@ class _Number(IntegerConvertor):
     regex = "[0-9]{1,15}"
 
 
+class _Verb(StringConvertor):
+    """One of VERBS in a path: routes of other names beside it may stand in any order."""
+
+    regex = "|".join(VERBS)
+
+
 register_url_convertor("int", _Number())
+register_url_convertor("verb", _Verb())
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +151,7 @@ class Api:
             Route("/v1/jobs/{job:int}/preempt", self._guard(self._drills.preempt), methods=["POST"]),
             Route("/v1/jobs/{job:int}/drill", self._guard(self._drills.kill), methods=["POST"]),
             Route("/v1/jobs/{job:int}/drilled", self._guard(self._drills.drilled), methods=["POST"]),
-            Route("/v1/jobs/{job:int}/{verb:str}", self._guard(self._jobs.verb), methods=["POST"]),
+            Route("/v1/jobs/{job:int}/{verb:verb}", self._guard(self._jobs.verb), methods=["POST"]),
             Route("/v1/wait", self._guard(self._jobs.wait), methods=["GET"]),
             Route("/v1/events", self._guard(self._events), methods=["GET"]),
             Route("/v1/nodes", self._guard(self._nodes.nodes, nodes_seen), methods=["GET"]),

@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +17,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
@@ -31,6 +32,7 @@ from hpcdl.daemon.api import About, Api
 from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.hub import Hub, HubSettings
+from hpcdl.daemon.jobverbs import VERBS
 from hpcdl.daemon.loop import Loop
 from hpcdl.marble import register
 from hpcdl.wire import messages as msg
@@ -157,6 +159,20 @@ QUERY = st.dictionaries(
 )
 
 
+def test_the_order_of_the_routes_does_not_matter(scene: Scene) -> None:
+    """No request fits two of them."""
+    routes = [route for route in scene.application.routes if isinstance(route, Route)]
+    for route in routes:
+        for verb in VERBS:
+            path = route.path.replace("{verb:verb}", verb).replace("{node:str}", "n1")
+            path = re.sub(r"\{\w+:int\}", "1", path)
+            for method in route.methods or ():
+                scope = {"type": "http", "method": method, "path": path}
+                assert [each for each in routes if each.matches(scope)[0] is Match.FULL] == [route], path
+    status, answer = scene.ask("POST", "/v1/jobs/1/frobnicate")
+    assert (status, answer["code"]) == (404, "unknown-route")
+
+
 @fuzzed(60)
 @given(data=st.data())
 def test_requests(scene: Scene, data: st.DataObject) -> None:
@@ -166,7 +182,8 @@ def test_requests(scene: Scene, data: st.DataObject) -> None:
     while "{" in path:
         before, _, rest = path.partition("{")
         name, _, after = rest.partition("}")
-        value = data.draw(st.integers(0, 3).map(str) | TEXTS) if ":int" in name else data.draw(TEXTS | st.just("n1"))
+        known = {"int": st.integers(0, 3).map(str), "verb": st.sampled_from(list(VERBS)), "str": st.just("n1")}
+        value = data.draw(known[name.partition(":")[2]] | TEXTS)
         path = f"{before}{value}{after}"
     # What waits is not to wait here.
     query = data.draw(QUERY)
