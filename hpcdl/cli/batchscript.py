@@ -1,14 +1,26 @@
-"""A batch script as jobs of hpcdl: known by its #SBATCH or #BSUB lines, copied at its submit, run by its first line."""
+"""Batch scripts as jobs of hpcdl: known by their #SBATCH or #BSUB lines, copied on submit, run by their first line.
+
+`SubmitCommand` is what hpcdl has of a command that submits batch jobs: one subclass for each batch system.
+"""
 
 import hashlib
 import os
+import re
+import shlex
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
-from hpcdl.cli import lsflines, slurmlines
-from hpcdl.cli.batchlines import Asked, BadLine, Given, Ignored, head_lines, starters
+from hpcdl.cli.batchlines import (
+    BadLine,
+    BatchOptions,
+    IgnoredOption,
+    IndexArray,
+    NotForHpcdl,
+    WrittenOption,
+)
 from hpcdl.core.arrays import literal
 from hpcdl.wire.private import atomic_write, make_private_folder
 
@@ -16,26 +28,195 @@ LIMIT = 4 << 20
 """Bytes of a script."""
 
 FOLDER = "scripts"
+INDEX = "{index}"
+"""Stands for the index of each job of an array."""
 _PEEK = 4096
+_DIGITS = 15
+"""Of an id of hpcdl's at most."""
+_STARTERS = re.compile(r"^\s*(?:exec\s+|time\s+)*(srun|mpirun|mpiexec|jsrun|blaunch|lsrun|aprun)\b", re.MULTILINE)
+"""Commands that start processes by the batch system's allocation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What sbatch or bsub would be given: a script, or a command where `content` is None; and what it asks for."""
+class BatchScript:
+    """What a submit command would be given: a script, or a command where `content` is None; and its options."""
 
-    system: str  # "slurm" or "lsf"
-    asked: Asked
+    command: "SubmitCommand"
+    asked: BatchOptions
     file: str  # for messages
     arguments: tuple[str, ...] = ()
     content: bytes | None = None
 
-    def doubt(self) -> bool:
-        """Whether hpcdl leaves something out without which the job may not be what its user meant."""
-        return any(each.doubt for each in self.asked.ignored)
+
+@dataclass(frozen=True, slots=True)
+class BatchDependency:
+    """What a batch job waits for. `said`: as it was written.
+
+    `ids`: of jobs, those of arrays without the member. `names`: of LSF's jobs, with `*`. `single`: the job's own name,
+    where it waits for all of that name (Slurm's singleton).
+    """
+
+    said: str
+    ids: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    single: str | None = None
 
 
-def find(word: str) -> tuple[str, bytes] | None:
-    """The batch system whose lines a file carries, and its content; None where there is no such file, or no lines.
+class SubmitCommand:
+    """A command that submits batch jobs, as hpcdl reads its command line and the lines of its scripts."""
+
+    name: str
+    system: str
+    """Its batch system's name."""
+    title: str
+    """What people call that."""
+    mark: str
+    """What a line of options in a script begins with."""
+    everywhere: bool = False
+    """Such lines count wherever they stand; else up to the first line that is no comment."""
+    folder_variable: str
+    """Tells a job the folder in which it was submitted."""
+    index_variable: str
+    """Tells a job of an array its index."""
+    after: str
+    """How a job is said to wait for another one to be done."""
+    dependency_option: str
+    """The name of the option for what a job waits for."""
+    dependency_pattern: re.Pattern[str]
+    """How that begins in words that make no command line otherwise."""
+    lookups: ClassVar[tuple[tuple[str, ...], ...]]
+    """Commands that say whether there is a job, its id behind them."""
+    job_pattern: str
+    """What they print of a job that there is, {} for its id."""
+    no_job: re.Pattern[str]
+    """What they print where there is none."""
+
+    def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
+        """Options, and what follows them, of words that stand at `where`. Raises BadLine."""
+        raise NotImplementedError
+
+    def options_of(self, written: Sequence[WrittenOption]) -> BatchOptions:
+        """What these options ask for. Raises BadLine."""
+        raise NotImplementedError
+
+    def job_of(self, words: Sequence[str], around: Mapping[str, str], where: str) -> BatchScript:
+        """What the command would submit with these words, in this environment. Raises BadLine, NotForHpcdl."""
+        raise NotImplementedError
+
+    def array_variables(self, array: IndexArray) -> Mapping[str, object]:
+        """What it tells the jobs of an array."""
+        raise NotImplementedError
+
+    def dependency(self, words: Sequence[str], around: Mapping[str, str], text: str) -> BatchDependency | None:
+        """What a job waits for that is submitted with these words; None: for nothing. `text`: of its script.
+
+        Finds it also in what neither hpcdl nor the batch system understands otherwise.
+        """
+        raise NotImplementedError
+
+    def answer(self, number: int, options: BatchOptions) -> str:
+        """What it prints for a job that was taken."""
+        raise NotImplementedError
+
+    def split_line(self, words: Sequence[str]) -> tuple[list[WrittenOption], list[str]]:
+        """All options of its command line, and what follows them. Raises BadLine."""
+        return self.split(words, "")
+
+    def lines(self, text: str, *, everywhere: bool = False) -> Iterator[tuple[int, str]]:
+        """Line numbers and contents behind the mark, up to the first line that is no comment; or all of them."""
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.startswith(self.mark) and line[len(self.mark) :][:1] in ("", " ", "\t"):
+                yield number, line[len(self.mark) :].strip()
+            elif not everywhere and line.strip() and not line.lstrip().startswith("#"):
+                return
+
+    def marks(self, text: str) -> int | None:
+        """The number of the first line with its mark in a script's head."""
+        return next((number for number, _ in self.lines(text)), None)
+
+    def read(
+        self, file: str, content: bytes, arguments: tuple[str, ...], more: tuple[WrittenOption, ...] = ()
+    ) -> BatchScript:
+        """The script with what its lines ask for, and `more`, which wins. Raises BadLine."""
+        text, name = text_of(content), os.path.basename(file)
+        written: list[WrittenOption] = []
+        for number, line in self.lines(text, everywhere=self.everywhere):
+            where = f"{name}:{number}"
+            try:
+                parts = shlex.split(line, comments=True)
+            except ValueError as error:
+                raise BadLine(f"{where}: {line}: {str(error).lower()}") from None
+            options, rest = self.split(parts, where)
+            if rest:
+                raise BadLine(f"{where}: {rest[0]!r} is no option")
+            written += options
+        asked = self.options_of((*written, *more))
+        ignored = [*asked.ignored, *_starters(text, name)]
+        for other in commands():
+            first = None if other is self else other.marks(text)
+            if first is not None and self.marks(text) is not None:
+                why = f"the script has {self.mark} lines, which are read"
+                ignored.append(IgnoredOption(f"{name}:{first}", other.mark, why))
+        ignored.sort(key=lambda each: int(each.where.rpartition(":")[2]) if each.where.startswith(f"{name}:") else 0)
+        asked = replace(asked, ignored=tuple(ignored), name=asked.name or None)
+        return BatchScript(self, asked, name, arguments, content)
+
+    def written_in(self, text: str) -> list[WrittenOption]:
+        """The options of a script's lines, as far as they can be read."""
+        found: list[WrittenOption] = []
+        for _, line in self.lines(text, everywhere=self.everywhere):
+            try:
+                parts = shlex.split(line, comments=True)
+            except ValueError:
+                parts = line.split()
+            try:
+                found += self.split(parts, "")[0]
+            except BadLine:
+                found += self._dependencies_in(parts)
+        return found
+
+    def written_on(self, words: Sequence[str]) -> list[WrittenOption]:
+        """The options of a command line, as far as they can be read."""
+        try:
+            return self.split_line(words)[0]
+        except BadLine:
+            return list(self._dependencies_in(words))
+
+    def _dependencies_in(self, words: Sequence[str]) -> Iterator[WrittenOption]:
+        """The dependencies in words that make no command line otherwise."""
+        for place, word in enumerate(words):
+            if match := self.dependency_pattern.match(word):
+                value = word[match.end() :] or next(iter(words[place + 1 :]), "")
+                yield WrittenOption("", self.dependency_option, value, f"{match[0].rstrip('=')} {value}")
+
+    def variables(self, cwd: str, array: IndexArray | None, *, every: bool = False) -> Mapping[str, str]:
+        """What the batch system would tell the script; `every`: also where only options make it an array."""
+        found = {self.folder_variable: cwd}
+        if array is not None:
+            return found | {key: str(value) for key, value in self.array_variables(array).items()}
+        return found | ({self.index_variable: INDEX} if every else {})
+
+
+def commands() -> tuple[SubmitCommand, ...]:
+    """All of them; where a script has lines of several, those of the first are read."""
+    from hpcdl.cli.lsflines import BSUB
+    from hpcdl.cli.slurmlines import SBATCH
+
+    return SBATCH, BSUB
+
+
+def command_named(name: str) -> SubmitCommand:
+    """The one that is called so."""
+    return next(command for command in commands() if command.name == name)
+
+
+def job_number(digits: str) -> int:
+    """An id; a longer one than hpcdl gives is nobody's."""
+    return int(digits.lstrip("0")[: _DIGITS + 1] or 0)
+
+
+def find(word: str) -> tuple[SubmitCommand, bytes] | None:
+    """The submit command whose lines a file carries, and its content; None where there is no such file, or no lines.
 
     Raises BadLine for one that is too large.
     """
@@ -49,36 +230,16 @@ def find(word: str) -> tuple[str, bytes] | None:
             content += file.read(LIMIT + 1 - len(content))
     except (OSError, ValueError):
         return None
-    system = system_of(text_of(content))
-    if system is not None and len(content) > LIMIT:
+    text = text_of(content)
+    command = next((each for each in commands() if each.marks(text) is not None), None)
+    if command is not None and len(content) > LIMIT:
         raise BadLine(f"{word}: a script has {LIMIT >> 20} MiB at most: let it call the rest")
-    return None if system is None else (system, content)
+    return None if command is None else (command, content)
 
 
 def text_of(content: bytes) -> str:
     """The script as text; what is not UTF-8 stays what it is."""
     return content.decode("utf-8", "surrogateescape")
-
-
-def system_of(text: str) -> str | None:
-    """Which batch system's lines are in the script: `slurm`, `lsf`, or None; where both are, Slurm's are read."""
-    if next(head_lines(text, slurmlines.MARK, everywhere=False), None) is not None:
-        return "slurm"
-    return "lsf" if next(head_lines(text, lsflines.MARK, everywhere=False), None) is not None else None
-
-
-def read(system: str, file: str, content: bytes, arguments: tuple[str, ...], more: tuple[Given, ...] = ()) -> Batch:
-    """The script with what its lines ask for, and `more`, which wins. Raises BadLine."""
-    text = text_of(content)
-    lines = slurmlines if system == "slurm" else lsflines
-    name = os.path.basename(file)
-    asked = lines.asked_of((*lines.given_in(text, name), *more))
-    ignored = [*asked.ignored, *starters(text, name)]
-    if system == "slurm" and (other := next(head_lines(text, lsflines.MARK, everywhere=False), None)):
-        ignored.append(Ignored(f"{name}:{other[0]}", lsflines.MARK, "the script has #SBATCH lines, which are read"))
-    ignored.sort(key=lambda each: int(each.where.rpartition(":")[2]) if each.where.startswith(f"{name}:") else 0)
-    asked = replace(asked, ignored=tuple(ignored), name=asked.name or None)
-    return Batch(system, asked, name, arguments, content)
 
 
 def keep(home: Path, content: bytes) -> Path:
@@ -96,7 +257,7 @@ def keep(home: Path, content: bytes) -> Path:
     return path
 
 
-def interpreter(batch: Batch) -> tuple[str, ...]:
+def interpreter(batch: BatchScript) -> tuple[str, ...]:
     """The program of the script's first line and its one argument, as the kernel takes them; else /bin/sh.
 
     Raises BadLine.
@@ -112,7 +273,7 @@ def interpreter(batch: Batch) -> tuple[str, ...]:
     return words
 
 
-def command_of(batch: Batch, home: Path, cwd: str, *, filled: bool) -> tuple[str, ...]:
+def command_of(batch: BatchScript, home: Path, cwd: str, *, filled: bool) -> tuple[str, ...]:
     """The job's command, of an array with `{index}` where its jobs differ; the script is kept in `home`.
 
     `filled`: words of the script's arguments may name the values of a sweep; else they are taken as they are. What
@@ -123,31 +284,58 @@ def command_of(batch: Batch, home: Path, cwd: str, *, filled: bool) -> tuple[str
     if batch.content is not None:
         program = interpreter(batch)
         run = (*program, str(keep(home, batch.content)), *batch.arguments)
-    given = variables(batch, cwd, every=filled)
+    given = batch.command.variables(cwd, batch.asked.array, every=filled)
     if filled or batch.asked.array is not None:
         run = run if filled else tuple(map(literal, run))
         given = {key: value if value == INDEX else literal(value) for key, value in given.items()}
     return ("env", *(f"{key}={value}" for key, value in given.items()), *run)
 
 
-INDEX = "{index}"
+def read_file(word: str) -> bytes:
+    """A script. Raises NotForHpcdl."""
+    try:
+        with open(word, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise NotForHpcdl(f"{word} is no file")
+            content = file.read(LIMIT + 1)
+    except (OSError, ValueError) as error:
+        raise NotForHpcdl(f"{word}: {error}") from None
+    if len(content) > LIMIT:
+        raise NotForHpcdl(f"{word} is too large")
+    return content
 
 
-def variables(batch: Batch, cwd: str, *, every: bool = False) -> Mapping[str, str]:
-    """What the batch system would tell the script; `every`: also where only options make it an array."""
-    slurm = batch.system == "slurm"
-    found = {"SLURM_SUBMIT_DIR" if slurm else "LS_SUBCWD": cwd}
-    array = batch.asked.array
-    if array is None:
-        return found | ({"SLURM_ARRAY_TASK_ID" if slurm else "LSB_JOBINDEX": INDEX} if every else {})
-    if slurm:
-        told: dict[str, object] = {
-            "SLURM_ARRAY_TASK_ID": INDEX,
-            "SLURM_ARRAY_TASK_COUNT": len(array.indices),
-            "SLURM_ARRAY_TASK_MIN": min(array.indices),
-            "SLURM_ARRAY_TASK_MAX": max(array.indices),
-            "SLURM_ARRAY_TASK_STEP": array.step,
-        }
-    else:
-        told = {"LSB_JOBINDEX": INDEX, "LSB_JOBINDEX_STEP": array.step}
-    return found | {key: str(value) for key, value in told.items()}
+def read_stdin() -> bytes:
+    """The script on standard input, which can be read again after this, by the batch system's command.
+
+    Raises NotForHpcdl.
+    """
+    try:
+        if os.isatty(0):
+            raise NotForHpcdl("the script is typed in")
+        if not stat.S_ISREG(os.fstat(0).st_mode):
+            import shutil
+            import tempfile
+
+            kept = tempfile.TemporaryFile()  # noqa: SIM115  (stays open as descriptor 0)
+            with os.fdopen(os.dup(0), "rb") as pipe:
+                shutil.copyfileobj(pipe, kept)
+            kept.flush()
+            os.lseek(kept.fileno(), 0, os.SEEK_SET)
+            os.dup2(kept.fileno(), 0)
+        content = os.pread(0, LIMIT + 1, os.lseek(0, 0, os.SEEK_CUR))
+    except OSError as error:
+        raise NotForHpcdl(f"standard input: {error}") from None
+    if len(content) > LIMIT:
+        raise NotForHpcdl("the script is too large")
+    return content
+
+
+def _starters(text: str, file: str) -> list[IgnoredOption]:
+    """Lines of a script that would start their processes by the batch system; hpcdl's jobs are not its steps."""
+    match = _STARTERS.search(text)
+    if match is None:
+        return []
+    where = f"{file}:{text.count(chr(10), 0, match.start(1)) + 1}"
+    why = "this job is no step of the batch system: start python, or torchrun, itself"
+    return [IgnoredOption(where, match[1], why, doubt=True, how="gets nothing from it")]

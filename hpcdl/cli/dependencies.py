@@ -8,163 +8,22 @@ and none of the batch system's is taken for hpcdl's.
 import fnmatch
 import os
 import re
-import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hpcdl.batch import BatchError, Completed, run
-from hpcdl.cli import lsflines, slurmlines
-from hpcdl.cli.batchlines import BadLine, Given, head_lines
+from hpcdl.cli.batchscript import BatchDependency, SubmitCommand, command_named
 from hpcdl.cli.rows import FINISHED
 from hpcdl.client import Client, ClientError, path_with
 
-SYSTEMS = {"sbatch": "Slurm", "bsub": "LSF"}
 _PIECE = 500
 """Ids in one question to the daemon."""
 _DIGITS = 15
 """Of an id of hpcdl's at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dependency:
-    """What a batch job waits for. `said`: as it was written.
-
-    `ids`: of jobs, those of arrays without the member. `names`: of LSF's jobs, with `*`. `single`: the job's own name,
-    where it waits for all of that name (Slurm's singleton).
-    """
-
-    said: str
-    ids: tuple[int, ...] = ()
-    names: tuple[str, ...] = ()
-    single: str | None = None
-
-
-# --- what is written --------------------------------------------------------------------------------------------------
-
-
-def ids_of_slurm(value: str) -> tuple[tuple[int, ...], bool]:
-    """The ids in a value of sbatch's --dependency, whatever it wants of those jobs; and whether it has singleton."""
-    ids: list[int] = []
-    single = False
-    for part in re.split(r"[,?]", value):
-        kind, colon, rest = part.strip().partition(":")
-        single = single or kind.strip().lower() == "singleton"
-        for each in (rest if colon else kind).split(":"):  # without a kind: how it was written long ago
-            if match := re.match(r"\s*\+?(\d+)", each, re.ASCII):
-                ids.append(_number(match[1]))
-    return tuple(dict.fromkeys(ids)), single
-
-
-def _number(digits: str) -> int:
-    return int(digits.lstrip("0")[: _DIGITS + 1] or 0)  # a longer one is nobody's
-
-
-_CALL = re.compile(r"[a-z_]+\s*\(\s*(\"[^\"]*\"|'[^']*'|[^,()\s][^,()]*?)\s*(?:,[^()]*)?\)", re.IGNORECASE)
-_BARE = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s&|!()]+")
-
-
-def jobs_of_lsf(value: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The ids and the names of jobs in an expression of bsub's -w."""
-    words = [match[1] for match in _CALL.finditer(value)]
-    words += _BARE.findall(_CALL.sub(" ", value))
-    ids: list[int] = []
-    names: list[str] = []
-    for word in words:
-        text = re.sub(r"\[[^\]]*\]$", "", word.strip().strip("\"'").strip())
-        if text.isascii() and text.isdigit():
-            ids.append(_number(text))
-        elif text:
-            names.append(text)
-    return tuple(dict.fromkeys(ids)), tuple(dict.fromkeys(names))
-
-
-def dependency_of(
-    name: str, words: Sequence[str], around: Mapping[str, str], script: bytes | None
-) -> Dependency | None:
-    """What `sbatch WORDS` or `bsub WORDS` waits for; None: for nothing. `script`: the one that it is given.
-
-    Finds it also in what neither hpcdl nor the batch system understands otherwise.
-    """
-    text = (script or b"").decode("utf-8", "surrogateescape")
-    if name == "bsub":
-        given = [*_in_lines(text, lsflines.MARK, lsflines.split_options, everywhere=True), *_on_line(name, words)]
-        value = next((each for each in reversed(given) if each.name == "w"), None)
-        if value is None:
-            return None
-        ids, names = jobs_of_lsf(value.value)
-        return Dependency(value.said, ids, names)
-    lines = [*_in_lines(text, slurmlines.MARK, slurmlines.split_options, everywhere=False)]
-    given = _on_line(name, words)
-    value = next((each for each in reversed([*lines, *given]) if each.name == "dependency"), None)
-    if value is None and "SBATCH_DEPENDENCY" in around:
-        written = around["SBATCH_DEPENDENCY"]
-        value = Given("the environment", "dependency", written, f"SBATCH_DEPENDENCY={written}")
-    if value is None:
-        return None
-    ids, single = ids_of_slurm(value.value)
-    called = [each.value for each in lines if each.name == "job-name"]
-    called += [around["SBATCH_JOB_NAME"]] if "SBATCH_JOB_NAME" in around else []
-    called += [each.value for each in given if each.name == "job-name"]
-    return Dependency(value.said, ids, (), (called[-1] if called else _default_name(words)) if single else None)
-
-
-def _default_name(words: Sequence[str]) -> str:
-    """What Slurm calls a job that nobody named."""
-    try:
-        given, rest = split_line("sbatch", words)
-    except BadLine:
-        return ""
-    if any(each.name == "wrap" for each in given):
-        return "wrap"
-    return os.path.basename(rest[0]) if rest else "sbatch"
-
-
-def _in_lines(text: str, mark: str, split: Any, *, everywhere: bool) -> Iterator[Given]:
-    for _, line in head_lines(text, mark, everywhere=everywhere):
-        try:
-            parts = shlex.split(line, comments=True)
-        except ValueError:
-            parts = line.split()
-        try:
-            yield from split(parts, "")[0]
-        except BadLine:
-            yield from _anywhere("bsub" if mark == lsflines.MARK else "sbatch", parts)
-
-
-def split_line(name: str, words: Sequence[str]) -> tuple[list[Given], list[str]]:
-    """All options of a command line, and what follows them. Raises BadLine."""
-    if name == "bsub":
-        return lsflines.split_options(words, "")
-    found, rest = slurmlines.split_options(words, "")
-    while rest[:1] == [":"]:  # the next component of a heterogeneous job
-        more, rest = slurmlines.split_options(rest[1:], "")
-        found += more
-    return found, rest
-
-
-def _on_line(name: str, words: Sequence[str]) -> list[Given]:
-    try:
-        return split_line(name, words)[0]
-    except BadLine:
-        return list(_anywhere(name, words))
-
-
-def _anywhere(name: str, words: Sequence[str]) -> Iterator[Given]:
-    """The dependencies in words that make no command line otherwise."""
-    option = r"-w" if name == "bsub" else r"--dep[a-z]*=?|-d"
-    called = "w" if name == "bsub" else "dependency"
-    for place, word in enumerate(words):
-        if match := re.match(option, word):
-            value = word[match.end() :] or next(iter(words[place + 1 :]), "")
-            yield Given("", called, value, f"{match[0].rstrip('=')} {value}")
-
-
-# --- whose they are ---------------------------------------------------------------------------------------------------
 
 
 def rows_of(client: Client, ids: Iterable[int]) -> dict[int, dict[str, Any]]:
@@ -201,23 +60,17 @@ def _named(client: Client, pattern: str, *, live: bool) -> int | None:
     return max(known, default=None)
 
 
-def knows(name: str, number: int, other: str | None) -> bool | None:
+def knows(command: SubmitCommand, number: int, other: str | None) -> bool | None:
     """Whether the batch system knows a job of this id; None: it does not say. `other`: its sbatch or bsub."""
     if other is None:
         return False
-    asks = _SLURM if name == "sbatch" else _LSF
-    argvs = [[path, *words, str(number)] for command, *words in asks if (path := _beside(other, command)) is not None]
+    argvs = [[path, *words, str(number)] for each, *words in command.lookups if (path := _beside(other, each))]
     said = [_said(argv) for argv in argvs]
     said = [each for each in said if each is None or not _NO_CLUSTER.search(each.err)]
-    verdicts = [None if each is None else _verdict(each, number) for each in said]
+    verdicts = [None if each is None else _verdict(command, each, number) for each in said]
     if True in verdicts or not verdicts:
         return bool(verdicts)
     return False if False in verdicts else None
-
-
-_SLURM = (("scontrol", "show", "job"), ("squeue", "--noheader", "--all", "--states=all", "--format=%A %F", "--jobs"))
-_LSF = (("bjobs", "-w"), ("bhist",))
-_UNKNOWN = re.compile(r"invalid job id|job <\S+> is not found|no matching job found", re.IGNORECASE)
 
 
 _NO_CLUSTER = re.compile(r"could not establish a configuration source", re.IGNORECASE)
@@ -231,10 +84,10 @@ def _said(argv: Sequence[str]) -> Completed | None:
         return None
 
 
-def _verdict(done: Completed, number: int) -> bool | None:
-    if re.search(rf"^\s*(?:\d+\s+)?{number}\b|\bJobId={number}\b|Job <{number}(?:\[\d+\])?>,", done.out, re.MULTILINE):
+def _verdict(command: SubmitCommand, done: Completed, number: int) -> bool | None:
+    if re.search(command.job_pattern.format(number, number), done.out, re.MULTILINE):
         return True
-    return False if _UNKNOWN.search(done.out + done.err) else None
+    return False if command.no_job.search(done.out + done.err) else None
 
 
 def _beside(other: str, command: str) -> str | None:
@@ -263,7 +116,7 @@ def checked(client: Client, name: str, said: str, ids: Sequence[int], other: str
 
 
 def _refuse_known_to_both(name: str, said: str, number: int, other: str | None) -> None:
-    system, verdict = SYSTEMS[name], knows(name, number, other)
+    system, verdict = command_named(name).title, knows(command_named(name), number, other)
     step = f"hpcdl submit --after {number} for hpcdl's, HPCDL_BYPASS=1 for {system}'s"
     if verdict is None:
         raise _refusal(said, f"hpcdl knows job {number}, and {system} does not say whether it knows one, too: {step}")
@@ -271,11 +124,12 @@ def _refuse_known_to_both(name: str, said: str, number: int, other: str | None) 
         raise _refusal(said, f"hpcdl and {system} both know job {number}: {step}")
 
 
-def guard(home: Path, name: str, found: Dependency, why: str, other: str | None) -> None:
+def guard(home: Path, name: str, found: BatchDependency, why: str, other: str | None) -> None:
     """For a job that is about to go to the batch system, because of `why`. Raises click.ClickException where it waits
     for one of hpcdl's, or may.
     """
-    system = SYSTEMS[name]
+    command = command_named(name)
+    system = command.title
     with Client(home) as client:
         try:
             rows = rows_of(client, found.ids)
@@ -288,9 +142,8 @@ def guard(home: Path, name: str, found: Dependency, why: str, other: str | None)
         _refuse_known_to_both(name, found.said, number, other)
         step = f"submit it once hpcdl wait {number} returns, or with hpcdl submit --after {number}"
         if found.said in why:  # it is the condition that hpcdl does not have
-            kind = "afterok:ID" if name == "sbatch" else "done(ID)"
             raise _refusal(
-                found.said, f"job {number} is hpcdl's, where jobs wait for others to be DONE ({kind}): {step}"
+                found.said, f"job {number} is hpcdl's, where jobs wait for others to be DONE ({command.after}): {step}"
             )
         reason = f"job {number} is hpcdl's, and {system} takes this job ({why}), which cannot wait for it"
         raise _refusal(found.said, f"{reason}: {step}")
@@ -302,7 +155,7 @@ def guard(home: Path, name: str, found: Dependency, why: str, other: str | None)
             )
 
 
-def _guard_alone(home: Path, found: Dependency, why: str, system: str) -> None:
+def _guard_alone(home: Path, found: BatchDependency, why: str, system: str) -> None:
     """The same while no daemon answers: by the ledger."""
     from hpcdl.ledger.offline import jobs_at_rest
 

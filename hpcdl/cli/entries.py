@@ -17,7 +17,7 @@ from hpcdl.core.jobspec import JobSpec, check_counts
 from hpcdl.core.launchers import check_launcher
 
 if TYPE_CHECKING:  # most submits have no batch script
-    from hpcdl.cli.batchlines import Asked, Exports
+    from hpcdl.cli.batchlines import BatchOptions, ExportedVariables
 
 _OF_MEMBERS = ("array", "array_index", "array_most", "sweep")
 
@@ -49,7 +49,7 @@ class Wanted:
         return list(doubts(self.spec, array=self.array is not None))
 
 
-def wanted(given: Mapping[str, Any], command: Sequence[str], here: Path, asked: "Asked | None" = None) -> Wanted:
+def wanted(given: Mapping[str, Any], command: Sequence[str], here: Path, asked: "BatchOptions | None" = None) -> Wanted:
     """The job that these options of submit (by the names of its parameters) and this command say.
 
     `asked`: what its batch script asks for, as far as the options leave that to it; then the command is the script's,
@@ -128,7 +128,7 @@ def here() -> Path:
         raise click.UsageError("this folder no longer exists: cd to another one, or give --cwd") from None
 
 
-def _variables(given: Sequence[str], exports: "Exports | None") -> dict[str, str]:
+def _variables(given: Sequence[str], exports: "ExportedVariables | None") -> dict[str, str]:
     if exports is None:
         return environment(given, os.environ)
     known = [each for each in exports.named if "=" in each or each in os.environ]  # as batch systems do

@@ -1,122 +1,188 @@
-"""bsub's options, in a script's #BSUB lines or on its command line, as what hpcdl makes of them."""
+"""bsub as hpcdl reads it: its options, in #BSUB lines or on its command line, and what it tells its jobs."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from hpcdl.cli import batchlines
 from hpcdl.cli.batchlines import (
     AGAIN,
+    HOLD,
     HOST,
+    INPUT,
+    LACKS,
     LOGS,
     MAIL,
-    NOT,
+    NODES,
+    NOTHING,
+    READ,
+    SIGNAL,
+    START,
+    TERMINAL,
     TIME,
+    WAIT,
     WHERE,
-    Asked,
     BadLine,
-    Exports,
-    Given,
-    Ignored,
-    Option,
+    BatchOptions,
+    IgnoredOption,
+    IndexArray,
+    NotForHpcdl,
+    WrittenOption,
+    exports_of,
     indices_of,
     left_out,
+    option_table,
     several_nodes,
-    whole,
+)
+from hpcdl.cli.batchscript import INDEX, BatchDependency, BatchScript, SubmitCommand, find, job_number, read_stdin
+
+OPTIONS = option_table(
+    {
+        READ: "J gpu n nnodes R w cwd env",
+        TIME: "W We c T",
+        LOGS: "o oo e eo outdir",
+        HOST: "M D F S C v p hl smt",
+        WHERE: "q P G sla app sp alloc_flags core_isolation Lp jobgroup g x",
+        MAIL: "N B u",
+        AGAIN: "r rn",
+        NOTHING: "Jd L ul",
+        SIGNAL: "wa wt",
+        NODES: "m U ext a network",
+        START: "b t ti",
+        HOLD: "H",
+        WAIT: "K",
+        TERMINAL: "I Ip Is IS ISp ISs IX XF tty",
+        INPUT: "i is",
+        LACKS: "E Ep f k Q stage data datagrp json jsdl pack freq h V",
+    },
+    flags="x N B r rn ul H K I Ip Is IS ISp ISs IX XF tty h V",
 )
 
-MARK = "#BSUB"
-
-OPTIONS = {
-    **dict.fromkeys(("J", "gpu", "n", "nnodes", "R", "w", "cwd", "env"), Option()),
-    **dict.fromkeys(("W", "We", "c", "T"), Option(why=TIME)),
-    **dict.fromkeys(("o", "oo", "e", "eo", "outdir"), Option(why=LOGS)),
-    **dict.fromkeys(("M", "D", "F", "S", "C", "v", "p", "hl", "smt"), Option(why=HOST)),
-    **dict.fromkeys(("q", "P", "G", "sla", "app", "sp", "alloc_flags", "core_isolation", "Lp", "jobgroup", "g"),
-                    Option(why=WHERE)),
-    "x": Option(value=False, why=WHERE),
-    **dict.fromkeys(("N", "B"), Option(value=False, why=MAIL)),
-    "u": Option(why=MAIL),
-    **dict.fromkeys(("r", "rn"), Option(value=False, why=AGAIN)),
-    **dict.fromkeys(("Jd", "L"), Option(why=NOT)),
-    "ul": Option(value=False, why=NOT),
-    **dict.fromkeys(("wa", "wt"), Option(why="hpcdl asks it to checkpoint as --signal PRESET and --grace say",
-                                         doubt=True)),
-    **dict.fromkeys(("m", "U", "ext", "a", "network"), Option(why="hpcdl chooses among the nodes that it has",
-                                                              doubt=True)),
-    **dict.fromkeys(("b", "t", "ti"), Option(why="hpcdl starts it when there are GPUs", doubt=True)),
-    "H": Option(value=False, why="hpcdl suspend holds a job", doubt=True),
-    "K": Option(value=False, why="hpcdl wait waits", doubt=True),
-    **dict.fromkeys(("I", "Ip", "Is", "IS", "ISp", "ISs", "IX", "XF", "tty"),
-                    Option(value=False, why="a job of hpcdl is not interactive", doubt=True)),
-    **dict.fromkeys(("i", "is"), Option(why="a job of hpcdl has no standard input", doubt=True)),
-    **dict.fromkeys(("E", "Ep", "f", "k", "Q", "stage", "data", "datagrp", "json", "jsdl", "pack", "freq"),
-                    Option(why=NOT, doubt=True)),
-    **dict.fromkeys(("h", "V"), Option(value=False, why=NOT, doubt=True)),
-}  # fmt: skip
+_SHELL = re.compile(r"[^A-Za-z0-9_@%+=:,./-]")
+"""What bsub's shell would take for more than a letter."""
 
 
-def given_in(text: str, file: str) -> list[Given]:
-    """The options of a script's #BSUB lines, wherever they stand. Raises BadLine."""
-    return batchlines.given_in(text, file, MARK, split_options, everywhere=True)
+class Bsub(SubmitCommand):
+    """See `SubmitCommand`."""
+
+    name = "bsub"
+    system = "lsf"
+    title = "LSF"
+    mark = "#BSUB"
+    everywhere = True
+    folder_variable = "LS_SUBCWD"
+    index_variable = "LSB_JOBINDEX"
+    after = "done(ID)"
+    dependency_option = "w"
+    dependency_pattern = re.compile("-w")
+    lookups = (("bjobs", "-w"), ("bhist",))
+    job_pattern = r"^\s*(?:\d+\s+)?{}\b|Job <{}(?:\[\d+\])?>,"
+    no_job = re.compile(r"job <\S+> is not found|no matching job found", re.IGNORECASE)
+
+    def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
+        """See `SubmitCommand`."""
+        found: list[WrittenOption] = []
+        rest = list(words)
+        while rest and rest[0].startswith("-") and len(rest[0]) > 1:
+            word = rest.pop(0)
+            name = word[1:]
+            option = OPTIONS.get(name)
+            if option is None and name[1:].isdigit() and name[0] in OPTIONS:  # -n4
+                found.append(WrittenOption(where, name[0], name[1:], word))
+            elif option is None:
+                value = rest.pop(0) if rest and not rest[0].startswith("-") else ""
+                found.append(WrittenOption(where, name, value, f"{word} {value}".strip()))
+            elif not option.value:
+                found.append(WrittenOption(where, name, "", word))
+            elif not rest:
+                raise BadLine(f"{where}: {word}: its value is missing")
+            else:
+                value = rest.pop(0)
+                found.append(WrittenOption(where, name, value, f"{word} {value}"))
+        return found, rest
+
+    def options_of(self, written: Sequence[WrittenOption]) -> BatchOptions:
+        """See `SubmitCommand`. The later of two counts, except of -R."""
+        last = {each.name: each for each in written}
+        ignored = left_out(written, OPTIONS)
+        needs = [each for each in written if each.name == "R"]
+        nodes = _nodes(last, needs, ignored)
+        name, array = _name(last["J"]) if "J" in last else (None, None)
+        return BatchOptions(
+            gpus=_gpus(last, needs, ignored),
+            nodes=nodes,
+            name=name,
+            after=_after(last["w"]) if "w" in last else None,
+            array=None if array is None else indices_of(last["J"], array),
+            cwd=last["cwd"].value if "cwd" in last else None,
+            exports=exports_of(last["env"], "all", "none") if "env" in last else None,
+            ignored=tuple(ignored),
+        )
+
+    def job_of(self, words: Sequence[str], around: Mapping[str, str], where: str) -> BatchScript:
+        """See `SubmitCommand`."""
+        if "LSB_BSUB_PARSE_SCRIPT" in around:
+            raise NotForHpcdl("LSB_BSUB_PARSE_SCRIPT is set")
+        written, rest = self.split(words, where)
+        if not rest:
+            return self.read(self.name, read_stdin(), (), tuple(written))
+        if any(_SHELL.search(word) for word in rest) or "=" in rest[0]:
+            raise NotForHpcdl("its command is a shell's")
+        if find(rest[0]) is not None:
+            raise NotForHpcdl(
+                "whether bsub reads the lines of a script that it is not given on standard input is its own affair"
+            )
+        return BatchScript(self, self.options_of(written), rest[0], tuple(rest))
+
+    def array_variables(self, array: IndexArray) -> Mapping[str, object]:
+        """See `SubmitCommand`."""
+        return {"LSB_JOBINDEX": INDEX, "LSB_JOBINDEX_STEP": array.step}
+
+    def dependency(self, words: Sequence[str], around: Mapping[str, str], text: str) -> BatchDependency | None:
+        """See `SubmitCommand`."""
+        written = [*self.written_in(text), *self.written_on(words)]
+        value = next((each for each in reversed(written) if each.name == "w"), None)
+        return None if value is None else BatchDependency(value.said, *dependency_jobs(value.value))
+
+    def answer(self, number: int, options: BatchOptions) -> str:
+        """See `SubmitCommand`."""
+        return f"Job <{number}> is submitted to queue <hpcdl>."
 
 
-def split_options(words: Sequence[str], where: str) -> tuple[list[Given], list[str]]:
-    """Options, and what follows them: the command. Raises BadLine."""
-    found: list[Given] = []
-    rest = list(words)
-    while rest and rest[0].startswith("-") and len(rest[0]) > 1:
-        word = rest.pop(0)
-        name = word[1:]
-        option = OPTIONS.get(name)
-        if option is None and name[1:].isdigit() and name[0] in OPTIONS:  # -n4
-            found.append(Given(where, name[0], name[1:], word))
-        elif option is None:
-            value = rest.pop(0) if rest and not rest[0].startswith("-") else ""
-            found.append(Given(where, name, value, f"{word} {value}".strip()))
-        elif not option.value:
-            found.append(Given(where, name, "", word))
-        elif not rest:
-            raise BadLine(f"{where}: {word}: its value is missing")
-        else:
-            value = rest.pop(0)
-            found.append(Given(where, name, value, f"{word} {value}"))
-    return found, rest
+BSUB = Bsub()
+
+_CALL = re.compile(r"[a-z_]+\s*\(\s*(\"[^\"]*\"|'[^']*'|[^,()\s][^,()]*?)\s*(?:,[^()]*)?\)", re.IGNORECASE)
+_BARE = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s&|!()]+")
 
 
-def asked_of(given: Sequence[Given]) -> Asked:
-    """What these options ask for; the later of two counts, except of -R. Raises BadLine."""
-    last = {each.name: each for each in given}
-    ignored = left_out(given, OPTIONS)
-    needs = [each for each in given if each.name == "R"]
-    nodes = _nodes(last, needs, ignored)
-    name, array = _name(last["J"]) if "J" in last else (None, None)
-    return Asked(
-        gpus=_gpus(last, needs, ignored),
-        nodes=nodes,
-        name=name,
-        after=_after(last["w"]) if "w" in last else None,
-        array=None if array is None else indices_of(last["J"], array),
-        cwd=last["cwd"].value if "cwd" in last else None,
-        exports=_exports(last["env"]) if "env" in last else None,
-        ignored=tuple(ignored),
-    )
+def dependency_jobs(value: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The ids and the names of jobs in an expression of -w."""
+    words = [match[1] for match in _CALL.finditer(value)]
+    words += _BARE.findall(_CALL.sub(" ", value))
+    ids: list[int] = []
+    names: list[str] = []
+    for word in words:
+        text = re.sub(r"\[[^\]]*\]$", "", word.strip().strip("\"'").strip())
+        if text.isascii() and text.isdigit():
+            ids.append(job_number(text))
+        elif text:
+            names.append(text)
+    return tuple(dict.fromkeys(ids)), tuple(dict.fromkeys(names))
 
 
-def _nodes(last: dict[str, Given], needs: Sequence[Given], ignored: list[Ignored]) -> int | None:
+def _nodes(last: dict[str, WrittenOption], needs: Sequence[WrittenOption], ignored: list[IgnoredOption]) -> int | None:
     """Of -nnodes; else of -n and span[ptile=], as far as they say it."""
     if "nnodes" in last:
         given = last["nnodes"]
-        number = whole(given, given.value, "a number of nodes", 1)
+        number = given.whole(given.value, "a number of nodes", 1)
         ignored += several_nodes(number, [given])
         return number
     spans = [(each, found[1]) for each in needs if (found := re.search(r"span\s*\[\s*(.*?)\s*\]", each.value))]
     if "n" not in last:
         return None
     given = last["n"]
-    places = whole(given, given.value.split(",")[0], "a number of processors", 1)
+    places = given.whole(given.value.split(",")[0], "a number of processors", 1)
     for need, span in reversed(spans):
         if match := re.fullmatch(r"ptile\s*=\s*(\d{1,9})", span, re.ASCII):
-            each = whole(need, match[1], "a number of processors", 1)
+            each = need.whole(match[1], "a number of processors", 1)
             if places % each and places > each:
                 raise need.bad(f"{places} processors of {given.said} cannot be spread evenly, {each} on each node")
             number = max(1, places // each)
@@ -126,17 +192,17 @@ def _nodes(last: dict[str, Given], needs: Sequence[Given], ignored: list[Ignored
             return 1
     if places > 1:
         why = 'it does not say on how many nodes: 1 (-R "span[ptile=N]" or --nodes says it)'
-        ignored.append(Ignored(given.where, given.said, why, doubt=not spans))
+        ignored.append(IgnoredOption(given.where, given.said, why, doubt=not spans))
     return None
 
 
-def _gpus(last: dict[str, Given], needs: Sequence[Given], ignored: list[Ignored]) -> int | None:
+def _gpus(last: dict[str, WrittenOption], needs: Sequence[WrittenOption], ignored: list[IgnoredOption]) -> int | None:
     """On each node: of -gpu num=, else of rusage[ngpus_physical=]."""
     for need in needs:
         rest = re.sub(r"span\s*\[.*?\]|rusage\s*\[\s*(ngpus_\w+\s*=\s*\d+|mem\s*=\s*\w+)\s*\]", "", need.value).strip()
         if rest:
             why = "hpcdl chooses among the nodes that it has"
-            ignored.append(Ignored(need.where, f'"{rest}" of -R', why, doubt=True))
+            ignored.append(IgnoredOption(need.where, f'"{rest}" of -R', why, doubt=True))
     if "gpu" in last:
         return _gpu_string(last["gpu"], ignored)
     for need in reversed(needs):
@@ -145,31 +211,31 @@ def _gpus(last: dict[str, Given], needs: Sequence[Given], ignored: list[Ignored]
     return None
 
 
-def _gpu_string(given: Given, ignored: list[Ignored]) -> int:
+def _gpu_string(given: WrittenOption, ignored: list[IgnoredOption]) -> int:
     number = 1
     for part in given.value.split(":"):
         key, _, value = part.strip().partition("=")
         if key == "num":
             digits, slash, per = value.partition("/")
-            number = whole(given, digits, "a number of GPUs")
+            number = given.whole(digits, "a number of GPUs")
             if slash and per != "host":
                 why = "hpcdl counts GPUs on each node"
-                ignored.append(Ignored(given.where, f"/{per} of {given.said}", why, doubt=True))
+                ignored.append(IgnoredOption(given.where, f"/{per} of {given.said}", why, doubt=True))
         elif key in ("gmodel", "gmem", "gtile", "nvlink", "block", "aff"):
             why = "hpcdl chooses among the GPUs that it has"
-            ignored.append(Ignored(given.where, f"{part} of {given.said}", why, doubt=key in ("gmodel", "gmem")))
+            ignored.append(IgnoredOption(given.where, f"{part} of {given.said}", why, doubt=key in ("gmodel", "gmem")))
         elif key not in ("mode", "mps", "j_exclusive", "-", ""):
             raise given.bad(f"{part!r} is not known: num=N:mode=MODE:...")
     return number
 
 
-def _name(given: Given) -> tuple[str, str | None]:
+def _name(given: WrittenOption) -> tuple[str, str | None]:
     match = re.fullmatch(r"(.*?)(?:\[(.*)\](?:%(\d+))?)?", given.value, re.DOTALL)
     name, array, most = match.groups() if match else (given.value, None, None)
     return name, array if most is None else f"{array}%{most}"
 
 
-def _after(given: Given) -> tuple[int, ...]:
+def _after(given: WrittenOption) -> tuple[int, ...]:
     found: list[int] = []
     for part in given.value.split("&&"):
         match = re.fullmatch(r"\(?\s*done\s*\(\s*(\d{1,9})\s*\)\s*\)?", part.strip(), re.ASCII)
@@ -179,12 +245,3 @@ def _after(given: Given) -> tuple[int, ...]:
             )
         found.append(int(match[1]))
     return tuple(dict.fromkeys(found))
-
-
-def _exports(given: Given) -> Exports:
-    parts = [part.strip() for part in given.value.split(",") if part.strip()]
-    every = "all" in parts
-    named = tuple(part for part in parts if part not in ("all", "none") and not part.startswith("~"))
-    if any(part.startswith("=") for part in named):
-        raise given.bad('a variable has no name: write "all", "none", or NAME=VALUE with commas between')
-    return Exports(every, named, tuple(part[1:] for part in parts if part.startswith("~")))

@@ -1,72 +1,72 @@
-"""sbatch's options, in a script's #SBATCH lines or on its command line, as what hpcdl makes of them."""
+"""sbatch as hpcdl reads it: its options, in #SBATCH lines or on its command line, and what it tells its jobs."""
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from hpcdl.cli import batchlines
 from hpcdl.cli.batchlines import (
     AGAIN,
+    HOLD,
     HOST,
+    INPUT,
+    LACKS,
     LOGS,
     MAIL,
-    NOT,
+    NEVER,
+    NODES,
+    NOTHING,
+    RANKS,
+    READ,
+    SHELL,
+    SIGNAL,
+    START,
     TIME,
+    WAIT,
     WHERE,
-    Asked,
     BadLine,
-    Exports,
-    Given,
-    Ignored,
-    Option,
+    BatchOptions,
+    IgnoredOption,
+    IndexArray,
+    NotForHpcdl,
+    SubmitOption,
+    WrittenOption,
+    exports_of,
     indices_of,
     left_out,
     on_each,
+    option_table,
     several_nodes,
-    whole,
 )
+from hpcdl.cli.batchscript import INDEX, BatchDependency, BatchScript, SubmitCommand, job_number, read_file, read_stdin
 
-MARK = "#SBATCH"
-
-OPTIONS = {
-    **dict.fromkeys(
-        ("gres", "gpus", "gpus-per-node", "gpus-per-task", "nodes", "job-name", "dependency", "array", "chdir"),
-        Option(),
-    ),
-    **dict.fromkeys(("export", "wrap"), Option()),
-    "parsable": Option(value=False),
-    **dict.fromkeys(("ntasks", "ntasks-per-node"), Option(why="the script starts its ranks itself")),
-    **dict.fromkeys(("time", "time-min"), Option(why=TIME)),
-    **dict.fromkeys(("output", "error", "open-mode"), Option(why=LOGS)),
-    **dict.fromkeys(
-        ("mem", "mem-per-cpu", "mem-per-gpu", "cpus-per-task", "cpus-per-gpu", "tmp", "mincpus", "threads-per-core",
-         "ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu", "sockets-per-node", "cores-per-socket", "hint",
-         "extra-node-info", "distribution", "core-spec", "thread-spec", "mem-bind", "gpu-bind", "gres-flags"),
-        Option(why=HOST),
-    ),
-    **dict.fromkeys(("partition", "account", "qos", "priority", "wckey", "switches"), Option(why=WHERE)),
-    **dict.fromkeys(("exclusive", "nice"), Option(value=False, why=WHERE)),
-    **dict.fromkeys(("oversubscribe", "overcommit", "contiguous", "spread-job", "use-min-nodes"),
-                    Option(value=False, why=WHERE)),
-    **dict.fromkeys(("mail-type", "mail-user"), Option(why=MAIL)),
-    **dict.fromkeys(("requeue", "no-requeue"), Option(value=False, why=AGAIN)),
-    "kill-on-invalid-dep": Option(why="hpcdl cancels a job whose dependency can never be DONE"),
-    "no-kill": Option(value=False, why=AGAIN),
-    **dict.fromkeys(("comment", "profile", "acctg-freq", "gpu-freq", "cpu-freq", "mcs-label", "power"),
-                    Option(why=NOT)),
-    **dict.fromkeys(("verbose", "quiet", "ignore-pbs"), Option(value=False, why=NOT)),
-    "propagate": Option(value=False, why=NOT),
-    "get-user-env": Option(value=False, why="it gets the variables of this shell"),
-    "signal": Option(why="hpcdl asks it to checkpoint as --signal PRESET and --grace say", doubt=True),
-    **dict.fromkeys(("constraint", "nodelist", "exclude", "reservation", "licenses", "clusters", "nodefile"),
-                    Option(why="hpcdl chooses among the nodes that it has", doubt=True)),
-    **dict.fromkeys(("begin", "deadline", "delay-boot"), Option(why="hpcdl starts it when there are GPUs", doubt=True)),
-    "hold": Option(value=False, why="hpcdl suspend holds a job", doubt=True),
-    "wait": Option(value=False, why="hpcdl wait waits", doubt=True),
-    "input": Option(why="a job of hpcdl has no standard input", doubt=True),
-    **dict.fromkeys(("gpus-per-socket", "export-file", "bb", "bbf", "container", "burst-buffer", "uid", "gid",
-                     "cluster-constraint"), Option(why=NOT, doubt=True)),
-    **dict.fromkeys(("test-only", "help", "usage", "version", "reboot"), Option(value=False, why=NOT, doubt=True)),
-}  # fmt: skip
+OPTIONS = option_table(
+    {
+        READ: "gres gpus gpus-per-node gpus-per-task nodes job-name dependency array chdir export wrap parsable",
+        RANKS: "ntasks ntasks-per-node",
+        TIME: "time time-min",
+        LOGS: "output error open-mode",
+        HOST: "mem mem-per-cpu mem-per-gpu cpus-per-task cpus-per-gpu tmp mincpus threads-per-core ntasks-per-core "
+        "ntasks-per-socket ntasks-per-gpu sockets-per-node cores-per-socket hint extra-node-info distribution "
+        "core-spec thread-spec mem-bind gpu-bind gres-flags",
+        WHERE: "partition account qos priority wckey switches exclusive nice oversubscribe overcommit contiguous "
+        "spread-job use-min-nodes",
+        MAIL: "mail-type mail-user",
+        AGAIN: "requeue no-requeue no-kill",
+        NEVER: "kill-on-invalid-dep",
+        SHELL: "get-user-env",
+        NOTHING: "comment profile acctg-freq gpu-freq cpu-freq mcs-label power verbose quiet ignore-pbs propagate",
+        SIGNAL: "signal",
+        NODES: "constraint nodelist exclude reservation licenses clusters nodefile",
+        START: "begin deadline delay-boot",
+        HOLD: "hold",
+        WAIT: "wait",
+        INPUT: "input",
+        LACKS: "gpus-per-socket export-file bb bbf container burst-buffer uid gid cluster-constraint test-only help "
+        "usage version reboot",
+    },
+    flags="parsable exclusive nice oversubscribe overcommit contiguous spread-job use-min-nodes requeue no-requeue "
+    "no-kill verbose quiet ignore-pbs propagate get-user-env hold wait test-only help usage version reboot",
+)
 """By their long names."""
 
 SHORT = {
@@ -79,81 +79,178 @@ SHORT = {
 }  # fmt: skip
 
 
-def given_in(text: str, file: str) -> list[Given]:
-    """The options of a script's #SBATCH lines. Raises BadLine."""
-    return batchlines.given_in(text, file, MARK, split_options, everywhere=False)
+_HARMLESS = re.compile(r"SBATCH_(ACCOUNT|PARTITION|QOS|TIMELIMIT|DEBUG|REQUEUE|NO_REQUEUE)")
+"""Variables that stand for options which hpcdl may leave out."""
 
 
-def split_options(words: Sequence[str], where: str) -> tuple[list[Given], list[str]]:
-    """Options, and what follows them: the script and its arguments. Raises BadLine."""
-    found: list[Given] = []
-    rest = list(words)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
-        if word == "--":
-            break
-        found += _long(word, rest, where) if word.startswith("--") else _short(word, rest, where)
-    return found, rest
+class Sbatch(SubmitCommand):
+    """See `SubmitCommand`."""
+
+    name = "sbatch"
+    system = "slurm"
+    title = "Slurm"
+    mark = "#SBATCH"
+    folder_variable = "SLURM_SUBMIT_DIR"
+    index_variable = "SLURM_ARRAY_TASK_ID"
+    after = "afterok:ID"
+    dependency_option = "dependency"
+    dependency_pattern = re.compile(r"--dep[a-z]*=?|-d")
+    lookups = (
+        ("scontrol", "show", "job"),
+        ("squeue", "--noheader", "--all", "--states=all", "--format=%A %F", "--jobs"),
+    )
+    job_pattern = r"^\s*(?:\d+\s+)?{}\b|\bJobId={}\b"
+    no_job = re.compile("invalid job id", re.IGNORECASE)
+
+    def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
+        """See `SubmitCommand`."""
+        found: list[WrittenOption] = []
+        rest = list(words)
+        while rest and rest[0].startswith("-") and rest[0] != "-":
+            word = rest.pop(0)
+            if word == "--":
+                break
+            found += _long(word, rest, where) if word.startswith("--") else _short(word, rest, where)
+        return found, rest
+
+    def split_line(self, words: Sequence[str]) -> tuple[list[WrittenOption], list[str]]:
+        """With those of all components of a heterogeneous job, which have `:` between them."""
+        found, rest = self.split(words, "")
+        while rest[:1] == [":"]:
+            more, rest = self.split(rest[1:], "")
+            found += more
+        return found, rest
+
+    def options_of(self, written: Sequence[WrittenOption]) -> BatchOptions:
+        """See `SubmitCommand`. The later of two counts."""
+        last = {each.name: each for each in written}
+        ignored = left_out(written, OPTIONS)
+        nodes, gpus = _sizes(last, ignored)
+        value = {name: each.value for name, each in last.items()}
+        return BatchOptions(
+            gpus=gpus,
+            nodes=nodes,
+            name=value.get("job-name"),
+            after=_after(last["dependency"]) if "dependency" in last else None,
+            array=indices_of(last["array"], value["array"]) if "array" in last else None,
+            cwd=value.get("chdir"),
+            exports=exports_of(last["export"], "ALL", "NONE", "NIL") if "export" in last else None,
+            brief="parsable" in last,
+            wrapped=value.get("wrap"),
+            ignored=tuple(ignored),
+        )
+
+    def job_of(self, words: Sequence[str], around: Mapping[str, str], where: str) -> BatchScript:
+        """See `SubmitCommand`."""
+        odd = [name for name in around if name.startswith("SBATCH_") and not _HARMLESS.fullmatch(name)]
+        if odd:
+            raise NotForHpcdl(f"{odd[0]} is set")
+        written, rest = self.split(words, where)
+        wrapped = self.options_of(written).wrapped
+        if wrapped is not None:
+            if rest:
+                raise NotForHpcdl("--wrap and a script")
+            content = f"#!/bin/sh\n{wrapped}\n".encode("utf-8", "surrogateescape")
+            return self.read("wrap", content, (), tuple(written))
+        content = read_file(rest[0]) if rest else read_stdin()
+        if not content.startswith(b"#!"):
+            raise NotForHpcdl("it is no script")
+        return self.read(rest[0] if rest else self.name, content, tuple(rest[1:]), tuple(written))
+
+    def array_variables(self, array: IndexArray) -> Mapping[str, object]:
+        """See `SubmitCommand`."""
+        return {
+            "SLURM_ARRAY_TASK_ID": INDEX,
+            "SLURM_ARRAY_TASK_COUNT": len(array.indices),
+            "SLURM_ARRAY_TASK_MIN": min(array.indices),
+            "SLURM_ARRAY_TASK_MAX": max(array.indices),
+            "SLURM_ARRAY_TASK_STEP": array.step,
+        }
+
+    def dependency(self, words: Sequence[str], around: Mapping[str, str], text: str) -> BatchDependency | None:
+        """See `SubmitCommand`."""
+        lines, given = self.written_in(text), self.written_on(words)
+        value = next((each for each in reversed([*lines, *given]) if each.name == "dependency"), None)
+        if value is None and "SBATCH_DEPENDENCY" in around:
+            written = around["SBATCH_DEPENDENCY"]
+            value = WrittenOption("the environment", "dependency", written, f"SBATCH_DEPENDENCY={written}")
+        if value is None:
+            return None
+        ids, single = dependency_ids(value.value)
+        called = [each.value for each in lines if each.name == "job-name"]
+        called += [around["SBATCH_JOB_NAME"]] if "SBATCH_JOB_NAME" in around else []
+        called += [each.value for each in given if each.name == "job-name"]
+        own = called[-1] if called else self._default_name(words)
+        return BatchDependency(value.said, ids, (), own if single else None)
+
+    def _default_name(self, words: Sequence[str]) -> str:
+        """What Slurm calls a job that nobody named."""
+        try:
+            written, rest = self.split_line(words)
+        except BadLine:
+            return ""
+        if any(each.name == "wrap" for each in written):
+            return "wrap"
+        return os.path.basename(rest[0]) if rest else "sbatch"
+
+    def answer(self, number: int, options: BatchOptions) -> str:
+        """See `SubmitCommand`."""
+        return str(number) if options.brief else f"Submitted batch job {number}"
 
 
-def _long(word: str, rest: list[str], where: str) -> list[Given]:
+SBATCH = Sbatch()
+
+
+def dependency_ids(value: str) -> tuple[tuple[int, ...], bool]:
+    """The ids in a value of --dependency, whatever it wants of those jobs; and whether it has singleton."""
+    ids: list[int] = []
+    single = False
+    for part in re.split(r"[,?]", value):
+        kind, colon, rest = part.strip().partition(":")
+        single = single or kind.strip().lower() == "singleton"
+        for each in (rest if colon else kind).split(":"):  # without a kind: how it was written long ago
+            if match := re.match(r"\s*\+?(\d+)", each, re.ASCII):
+                ids.append(job_number(match[1]))
+    return tuple(dict.fromkeys(ids)), single
+
+
+def _long(word: str, rest: list[str], where: str) -> list[WrittenOption]:
     name, equals, value = word[2:].partition("=")
     near = [each for each in OPTIONS if each.startswith(name)]
     name = name if name in OPTIONS else near[0] if len(near) == 1 else name
-    option = OPTIONS.get(name, Option(value=False))
+    option = OPTIONS.get(name, SubmitOption(READ, value=False))
     said = word
     if option.value and not equals:
         if not rest:
             raise BadLine(f"{where}: {word}: its value is missing")
         value = rest.pop(0)
         said = f"{word} {value}"
-    return [Given(where, name, value, said)]
+    return [WrittenOption(where, name, value, said)]
 
 
-def _short(word: str, rest: list[str], where: str) -> list[Given]:
-    found: list[Given] = []
+def _short(word: str, rest: list[str], where: str) -> list[WrittenOption]:
+    found: list[WrittenOption] = []
     letters = word[1:]
     while letters:
         letter, letters = letters[0], letters[1:]
         name = SHORT.get(letter)
         if name is None:
-            return [*found, Given(where, f"-{letter}", "", word)]
+            return [*found, WrittenOption(where, f"-{letter}", "", word)]
         if not OPTIONS[name].value:
-            found.append(Given(where, name, "", f"-{letter}"))
+            found.append(WrittenOption(where, name, "", f"-{letter}"))
             continue
         if not letters and not rest:
             raise BadLine(f"{where}: {word}: its value is missing")
         value = letters or rest.pop(0)
-        found.append(Given(where, name, value, f"-{letter} {value}"))
+        found.append(WrittenOption(where, name, value, f"-{letter} {value}"))
         letters = ""
     return found
 
 
-def asked_of(given: Sequence[Given]) -> Asked:
-    """What these options ask for; the later of two counts. Raises BadLine."""
-    last = {each.name: each for each in given}
-    ignored = left_out(given, OPTIONS)
-    nodes, gpus = _sizes(last, ignored)
-    array = last.get("array")
-    chdir, name, wrap = last.get("chdir"), last.get("job-name"), last.get("wrap")
-    return Asked(
-        gpus=gpus,
-        nodes=nodes,
-        name=None if name is None else name.value,
-        after=_after(last["dependency"]) if "dependency" in last else None,
-        array=None if array is None else indices_of(array, array.value),
-        cwd=None if chdir is None else chdir.value,
-        exports=_exports(last["export"]) if "export" in last else None,
-        brief="parsable" in last,
-        wrapped=None if wrap is None else wrap.value,
-        ignored=tuple(ignored),
-    )
-
-
-def _sizes(last: dict[str, Given], ignored: list[Ignored]) -> tuple[int | None, int | None]:
+def _sizes(last: dict[str, WrittenOption], ignored: list[IgnoredOption]) -> tuple[int | None, int | None]:
     nodes = _nodes(last["nodes"], ignored) if "nodes" in last else None
     each: int | None = None
-    of: Given | None = None
+    of: WrittenOption | None = None
     for name in ("gres", "gpus-per-node"):
         if name in last and (number := _gpus(last[name], ignored)) is not None:
             each, of = number, last[name]
@@ -174,24 +271,24 @@ def _sizes(last: dict[str, Given], ignored: list[Ignored]) -> tuple[int | None, 
     return nodes, each
 
 
-def _ranks(last: dict[str, Given], nodes: int) -> int:
+def _ranks(last: dict[str, WrittenOption], nodes: int) -> int:
     if "ntasks" in last:
-        return whole(last["ntasks"], last["ntasks"].value, "a number of ranks", 1)
+        return last["ntasks"].whole(last["ntasks"].value, "a number of ranks", 1)
     if "ntasks-per-node" in last:
-        return nodes * whole(last["ntasks-per-node"], last["ntasks-per-node"].value, "a number of ranks", 1)
+        return nodes * last["ntasks-per-node"].whole(last["ntasks-per-node"].value, "a number of ranks", 1)
     return nodes
 
 
-def _nodes(given: Given, ignored: list[Ignored]) -> int:
+def _nodes(given: WrittenOption, ignored: list[IgnoredOption]) -> int:
     low, dash, high = given.value.partition("-")
-    number = whole(given, low, "a number of nodes", 1)
-    if dash and whole(given, high, "a number of nodes", number) > number:
+    number = given.whole(low, "a number of nodes", 1)
+    if dash and given.whole(high, "a number of nodes", number) > number:
         why = f"the script was written for a fixed number: it gets {low} (--nodes {low}:{high} makes it elastic)"
-        ignored.append(Ignored(given.where, f"the maximum of {given.said}", why))
+        ignored.append(IgnoredOption(given.where, f"the maximum of {given.said}", why))
     return number
 
 
-def _gpus(given: Given, ignored: list[Ignored]) -> int | None:
+def _gpus(given: WrittenOption, ignored: list[IgnoredOption]) -> int | None:
     """GPUs, of `[gpu:][type:]N`; None where a gres names none."""
     found: list[int] = []
     for part in given.value.split(","):
@@ -200,34 +297,26 @@ def _gpus(given: Given, ignored: list[Ignored]) -> int | None:
             kind, _, text = text.partition(":")
             if kind != "gpu":
                 if kind not in ("none", "NONE"):
-                    ignored.append(Ignored(given.where, f"{kind} of {given.said}", "hpcdl shares out GPUs only", True))
+                    why = "hpcdl shares out GPUs only"
+                    ignored.append(IgnoredOption(given.where, f"{kind} of {given.said}", why, doubt=True))
                 continue
         model, _, number = text.rpartition(":")
         if not number or not number[0].isdigit():
             model, number = text, "1"
         if model:
             why = "hpcdl chooses among the GPUs that it has"
-            ignored.append(Ignored(given.where, f"the type {model} of {given.said}", why, doubt=True))
-        found.append(whole(given, number, "a number of GPUs"))
+            ignored.append(IgnoredOption(given.where, f"the type {model} of {given.said}", why, doubt=True))
+        found.append(given.whole(number, "a number of GPUs"))
     if len(found) > 1:
         raise given.bad("GPUs of several types in one job: ask for one number")
     return found[0] if found else None
 
 
-def _after(given: Given) -> tuple[int, ...]:
+def _after(given: WrittenOption) -> tuple[int, ...]:
     found: list[int] = []
     for part in given.value.split(","):
         kind, *ids = part.strip().split(":")
         if kind != "afterok" or not ids:
             raise given.bad(f"{part!r}: a job of hpcdl waits for others to be DONE: afterok:ID[:ID...], or --after ID")
-        found += [whole(given, each, "the id of a job of hpcdl", 1) for each in ids]
+        found += [given.whole(each, "the id of a job of hpcdl", 1) for each in ids]
     return tuple(dict.fromkeys(found))
-
-
-def _exports(given: Given) -> Exports:
-    parts = [part for part in given.value.split(",") if part]
-    every = "ALL" in parts
-    named = tuple(part for part in parts if part not in ("ALL", "NONE", "NIL"))
-    if any(part.startswith("=") for part in named):
-        raise given.bad("a variable has no name: write ALL, NONE, or NAME=VALUE with commas between")
-    return Exports(every, named)

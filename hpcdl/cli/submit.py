@@ -20,8 +20,8 @@ from hpcdl.client import ApiError, Client, ClientError
 from hpcdl.core.codec import to_json
 
 if TYPE_CHECKING:  # most submits have no batch script
-    from hpcdl.cli.batchlines import Asked
-    from hpcdl.cli.batchscript import Batch
+    from hpcdl.cli.batchlines import BatchOptions
+    from hpcdl.cli.batchscript import BatchScript
 
 
 class _Submit(click.Command):
@@ -102,7 +102,7 @@ def submit(
     PASSPHRASE, PAT or DATABASE_URL as its last word): those with --env NAME.
     """
     client = connect(ctx)
-    batch: Batch | None = None
+    batch: BatchScript | None = None
     if file is not None:
         from hpcdl.cli.jobsfile import read
 
@@ -190,7 +190,7 @@ def _single(
     ctx: click.Context,
     client: Client,
     command: tuple[str, ...],
-    batch: "Batch | None",
+    batch: "BatchScript | None",
     like: str | None,
     other: str | None,
     given: Mapping[str, Any],
@@ -215,17 +215,17 @@ def _single(
 
 def _batch(
     ctx: click.Context, client: Client, command: tuple[str, ...], like: str | None, other: str | None
-) -> "Batch | None":
+) -> "BatchScript | None":
     """The batch script that is to be submitted; None: the command is one."""
     if like is None and (ctx.meta[_PLAIN] or not os.path.isfile(command[0])):
         return None
     from hpcdl.cli.batchlines import BadLine
-    from hpcdl.cli.batchscript import find, read
+    from hpcdl.cli.batchscript import find
 
     try:
         if like is None:
             found = find(command[0])
-            return None if found is None else read(found[0], command[0], found[1], command[1:])
+            return None if found is None else found[0].read(command[0], found[1], command[1:])
         from hpcdl.cli import dropin
 
         return dropin.waiting_for(client, like, other, dropin.batch_of(like, command, os.environ))
@@ -242,7 +242,7 @@ def _fail(like: str | None, other: str | None, command: tuple[str, ...], error: 
     dropin.pass_on(like, other, command, str(error), click.get_current_context().find_root().obj)
 
 
-def _without_flags(ctx: click.Context, asked: "Asked") -> "Asked":
+def _without_flags(ctx: click.Context, asked: "BatchOptions") -> "BatchOptions":
     """What the script asks for, without that which the command line says otherwise."""
 
     def given(option: str) -> bool:
@@ -257,7 +257,7 @@ def _without_flags(ctx: click.Context, asked: "Asked") -> "Asked":
 
 
 def _command_of(
-    batch: "Batch",
+    batch: "BatchScript",
     client: Client,
     like: str | None,
     other: str | None,

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.cli.dependencies import dependency_of, ids_of_slurm, jobs_of_lsf
+from hpcdl.cli.batchscript import command_named
+from hpcdl.cli.lsflines import BSUB, dependency_jobs
+from hpcdl.cli.slurmlines import SBATCH, dependency_ids
 from hpcdl.core import events as ev
 from hpcdl.core.model import JobSpec
 from hpcdl.ledger import SqliteJournal
@@ -60,7 +62,7 @@ def here(fake: FakeDaemon, place: Place) -> Place:
     ],
 )
 def test_ids_in_what_slurm_takes(value: str, ids: tuple[int, ...], single: bool) -> None:
-    assert ids_of_slurm(value) == (ids, single)
+    assert dependency_ids(value) == (ids, single)
 
 
 @pytest.mark.parametrize(
@@ -78,8 +80,8 @@ def test_ids_in_what_slurm_takes(value: str, ids: tuple[int, ...], single: bool)
     ],
 )
 def test_jobs_in_what_lsf_takes(value: str, ids: tuple[int, ...], names: tuple[str, ...]) -> None:
-    assert sorted(jobs_of_lsf(value)[0]) == sorted(ids)
-    assert jobs_of_lsf(value)[1] == names
+    assert sorted(dependency_jobs(value)[0]) == sorted(ids)
+    assert dependency_jobs(value)[1] == names
 
 
 @pytest.mark.parametrize(
@@ -102,27 +104,27 @@ def test_jobs_in_what_lsf_takes(value: str, ids: tuple[int, ...], names: tuple[s
     ],
 )
 def test_a_dependency_is_found_wherever_it_stands(name: str, words: tuple[str, ...], script: str) -> None:
-    found = dependency_of(name, words, {}, script.encode())
+    found = command_named(name).dependency(words, {}, script)
     assert found is not None
     assert found.ids == (12,)
     assert found.single is None
 
 
 def test_the_later_dependency_counts_and_others_words_do_not() -> None:
-    found = dependency_of("sbatch", ("-d", "afterok:7", "x.sh"), {}, b"#!/bin/sh\n#SBATCH -d afterok:12\n")
+    found = SBATCH.dependency(("-d", "afterok:7", "x.sh"), {}, "#!/bin/sh\n#SBATCH -d afterok:12\n")
     assert found is not None
     assert (found.said, found.ids) == ("-d afterok:7", (7,))
-    assert dependency_of("sbatch", ("x.sh", "-d", "afterok:7"), {}, b"#!/bin/sh\n") is None
-    assert dependency_of("bsub", ("prog", "-w", "done(12)"), {}, None) is None
-    single = [dependency_of("sbatch", ("-d", "singleton", *words), around, script) for words, around, script in (
-        (("-J", "a", "x.sh"), {"SBATCH_JOB_NAME": "b"}, b"#!/bin/sh\n#SBATCH -J c\n"),
-        (("x.sh",), {"SBATCH_JOB_NAME": "b"}, b"#!/bin/sh\n#SBATCH -J c\n"),
-        (("x.sh",), {}, b"#!/bin/sh\n#SBATCH -J c\n"),
-        (("d/x.sh",), {}, b"#!/bin/sh\n"),
-        (("--wrap=true",), {}, None),
-        ((), {}, b"#!/bin/sh\n"),
+    assert SBATCH.dependency(("x.sh", "-d", "afterok:7"), {}, "#!/bin/sh\n") is None
+    assert BSUB.dependency(("prog", "-w", "done(12)"), {}, "") is None
+    single = [SBATCH.dependency(("-d", "singleton", *words), around, script) for words, around, script in (
+        (("-J", "a", "x.sh"), {"SBATCH_JOB_NAME": ""}, "#!/bin/sh\n#SBATCH -J c\n"),
+        (("x.sh",), {"SBATCH_JOB_NAME": ""}, "#!/bin/sh\n#SBATCH -J c\n"),
+        (("x.sh",), {}, "#!/bin/sh\n#SBATCH -J c\n"),
+        (("d/x.sh",), {}, "#!/bin/sh\n"),
+        (("--wrap=true",), {}, ""),
+        ((), {}, "#!/bin/sh\n"),
     )]  # fmt: skip
-    assert [each and each.single for each in single] == ["a", "b", "c", "x.sh", "wrap", "sbatch"]
+    assert [each and each.single for each in single] == ["a", "", "c", "x.sh", "wrap", "sbatch"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from hpcdl.cli import lsflines, slurmlines
 from hpcdl.cli.batchlines import BadLine
-from hpcdl.cli.batchscript import read
+from hpcdl.cli.batchscript import command_named
 from hpcdl.client import Client
 from tests.cli.conftest import Outcome, Run
 from tests.cli.fake import FakeDaemon, specs_of
@@ -307,7 +307,6 @@ def test_a_script_without_a_daemon_runs_once_there_is_one(home: Path, hpcdl: Run
 @pytest.mark.parametrize("command", ["sbatch", "bsub"])
 def test_any_line_is_read_or_is_one_error(command: str) -> None:
     chance = random.Random(5)
-    system = {"sbatch": "slurm", "bsub": "lsf"}[command]
     parts = ["gpu", "gpu:2", ":", "1", "0", "-", "1-3", "%2", "[1-3]", "a[", "]", "=", "A=1", "ALL", "all", "~X",
              "none", "afterok:1", "afterok", "done(1)", "&&", "num=", "/", "span[ptile=]", "span[ptile=3]", "٣", "²",
              ",", "9" * 30, "(S:1)", "'", '"', "#", "\\"]  # fmt: skip
@@ -321,7 +320,7 @@ def test_any_line_is_read_or_is_one_error(command: str) -> None:
             words.append(f"{dashes}{name}{chance.choice(('=', ' ', ''))}{value}")
         text = f"#!/bin/sh\n#{command.upper()} {' '.join(words)}\n"
         try:
-            read(system, "t.sh", text.encode(), ())
+            command_named(command).read("t.sh", text.encode(), ())
         except BadLine as error:
             refusals.append(str(error))
     assert 400 < len(refusals) < 3600

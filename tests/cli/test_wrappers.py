@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpcdl.batch import run
-from hpcdl.cli.dropin import NotOurs, batch_of
+from hpcdl.cli.batchlines import NotForHpcdl
+from hpcdl.cli.dropin import batch_of
 from tests.cli.fake import FakeDaemon
 from tests.cli.wrapping import LSF, ROOT, SLURM, WRAPPERS, Done, Place, specs
 
@@ -96,7 +97,7 @@ def test_what_is_in_doubt_is_the_batch_systems(
 ) -> None:
     monkeypatch.chdir(place.folder)
     assert why
-    with pytest.raises(NotOurs):
+    with pytest.raises(NotForHpcdl):
         batch_of(name, tuple(words), {})
 
 
@@ -186,7 +187,7 @@ def test_what_no_node_could_run_is_the_batch_systems(fake: FakeDaemon, place: Pl
 def test_hpcdl_itself_is_never_a_job_of_hpcdl(place: Place, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.folder)
     place.script(f"{SLURM}{call}\n")
-    with pytest.raises(NotOurs, match="it runs hpcdl itself"):
+    with pytest.raises(NotForHpcdl, match="it runs hpcdl itself"):
         batch_of("sbatch", ("train.sh",), {})
     place.script(f"{SLURM}# {call}\npython -m hpcdl.trainer.gate x.py\n")
     assert batch_of("sbatch", ("train.sh",), {}).asked.gpus == 2
