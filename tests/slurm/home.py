@@ -33,7 +33,7 @@ class Home(BatchHome):
         if up:
             self.slurm.until_state(job, "RUNNING")
             nodes = self.slurm.nodes(job)
-            self.until(lambda: set(nodes) <= set(self.connected()), seconds=60)
+            self.until(lambda: set(nodes) <= set(self.connected()))
         return job
 
     def start_outside(self, gpus: int) -> None:

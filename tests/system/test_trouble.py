@@ -244,8 +244,8 @@ def test_the_clock_was_stepped_back(cluster: Cluster) -> None:
     told = [event["at"] for event in cluster.events() if event["kind"] not in REPORTED]
     assert told == sorted(told)
     row = cluster.job(held)
-    assert 0 <= row["wait_s"] < 60
-    assert 0 < row["jct_s"] < 60
+    assert 0 <= row["wait_s"] < HOUR_S / 2
+    assert 0 < row["jct_s"] < HOUR_S / 2
     assert cluster.job(job)["incarnation"] == 1
 
 
