@@ -40,6 +40,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.stash[LEFT] = SESSION.left()
         if session.config.stash[LEFT] and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        SESSION.kept = session.exitstatus == pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,6 +71,8 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """How many tests ran on a real Slurm, for a suite that is green without them says less."""
     for left in terminalreporter.config.stash.get(LEFT, []):
         terminalreporter.write_line(f"LEFT BEHIND by these tests: {left}", red=True)
+    if SESSION.kept:
+        terminalreporter.write_line(f"the folders of failed tests are kept in {SESSION.folder}")
     counts = {
         outcome: sum("real_slurm" in getattr(report, "keywords", ()) for report in terminalreporter.getreports(outcome))
         for outcome in ("passed", "failed", "skipped")
