@@ -40,8 +40,6 @@ def test_six_jobs_share_an_allocation_of_two_nodes(make_lsf: MakeLsf, make_home:
     jobs = list(home.submit_sets(SCALE))
     home.until_done(*jobs)
     home.check_sets(jobs)
-    kinds = [kind for job in jobs for kind in home.kinds(job)]
-    assert kinds.count("StartRequested") > len(jobs)  # suspended, and promoted to more GPUs
     seen = home.environments()
     assert {job for job, _ in seen} == {str(job) for job in jobs}
     for environment in seen.values():

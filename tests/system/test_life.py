@@ -149,13 +149,17 @@ def test_marble_promotes_a_secondary_job(make_cluster: MakeCluster) -> None:
     """Figure 5 with the test trainer: two jobs that would take 3 of 4 GPUs; the second starts on one."""
     cluster = make_cluster(gpus=4).start()
     cluster.hold()
+    stand = cluster.home.parent / "stand"  # the second one trains until it is promoted, however long that takes
+    stand.touch()
     first = cluster.submit("--step-s", 0.02, steps=60, gpus="1:3")
-    second = cluster.submit("--step-s", 0.02, steps=200, gpus="1:3")
+    second = cluster.submit("--step-s", 0.02, "--pause", stand, steps=200, gpus="1:3")
     cluster.until_state(second, "RUNNING")
     row = cluster.job(second)
     assert (row["role"], row["gpus"]) == ("secondary", 1)
     cluster.release()
     cluster.until_done(first)
+    cluster.until(lambda: cluster.kinds(second).count("StartRequested") == 2)
+    stand.unlink()
     cluster.until_done(second)
     granted = [e["body"]["placement"] for e in cluster.events(second) if e["kind"] == "StartRequested"]
     assert [(each["role"], len(each["shares"][0]["gpus"])) for each in granted] == [("secondary", 1), ("primary", 3)]
@@ -169,25 +173,19 @@ def test_a_warm_start_waits_at_the_gate_for_its_gpus(make_cluster: MakeCluster) 
     cluster.hold()
     first = cluster.submit("--step-s", 0.02, steps=60, gpus="1:3")
     trainer = Path(__file__).with_name("trainer.py")
-    argv = [
-        "-m",
-        "hpcdl.trainer.gate",
-        str(trainer),
-        "500",
-        "--step-s",
-        "0.02",
-        "--save-s",
-        "0.5",
-        "--save-every",
-        "10000",
-    ]
-    answer = cluster.cli("submit", "--json", "--gpus", "1:3", "--steps", "500", "--", sys.executable, *argv)
+    stand = cluster.home.parent / "stand"  # it trains until its warm start has its GPUs
+    stand.touch()
+    argv = ["-m", "hpcdl.trainer.gate", str(trainer), "100", "--step-s", "0.02", "--save-s", "0.5"]
+    argv += ["--save-every", "10000", "--pause", str(stand)]
+    answer = cluster.cli("submit", "--json", "--gpus", "1:3", "--steps", "100", "--", sys.executable, *argv)
     second = answer["jobs"][0]["id"]
     cluster.until_state(second, "RUNNING")
     cluster.release()
     cluster.until_done(first)
+    cluster.until(lambda: "OpenRequested" in cluster.kinds(second))
+    stand.unlink()
     cluster.until_done(second)
-    cluster.check_weights(second, 500)
+    cluster.check_weights(second, 100)
     events = cluster.events(second)
     warm = [e["seq"] for e in events if e["kind"] == "StartRequested" and e["body"]["placement"] is None]
     opened = [e["seq"] for e in events if e["kind"] == "OpenRequested"]
