@@ -378,6 +378,19 @@ NONE = re.compile(r"(?!)")
 """Matches no name."""
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterSettings:
+    """What an adapter is made with. `run`: runs its commands. `now`: seconds since the epoch, as the daemon's clock has
+    them. `site`, `keys`: what the site's file says, and of the batch system's `site_keys`. `environ`: this process's.
+    """
+
+    run: Run
+    now: Callable[[], float]
+    site: Site = field(default_factory=Site)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+
 class BatchSystem:
     """What hpcdl knows of a batch system before it asks it anything: its name, its variables, its hints for users.
 
@@ -441,16 +454,8 @@ class BatchSystem:
         """The batch script that was submitted, of what is in such a copy."""
         return text
 
-    def adapter(
-        self,
-        run: Run,
-        site: Site,
-        keys: Mapping[str, str],
-        *,
-        now: Callable[[], float],
-        environ: Mapping[str, str] = os.environ,
-    ) -> BatchAdapter:
-        """What talks with it. `keys`: the `site_keys` that the site sets. `now`: seconds since the epoch."""
+    def adapter(self, here: AdapterSettings) -> BatchAdapter:
+        """What talks with it."""
         raise NotImplementedError
 
     def submit_next(self, run: Run, batch_id: str, script: str, env: Sequence[str]) -> str:

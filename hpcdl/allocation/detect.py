@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Mapping
 
-from hpcdl.batch import BatchAdapter, BatchSystem, Run, run, system_named, systems
+from hpcdl.batch import AdapterSettings, BatchAdapter, BatchSystem, Run, run, system_named, systems
 from hpcdl.sites import SiteFile
 
 
@@ -35,4 +35,4 @@ def detect(
     """
     system = find_system(choice, environ)
     site = site or SiteFile()
-    return None if system is None else system.adapter(run, site.site, site.keys, now=now, environ=environ)
+    return None if system is None else system.adapter(AdapterSettings(run, now, site.site, site.keys, environ))

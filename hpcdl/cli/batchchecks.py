@@ -10,7 +10,16 @@ from typing import Any
 import click
 
 from hpcdl.allocation.detect import find_system
-from hpcdl.batch import Allocation, BatchAdapter, BatchError, Capabilities, HalfAnAllocation, run, systems
+from hpcdl.batch import (
+    AdapterSettings,
+    Allocation,
+    BatchAdapter,
+    BatchError,
+    Capabilities,
+    HalfAnAllocation,
+    run,
+    systems,
+)
 from hpcdl.cli.checks import Check, State, fail, ok, warn
 from hpcdl.cli.rows import moment_text
 from hpcdl.config import Config, ConfigError, load_config
@@ -74,7 +83,7 @@ def batch_checks(
         why = "the setting batch is none" if config.batch == "none" else f"not on PATH ({looked})"
         step = "" if config.batch == "none" else "on a cluster: load its module, or set batch"
         return [ok("batch system", f"none: {why}; hpcdl works without one, on this machine", step)], None
-    system = found.adapter(run, site.site, site.keys, now=Clock(0.0).now, environ=environ)
+    system = found.adapter(AdapterSettings(run, Clock(0.0).now, site.site, site.keys, environ))
     checks, about = _capabilities(system, needed=found.inside(environ) or config.batch != "auto" or config.pilots > 0)
     allocation, check = _allocation(system, environ)
     checks += [check, _pilots(config, site, found.name, about["not_preempted"])]

@@ -1,12 +1,10 @@
 """LSF as hpcdl knows it before it asks anything. Loads fast; whatever runs a command is in the other modules."""
 
-import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from hpcdl.batch import BatchAdapter, BatchError, BatchSystem, Run, SiteReport, run
-from hpcdl.pilots.site import Site
+from hpcdl.batch import AdapterSettings, BatchAdapter, BatchError, BatchSystem, Run, SiteReport, run
 
 _BEGIN, _END = "# LSBATCH: User input\n", "# LSBATCH: End user input\n"
 
@@ -51,21 +49,13 @@ class LsfSystem(BatchSystem):
         _, _, inside = text.partition(_BEGIN)
         return inside.partition(_END)[0] if inside else text
 
-    def adapter(
-        self,
-        run: Run,
-        site: Site,
-        keys: Mapping[str, str],
-        *,
-        now: Callable[[], float],
-        environ: Mapping[str, str] = os.environ,
-    ) -> BatchAdapter:
+    def adapter(self, here: AdapterSettings) -> BatchAdapter:
         """See `BatchSystem`."""
         from hpcdl.lsf.adapter import Lsf, Ways
 
-        own = {key: keys[key] for key in self.site_keys if key in keys}
+        site, own = here.site, {key: here.keys[key] for key in self.site_keys if key in here.keys}
         ways = Ways(queues=site.queues, without_preemption=site.pilots_without_preemption, **own)
-        return Lsf(run, now=now, ways=ways, environ=environ)
+        return Lsf(here.run, now=here.now, ways=ways, environ=here.environ)
 
     def submit_next(self, run: Run, batch_id: str, script: str, env: Sequence[str]) -> str:
         """See `BatchSystem`. bsub reads the script, whose #BSUB lines say the rest."""

@@ -2,10 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from hpcdl.batch import BatchAdapter, BatchError, BatchSystem, Run, SiteReport, run
-from hpcdl.pilots.site import Site
+from hpcdl.batch import AdapterSettings, BatchAdapter, BatchError, BatchSystem, Run, SiteReport, run
 
 CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 """Where Slurm's commands look without SLURM_CONF. Installed without any of these they most often serve no cluster."""
@@ -36,19 +35,11 @@ class SlurmSystem(BatchSystem):
         """See `BatchSystem`."""
         return environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
-    def adapter(
-        self,
-        run: Run,
-        site: Site,
-        keys: Mapping[str, str],
-        *,
-        now: Callable[[], float],
-        environ: Mapping[str, str] = os.environ,
-    ) -> BatchAdapter:
+    def adapter(self, here: AdapterSettings) -> BatchAdapter:
         """See `BatchSystem`."""
         from hpcdl.slurm.adapter import Slurm
 
-        return Slurm(run, site.options, environ)
+        return Slurm(here.run, here.site.options, here.environ)
 
     def submit_next(self, run: Run, batch_id: str, script: str, env: Sequence[str]) -> str:
         """See `BatchSystem`. What was said on sbatch's command line holds for the next one, too."""
