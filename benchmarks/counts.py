@@ -28,14 +28,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from hpcdl.counts import (
     Curve,
-    Elastic,
     Item,
     Solution,
     Trainer,
     allocate,
     dynamic,
     prepare,
-    rescaled,
     solve,
 )
 from tests.counts.instances import KINDS, several
@@ -53,7 +51,9 @@ def trainers(draw: random.Random, many: int, nodes: int, most: int) -> Case:
         at = sorted({1, most, *(max(1, round(most ** (step / 9))) for step in range(10))})
         points = tuple((size, rate * size**power * draw.uniform(0.97, 1.03)) for size in at)
         held = draw.choice([0, draw.randint(1, min(most, 2 * nodes // many))])
-        items.append(rescaled(Elastic(1, most, points, held, 20.0, 5.0), 120.0))
+        trainer = Trainer((Curve(points),), 1, most, now=held, up_s=20.0, down_s=5.0)
+        sizes_of = tuple(range(most + 1))
+        items.append(Item((0,) * len(sizes_of), sizes_of, tuple(map(trainer.worth, sizes_of)), required=True))
     return items, [nodes]
 
 

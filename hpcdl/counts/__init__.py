@@ -2,7 +2,6 @@
 
 from hpcdl.counts.allocate import SOLVERS, Allotment, allocate
 from hpcdl.counts.fast import prepare
-from hpcdl.counts.rescale import Elastic, rescaled
 from hpcdl.counts.solver import Solution, dynamic, solve
 from hpcdl.counts.table import InfeasibleError, Item
 from hpcdl.counts.trainers import Curve, Trainer
@@ -11,7 +10,6 @@ __all__ = [
     "SOLVERS",
     "Allotment",
     "Curve",
-    "Elastic",
     "InfeasibleError",
     "Item",
     "Solution",
@@ -19,6 +17,5 @@ __all__ = [
     "allocate",
     "dynamic",
     "prepare",
-    "rescaled",
     "solve",
 ]

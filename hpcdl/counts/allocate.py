@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcdl.counts import plain
+from hpcdl.counts import fast, plain
 from hpcdl.counts.exact import one_group
 from hpcdl.counts.groups import several_groups
-from hpcdl.counts.rows import Rows, read
+from hpcdl.counts.kernels import Rows
+from hpcdl.counts.rows import read
+from hpcdl.counts.table import off_grid
 from hpcdl.counts.trainers import Trainer
 
 SOLVERS = ("exact", "dp")
@@ -61,6 +63,7 @@ def allocate(trainers: Sequence[Trainer], capacities: Sequence[int], solver: str
     """
     if solver not in SOLVERS:
         raise ValueError(f"no solver of counts is called {solver!r}: there are {', '.join(SOLVERS)}")
+    fast.count_solve()
     rows = read(trainers, capacities)
     if not rows.trainers:
         return Allotment((), (), 0.0, 0.0, True, solver)
@@ -69,7 +72,7 @@ def allocate(trainers: Sequence[Trainer], capacities: Sequence[int], solver: str
     if not small or len(small) == rows.trainers:
         return found
     # Beside what others are worth all that these are worth is less than the grid's rounding: they share what is left.
-    left = list(rows.capacity)
+    left = rows.capacity.tolist()
     for number in set(range(rows.trainers)).difference(small):
         left[found.groups[number] or 0] -= found.counts[number]
     among = allocate([trainers[number] for number in small], left, solver)
@@ -92,7 +95,7 @@ def _solved(trainers: Sequence[Trainer], rows: Rows, solver: str) -> Allotment:
     if solver == "dp" or (len(rows.capacity) > 1 and plain.work(rows) <= SMALL):
         return allotment(trainers, plain.best(rows), None, solver)
     if len(rows.capacity) == 1:
-        found = one_group(rows, rows.capacity[0])
+        found = one_group(rows, int(rows.capacity[0]))
         assert found is not None  # no node for anybody always fits
         return allotment(trainers, [(nodes, 0) for nodes in found.nodes.tolist()], None, solver)
     answer = several_groups(rows)
@@ -100,7 +103,9 @@ def _solved(trainers: Sequence[Trainer], rows: Rows, solver: str) -> Allotment:
     proven = answer.bound <= answer.value
     if not proven and plain.work(rows) <= MIDDLE:
         return allotment(trainers, plain.best(rows), None, solver)
-    return allotment(trainers, chosen, None if proven else rows.real(answer.bound + rows.rounding), solver)
+    return allotment(
+        trainers, chosen, None if proven else off_grid(answer.bound + rows.rounding, rows.exponent), solver
+    )
 
 
 def allotment(

@@ -1,89 +1,99 @@
-"""The loops of kernels.py, compiled by numba where it is installed (the extra `fast`).
+"""The arithmetic of kernels.py: plain, or compiled by numba where that is installed (the extra `fast`).
 
-To load numba takes half a second, to compile the loops several; what is compiled is kept on disk, beside the sources
-or, where these cannot be written, in numba's folder of the user. So they are only loaded once enough was asked for to
-be worth it, or by `prepare`. Answers are the same with and without.
+To load numba takes half a second, to compile many; what is compiled is kept on disk, beside the sources or, where these
+cannot be written, in numba's folder of the user. So it is only loaded once enough was solved to be worth it, or by
+`prepare`. Answers are the same with and without: nothing here may be part of one.
 """
 
-from types import ModuleType
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from hpcdl.counts import kernelprices, kernels
 
-LOOPS = ("columns", "plus", "price_of", "greedy", "solved")  # those that are called come before those that call
-PRICES = ("softened", "newton", "cooled")
-WORTH_LOADING = 300  # times asked for, some three in a solve, before what is compiled is loaded
-WORTH_COMPILING = 15_000  # the same, before it is compiled
+WORTH_LOADING = 100  # solves before what is compiled is loaded
+WORTH_COMPILING = 5_000  # solves before it is compiled
 
 
-class _Loaded:
-    """What was loaded so far in this process: never part of an answer."""
+class _State:
+    """What was loaded so far in this process."""
 
-    asked = 0
+    solves = 0
     tried = False
-    ready = False
+    compiled: SimpleNamespace | None = None
+
+
+def arithmetic() -> Any:
+    """The functions of kernels.py, compiled where they are loaded."""
+    return _State.compiled or kernels
+
+
+def compiled() -> bool:
+    """Whether the compiled functions are in use; then `arithmetic` has those of kernelprices.py too."""
+    return _State.compiled is not None
 
 
 def prepare() -> bool:
     """Load what is compiled, or compile it (some seconds, once); whether it can be used from now on."""
-    if not _Loaded.tried:
-        _Loaded.tried = True
+    if not _State.tried:
+        _State.tried = True
         try:
             import numba
         except ImportError:  # also where numba does not know the numpy that is installed
             return False
-        _compile(numba)
-        _Loaded.ready = True
-    return _Loaded.ready
+        _State.compiled = _compiled(numba)
+    return compiled()
 
 
-def loops() -> ModuleType | None:
-    """The compiled loops, or None: do without."""
-    if _Loaded.ready:
-        return kernels
-    if _Loaded.tried:
-        return None
-    _Loaded.asked += 1
-    if _Loaded.asked == WORTH_LOADING:
-        try:
-            import numba
-        except ImportError:
-            _Loaded.tried = True
-            return None
-        return kernels if _kept(numba) and prepare() else None
-    return kernels if _Loaded.asked >= WORTH_COMPILING and prepare() else None
+def count_solve() -> None:
+    """One more solve: the compiled functions are loaded, and then compiled, once that is worth it."""
+    if not _State.tried:
+        _State.solves += 1
+        if (_State.solves == WORTH_LOADING and _on_disk()) or _State.solves == WORTH_COMPILING:
+            prepare()
 
 
-def _compile(numba: Any) -> None:
-    for module, name in [*((kernels, name) for name in LOOPS), *((kernelprices, name) for name in PRICES)]:
-        function = getattr(module, name)
-        try:
-            compiled = numba.njit(cache=True)(function)
-        except RuntimeError:  # no folder that can be written
-            compiled = numba.njit(function)
-        setattr(module, name, compiled)
-    # What is called with these types is loaded or compiled here, not in the middle of the first solve.
-    two, one = np.array([0, 0]), np.array([0])
-    kernels.solved(two, np.array([0, 2]), np.array([0, 2]), two, np.array([False, False]), two, one, 1, 1, 100)
-    wide, real = np.array([[1, 2, 0, 0, 0]]), np.array([[1.0, 1.0, 0.0, 0.0, 0.0]])
-    kernels.columns(
-        wide, real, np.array([[0, 0, 0, 1]]), real[:, :2].copy(), one + 2, real[0], one[:0], one + 2, 40, 1e250
+def _compiled(numba: Any) -> SimpleNamespace:
+    found = SimpleNamespace(
+        **_jitted(numba, kernels, kernels.SOURCE, kernels.LOOPS),
+        **_jitted(numba, kernelprices, kernelprices.SOURCE, {}),
     )
-    kernelprices.cooled(two, two, real[0, :2], one, real[0, :1], real[0, :1].copy(), 1.0, 0.5)
-    kernels.plus(one, one, one + 1, one, one, one, 0, 1)
-    none = np.array([False, False])
-    kernels.price_of(np.array([0, 2]), np.array([0, 2]), one, 1, one + 1, one.copy())
-    kernels.greedy(two, np.array([0, 2]), np.array([0, 2]), none, two, 1, two, one)
+    # What is called with these types is loaded or compiled here, not in the middle of the first solve.
+    one, zero, real = np.array([1]), np.array([0]), np.array([1.0, 1.0])
+    two, none = np.array([0, 2]), np.array([False, False])
+    rows = kernels.Rows(zero.repeat(2), two - 1, two, two, two, none, two, zero, one, 1, 0)
+    found.searched(rows, found.opened(rows, 1), 1, 9, 1, 1)
+    found.lay_out(np.array([[0, -1, -1, 0, 0, 1]]), zero, real[:1], real.repeat(2)[None, :3].copy(), 1.0)
+    found.cooled(two, two, real, zero, real[:1], real[:1].copy(), 1.0, 0.5)
+    return found
 
 
-def _kept(numba: Any) -> bool:
+def _jitted(
+    numba: Any, module: ModuleType, source: Sequence[Callable[..., Any]], loops: Mapping[str, Callable[..., Any]]
+) -> dict[str, Any]:
+    """Copies of a module's functions, compiled at their first call, which call one another and not the plain ones."""
+    there = dict(vars(module))
+    for name in [function.__name__ for function in source]:
+        function = FunctionType(loops.get(name, there[name]).__code__, there)
+        try:
+            there[name] = numba.njit(cache=True)(function)
+        except RuntimeError:  # no folder that can be written
+            there[name] = numba.njit(function)
+    return {function.__name__: there[function.__name__] for function in source}
+
+
+def _on_disk() -> bool:
     """Whether what is compiled is on disk."""
-    numbers, whole = numba.int64[::1], numba.int64
-    types = (numbers,) * 4 + (numba.boolean[::1],) + (numbers,) * 2 + (whole,) * 3
     try:
-        function = numba.njit(cache=True)(kernels.solved)
-        return function._cache.load_overload(types, function.targetctx) is not None
+        import numba
+    except ImportError:
+        _State.tried = True
+        return False
+    numbers = numba.int64[::1]
+    try:
+        function = _jitted(numba, kernels, (kernels.span_max,), kernels.LOOPS)["span_max"]
+        return function._cache.load_overload((numbers, numbers), function.targetctx) is not None
     except Exception:  # numba's own affair, which may change: then it counts as not there
         return False

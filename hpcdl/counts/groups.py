@@ -12,12 +12,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpcdl.counts import kernelprices
+from hpcdl.counts import fast
 from hpcdl.counts.exact import one_group, only, with_row
-from hpcdl.counts.fast import loops
-from hpcdl.counts.pieces import NEVER
+from hpcdl.counts.kernels import NEVER, Rows
 from hpcdl.counts.prices import COLDEST, NEAR, Priced, many_prices, rounded, shared, together
-from hpcdl.counts.rows import Rows
 from hpcdl.counts.table import Floats, Ints, Mask, Table
 
 BUDGET = 150_000  # rows that are priced, in all branches together
@@ -78,7 +76,7 @@ def several_groups(rows: Rows) -> Answer:
 
 def _branch(rows: Rows, near: Floats | None) -> _Branch:
     pool = np.maximum(rows.group, 0)
-    capacity = np.array(rows.capacity, dtype=np.int64)
+    capacity = rows.capacity
     places = np.arange(len(pool))
     table = Table(
         rows.trainer, pool, rows.nodes, rows.value.astype(np.float64), places, rows.starts, capacity, rows.exponent
@@ -95,13 +93,13 @@ def _branch(rows: Rows, near: Floats | None) -> _Branch:
 
 def _prices(table: Table, near: Floats | None) -> Priced:
     """As many_prices; by compiled loops where they are there."""
-    if not loops():
+    if not fast.compiled():
         return many_prices(table, near)
     begun = together(table) if near is None else near
     heat = float(begun.max()) / 8 or 1.0
     capacity = table.capacity.astype(np.float64)
     start = heat if near is None else heat * NEAR
-    price = kernelprices.cooled(
+    price = fast.arithmetic().cooled(
         table.pool, table.units, table.value, table.starts, capacity, begun.copy(), start,
         heat * COLDEST,
     )  # fmt: skip
@@ -125,27 +123,15 @@ def _given(at: _Branch) -> Answer:
     picked = np.where(picked >= 0, picked, best.argmin(axis=1))
     nodes = np.zeros(rows.trainers, np.int64)
     value = 0
-    for group, capacity in enumerate(rows.capacity):
+    for group, capacity in enumerate(rows.capacity.tolist()):
         mine = np.flatnonzero(picked == group)
         if not len(mine):
             continue
         keep = (picked[rows.trainer] == group) & ((rows.group == group) | (rows.group == -1))
         number = np.zeros(rows.trainers, np.int64)
         number[mine] = np.arange(len(mine))
-        part = Rows(
-            number[rows.trainer[keep]],
-            rows.group[keep],
-            rows.nodes[keep],
-            rows.value[keep],
-            rows.distance[keep],
-            rows.inner[keep],
-            rows.slope[keep],
-            np.searchsorted(number[rows.trainer[keep]], np.arange(len(mine))),
-            rows.capacity,
-            rows.shift,
-            rows.exponent,
-        )
-        found = one_group(part, capacity)
+        part = only(rows, keep)
+        found = one_group(part._replace(trainer=number[part.trainer]), capacity)
         if found is None:
             return Answer(nodes, picked, NEVER, 0)
         nodes[mine] = found.nodes
@@ -164,7 +150,7 @@ def _parts(at: _Branch, gap: int) -> list[Rows]:
     keep = near.copy()
     keep[left] = keep[left + 1] = True
     trainer, group, nodes = _split(at, near)
-    rows = replace(rows, inner=inner)
+    rows = rows._replace(inner=inner)
     if nodes:
         keep, rows = _cut(rows, keep, trainer, group, nodes)
     mine = (rows.trainer == trainer) & (rows.group == group) & (rows.nodes > nodes)

@@ -134,3 +134,6 @@ def cooled(
             if heat < coldest:
                 break
     return best
+
+
+SOURCE = (softened, newton, cooled)

@@ -1,353 +1,367 @@
-"""The solver of one group in plain loops, for numba to compile (hpcdl/counts/fast.py does).
+"""The arithmetic of one group of nodes: price, greedy choice, pieces, and the dynamic program over pieces.
 
-They are the same steps as in exact.py and pieces.py, with the same answers: numpy's calls cost more than the work where
-there are few trainers, and its passes over arrays more than loops where there are many pieces. Uncompiled they are
-slow, but right.
+Each function is written once, in what numpy and numba both know; fast.py runs this source compiled where numba is
+installed. LOOPS names the few innermost steps that have a loop for the compiler, because numpy's own call
+(`reduceat`, `accumulate`) is not known to it. A function here takes arrays and whole numbers, and reads no state.
 """
 
-import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcdl.counts.table import Floats, Ints, Mask
 
-NEVER = -(2**62)
-OUT = 2.0**61
-SHORT = 12
-FILLS = 8
-DONE, TOO_MUCH, INFEASIBLE = 0, 1, 2
+NEVER = -(2**62)  # the key of what cannot be; with any sum of keys it is still the lowest
+SHORT = 12  # a piece with no more counts is taken as so many single ones
+OUT = 2.0**61  # of the range of integers
+FILLS = 8  # changes that the greedy choice makes one by one
 
 
-def plus(
-    starts: Ints, low: Ints, many: Ints, key: Ints, slope: Ints, reach: Ints, room: int, shift: int
-) -> tuple[Ints, int]:
-    """As hpcdl.counts.pieces.plus."""
-    trainers = len(starts)
-    # g of the last k trainers begins at place[k] and has width[k] states.
-    place = np.zeros(trainers + 2, np.int64)
-    width = np.ones(trainers + 1, np.int64)
-    place[1] = 1
-    for done in range(trainers):
-        width[done + 1] = min(room + 1, width[done] + reach[trainers - 1 - done])
-        place[done + 2] = place[done + 1] + width[done + 1]
-    cells = np.full(place[trainers + 1], NEVER, np.int64)
-    cells[0] = 0
-    queue = np.empty(room + 1, np.int64)
-    for done in range(trainers):
-        trainer = trainers - 1 - done
-        before = cells[place[done] : place[done] + width[done]]
-        after = cells[place[done + 1] : place[done + 1] + width[done + 1]]
-        end = starts[trainer + 1] if trainer + 1 < trainers else len(low)
-        for at in range(starts[trainer], end):
-            first, step = low[at], slope[at]
-            if many[at] <= SHORT:
-                for more in range(many[at]):
-                    worth, by = key[at] + more * step, first + more
-                    there = after[by : by + len(before)]
-                    for state in range(len(there)):  # several at a time, where nothing but a maximum is in the loop
-                        there[state] = max(there[state], before[state] + worth)
-                continue
-            # A queue of states, each better than all after it; the first is the best of the window.
-            head, tail = 0, 0
-            for state in range(min(len(before) + many[at] - 1, len(after) - first)):
-                if state < len(before):
-                    while tail > head and before[queue[tail - 1]] + step * (state - queue[tail - 1]) <= before[state]:
-                        tail -= 1
-                    queue[tail] = state
-                    tail += 1
-                if queue[head] <= state - many[at]:
-                    head += 1
-                worth = before[queue[head]] + step * (state - queue[head]) + key[at]
-                if worth > after[first + state]:
-                    after[first + state] = worth
-    last = cells[place[trainers] : place[trainers] + width[trainers]]
-    top = NEVER
-    state = 0
-    for at in range(len(last)):
-        value = -(-last[at] >> shift)
-        if value > top:
-            top, state = value, at
-    found = last[state]
-    chosen = np.zeros(trainers, np.int64)
-    for trainer in range(trainers):
-        done = trainers - trainer
-        reached = cells[place[done] + state]
-        most = -1
-        end = starts[trainer + 1] if trainer + 1 < trainers else len(low)
-        for at in range(starts[trainer], end):
-            for more in range(min(many[at] - 1, state - low[at]), -1, -1):
-                count = low[at] + more
-                if count <= most or state - count >= width[done - 1]:
-                    break
-                if cells[place[done - 1] + state - count] + key[at] + more * slope[at] == reached:
-                    most = count
-                    break
-        chosen[trainer] = most
-        state -= most
-    return chosen, found
+class Rows(NamedTuple):
+    """The knots of all trainers, a row each, sorted by trainer, group and nodes (hpcdl/counts/rows.py)."""
+
+    trainer: Ints
+    group: Ints  # -1: none
+    nodes: Ints
+    value: Ints  # on the grid
+    distance: Ints
+    inner: Mask  # whether the counts between this row and the next one are allowed
+    slope: Ints  # of the value between them
+    starts: Ints  # first row of each trainer
+    capacity: Ints  # by group
+    shift: int  # a key is value * 2**shift - distance
+    exponent: int  # one step of the grid is 2**exponent
+
+    @property
+    def trainers(self) -> int:
+        """Number of trainers."""
+        return len(self.starts)
+
+    @property
+    def rounding(self) -> int:
+        """By how many steps the grid may have moved the value of a choice."""
+        return max(self.capacity.tolist(), default=0) * len(self.capacity) + 2 * self.trainers
 
 
-def price_of(nodes: Ints, value: Ints, starts: Ints, capacity: int, high: Ints, low: Ints) -> int:
-    """As hpcdl.counts.exact._price: the best price; `high` and `low` become the rows that it names."""
-    trainers = len(starts)
-    more_value, more_nodes, less_value, less_nodes = 0, 0, 0, 0
-    picked = np.empty(trainers, np.int64)
-    for trainer in range(trainers):
-        low[trainer] = starts[trainer]
-        more_value += value[high[trainer]]
-        more_nodes += nodes[high[trainer]]
-        less_value += value[starts[trainer]]
-        less_nodes += nodes[starts[trainer]]
-    while True:
-        price = (more_value - less_value) // (more_nodes - less_nodes)
-        found_value, found_nodes = 0, 0
-        for trainer in range(trainers):
-            end = starts[trainer + 1] if trainer + 1 < trainers else len(nodes)
-            best = starts[trainer]
-            score = value[best] - price * nodes[best]
-            for row in range(best + 1, end):
-                if value[row] - price * nodes[row] > score:
-                    best, score = row, value[row] - price * nodes[row]
-            picked[trainer] = best
-            found_value += value[best]
-            found_nodes += nodes[best]
-        done = found_value - price * found_nodes <= more_value - price * more_nodes
-        if found_nodes <= capacity:
-            low[:] = picked
-            less_value, less_nodes = found_value, found_nodes
-        else:
-            high[:] = picked
-            more_value, more_nodes = found_value, found_nodes
-        if done:
-            return price
+class Pieces(NamedTuple):
+    """Counts among which each trainer has a choice, sorted by trainer; every trainer has one or more."""
+
+    trainer: Ints
+    low: Ints  # the first count
+    many: Ints  # counts: low, low + 1, ...
+    key: Ints  # of the first
+    slope: Ints  # of the keys
 
 
-def greedy(
-    trainer: Ints, nodes: Ints, value: Ints, inner: Mask, slope: Ints, capacity: int, reduced: Ints, picked: Ints
-) -> int:
-    """As hpcdl.counts.exact._greedy: the value of a choice that fits."""
-    held, worth = nodes[picked], value[picked]
-    room = capacity - held.sum()
-    # First whatever loses nothing, as long as it fits, in the order of the trainers.
-    for row in range(len(nodes)):
-        owner = trainer[row]
-        if reduced[row] == 0 and 0 < nodes[row] - held[owner] <= room:
-            room -= nodes[row] - held[owner]
-            held[owner], worth[owner] = nodes[row], value[row]
-    for _ in range(FILLS):
-        most, best, extra = 0, -1, 0
-        for row in range(len(nodes)):
-            more = nodes[row] - held[trainer[row]]
-            if more > room:
-                continue
-            part = 0
-            if inner[row]:
-                part = max(0, min(room - more, nodes[row + 1] - nodes[row]))
-            gain = value[row] + part * slope[row] - worth[trainer[row]]
-            if more + part > 0 and gain > most:
-                most, best, extra = gain, row, more + part
-        if best < 0:
-            break
-        room -= extra
-        held[trainer[best]] += extra
-        worth[trainer[best]] += most
-    return int(worth.sum())
+class Branch(NamedTuple):
+    """What the best price per node says of some rows: no choice among them is worth more than `bound`."""
+
+    state: int  # NONE_FITS, ALL_FIT or PRICED
+    bound: int
+    nodes: Ints  # ALL_FIT: the best choice
+    key: int  # of that choice
+    price: int
+    reduced: Ints  # by row: what it loses at that price against the best of its trainer
+    lower: int  # value of a choice that fits
+    cut: int  # a trainer that is cut by the capacity, -1: none
+    left: int  # nodes that are left for it
 
 
-def solved(
-    trainer: Ints, nodes: Ints, value: Ints, distance: Ints, inner: Mask, slope: Ints, starts: Ints,
-    capacity: int, shift: int, most_work: int,
-) -> tuple[int, Ints, int]:  # fmt: skip
-    """DONE, the nodes of each trainer in the best choice, and its key; TOO_MUCH: it would take more than that work;
-    INFEASIBLE: not even the fewest nodes of all fit. Columns as in hpcdl.counts.rows.Rows."""
-    trainers = len(starts)
-    chosen = np.zeros(trainers, np.int64)
-    high, low = np.empty(trainers, np.int64), np.empty(trainers, np.int64)
-    total, least, key = 0, 0, 0
-    for each in range(trainers):
-        end = starts[each + 1] if each + 1 < trainers else len(nodes)
-        best = starts[each]
-        for row in range(best + 1, end):
-            if value[row] > value[best]:
-                best = row
-        high[each] = best
-        chosen[each] = nodes[best]
-        total += nodes[best]
-        least += nodes[starts[each]]
-        key += (value[best] << shift) - distance[best]
-    if least > capacity:
-        return INFEASIBLE, chosen, 0
-    if total <= capacity:
-        return DONE, chosen, key
-    price = price_of(nodes, value, starts, capacity, high, low)
-    reduced = np.empty(len(nodes), np.int64)
-    bound = price * capacity
-    for each in range(trainers):
-        end = starts[each + 1] if each + 1 < trainers else len(nodes)
-        top = value[starts[each]] - price * nodes[starts[each]]
-        for row in range(starts[each], end):
-            top = max(top, value[row] - price * nodes[row])
-        for row in range(starts[each], end):
-            reduced[row] = top - (value[row] - price * nodes[row])
-        bound += top
-    gap = bound - greedy(trainer, nodes, value, inner, slope, capacity, reduced, low)
-
-    # Pieces, as in hpcdl.counts.pieces.pieces and best.
-    size = 2 * len(nodes)
-    first, many, keys, steps = (
-        np.empty(size, np.int64),
-        np.empty(size, np.int64),
-        np.empty(size, np.int64),
-        np.empty(size, np.int64),
-    )
-    begins, reach, open_to = np.empty(trainers, np.int64), np.empty(trainers, np.int64), np.empty(trainers, np.int64)
-    count, fixed, room, counts, opened = 0, 0, capacity, 0, 0
-    for each in range(trainers):
-        end = starts[each + 1] if each + 1 < trainers else len(nodes)
-        begin = count
-        for row in range(starts[each], end):
-            worth = (value[row] << shift) - distance[row]
-            if reduced[row] <= gap:
-                first[count], many[count], keys[count], steps[count] = nodes[row], 1, worth, 0
-                count += 1
-            if inner[row]:
-                here, there = reduced[row], reduced[row + 1]
-                if min(here, there) > gap:
-                    continue
-                width = nodes[row + 1] - nodes[row] - 1
-                slant = abs(price - slope[row])
-                some = width if slant == 0 else min(width, (gap - min(here, there)) // slant)
-                if some > 0:
-                    offset = 1 if here <= there else width + 1 - some
-                    step = (slope[row] << shift) - (1 if distance[row + 1] > distance[row] else -1)
-                    first[count], many[count], keys[count], steps[count] = (
-                        nodes[row] + offset,
-                        some,
-                        worth + offset * step,
-                        step,
-                    )
-                    count += 1
-        bottom, top = first[begin], 0
-        chosen[each] = bottom
-        room -= bottom
-        if count == begin + 1 and many[begin] == 1:
-            fixed += keys[begin]
-            count = begin
-            continue
-        for at in range(begin, count):
-            first[at] -= bottom
-            top = max(top, first[at] + many[at] - 1)
-            counts += min(many[at], SHORT)
-        begins[opened], reach[opened], open_to[opened] = begin, top, each
-        opened += 1
-    if room < 0:
-        return TOO_MUCH, chosen, 0
-    room = min(room, reach[:opened].sum())
-    if counts * (room + 1) > most_work:
-        return TOO_MUCH, chosen, 0
-    if opened == 0:
-        return DONE, chosen, fixed
-    more, found = plus(
-        begins[:opened], first[:count], many[:count], keys[:count], steps[:count], reach[:opened], room, shift
-    )
-    for at in range(opened):
-        chosen[open_to[at]] += more[at]
-    return DONE, chosen, fixed + found
+NONE_FITS, ALL_FIT, PRICED, TOO_MUCH = 0, 1, 2, 3
 
 
-def columns(
-    numbers: Ints, factors: Floats, lanes: Ints, extremes: Floats, at: Ints, slopes: Floats, sizes: Ints,
-    capacity: Ints, bits: int, limit: float,
-) -> tuple[int, Ints, Mask]:  # fmt: skip
-    """As hpcdl.counts.rows.read: the exponent of the grid, the columns of numbers of the rows, and `inner`.
+def span_max(values: Ints, starts: Ints) -> Ints:
+    """The largest value of each span; the spans begin at `starts`."""
+    most: Ints = np.maximum.reduceat(values, starts)
+    return most
 
-    `numbers`: of each trainer fewest, most, now, group and how many sizes are listed. `factors`: weight, horizon, rate
-    now, and seconds of a rescale up and down. `lanes`, by trainer and group: trainer, group, first point and number of
-    points of the curve; `extremes`: the highest rate, and that for a node. No row: the values are too large.
+
+def _span_max_loop(values: Ints, starts: Ints) -> Ints:
+    most = np.empty(len(starts), np.int64)
+    for span in range(len(starts)):
+        end = starts[span + 1] if span + 1 < len(starts) else len(values)
+        top = values[starts[span]]
+        for at in range(starts[span] + 1, end):
+            top = max(top, values[at])
+        most[span] = top
+    return most
+
+
+def first_best(score: Ints, rows: Rows) -> Ints:
+    """Of each trainer the first row with its highest score."""
+    best = np.flatnonzero(score == np.maximum.reduceat(score, rows.starts)[rows.trainer])
+    return best[np.searchsorted(rows.trainer[best], np.arange(len(rows.starts)))]
+
+
+def _first_best_loop(score: Ints, rows: Rows) -> Ints:
+    best = rows.starts.copy()
+    for at in range(len(score)):
+        trainer = rows.trainer[at]
+        if score[at] > score[best[trainer]]:
+            best[trainer] = at
+    return best
+
+
+def lay_out(
+    places: Ints, nodes: Ints, slopes: Floats, factors: Floats, scale: float
+) -> tuple[Ints, Ints, Ints, Ints, Mask, Ints, Ints]:
+    """Trainer, group, value, distance, inner, slope and starts of the rows with these nodes (see `Rows`).
+
+    places: by trainer and group a row: trainer, group, nodes that it has there (else -1), nodes that it has anywhere,
+    whether the counts between its knots are allowed, number of its knots. slopes: of the curve before each knot.
+    factors: by trainer a row: worth of a unit of throughput, cost of a rescale to more nodes, cost of one to fewer.
+    scale: steps of the grid in a unit of worth.
     """
-    trainers, points = len(numbers), 0
-    highest = np.zeros(trainers)
-    steepest = np.zeros(len(capacity))
-    for lane in range(len(lanes)):
-        owner, group = lanes[lane, 0], lanes[lane, 1]
-        gain = factors[owner, 0] * factors[owner, 1]
-        highest[owner] = max(highest[owner], gain * extremes[lane, 0])
-        steepest[group] = max(steepest[group], gain * extremes[lane, 1])
-        points += lanes[lane, 3] + 5 + numbers[owner, 4]
-    most = min(highest.sum(), (steepest * capacity).sum())
-    for trainer in range(trainers):
-        held = factors[trainer, 0] * abs(factors[trainer, 2])
-        most += max(held * factors[trainer, 3], held * factors[trainer, 4])
-    found = np.zeros((7, points + trainers), np.int64)
-    inner = np.zeros(points + trainers, np.bool_)
-    if not most < limit:
-        return 0, found[:, :0], inner[:0]
-    exponent = math.frexp(max(most, 1 / limit))[1] - bits
-    knots = np.empty(points, np.int64)
-    row, lane, size = 0, 0, 0
-    for trainer in range(trainers):
-        now, sized = numbers[trainer, 2], numbers[trainer, 4]
-        held = factors[trainer, 0] * factors[trainer, 2]
-        up = int(np.rint(math.ldexp(held * factors[trainer, 3], -exponent)))
-        down = int(np.rint(math.ldexp(held * factors[trainer, 4], -exponent)))
-        gain = factors[trainer, 0] * factors[trainer, 1]
-        found[0, row], found[1, row], found[3, row], found[4, row] = trainer, -1, -down, now
-        found[6, trainer] = row  # where the rows of each trainer begin
-        row += 1
-        while lane < len(lanes) and lanes[lane, 0] == trainer:
-            group, first, length = lanes[lane, 1], lanes[lane, 2], lanes[lane, 3]
-            lane += 1
-            home = now > 0 and group == numbers[trainer, 3]
-            low, high = numbers[trainer, 0], min(numbers[trainer, 1], capacity[group])
-            count = 0
-            if sized:
-                for each in range(size, size + sized):
-                    if low <= sizes[each] <= high:
-                        knots[count] = sizes[each]
-                        count += 1
-            elif low <= high:
-                knots[0], knots[1], count = low, high, 2
-                for node in range(now - 1, now + 2):
-                    if home and low < node < high:
-                        knots[count] = node
-                        count += 1
-                for point in range(first, first + length):
-                    if low < at[point] < high:
-                        knots[count] = at[point]
-                        count += 1
-                knots[:count].sort()
-            # Along the curve with the knots: what is reached at the last point, and the line to the next one.
-            point, base, worth, begun, before = first, 0, 0, row, -1
-            slant = int(np.rint(min(max(math.ldexp(slopes[first] * gain, -exponent), -OUT), OUT)))
-            for each in range(count):
-                node = knots[each]
-                if node == before:
-                    continue
-                before = node
-                while point < first + length and at[point] < node:
-                    worth += slant * (at[point] - base)
-                    base = at[point]
-                    point += 1
-                    slant = 0
-                    if point < first + length:
-                        # What is out of reach is out of the range of integers too, perhaps.
-                        slant = int(np.rint(min(max(math.ldexp(slopes[point] * gain, -exponent), -OUT), OUT)))
-                value, far = worth + slant * (node - base), node + now
-                if home:
-                    far = abs(node - now)
-                    value -= 0 if node == now else (down if node < now else up)
-                else:
-                    value -= up
-                found[0, row], found[1, row], found[2, row], found[3, row], found[4, row] = (
-                    trainer,
-                    group,
-                    node,
-                    value,
-                    far,
-                )
-                if row > begun and not sized and node - found[2, row - 1] > 1:
-                    inner[row - 1] = True
-                    found[5, row - 1] = (value - found[3, row - 1]) // (node - found[2, row - 1])
-                row += 1
-        size += sized
-    return exponent, found[:, :row], inner[:row]
+    length = places[:, 5]
+    first = np.cumsum(length) - length
+    lane = np.repeat(np.arange(len(places)), length)
+    trainer, group, here, held = places[lane, 0], places[lane, 1], places[lane, 2], places[lane, 3]
+    # What is out of reach is out of the range of integers too, perhaps; then it may be anything.
+    slant = np.rint(np.minimum(np.maximum(slopes * factors[trainer, 0] * scale, -OUT), OUT)).astype(np.int64)
+    span = nodes.copy()
+    span[1:] -= np.where(lane[1:] == lane[:-1], nodes[:-1], 0)
+    value = np.cumsum(slant * span)
+    value -= (value[first] - slant[first] * span[first])[lane]
+    costs = np.rint(factors[:, 1:] * scale).astype(np.int64)[trainer]
+    value -= np.where(nodes == here, 0, np.where((nodes < here) | (nodes == 0), costs[:, 1], costs[:, 0]))
+    distance = np.where(here >= 0, np.abs(nodes - held), nodes + held)
+    inner, slope = np.zeros(len(lane), np.bool_), np.zeros(len(lane), np.int64)
+    inner[:-1] = (lane[1:] == lane[:-1]) & (span[1:] > 1) & (places[lane[:-1], 4] > 0)
+    slope[:-1] = np.where(inner[:-1], (value[1:] - value[:-1]) // np.maximum(span[1:], 1), 0)
+    return trainer, group, value, distance, inner, slope, first[places[:, 1] < 0]
+
+
+def opened(rows: Rows, capacity: int) -> Branch:
+    """The rows of one group at the best price, rounded down, or at none where all trainers can have what is best.
+
+    Secants between rows that use too much and rows that fit, from those that are best for free and those with the
+    fewest nodes.
+    """
+    low, high = rows.starts, first_best(rows.value, rows)
+    more_value, more_nodes = rows.value[high].sum(), rows.nodes[high].sum()
+    less_value, less_nodes = rows.value[low].sum(), rows.nodes[low].sum()
+    if less_nodes > capacity or more_nodes <= capacity:
+        state = ALL_FIT if more_nodes <= capacity else NONE_FITS
+        value, far = int(more_value), int(rows.distance[high].sum())
+        return Branch(state, value, rows.nodes[high], (value << rows.shift) - far, 0, rows.value, value, -1, 0)
+    while True:
+        price = int((more_value - less_value) // (more_nodes - less_nodes))
+        score = rows.value - price * rows.nodes
+        picked = first_best(score, rows)
+        value, nodes = rows.value[picked].sum(), rows.nodes[picked].sum()
+        # No higher than the line through both: the price is where the bound bends.
+        done = value - price * nodes <= more_value - price * more_nodes
+        if nodes <= capacity:
+            low, less_value, less_nodes = picked, value, nodes
+        else:
+            high, more_value, more_nodes = picked, value, nodes
+        if done:
+            break
+    reduced = score[picked][rows.trainer] - score
+    # What is linear from the one row to the other may be cut anywhere.
+    jump = np.where(rows.inner[low] & (low + 1 == high), 0, rows.nodes[high] - rows.nodes[low])
+    cut = int(np.argmax(jump))
+    left = int(min(rows.nodes[low[cut]] + capacity - less_nodes, rows.nodes[high[cut]] - 1))
+    lower = greedy(rows, capacity, reduced, low)
+    bound = int(price * capacity + score[picked].sum())
+    return Branch(PRICED, bound, rows.nodes[low], 0, price, reduced, lower, cut if jump[cut] > 0 else -1, left)
+
+
+def searched(rows: Rows, at: Branch, capacity: int, gap: int, most_work: int, first_rows: int) -> tuple[int, Ints, int]:
+    """The best choice of those that are within the gap of the bound: ALL_FIT, its nodes, its key.
+
+    NONE_FITS: there is none. TOO_MUCH: a trainer is cut, and the search would take more than that work.
+    """
+    trainers = len(rows.starts)
+    if at.cut >= 0 and work(pieces(rows, at, gap), trainers, capacity) > most_work:
+        return TOO_MUCH, at.nodes, 0
+    many = trainers + first_rows
+    while True:
+        loss = min(gap, np.partition(at.reduced, many)[many]) if many < len(at.reduced) else gap
+        fits, nodes, key = best(pieces(rows, at, loss), trainers, capacity, rows.shift)
+        if fits:
+            gap = min(gap, at.bound + (-key >> rows.shift))
+            # Whoever picks a count that loses more is worth less than these: nothing better is left out.
+            if gap <= loss:
+                return ALL_FIT, nodes, key
+        elif loss == gap:
+            return NONE_FITS, nodes, 0
+        many = trainers + 4 * (many - trainers)
+
+
+def greedy(rows: Rows, capacity: int, reduced: Ints, picked: Ints) -> int:
+    """The value of a choice: rows that fit, raised with what is left to what loses least."""
+    nodes, value = rows.nodes[picked], rows.value[picked]
+    room = capacity - nodes.sum()
+    # First whatever loses nothing, as long as it fits, in the order of the trainers.
+    top = span_max(np.where(reduced == 0, np.arange(len(reduced)), -1), rows.starts)
+    extra = np.where(top >= 0, np.maximum(rows.nodes[top] - nodes, 0), 0)
+    extra = np.where(np.cumsum(extra) <= room, extra, 0)
+    value = np.where(extra > 0, rows.value[top], value)
+    nodes = nodes + extra
+    room -= extra.sum()
+    step = np.zeros(len(rows.nodes), np.int64)
+    step[:-1] = np.where(rows.inner[:-1], rows.nodes[1:] - rows.nodes[:-1], 0)
+    for _ in range(FILLS):
+        more = rows.nodes - nodes[rows.trainer]
+        # Where the next row is too far, as far towards it as there is room.
+        part = np.maximum(np.minimum(room - more, step), 0)
+        gain = rows.value + part * rows.slope - value[rows.trainer]
+        gain = np.where((more <= room) & (more + part > 0), gain, -1)
+        at = np.argmax(gain)
+        if gain[at] <= 0:
+            break
+        trainer = rows.trainer[at]
+        room -= more[at] + part[at]
+        nodes[trainer] += more[at] + part[at]
+        value[trainer] += gain[at]
+    return int(value.sum())
+
+
+def pieces(rows: Rows, at: Branch, loss: int) -> Pieces:
+    """All counts that lose at most `loss` against the best of their trainer."""
+    single = np.flatnonzero(at.reduced <= loss)
+    left = np.flatnonzero(rows.inner)
+    width = rows.nodes[left + 1] - rows.nodes[left] - 1
+    here, there, slant = at.reduced[left], at.reduced[left + 1], np.abs(at.price - rows.slope[left])
+    # What is between two rows loses ever more from the one that loses less.
+    spare = loss - np.minimum(here, there)
+    many = np.where(slant == 0, width, np.minimum(width, spare // np.maximum(slant, 1)))
+    some = (spare >= 0) & (many > 0)
+    left, many = left[some], many[some]
+    offset = np.where(here[some] <= there[some], 1, width[some] + 1 - many)
+    step = (rows.slope[left] << rows.shift) - np.sign(rows.distance[left + 1] - rows.distance[left])
+    keys = (rows.value << rows.shift) - rows.distance
+    order = np.argsort(np.concatenate((2 * single, 2 * left + 1)))
+    return Pieces(
+        np.concatenate((rows.trainer[single], rows.trainer[left]))[order],
+        np.concatenate((rows.nodes[single], rows.nodes[left] + offset))[order],
+        np.concatenate((np.ones(len(single), np.int64), many))[order],
+        np.concatenate((keys[single], keys[left] + offset * step))[order],
+        np.concatenate((np.zeros(len(single), np.int64), step))[order],
+    )
+
+
+def work(choice: Pieces, trainers: int, capacity: int) -> int:
+    """Additions that the dynamic program over these pieces makes, roughly."""
+    starts = np.searchsorted(choice.trainer, np.arange(trainers))
+    least = choice.low[starts]
+    reach = span_max(choice.low + choice.many - 1, starts) - least
+    states = min(capacity - least.sum(), reach.sum()) + 1
+    return int(max(0, states) * np.minimum(choice.many, SHORT).sum())
+
+
+def best(choice: Pieces, trainers: int, capacity: int, shift: int) -> tuple[bool, Ints, int]:
+    """Whether anything fits, and then the nodes of each trainer in the best choice, and its key.
+
+    g_k(s) = the best key with which trainers k, k+1, ... use exactly s nodes beyond the least that each of them needs.
+    Of equal values the choice with the fewest nodes in all, then with the best key, then with the most nodes for
+    trainer 0, then 1, ...
+    """
+    starts = np.searchsorted(choice.trainer, np.arange(trainers + 1))
+    nodes = choice.low[starts[:-1]]
+    room = capacity - nodes.sum()
+    if room < 0:
+        return False, nodes, 0
+    several = (starts[1:] - starts[:-1] > 1) | (choice.many[starts[:-1]] > 1)
+    open_to = np.flatnonzero(several)
+    key = choice.key[starts[:-1][~several]].sum()
+    reach = span_max(choice.low + choice.many - 1, starts[:-1]) - nodes
+    room = min(room, reach[open_to].sum())
+    stages = [np.zeros(1, np.int64)]
+    for trainer in open_to[::-1]:
+        before = stages[-1]
+        after = np.full(min(room + 1, len(before) + reach[trainer]), NEVER, np.int64)
+        for at in range(starts[trainer], starts[trainer + 1]):
+            first, worth, slope = choice.low[at] - nodes[trainer], choice.key[at], choice.slope[at]
+            if choice.many[at] <= SHORT:
+                for more in range(choice.many[at]):
+                    raise_to(after, before, first + more, worth + more * slope)
+            elif first < len(after):
+                raise_to(after, slid(before, min(choice.many[at], len(after) - first), slope), first, worth)
+        stages.append(after)
+    state = int(np.argmax(-(-stages[-1] >> shift)))
+    key += stages[-1][state]
+    for number, trainer in enumerate(open_to):
+        before, reached = stages[-2 - number], stages[-1 - number][state]
+        most = -1
+        for at in range(starts[trainer], starts[trainer + 1]):
+            most = max(most, _traced(choice, at, nodes[trainer], before, state, reached))
+        nodes[trainer] += most
+        state -= most
+    return True, nodes, int(key)
+
+
+def _traced(choice: Pieces, at: int, least: int, before: Ints, state: int, reached: int) -> int:
+    """The most nodes of a piece beyond the least with which a state is reached with that key; -1: there is none."""
+    low = choice.low[at] - least
+    first = max(0, state - low - len(before) + 1)
+    last = min(choice.many[at] - 1, state - low)
+    if first > last:
+        return -1
+    if first == last:
+        return low + last if before[state - low - last] + choice.key[at] + choice.slope[at] * last == reached else -1
+    counts = np.arange(first, last + 1)
+    right = np.flatnonzero(before[state - low - counts] + (choice.key[at] + choice.slope[at] * counts) == reached)
+    return low + counts[right[-1]] if len(right) else -1
+
+
+def raise_to(after: Ints, before: Ints, by: int, worth: int) -> None:
+    """Raise `after` where `before`, so many nodes further, is worth more."""
+    many = min(len(before), len(after) - by)
+    if many > 0:
+        there = after[by : by + many]
+        np.maximum(there, before[:many] + worth, out=there)
+
+
+def _raise_to_loop(after: Ints, before: Ints, by: int, worth: int) -> None:
+    there = after[by : by + len(before)]
+    for state in range(len(there)):  # several at a time, where nothing but a maximum is in the loop
+        there[state] = max(there[state], before[state] + worth)
+
+
+def slid(before: Ints, many: int, slope: int) -> Ints:
+    """max over i < many of before[s - i] + slope * i, for each s that can be reached.
+
+    A maximum over a window that slides, by van Herk's method: a running maximum from each side of every block. So a
+    long piece costs no more than a few single counts.
+    """
+    blocks = -(-(len(before) + many - 1) // many)
+    grid = np.full((blocks + 1) * many, NEVER, np.int64)
+    grid[many : many + len(before)] = before
+    local = slope * np.arange(many)
+    level = grid.reshape(blocks + 1, many) - local
+    upto = np.maximum.accumulate(level[1:], axis=1)
+    upto += local
+    # From the block before: what is after the place in it.
+    since = np.maximum.accumulate(level[:-1, :0:-1], axis=1)[:, ::-1]
+    since += local[:-1] + slope * many
+    np.maximum(upto[:, :-1], since, out=upto[:, :-1])
+    most: Ints = upto.reshape(-1)[: len(before) + many - 1]
+    return most
+
+
+def _slid_loop(before: Ints, many: int, slope: int) -> Ints:
+    most = np.empty(len(before) + many - 1, np.int64)
+    queue = np.empty(len(before), np.int64)  # of states, each better than all after it; the first is the best
+    head, tail = 0, 0
+    for state in range(len(most)):
+        if state < len(before):
+            while tail > head and before[queue[tail - 1]] + slope * (state - queue[tail - 1]) <= before[state]:
+                tail -= 1
+            queue[tail] = state
+            tail += 1
+        if queue[head] <= state - many:
+            head += 1
+        most[state] = before[queue[head]] + slope * (state - queue[head])
+    return most
+
+
+SOURCE = (raise_to, slid, span_max, first_best, lay_out, greedy, pieces, work, _traced, best, opened, searched)
+LOOPS: Mapping[str, Callable[..., Any]] = {
+    "raise_to": _raise_to_loop,
+    "slid": _slid_loop,
+    "span_max": _span_max_loop,
+    "first_best": _first_best_loop,
+}

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpcdl.counts.rows import Rows
+from hpcdl.counts.kernels import NEVER, Rows
 from hpcdl.counts.table import Ints
 
-NEVER = -(2**62)  # the key of what cannot be; with any sum of keys it is still the lowest
 MOST_CELLS = 2**27  # 1 GiB of int64
 
 Choice = tuple[int, int, int]  # group (-1: none), nodes, key
@@ -20,7 +19,7 @@ Choice = tuple[int, int, int]  # group (-1: none), nodes, key
 def work(rows: Rows) -> float:
     """Additions that the dynamic program makes, at most."""
     counts = len(rows.nodes) + int((rows.nodes[1:] - rows.nodes[:-1] - 1)[rows.inner[:-1]].sum())
-    return counts * float(np.prod([room + 1.0 for room in rows.capacity]))
+    return counts * float(np.prod(rows.capacity + 1.0))
 
 
 def best(rows: Rows) -> list[tuple[int, int]]:
@@ -30,9 +29,11 @@ def best(rows: Rows) -> list[tuple[int, int]]:
     nodes for trainer 0, then 1, ...; of equal counts with the first group for trainer 0, then 1, ... MemoryError
     beyond MOST_CELLS.
     """
-    shape = [room + 1 for room in rows.capacity]
+    shape = (rows.capacity + 1).tolist()
     if np.prod(shape, dtype=np.float64) * (rows.trainers + 1) > MOST_CELLS:
-        raise MemoryError(f"a dynamic program of {rows.trainers} trainers on {rows.capacity} nodes is too large")
+        raise MemoryError(
+            f"a dynamic program of {rows.trainers} trainers on {rows.capacity.tolist()} nodes is too large"
+        )
     options = [list(_every(rows, trainer)) for trainer in range(rows.trainers)]
     stage = np.full(shape, NEVER, dtype=np.int64)
     stage[(0,) * len(shape)] = 0

@@ -9,7 +9,7 @@ import numpy as np
 from hpcdl.counts.dynamic import MOST_CELLS, Core, best, core
 from hpcdl.counts.prices import Priced, cheapest, many_prices, one_price, priced, slack
 from hpcdl.counts.repair import fitted, improved
-from hpcdl.counts.table import InfeasibleError, Ints, Item, Table, read
+from hpcdl.counts.table import InfeasibleError, Ints, Item, Table, off_grid, read
 
 SMALL = 250_000  # additions of a dynamic program that is cheaper than any bound
 SMALL_ROWS = 600
@@ -191,4 +191,4 @@ def _solution(items: Sequence[Item], table: Table, rows: Ints, bound: float | No
     if bound is None:
         return Solution(chosen, value, value, True)
     # Rounding to the grid moved each item's value by half a step at most.
-    return Solution(chosen, value, max(value, table.real(bound + table.items / 2)), False)
+    return Solution(chosen, value, max(value, off_grid(bound + table.items / 2, table.exponent)), False)

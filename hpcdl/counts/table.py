@@ -70,13 +70,6 @@ class Table:
         """Number of items."""
         return len(self.starts)
 
-    def real(self, steps: float) -> float:
-        """A value on the grid as a value of the caller's (may round, or overflow to infinity)."""
-        try:
-            return math.ldexp(steps, self.exponent)
-        except OverflowError:
-            return math.copysign(math.inf, steps)
-
     def used(self, rows: Ints) -> Ints:
         """Units by pool that these rows use together."""
         found = np.bincount(self.pool[rows], weights=self.units[rows], minlength=len(self.capacity))
@@ -106,6 +99,14 @@ class Table:
             np.array([units]),
             self.exponent,
         )
+
+
+def off_grid(steps: float, exponent: int) -> float:
+    """A value on the grid as a value of the caller's (may round, or overflow to infinity)."""
+    try:
+        return math.ldexp(steps, exponent)
+    except OverflowError:
+        return math.copysign(math.inf, steps)
 
 
 def read(items: Sequence[Item], capacity: Sequence[int]) -> Table:

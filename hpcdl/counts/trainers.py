@@ -7,10 +7,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 
-import numpy as np
-
-from hpcdl.counts.table import Floats, Ints
-
 MOST_NODES = 10**6  # of a group, and of a trainer; what is more is a mistake, and would not be exact
 LEAST_NUMBER = 1e-250  # what is nearer to 0 counts as 0; also the inverse of what is too large
 Points = tuple[tuple[int, float], ...]
@@ -25,8 +21,7 @@ class Curve:
     """
 
     points: Points
-    at: Ints = field(init=False, repr=False, compare=False)
-    slope: Floats = field(init=False, repr=False, compare=False)  # of the line that ends at each point
+    slopes: tuple[float, ...] = field(init=False, repr=False, compare=False)  # of the line that ends at each point
     highest: float = field(init=False, repr=False, compare=False)  # the largest |f(n)|
     steepest: float = field(init=False, repr=False, compare=False)  # the largest |f(n)| / n
 
@@ -41,15 +36,10 @@ class Curve:
             if not abs(rate) < 1 / LEAST_NUMBER:
                 raise ValueError(f"throughput {rate} at {at} nodes: it must be a number, and finite")
         put = object.__setattr__
-        put(self, "at", np.array(nodes[1:], dtype=np.int64))
-        put(self, "slope", np.diff(np.array(rates)) / np.diff(np.array(nodes)))
+        lines = zip(pairwise(rates), pairwise(nodes), strict=True)
+        put(self, "slopes", tuple((after - before) / (high - low) for (before, after), (low, high) in lines))
         put(self, "highest", max(map(abs, rates)))
         put(self, "steepest", max(abs(rate) / at for at, rate in self.points))
-
-    @classmethod
-    def of_values(cls, values: Sequence[float]) -> "Curve":
-        """The curve with these values at 1, 2, 3, ... nodes."""
-        return cls(tuple(enumerate(values, 1)))
 
     def rate(self, nodes: int) -> float:
         """f(nodes), for 0 nodes or more."""
@@ -60,7 +50,7 @@ class Curve:
         if at == nodes:
             return rate
         at, rate = self.points[after - 1] if after else (0, 0.0)
-        return rate + float(self.slope[after]) * (nodes - at)
+        return rate + self.slopes[after] * (nodes - at)
 
 
 @dataclass(frozen=True, slots=True)

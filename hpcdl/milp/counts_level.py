@@ -14,7 +14,9 @@ import numpy as np
 
 from hpcdl.counts import Allotment, Trainer
 from hpcdl.counts.allocate import allotment
-from hpcdl.counts.rows import Rows, read
+from hpcdl.counts.kernels import Rows
+from hpcdl.counts.rows import read
+from hpcdl.counts.table import off_grid
 from hpcdl.milp.highs import solve
 from hpcdl.milp.model import Limits, Model, SolverError
 
@@ -54,10 +56,10 @@ def allocate_highs(trainers: Sequence[Trainer], capacities: Sequence[int], limit
         piece = max(mine, key=lambda each: found.values[each.taken] if found.values else 0.0)
         more = round(found.values[piece.more]) if piece.more >= 0 else 0
         chosen.append((piece.first + min(more, piece.last - piece.first), max(piece.group, 0)))
-    for group, nodes in enumerate(rows.capacity):
+    for group, nodes in enumerate(rows.capacity.tolist()):
         if sum(count for count, where in chosen if where == group) > nodes:
             raise SolverError(f"the counts of HiGHS do not fit into group {group}")
-    bound = rows.real(1) * largest / LARGEST * -found.bound
+    bound = off_grid(1, rows.exponent) * largest / LARGEST * -found.bound
     return allotment(trainers, chosen, None if found.optimal else bound, SOLVER)
 
 
@@ -78,7 +80,7 @@ def _program(rows: Rows, scale: float) -> tuple[Model, list[list[_Piece]]]:
         for piece in mine:
             if piece.more >= 0:
                 model.row(-math.inf, 0.0, [(piece.more, 1.0), (piece.taken, -float(piece.last - piece.first))])
-    for group, nodes in enumerate(rows.capacity):
+    for group, nodes in enumerate(rows.capacity.tolist()):
         terms = []
         for piece in (each for mine in pieces for each in mine if each.group == group):
             terms.append((piece.taken, float(piece.first)))
