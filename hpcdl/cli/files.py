@@ -20,6 +20,29 @@ class InputFile(click.Path):
         return super().convert(value, param, ctx)
 
 
+class OutputFile(click.Path):
+    """A file to write, in a folder that is there: else a line that says what is wrong, and exit 1.
+
+    `plain`: where something is there already, it must be a plain file.
+    """
+
+    def __init__(self, *, plain: bool = False) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+        self._plain = plain
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path. Raises ClickException."""
+        path: Any = super().convert(value, param, ctx)
+        if ctx is None or not ctx.resilient_parsing:
+            check_folder(path)
+            if self._plain and path.exists() and not path.is_file():
+                raise click.ClickException(f"{path} is not a file: name one")
+        return path
+
+
+REPORT = click.option("--report", type=OutputFile(), metavar="FILE", help="The HTML file to draw into.")
+
+
 def check_input(path: Path) -> None:
     """ClickException where there is no such file to read."""
     if path.is_dir():
@@ -74,10 +97,3 @@ def replace_private(target: Path, text: str, mode: int = 0o600) -> None:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-
-
-def check_regular(target: Path) -> None:
-    """`check_folder`, and ClickException where what is there is no plain file."""
-    check_folder(target)
-    if target.exists() and not target.is_file():
-        raise click.ClickException(f"{target} is not a file: name one")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.files import READERS, check_regular, replace_private
+from hpcdl.cli.files import READERS, OutputFile, replace_private
 from hpcdl.cli.numbers import Seconds
 from hpcdl.cli.output import Output, escape, outputs_as
 from hpcdl.cli.rows import connect
@@ -37,7 +37,7 @@ class Label(click.ParamType["tuple[str, str]"]):
 
 @click.command()
 @click.option(
-    "-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.prom",
+    "-o", "--output", "target", type=OutputFile(plain=True), metavar="FILE.prom",
     help="Write this file, whole or not at all.  [default: print]",
 )  # fmt: skip
 @click.option(
@@ -73,7 +73,6 @@ def metrics(
     if target is None:
         _show(connect(ctx), labels, output)
         return
-    check_regular(target)
     client, mode = connect(ctx, 0.0), READERS[readers]
     if every is None:
         _write(client, target, labels, mode)

@@ -101,6 +101,13 @@ def progress() -> Callable[[str], None]:
     return show
 
 
+def progress_line() -> Callable[[str], None] | None:
+    """Shows a text on a line of a terminal that is written over, "" clears it; None where there is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda text: print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+
+
 def stop_writing() -> None:
     """Drop what stdout still holds: the reader is gone, and the interpreter must not complain about it at its end."""
     try:

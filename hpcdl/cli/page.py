@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.files import READERS, check_regular, replace_private
+from hpcdl.cli.files import READERS, OutputFile, replace_private
 from hpcdl.cli.numbers import Seconds
 from hpcdl.cli.output import Output, escape, outputs_as
 from hpcdl.cli.rows import connect, moment_text
@@ -18,7 +18,7 @@ HOURS = 3.0
 
 @click.command()
 @click.option(
-    "-o", "--output", "target", required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "-o", "--output", "target", required=True, type=OutputFile(plain=True), metavar="FILE",
     help="The HTML file to write.",
 )  # fmt: skip
 @click.option(
@@ -41,7 +41,6 @@ def page(ctx: click.Context, target: Path, every: float | None, back_s: float, r
     """
     if every is not None and output is not Output.TABLE:
         raise click.UsageError("--every goes on, so leave out --json and --quiet", ctx)
-    check_regular(target)
     client = connect(ctx, 0.0)
     picture = Picture(client, target, READERS[readers], every, back_s)
     if every is None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdl.cli.files import REPORT
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress, say
 
 _INTERVAL = "_ci95"
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Reproduce the papers' tables.")
 @click.option("--only", metavar="NAME,..", help="Of marble, sidecar, genie and unknown these.  [default: all]")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="No more seeds than these, for a quick look.")
-@click.option(
-    "--report", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="The HTML file to draw into."
-)
+@REPORT
 @outputs_as("Names only, one a line.")
 @click.pass_context
 def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | None, report: Path | None) -> None:
@@ -27,15 +26,12 @@ def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | No
 
     Takes some minutes. Every figure is simulated, with means and 95 % intervals over seeds.
     """
-    from hpcdl.cli.files import check_folder
     from hpcdl.sim.papers.all import PAPERS, all_tables
 
     names = list(dict.fromkeys(part.strip() for part in (only or ",".join(PAPERS)).split(",") if part.strip()))
     unknown = [name for name in names if name not in PAPERS]
     if unknown or not names:
         raise click.BadParameter(f"{only!r}: there are {', '.join(PAPERS)}", ctx, param_hint="'--only'")
-    if report is not None:
-        check_folder(report)  # before the minutes of work, not after them
     tables, problems = all_tables(names, seeds, progress())
     if report is not None:
         from hpcdl.cli.files import replace_file

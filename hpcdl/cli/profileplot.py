@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.files import check_folder, replace_file
+from hpcdl.cli.files import OutputFile, replace_file
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table
 from hpcdl.cli.rows import connect
 from hpcdl.client import DaemonAway, path_with
@@ -19,7 +19,7 @@ _WIDTH = 40
 
 @click.command(short_help="Draw how profiles scale.")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@click.option("-o", "--output", "target", type=OutputFile(), metavar="FILE",
               help="The HTML file to write.  [default: draw them here]")  # fmt: skip
 @outputs_as("Names only, one a line.")
 @click.pass_context
@@ -28,8 +28,6 @@ def plot(ctx: click.Context, output: Output, names: tuple[str, ...], target: Pat
 
     Without a daemon those of files. Filled: measured or given; the rest lies between, within the error that is shown.
     """
-    if target is not None:
-        check_folder(target)
     found = [each for name in dict.fromkeys(names) for each in _scalings(ctx, name)]
     if target is not None:
         from hpcdl.report.scaling import scaling_page

@@ -1,6 +1,5 @@
 """`hpcdl replay`: an idle trace under a policy over nodes, with the daemon's own Controller; BFTrainer's section 5."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.files import InputFile
+from hpcdl.cli.files import REPORT, InputFile
 from hpcdl.cli.numbers import Finite, Seconds
 from hpcdl.cli.output import (
     Column,
@@ -18,6 +17,7 @@ from hpcdl.cli.output import (
     print_fields,
     print_table,
     progress,
+    progress_line,
     say,
 )
 
@@ -88,8 +88,7 @@ class _Adaptive:
 @click.option("--nodes", default="1:64", show_default=True, metavar="MIN:MAX", help="Nodes of each trainer.")
 @click.option("--check", is_flag=True, help="Also replay it by counts alone, without the Controller, and compare.")
 @click.option("--study", metavar="NAME", help=f"{', '.join(_STUDIES)} or all: figures 7 to 16, Tables 3 and 4.")
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="The HTML file to draw into.")  # fmt: skip
+@REPORT
 @outputs_as("U only, or the names of studies.")
 @click.pass_context
 def replay(ctx: click.Context, /, output: Output, **options: Any) -> None:
@@ -100,13 +99,10 @@ def replay(ctx: click.Context, /, output: Output, **options: Any) -> None:
 
     hpcdl replay idle.csv.gz --policy bftrainer --model ShuffleNet --report replay.html
     """
-    from hpcdl.cli.files import check_folder
     from hpcdl.sim.replay import read_idle
 
     asked = _Asked(**options)
     base, models = _case(ctx, asked)
-    if asked.report is not None:
-        check_folder(asked.report)  # before the work, not after it
     idle = read_idle(asked.trace, asked.hours)
     _check_length(ctx, idle, base)
     if asked.study is None:
@@ -249,16 +245,10 @@ def _share(value: float) -> str:
 
 
 def _hours(idle: "Idle", name: str) -> Callable[[float], None] | None:
-    """A line on a terminal that is written over: long work shows where it is."""
-    if not sys.stderr.isatty():
+    show, end = progress_line(), idle.end_s / 3600
+    if show is None:
         return None
-    all_hours = idle.end_s / 3600
-
-    def show(hours: float) -> None:
-        text = f"{name}: {hours:.0f} of {all_hours:.0f} h" if hours < all_hours - 1 else ""
-        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
-
-    return show
+    return lambda hours: show(f"{name}: {hours:.0f} of {end:.0f} h" if hours < end - 1 else "")
 
 
 # --- studies ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli import completing
-from hpcdl.cli.files import check_folder, replace_file
+from hpcdl.cli.files import OutputFile, replace_file
 from hpcdl.cli.moments import Moment
 from hpcdl.cli.output import (
     Column,
@@ -48,7 +48,7 @@ _ALSO = {"day": "job", "job": "day", "array": "job", "user": "job", "policy": "d
 @click.option("--until", type=Moment(past=True), metavar="TIME", help="Up to then.  [default: now]")
 @click.option("--by", type=click.Choice(_BY), default="job", show_default=True, help="A line for each.")
 @click.option(
-    "-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "-o", "--output", "target", type=OutputFile(), metavar="FILE",
     help="Draw it as one HTML file.",
 )  # fmt: skip
 @click.argument("jobs", nargs=-1, callback=job_ids, metavar="[JOB|FIRST-LAST]...", shell_complete=completing.job_ids)
@@ -72,8 +72,6 @@ def report(
 
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since must be before --until", ctx)
-    if target is not None:
-        check_folder(target)
     story, now = _story(ctx)
     known = {job.id for job in story.history.jobs}
     missing = [job for job in jobs if job not in known]

@@ -1,6 +1,5 @@
 """`hpcdl simulate`: what policies would have done with a workload; and the papers' tables, ours beside theirs."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -9,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.files import InputFile
+from hpcdl.cli.files import REPORT, InputFile
 from hpcdl.cli.numbers import Seconds
-from hpcdl.cli.output import Column, Output, outputs_as, print_table, say
+from hpcdl.cli.output import Column, Output, outputs_as, print_table, progress_line, say
 from hpcdl.cli.output import escape as printable
 from hpcdl.cli.papers import papers
 from hpcdl.core.units import count
@@ -99,9 +98,7 @@ COLUMNS = (
 @click.option("--warm", is_flag=True, help="Jobs may start ahead, and wait at the gate for their GPUs.")
 @click.option("--unknown", is_flag=True, help="Policies are told no profile: they learn what they can.")
 @click.option("--jobs", "with_jobs", is_flag=True, help="List every job.")
-@click.option(
-    "--report", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="The HTML file to draw into."
-)
+@REPORT
 @outputs_as("The names of the policies only.")
 @click.pass_context
 def simulate(ctx: click.Context, /, output: Output, **options: Any) -> None:
@@ -138,7 +135,6 @@ class _Asked:
 
 
 def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
-    from hpcdl.cli.files import check_folder
     from hpcdl.policies import all_policies
     from hpcdl.sim import simulate as run_one
     from hpcdl.sim import summarise
@@ -147,8 +143,6 @@ def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
         raise click.UsageError("--workload FILE is missing, or `papers` for the papers' tables", ctx)
     policies = all_policies(home=ctx.find_root().obj)
     names = _names(ctx, policies, asked.policy_names)
-    if asked.report is not None:
-        check_folder(asked.report)  # before the work, not after it
     workload = _read(ctx, asked)
     conditions = _conditions(ctx, workload, asked)
     learn = _learner(workload) if asked.unknown else None
@@ -256,15 +250,10 @@ def _learner(workload: "Workload") -> Any:
 
 
 def _progress(name: str) -> Callable[[int, int], None] | None:
-    """A line on a terminal that is written over: long work shows where it is."""
-    if not sys.stderr.isatty():
+    show = progress_line()
+    if show is None:
         return None
-
-    def show(finished: int, jobs: int) -> None:
-        text = f"{name}: {finished} of {jobs} jobs" if finished < jobs else ""
-        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
-
-    return show
+    return lambda finished, jobs: show(f"{name}: {finished} of {jobs} jobs" if finished < jobs else "")
 
 
 def _print(workload: "Workload", conditions: "Conditions", results: "Sequence[Results]", asked: _Asked) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hpcdl.cli.bodies import body_text
-from hpcdl.cli.files import check_folder, replace_file
+from hpcdl.cli.files import OutputFile, replace_file
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_ids, print_json, print_table, say
 from hpcdl.cli.rows import JOB_ID, connect, moment_text
 from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
@@ -114,7 +114,7 @@ def _followed(client: Client, after: int, job: int | None, limit: int | None) ->
 
 @click.command()
 @click.option(
-    "-o", "--output", "target", required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "-o", "--output", "target", required=True, type=OutputFile(), metavar="FILE",
     help="The HTML file to write.",
 )  # fmt: skip
 @JOB
@@ -125,7 +125,6 @@ def timeline(ctx: click.Context, target: Path, job: int | None, output: Output) 
     from hpcdl.profiles import conf_folder, load_profiles
     from hpcdl.report import timeline_page
 
-    check_folder(target)
     found = [event for page in pages(connect(ctx, FOLLOW_S), 0, None, None) for event in page]
     if job is not None:
         found = [event for event in found if event["body"].get("job", job) == job]
