@@ -3,7 +3,7 @@
 import os
 import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -26,7 +26,9 @@ class Rounds:
     the block and is the command's exit code; inside `rounds.whole()` they wait for the end of that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, handlers: Mapping[int, Any] | None = None) -> None:
+        """`handlers`: of other signals, meanwhile; they end a wait, too."""
+        self._handlers = handlers or {}
         self._whole = False
         self._came: int | None = None
         self._before: dict[int, Any] = {}
@@ -39,6 +41,7 @@ class Rounds:
         for number in _ENDING:
             if number != signal.SIGHUP or not hup_ignored:
                 self._before[number] = signal.signal(number, self._take)
+        self._before |= {number: signal.signal(number, handler) for number, handler in self._handlers.items()}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -68,8 +71,22 @@ class Rounds:
         if self._came is not None:
             raise Ended(self._came)
 
+    def end(self) -> None:
+        """No signal changes anything from here on: the end has begun."""
+        self._whole = True
+
     def pause(self, seconds: float) -> None:
-        """Waits so long. A signal that came just before is in the pipe, so none is missed."""
-        select.select([self._woken], [], [], seconds)
+        """Waits so long."""
+        self.wait((), seconds)
+
+    def wait(self, files: Sequence[int], seconds: float | None) -> list[int]:
+        """Waits so long (None: for ever) for something to read, or a signal: those of the files that have something.
+
+        A signal that came just before is in the pipe, so none is missed.
+        """
+        ready, _, _ = select.select([self._woken, *files], [], [], seconds)
+        if self._woken in ready:
+            os.read(self._woken, 4096)
         if self._came is not None:
             raise Ended(self._came)
+        return ready

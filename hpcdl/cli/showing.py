@@ -7,7 +7,7 @@ import click
 
 from hpcdl.cli.jobtexts import checkpoints_text, deadline_text, git_text
 from hpcdl.cli.machines import GPU_COLUMNS, away_note, gpu_rows
-from hpcdl.cli.output import Column, Output, Row, outputs_as, print_fields, print_table, say
+from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_fields, print_table, say
 from hpcdl.cli.rows import JOB_ID, asked_text, connect, duration_text, moment_text, placement_text, step_text
 from hpcdl.core.units import fold_nodes
 
@@ -104,6 +104,13 @@ def _known(value: object) -> str:
     return "-" if value is None else str(value)
 
 
+def why_lines(answer: Row) -> list[str]:
+    """The job with its state, and a line for each detail of why it is there."""
+    reason = f": {answer['reason']}" if answer.get("reason") else ""
+    details = [*(answer.get("details") or ()), (answer.get("forecast") or {}).get("text")]
+    return [f"job {answer['job']}  {answer['state']}{reason}", *(str(each) for each in details if each)]
+
+
 @click.command()
 @click.argument("job", type=JOB_ID)
 @outputs_as("Its id only.")
@@ -112,11 +119,9 @@ def why(ctx: click.Context, job: int, output: Output) -> None:
     """Say in words and numbers why a job is where it is."""
     answer = connect(ctx).get(f"/v1/jobs/{job}/why")
     if not output.print_data(answer, [answer["job"]]):
-        reason = f": {answer['reason']}" if answer.get("reason") else ""
-        print_fields([(f"job {answer['job']}", f"{answer['state']}{reason}")])
-        foreseen = answer.get("forecast") or {}
-        details = [*(answer.get("details") or ()), *([foreseen["text"]] if foreseen.get("text") else ())]
-        print_fields([(" ", str(detail)) for detail in details])
+        title, *details = why_lines(answer)
+        print(escape(title))
+        print_fields([(" ", detail) for detail in details])
 
 
 @click.command()

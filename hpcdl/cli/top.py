@@ -1,7 +1,6 @@
 """`hpcdl top`: what goes on, in the terminal, until `q`. Without a terminal, or with --once, how it is now."""
 
 import os
-import select
 import signal
 import sys
 import termios
@@ -10,14 +9,15 @@ import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 import click
 
 from hpcdl.cli.numbers import Seconds
-from hpcdl.cli.output import Output, outputs, paint, print_ids, print_json, say, use_colour
+from hpcdl.cli.output import Output, outputs, paint, say, use_colour
+from hpcdl.cli.rounds import Rounds
 from hpcdl.cli.rows import connect
+from hpcdl.cli.showing import why_lines
 from hpcdl.cli.topview import LEAST_HEIGHT, LEAST_WIDTH, NEEDS, SORTS, Answers, Styled, View, draw
 from hpcdl.client import Client, ClientError, DaemonAway, path_with
 
@@ -43,12 +43,11 @@ def top(ctx: click.Context, once: bool, every: float, output: Output) -> None:
     live = not once and output is Output.TABLE and sys.stdout.isatty() and sys.stdin.isatty()
     client = connect(ctx) if not live else connect(ctx, 0.0)
     answers = ask(client, None if output is Output.JSON else NEEDS)
-    if output is Output.JSON:
-        status = {key: value for key, value in answers.status.items() if key != "schema"}
-        print_json({"status": status, "nodes": answers.nodes, "jobs": answers.jobs})
-    elif output is Output.QUIET:
-        print_ids([row["id"] for row in answers.jobs])
-    elif live:
+    status = {key: value for key, value in answers.status.items() if key != "schema"}
+    value = {"status": status, "nodes": answers.nodes, "jobs": answers.jobs}
+    if output.print_data(value, [row["id"] for row in answers.jobs]):
+        return
+    if live:
         _Screen(client, View(answers), every).run()
     else:
         import shutil
@@ -81,56 +80,28 @@ class _Screen:
         self.view = view
         self.every_s = every_s
         self._input = sys.stdin.fileno()
-        self._resized, self._woken = os.pipe()
-        self._ending = False
 
     def run(self) -> None:
-        """Until `q`. Ctrl-C and a lost terminal end it too; the terminal is as before then."""
-        with self._signals(), _raw(self._input):
+        """Until `q`. Ctrl-C and a lost terminal end it too; the terminal is as before then.
+
+        A new size wakes; Ctrl-Z would not leave the terminal as it was, so it does nothing.
+        """
+        handlers: dict[int, Any] = {signal.SIGWINCH: lambda *_: None, signal.SIGTSTP: signal.SIG_IGN}
+        with Rounds(handlers) as rounds, _raw(self._input):
             sys.stdout.write(_ENTER)
             try:
-                self._loop()
+                self._loop(rounds)
             finally:
-                self._ending = True
+                rounds.end()
                 sys.stdout.write(_LEAVE)
                 sys.stdout.flush()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """A new size wakes; a request to end leaves the terminal as it was; Ctrl-Z would not, so it does nothing."""
-
-        def wake(number: int, frame: FrameType | None) -> None:
-            """What it is for is done: the number is in the pipe, also where it came just before a wait."""
-
-        def end(number: int, frame: FrameType | None) -> None:
-            if not self._ending:
-                self._ending = True
-                raise click.exceptions.Exit(128 + number)
-
-        os.set_blocking(self._woken, False)
-        waker = signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
-        wanted: dict[int, Any] = {signal.SIGWINCH: wake, signal.SIGTERM: end, signal.SIGHUP: end}
-        before = {
-            number: signal.signal(number, each) for number, each in (wanted | {signal.SIGTSTP: signal.SIG_IGN}).items()
-        }
-        try:
-            yield
-        finally:
-            for number, each in before.items():
-                signal.signal(number, each)
-            signal.set_wakeup_fd(waker)
-            os.close(self._resized)
-            os.close(self._woken)
-
-    def _loop(self) -> None:
+    def _loop(self, rounds: Rounds) -> None:
         look_at = time.monotonic() + self.every_s
         while True:
             self._draw()
             wait_s = None if self.view.paused else max(0.0, look_at - time.monotonic())
-            ready, _, _ = select.select([self._input, self._resized], [], [], wait_s)
-            if self._resized in ready:
-                os.read(self._resized, 4096)
-            if self._input in ready:
+            if self._input in rounds.wait([self._input], wait_s):
                 typed = os.read(self._input, 64)
                 if not typed:  # the terminal is gone
                     return
@@ -189,14 +160,6 @@ class _Screen:
             self.view = replace(self.view, note=str(error))
             return
         self.view = replace(self.view, chosen=job, why=why_lines(answer))
-
-
-def why_lines(answer: dict[str, Any]) -> tuple[str, ...]:
-    """What `hpcdl why` says."""
-    reason = f": {answer['reason']}" if answer.get("reason") else ""
-    forecast = answer.get("forecast") or {}
-    details = [*(answer.get("details") or ()), *([forecast["text"]] if forecast.get("text") else ())]
-    return (f"job {answer['job']}  {answer['state']}{reason}", *map(str, details))
 
 
 def keys(typed: bytes) -> list[str]:

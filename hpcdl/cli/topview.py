@@ -45,7 +45,7 @@ class View:
     reverse: bool = False
     chosen: int | None = None
     paused: bool = False
-    why: tuple[str, ...] | None = None
+    why: Sequence[str] | None = None
     note: str = ""
 
     def jobs(self) -> list[Row]:

@@ -162,7 +162,7 @@ def test_a_request_to_end_that_comes_while_it_ends(monkeypatch: pytest.MonkeyPat
     with open(its, closefd=False) as terminal_in:
         monkeypatch.setattr("sys.stdin", terminal_in)
         screen = _Screen(cast(Client, None), cast(View, None), 1.0)
-        monkeypatch.setattr(screen, "_loop", lambda: None)
+        monkeypatch.setattr(screen, "_loop", lambda rounds: None)
         monkeypatch.setattr(termios, "tcsetattr", late)
         screen.run()
         monkeypatch.undo()

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from hpcdl.cli.output import width_of
-from hpcdl.cli.top import keys, why_lines
+from hpcdl.cli.showing import why_lines
+from hpcdl.cli.top import keys
 from hpcdl.cli.topview import KEYS, Answers, View, draw
 from tests.cli.fake import row
 
