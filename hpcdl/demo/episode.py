@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcdl.agent.processes import Process
 from hpcdl.client import ApiError, Client, ClientError, DaemonAway
 from hpcdl.core.model import JobState
 from hpcdl.core.profile import Profile
@@ -143,7 +144,7 @@ def _instance(home: Path) -> str:
         return ""
 
 
-def _stop(home: Path, instance: str) -> list[sweep.Process]:
+def _stop(home: Path, instance: str) -> list[Process]:
     """Stops the daemon and sees that no process of it is left; what had to be killed."""
     wait_s = _ENDING_S
     try:

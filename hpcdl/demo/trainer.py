@@ -17,6 +17,7 @@ import hpcdl.trainer as hpcdl
 from hpcdl.core.profile import Profile, find_profile
 from hpcdl.profiles import read_profiles
 from hpcdl.trainer import emulated, folder
+from hpcdl.wire.private import atomic_write
 
 FINAL = "final.json"
 GPU_MEMORY_MIB = 11_000  # what a trainer seems to allocate of each emulated GPU
@@ -165,13 +166,7 @@ def _sleep_until(due: float) -> None:
 
 def _write_final(directory: Path, steps: int, digest: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    temporary = directory / f".tmp-{FINAL}-{os.getpid()}"
-    with temporary.open("w") as file:
-        json.dump({"steps": steps, "sha256": digest}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, directory / FINAL)
-    folder.sync_folder(directory)
+    atomic_write(directory / FINAL, json.dumps({"steps": steps, "sha256": digest}).encode())
 
 
 if __name__ == "__main__":

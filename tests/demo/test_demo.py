@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.agent.processes import Process
 from hpcdl.demo import jobset, run, sweep
 from hpcdl.demo.watch import Watch
 from tests.report.story import rows, set_three
@@ -47,7 +48,7 @@ class Demo:
     def homes(self) -> list[Path]:
         return sorted(self.temporary.glob("hpcdl-demo-*/*"))
 
-    def left(self) -> list[sweep.Process]:
+    def left(self) -> list[Process]:
         return [process for home in self.homes() or [self.temporary] for process in sweep.find(home, "")]
 
     def close(self) -> None:
