@@ -16,7 +16,7 @@ from hpcdl.controller import Controller
 from hpcdl.core import commands as cmd
 from hpcdl.core.intake import Settings
 from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotSpec
-from hpcdl.pilots.choice import SitePolicy
+from hpcdl.pilots.choice import pilot_policy
 from hpcdl.pilots.site import Site
 from hpcdl.policies import all_policies
 from tests.model_cluster import Cluster
@@ -77,7 +77,7 @@ class BatchCluster(Cluster):
         self.at(self.now + POLL_S, self._poll)
 
     def _new_controller(self) -> Controller:
-        return Controller(self.journal, self.policies, self.profiles, self.settings, SitePolicy(self.site))
+        return Controller(self.journal, self.policies, self.profiles, self.settings, pilot_policy(self.site))
 
     def send(self, *commands: cmd.Command) -> list[Any]:
         """See `Cluster`; while the daemon is down nothing reaches it."""

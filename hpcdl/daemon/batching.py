@@ -17,14 +17,10 @@ from hpcdl.core import commands as cmd
 from hpcdl.core.batching import agreed, doubted, strays
 from hpcdl.core.journal import JournalError
 from hpcdl.core.model import Job, World
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, Waiting, pilot_mark
-from hpcdl.core.plan import Plan, View
-from hpcdl.core.policy import PilotPolicy
+from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, Waiting, pilot_mark
 from hpcdl.core.units import count
 from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.troubles import Troubles
-from hpcdl.pilots.choice import SitePolicy
-from hpcdl.pilots.site import Site
 from hpcdl.wire.private import NotPrivate, make_private_folder
 
 log = logging.getLogger("hpcdl.daemon")
@@ -78,25 +74,6 @@ class _Tried:
     tries: int = 0
     at: float = 0.0
     error: str = ""
-
-
-def pilot_policy(site: Site) -> PilotPolicy:
-    """`SitePolicy`; where the site allows none, and none is left of a time when it did, nothing is looked at."""
-    policy = SitePolicy(site)
-
-    def choose(
-        view: View,
-        plan: Plan,
-        pilots: Sequence[Pilot],
-        holes: Sequence[Hole],
-        known: Set[str],
-        waiting: Sequence[Waiting] = (),
-    ) -> PilotChoice:
-        if not site.pilots_max and all(pilot.over for pilot in pilots):
-            return PilotChoice()
-        return policy(view, plan, pilots, holes, known, waiting)
-
-    return choose
 
 
 class Batching:

@@ -24,7 +24,7 @@ from hpcdl.core.model import World
 from hpcdl.daemon import garbage
 from hpcdl.daemon.ahead import Ahead
 from hpcdl.daemon.api import About, Api
-from hpcdl.daemon.batching import Batching, BatchSettings, pilot_policy
+from hpcdl.daemon.batching import Batching, BatchSettings
 from hpcdl.daemon.changes import Changes
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.delivering import Ways
@@ -50,6 +50,7 @@ from hpcdl.daemon.watching import measured
 from hpcdl.ledger import Lease
 from hpcdl.ledger.samples import Sample
 from hpcdl.local.launcher import LocalAgent
+from hpcdl.pilots.choice import pilot_policy
 from hpcdl.policies import Reallocation, all_policies
 from hpcdl.sites import load_site
 from hpcdl.wire.access import AccessFile, write_access

@@ -5,10 +5,12 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 
 from hpcdl.core.model import Target
 from hpcdl.core.pilot import BY_USER, Hole, Pilot, PilotChoice, PilotSpec, Waiting
 from hpcdl.core.plan import Plan, View
+from hpcdl.core.policy import PilotPolicy
 from hpcdl.core.units import count, fold_nodes, natural, seconds_text
 from hpcdl.pilots.demand import demand, waits
 from hpcdl.pilots.site import Site
@@ -51,8 +53,9 @@ def choose(
     pilots: Sequence[Pilot],
     holes: Sequence[Hole],
     known: Set[str],
-    site: Site,
     waiting: Sequence[Waiting] = (),
+    *,
+    site: Site,
 ) -> PilotChoice:
     """See `PilotPolicy`. Same arguments, same choice.
 
@@ -62,6 +65,8 @@ def choose(
     used, and what others' batch jobs wait for, and could use, is given back.
     """
     living = [pilot for pilot in pilots if not pilot.over]
+    if not site.pilots_max and not living:
+        return PilotChoice()
     choice = _Choice(view, plan, living, known, site, _startup_s(view, living, site))
     choice.leave_to(waiting, holes, pilots)
     cancel = choice.unwanted()
@@ -421,20 +426,6 @@ def _why(hole: Hole, nodes: int) -> str:
     return f"{count(nodes, 'idle node')}{ends}"
 
 
-@dataclass(frozen=True, slots=True)
-class SitePolicy:
+def pilot_policy(site: Site) -> PilotPolicy:
     """`choose` for one site."""
-
-    site: Site
-
-    def __call__(
-        self,
-        view: View,
-        plan: Plan,
-        pilots: Sequence[Pilot],
-        holes: Sequence[Hole],
-        known: Set[str],
-        waiting: Sequence[Waiting] = (),
-    ) -> PilotChoice:
-        """See `PilotPolicy`."""
-        return choose(view, plan, pilots, holes, known, self.site, waiting)
+    return partial(choose, site=site)

@@ -18,10 +18,11 @@ from hpcdl.core.model import GpuInfo, JobSpec, World
 from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, PilotSpec, Waiting, pilot_mark
 from hpcdl.core.plan import Plan, Profiles, View
 from hpcdl.core.policy import Policies
-from hpcdl.daemon.batching import SUBMITS, TRIES, Batching, BatchSettings, pilot_policy
+from hpcdl.daemon.batching import SUBMITS, TRIES, Batching, BatchSettings
 from hpcdl.daemon.clock import Clock
 from hpcdl.daemon.loop import Loop
 from hpcdl.marble import register
+from hpcdl.pilots.choice import pilot_policy
 from hpcdl.pilots.site import Site
 
 AWAY = BatchError("squeue has not answered within 30 s", away=True)

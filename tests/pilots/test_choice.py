@@ -70,7 +70,7 @@ def chosen(*jobs: JobView, holes: tuple[Hole, ...] = (HOLE,), site: Site = SITE,
     away: tuple[str, ...] = more.pop("away", ())  # type: ignore[assignment]
     waiting: tuple[Waiting, ...] = more.pop("waiting", ())  # type: ignore[assignment]
     targets = plan(*jobs, **more)  # type: ignore[arg-type]
-    return choose(view(*jobs, nodes=nodes), targets, pilots, holes, {*nodes, *away}, site, waiting)
+    return choose(view(*jobs, nodes=nodes), targets, pilots, holes, {*nodes, *away}, waiting, site=site)
 
 
 def pilot(number: int = 1, **more: object) -> Pilot:
@@ -144,7 +144,7 @@ def test_a_measured_start_up_replaces_the_assumed_one() -> None:
 
     def notes(after_s: float) -> tuple[str, ...]:
         late = view(job(1), job(2), nodes=("n1",), since=NOW - 600.0 + after_s)
-        return choose(late, plan(job(1), job(2)), (living,), short, {"n1"}, SITE).notes
+        return choose(late, plan(job(1), job(2)), (living,), short, {"n1"}, site=SITE).notes
 
     assert "start-up 1 min 50 s" in notes(110.0)[0], "its agent came 110 s after it started: 180 s do not pay"
     assert "start-up" not in " ".join(notes(20.0))
@@ -250,9 +250,9 @@ def test_an_admin_who_ends_one_has_his_peace() -> None:
 
 def test_a_node_that_is_too_small_for_what_waits_is_no_node_for_it() -> None:
     small = View(NOW, (NodeView("login", (0,), since=0.0),), (job(),))
-    assert choose(small, plan(job()), (), (HOLE,), {"login"}, SITE).ask
+    assert choose(small, plan(job()), (), (HOLE,), {"login"}, site=SITE).ask
     large = View(NOW, (NodeView("n1", (0, 1, 2, 3), since=0.0),), (job(),))
-    assert not choose(large, plan(job()), (), (HOLE,), {"n1"}, SITE).ask
+    assert not choose(large, plan(job()), (), (HOLE,), {"n1"}, site=SITE).ask
 
 
 def test_after_a_pilot_without_agents_there_is_a_pause() -> None:
