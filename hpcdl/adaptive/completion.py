@@ -114,9 +114,9 @@ def _why(candidate: Candidate, left_s: float, gated: bool) -> str:
     memo = candidate.job.memo
     known = memo.get("overdue")
     if known is None or known[0] != (left_s, gated):
-        text = f"overdue {seconds_text(PATIENCE_S + PATIENCE_RUNS * left_s)} after its submit: then it comes first"
+        text = f"it goes first once it has waited {seconds_text(PATIENCE_S + PATIENCE_RUNS * left_s)}"
         if gated:
-            text = "it is still being initialised, for which it needs none"
+            text = "it is still initialising, which needs no GPU"
         known = memo["overdue"] = ((left_s, gated), text)
     found: str = known[1]
     return found

@@ -280,8 +280,8 @@ def _choice(case: Case, best: Trial | None) -> Choice:
             why[entrant.id] = f"starts on {_words(given[entrant.id])}{end}"
         else:
             ends_s = None if best is None else best.forecast.ends.get(entrant.id)
-            own = "" if ends_s is None else f"; should end in {seconds_text(ends_s)}"
-            why[entrant.id] = f"waits: the last job ends sooner if longer ones come first{own}"
+            own = "" if ends_s is None else f"; predicted to end in {seconds_text(ends_s)}"
+            why[entrant.id] = f"the last job ends sooner if longer jobs go first{own}"
     for number in case.never:
         options[number], why[number] = None, "fits no node"
     return Choice({**options, **given}, False, None, why, case.wake_at)

@@ -29,16 +29,16 @@ def _reason(found: Found, candidate: Candidate, placement: Placement) -> str:
     each = "" if nodes == 1 else " each"
     where = f"{gpus}{size} GPUs{each} of {fold_nodes(placement.nodes)}" if size else count(gpus, "GPU")
     if job.exempt:
-        return f"keeps {where}: it is not preempted before it has trained {STARTS:g} times as long as its start took"
+        return f"keeps {where}: not preempted before it has trained {STARTS:g} times as long as its start took"
     if candidate.fixed:
-        return f"keeps {where}: it has not shown yet that it can be suspended"
+        return f"keeps {where}: nothing shows yet that it can be suspended"
     keeps = held is not None and held.same_gpus(placement)
     parts = f"{'keeps' if keeps else 'gets'} {where}"
     if mine is None:
         return parts
     parts += f": {mine.rate / candidate.menu.unit:.1f}x one GPU"
     if candidate.job.profile is None:
-        parts += " if it scales as most do (no profile yet)"
+        parts += ", estimated: it has no profile yet"
     if not keeps and held is not None:
         parts += f", {mine.stall_s:.0f} s for the change from {held.per_node}"
     more = next((each for each in _above(candidate, mine)), None)
@@ -83,19 +83,19 @@ def _waits(view: View, found: Found, candidate: Candidate) -> str:
     job = candidate.job
     need = count(job.gpus_min, "GPU") + ("" if job.nodes == 1 else f" on each of {job.nodes} nodes")
     if not found.pools and view.bare:
-        return f"needs {need}; all GPUs of {fold_nodes(sorted(view.bare))} are lost, dirty, avoided or drained"
+        return f"needs {need}; all GPUs of {fold_nodes(sorted(view.bare))} are lost, dirty, excluded or drained"
     if not found.pools:
         return f"needs {need}; no node is connected"
     if not candidate.options:
         return f"needs {need}; the largest of {count(len(view.nodes), 'node')} has {view.largest_node}"
     total = sum(found.capacity)
-    return f"waits: needs {need}; the {count(total, 'GPU')} do more for other jobs now"
+    return f"needs {need}; other jobs gain more from the {count(total, 'GPU')} now"
 
 
 def kept_reason(view: View, job: JobView, placement: Placement | None) -> str:
     """The reason of a job that nothing is decided about."""
     if placement is None:
-        return "waits for its last processes to end"
+        return "waiting for its last processes to end"
     where = f"{count(placement.per_node, 'GPU')} of {fold_nodes(placement.nodes)}"
     bare = set(placement.nodes) & view.bare
     return f"keeps its {where}, {'whose GPUs are lost, dirty, avoided or drained' if bare else 'whose agent is away'}"

@@ -340,7 +340,7 @@ class Agent:
             if part.ending or not connected or not leaving.patient:
                 part.go(leaving.trainers_s)
         if leaving.left_s <= 0:
-            log.error("the grace is over: %d trainers are killed", len(living))
+            log.error("the grace period is over: %d trainers are killed", len(living))
             await asyncio.gather(*(part.kill() for part in living))
             self._over.set()
         elif all(part.stage is Stage.FREED for part in self.parts.values()) and (self.reports.settled or not connected):

@@ -104,9 +104,7 @@ def write_claim(
                     f"{_word(me, other)} --checkpoint-dir {directory}"
                 )
             if newest > incarnation:
-                raise Stale(
-                    f"incarnation {newest} ({owner}) has claimed {directory}; this is incarnation {incarnation}"
-                )
+                raise Stale(f"attempt {newest} ({owner}) has claimed {directory}; this is attempt {incarnation}")
             if newest == incarnation and _job_of(owner) != _job_of(tag):
                 raise Stale(f"another job ({owner}) has claimed {directory}; this is {tag}")
             body = {"v": 1, "job": job, "incarnation": incarnation, "tag": tag}

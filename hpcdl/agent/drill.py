@@ -69,4 +69,4 @@ class Drill:
         others = [each for each in self._trainer.processes() if each.pid not in hit and each.pid != os.getpid()]
         hit += send_all(others, signal.SIGKILL)
         self._record("signalled", signal=signal.SIGKILL.name, pids=hit, handled=[])
-        self._record("note", text=f"killed by a drill, {when}")
+        self._record("note", text=f"killed by a preemption test, {when}")

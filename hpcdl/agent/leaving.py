@@ -48,7 +48,7 @@ class Stay:
         if self.left_s is not None and not math.isfinite(self.left_s):
             raise ValueError(f"the seconds left of an allocation are a finite number, not {self.left_s}")
         if not 0 <= self.grace_s < math.inf or not (self.alone_s is None or self.alone_s > 0):
-            raise ValueError("an allocation's grace is 0 s or more, and the time alone more than 0 s")
+            raise ValueError("an allocation's grace period is 0 s or more, and the time alone more than 0 s")
 
 
 class Leaving:

@@ -255,13 +255,13 @@ class Supervisor:
         """A rank says who it is. Raises Refusal for one of another incarnation, or of a membership before the first
         that this node was asked to be in: whoever is merely behind is told of the newest."""
         if packet.incarnation != self._start.incarnation:
-            raise Refusal(f"incarnation {packet.incarnation} attached to incarnation {self._start.incarnation}")
+            raise Refusal(f"attempt {packet.incarnation} attached to attempt {self._start.incarnation}")
         if packet.membership < self._start.membership:
             raise Refusal(f"membership {packet.membership} is stale: this is {self._start.membership}")
         if self._exited_at is not None:
-            raise Refusal("the incarnation has ended")
+            raise Refusal("the attempt has ended")
         if not self._trainer.holds(packet.pid):
-            raise Refusal(f"process {packet.pid} is not of this incarnation")
+            raise Refusal(f"process {packet.pid} is not of this attempt")
         rank = self._trainer.attach(packet, connection)
         self._oom_kills.watch(packet.pid)
         self._record("attached", pid=packet.pid, rank=packet.rank, handler=packet.handler)
@@ -339,7 +339,7 @@ class Supervisor:
         rank.saving = False
         writes = self._memberships.writes(rank, packet.membership)
         if packet.incarnation != self._start.incarnation or writes is None:
-            self._note(f"ignored: a save of incarnation {packet.incarnation}, membership {packet.membership}")
+            self._note(f"ignored: a save of attempt {packet.incarnation}, membership {packet.membership}")
             return
         self._closing.heard = True
         self._drill.saved()

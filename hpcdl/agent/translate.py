@@ -152,7 +152,7 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
     code, signal = _whole_or_none(record, "code"), record.get("signal")
     hint, detail = None, str(record.get("detail") or "")[:1000]
     if record.get("drill") is True:
-        hint, detail = Cause.PREEMPTED, "killed by a drill"
+        hint, detail = Cause.PREEMPTED, "killed by a preemption test"
     elif record.get("oom") is True:
         hint = Cause.OUT_OF_MEMORY
     elif record.get("stale") is True:

@@ -39,7 +39,7 @@ def _what(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.option(
     "--for", "for_s", type=Seconds(min=0), metavar="SECONDS", help="For so long: 600, 90s, 2h.  [default: 1h]"
 )
-@click.option("--reason", default="", metavar="TEXT", help="What users are told.")
+@click.option("--reason", default="", metavar="TEXT", help="What users read.")
 @click.option("--move", is_flag=True, help="Jobs that run there and can be suspended leave it.")
 @click.option("--lift", is_flag=True, help="It may be granted again, from now on.")
 @outputs_as("GPUs and nodes only, one a line.")
@@ -53,9 +53,9 @@ def avoid(
     lift: bool,
     output: Output,
 ) -> None:
-    """List the GPUs and nodes that nobody is given now, and until when; avoid one, or lift that.
+    """List the GPUs and nodes that are excluded, and until when; exclude one, or lift that.
 
-    GPUs with faults are avoided by themselves, for the time that the setting avoid_s says.
+    GPUs with faults are excluded by themselves, for the time that the setting avoid_s says.
     """
     if what is None and (for_s is not None or reason or move or lift):
         raise click.UsageError("name a node, n1, or a GPU, n1:0", ctx)
@@ -79,4 +79,4 @@ def avoid(
     elif rows:
         print_table(_COLUMNS, rows)
     else:
-        say("nothing is avoided")
+        say("nothing is excluded")

@@ -140,7 +140,7 @@ def _allocation(system: BatchAdapter, environ: Mapping[str, str]) -> tuple[Alloc
         return None, warn("allocation", str(error), "ask again in a while")
     if found is None:
         return None, ok("allocation", "this process is in none")
-    gpus = "GPUs not told" if found.gpus is None else f"{count(found.gpus, 'GPU')} each"
+    gpus = "GPUs not reported" if found.gpus is None else f"{count(found.gpus, 'GPU')} each"
     until = "no end is known" if found.until is None else f"until {moment_text(found.until)}"
     detail = f"batch job {found.id}: {fold_nodes(found.nodes)}, {gpus}, {until}"
     if found.gpus == 0:
@@ -153,7 +153,7 @@ def _allocation(system: BatchAdapter, environ: Mapping[str, str]) -> tuple[Alloc
 def _pilots(config: Config, site: SiteFile, kind: str, not_preempted: Mapping[str, str]) -> Check:
     """`not_preempted`: see `Capabilities`; {} where the batch system does not answer."""
     if config.pilots == 0:
-        return ok("pilots", "none is submitted: the setting pilots is 0", "set pilots: N to use holes")
+        return ok("pilots", "none is submitted: the setting pilots is 0", "set pilots: N to use backfill holes")
     try:
         most = site.on(kind).pilots_max
     except SiteError as error:

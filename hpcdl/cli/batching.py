@@ -13,7 +13,7 @@ from hpcdl.core.units import count, fold_nodes
 
 
 @click.command()
-@outputs_as("Nodes only, a line for each hole.")
+@outputs_as("Nodes only, a line for each backfill hole.")
 @click.pass_context
 def holes(ctx: click.Context, output: Output) -> None:
     """List what idles in the batch system, and until when no batch job can use it.
@@ -36,7 +36,7 @@ def holes(ctx: click.Context, output: Output) -> None:
         if answer["batch"] is None:
             say(str(answer["notes"][0]))
         elif not rows and not troubles:
-            say("no holes: no node is idle, or a batch job is about to start on each that is")
+            say("no backfill holes: no node is idle, or a batch job is about to start on each that is")
         elif rows:
             for note in answer["notes"]:
                 say(f"no more pilots: {note}" if answer["at"] is not None and "pilots_max" in answer["batch"] else note)

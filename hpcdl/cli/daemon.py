@@ -47,8 +47,8 @@ def start(
 ) -> None:
     """Start the daemon and the agent of this node, in the background.
 
-    It returns when both are ready, however long a large ledger takes: what it waits for is told then, and Ctrl-C leaves
-    the daemon at it. Jobs of an earlier daemon of the same folder go on.
+    It returns when both are ready, however long a large ledger takes: then it prints what it waits for, and Ctrl-C
+    leaves the daemon at it. Jobs of an earlier daemon of the same folder go on.
     """
     from hpcdl.daemon import launch
 
@@ -85,7 +85,7 @@ def start(
 @outputs_as("Its pid only.")
 @click.pass_context
 def stop(ctx: click.Context, now: bool, output: Output) -> None:
-    """Suspend every job within its grace, then stop the daemon and all agents.
+    """Suspend every job within its grace period, then stop the daemon and all agents.
 
     Suspended jobs resume at the next start. Where none runs there is nothing to stop, and the exit code is 0.
     """
@@ -173,7 +173,7 @@ def _batch_text(answer: Row) -> str:
 def _notices_text(answer: Row) -> str:
     """What of the notices should not be overlooked: destinations that do not take theirs; "" where all is well."""
     told = answer.get("notices") or {}
-    over = f"{told['given_up']} given up (hpcdl notices)" if told.get("given_up") else ""
+    over = f"{told['given_up']} given up (hpcdl notifications)" if told.get("given_up") else ""
     return "; ".join([*told.get("failing", ()), *([over] if over else ())])
 
 

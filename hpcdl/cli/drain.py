@@ -47,7 +47,7 @@ def _tell(ctx: click.Context, nodes: tuple[str, ...], body: Row, done: str, outp
     "--at", type=Moment(if_past="without --at they are left now"), metavar="TIME",
     help="Not now: they go at this time (+2h, 18:30, a date).",
 )  # fmt: skip
-@click.option("--reason", default="", metavar="TEXT", help="What users are told.")
+@click.option("--reason", default="", metavar="TEXT", help="What users read.")
 @outputs_as("Names only, one a line.")
 @click.pass_context
 def drain(ctx: click.Context, nodes: tuple[str, ...], at: float | None, reason: str, output: Output) -> None:

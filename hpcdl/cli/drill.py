@@ -238,7 +238,7 @@ def drill(
                 break
     except BaseException:
         conduct.forget()
-        say(f"the drill was broken off: job {job} goes on by itself")
+        say(f"the preemption test was broken off: job {job} goes on by itself")
         raise
     found = _verdict(conduct, row, _allocation_grace_s(client, row) if grace is None else grace)
     keep = ("passed", "detail", "grace_needed_s", "suspend_s", "save_s", "free_s", "resume_s", "first_step_s")
@@ -257,7 +257,7 @@ def _refuse(row: Row) -> None:
     """Raises NotProven for a job that no drill can be made with now."""
     job, state = row["id"], row["state"]
     if state in FINISHED:
-        raise NotProven(f"job {job} is {state}: submit it again, and drill it while it runs")
+        raise NotProven(f"job {job} is {state}: submit it again, and test it while it runs")
     living = [each for each in row.get("incarnations") or () if not each.get("warm") or each.get("ready_at")]
     if row.get("gpus") and row["spec"].get("signal") == "none":
         raise NotProven(
@@ -265,14 +265,14 @@ def _refuse(row: Row) -> None:
             "of it; submit it with a signal that it answers"
         )
     if state != "RUNNING" or not living:
-        raise NotProven(f"job {job} is {state}, not training: drill it once it runs (hpcdl why {job})")
+        raise NotProven(f"job {job} is {state}, not training: test it once it runs (hpcdl why {job})")
     if not any(each.get("attached") for each in living):
         raise NotProven(
             f"job {job} has not called hpcdl.attach() so far, without which nobody sees when a checkpoint is durable: "
-            "if it has only just started, drill it in a moment"
+            "if it has only just started, test it in a moment"
         )
     if not any(each.get("ready_at") for each in living):
-        raise NotProven(f"job {job} is still loading: drill it once it trains (hpcdl show {job} names its step)")
+        raise NotProven(f"job {job} is still loading: test it once it trains (hpcdl show {job} names its step)")
 
 
 def _allocation_grace_s(client: Client, row: Row) -> float | None:
@@ -294,12 +294,13 @@ def _graces(found: dict[str, Any]) -> list[str]:
     lines = []
     if needed is not None and found["grace_s"] is not None and found["grace_s"] < needed:
         lines.append(
-            f"job {job} needs a grace of {needed:g} s and has {found['grace_s']:g} s: submit it with --grace {needed:g}"
+            f"job {job} needs a grace period of {needed:g} s and has {found['grace_s']:g} s: "
+            f"submit it with --grace {needed:g}"
         )
     if needed is not None and found["site_grace_s"] is not None and found["site_grace_s"] < needed:
         lines.append(
-            f"job {job} needs a grace of {needed:g} s, and the site gives {found['site_grace_s']:g} s: have it save "
-            "faster, or more often, for a preemption there costs what was done since the last checkpoint"
+            f"job {job} needs a grace period of {needed:g} s, and the site gives {found['site_grace_s']:g} s: "
+            "have it save faster, or more often, for a preemption there costs what was done since the last checkpoint"
         )
     return lines
 
@@ -352,7 +353,7 @@ def _print(found: dict[str, Any]) -> None:
             ("save", both("save_s")),
             ("resume", f"{both('resume_s')} until it trained; first step {_seconds(found['first_step_s'])} s later"),
             ("lost by a kill", "-" if lost is None else f"{lost} steps at most, of {known or '?'} between checkpoints"),
-            ("grace needed", "not seen" if needed is None else f"{needed:g} s (there is: {graces})"),
+            ("grace period needed", "not seen" if needed is None else f"{needed:g} s (there is: {graces})"),
             ("note", "its saves are over too soon to be hit in the middle" if saves and not any(saves) else ""),
         ]
     )

@@ -122,7 +122,7 @@ def _take(found: Round, kind: str, body: Row, at: float) -> None:
         case "Exited" if own and body.get("ended_by") != "leave":
             found.exited = at
             found.reached = _highest(found.reached, body.get("step"))
-            found.killed = found.killed or "killed by a drill" in str(body.get("detail") or "")
+            found.killed = found.killed or "killed by a preemption test" in str(body.get("detail") or "")
         case "Broken" if own:
             found.reached = _highest(found.reached, body.get("step"))
         case "GpusFreed" if own and found.exited is not None:

@@ -60,7 +60,7 @@ def logs(
     lines: int | None,
     output: Output,
 ) -> None:
-    """Print a job's output, incarnation after incarnation; where there are several, a line names each.
+    """Print a job's output, attempt after attempt; where there are several, a line names each.
 
     The output is printed as it is, byte for byte. --quiet prints the files' names instead.
     """
@@ -95,7 +95,7 @@ def _explain(ctx: click.Context, job: int, chosen: bool) -> None:
         if type(error) is ClientError or hasattr(error, "code"):
             raise
         raise ClientError(f"job {job} has no log here, and {error}") from None
-    where = f" there: hpcdl show {job} lists its incarnations" if chosen else f": hpcdl why {job} says why"
+    where = f" there: hpcdl show {job} lists its attempts" if chosen else f": hpcdl why {job} says why"
     say(f"job {job} is {row['state']} and has printed nothing{where}")
 
 
@@ -165,7 +165,7 @@ class _Printer:
     def write(self, file: LogFile, piece: bytes, *, headed: bool) -> None:
         out = sys.stdout.buffer
         if headed and file != self._last:
-            head = f"==> incarnation {file.incarnation} on {file.node} <==\n"
+            head = f"==> attempt {file.incarnation} on {file.node} <==\n"
             out.write((b"" if self._ended else b"\n") + os.fsencode(head))
         self._last = file
         out.write(piece)

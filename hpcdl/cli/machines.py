@@ -123,7 +123,7 @@ def _gpu_detail(gpu: Row) -> str:
     parts = [gpu.get("detail")]
     if gpu.get("avoided_until"):
         why = f": {gpu['avoid_reason']}" if gpu.get("avoid_reason") else ""
-        parts.append(f"avoided until {moment_text(gpu['avoided_until'])}{why}")
+        parts.append(f"excluded until {moment_text(gpu['avoided_until'])}{why}")
     health = gpu.get("health")
     if health and health != "ok":
         parts.append(health if isinstance(health, str) else _health_text(health))
@@ -202,7 +202,7 @@ GPUS = Kind(
             lambda row: row.get("used_mib"),
         ),
         "power": _power("power_w"),
-        "avoided": moment("AVOIDED UNTIL", "avoided_until"),
+        "avoided": moment("EXCLUDED UNTIL", "avoided_until"),
         "why": plain("WHY", "avoid_reason", shrinks=True),
         "health": Shown(
             Column("HEALTH", lambda row: _health_text(row.get("health") or "-"), shrinks=True),

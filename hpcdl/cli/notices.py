@@ -1,4 +1,4 @@
-"""`hpcdl notices`: what people are still to be told, and which destinations do not take it."""
+"""`hpcdl notifications`: those that are not delivered yet, and the destinations that do not take them."""
 
 from datetime import datetime
 from typing import Any
@@ -37,11 +37,11 @@ _COLUMNS = (
 
 @click.command()
 @click.option("--retry", is_flag=True, help="Try again now what failed, and what was given up.")
-@click.option("--drop", type=int, metavar="ID", help="Tell nobody of this one any more.")
+@click.option("--drop", type=int, metavar="ID", help="Do not send this one any more.")
 @outputs
 @click.pass_context
-def notices(ctx: click.Context, retry: bool, drop: int | None, output: Output) -> None:
-    """List the notices that were not delivered yet, and those that were given up.
+def notifications(ctx: click.Context, retry: bool, drop: int | None, output: Output) -> None:
+    """List the notifications that were not delivered yet, and those that were given up.
 
     Where they go: hpcdl submit --notify, or the setting notify.
     """
@@ -59,8 +59,8 @@ def notices(ctx: click.Context, retry: bool, drop: int | None, output: Output) -
     if output.print_data({"notices": rows}, [row["id"] for row in rows]):
         return
     if drop is not None:
-        print(f"notice {drop} is dropped")
+        print(f"notification {drop} is dropped")
     elif rows:
         print_table(_COLUMNS, rows)
     else:
-        say("no notices wait: each was delivered or dropped")
+        say("no notifications wait: each was delivered or dropped")

@@ -35,7 +35,7 @@ HOURS = 3.0
 @outputs_as("The name of the file only.")
 @click.pass_context
 def page(ctx: click.Context, target: Path, every: float | None, back_s: float, readers: str, output: Output) -> None:
-    """Write a web page of what goes on now: GPUs, their last hours, jobs, failures, notices.
+    """Write a web page of what goes on now: GPUs, their last hours, jobs, failures, notifications.
 
     One self-contained file, for a browser, a web portal's file view, or a copy. Nothing listens for it.
     """

@@ -94,8 +94,8 @@ class _Adaptive:
 def replay(ctx: click.Context, /, output: Output, **options: Any) -> None:
     """Replay a trace of idle nodes with an endless queue of elastic trainers.
 
-    How well would a policy have used the holes? U is the samples that were processed over what the same trainers do on
-    the mean number of nodes if these never change.
+    How well would a policy have used the backfill holes? U is the samples that were processed over what the same
+    trainers do on the mean number of nodes if these never change.
 
     hpcdl replay idle.csv.gz --policy bftrainer --model ShuffleNet --report replay.html
     """

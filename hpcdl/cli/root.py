@@ -27,7 +27,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "logs": ("hpcdl.cli.logs", "logs", "Print a job's output."),
         "exec": ("hpcdl.cli.execute", "execute", "Run a command beside a running job, on its node."),
         "attach": ("hpcdl.cli.execute", "attach", "Open a shell beside a running job, on its node."),
-        "drill": ("hpcdl.cli.drill", "drill", "Prove that a running job survives preemption."),
+        "drill": ("hpcdl.cli.drill", "drill", "Test that a running job survives preemption."),
     },
     "What is going on": {
         "ls": ("hpcdl.cli.listing", "ls", "List the jobs, the nodes or the GPUs."),
@@ -39,14 +39,14 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "events": ("hpcdl.cli.timeline", "events", "List what happened."),
         "timeline": ("hpcdl.cli.timeline", "timeline", "Draw the GPUs by job over time."),
         "report": ("hpcdl.cli.report", "report", "Say what became of all GPU-hours."),
-        "notices": ("hpcdl.cli.notices", "notices", "List what people are still to be told."),
+        "notifications": ("hpcdl.cli.notices", "notifications", "List the notifications not delivered yet."),
         "metrics": ("hpcdl.cli.metrics", "metrics", "Print numbers for Prometheus."),
     },
     "Nodes and the batch system": {
         "drain": ("hpcdl.cli.drain", "drain", "Have jobs leave nodes, now or by a time."),
         "undrain": ("hpcdl.cli.drain", "undrain", "Give drained nodes to jobs again."),
-        "avoid": ("hpcdl.cli.avoid", "avoid", "List or choose the GPUs that nobody is given for a while."),
-        "holes": ("hpcdl.cli.batching", "holes", "List what idles in the batch system."),
+        "avoid": ("hpcdl.cli.avoid", "avoid", "List or choose the GPUs and nodes that are excluded."),
+        "holes": ("hpcdl.cli.batching", "holes", "List the backfill holes of the batch system."),
         "pilots": ("hpcdl.cli.batching", "pilots", "List or cancel the batch jobs that hold idle nodes for hpcdl."),
         "allocation": ("hpcdl.cli.allocation", "allocation", "Run in a batch job: daemon and agents."),
     },
@@ -71,8 +71,11 @@ imported for that."""
 
 COMMANDS = {name: command for commands in SECTIONS.values() for name, command in commands.items()}
 
-HIDDEN: dict[str, tuple[str, str]] = {"pilot": ("hpcdl.cli.allocation", "pilot")}
-"""Commands that only programs run."""
+HIDDEN: dict[str, tuple[str, str]] = {
+    "pilot": ("hpcdl.cli.allocation", "pilot"),
+    "notices": ("hpcdl.cli.notices", "notifications"),
+}
+"""Commands that only programs run, and old names."""
 
 _MEANT = {
     word: meant
@@ -169,7 +172,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, line) for name, (_, _, line) in commands.items()], col_max=12)
+                formatter.write_dl([(name, line) for name, (_, _, line) in commands.items()], col_max=13)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -17,7 +17,7 @@ from hpcdl.core.units import fold_nodes
 @outputs_as("Its id only.")
 @click.pass_context
 def show(ctx: click.Context, job: int, output: Output) -> None:
-    """Show one job: what was asked, where it stands, its incarnations and its log files."""
+    """Show one job: what was asked, where it stands, its attempts and its log files."""
     answer = connect(ctx).get(f"/v1/jobs/{job}")
     row = answer["job"]
     if not output.print_data(answer, [row["id"]]):
@@ -33,7 +33,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
     finished = row.get("finished_at") is not None
     gpus = asked_text(row)
     asked = (
-        f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}, grace {duration_text(spec.get('grace_s'))}, "
+        f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}, grace period {duration_text(spec.get('grace_s'))}, "
         f"signal {spec.get('signal', '?')}"
         + (f", rescale {row['rescale']}" if row.get("rescale", "restart") != "restart" else "")
         + (f", weight {row['weight']:g}" if row.get("weight", 1.0) != 1.0 else "")
@@ -77,12 +77,12 @@ def _print_job(row: Row, logs: list[str]) -> None:
         print()
         print_table(
             (
-                Column("INCARNATION", lambda each: str(each.get("number", "")), right=True),
+                Column("ATTEMPT", lambda each: str(each.get("number", "")), right=True),
                 Column("STATE", lambda each: str(each.get("state", "")), coloured=True),
                 Column("NODES", lambda each: fold_nodes(each.get("nodes") or ()) or "-", shrinks=True),
                 Column("STARTED", lambda each: moment_text(each.get("started_at")) or "-"),
                 Column("TRAINS SINCE", lambda each: moment_text(each.get("ready_at")) or "-"),
-                Column("ASKED TO SUSPEND FOR", lambda each: _known(each.get("purpose"))),
+                Column("SUSPENDED FOR", lambda each: _known(each.get("purpose"))),
             ),
             incarnations,
         )
@@ -96,7 +96,9 @@ def _drill(found: Row | None) -> str:
     if not found:
         return ""
     verdict = "passed" if found.get("passed") else f"not passed: {found.get('detail')}"
-    grace = f", needs a grace of {found['grace_needed_s']:g} s" if found.get("grace_needed_s") is not None else ""
+    grace = (
+        f", needs a grace period of {found['grace_needed_s']:g} s" if found.get("grace_needed_s") is not None else ""
+    )
     return f"{verdict}{grace} ({moment_text(found.get('at'))})"
 
 

@@ -96,7 +96,7 @@ COLUMNS = (
 )
 @click.option("--mtbf", type=Seconds(), default=0, metavar="SECONDS", help="Mean time between failures of a trainer.")
 @click.option("--warm", is_flag=True, help="Jobs may start ahead, and wait at the gate for their GPUs.")
-@click.option("--unknown", is_flag=True, help="Policies are told no profile: they learn what they can.")
+@click.option("--unknown", is_flag=True, help="Policies get no profile: they learn what they can.")
 @click.option("--jobs", "with_jobs", is_flag=True, help="List every job.")
 @REPORT
 @outputs_as("The names of the policies only.")

@@ -199,7 +199,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--deadline", callback=_deadline, metavar="TIME|CLASS",
-        help="When it is to be done: +2h, 18:30, 2026-05-01T08:00; or normal, prior, urgent, reckoned from its "
+        help="When it is to be done: +2h, 18:30, 2026-05-01T08:00; or normal, prior, urgent, computed from its "
         "profile.",
     ),
     click.option(
@@ -252,7 +252,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--stall", callback=_stall, metavar="SECONDS[:restart]",
-        help="After so long without progress it stalls, which is told; with :restart it is started again. 0: never.",
+        help="After so long without progress you are notified; with :restart it is started again. 0: never.",
     ),
 )  # fmt: skip
 

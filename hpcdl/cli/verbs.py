@@ -188,7 +188,7 @@ def release() -> None:
 def retry(ctx: click.Context, /, jobs: tuple[int, ...], array: int | None, output: Output, **options: Any) -> None:
     """Queue jobs again that FAILED or were CANCELLED, under the same ids; they resume from their last checkpoints.
 
-    Their retries, and what the poison guard has counted, begin anew; how often they failed is still told.
+    Their retries, and what the poison guard has counted, begin anew; how often they failed is still shown.
     """
     if options["since"] is not None and not options["failed"] and array is None:
         raise click.UsageError("--since goes with --failed or --array", ctx)

@@ -47,7 +47,7 @@ def gpu_avoided(world: World, event: ce.GpuAvoided, at: float) -> None:
 def avoid_lifted(world: World, event: ce.AvoidLifted, at: float) -> None:
     node = _known_node(world, event)
     if all(each.over or each.index != event.index for each in node.avoided):
-        raise story(world, event, "it is not avoided")
+        raise story(world, event, "it is not excluded")
     avoided = tuple(
         changed(each, over=True, until=min(each.until, at)) if each.index == event.index else each
         for each in node.avoided

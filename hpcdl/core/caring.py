@@ -24,7 +24,7 @@ def wished(world: World, command: Avoid | Lift, now: float) -> ce.GpuAvoided | c
 def _avoided(world: World, command: Avoid, now: float) -> ce.GpuAvoided:
     node = _known(world, command.node, command.index)
     if not 0 < command.for_s <= MOST_S:
-        raise Refused(f"it can be avoided for 1 s to {MOST_S / 86_400:g} days; hpcdl drain {command.node} has no end")
+        raise Refused(f"it can be excluded for 1 s to {MOST_S / 86_400:g} days; hpcdl drain {command.node} has no end")
     times = getattr(_entry(node, command.index), "times", 0) + 1
     reason = command.reason or "its user says so"
     return ce.GpuAvoided(command.node, command.index, now + command.for_s, reason, times, command.moves, by_user=True)
@@ -37,7 +37,7 @@ def _lifted(world: World, command: Lift) -> ce.AvoidLifted:
     if before is None or before.over:
         whole = node.avoids(command.index)
         hint = f"; all of {command.node} is: hpcdl avoid --lift {command.node}" if whole is not None else ""
-        raise Refused(f"{name} is not avoided{hint} (hpcdl avoid lists what is)", "not-avoided")
+        raise Refused(f"{name} is not excluded{hint} (hpcdl avoid lists what is)", "not-avoided")
     return ce.AvoidLifted(command.node, command.index, "its user says so")
 
 

@@ -15,7 +15,7 @@ def story(world: World, event: Any, why: str) -> IllegalEvent:
     told = "unknown job"
     if job is not None:
         lives = ", ".join(f"{inc.number} {inc.state} on {'+'.join(inc.nodes)}" for inc in job.live) or "none"
-        told = f"job {job.id} is {state_of(job)}, incarnations: {lives}, last number {job.last_incarnation}"
+        told = f"job {job.id} is {state_of(job)}, attempts: {lives}, last number {job.last_incarnation}"
     return IllegalEvent(f"{event.kind} after seq {world.seq}: {why} ({told})")
 
 
@@ -31,7 +31,7 @@ def step_of(world: World, event: ev.IncarnationEvent) -> tuple[Job, Incarnation]
     job = job_of(world, event)
     incarnation = job.incarnation(event.incarnation)
     if incarnation is None:
-        raise story(world, event, f"incarnation {event.incarnation} does not live")
+        raise story(world, event, f"attempt {event.incarnation} does not live")
     after = TRANSITIONS.get((incarnation.state, type(event)))
     if after is None:
         raise story(world, event, f"not allowed while {incarnation.state}")

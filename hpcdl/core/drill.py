@@ -30,8 +30,8 @@ class Drill:
         for name in ("grace_needed_s", "suspend_s", "save_s", "free_s", "resume_s", "first_step_s"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"a drill's {name} must be seconds from 0 on, got {value}")
+                raise ValueError(f"a preemption test's {name} must be seconds from 0 on, got {value}")
         for name in ("lost_steps", "interval_steps"):
             value = getattr(self, name)
             if value is not None and value < 0:
-                raise ValueError(f"a drill's {name} must be 0 or more, got {value}")
+                raise ValueError(f"a preemption test's {name} must be 0 or more, got {value}")

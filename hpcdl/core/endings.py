@@ -147,11 +147,11 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
         seen = next((f", the newest is {part.older}" for part in parts if part.older), "")
         return Cause.PREEMPTED, f"nothing new at {job.spec.resumes} since it was asked{seen}, {detail}"
     if asked and culprit is None:
-        return Cause.PREEMPTED, f"no checkpoint within the grace, {detail}"
+        return Cause.PREEMPTED, f"no checkpoint within the grace period, {detail}"
     if _killed(worst):
         return Cause.INFRASTRUCTURE, f"killed from outside, {detail}"
     if worst.code == STALE_EXIT and worst.signal is None and incarnation.attached:
-        return Cause.INFRASTRUCTURE, "a newer incarnation had claimed its checkpoint folder"
+        return Cause.INFRASTRUCTURE, "a newer attempt had claimed its checkpoint folder"
     return Cause.USER_ERROR, detail
 
 

@@ -169,7 +169,7 @@ class JobSpec:
         if not 0 <= self.retries <= LARGEST or max(self.gpus_min, self.gpus_max or 0) > LARGEST:
             raise ValueError(f"retries and GPUs must be numbers from 0 to {LARGEST}")
         if not 0 < self.grace_s <= 86_400:
-            raise ValueError(f"grace must be from 0 to 86400 seconds, got {self.grace_s}")
+            raise ValueError(f"the grace period must be from 0 to 86400 seconds, got {self.grace_s}")
         if self.rescale not in RESCALES:
             raise ValueError(f"rescale must be one of {', '.join(RESCALES)}, got {self.rescale!r}")
         if self.rescale != "restart" and self.gate:

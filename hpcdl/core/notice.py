@@ -45,23 +45,23 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|(?i:mailto|https?):")
 def check_destinations(destinations: tuple[str, ...]) -> None:
     """Raises ValueError unless each is a command, `mailto:ADDRESS` or an http(s) URL that a notice can go to."""
     if len(destinations) > MOST:
-        raise ValueError(f"a job may name {MOST} destinations for its notices, got {len(destinations)}")
+        raise ValueError(f"a job may name {MOST} destinations for its notifications, got {len(destinations)}")
     for text in destinations:
         _check(text)
 
 
 def _check(text: str) -> None:
     if not text.strip() or len(text) > LONGEST or not text.isprintable():
-        raise ValueError(f"a destination of notices must have 1 to {LONGEST} printable characters")
+        raise ValueError(f"a destination of notifications must have 1 to {LONGEST} printable characters")
     if text.startswith("mailto:"):
         if not _ADDRESS.fullmatch(address_of(text)) or ".." in text:
-            raise ValueError("notices: mailto: needs one plain address, mailto:me@example.org")
+            raise ValueError("notifications: mailto: needs one plain address, mailto:me@example.org")
     elif text.startswith(("http://", "https://")):
         found = _URL.fullmatch(text)
         if found is None or not text.isascii() or " " in text or int(found["port"] or 1) not in range(1, 65_536):
-            raise ValueError("notices: that URL cannot be understood: give https://host[:port]/path")
+            raise ValueError("notifications: that URL cannot be understood: give https://host[:port]/path")
     elif _SCHEME.match(text):
-        raise ValueError("notices go to a command, mailto:ADDRESS, http://… or https://…")
+        raise ValueError("notifications go to a command, mailto:ADDRESS, http://… or https://…")
     else:
         _program_of(text)
 
@@ -74,7 +74,7 @@ def _program_of(command: str) -> tuple[str, bool]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise ValueError(f"notices: a shell cannot read that command: {str(error).lower()}") from None
+        raise ValueError(f"notifications: a shell cannot read that command: {str(error).lower()}") from None
     program = next((word for word in words if word and "=" not in word), "")
     return program, words != [program]
 
@@ -114,7 +114,7 @@ class NoticeRules:
         check_destinations(self.destinations)
         unknown = sorted(self.kinds - set(NoticeKind))
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is no kind of notice; there are {', '.join(NoticeKind)}")
+            raise ValueError(f"{unknown[0]!r} is no kind of notification; there are {', '.join(NoticeKind)}")
 
 
 def rules_of(destinations: str | None, kinds: str) -> NoticeRules:

@@ -13,7 +13,7 @@ KEPT = 1_000
 
 def notice_due(world: World, event: ne.NoticeDue, at: float) -> None:
     if event.notice != world.next_notice:
-        raise story(world, event, f"the next notice is {world.next_notice}, not {event.notice}")
+        raise story(world, event, f"the next notification is {world.next_notice}, not {event.notice}")
     world.next_notice += 1
     waiting = tuple(dict.fromkeys(event.destinations))
     world.notices[event.notice] = Notice(
@@ -64,7 +64,7 @@ def notices_retried(world: World, event: ne.NoticesRetried, at: float) -> None:
 
 def notice_dropped(world: World, event: ne.NoticeDropped, at: float) -> None:
     if world.notices.pop(event.notice, None) is None:
-        raise story(world, event, f"no notice {event.notice} waits")
+        raise story(world, event, f"no notification {event.notice} waits")
     _forget_routes(world)
 
 

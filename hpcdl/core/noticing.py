@@ -93,7 +93,7 @@ def answered(
         waits = world.routes or any(notice.given_up for notice in world.notices.values())
         return [ne.NoticesRetried()] if waits else []
     if command.notice not in world.notices:
-        raise Refused(f"no notice {command.notice} waits: hpcdl notices lists them", "unknown-notice")
+        raise Refused(f"no notification {command.notice} waits: hpcdl notifications lists them", "unknown-notice")
     return [ne.NoticeDropped(command.notice)]
 
 

@@ -145,7 +145,7 @@ class Submitting:
         profile = self._profiles.get(spec.profile.lower()) if spec.profile else None
         if profile is None or spec.steps is None:
             raise Refused(
-                f"--deadline {spec.ect} is reckoned from the time on one GPU: it needs --profile and --steps "
+                f"--deadline {spec.ect} is computed from the time on one GPU: it needs --profile and --steps "
                 "(or give a time: +2h, 18:30)",
                 "deadline",
             )

@@ -299,7 +299,7 @@ def blocked_why(world: World, job: Job, now: float) -> str:
     if job.spec.after:
         waits = [each for each in job.spec.after if (before := world.jobs.get(each)) is None or not before.finished]
         if waits:
-            return f"waits for {'job' if len(waits) == 1 else 'jobs'} {', '.join(map(str, waits))} to be DONE"
+            return f"waiting for {'job' if len(waits) == 1 else 'jobs'} {', '.join(map(str, waits))} to be DONE"
     if job.retry_at > now and job.running is None:  # running: the clock was set back
         return f"pauses after {count(job.repeats, 'equal failure')}: {job.last_detail}"
     return ""

@@ -153,7 +153,7 @@ def aftermath(job: Job, past: Past) -> list[str]:
         lines.append(f"saved {count(past.saves, 'time')}, which took {seconds_text(past.save_s)} in all")
     if past.suspends:
         often = sorted(past.suspends.items(), key=lambda each: -each[1])
-        words = _FOR if job.drill is None else _FOR | {Purpose.PREEMPT: "for other jobs or a drill"}
+        words = _FOR if job.drill is None else _FOR | {Purpose.PREEMPT: "for other jobs or a preemption test"}
         told = ", ".join(f"{number} {words[purpose]}" for purpose, number in often)
         lines.append(f"suspended {count(sum(past.suspends.values()), 'time')}: {told}")
     if past.lost_steps:

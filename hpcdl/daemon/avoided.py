@@ -18,12 +18,12 @@ def avoided_lines(world: World) -> list[str]:
     """`n1:0 is avoided until 14:20: Xid 79: …`, of each."""
     found = [_line(node, each) for node in world.nodes.values() for each in node.avoided if not each.over]
     more = len(found) - SHOWN
-    return found if more <= 0 else [*found[:SHOWN], f"{more} more are avoided: hpcdl avoid lists them"]
+    return found if more <= 0 else [*found[:SHOWN], f"{more} more are excluded: hpcdl avoid lists them"]
 
 
 def _line(node: Node, each: Avoided) -> str:
     name = node.name if each.index is None else f"{node.name}:{each.index}"
-    return f"{name} is avoided until {until_text(each.until, each.since)}: {each.reason}"
+    return f"{name} is excluded until {until_text(each.until, each.since)}: {each.reason}"
 
 
 def all_avoided(world: World) -> str:

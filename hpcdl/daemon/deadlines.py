@@ -33,7 +33,7 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
     try:
         found = _foreseen(world, job, profiles, now)
     except Exception:  # the job is queued already: its submit must not be answered as if it were not
-        log.exception("whether job %d meets its deadline could not be foreseen", job.id)
+        log.exception("whether job %d meets its deadline could not be predicted", job.id)
         return None
     answer: Json = {"deadline": job.spec.deadline, "probability": None, "ends_at": None, "helps": [], "text": ""}
     if found is None:
@@ -91,7 +91,7 @@ def when(world: World, job: Job, profiles: Profiles, now: float, views: LastView
         found = grounds(world, job, profiles, now, views)
         return None if found is None else found.eta()
     except Exception:  # why it is where it is, is answered all the same
-        log.exception("when job %d is done could not be foreseen", job.id)
+        log.exception("when job %d is done could not be predicted", job.id)
         return None
 
 

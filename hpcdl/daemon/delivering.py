@@ -191,7 +191,7 @@ def _run(argv: list[str], stdin: bytes, variables: Mapping[str, str], ways: Ways
     try:
         said, complaints, ended = _listen(process)
         for line in (_lines(complaints) + _lines(said))[:LINES]:
-            log.info("notice %s: %s", name, line)
+            log.info("notification %s: %s", name, line)
         if not ended:
             raise NotDelivered(f"the command has not ended within {COMMAND_S:g} s, and was killed")
         if process.returncode:

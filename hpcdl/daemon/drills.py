@@ -54,7 +54,7 @@ class DrillRoutes:
             raise Problem(
                 409, f"the agent of {running.writer} is away: again once hpcdl nodes shows it connected", "agent-away"
             )
-        log.info("job %d.%d is to be killed by a drill", number, running.number)
+        log.info("job %d.%d is to be killed by a preemption test", number, running.number)
         return {"kill": {"job": number, "incarnation": running.number, "node": running.writer, "after_s": after_s}}
 
     async def drilled(self, request: Request) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class DrillRoutes:
         try:
             drill = from_json(Drill, body)
         except (CodecError, ValueError, TypeError) as error:
-            raise Problem(400, f"that is not what a drill finds: {error}"[:300]) from error
+            raise Problem(400, f"that is not what a preemption test finds: {error}"[:300]) from error
         if len(drill.detail) > DETAIL:
             raise Problem(400, f"detail has {DETAIL} characters at most")
         number = request.path_params["job"]

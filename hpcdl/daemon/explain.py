@@ -190,7 +190,7 @@ def _wanted_by(world: World, job: Job, saving: Incarnation) -> str:
     if world.stopping:
         return "the daemon is stopping"
     if saving.purpose is Purpose.STOP:
-        return "the daemon was stopped; its agent has not told how that ended"
+        return "the daemon was stopped; its agent has not reported how that ended"
     return "its user holds it" if job.held else ""
 
 
@@ -214,7 +214,7 @@ def _details(world: World, job: Job, now: float) -> list[str]:
             f"{share.node}: {'GPU' if len(share.gpus) == 1 else 'GPUs'} {','.join(map(str, share.gpus))}"
             for share in shares
         )
-        lines.append(f"incarnation {running.number} holds {where} as {running.placement.role}")
+        lines.append(f"attempt {running.number} holds {where} as {running.placement.role}")
         lines += _that_go(world, running.placement, now)
     elif not job.finished:
         lines += [_on_its_way(pilot) for pilot in with_agents(world) if not (pilot.over or pilot.nodes)]
@@ -231,7 +231,7 @@ def _details(world: World, job: Job, now: float) -> list[str]:
     if job.suspends and not job.finished:  # then the aftermath says what for, too
         lines.append(f"suspended {count(job.suspends, 'time')}")
     if job.last_cause is not None and not job.finished:
-        lines.append(f"incarnation {job.last_incarnation - len(job.live)} ended: {job.last_cause}, {job.last_detail}")
+        lines.append(f"attempt {job.last_incarnation - len(job.live)} ended: {job.last_cause}, {job.last_detail}")
     if running is not None and running.number > 1 and running.attached and running.ready_at is not None:
         lines.append(_resumed(job, running))
     if not job.finished and job.last_cause is not None and job.saved_step is None:
@@ -251,7 +251,7 @@ def _details(world: World, job: Job, now: float) -> list[str]:
 
 def _resumed(job: Job, running: Incarnation) -> str:
     """Where it went on, and whether it should have elsewhere: a trainer may load its weights and not its step."""
-    at = f"incarnation {running.number} went on at step {running.ready_step}"
+    at = f"attempt {running.number} went on at step {running.ready_step}"
     if job.saved_step is None or running.saved_step is not None or running.ready_step >= job.saved_step:
         return at
     behind = f"behind its checkpoint of step {job.saved_step}"

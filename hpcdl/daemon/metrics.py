@@ -108,7 +108,7 @@ def about_jobs(world: World, totals: Totals) -> "Iterator[Metric]":
     yield single("hpcdl_jobs_submitted_total", f"Jobs submitted {since}.", totals.submitted)
     yield by_label("hpcdl_jobs_finished_total", f"Jobs finished {since}.", "state", totals.finished)
     yield by_label(
-        "hpcdl_incarnations_ended_total", f"Incarnations of jobs ended {since}, by cause.", "cause",
+        "hpcdl_incarnations_ended_total", f"Attempts of jobs that ended {since}, by cause.", "cause",
         totals.ended,
     )  # fmt: skip
     yield by_label("hpcdl_suspends_total", f"Suspends asked for {since}.", "purpose", totals.suspends)
@@ -185,7 +185,7 @@ def about_others(world: World, connected: int) -> "Iterator[Metric]":
     yield single("hpcdl_pilots", "Pilots that wait or run.", sum(1 for each in world.pilots.values() if not each.over))
     waiting = sum(1 for notice in world.notices.values() if notice.waiting)
     given_up = sum(1 for notice in world.notices.values() if notice.given_up)
-    told = "Notices that are not delivered."
+    told = "Notifications that are not delivered."
     yield by_label("hpcdl_notices", told, "state", {"waiting": waiting, "given_up": given_up})
 
 

@@ -108,7 +108,7 @@ class Notifier:
             try:
                 pause_s = self.turn()
             except Exception:  # a fault of ours must not end the thread, nor be tried without a pause
-                log.exception("the thread of the notices failed")
+                log.exception("the thread of the notifications failed")
                 pause_s = BUNDLE_S
             if self._wake.wait(pause_s):
                 self._wake.clear()
@@ -176,7 +176,7 @@ class Notifier:
         except NotDelivered as error:
             command = self._failed(destination, flight.notices, str(error))
         except Exception as error:  # a fault of ours; it is tried again like any other
-            log.exception("a notice could not be sent")
+            log.exception("a notification could not be sent")
             command = self._failed(destination, flight.notices, type(error).__name__)
         if flight.abandoned or self._ended:
             return  # what a stop cut off has not failed: the next daemon tries it
@@ -200,7 +200,7 @@ class Notifier:
         try:
             self._loop.send(command).result(LIMIT_S)
         except (JournalError, NotInTime) as error:
-            log.warning("what became of a notice is not recorded yet: %s", error)
+            log.warning("what became of a notification is not recorded yet: %s", error)
             return False
         return True
 

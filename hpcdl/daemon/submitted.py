@@ -49,7 +49,7 @@ def answer_of(rows: Rows, ids: Sequence[int], extra: dict[int, Json], unheeded: 
 
 
 def _row(rows: Rows, job: Job, unheeded: str) -> Json:
-    unheard = [f"its notifications fail: {each}: hpcdl notices" for each in failing(rows.world, job.spec.notify)]
+    unheard = [f"its notifications fail: {each}: hpcdl notifications" for each in failing(rows.world, job.spec.notify)]
     doubts = [*doubts_of(rows.world, job.spec), *unheard]
     if unheeded and job.spec.deadline is not None:
         doubts.append(unheeded)

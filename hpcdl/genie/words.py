@@ -22,10 +22,10 @@ def where(placement: Placement) -> str:
 def allowance_words(allowance: float | None) -> str:
     """The waiting allowance (eq. 13) for people."""
     if allowance is None:
-        return "waits behind those with a deadline: how long it takes is not known"
+        return "behind the jobs with a deadline: its length is not known"
     if allowance < 0:
         return f"would be {seconds_text(-allowance)} late if it started now"
-    return f"waits with an allowance of {seconds_text(allowance)}"
+    return f"it can wait {seconds_text(allowance)} and still be on time"
 
 
 def outcome_words(job: JobView, placement: Placement, now: float, kind: str, due: float | None) -> str:

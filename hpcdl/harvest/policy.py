@@ -221,7 +221,7 @@ def _waits(view: View, job: JobView, nodes: int) -> str:
         return f"keeps {count(len(job.placement.gpus), 'GPU')} of a node whose agent is away"
     if not view.nodes and view.bare:
         bare = fold_nodes(sorted(view.bare))
-        return f"needs {count(job.gpus_min, 'GPU')}; all GPUs of {bare} are lost, dirty, avoided or drained"
+        return f"needs {count(job.gpus_min, 'GPU')}; all GPUs of {bare} are lost, dirty, excluded or drained"
     if not view.nodes:
         return f"needs {count(job.gpus_min, 'GPU')}; no node is connected"
-    return f"waits: {count(nodes, 'node')} do more for trainers on several nodes now"
+    return f"trainers on several nodes gain more from {count(nodes, 'node')} now"

@@ -103,7 +103,7 @@ def read_mark(home: Path) -> Mark | None:
     except (OSError, NotPrivate) as error:
         raise journal_error(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise MarkDamaged(f"{path} is damaged, so whether the ledger lost anything cannot be told") from None
+        raise MarkDamaged(f"{path} is damaged, so whether the ledger lost anything cannot be said") from None
     now = _now(home, mark.line)
     if now is None:
         return mark if body["clean"] else replace(mark, given=mark.given.up_to(reserved))

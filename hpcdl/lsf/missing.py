@@ -20,7 +20,7 @@ def told_missing(
     elif form in (Form.UF, Form.LONG):
         lines.append(f"bjobs -o and -json are refused: states are read from bjobs {form}, a block for each job")
     elif form is Form.FEW:
-        lines.append("bjobs -o knows few fields: why a job waits or ended is not told")
+        lines.append("bjobs -o knows few fields: why a job waits or ended is not reported")
     elif form is Form.FIELDS:
         lines.append("bjobs -json is refused: fields are asked for with -o, which costs nothing")
     if form is not None and form not in CAPABLE:
@@ -31,13 +31,13 @@ def told_missing(
         )
         lines.append("bsub -gpu and -rn are not used: pilots take whole nodes by slots, and may be requeued")
     if not bslots:
-        lines.append("no bslots: holes are the hosts that idle now, and nobody says until when; keep pilots short")
+        lines.append("no bslots: backfill holes are the hosts that idle now, until an unknown time; keep pilots short")
     elif not backfill:
-        lines.append("no queue has BACKFILL: bslots shows no window at all, and there are no holes")
+        lines.append("no queue has BACKFILL: bslots shows no window at all, and there are no backfill holes")
     if "bhist" not in commands:
         lines.append("no bhist: how a pilot ended that bjobs has forgotten stays unknown")
     if not {"blaunch", "jsrun"} & set(commands):
         lines.append("neither blaunch nor jsrun: an agent can only be started on an allocation's first node")
     if not gpus:
-        lines.append("lshosts -gpu and bhosts -gpu tell of no GPUs: how many a hole has is known when agents run there")
+        lines.append("lshosts -gpu and bhosts -gpu tell of no GPUs: a backfill hole's are known once agents run there")
     return tuple(lines)

@@ -33,7 +33,7 @@ def _reason(case: Case, said: Said) -> str:
     if not said.nodes:
         return _nothing(case, each, before)
     after = _rate(its, said.group, said.nodes)
-    unit = "steps/s" if job.profile is not None else "steps/s if it scales as most do (no profile yet)"
+    unit = "steps/s" if job.profile is not None else "steps/s (estimated: it has no profile yet)"
     if not before:
         again = "resumes" if job.step or job.last is not None else "starts"
         moved = f", and leaves {count(held, 'node')} that it has not whole" if held else ""
@@ -69,7 +69,7 @@ def _reason(case: Case, said: Said) -> str:
         )
     return (
         f"{before} -> {count(said.nodes, 'node')}: {after - rate:.3g} {unit} and {its.down_s:.0f} s of rescaling; "
-        f"{'fewer are faster' if after > rate else 'they do more for others'}"
+        f"{'fewer are faster' if after > rate else 'others gain more from them'}"
     )
 
 
@@ -80,8 +80,8 @@ def _nothing(case: Case, each: Candidate, before: int) -> str:
         return f"below its {count(job.nodes, 'node')}: {before} are left"
     if here < job.nodes:
         return f"needs {count(job.nodes, 'node')}, and {here} are there"
-    done = f"suspended, its {count(before, 'node')}" if before else f"waits: the {count(here, 'node')}"
-    return f"{done} do more for others now"
+    nodes = f"its {count(before, 'node')}" if before else f"the {count(here, 'node')}"
+    return f"{'suspended: ' if before else ''}other trainers gain more from {nodes} now"
 
 
 def _rate(its: Priced, group: int | None, nodes: int) -> float:
@@ -98,8 +98,8 @@ def waits(case: Case, job: JobView) -> str:
         return known
     running = len(case.candidates) + len(case.kept)
     if case.limit is not None and running >= case.limit:
-        return f"waits: {count(running, 'trainer')} {'is' if running == 1 else 'are'} before it, the most allowed"
-    return f"waits: {count(running, 'trainer')} before it can use all of {count(len(case.where), 'node')}"
+        return f"{count(running, 'trainer')} {'is' if running == 1 else 'are'} before it, the most allowed"
+    return f"{count(running, 'trainer')} before it can use all of {count(len(case.where), 'node')}"
 
 
 def impossible(case: Case, job: JobView) -> str:
@@ -126,5 +126,5 @@ def kept(case: Case, job: JobView) -> str:
     names = () if job.placement is None else job.placement.nodes
     where = f"keeps {fold_nodes(names)}"
     if any(name not in case.nodes and name not in case.view.bare for name in names):
-        return f"{where}, of which an agent is away"
-    return f"{where}: it has not shown yet that it can be suspended"
+        return f"{where}, one of whose agents is away"
+    return f"{where}: nothing shows yet that it can be suspended"

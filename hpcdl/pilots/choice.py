@@ -277,7 +277,7 @@ class _Choice:
                 if idle and not used.intersection(pilot.spec.on):
                     found.append((pilot.id, "no job could train on it any more"))
                 elif waited >= self.site.patience_s:
-                    found.append((pilot.id, f"it has waited for {seconds_text(waited)}: its hole is gone"))
+                    found.append((pilot.id, f"it has waited for {seconds_text(waited)}: its backfill hole is gone"))
                 else:
                     self._wake(pilot.since + self.site.patience_s)
             elif not self._has_joined(pilot):

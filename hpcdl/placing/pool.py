@@ -164,7 +164,7 @@ def _kept(pool: Pool, job: JobView, placement: Placement) -> str:
 def _kept_why(pool: Pool, job: JobView, placement: Placement) -> str:
     missing = {name for name in placement.nodes if name not in pool.nodes}
     if missing:
-        why = "whose GPUs are lost, dirty, avoided or drained" if missing <= pool.view.bare else "whose agent is away"
+        why = "whose GPUs are lost, dirty, excluded or drained" if missing <= pool.view.bare else "whose agent is away"
         return f"keeps its {count(len(placement.gpus), 'GPU')} of {fold_nodes(placement.nodes)}, {why}"
     return role_reason(job, placement, pool, best_on(pool, job, placement.nodes))
 
@@ -207,7 +207,7 @@ def _impossible(pool: Pool, job: JobView) -> str:
     fitting = [node for node in pool.nodes.values() if len(node.gpus) >= job.gpus_min]
     if not pool.nodes and pool.view.bare:
         bare = fold_nodes(sorted(pool.view.bare))
-        return f"needs {_wanted(job)}; all GPUs of {bare} are lost, dirty, avoided or drained"
+        return f"needs {_wanted(job)}; all GPUs of {bare} are lost, dirty, excluded or drained"
     if not pool.nodes:
         return f"needs {_wanted(job)}; no node is connected"
     if not fitting:

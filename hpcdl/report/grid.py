@@ -41,7 +41,7 @@ def grid_legend(dense: bool) -> str:
     kinds = [
         ("c0", True, "held, as full as it computes; a colour for each job"),
         ("free", False, "free"),
-        ("bad", False, "avoided or unhealthy"),
+        ("bad", False, "excluded or unhealthy"),
         ("away", False, "its agent is away, or its node goes"),
     ]
     items = "".join(

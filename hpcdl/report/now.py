@@ -135,7 +135,7 @@ def _tiles(answer: Row) -> str:
     )
     away = len(gpus) - held - bad - usable
     loads = [gpu[4] for _, gpu in gpus if gpu[4] is not None]
-    lines = [("held", held), ("free", usable), ("avoided or unhealthy", bad), ("away", away)]
+    lines = [("held", held), ("free", usable), ("excluded or unhealthy", bad), ("away", away)]
     told = ", ".join(f"{number} {name}" for name, number in lines if number or name in ("held", "free"))
     states = answer["status"]["jobs"]
     jobs = ", ".join(f"{number} {html(name, 20)}" for name, number in _ordered(states)) or "none yet"
@@ -342,7 +342,7 @@ def _notices(answer: Row, shown: Shown) -> str:
             for row, each in rows[:40]
         ],
     )
-    return _section("Notices not delivered", table + _more(answer, "notices", "notices"))
+    return _section("Notifications not delivered", table + _more(answer, "notices", "notices"))
 
 
 def _long(text: object, most: int) -> str:

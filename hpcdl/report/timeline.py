@@ -228,7 +228,7 @@ def _piece(piece: Piece, span: Span, width: float, scale: Scale) -> str:
 
 def _tooltip(span: Span, scale: Scale) -> str:
     lines = [
-        f"{span.name}: job {span.job}, incarnation {span.incarnation}, {count(span.gpus, 'GPU')}",
+        f"{span.name}: job {span.job}, attempt {span.incarnation}, {count(span.gpus, 'GPU')}",
         f"{scale.shown(span.start_at):.1f} s to {scale.shown(span.end_at):.1f} s",
     ]
     for piece in span.pieces:
@@ -243,7 +243,7 @@ def _tooltip(span: Span, scale: Scale) -> str:
 def _wait(wait: WarmStart, rows: dict[GpuRef | str, int], scale: Scale, paint: dict[int, int]) -> str:
     x, width = scale.place(wait.start_at), scale.place(wait.end_at) - scale.place(wait.start_at)
     end = "opened" if wait.opened else "not used"
-    title = f"{wait.name}: job {wait.job}, incarnation {wait.incarnation}, at the gate, {end}"
+    title = f"{wait.name}: job {wait.job}, attempt {wait.incarnation}, at the gate, {end}"
     return (
         f'<svg x="{x:.3f}%" y="{rows[wait.node] + 5}" width="{max(width, 0.05):.3f}%" height="{ROW - 12}" '
         f'class="bar c{paint[wait.job]}"><title>{escape(title)}</title>'

@@ -78,10 +78,10 @@ def _head(workload: Workload, conditions: Conditions) -> list[str]:
     notes = [f"Workload: {workload.source}"] if workload.source else []
     untold = sum(not job.told for job in workload.jobs)
     if untold:
-        notes.append(f"Policies were told no profile of {count(untold, 'job')}: they learn what they can.")
+        notes.append(f"Policies got no profile of {count(untold, 'job')}: they learn what they can.")
     wrong = sum(job.told and job.believed is not None and job.believed != job.profile for job in workload.jobs)
     if wrong:
-        notes.append(f"Of {count(wrong, 'job')}, policies were told another profile than the true one.")
+        notes.append(f"Of {count(wrong, 'job')}, policies got another profile than the true one.")
     notes += workload.notes
     notes.append(_conditions_text(conditions))
     items = "".join(f"<li>{escape(text)}</li>" for text in notes)

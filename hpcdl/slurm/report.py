@@ -22,7 +22,7 @@ def report(adapter: BatchAdapter, run: Run) -> SiteReport:
     for part in site.parse_partitions(ask(site.partitions_argv())):
         told = [f"preemption {part.preemption}" if part.preemption else "", "the default" if part.default else ""]
         if part.preemption not in ("", "OFF"):
-            told.append(f"grace {seconds_text(part.grace_s)}" if part.grace_s else "no grace")
+            told.append(f"grace period {seconds_text(part.grace_s)}" if part.grace_s else "no grace period")
         why = not_preempted.get(part.name, "it is not known")
         lines = tuple(each for each in told if each)
         queues.append(SiteQueue(part.name, part.open, part.walltime_s, part.nodes_max, lines, why))

@@ -44,9 +44,9 @@ class StaleIncarnation(SystemExit):
 
     def __str__(self) -> str:
         if self.membership is not None:
-            return f"incarnation {self.mine} is stale here: its membership {self.membership} has claimed the folder"
+            return f"attempt {self.mine} is stale here: its membership {self.membership} has claimed the folder"
         whose = f"another job ({self.owner})" if self.owner else "the job"
-        return f"incarnation {self.mine} is stale: incarnation {self.newest} of {whose} has claimed the folder"
+        return f"attempt {self.mine} is stale: attempt {self.newest} of {whose} has claimed the folder"
 
 
 class DamagedCheckpoints(SystemExit):
@@ -85,7 +85,7 @@ class Checkpoint:
 def at(directory: Path, step: int, incarnation: int) -> Checkpoint:
     """The checkpoint of that step and incarnation, whether it exists or not."""
     if step < 0 or incarnation < 0:
-        raise ValueError(f"step {step} and incarnation {incarnation} must not be negative")
+        raise ValueError(f"step {step} and attempt {incarnation} must not be negative")
     return Checkpoint(step, incarnation, directory / f"step-{step:012d}.i{incarnation}")
 
 

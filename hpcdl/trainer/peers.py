@@ -50,7 +50,7 @@ class Peers:
             temporary.write_text(str(boundary))
             os.replace(temporary, path)
         except OSError as error:
-            log.warning("the other ranks cannot be told of a suspend: %s", error)
+            log.warning("the other ranks do not hear of the suspend: %s", error)
 
     def _all(self, kind: str) -> dict[str, int]:
         found = {}

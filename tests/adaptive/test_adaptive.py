@@ -40,7 +40,7 @@ def test_who_cannot_be_suspended_keeps_what_it_holds() -> None:
     plan = decide(POLICY, view(running(1, 0, 1, 2, can_suspend=False), job(2), job(3)))
     assert gpus(plan)[0] == "n1:0,1,2"
     assert sum(counts(plan)[1:]) == 5
-    assert "not shown yet" in reasons(plan)[0]
+    assert "nothing shows yet" in reasons(plan)[0]
 
 
 def test_a_job_on_a_node_that_is_away_keeps_it() -> None:
@@ -73,14 +73,13 @@ def test_a_drained_node_is_no_node_that_is_away(name: str) -> None:
     seen = View(0.0, (), (job(1, total=100),), bare=frozenset({"n1"}))
     (reason,) = reasons(all_policies().make(name).decide(seen))
     assert "no node is connected" not in reason
-    assert "of n1 are lost, dirty, avoided or drained" in reason or "no GPU of n1 can be granted" in reason
+    assert "of n1 are lost, dirty, excluded or drained" in reason or "no GPU of n1 can be granted" in reason
 
 
 def test_who_waits_is_told_when_it_comes_first() -> None:
     plan = decide(POLICY, view(running(1, *range(8), can_suspend=False), job(2)))
     assert reasons(plan)[1] == (
-        "waits: needs 1 GPU; the 8 GPUs do more for other jobs now; "
-        "overdue 5 h 06 min after its submit: then it comes first"
+        "needs 1 GPU; other jobs gain more from the 8 GPUs now; it goes first once it has waited 5 h 06 min"
     )
 
 

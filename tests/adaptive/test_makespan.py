@@ -180,7 +180,7 @@ def test_the_longest_job_is_not_kept_waiting() -> None:
     assert counts(plan)[2] >= 1
     assert "the last of 3 jobs ends in" in reasons(plan)[2]
     waiting = counts(plan).index(0)
-    assert "longer ones come first" in reasons(plan)[waiting]
+    assert "longer jobs go first" in reasons(plan)[waiting]
 
 
 def test_all_jobs_share_the_gpus_where_they_scale_badly() -> None:

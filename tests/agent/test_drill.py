@@ -47,7 +47,7 @@ def test_it_comes_a_part_of_the_usual_time_into_the_next_save() -> None:
     assert not drill.killed
     drill.look(12.0)
     assert drill.killed
-    assert told == ["signalled", "note killed by a drill, in the middle of a save"]
+    assert told == ["signalled", "note killed by a preemption test, in the middle of a save"]
     drill.order(packets.Drill("b", saving=False, after_s=0.0, within_s=60.0), 13.0)
     assert len(told) == 2
 
@@ -101,9 +101,9 @@ while True:
         4,
         False,
     )
-    assert [each["text"] for each in agent.of("note")] == ["killed by a drill, in the middle of a save"]
+    assert [each["text"] for each in agent.of("note")] == ["killed by a preemption test, in the middle of a save"]
     event = exit_of(record, Names(7, 2, 1, "n1"), None, False)
-    assert (event.hint, event.detail, event.ended_by) == (Cause.PREEMPTED, "killed by a drill", None)
+    assert (event.hint, event.detail, event.ended_by) == (Cause.PREEMPTED, "killed by a preemption test", None)
 
 
 def test_saves_that_are_too_quick_are_hit_in_the_end(agent: Agent) -> None:

@@ -271,7 +271,7 @@ sys.exit(int(os.environ["HPCDL_JOB_EXIT"]))
     "changed,why",
     [
         ({"pid": 1}, "pid 1 attached"),
-        ({"incarnation": 1}, "incarnation 1 attached to incarnation 2"),
+        ({"incarnation": 1}, "attempt 1 attached to attempt 2"),
         ({"membership": 0}, "membership 0 is stale"),
     ],
 )
@@ -363,7 +363,7 @@ def test_a_newer_claim_ends_the_start(agent: Agent, tmp_path: Path, gate: bool) 
         agent.connect().send("open", gpu_env={})
     record = agent.exit()
     assert (record["code"], record["signal"], record["stale"], record["ended_by"]) == (75, None, True, None)
-    assert "incarnation 3 (i:7:3)" in record["detail"]
+    assert "attempt 3 (i:7:3)" in record["detail"]
     assert bool(agent.of("started")) is gate
     assert json.loads(claim.read_text())["incarnation"] == 3
 

@@ -102,7 +102,7 @@ def test_claims(tmp_path: Path) -> None:
     write_claim(folder, 7, 2, "i:7:2")
     write_claim(folder, 7, 2, "i:7:2")  # the other node of the same incarnation
     write_claim(folder, 7, 3, "i:7:3")
-    with pytest.raises(Stale, match=r"incarnation 3 \(i:7:3\) has claimed"):
+    with pytest.raises(Stale, match=r"attempt 3 \(i:7:3\) has claimed"):
         write_claim(folder, 7, 2, "i:7:2")
     found = json.loads(Path(folder, "claim.json").read_text())
     assert found == {"v": 1, "job": 7, "incarnation": 3, "tag": "i:7:3"}
@@ -117,7 +117,7 @@ def test_claims_of_others(tmp_path: Path, other: str) -> None:
         write_claim(folder, 7, 2, "i:7:2:n1")
     write_claim(folder, 7, 3, "i:7:3:n1")  # a job that goes on from the folder of one that is over
     write_claim(folder, 7, 3, "i:7:3:n2")
-    with pytest.raises(Stale, match=r"incarnation 3 \(i:7:3:n2\)"):
+    with pytest.raises(Stale, match=r"attempt 3 \(i:7:3:n2\)"):
         write_claim(folder, 8, 2, other)
     assert json.loads((tmp_path / "claim.json").read_text())["tag"] == "i:7:3:n2"
 

@@ -55,7 +55,10 @@ def test_holes_while_the_batch_system_is_away(fake: FakeDaemon, hpcdl: Run) -> N
         "hpcdl doctor says what it can do here\n"
     )
     answer(fake, "/v1/holes", holes=[], at=NOW, notes=[], batch=BATCH)
-    assert hpcdl("holes").err == "hpcdl: no holes: no node is idle, or a batch job is about to start on each that is\n"
+    assert (
+        hpcdl("holes").err
+        == "hpcdl: no backfill holes: no node is idle, or a batch job is about to start on each that is\n"
+    )
 
 
 def test_holes_without_a_daemon_and_a_batch_system(hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def test_what_is_avoided_is_listed(fake: FakeDaemon, hpcdl: Run) -> None:
     assert json.loads(hpcdl("avoid", "--json").out)["avoided"] == [AVOIDED]
     fake.answers = {"/v1/avoided": answer(avoided=[])}
     done = hpcdl("avoid")
-    assert (done.out, done.err) == ("", "hpcdl: nothing is avoided\n")
+    assert (done.out, done.err) == ("", "hpcdl: nothing is excluded\n")
 
 
 def test_a_gpu_or_a_node_is_avoided_and_lifted(fake: FakeDaemon, hpcdl: Run) -> None:
@@ -63,29 +63,29 @@ def test_notices(fake: FakeDaemon, hpcdl: Run) -> None:
     fake.answers = {
         path: answer(notices=[NOTICE]) for path in ("/v1/notices", "/v1/notices/retry", "/v1/notices/7/drop")
     }
-    title, line = hpcdl("notices").out.splitlines()
+    title, line = hpcdl("notifications").out.splitlines()
     assert title.split() == ["ID", "AT", "KIND", "STATE", "DESTINATION", "TRIES", "TEXT", "WHY"]
     assert "https://h/… +1" in line
     assert line.split()[4] == "failing"
     assert line.endswith("answered 500")
-    assert hpcdl("notices", "-q").out == "7\n"
-    assert json.loads(hpcdl("notices", "--retry", "--json").out)["notices"] == [NOTICE]
-    assert hpcdl("notices", "--drop", "7").out == "notice 7 is dropped\n"
-    assert hpcdl("notices", "--drop", "7", "--retry").code == 2
+    assert hpcdl("notifications", "-q").out == "7\n"
+    assert json.loads(hpcdl("notifications", "--retry", "--json").out)["notices"] == [NOTICE]
+    assert hpcdl("notifications", "--drop", "7").out == "notification 7 is dropped\n"
+    assert hpcdl("notifications", "--drop", "7", "--retry").code == 2
     assert [path for method, path, _ in fake.requests if method == "POST"] == [
         "/v1/notices/retry",
         "/v1/notices/7/drop",
     ]
     fake.answers = {"/v1/notices": answer(notices=[])}
-    done = hpcdl("notices")
-    assert (done.out, done.err) == ("", "hpcdl: no notices wait: each was delivered or dropped\n")
+    done = hpcdl("notifications")
+    assert (done.out, done.err) == ("", "hpcdl: no notifications wait: each was delivered or dropped\n")
 
 
 def test_one_that_is_not_there_is_one_line(fake: FakeDaemon, hpcdl: Run) -> None:
-    error = {"schema": 1, "error": "no notice 9 waits: hpcdl notices lists them", "code": "unknown-notice"}
+    error = {"schema": 1, "error": "no notification 9 waits: hpcdl notifications lists them", "code": "unknown-notice"}
     fake.answers = {"/v1/notices/9/drop": (404, json.dumps(error).encode())}
-    done = hpcdl("notices", "--drop", "9")
-    assert (done.code, done.err) == (1, "hpcdl: no notice 9 waits: hpcdl notices lists them\n")
+    done = hpcdl("notifications", "--drop", "9")
+    assert (done.code, done.err) == (1, "hpcdl: no notification 9 waits: hpcdl notifications lists them\n")
 
 
 def test_the_status_names_destinations_that_take_nothing(fake: FakeDaemon, hpcdl: Run) -> None:
@@ -96,6 +96,6 @@ def test_the_status_names_destinations_that_take_nothing(fake: FakeDaemon, hpcdl
     body: dict[str, Any] = {"daemon": daemon, "agents": [], "trainers": [], "jobs": {}, "events": 0, "pilots": 0}
     notices = {"waiting": 3, "given_up": 2, "failing": ["https://h/…: answered 500"]}
     fake.answers = {"/v1/status?fresh=1": answer(**body, notices=notices)}
-    assert "notices    https://h/…: answered 500; 2 given up (hpcdl notices)\n" in hpcdl("daemon", "status").out
+    assert "notices    https://h/…: answered 500; 2 given up (hpcdl notifications)\n" in hpcdl("daemon", "status").out
     fake.answers = {"/v1/status?fresh=1": answer(**body, notices={"waiting": 3, "given_up": 0, "failing": []})}
     assert "notices" not in hpcdl("daemon", "status").out

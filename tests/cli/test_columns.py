@@ -239,14 +239,14 @@ def test_ls_gpus(cluster: FakeDaemon, hpcdl: Run) -> None:
     lines = hpcdl("ls", "gpus").out.splitlines()
     assert lines[0].split() == ["GPU", "KIND", "STATE", "JOB", "ROLE", "UTIL", "MEMORY", "POWER", "DETAIL"]
     assert lines[1].split() == ["n1:0", "V100", "ok", "7.2", "primary", "93", "%", "11.7/16", "GiB", "240", "W"]
-    assert "avoided until 1970-01-0" in lines[2]
+    assert "excluded until 1970-01-0" in lines[2]
     assert lines[2].endswith(": Xid 79 twice; 2 uncorrected ECC errors")
     assert hpcdl("ls", "gpus", "--quiet").out.split() == ["n1:0", "n1:1", "n2:0", "n3:0", "n4:0"]
     rows = hpcdl("ls", "gpus", "--json").value["gpus"]
     assert (rows[0]["id"], rows[0]["node"], rows[0]["holder"]["job"]) == ("n1:0", "n1", 7)
     assert hpcdl("ls", "gpus", "--quiet", "--sort", "-util").out.split()[0] == "n1:0"
     assert hpcdl("ls", "gpus", "--columns", "gpu,avoided,why").out.splitlines()[0].split() == [
-        "GPU", "AVOIDED", "UNTIL", "WHY",
+        "GPU", "EXCLUDED", "UNTIL", "WHY",
     ]  # fmt: skip
 
 

@@ -281,7 +281,7 @@ def test_a_site_file_is_written_and_can_be_used_as_it_is(slurm: Path, home: Path
     assert "#   scavenge: preemptable" in text
     assert "#   gpu: its PreemptMode is OFF" in text
     assert '# For instance: queues: ["scavenge"]' in text
-    assert "grace 30 s" in text
+    assert "grace period 30 s" in text
     again = hpcdl("doctor", "--site")
     assert (again.code, again.err) == (
         1,

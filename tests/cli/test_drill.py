@@ -46,7 +46,7 @@ def test_it_passes(kill: Round, every: int | None, interval: int) -> None:
     assert (found["passed"], found["detail"], found["interval_steps"]) == (True, "", interval)
     assert (found["suspend_s"], found["save_s"], found["free_s"], found["resume_s"]) == (1.5, 0.5, 0.5, 1.0)
     assert found["grace_needed_s"] == pytest.approx(2.5)
-    assert drill._graces(found) == ["job 7 needs a grace of 2.5 s and has 2 s: submit it with --grace 2.5"]
+    assert drill._graces(found) == ["job 7 needs a grace period of 2.5 s and has 2 s: submit it with --grace 2.5"]
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_without_a_save_of_its_own_nothing_bounds_what_a_kill_costs() -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"state": "DONE"}, "job 1 is DONE: submit it again, and drill it while it runs"),
-        ({"state": "QUEUED"}, "job 1 is QUEUED, not training: drill it once it runs (hpcdl why 1)"),
+        ({"state": "DONE"}, "job 1 is DONE: submit it again, and test it while it runs"),
+        ({"state": "QUEUED"}, "job 1 is QUEUED, not training: test it once it runs (hpcdl why 1)"),
         ({"state": "SUSPENDING", "incarnations": [{"ready_at": 1.0, "attached": True}]}, "job 1 is SUSPENDING"),
         ({"state": "RUNNING", "gpus": 1, "spec": {"signal": "none"}}, "job 1 was submitted with --signal none"),
         ({"state": "RUNNING", "incarnations": [{"attached": False}]}, "job 1 has not called hpcdl.attach() so far"),
@@ -91,5 +91,5 @@ def test_what_cannot_be_drilled(changed: dict[str, Any], why: str) -> None:
 def test_a_job_that_waits(hpcdl: Run, fake: FakeDaemon) -> None:
     fake.world.jobs = {1: row(1, state="QUEUED")}
     done = hpcdl("drill", 1, "--json")
-    told = "hpcdl: job 1 is QUEUED, not training: drill it once it runs (hpcdl why 1)\n"
+    told = "hpcdl: job 1 is QUEUED, not training: test it once it runs (hpcdl why 1)\n"
     assert (done.code, done.out, done.err) == (1, "", told)

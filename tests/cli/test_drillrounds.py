@@ -25,7 +25,7 @@ def again(at: float, incarnation: int, step: int) -> list[dict[str, Any]]:
 
 
 ASKED = [event(9.0, "PreemptRequested"), event(10.0, "SuspendRequested", purpose="preempt")]
-KILLED = event(20.0, "Exited", signal="SIGKILL", hint="preempted", step=60, detail="killed by a drill")
+KILLED = event(20.0, "Exited", signal="SIGKILL", hint="preempted", step=60, detail="killed by a preemption test")
 FREED = event(20.5, "GpusFreed")
 ENDED = event(20.5, "IncarnationEnded", cause="preempted", reached=60, step=40)
 

@@ -46,8 +46,7 @@ def test_logs(fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capfdbinary: py
     (folder / "notes.txt").write_bytes(b"no log")
     assert main(["logs", "1"]) == 0
     assert capfdbinary.readouterr().out == (
-        b"==> incarnation 2 on n1 <==\ntwo caf\xe9\n==> incarnation 2 on n2.x <==\nother\n"
-        b"==> incarnation 10 on n1 <==\nten\n"
+        b"==> attempt 2 on n1 <==\ntwo caf\xe9\n==> attempt 2 on n2.x <==\nother\n==> attempt 10 on n1 <==\nten\n"
     )
     assert main(["logs", "1", "--incarnation", "2", "--node", "n1"]) == 0
     assert capfdbinary.readouterr().out == b"two caf\xe9"

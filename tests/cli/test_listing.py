@@ -34,7 +34,7 @@ def test_show(jobs: FakeDaemon, hpcdl: Run) -> None:
     logs.mkdir(parents=True)
     (logs / "1.n1.log").write_text("x")
     shown = hpcdl("show", 1).out
-    for text in ("resnet", "RUNNING", "n1:0,1 n2:0,1", "120/900", "3 min 20 s", "INCARNATION", str(logs / "1.n1.log")):
+    for text in ("resnet", "RUNNING", "n1:0,1 n2:0,1", "120/900", "3 min 20 s", "ATTEMPT", str(logs / "1.n1.log")):
         assert text in shown
     assert hpcdl("show", 1, "--json").value["job"]["id"] == 1
     assert hpcdl("show", 1, "--quiet").out == "1\n"
@@ -97,7 +97,7 @@ def test_show_tells_the_last_ending_from_the_end(fake: FakeDaemon, hpcdl: Run) -
     assert "exit code" not in running
     assert "ended by   user error, exit code 3" in failed
     assert "last ended by" not in failed
-    assert "1 GPU, grace" in running
+    assert "1 GPU, grace period" in running
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_logs_are_followed_over_incarnations_and_a_restart(fake: FakeDaemon) -> 
         fake.kill()
         (folder / "2.n1.log").write_text("two\n")
         fake.start()
-        assert process.stdout.readline() == "==> incarnation 2 on n1 <==\n"
+        assert process.stdout.readline() == "==> attempt 2 on n1 <==\n"
         assert process.stdout.readline() == "two\n"
         with open(folder / "2.n1.log", "a") as log:
             log.write("the end\n")

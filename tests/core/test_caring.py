@@ -135,7 +135,7 @@ def test_users_avoid_and_lift() -> None:
         cmd.Avoid("n1", 0, -1.0), cmd.Avoid("n1", 0, float("nan")),
     )  # fmt: skip
     assert all(isinstance(each, Refused) for each in refused)
-    assert str(refused[0]) == "n1:1 is not avoided (hpcdl avoid lists what is)"
+    assert str(refused[0]) == "n1:1 is not excluded (hpcdl avoid lists what is)"
     assert "all of n2 is: hpcdl avoid --lift n2" in str(refused[1])
     model.run(70.0)
     assert model.world.nodes["n2"].usable() == (0,)

@@ -51,7 +51,7 @@ def test_destinations_and_what_is_shown_of_them(destination: str, shown: str) ->
     ],
 )
 def test_what_is_no_destination_is_refused(destination: str) -> None:
-    with pytest.raises(ValueError, match="notices"):
+    with pytest.raises(ValueError, match="notifications"):
         JobSpec(("true",), "j", notify=(destination,))
 
 
@@ -64,7 +64,7 @@ def test_rules_from_settings() -> None:
     assert rules_of(None, "end") == NoticeRules((), frozenset({"end"}))
     rules = rules_of(f"{TO} ; tell me", " end, stall")
     assert (rules.destinations, set(rules.kinds)) == ((TO, "tell me"), {"end", "stall"})
-    with pytest.raises(ValueError, match="'ende' is no kind of notice"):
+    with pytest.raises(ValueError, match="'ende' is no kind of notification"):
         rules_of(TO, "ende")
 
 

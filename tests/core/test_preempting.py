@@ -107,5 +107,5 @@ def test_what_a_drill_found_is_kept_and_planned_with() -> None:
 
 @pytest.mark.parametrize("wrong", [{"save_s": -1.0}, {"grace_needed_s": float("nan")}, {"lost_steps": -1}])
 def test_a_drill_that_makes_no_sense(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"a drill's {next(iter(wrong))} must be"):
+    with pytest.raises(ValueError, match=f"a preemption test's {next(iter(wrong))} must be"):
         Drill(True, **wrong)

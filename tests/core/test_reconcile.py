@@ -245,7 +245,7 @@ STAGES = {"queued": -1.0, "starting": 0.0, "running": 20.0, "saving": 0.0, "susp
 
 
 def at_stage(stage: str) -> Cluster:
-    """Job 1 in that stage; it has the node's GPUs to itself, or waits for job 2 where it is queued."""
+    """Job 1 in that stage; it has the node's GPUs to itself, or waiting for job 2 where it is queued."""
     model = cluster()
     if stage == "queued":
         model.submit(spec(steps=20))

@@ -121,7 +121,7 @@ def test_every_event_is_applied_somewhere() -> None:
 def test_unknown_job_and_incarnation(kind: type[ev.Event]) -> None:
     if kind is ev.StartRequested:
         kind = ev.Started
-    with pytest.raises(IllegalEvent, match="incarnation 1 does not live"):
+    with pytest.raises(IllegalEvent, match="attempt 1 does not live"):
         draft_with(SAMPLES[kind])
     with pytest.raises(IllegalEvent, match=r"no such job \(unknown job\)"):
         Draft(World()).add(SAMPLES[kind], 1.0)

@@ -72,7 +72,7 @@ def test_what_is_avoided_is_in_the_rows_and_in_why() -> None:
     assert [gpu["avoid_reason"] for gpu in gpus] == ["loud", "its user says so"]
     assert gpus[0]["avoided_until"] == model.now + 600.0
     answer = explain(model.world, model.job(job), {}, model.now)
-    assert answer.reason.startswith("needs 1 GPU; n1:0 is avoided until ")
+    assert answer.reason.startswith("needs 1 GPU; n1:0 is excluded until ")
     assert answer.reason.endswith("its user says so (hpcdl avoid --lift)")
 
 

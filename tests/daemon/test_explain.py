@@ -101,8 +101,8 @@ def test_work_that_is_lost_is_told() -> None:
 def test_a_job_that_did_not_resume_where_it_was_saved_is_told() -> None:
     running = replace(RUNNING, number=2, attached=True, ready_step=40)
     resumed = job(live=(running,), first_start_at=95.0, last_incarnation=2, last_cause=Cause.SUSPENDED, saved_step=40)
-    assert "incarnation 2 went on at step 40" in details(resumed).splitlines()
-    told = "incarnation 2 went on at step 40, behind its checkpoint of step 90: is the step restored, and is the "
+    assert "attempt 2 went on at step 40" in details(resumed).splitlines()
+    told = "attempt 2 went on at step 40, behind its checkpoint of step 90: is the step restored, and is the "
     assert told in details(replace(resumed, saved_step=90))
     saved = replace(resumed, saved_step=60, live=(replace(running, saved_step=60),))
     assert "behind" not in details(saved)
@@ -121,7 +121,7 @@ def test_nodes_without_gpus_are_told() -> None:
 
 def test_who_holds_gpus_that_should_be_free_is_told() -> None:
     held = GpuInfo(0, "GPU-0", state="dirty", detail="held by process 887 (python of eve)")
-    said = {1: "needs 1 GPU; all GPUs of n1 are lost, dirty, avoided or drained"}
+    said = {1: "needs 1 GPU; all GPUs of n1 are lost, dirty, excluded or drained"}
     world = World(nodes={"n1": Node("n1", (held, GpuInfo(1, "GPU-1", state="lost")), connected=True)})
     found = explain(world, job(), said, 100.0).reason
     assert found == "needs 1 GPU; GPU n1:0: held by process 887 (python of eve): none is granted before that has gone"
@@ -132,7 +132,7 @@ def test_who_holds_gpus_that_should_be_free_is_told() -> None:
 def test_nodes_that_are_all_being_left_are_told() -> None:
     left = Node("n1", (GpuInfo(0, "GPU-0"),), connected=True, leaving=True, reason="a new disk")
     other = Node("n2", (GpuInfo(0, "GPU-1"),), connected=True)
-    said = {1: "needs 1 GPU; all GPUs of n1 are lost, dirty, avoided or drained"}
+    said = {1: "needs 1 GPU; all GPUs of n1 are lost, dirty, excluded or drained"}
     found = explain(World(nodes={"n1": left}), job(), said, 100.0).reason
     assert found == "needs 1 GPU; n1 is being left (a new disk): hpcdl undrain n1"
     assert explain(World(nodes={"n1": left, "n2": other}), job(), said, 100.0).reason == said[1]
@@ -151,7 +151,7 @@ def test_who_wants_a_suspend_is_told() -> None:
     assert told(Purpose.HOLD, held=True) == begin + "its user suspended it"
     assert told(Purpose.HOLD) == begin + "its user suspended it, and lifted that since; it resumes then"
     assert told(Purpose.RESCALE, stopping=True) == begin + "the daemon is stopping"
-    assert told(Purpose.STOP) == begin + "the daemon was stopped; its agent has not told how that ended"
+    assert told(Purpose.STOP) == begin + "the daemon was stopped; its agent has not reported how that ended"
     assert told(Purpose.RESCALE, held=True) == begin + "its user holds it"
     assert told(Purpose.RESCALE) == begin + "will move to 4 GPUs"
 

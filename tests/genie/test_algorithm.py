@@ -32,7 +32,8 @@ def test_line_15_the_shortest_allowance_first() -> None:
     plan = decide(Genie(), job(1, deadline=2000.0), job(2, deadline=900.0), job(3, deadline=1500.0))
     assert gpus(plan) == ["-", "n1:0,1", "n1:2,3"]
     assert (
-        plan.targets[0].reason == "waits with an allowance of 24 min 04 s; needs 2 GPUs on one node, 0 of 4 GPUs free"
+        plan.targets[0].reason
+        == "it can wait 24 min 04 s and still be on time; needs 2 GPUs on one node, 0 of 4 GPUs free"
     )
 
 
@@ -56,7 +57,7 @@ def test_a_job_that_does_not_fit_does_not_hold_up_others() -> None:
     busy = running(1, on(0, 1, 2), total=None)
     plan = decide(Genie(), busy, job(2, deadline=600.0), job(3, gpus_max=1))
     assert gpus(plan) == ["n1:0,1,2", "-", "n1:3"]
-    assert plan.targets[1].reason == "waits with an allowance of 44 s; needs 2 GPUs on one node, 1 free on n1"
+    assert plan.targets[1].reason == "it can wait 44 s and still be on time; needs 2 GPUs on one node, 1 free on n1"
 
 
 def test_free_nodes_are_packed_best_fit() -> None:
@@ -103,7 +104,7 @@ def test_blocked_jobs_and_jobs_that_can_never_fit() -> None:
 def test_jobs_without_numbers_come_behind_those_with_them() -> None:
     plan = decide(Genie(), job(1, total=None), job(2, profile=None), job(3, deadline=9000.0))
     assert gpus(plan) == ["n1:2,3", "-", "n1:0,1"]
-    assert "how long it takes is not known; needs 4 GPUs on one node" in plan.targets[1].reason
+    assert "its length is not known; needs 4 GPUs on one node" in plan.targets[1].reason
 
 
 def test_no_profile_but_a_deadline() -> None:

@@ -56,7 +56,7 @@ def test_a_node_is_for_whom_it_is_worth_most() -> None:
     many = decide(policy, view(wide(1), *[small(at) for at in range(2, 20)], there=there, objective="efficiency"))
     assert counts(many)[0] == 0
     assert sum(counts(many)[1:]) == 12
-    assert reasons(many)[0].startswith("waits: the 3 nodes do more for")
+    assert reasons(many)[0].startswith("other trainers gain more from the 3 nodes")
 
 
 def test_marble_gives_each_job_the_number_that_it_is_fastest_on() -> None:
@@ -73,7 +73,7 @@ def test_what_small_jobs_do_counts_in_steps_under_throughput(policy: Harvest) ->
     jobs = [small(at) for at in range(2, 10)]
     plan = decide(policy, view(trainer, *jobs, there=nodes(4, size=4)))
     assert counts(plan) == [4, *[0] * 8]
-    assert reasons(plan)[5] == "waits: 4 nodes do more for trainers on several nodes now"
+    assert reasons(plan)[5] == "trainers on several nodes gain more from 4 nodes now"
 
 
 @pytest.mark.parametrize("policy", BOTH)

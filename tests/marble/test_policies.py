@@ -170,8 +170,8 @@ def test_no_nodes_and_nodes_that_are_away() -> None:
     check(plan, view)
     assert gpus(plan) == ["n1:0 primary", "-"], "what still runs is left alone"
     assert [target.reason for target in plan.targets] == [
-        "keeps its 1 GPU of n1, whose GPUs are lost, dirty, avoided or drained",
-        "needs 1 GPU; all GPUs of n1 are lost, dirty, avoided or drained",
+        "keeps its 1 GPU of n1, whose GPUs are lost, dirty, excluded or drained",
+        "needs 1 GPU; all GPUs of n1 are lost, dirty, excluded or drained",
     ]
 
 

@@ -68,7 +68,7 @@ def test_first_come_first_served_and_no_more_than_allowed() -> None:
     jobs = [waiting(number, STEEP) for number in range(1, 8)]
     plan = decide(BFTrainer(Reallocation(parallel=3)), view(*jobs, there=nodes(20)))
     assert [many > 0 for many in counts(plan)] == [True] * 3 + [False] * 4
-    assert reasons(plan)[3] == "waits: 3 trainers are before it, the most allowed"
+    assert reasons(plan)[3] == "3 trainers are before it, the most allowed"
     blocked = (replace(jobs[0], blocked="held by its user"), *jobs[1:])
     plan = decide(BFTrainer(Reallocation(parallel=3)), view(*blocked, there=nodes(20)))
     assert [many > 0 for many in counts(plan)] == [False, True, True, True, False, False, False]
@@ -89,7 +89,7 @@ def test_without_a_limit_as_many_as_there_are_nodes_for() -> None:
     jobs = [waiting(number, low=2) for number in range(1, 9)]
     plan = decide(BFTrainer(), view(*jobs, there=nodes(6)))
     assert counts(plan) == [2, 2, 2, 0, 0, 0, 0, 0]
-    assert reasons(plan)[3] == "waits: 3 trainers before it can use all of 6 nodes"
+    assert reasons(plan)[3] == "3 trainers before it can use all of 6 nodes"
 
 
 def test_what_does_not_pay_is_not_done() -> None:
@@ -115,7 +115,7 @@ def test_what_is_left_after_a_loss() -> None:
     stuck = replace(other, can_suspend=False, in_place=False)
     plan = decide(TEN, view(left, stuck, there=nodes(4)))
     assert counts(plan) == [0, 1]
-    assert reasons(plan)[1] == "keeps n004: it has not shown yet that it can be suspended"
+    assert reasons(plan)[1] == "keeps n004: nothing shows yet that it can be suspended"
 
 
 def test_below_its_fewest_nodes_the_rest_is_given_to_others() -> None:
@@ -189,7 +189,7 @@ def test_a_node_that_has_left_is_given_up_and_a_silent_one_is_not() -> None:
     seen = view(job, there=nodes(2))
     silent = decide(TEN, seen)
     assert names(silent) == [("n001", "n002", "n003")]
-    assert "of which an agent is away" in reasons(silent)[0]
+    assert "one of whose agents is away" in reasons(silent)[0]
     left = decide(TEN, replace(seen, bare=frozenset(["n003"])))
     assert names(left) == [("n001", "n002")]
     assert reasons(left)[0].startswith("keeps 2 nodes: 18 steps/s; 1 node left")
@@ -227,7 +227,7 @@ def test_a_job_without_a_profile_runs_and_is_looked_at_again() -> None:
     plan = decide(TEN, view(waiting(1, None), there=nodes(3)))
     assert counts(plan) == [3]
     assert plan.wake_at == 1060.0
-    assert "if it scales as most do (no profile yet)" in reasons(plan)[0]
+    assert "estimated: it has no profile yet" in reasons(plan)[0]
 
 
 def test_jobs_between_two_plans_keep_their_way() -> None:

@@ -191,7 +191,7 @@ def test_longer_holes_first() -> None:
 def test_a_pilot_that_waits_too_long_is_given_up() -> None:
     waits = pilot(batch_id="71", since=NOW - 130.0)
     choice = chosen(job(nodes_max=8), pilots=(waits,))
-    assert choice.cancel == ((1, "it has waited for 2 min 10 s: its hole is gone"),)
+    assert choice.cancel == ((1, "it has waited for 2 min 10 s: its backfill hole is gone"),)
     early = chosen(job(nodes_max=8), pilots=(replace(waits, since=NOW - 30.0),))
     assert (early.cancel, early.wake_at) == ((), NOW + 90.0)
 

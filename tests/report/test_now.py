@@ -104,7 +104,7 @@ def test_what_is_told() -> None:
     ]}  # fmt: skip
     text = Reader(drawn(answer(failed=[failed], notices=[notice], waiting_more=7, running_more=1))).text
     for words in (
-        "hpcdl on login1", "adaptive for jct", "as of at 1000", "2 held, 1 free, 1 avoided or unhealthy",
+        "hpcdl on login1", "adaptive for jct", "as of at 1000", "2 held, 1 free, 1 excluded or unhealthy",
         "1 RUNNING, 3 DONE", "1 resnet", "25 %", "2.5", "step 20, 10 steps ago", "1 h 00 min", "(50 min to 2 h 01 min)",
         "1 to 2", "15 min 00 s",
         "needs 2 GPUs", "out of memory", "137", "OOM", "1 min 00 s ago", "https://hooks.example", "503",

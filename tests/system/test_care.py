@@ -54,8 +54,8 @@ def test_an_xid_moves_the_job_and_the_gpu_is_used_again(make_cluster: MakeCluste
     # All is avoided: a job says so, until a time is over, and until its user says so.
     cluster.cli("avoid", "n1:1", "--for", "600", "--reason", "loud")
     waits = cluster.submit(steps=20)
-    cluster.until(lambda: "n1:1 is avoided until" in cluster.job(waits)["reason"])
-    assert "n1:0 is avoided until" in cluster.cli("why", str(waits))
+    cluster.until(lambda: "n1:1 is excluded until" in cluster.job(waits)["reason"])
+    assert "n1:0 is excluded until" in cluster.cli("why", str(waits))
     cluster.cli("avoid", "n1:0", "--for", "1")
     cluster.until(lambda: [row["gpu"] for row in cluster.cli("avoid", "--json")["avoided"]] == [1])
     cluster.until_done(waits)

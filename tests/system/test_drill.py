@@ -46,7 +46,7 @@ def test_a_job_that_survives(kept_cluster: Cluster) -> None:
     assert (row["failures"], row["retries_used"], row["held"]) == (0, 0, False)
     assert row["drill"]["passed"]
     assert row["drill"]["grace_needed_s"] == found["grace_needed_s"]
-    assert "passed, needs a grace of" in cluster.cli("show", str(job))
+    assert "passed, needs a grace period of" in cluster.cli("show", str(job))
     causes = [event["body"]["cause"] for event in cluster.events(job) if event["kind"] == "IncarnationEnded"]
     assert set(causes[: len(found["rounds"])]) == {"suspended", "preempted"}
     cluster.until_done(job)
@@ -77,14 +77,14 @@ def test_a_drill_that_is_broken_off_leaves_a_job_that_goes_on(kept_cluster: Clus
     drill.send_signal(signal.SIGINT)
     _, told = drill.communicate(timeout=PATIENCE_S)
     assert drill.returncode == 130
-    assert told.decode().strip() == f"hpcdl: the drill was broken off: job {job} goes on by itself"
+    assert told.decode().strip() == f"hpcdl: the preemption test was broken off: job {job} goes on by itself"
     begun = cluster.kinds(job).count("PreemptRequested")
     cluster.until(lambda: cluster.job(job)["incarnation"] >= 2 and (cluster.job(job)["gpus"] or 0) > 0)
     cluster.until_state(job, "RUNNING")
     cluster.until(lambda: cluster.kinds(job).count("TrainerReady") == 2)
     row = cluster.job(job)
     assert (row["held"], row["failures"], cluster.kinds(job).count("PreemptRequested")) == (False, 0, begun)
-    assert "killed by a drill" not in str(cluster.events(job))
+    assert "killed by a preemption test" not in str(cluster.events(job))
 
 
 def test_jobs_that_cannot_be_drilled(kept_cluster: Cluster) -> None:

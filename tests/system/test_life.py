@@ -95,7 +95,7 @@ def test_a_job_waits_for_another(cluster: Cluster) -> None:
     cluster.hold()
     first = cluster.submit(steps=80)
     second = cluster.submit(steps=10, options=("--after", str(first)))
-    assert "waits for job" in cluster.cli("why", str(second), "--json")["reason"]
+    assert "waiting for job" in cluster.cli("why", str(second), "--json")["reason"]
     cluster.release()
     cluster.until_done(first, second)
     assert cluster.job(second)["started_at"] >= cluster.job(first)["finished_at"]

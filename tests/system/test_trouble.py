@@ -468,14 +468,14 @@ def test_a_gpu_lost_under_a_job(make_cluster: MakeCluster) -> None:
     locks = [next(cluster.home.glob(f"run/{node}/emulated/*.lock")) for node in ("n1", "n2")]
     for lock in locks:
         lock.unlink()
-    kept = "keeps its 1 GPU of n1, whose GPUs are lost, dirty, avoided or drained"
+    kept = "keeps its 1 GPU of n1, whose GPUs are lost, dirty, excluded or drained"
     cluster.until(lambda: cluster.job(stays)["reason"] == kept)
     os.kill(pid, signal.SIGABRT)  # as a library does that cannot reach its GPU
     cluster.until(lambda: "IncarnationEnded" in cluster.kinds(job))
     ended = next(event["body"] for event in cluster.events(job) if event["kind"] == "IncarnationEnded")
     assert ended["cause"] == "infrastructure"
     assert f"GPU 0 ({locks[1].stem}) is lost" in ended["detail"]
-    waits = "needs 1 GPU; all GPUs of n[1-2] are lost, dirty, avoided or drained"
+    waits = "needs 1 GPU; all GPUs of n[1-2] are lost, dirty, excluded or drained"
     cluster.until(lambda: cluster.job(job)["reason"] == waits)
     assert cluster.job(job)["state"] == "QUEUED"
     assert (cluster.job(stays)["state"], cluster.job(stays)["incarnation"]) == ("RUNNING", 1)

@@ -137,7 +137,7 @@ def test_only_its_own_claim_lets_a_trainer_write(tmp_path: Path, found: tuple[st
             pass
         assert steps(tmp_path) == [(2, 5)]
         return
-    with pytest.raises(StaleIncarnation, match=f"incarnation 2 is stale: incarnation {incarnation} of") as caught:
+    with pytest.raises(StaleIncarnation, match=f"attempt 2 is stale: attempt {incarnation} of") as caught:
         folder.check_claim(tmp_path, 2, "i:7:2:n1")
     assert (str(claim["tag"]) in str(caught.value)) is ((instance, job) != ("i", 7))
     with pytest.raises(StaleIncarnation), folder.write(tmp_path, 5, 2, tag="i:7:2:n1"):

@@ -174,9 +174,9 @@ def test_stale_claim_overwrites_nothing(tmp_path: Path) -> None:
         (tmp_path / "claim").write_text(json.dumps({"v": 1, "job": 7, "incarnation": 2, "tag": "x:7:2"}))
         os.rename(tmp_path / "claim", tmp_path / "ckpt" / "claim.json")
         assert parent.end(child) == os.EX_TEMPFAIL
-        assert "incarnation 1 is stale" in parent.of("save_failed")[0]["why"]
+        assert "attempt 1 is stale" in parent.of("save_failed")[0]["why"]
         assert child.stdout is not None
-        assert "incarnation 1 is stale" in child.stdout.read()
+        assert "attempt 1 is stale" in child.stdout.read()
         assert len(parent.of("save_failed")) == 1
         after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "ckpt").iterdir()}
         assert {name: when for name, when in after.items() if name != "claim.json"} == before
