@@ -1,14 +1,18 @@
 """When a job starts and is done, and whether it meets its deadline: said when its user asks why it is where it is."""
 
+import asyncio
 import logging
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.core.model import Job, World
 from hpcdl.core.observing import seen_of
 from hpcdl.core.plan import Profiles, View
+from hpcdl.core.policy import deadlines_unheeded
 from hpcdl.core.units import seconds_text
 from hpcdl.core.views import Views, build_view
+from hpcdl.daemon.loop import Loop
 from hpcdl.daemon.remaining import measured_rate, remaining
 
 if TYPE_CHECKING:
@@ -61,6 +65,31 @@ def _foreseen(world: World, job: Job, profiles: Profiles, now: float) -> "Forese
     view = build_view(world, profiles, now)
     seen = next(each for each in view.jobs if each.id == job.id)
     return foresee(view, seen, measured_rate(job, now)) if seen.profile is not None else None
+
+
+class Deadlines:
+    """What the API says of jobs' deadlines."""
+
+    def __init__(self, loop: Loop, profiles: Profiles) -> None:
+        self._loop = loop
+        self._profiles = profiles
+
+    async def unheeded(self, jobs: Iterable[Job]) -> str:
+        """What is said of their deadlines, if any has one that nothing is done for."""
+        if all(job.spec.deadline is None or job.finished for job in jobs):
+            return ""
+        world = self._loop.world
+        policies = await asyncio.wrap_future(self._loop.call(lambda each: each.policies))
+        return (
+            deadlines_unheeded(policies.make(world.policy), world.objective) if world.policy in policies.names() else ""
+        )
+
+    async def forecast(self, world: World, job: Job, now: float) -> Json:
+        """`{"forecast": ...}` as `forecast` has it, {} where that is None; others need not wait while it is found."""
+        if job.spec.deadline is None:
+            return {}
+        found = await asyncio.to_thread(forecast, world, job, self._profiles, now)
+        return {} if found is None else {"forecast": found}
 
 
 class LastViews:

@@ -1,6 +1,7 @@
 """What the API answers, as plain JSON values (docs/api.md)."""
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +12,14 @@ from hpcdl.core.model import Incarnation, Job, JobSpec, World
 from hpcdl.core.notice import redacted
 from hpcdl.core.noticing import failing
 from hpcdl.core.plan import Profiles
+from hpcdl.core.retiring import is_retired
 from hpcdl.core.transitions import state_of
 from hpcdl.core.units import GpuRef
 from hpcdl.core.views import can_suspend
-from hpcdl.daemon.explain import nothing_here, reason, retries_used
-from hpcdl.daemon.queue import Queue
+from hpcdl.daemon.clock import Clock
+from hpcdl.daemon.explain import NOBODY, nothing_here, reason, retries_used
+from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.queue import Queue, Queues
 from hpcdl.daemon.remaining import remaining
 from hpcdl.wire.messages import GpuLine
 
@@ -32,7 +36,7 @@ class Rows:
     reasons: Mapping[int, str]
     now: float
     past: Mapping[int, Job] = field(default_factory=dict)
-    queue: Queue = field(default_factory=Queue)
+    queue: Queue = NOBODY
     nothing: str = field(init=False)
     """See `nothing_here`: the same for all rows."""
 
@@ -57,7 +61,7 @@ class Rows:
             "name": spec.name,
             "user": spec.user,
             "state": state_of(job).value,
-            "reason": self._reason(job) if keys is None or "reason" in keys else None,
+            "reason": self.reason(job) if keys is None or "reason" in keys else None,
             "gpus_min": spec.gpus_min,
             "gpus_max": spec.gpus_max,
             "nodes": spec.nodes,
@@ -93,7 +97,8 @@ class Rows:
             "queue_position": self.queue.position(job),
         }
 
-    def _reason(self, job: Job) -> str:
+    def reason(self, job: Job) -> str:
+        """Why it is in its state, in one line."""
         return reason(self.world, job, self.reasons, self.nothing, self.now, self.queue)
 
     def detail(self, job: Job) -> Json:
@@ -175,6 +180,29 @@ class Rows:
             "agent_pid": node.agent_pid,
             "gpus": gpus,
         }
+
+
+class JobRows:
+    """The rows of an answer: made here, of the world as it was committed last, and handed on finished."""
+
+    def __init__(self, loop: Loop, profiles: Profiles, clock: Clock, queues: Queues) -> None:
+        self._loop = loop
+        self._profiles = profiles
+        self._clock = clock
+        self._queues = queues
+
+    async def now(self, numbers: Iterable[int] = (), queued: bool = False) -> Rows:
+        """With those of these jobs that have left the world, and with the queue where it is wanted."""
+        world, now = self._loop.world, self._clock.now()
+        gone = [number for number in numbers if is_retired(world, number)]
+        past = await asyncio.to_thread(self._loop.retired, gone) if gone else ()
+        queue = await asyncio.to_thread(self._queues.look, world, now) if queued else NOBODY
+        return Rows(world, self._profiles, self._loop.reasons, now, {job.id: job for job in past}, queue)
+
+    async def of(self, numbers: Collection[int]) -> list[Json]:
+        """Of these jobs."""
+        rows = await self.now(numbers)
+        return [rows.job(rows.known(number)) for number in numbers]
 
 
 def deadline_of(job: Job) -> Json | None:

@@ -9,6 +9,7 @@ from hpcdl.core.arrays import Array, indices_from, indices_of
 from hpcdl.core.codec import CodecError, from_json
 from hpcdl.core.commands import Entry
 from hpcdl.core.model import JobSpec
+from hpcdl.daemon.answering import Problem
 
 MEMBERS = ("array_index", "array_most", "sweep")
 """Fields of a spec that only members of arrays have: nobody submits them."""
@@ -16,8 +17,11 @@ MEMBERS = ("array_index", "array_most", "sweep")
 _OF_ARRAY = ("indices", "sweep", "max_parallel")
 
 
-class BadSubmit(ValueError):
+class BadSubmit(Problem, ValueError):
     """The body is not one of a submit; the message is one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(400, message)
 
 
 def submit_of(body: Mapping[str, Any]) -> cmd.Submit:
