@@ -18,15 +18,18 @@ class Table:
     right: frozenset[int] = frozenset()
 
 
-def document(title: str, parts: Iterable[str]) -> str:
-    """The page: `parts` are fragments of HTML, `title` is plain text. Nothing to load, no script."""
+def document(title: str, parts: Iterable[str], *, root: str = "", head: str = "", css: str = CSS, end: str = "") -> str:
+    """The page: `parts` are fragments of HTML, `title` is plain text. Nothing to load, no script.
+
+    `root`: attributes of the whole; `head`: more of the head, right after the encoding; `end`: after all parts.
+    """
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!DOCTYPE html>\n<html lang="en"{root}><head><meta charset="utf-8">{head}'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>{DEFS}<main>\n"
-        + "\n".join(parts)
-        + "\n</main></body></html>\n"
+        f"<title>{escape(title)}</title><style>{css}</style></head><body>{DEFS}<main>\n"
+        + "\n".join(part for part in parts if part)
+        + f"\n</main>{end}</body></html>\n"
     )
 
 
@@ -37,16 +40,25 @@ def note(text: str, kind: str = "note") -> str:
 
 def table_html(table: Table) -> str:
     """The table as a fragment of HTML; one that is too wide scrolls by itself."""
+    caption = f"<caption>{escape(table.title)}</caption>" if table.title else ""
+    rows = [list(map(escape, row)) for row in table.rows]
+    return table_of_cells(list(map(escape, table.header)), rows, table.right, caption=caption)
+
+
+def table_of_cells(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: frozenset[int] = frozenset(),
+    *,
+    kind: str = "table",
+    caption: str = "",
+) -> str:
+    """The same from fragments of HTML."""
 
     def cells(row: Sequence[str], tag: str) -> str:
-        attributes = [' class="right"' if column in table.right else "" for column in range(len(row))]
-        return "".join(
-            f"<{tag}{attribute}>{escape(text)}</{tag}>" for attribute, text in zip(attributes, row, strict=True)
-        )
+        kinds = [' class="right"' if place in right else "" for place in range(len(row))]
+        return "".join(f"<{tag}{each}>{cell}</{tag}>" for each, cell in zip(kinds, row, strict=True))
 
-    caption = f"<caption>{escape(table.title)}</caption>" if table.title else ""
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in table.rows)
-    return (
-        f'<div class="table"><table>{caption}<thead><tr>{cells(table.header, "th")}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    head = f"<thead><tr>{cells(header, 'th')}</tr></thead>"
+    return f'<div class="{kind}"><table>{caption}{head}<tbody>{body}</tbody></table></div>'

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdl.core.units import count, fold_nodes, seconds_text
+from hpcdl.report.document import document, table_of_cells
 from hpcdl.report.grid import MOST_TILES, grid, grid_legend
 from hpcdl.report.heat import heat, heat_legend
 from hpcdl.report.history import History
 from hpcdl.report.nowstyle import CSS as NOW_CSS
 from hpcdl.report.style import CSS
-from hpcdl.report.timeline import COLOURS, DEFS, Scale, draw, legend
-from hpcdl.report.visible import html
+from hpcdl.report.timeline import COLOURS, Scale, draw, legend
+from hpcdl.report.visible import html, visible
 
 MOST_LANES = 32
 """GPUs that have a lane of their own in the timeline; of more, the nodes' shares are drawn."""
@@ -50,7 +51,7 @@ def now_page(answer: Row, history: History, names: Mapping[int, str], shown: Sho
     """The page. `answer`: of `GET /v1/overview`; `history`: of the last hours; `names`: of jobs, as they are shown."""
     at = float(answer["at"])
     daemon = answer["status"]["daemon"]
-    title = f"hpcdl on {html(daemon['host'], 80)}"
+    title = f"hpcdl on {visible(daemon['host'], 80)}"
     parts = [
         _head(answer, title, at, shown),
         _tiles(answer),
@@ -72,22 +73,17 @@ def _hash(text: str) -> str:
 
 
 def _document(title: str, at: float, parts: Sequence[str], shown: Shown) -> str:
-    style = CSS + NOW_CSS
+    css = CSS + NOW_CSS
     policy = (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(SCRIPT)}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src {_hash(css)}; script-src {_hash(SCRIPT)}; base-uri 'none'; form-action 'none'"
     )
     every = 0 if shown.every_s is None or shown.over else shown.every_s
     again = f'<meta http-equiv="refresh" content="{max(1, round(every))}">' if every else ""
     kind = ' class="stale"' if shown.note or shown.over else ""
-    return (
-        f'<!DOCTYPE html>\n<html lang="en" data-at="{at:.3f}" data-every="{every:g}"{kind}><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">{again}'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="referrer" content="no-referrer"><meta name="color-scheme" content="light dark">'
-        f"<title>{title}</title><style>{style}</style></head><body>{DEFS}<main>\n"
-        + "\n".join(part for part in parts if part)
-        + f"\n</main><script>{SCRIPT}</script></body></html>\n"
-    )
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">{again}'
+    head += '<meta name="referrer" content="no-referrer">'
+    root = f' data-at="{at:.3f}" data-every="{every:g}"{kind}'
+    return document(title, parts, root=root, head=head, css=css, end=f"<script>{SCRIPT}</script>")
 
 
 def _section(title: str, inside: str, number: int | None = None) -> str:
@@ -111,10 +107,8 @@ def _head(answer: Row, title: str, at: float, shown: Shown) -> str:
     batch = answer["status"].get("batch") or {}
     alarms += [html(each, 300) for each in batch.get("troubles", ())[:3]]
     told = "".join(f'<p class="problems">{each}</p>' for each in alarms)
-    return (
-        f'<header><h1>{title}</h1><p class="as-of">as of {html(shown.moment(at))}{every} · <span id="age"></span></p>'
-        f'<p class="note">{" · ".join(words)}</p></header>{told}'
-    )
+    as_of = f'<p class="as-of">as of {html(shown.moment(at))}{every} · <span id="age"></span></p>'
+    return f'<header><h1>{html(title)}</h1>{as_of}<p class="note">{" · ".join(words)}</p></header>{told}'
 
 
 def _every(seconds: float) -> str:
@@ -226,23 +220,11 @@ def _timeline(history: History) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> str:
-    """Cells are fragments of HTML."""
-
-    def cells(row: Sequence[str], tag: str) -> str:
-        kinds = [' class="right"' if place in right else "" for place in range(len(row))]
-        return "".join(f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
-
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    head = f"<thead><tr>{cells(header, 'th')}</tr></thead>"
-    return f'<div class="table wide"><table>{head}<tbody>{body}</tbody></table></div>'
-
-
 def _running(answer: Row) -> str:
     rows = answer["running"]
     if not rows:
         return _section("Running", '<p class="note">No job holds a GPU.</p>', 0)
-    table = _table(
+    table = table_of_cells(
         ("Job", "", "State", "GPUs", "On", "Progress", "Steps/s", "Saved", "Done in", "Why"),
         [
             (
@@ -260,6 +242,7 @@ def _running(answer: Row) -> str:
             for row in rows
         ],
         frozenset({3, 6}),
+        kind="table wide",
     )
     number = len(rows) + answer["running_more"]
     largest = " that hold fewer GPUs" if answer["running_more"] else ""
@@ -278,7 +261,7 @@ def _waiting(answer: Row, at: float) -> str:
     rows = answer["waiting"]
     if not rows:
         return _section("Waiting", '<p class="note">No job waits.</p>', 0)
-    table = _table(
+    table = table_of_cells(
         ("Job", "", "State", "GPUs", "Since", "Starts in", "Done in", "Why"),
         [
             (
@@ -294,6 +277,7 @@ def _waiting(answer: Row, at: float) -> str:
             for row in rows
         ],
         frozenset({3, 4}),
+        kind="table wide",
     )
     return _section("Waiting", table + _more(answer, "waiting", "ls"), len(rows) + answer["waiting_more"])
 
@@ -302,7 +286,7 @@ def _failed(answer: Row, at: float, shown: Shown) -> str:
     rows = answer["failed"]
     if not rows:
         return ""
-    table = _table(
+    table = table_of_cells(
         ("Job", "", "When", "Cause", "Exit", "What happened"),
         [
             (
@@ -319,6 +303,7 @@ def _failed(answer: Row, at: float, shown: Shown) -> str:
             for row in rows
         ],
         frozenset({4}),
+        kind="table wide",
     )
     return _section("Failed last", table)
 
@@ -327,7 +312,7 @@ def _notices(answer: Row, shown: Shown) -> str:
     rows = [(row, each) for row in answer["notices"] for each in row["destinations"]]
     if not rows:
         return ""
-    table = _table(
+    table = table_of_cells(
         ("Id", "At", "Kind", "To", "State", "Text", "Why"),
         [
             (
@@ -341,6 +326,7 @@ def _notices(answer: Row, shown: Shown) -> str:
             )
             for row, each in rows[:40]
         ],
+        kind="table wide",
     )
     return _section("Notifications not delivered", table + _more(answer, "notices", "notices"))
 
