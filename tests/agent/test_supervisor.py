@@ -264,7 +264,7 @@ sys.exit(int(os.environ["HPCDL_JOB_EXIT"]))
     assert (record["code"], record["step"], record["ended_by"]) == (5, 4, None)
     assert not agent.of("saved")
     notes = [each["text"] for each in agent.of("note")]
-    assert notes == ["ignored: a save of incarnation 1, membership 1", "13 malformed packets were ignored"]
+    assert notes == ["ignored: a save of attempt 1, membership 1", "13 malformed packets were ignored"]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_whose_checkpoint_counts(agent: Agent) -> None:
     client = agent.connect()
     agent.wait("attached")
     saved(agent, 1, 1)  # nobody has told of any membership yet
-    agent.wait("note", text="ignored: a save of incarnation 2, membership 1")
+    agent.wait("note", text="ignored: a save of attempt 2, membership 1")
     client.send("rescale", **membership(1, "n1", "n2"))
     agent.wait("rescaling", membership=1)
     saved(agent, 1, 2)

@@ -226,7 +226,7 @@ def test_a_process_of_ours_that_is_no_rank_is_refused(victim: Cluster, run: Path
         peer.settimeout(60)
         peer.connect(str(run / SOCKET))
         peer.send(packets(os.getpid())[0])
-        assert "is not of this incarnation" in json.loads(peer.recv(65536))["why"]
+        assert "is not of this attempt" in json.loads(peer.recv(65536))["why"]
         assert peer.recv(65536) == b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
         peer.settimeout(60)

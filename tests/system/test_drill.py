@@ -100,7 +100,7 @@ def test_jobs_that_cannot_be_drilled(kept_cluster: Cluster) -> None:
         return done.stderr
 
     assert "--signal none: nobody can ask it to checkpoint" in refused(plain)
-    assert refused(waits) == f"hpcdl: job {waits} is QUEUED, not training: drill it once it runs (hpcdl why {waits})\n"
+    assert refused(waits) == f"hpcdl: job {waits} is QUEUED, not training: test it once it runs (hpcdl why {waits})\n"
     assert "there is no job 999: hpcdl ls" in refused(999)
     cluster.cli("cancel", str(waits))
     cluster.until_state(waits, "CANCELLED")
