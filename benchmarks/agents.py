@@ -2,7 +2,8 @@
 
     python benchmarks/agents.py [--agents 1000] [--seconds 60] [--quick]
 
-The agents are light: their connections, pings and messages are those of a real one (`hpcdl.agent.connection`), over TLS
+The agents are light: their connections, pings and messages are those of a real one (`hpcdl.agent.daemon_link`), over
+TLS
 with the daemon's certificate and token; what they tell of their 8 GPUs is made up. All are in one other process.
 `steady`: CPU of the daemon in percent of a core while heartbeats come every 10 s, by /proc. `storm`: the daemon is
 killed and started again, and all call at once. `ls_ms`: a whole `hpcdl ls` meanwhile, in wall time. One JSON value.
@@ -28,9 +29,9 @@ from typing import Any, cast
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measuring import cpu_s, memory_mib, say, setting
-from hpcdl.agent.connection import Connection
-from hpcdl.agent.shells import Shells
-from hpcdl.core.model import GpuInfo
+from hpcdl.agent.daemon_link import DaemonConnection
+from hpcdl.agent.shell import Shells
+from hpcdl.core.model.world import GpuInfo
 from hpcdl.wire import messages as msg
 from hpcdl.wire.access import read_access
 from tests.system.cluster import Cluster
@@ -71,7 +72,7 @@ class LightAgent:
         self.shells = Shells()
         self.changed = asyncio.Event()
         self.interval_s = INTERVAL_S
-        self._connection = Connection(home, cast(Any, self))
+        self._connection = DaemonConnection(home, cast(Any, self))
 
     async def run(self) -> None:
         await self._connection.run()

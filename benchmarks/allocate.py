@@ -16,10 +16,10 @@ import random
 import statistics
 import time
 
-from hpcdl.counts import Curve, Trainer, prepare
-from hpcdl.milp.model import Limits
-from hpcdl.milp.problem import Group, Problem
-from hpcdl.milp.solving import SOLVERS, solve
+from hpcdl.milp.model import SolverLimits
+from hpcdl.milp.problem import NodeGroup, Problem
+from hpcdl.milp.solve import SOLVERS, solve
+from hpcdl.solver import ElasticTrainer, ThroughputCurve, prepare
 
 LOST = 0.1  # part of the nodes that have just left, and that have just come
 
@@ -33,13 +33,13 @@ def problem(seed: int, trainers: int, nodes: int, most: int) -> Problem:
     for share in shares:
         power, rate = draw.uniform(0.5, 0.98), draw.uniform(50, 5000)
         points = sorted({most, *(2**step for step in range(12) if 2**step < most)})
-        curve = Curve(tuple((n, rate * n**power * draw.uniform(0.98, 1.02)) for n in points))
+        curve = ThroughputCurve(tuple((n, rate * n**power * draw.uniform(0.98, 1.02)) for n in points))
         now = min(most, round(left * share / max(sum(shares), 1e-9)), left - at)
         up, down = draw.uniform(10, 60), draw.uniform(2, 15)
-        rows.append(Trainer((curve,), 1, most, (), now, 0, up, down, 1.0, 120.0))
+        rows.append(ElasticTrainer((curve,), 1, most, (), now, 0, up, down, 1.0, 120.0))
         held.append(tuple(f"n{n}" for n in range(at, at + now)))
         at += now
-    group = Group("", nodes, tuple(f"n{n}" for n in range(nodes)))
+    group = NodeGroup("", nodes, tuple(f"n{n}" for n in range(nodes)))
     return Problem(120.0, (group,), tuple(f"t{n}" for n in range(trainers)), tuple(rows), tuple(held))
 
 
@@ -62,7 +62,7 @@ def main() -> None:
     args = parser.parse_args()
     trainers, nodes = args.trainers or (10 if args.quick else 30), args.nodes or (400 if args.quick else 700)
     solvers = list(dict.fromkeys(["exact", *args.solvers]))
-    limits = Limits(10**9, args.seconds)
+    limits = SolverLimits(10**9, args.seconds)
     asked = [problem(seed, trainers, nodes, args.most) for seed in range(args.rounds)]
     compiled = prepare()
     for each in solvers:

@@ -21,13 +21,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.model import JobSpec
-from hpcdl.core.plan import Profiles
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Profiles
 from hpcdl.ledger import SqliteJournal
 from hpcdl.policies import all_policies
-from hpcdl.wire.private import make_private_folder
+from hpcdl.wire.private_files import make_private_folder
 
 ROOT = Path(__file__).parents[1]
 HPCDL = [sys.executable, "-m", "hpcdl"]

@@ -24,16 +24,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measuring import setting
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.intake import OBJECTIVES
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.lifecycle import fold
-from hpcdl.core.model import GpuInfo, Job, JobSpec, World
-from hpcdl.core.plan import Profiles
-from hpcdl.core.profile import Profile
-from hpcdl.daemon import garbage
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.fold.fold import fold
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import GpuInfo, Job, World
+from hpcdl.core.rules.intake import OBJECTIVES
+from hpcdl.daemon import daemon
 from hpcdl.policies import all_policies
 
 PROFILE = Profile("p", ((1, 1, 1.0), (1, 5, 4.0), (1, 8, 3.5)))
@@ -109,7 +110,7 @@ def measure_steps(nodes: int, gpus: int, jobs: int, rounds: int, policy: str, ob
     bench = Bench(nodes, gpus, policy, objective)
     bench.submit_at_once(jobs)
     bench.churn(1)
-    garbage.settle()
+    daemon.collect_garbage_rarely()
     bench.took.clear()
     bench.churn(rounds)
     return percentiles(bench.took)

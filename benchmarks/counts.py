@@ -26,17 +26,8 @@ from scipy.sparse import csr_array, vstack
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hpcdl.counts import (
-    Curve,
-    Item,
-    Solution,
-    Trainer,
-    allocate,
-    dynamic,
-    prepare,
-    solve,
-)
-from tests.counts.instances import KINDS, several
+from hpcdl.solver import ElasticTrainer, Item, Solution, ThroughputCurve, allocate, dynamic, prepare, solve
+from tests.solver.instances import KINDS, several
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PLAIN_MOST = 2 * 10**8  # additions of the plain dynamic program in a case, at most
@@ -51,7 +42,7 @@ def trainers(draw: random.Random, many: int, nodes: int, most: int) -> Case:
         at = sorted({1, most, *(max(1, round(most ** (step / 9))) for step in range(10))})
         points = tuple((size, rate * size**power * draw.uniform(0.97, 1.03)) for size in at)
         held = draw.choice([0, draw.randint(1, min(most, 2 * nodes // many))])
-        trainer = Trainer((Curve(points),), 1, most, now=held, up_s=20.0, down_s=5.0)
+        trainer = ElasticTrainer((ThroughputCurve(points),), 1, most, now=held, up_s=20.0, down_s=5.0)
         sizes_of = tuple(range(most + 1))
         items.append(Item((0,) * len(sizes_of), sizes_of, tuple(map(trainer.worth, sizes_of)), required=True))
     return items, [nodes]
@@ -134,14 +125,14 @@ def instances(
 
 def decisions(number: int) -> list[dict[str, object]]:
     """Decisions of a replay with ten trainers of one kind on nodes that come and go, each from the counts before."""
-    curve = Curve(((1, 2.8), (2, 5.3), (4, 10.1), (8, 19.5), (16, 36.0), (32, 66.0), (64, 110.0)))
+    curve = ThroughputCurve(((1, 2.8), (2, 5.3), (4, 10.1), (8, 19.5), (16, 36.0), (32, 66.0), (64, 110.0)))
     rows: list[dict[str, object]] = []
     for typical in (85, 400):
         draw, counts, times = random.Random(typical), (0,) * 10, []
         for _ in range(number):
             nodes = max(0, round(draw.gauss(typical, typical / 3)))
             begun = time.thread_time()
-            problem = [Trainer((curve,), 1, 64, (), now, 0, 20.0, 5.0, 1.0, 120.0) for now in counts]
+            problem = [ElasticTrainer((curve,), 1, 64, (), now, 0, 20.0, 5.0, 1.0, 120.0) for now in counts]
             counts = allocate(problem, [nodes]).counts
             times.append((time.thread_time() - begun) * 1000)
         times.sort()

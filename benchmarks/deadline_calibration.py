@@ -21,9 +21,8 @@ import numpy as np
 
 from hpcdl.adaptive import Adaptive
 from hpcdl.adaptive.forecast import probability, roll, signs
-from hpcdl.core.plan import Plan, View
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.plan import Plan, Policies, View
+from hpcdl.core.model.profile import Profile
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers.data import genie

@@ -17,15 +17,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hpcdl.core.intake import OBJECTIVES
-from hpcdl.core.plan import Plan, View
-from hpcdl.core.policy import Policies, Policy
-from hpcdl.core.profile import Profile
-from hpcdl.counts import prepare
-from hpcdl.daemon.ahead import POLICIES
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.plan import Plan, Policies, Policy, View
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.rules.intake import OBJECTIVES
+from hpcdl.daemon.daemon import POLICIES
 from hpcdl.policies import all_policies
-from hpcdl.profiles import conf_folder, load_profiles
 from hpcdl.sim import Conditions, SimJob, Workload, cluster, simulate
+from hpcdl.solver import prepare
 
 MODELS = ("resnet-50", "inception-v3", "resnet-101", "vgg-16")
 ALONE_S = (3600.0, 8 * 3600.0)

@@ -1,7 +1,8 @@
 """Does what `hpcdl why` tells come true? How often a job's true end, and its true start, fell into the band.
 
 Simulates generated job sets under the daemon's own Controller and policies. At random instants, some waiting and some
-running jobs are asked about exactly as `why` asks (hpcdl/daemon/deadlines.py); the runs then show when they did end.
+running jobs are asked about exactly as `why` asks (hpcdl/daemon/api/estimates.py); the runs then show when they did
+end.
 The sets, by --sets: `mixed` (MARBLE's models, lengths even in their logarithm), `genie` and `sidecar` (those papers'
 jobs, drawn anew); each with what may be known of them: `told` (profiles that are true), `off` (wrong by up to some
 15 %, and that is known), `learnt` (no profiles: rates are learnt while jobs run). Starts and saves vary.
@@ -33,12 +34,13 @@ from scipy.optimize import linprog
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.deadline_calibration import uncertain
-from hpcdl.adaptive.eta import CLAIM, LEAST, Band, Ground, Grounds, log_ratio
-from hpcdl.core.model import Job
-from hpcdl.daemon.deadlines import grounds
-from hpcdl.learning import learner
+from hpcdl.adaptive.eta import CLAIM, LEAST, Band, BandBasis, EtaBasis, log_ratio
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.world import Job
+from hpcdl.daemon.api.estimates import grounds
+from hpcdl.estimators import learner
 from hpcdl.policies import all_policies
-from hpcdl.profiles import conf_folder, load_profiles
 from hpcdl.sim import Conditions, SimJob, Workload, cluster
 from hpcdl.sim.engine import Simulation
 from hpcdl.sim.papers.data import genie, sidecar
@@ -75,7 +77,7 @@ class Told:
     policy: str
     of: str
     known: str
-    grounds: Grounds
+    grounds: EtaBasis
     ended_s: float
     started_s: float | None
 
@@ -83,9 +85,9 @@ class Told:
 class Asking(Simulation):
     """A simulation in which `why` is asked of some jobs at random instants."""
 
-    def ask_at(self, moments: Iterable[float], draws: random.Random) -> list[tuple[float, int, str, Grounds]]:
+    def ask_at(self, moments: Iterable[float], draws: random.Random) -> list[tuple[float, int, str, EtaBasis]]:
         """To be called before it runs; what was told is in the list afterwards: when, of which job, its state."""
-        answers: list[tuple[float, int, str, Grounds]] = []
+        answers: list[tuple[float, int, str, EtaBasis]] = []
 
         def ask() -> None:
             jobs = [self.world.jobs[number] for number in self.world.active]
@@ -218,7 +220,7 @@ def _fitted(found: Sequence[Told]) -> dict[str, Any]:
     return {"running": _weights(runs), "ends": _weights(ends), "starts": _weights(starts)}
 
 
-def _weights(cases: Iterable[tuple[Told, Ground | None, float | None]]) -> dict[str, list[float]]:
+def _weights(cases: Iterable[tuple[Told, BandBasis | None, float | None]]) -> dict[str, list[float]]:
     known = [(each, ground, true) for each, ground, true in cases if ground is not None and true is not None]
     drawn_of = Counter((each.policy, each.of, each.known) for each, _, _ in known)
     counts = [1.0 / drawn_of[each.policy, each.of, each.known] for each, _, _ in known]
@@ -229,7 +231,7 @@ def _weights(cases: Iterable[tuple[Told, Ground | None, float | None]]) -> dict[
     return {"low": low, "high": high}
 
 
-def _opened(told_by: Sequence[Ground], off: Floats, counts: Floats, alike: Names) -> list[float]:
+def _opened(told_by: Sequence[BandBasis], off: Floats, counts: Floats, alike: Names) -> list[float]:
     """Weights of 0 or more: of those `alike`, (1 - CLAIM) / 2 at most are further off than they open the band."""
     share, many = (1 - CLAIM) / 2, len(off)
     signs = np.array([each.signs for each in told_by])

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hpcdl.core.profile import Profile, find_profile
-from hpcdl.profiles import conf_folder, load_profiles
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.profile import Profile, find_profile
 
 GPUS = 6
 SETS = (1, 2, 3)

@@ -33,8 +33,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measuring import parts_of, say, setting
-from hpcdl.demo.jobset import JobSet, load_set
-from hpcdl.profiles import conf_folder
+from hpcdl.config.layers import conf_folder
+from hpcdl.demo.episode import JobSet, load_set
 from tests.system.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parent.parent

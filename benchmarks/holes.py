@@ -25,19 +25,21 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hpcdl.batch import Completed
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.model import GpuInfo, JobSpec
-from hpcdl.core.plan import Profiles
-from hpcdl.counts import prepare
-from hpcdl.daemon.batching import Batching, BatchSettings, pilot_policy
-from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.loop import Loop
+from hpcdl.batch.limits import PilotLimits
+from hpcdl.batch.system import Completed
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.world import GpuInfo
+from hpcdl.daemon.batch import BatchSettings, BatchThread, pilot_policy
+from hpcdl.daemon.clock import WallClock
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.ledger import SqliteJournal
-from hpcdl.pilots.site import Site
-from hpcdl.policies import Reallocation, all_policies
+from hpcdl.milp import Reallocation
+from hpcdl.policies import all_policies
 from hpcdl.slurm.adapter import Slurm
+from hpcdl.solver import prepare
 
 GPUS = 6
 INTERVAL_S = 30.0
@@ -127,7 +129,7 @@ class Machine:
     def run(
         self, argv: Sequence[str], timeout_s: float = 30.0, *, stdin: str = "", env: Mapping[str, str] | None = None
     ) -> Completed:
-        """See `hpcdl.batch.Run`. The seconds that it takes are the cluster's, and are counted as such."""
+        """See `hpcdl.batch.system.CommandRunner`. The seconds that it takes are counted as the cluster's."""
         began, began_cpu = time.perf_counter(), time.process_time()
         try:
             return self._answer(argv)
@@ -227,12 +229,14 @@ class Cycles:
         self.machine = Machine(given.nodes, given.holes, given.seed)
         self.journal = SqliteJournal(folder / "ledger.sqlite")
         policies = all_policies(Reallocation(t_fwd_s=120.0))
-        site = Site(pilots_max=given.holes, queues=("killable",))
+        site = PilotLimits(pilots_max=given.holes, queues=("killable",))
         controller = Controller(self.journal, policies, Profiles({}), None, pilot_policy(site))
-        self.loop = Loop(controller, Clock(0.0), 0.0, lambda world: None, lambda requests: None, lambda why: None)
+        self.loop = ControllerLoop(
+            controller, WallClock(0.0), 0.0, lambda world: None, lambda requests: None, lambda why: None
+        )
         self.loop.start()
         self.seconds = 0.0
-        self.batching = Batching(
+        self.batching = BatchThread(
             Slurm(self.machine.run, environ={}),
             self.loop,
             BatchSettings(folder, "benchmark", INTERVAL_S, True),

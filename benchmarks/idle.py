@@ -25,17 +25,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measuring import cpu_s, memory_mib, parts_of, say, setting, wakes
+from hpcdl.agent.gpu import discover
 from hpcdl.agent.gpus import Gpus
-from hpcdl.agent.reports import ReportLog
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.plan import Profiles
-from hpcdl.gpu import discover
+from hpcdl.agent.report_log import ReportLog
+from hpcdl.config.layers import conf_folder
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.plan import Profiles
 from hpcdl.ledger import SqliteJournal
-from hpcdl.ledger.samples import Sample
+from hpcdl.ledger.samples import GpuTelemetry
 from hpcdl.policies import all_policies
-from hpcdl.profiles import conf_folder
 from hpcdl.wire import messages as msg
 from tests.system.cluster import Cluster
 
@@ -128,7 +128,7 @@ async def cycles(folder: Path, number: int) -> dict[str, Any]:
         sent = msg.encode_message(msg.HeartbeatMessage(gpus.lines(), ()))
         heard = msg.decode_message(sent)
         assert isinstance(heard, msg.HeartbeatMessage)
-        samples = [Sample(now, "n1", each.index, each.util, each.memory_mib, each.power_w) for each in heard.gpus]
+        samples = [GpuTelemetry(now, "n1", each.index, each.util, each.memory_mib, each.power_w) for each in heard.gpus]
         journal.add_samples(samples)
         controller.step([cmd.Tick()], now)
         controller.decide(now)

@@ -17,9 +17,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcdl.core.profile import Observation
-from hpcdl.learning import fit_curve
-from hpcdl.profiles import conf_folder, load_profiles
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.profile import Observation
+from hpcdl.estimators import fit_curve
 
 Rates = dict[int, float]
 

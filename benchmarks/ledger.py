@@ -19,12 +19,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core.journal import Stamped
-from hpcdl.core.lifecycle import Draft, fold
-from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Share, World
-from hpcdl.core.retireevents import JobsRetired
-from hpcdl.core.retiring import due
+from hpcdl.core.controller.journal import Stamped
+from hpcdl.core.fold.fold import Draft, fold
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.events import JobsRetired
+from hpcdl.core.model.job import Cause, JobSpec, Placement, Share
+from hpcdl.core.model.world import GpuInfo, JobState, World
+from hpcdl.core.rules.retention import jobs_to_retire
 from hpcdl.ledger import SqliteJournal
 from hpcdl.ledger.snapshots import body_of
 
@@ -154,7 +155,7 @@ def retire(journal: SqliteJournal, keep: int) -> dict[str, Any]:
     world, spent = journal.load(), list[float]()
     while True:
         begun = time.process_time()
-        jobs = due(world, 1_800_000_000.0, keep)
+        jobs = jobs_to_retire(world, 1_800_000_000.0, keep)
         if not jobs:
             return {"events": len(spent), "median_cpu_s": statistics.median(spent), "worst_cpu_s": max(spent)}
         draft = Draft(world)

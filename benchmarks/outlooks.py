@@ -20,14 +20,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hpcdl.cli.worktree import WorkTrees
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.model import GpuInfo, JobSpec, World
-from hpcdl.core.plan import Profiles
-from hpcdl.core.profile import Profile
-from hpcdl.daemon.outlooks import PAUSE, DeadlineWatch
+from hpcdl.cli.submit.git import WorkTrees
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import GpuInfo, World
+from hpcdl.daemon.deadline_watch import PAUSE, DeadlineWatch
 from hpcdl.policies import all_policies
 
 NOW = 1e6

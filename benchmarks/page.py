@@ -24,15 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.controller import PROFILE, Bench
 from benchmarks.measuring import setting
-from hpcdl.core import events as ev
-from hpcdl.core.plan import Profiles
-from hpcdl.daemon.answering import json_answer
-from hpcdl.daemon.durations import Durations
-from hpcdl.daemon.meter import Meter
-from hpcdl.daemon.metrics import MetricsRoutes, Process
-from hpcdl.daemon.overview import OverviewRoutes
-from hpcdl.report.now import Shown, now_page
-from hpcdl.report.recent import Recent
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.plan import Profiles
+from hpcdl.daemon.api.http import json_answer
+from hpcdl.daemon.api.metrics import MetricsRoutes, ProcessMetrics
+from hpcdl.daemon.api.overview import OverviewRoutes
+from hpcdl.daemon.meter import Durations, Meter
+from hpcdl.report.live import PageState, Recent, now_page
 from hpcdl.wire import messages as msg
 
 T = TypeVar("T")
@@ -69,7 +67,7 @@ class Scene:
         }
         hub = cast(Any, SimpleNamespace(nodes=lambda: tuple(names), heartbeats=lambda: beats))
         self.overview = OverviewRoutes(cast(Any, self), hub, Profiles({"p": PROFILE}), self._status)
-        self.metrics = MetricsRoutes(cast(Any, self), hub, self.meter, Process(0.0, "0"))
+        self.metrics = MetricsRoutes(cast(Any, self), hub, self.meter, ProcessMetrics(0.0, "0"))
         self.planning = Durations()
 
     @property
@@ -117,7 +115,7 @@ def measure(nodes: int, gpus: int, jobs: int, rounds: int, target: Path | None) 
         def draw(content: bytes = content) -> str:
             answer = json.loads(content)
             recent.take(answer)
-            return now_page(answer, recent.history(answer), recent.names, Shown(10.0, lambda at: f"{at:.0f} s"))
+            return now_page(answer, recent.history(answer), recent.names, PageState(10.0, lambda at: f"{at:.0f} s"))
 
         text, took = timed(draw)
         drawn.append(took)

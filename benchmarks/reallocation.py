@@ -21,16 +21,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.profile import Profile
-from hpcdl.counts import prepare
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.profile import Profile
 from hpcdl.ledger import SqliteJournal
-from hpcdl.policies import Reallocation, all_policies
+from hpcdl.milp import Reallocation
+from hpcdl.policies import all_policies
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import Simulation
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload
+from hpcdl.solver import prepare
 
 POINTS = ((1, 2.8), (2, 5.3), (4, 10.0), (8, 20.4), (16, 38.9), (32, 74.1), (64, 145.1))
 """BFTrainer's Table 2, ShuffleNet: nodes, thousand samples/s. Each trainer scales a little otherwise."""

@@ -16,14 +16,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hpcdl.counts import prepare
-from hpcdl.sim.replay import Case, Idle, chosen, read_idle, replayed, table2
-from hpcdl.sim.replay.counted import counted
+from hpcdl.sim.replay import IdleTrace, ReplayCase, chosen, read_idle, replayed, table2
+from hpcdl.sim.replay.check import counted
+from hpcdl.solver import prepare
 
 
-def cases(grow_s: float | None, shrink_s: float | None) -> dict[str, Case]:
+def cases(grow_s: float | None, shrink_s: float | None) -> dict[str, ReplayCase]:
     """The rows: 10 trainers at a time, rescales of 20 and 5 s, T_fwd 120 s."""
-    hpo, diverse = Case(chosen("ShuffleNet", table2())), Case(table2())
+    hpo, diverse = ReplayCase(chosen("ShuffleNet", table2())), ReplayCase(table2())
     found = {
         "hpo-paper": hpo,
         "hpo-stall": replace(hpo, accounting="stall"),
@@ -38,7 +38,7 @@ def cases(grow_s: float | None, shrink_s: float | None) -> dict[str, Case]:
     return found
 
 
-def measured(idle: Idle, case: Case, check: bool) -> dict[str, Any]:
+def measured(idle: IdleTrace, case: ReplayCase, check: bool) -> dict[str, Any]:
     """The figures of a row, with the seconds that it took."""
     began, cpu = time.perf_counter(), time.process_time()
     outcome = replayed(idle, case)

@@ -15,9 +15,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hpcdl.core.profile import Profile
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.profile import Profile
 from hpcdl.policies import all_policies
-from hpcdl.profiles import conf_folder, load_profiles
 from hpcdl.sim import SimJob, Workload, cluster, simulate
 
 MODELS = ("resnet-50", "inception-v3", "resnet-101", "vgg-16")

@@ -31,7 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from hpcdl.client import ApiError, Client, ClientError, DaemonAway
-from hpcdl.core.validate import validate
+from hpcdl.core.model.world import validate
 from hpcdl.ledger import SqliteJournal
 from tests.system.cluster import TRAINER, Cluster, granted_twice, kill
 from tests.system.trainer import final

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
-from hpcdl.wire import http
+from hpcdl.wire import http_client
 from hpcdl.wire.access import NAME, AccessError, AccessFile, CopiedHome, read_access
-from hpcdl.wire.http import Connection, Disconnected, HttpError
+from hpcdl.wire.http_client import Disconnected, HttpConnection, HttpError
 from hpcdl.wire.tls import client_context
 
 Answer: TypeAlias = dict[str, Any]
@@ -60,7 +60,7 @@ class _Broken(Exception):
     """There was a connection, and it broke before the whole answer was read."""
 
 
-class _Socket(ssl.SSLSocket):
+class _TlsSocket(ssl.SSLSocket):
     """A TLS socket that fails, closed, when its peer was gone before the handshake.
 
     Python's own would then come back without TLS, or stay open behind the exception.
@@ -102,7 +102,7 @@ class Client:
         self._answer_s = answer_s
         self.patience_s = patience_s
         self._note = note
-        self._connection: Connection | None = None
+        self._connection: HttpConnection | None = None
         self._access: AccessFile | None = None
         self._reached = False
 
@@ -137,7 +137,9 @@ class Client:
         """
         return self._read(self._exchange(method, path, body, wait_s))
 
-    def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None, wait_s: float) -> http.Answer:
+    def _exchange(
+        self, method: str, path: str, body: Mapping[str, Any] | None, wait_s: float
+    ) -> http_client.HttpResponse:
         missed_at: float | None = None
         noted = False
         attempt = 0
@@ -186,7 +188,7 @@ class Client:
                 after = max(after, certain)  # the events of other jobs are behind us
             certain = answer["last"]
 
-    def _once(self, method: str, path: str, body: Mapping[str, Any] | None, wait_s: float) -> http.Answer:
+    def _once(self, method: str, path: str, body: Mapping[str, Any] | None, wait_s: float) -> http_client.HttpResponse:
         limit_s = self._limit_s() + wait_s
         connection = self._connection or self._connect()
         connection.timeout_s = limit_s
@@ -216,7 +218,7 @@ class Client:
             self.close()
         return answer
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> HttpConnection:
         try:
             access = read_access(self.home)
         except CopiedHome as error:
@@ -232,9 +234,9 @@ class Client:
             context = client_context(access.certificate)
         except ssl.SSLError:
             raise ClientError(f"the certificate in {self.home / NAME} is damaged: restart the daemon") from None
-        context.sslsocket_class = _Socket
+        context.sslsocket_class = _TlsSocket
         try:
-            connection = Connection(access.host, access.port, self._limit_s(), context)
+            connection = HttpConnection(access.host, access.port, self._limit_s(), context)
         except TimeoutError:
             self._access = access
             raise self._silent(self._limit_s()) from None
@@ -262,7 +264,7 @@ class Client:
         text = f"the daemon of {self.home} (pid {pid}) has not answered for {limit_s:g} s: see {self.home}/daemon.log"
         return _Broken(text) if self.patience_s > limit_s else DaemonAway(text)
 
-    def _read(self, raw: http.Answer) -> Answer:
+    def _read(self, raw: http_client.HttpResponse) -> Answer:
         status = raw.status
         try:
             answer = json.loads(raw.content)

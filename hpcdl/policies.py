@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from hpcdl import adaptive, baselines, elastic, genie, harvest, marble, milp
-from hpcdl.core.policy import Policies
+from hpcdl import adaptive, baselines, genie, harvest, marble, milp, sidecar
+from hpcdl.config.policy_files import register_files
+from hpcdl.core.model.plan import Policies
 from hpcdl.milp import Reallocation
-from hpcdl.policyfiles import register_files
 
 
 def all_policies(reallocation: Reallocation | None = None, home: Path | None = None) -> Policies:
@@ -14,7 +14,7 @@ def all_policies(reallocation: Reallocation | None = None, home: Path | None = N
     `reallocation`: what is set of those that spread trainers over nodes.
     """
     policies = Policies()
-    for package in (adaptive, baselines, elastic, genie, marble):
+    for package in (adaptive, baselines, sidecar, genie, marble):
         package.register(policies)
     milp.register(policies, reallocation)
     harvest.register(policies, reallocation)

@@ -8,12 +8,12 @@ import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
-from tests.leftovers import Session
 from tests.slurm.cluster import missing, version
+from tests.support.leftovers import Session
 
 LONG = ("slurm", "system", "demo", "trainer", "agent", "allocation", "lsf", "daemon", "ledger", "milp", "sim")
 
-# However slow the machine is, and the same cases each time unless more of them are asked for (see tests/seeds.py).
+# However slow the machine is, and the same cases each time unless more of them are asked for (tests/support/seeds.py).
 settings.register_profile(
     "hpcdl",
     deadline=None,

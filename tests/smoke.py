@@ -4,7 +4,7 @@
 
 Runs hpcdl's own commands end to end: a daemon with emulated GPUs, and a training job that is suspended, resumed and
 finished. Needs only what `make venv` installs, not pytest. Its home is a temporary folder.
-`tests/leftovers.py` sees that no process and no file remains.
+`tests/support/leftovers.py` sees that no process and no file remains.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.leftovers import Session
+from tests.support.leftovers import Session
 from tests.system.trainer import final
 
 TRAINER = Path(__file__).parent / "system" / "trainer.py"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.client import ApiError, Client, ClientError, DaemonAway, _Socket, path_with
+from hpcdl.client import ApiError, Client, ClientError, DaemonAway, _TlsSocket, path_with
 from hpcdl.wire.access import read_access, write_access
-from hpcdl.wire.http import Connection
+from hpcdl.wire.http_client import HttpConnection
 from hpcdl.wire.tls import client_context
 from tests.cli.fake import FakeDaemon, row
 
@@ -167,13 +167,13 @@ def test_after_a_ctrl_c_the_next_question_gets_its_own_answer(
     fake: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.world.jobs[1] = row(1)
-    receive = Connection.receive
+    receive = HttpConnection.receive
 
-    def interrupted(connection: Connection) -> object:
-        monkeypatch.setattr(Connection, "receive", receive)
+    def interrupted(connection: HttpConnection) -> object:
+        monkeypatch.setattr(HttpConnection, "receive", receive)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Connection, "receive", interrupted)
+    monkeypatch.setattr(HttpConnection, "receive", interrupted)
     with Client(fake.home) as client:
         with pytest.raises(KeyboardInterrupt):
             client.get("/v1/events?after=0")
@@ -188,7 +188,7 @@ def test_paths_with_queries() -> None:
 
 def test_a_tls_socket_without_a_peer_is_refused_and_closed(fake: FakeDaemon) -> None:
     context = client_context(read_access(fake.home).certificate)
-    context.sslsocket_class = _Socket
+    context.sslsocket_class = _TlsSocket
     with socket.socket() as unconnected, pytest.raises(ConnectionResetError):
         context.wrap_socket(unconnected, server_hostname="localhost")
     assert unconnected.fileno() == -1

@@ -14,13 +14,14 @@ from pathlib import Path
 import click
 import pytest
 
+from hpcdl.batch.limits import PilotLimits
+from hpcdl.batch.site import SiteFile
 from hpcdl.cli.root import COMMANDS, cli
-from hpcdl.config import SETTINGS, Config
-from hpcdl.core.events import KINDS
-from hpcdl.core.model import SIGNAL_PRESETS, Cause, IncarnationState, JobState, Purpose, Role
-from hpcdl.layers import Limits
-from hpcdl.pilots.site import Site
-from hpcdl.sites import SiteFile
+from hpcdl.config.layers import SettingLimits
+from hpcdl.config.settings import SETTINGS, Config
+from hpcdl.core.model.events import KINDS
+from hpcdl.core.model.job import SIGNAL_PRESETS, Cause, IncarnationState, Purpose, Role
+from hpcdl.core.model.world import JobState
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -97,7 +98,7 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value == int(value) else f"{value:g}"
 
 
-def allowed(limits: Limits) -> str:
+def allowed(limits: SettingLimits) -> str:
     if limits.kind is str:
         return limits.said
     unit = " s" if limits.kind is float else ""
@@ -221,7 +222,7 @@ def test_files_variables_and_settings_in_documents_exist(name: str) -> None:
     )
     settings = {f"HPCDL_{setting.upper()}" for setting in SETTINGS}
     assert [each for each in set(re.findall(r"\bHPCDL_[A-Z_]+", text)) - settings if each not in ours] == []
-    keys = {field.name for kind in (Site, SiteFile) for field in fields(kind)} | {"kind", "charge"}
+    keys = {field.name for kind in (PilotLimits, SiteFile) for field in fields(kind)} | {"kind", "charge"}
     for block in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         assert set(re.findall(r"^(\w+):", block, re.MULTILINE)) <= {*SETTINGS, *keys}
 

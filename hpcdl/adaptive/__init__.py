@@ -1,7 +1,7 @@
 """Ours: the default policy. Exact counts for all jobs together, with measured costs and the user's objective."""
 
 from hpcdl.adaptive.policy import Adaptive, AdaptiveFifo
-from hpcdl.core.policy import Policies
+from hpcdl.core.model.plan import Policies
 
 
 def register(policies: Policies) -> None:

@@ -18,7 +18,7 @@ _ROUNDING = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Allotment:
+class AllotmentTable:
     """The waiting jobs as tables: a row for each, a column for each of its options, infinite where it has fewer.
 
     seconds: from now to its end. cost: GPU seconds, weighed by what a GPU of that type is worth. area: GPU seconds.

@@ -12,12 +12,12 @@ and as long as those were. A backlog of them grows by that rate and shrinks as f
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hpcdl.adaptive.beliefs import LENGTH_S
 from hpcdl.adaptive.choice import Choice
-from hpcdl.adaptive.options import Candidate, Found, Option
-from hpcdl.core.exempt import STARTS
-from hpcdl.core.plan import View
-from hpcdl.core.units import count, seconds_text
+from hpcdl.adaptive.options import Candidate, Option, OptionMenu
+from hpcdl.adaptive.prior import LENGTH_S
+from hpcdl.core.model.plan import View
+from hpcdl.core.model.units import count, seconds_text
+from hpcdl.core.rules.exemption import STARTS
 
 MEMORY = 4.0
 """Submits of so many times the commitment back say how many come during the next one; but where none is known from
@@ -60,7 +60,7 @@ def stream(view: View, seconds: float, but_at: float | None = None) -> Stream | 
     return Stream(len(lately) / window_s, gpus, max(length_s, 1.0), seconds, lately[0].at)
 
 
-def spare(view: View, found: Found, choice: Choice) -> Choice:
+def spare(view: View, found: OptionMenu, choice: Choice) -> Choice:
     """The choice, in which jobs that start or grow get fewer GPUs where that is worth it for those who are to come.
 
     While somebody waits that is no matter: who is there comes before who may come.

@@ -5,20 +5,20 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from hpcdl.adaptive import completion
-from hpcdl.adaptive.options import Candidate, Found, Option
-from hpcdl.adaptive.rollout import Entrant, Given, Running, fit
-from hpcdl.adaptive.smooth import concave
-from hpcdl.core.model import JobState
-from hpcdl.core.plan import JobView, View
-from hpcdl.core.units import GpuRef
+from hpcdl.adaptive import objectives
+from hpcdl.adaptive.options import Candidate, Option, OptionMenu
+from hpcdl.adaptive.prior import concave
+from hpcdl.adaptive.rollout import Entrant, JobGrant, Running, fit
+from hpcdl.core.model.plan import JobView, View
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import JobState
 
 UNKNOWN_S = 1800.0
 """How long jobs without a number of steps are thought to take where nothing is known of any."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RolloutCase:
     """The jobs and nodes of one decision, as the model sees them.
 
     `waiting`: in FIFO order, except that the `overdue` first of them have waited for so long (see completion.py) that
@@ -40,7 +40,7 @@ class Case:
     wake_at: float | None
 
     @classmethod
-    def of(cls, view: View, found: Found) -> "Case":
+    def of(cls, view: View, found: OptionMenu) -> "RolloutCase":
         """From what the policy sees."""
         pool_of = {name: number for number, pool in enumerate(found.pools) for name in pool.nodes}
         names = [node.name for node in view.nodes if node.name in pool_of]
@@ -52,7 +52,7 @@ class Case:
         fits: dict[int, bool] = {}
         running: list[Running] = []
         waiting: list[tuple[float, Entrant]] = []
-        left_s = completion.left_of(view, found).tolist() if found.candidates else []
+        left_s = objectives.left_of(view, found).tolist() if found.candidates else []
         never: list[int] = []
         kept: dict[int, Option] = {}
         for each, alone_s in zip(found.candidates, left_s, strict=True):
@@ -68,7 +68,7 @@ class Case:
             if key not in fits:
                 fits[key] = any(fit(kinds, sizes, option) is not None for option in entrant.options)
             if fits[key]:
-                patience_s = completion.PATIENCE_S + completion.PATIENCE_RUNS * alone_s
+                patience_s = objectives.PATIENCE_S + objectives.PATIENCE_RUNS * alone_s
                 waiting.append((each.job.submitted_at + patience_s, entrant))
             else:
                 never.append(each.job.id)
@@ -93,7 +93,7 @@ class Case:
         """The work of running all jobs forward once, or about that."""
         return (len(self.running) + len(self.waiting)) * (1 + len(self.kinds) / 16)
 
-    def original(self, job: int, given: Given) -> Option:
+    def original(self, job: int, given: JobGrant) -> Option:
         """The candidate's own option for what the model gave it: the same shape, in the pool of the first node."""
         like, pool = given.option, self.pools[given.on[0]]
         shape = (like.kind, like.nodes, like.gpus)
@@ -113,7 +113,7 @@ def _sizes(view: View, names: Sequence[str]) -> list[int]:
 class _Entrants:
     """Makes jobs of the model; those with the same options share them."""
 
-    def __init__(self, now: float, found: Found) -> None:
+    def __init__(self, now: float, found: OptionMenu) -> None:
         self.now = now
         self._candidates = found.candidates
         self._sizes = [pool.size for pool in found.pools]

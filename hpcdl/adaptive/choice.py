@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpcdl.adaptive.options import Found, Option
-from hpcdl.counts import InfeasibleError, Item, Solution, solve
+from hpcdl.adaptive.options import Option, OptionMenu
+from hpcdl.solver import InfeasibleError, Item, Solution, solve
 
 BUDGET = 2_000_000
 """Additions of the dynamic program over counts, with several pools: some milliseconds."""
@@ -27,7 +27,7 @@ class Choice:
     value: float = 0.0
 
 
-def pick(found: Found, values: Sequence[Sequence[float]], required: Sequence[int] = ()) -> Choice:
+def pick(found: OptionMenu, values: Sequence[Sequence[float]], required: Sequence[int] = ()) -> Choice:
     """The options that together are worth most: `values[i][k]` is what option k of candidate i is worth.
 
     Jobs that cannot be suspended keep what they hold. `required`: ids of jobs that must get something, whatever it is
@@ -57,7 +57,7 @@ def pick(found: Found, values: Sequence[Sequence[float]], required: Sequence[int
 
 
 def _solve(
-    found: Found,
+    found: OptionMenu,
     values: Sequence[Sequence[float]],
     open_to: Sequence[int],
     capacity: Sequence[int],
@@ -88,7 +88,7 @@ def _solve(
 
 
 def _spared(
-    found: Found, values: Sequence[Sequence[float]], capacity: Sequence[int], job: int
+    found: OptionMenu, values: Sequence[Sequence[float]], capacity: Sequence[int], job: int
 ) -> Sequence[Sequence[float]] | None:
     """The values without starts on the node that is to become free for a job; None where no single node is."""
     waits = next(each for each in found.candidates if each.job.id == job)

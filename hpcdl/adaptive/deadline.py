@@ -25,37 +25,51 @@ import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.adaptive import urgency
+from hpcdl.adaptive import priority
 from hpcdl.adaptive.choice import Choice, pick
-from hpcdl.adaptive.completion import left_of, submits, values, worth
-from hpcdl.adaptive.due import Clock, late_words
-from hpcdl.adaptive.options import Candidate, Floats, Found, Option
-from hpcdl.core.plan import JobView, View
+from hpcdl.adaptive.objectives import left_of, submits, values, worth
+from hpcdl.adaptive.options import Candidate, Floats, Option, OptionMenu
+from hpcdl.core.model.plan import JobView, View
+from hpcdl.core.model.units import count, seconds_text
 
 Ints = npt.NDArray[np.int64]
+
 Mask = npt.NDArray[np.bool_]
 
 AGE_S = 4 * 3600.0
+
 AGE_RUNS = 12.0
+
 KEPT_SHARE = 1 / 16
 """Of all GPUs, at least one."""
+
 TOLERANCE_S = 1.0
 """Reported steps are whole, so an end is not known better than this."""
+
 RECENT_S = 2 * 3600.0
 """Jobs without time to wait that were submitted within it are taken to go on coming."""
+
 MOST_SPARE = 1 / 8
 """Of all GPUs; more that are kept free would cost more than they gain."""
+
 LEAST_START_S = 1.0
+
 SHORT = 0.5
+
 URGENT = 2.0
+
 HELD = 1.2
+
 OLDER = 3.0
 """What is left is worth more to a job by its hours since its submission, plus 1, to this power."""
+
 REST = 1e-3
 """All that an option is worth to `jct`, of what the least job of the first class is worth."""
 
@@ -83,7 +97,7 @@ class Prospect:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class CompletionTable:
     """`seconds`: to the end of each candidate on each of its options, all in one column; inf where it is not known.
 
     Candidate i has the columns from `starts[i]` to `starts[i + 1]`, of which it is the `owner`. `on_time`: whether its
@@ -99,7 +113,7 @@ class Outlook:
     prospects: tuple[Prospect, ...]
 
 
-def outlook(view: View, found: Found) -> Outlook:
+def outlook(view: View, found: OptionMenu) -> CompletionTable:
     """When every job would be done on each of its options, and who can be on time.
 
     Where a profile's rates are uncertain, they are taken one standard error lower. A job without GPUs that needs more
@@ -113,7 +127,7 @@ def outlook(view: View, found: Found) -> Outlook:
     units = np.fromiter(chain.from_iterable(menu.units for menu in menus), np.int64, starts[-1])
     pools = np.fromiter(chain.from_iterable(menu.pools for menu in menus), np.int64, starts[-1])
     if not starts[-1]:
-        return Outlook(starts, owner, units, pools, np.zeros(0), np.zeros(0, dtype=np.bool_), ())
+        return CompletionTable(starts, owner, units, pools, np.zeros(0), np.zeros(0, dtype=np.bool_), ())
     left = np.array([math.inf if (left := each.left_s) is None else left * _caution(each.job) for each in listed])
     free, save_s = _freed(view, found)
     holds = np.array([each.kept is not None for each in listed])
@@ -127,7 +141,7 @@ def outlook(view: View, found: Found) -> Outlook:
     dues = np.array([-math.inf if (due := each.job.deadline) is None else due for each in listed])
     on_time = view.now + seconds <= dues[owner] + TOLERANCE_S
     prospects = _prospects(listed, starts, owner, seconds, np.where(on_time, units * seconds, math.inf))
-    return Outlook(starts, owner, units, pools, seconds, on_time, prospects)
+    return CompletionTable(starts, owner, units, pools, seconds, on_time, prospects)
 
 
 def _prospects(
@@ -149,7 +163,7 @@ def _prospects(
     return tuple(found)
 
 
-def _freed(view: View, found: Found) -> tuple[Ints, Floats]:
+def _freed(view: View, found: OptionMenu) -> tuple[Ints, Floats]:
     """By pool: how many GPUs nobody holds, and how long the slowest of those who train there takes to save."""
     where = {name: number for number, pool in enumerate(found.pools) for name in pool.nodes}
     free = np.array(found.capacity, dtype=np.int64)
@@ -222,7 +236,7 @@ def aged(found: Sequence[Candidate], now: float, gpus: int) -> tuple[Candidate, 
     return tuple(chosen)
 
 
-def _spared(view: View, found: Found) -> Found:
+def _spared(view: View, found: OptionMenu) -> OptionMenu:
     """The same with fewer GPUs in the emptiest pool, where some are to be kept free for jobs that cannot wait.
 
     As many as such jobs come, by those of the last `RECENT_S`, while one that trains saves.
@@ -251,7 +265,7 @@ def _cannot_wait(candidate: Candidate, save_s: float) -> bool:
     return -TOLERANCE_S <= slack_s < save_s
 
 
-def choose(view: View, found: Found) -> Choice:
+def choose(view: View, found: OptionMenu) -> Choice:
     """The option of each job, None: it waits (or is suspended)."""
     if not found.candidates:
         return Choice({}, True)
@@ -259,13 +273,15 @@ def choose(view: View, found: Found) -> Choice:
     seen = outlook(view, found)
     accepted = {each.job.id: each for each in accept(seen.prospects, view.now, gpus)}
     rest = [each for each in found.candidates if each.job.id not in accepted]
-    first = urgency.required(found, list(aged(rest, view.now, gpus)))
+    first = priority.required(found, list(aged(rest, view.now, gpus)))
     choice = pick(_spared(view, found), _worths(view, found, seen, accepted), first)
     times = [at for at in _times(found, choice, accepted) if at > view.now + TOLERANCE_S]
     return replace(choice, why=_why(view, found, seen, choice, accepted), wake_at=min(times, default=None))
 
 
-def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Prospect]) -> list[list[float]]:
+def _worths(
+    view: View, found: OptionMenu, seen: CompletionTable, accepted: Mapping[int, Prospect]
+) -> list[list[float]]:
     """What each option of each job is worth: to be on time, and far below that, what it is worth otherwise."""
     listed = found.candidates
     olds = np.maximum(0.0, view.now - submits(found)) / 3600.0 + 1.0
@@ -283,11 +299,11 @@ def _worths(view: View, found: Found, seen: Outlook, accepted: Mapping[int, Pros
     for candidate, first in zip(listed, seen.starts, strict=False):
         if candidate.kept is not None and _starts(candidate.job, view.now):
             worth[first + candidate.options.index(candidate.kept)] += starting
-    flat = (worth * urgency.weights(found)[seen.owner]).tolist()
+    flat = (worth * priority.weights(found)[seen.owner]).tolist()
     return [flat[first:end] for first, end in pairwise(seen.starts)]
 
 
-def _rest(view: View, found: Found) -> list[list[float]]:
+def _rest(view: View, found: OptionMenu) -> list[list[float]]:
     """What each option is worth without regard to deadlines: to `jct`; or its speed alone, where there was a deadline.
 
     Who is late is not served the shortest first, which would leave the longest for the very end.
@@ -303,7 +319,7 @@ def _rest(view: View, found: Found) -> list[list[float]]:
     ]
 
 
-def _times(found: Found, choice: Choice, accepted: Mapping[int, Prospect]) -> Iterator[float]:
+def _times(found: OptionMenu, choice: Choice, accepted: Mapping[int, Prospect]) -> Iterator[float]:
     """When jobs that wait stand otherwise than now though nothing happens."""
     for candidate in found.candidates:
         if choice.options[candidate.job.id] is None:
@@ -314,8 +330,10 @@ def _times(found: Found, choice: Choice, accepted: Mapping[int, Prospect]) -> It
                 yield each.starts_by
 
 
-def _why(view: View, found: Found, seen: Outlook, choice: Choice, accepted: Mapping[int, Prospect]) -> dict[int, str]:
-    clock = Clock(view.now)
+def _why(
+    view: View, found: OptionMenu, seen: CompletionTable, choice: Choice, accepted: Mapping[int, Prospect]
+) -> dict[int, str]:
+    clock = TimeOfDay(view.now)
     first = set(choice.first)
     why: dict[int, str] = {}
     for candidate, start in zip(found.candidates, seen.starts, strict=False):
@@ -338,3 +356,47 @@ def _why(view: View, found: Found, seen: Outlook, choice: Choice, accepted: Mapp
         if text:
             why[job.id] = text
     return why
+
+
+# Deadlines in words.
+
+
+class TimeOfDay:
+    """Times of day for people, as seen from `now`."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self._day = _local(now).date().toordinal()
+
+    def text(self, at: float) -> str:
+        """`14:20`; with its day, `21 Nov 14:20`, where that is not today."""
+        return _text(int(at // 60), self._day)
+
+
+def _local(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC).astimezone()
+
+
+@lru_cache(maxsize=4096)
+def _text(minute: int, day: int) -> str:
+    there = _local(60.0 * minute)
+    return there.strftime("%H:%M" if there.date().toordinal() == day else "%d %b %H:%M")
+
+
+def late_words(candidate: Candidate, due: float, seconds: Floats, clock: TimeOfDay) -> str:
+    """Why a job will not be on time. `seconds`: to its end, on each of its options."""
+    at = clock.text(due)
+    if not candidate.options:
+        return f"due at {at}"
+    if candidate.left_s is None:
+        return f"due at {at}: how long it takes is not known, so its deadline cannot be planned for"
+    best = int(seconds.argmin())
+    takes_s = float(seconds[best])
+    key = (due, candidate.options[best], takes_s, clock.now + takes_s > due)
+    known = candidate.job.memo.get("late")
+    if known is None or known[0] != key:
+        needs = f"needs {seconds_text(takes_s)} on {count(candidate.options[best].units, 'GPU')}"
+        beside = "" if clock.now + takes_s > due else " beside those that need less GPU time"
+        known = candidate.job.memo["late"] = (key, f"cannot meet its deadline at {at}{beside}: {needs}")
+    text: str = known[1]
+    return text

@@ -17,12 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from hpcdl.adaptive.deadline import TOLERANCE_S
-from hpcdl.adaptive.due import Clock
+from hpcdl.adaptive.deadline import TOLERANCE_S, TimeOfDay
 from hpcdl.adaptive.lookahead import LookAhead, Rollout
-from hpcdl.adaptive.options import Candidate, Found, candidates
-from hpcdl.core.plan import JobView, View
-from hpcdl.core.units import count, seconds_text
+from hpcdl.adaptive.options import Candidate, OptionMenu, candidates
+from hpcdl.core.model.plan import JobView, View
+from hpcdl.core.model.units import count, seconds_text
 
 RECENT_S = 4 * 3600.0
 """What was submitted within it is taken to go on coming."""
@@ -40,7 +39,7 @@ WEIGHTS = (3.26, -2.22, -2.52, -5.72, 1.65)
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class DeadlineEstimate:
     """`probability` that the deadline is met; `ends_at`: when the job would be done if nothing else came, None: not in
     sight; `helps`: what would make it likelier, in words; `text`: all of it in one line."""
 
@@ -50,7 +49,7 @@ class Foreseen:
     text: str
 
 
-def foresee(view: View, job: JobView, measured: float | None = None) -> Foreseen | None:
+def foresee(view: View, job: JobView, measured: float | None = None) -> DeadlineEstimate | None:
     """Whether the job, of the view or new, meets its deadline; None where it has none, or its length is not known.
 
     `measured`: see `roll`.
@@ -61,7 +60,7 @@ def foresee(view: View, job: JobView, measured: float | None = None) -> Foreseen
     if rolled is None:
         return None
     chance = probability(view, job, rolled)
-    clock = Clock(view.now)
+    clock = TimeOfDay(view.now)
     helps = tuple(_helps(view, job, chance, clock, measured)) if chance < LIKELY else ()
     ends_at = view.now + rolled.ends_s if math.isfinite(rolled.ends_s) else None
     text = f"meets its deadline at {clock.text(job.deadline)} with a probability of {_percent(chance)}"
@@ -71,7 +70,7 @@ def foresee(view: View, job: JobView, measured: float | None = None) -> Foreseen
         )
     elif ends_at is not None:
         text += f"; if nothing else comes, it is done by {clock.text(ends_at)}"
-    return Foreseen(chance, ends_at, helps, "; ".join((text, *helps)))
+    return DeadlineEstimate(chance, ends_at, helps, "; ".join((text, *helps)))
 
 
 def probability(view: View, job: JobView, rolled: Rollout) -> float:
@@ -111,7 +110,7 @@ def outlooks(
     if not asked:
         return {}
     rolled = LookAhead(view.now, found).run([job.id for job in asked])
-    coming = Coming(view.now, found)
+    coming = ArrivalModel(view.now, found)
     answers = {}
     for job in asked:
         each = rolled[job.id]
@@ -120,7 +119,7 @@ def outlooks(
     return answers
 
 
-def _helps(view: View, job: JobView, chance: float, clock: Clock, measured: float | None) -> Iterator[str]:
+def _helps(view: View, job: JobView, chance: float, clock: TimeOfDay, measured: float | None) -> Iterator[str]:
     gpus = 2 * job.gpus_max
     while job.gpus_max < view.largest_node and not job.counts:
         gpus = min(gpus, view.largest_node)
@@ -165,10 +164,10 @@ def roll(view: View, job: JobView, *, measured: float | None = None) -> Rollout 
     if mine is None or not mine.options or mine.left_s is None:
         return None
     rolled = LookAhead(view.now, found).run([job.id])[job.id]
-    return replace(rolled, shorter=Coming(view.now, found).shorter(rolled.needs_s))
+    return replace(rolled, shorter=ArrivalModel(view.now, found).shorter(rolled.needs_s))
 
 
-def _as_measured(found: Found, measured: Mapping[int, float]) -> Found:
+def _as_measured(found: OptionMenu, measured: Mapping[int, float]) -> OptionMenu:
     """With more left to do for those that are slower on what they have than their profiles say: by as much."""
 
     def slowed(each: Candidate) -> Candidate:
@@ -182,13 +181,13 @@ def _as_measured(found: Found, measured: Mapping[int, float]) -> Found:
     return replace(found, candidates=tuple([slowed(each) for each in found.candidates]))
 
 
-class Coming:
+class ArrivalModel:
     """What keeps coming: as the jobs of the last RECENT_S did.
 
     Of these only those that are not finished are in the view; how many came follows from the ids: `per_s` a second.
     """
 
-    def __init__(self, now: float, found: Found) -> None:
+    def __init__(self, now: float, found: OptionMenu) -> None:
         recent = [each for each in found.candidates if each.job.submitted_at > now - RECENT_S]
         self._units = max(1, sum(found.capacity))
         self.per_s = 0.0

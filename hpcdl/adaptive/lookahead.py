@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.adaptive.deadline import HELD, SHORT, TOLERANCE_S, URGENT
-from hpcdl.adaptive.options import Floats, Found, Menu
+from hpcdl.adaptive.options import Floats, Menu, OptionMenu
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -37,7 +37,7 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class OptionChoices:
     """Options of a menu, by their places in it.
 
     `alike`: for each option those of the same shape on the same kind of GPU, itself the first. `least`: of each pool
@@ -49,7 +49,7 @@ class Ways:
     fewest: int
 
     @classmethod
-    def of(cls, menu: Menu) -> "Ways":
+    def of(cls, menu: Menu) -> "OptionChoices":
         """Of a menu that has options."""
         shapes: dict[tuple[str, int, int], list[int]] = {}
         least: dict[int, int] = {}
@@ -68,7 +68,7 @@ class Ways:
 class LookAhead:
     """All candidates as columns, one for each option; times are seconds from now on."""
 
-    def __init__(self, now: float, found: Found) -> None:
+    def __init__(self, now: float, found: OptionMenu) -> None:
         listed = [each for each in found.candidates if each.options]
         lengths = [len(each.options) for each in listed]
         self.ids = [each.job.id for each in listed]
@@ -94,7 +94,7 @@ class LookAhead:
         self.trains_s = np.zeros(len(listed))  # when it makes progress on what it has
         self.room = list(found.capacity)
         self.lists = (self.units.tolist(), self.pool.tolist(), self.starts.tolist())
-        ways = {key: Ways.of(menu) for key, menu in {id(each.menu): each.menu for each in listed}.items()}
+        ways = {key: OptionChoices.of(menu) for key, menu in {id(each.menu): each.menu for each in listed}.items()}
         self.ways = [ways[id(each.menu)] for each in listed]  # jobs that are alike share their menus
 
     def run(self, numbers: Sequence[int]) -> dict[int, Rollout]:

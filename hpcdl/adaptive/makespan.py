@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from hpcdl.adaptive.allotment import Allotment
-from hpcdl.adaptive.case import Case
+from hpcdl.adaptive.allotment import AllotmentTable
+from hpcdl.adaptive.case import RolloutCase
 from hpcdl.adaptive.choice import Choice
-from hpcdl.adaptive.options import Found, Option
-from hpcdl.adaptive.rollout import Forecast, Given, Running, at_once, fit, forward
-from hpcdl.core.plan import View
-from hpcdl.core.units import count, seconds_text
+from hpcdl.adaptive.options import Option, OptionMenu
+from hpcdl.adaptive.rollout import JobGrant, RolloutResult, Running, at_once, fit, forward
+from hpcdl.core.model.plan import View
+from hpcdl.core.model.units import count, seconds_text
 
 WORK = 15_000
 """Work (see `Forecast.work`) for one decision: about 20 ms."""
@@ -40,9 +40,9 @@ _Wants: TypeAlias = tuple[Option, ...]
 """What each waiting job should have, in the order of `Case.waiting`."""
 
 
-def choose(view: View, found: Found) -> Choice:
+def choose(view: View, found: OptionMenu) -> Choice:
     """The option of each job; None: it waits."""
-    case = Case.of(view, found)
+    case = RolloutCase.of(view, found)
     if case.waiting or any(case.free):
         search = Search(case)
         if case.effort <= WORK / FEWEST_RUNS:
@@ -66,11 +66,11 @@ class Trial:
     wants: _Wants
     order: tuple[int, ...]
     squeeze: bool
-    fixed: Mapping[int, Given]
-    forecast: Forecast
+    fixed: Mapping[int, JobGrant]
+    forecast: RolloutResult
 
     @property
-    def given(self) -> dict[int, Given]:
+    def given(self) -> dict[int, JobGrant]:
         """What jobs are given now that is not what they hold."""
         return {**self.forecast.at_once, **self.fixed}
 
@@ -82,12 +82,12 @@ class Search:
     best one that does.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: RolloutCase) -> None:
         self.case = case
         self.work = WORK
         self.best: Trial | None = None
         self.bold: Trial | None = None
-        self._allotment = Allotment(case.waiting)
+        self._allotment = AllotmentTable(case.waiting)
         self._tried: set[tuple[_Wants, tuple[int, ...]]] = set()
 
     def decided(self) -> Trial:
@@ -120,7 +120,7 @@ class Search:
                 free = list(case.free)
                 for each in started:
                     _take(free, each.on, each.option.gpus)
-                given = {each.entrant.id: Given(each.option, each.on) for each in started}
+                given = {each.entrant.id: JobGrant(each.option, each.on) for each in started}
                 self._try(base.wants, base.order, base.squeeze, (*case.running, *started), free, given)
 
     def changes(self) -> None:
@@ -142,7 +142,7 @@ class Search:
                     _take(free, on, option.gpus)
                     moved = replace(each, option=option, on=on, stall_s=option.stall_s)
                     running = tuple(moved if other is each else other for other in case.running)
-                    given = {each.entrant.id: Given(option, on)}
+                    given = {each.entrant.id: JobGrant(option, on)}
                     self._try(base.wants, base.order, base.squeeze, running, free, given)
 
     def _where(self, each: Running, option: Option, free: Sequence[int]) -> tuple[int, ...] | None:
@@ -167,7 +167,7 @@ class Search:
             [(waiting[place], wants[place]) for place in order],
             self.case.overdue,
         )
-        return Trial(wants, order, True, {}, Forecast(math.nan, {}, given, 0))
+        return Trial(wants, order, True, {}, RolloutResult(math.nan, {}, given, 0))
 
     def orders(self, wants: _Wants) -> tuple[tuple[int, ...], ...]:
         """The longest first, those with most GPU time first, FIFO; overdue jobs come before all others in each."""
@@ -187,7 +187,7 @@ class Search:
         squeeze: bool,
         running: Sequence[Running] | None = None,
         free: Sequence[int] | None = None,
-        given: Mapping[int, Given] | None = None,
+        given: Mapping[int, JobGrant] | None = None,
     ) -> None:
         """Runs it forward, with running jobs changed at once or only later; remembers the best of each."""
         case = self.case
@@ -244,7 +244,7 @@ def _take(free: list[int], on: Sequence[int], gpus: int) -> None:
         free[place] -= gpus
 
 
-def _splits(case: Case, free: list[int], first: int) -> Iterator[tuple[Running, ...]]:
+def _splits(case: RolloutCase, free: list[int], first: int) -> Iterator[tuple[Running, ...]]:
     """Every choice of options, or none, for the waiting jobs from `first` on, that fits what is free."""
     if first == len(case.waiting):
         yield ()
@@ -260,7 +260,7 @@ def _splits(case: Case, free: list[int], first: int) -> Iterator[tuple[Running, 
     yield from _splits(case, free, first + 1)
 
 
-def _choice(case: Case, best: Trial | None) -> Choice:
+def _choice(case: RolloutCase, best: Trial | None) -> Choice:
     # One that is only starting is foreseen to grow as soon as it can: it is asked about again then.
     stays = case.kept.keys() - case.movable
     given = (

@@ -15,11 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcdl.adaptive import urgency
+from hpcdl.adaptive import priority
 from hpcdl.adaptive.choice import Choice, pick
-from hpcdl.adaptive.options import Candidate, Floats, Found
-from hpcdl.core.plan import View
-from hpcdl.core.units import seconds_text
+from hpcdl.adaptive.options import Candidate, Floats, OptionMenu
+from hpcdl.core.model.plan import View
+from hpcdl.core.model.units import seconds_text
 
 RANK_POWER = 1 / 3
 TAIL = 0.6
@@ -50,22 +50,22 @@ PATIENCE_RUNS = 4.0
 its GPUs, or is the next to get some, before every job that is overdue later: no job starves."""
 
 
-def choose(view: View, found: Found) -> Choice:
+def choose(view: View, found: OptionMenu) -> Choice:
     """Small mean completion time: short jobs weigh more, but so do those that decide the makespan, and old ones."""
     return _weighed(view, found, _completion)
 
 
-def choose_throughput(view: View, found: Found) -> Choice:
+def choose_throughput(view: View, found: OptionMenu) -> Choice:
     """As much progress a second as possible, each job's in units of its speed on one GPU."""
     return _weighed(view, found, lambda view, found, left_s: np.ones(len(left_s)))
 
 
-def choose_fair(view: View, found: Found) -> Choice:
+def choose_fair(view: View, found: OptionMenu) -> Choice:
     """Even slow-downs: a job weighs more the later it will be against a share of its own (finish-time fairness)."""
     return _weighed(view, found, _fairness)
 
 
-def _completion(view: View, found: Found, left_s: Floats) -> Floats:
+def _completion(view: View, found: OptionMenu, left_s: Floats) -> Floats:
     order = np.sort(left_s)
     shorter = np.searchsorted(order, left_s * (1 - 1e-9), "left")
     rank = 1.0 - shorter / len(left_s)
@@ -78,7 +78,7 @@ def _completion(view: View, found: Found, left_s: Floats) -> Floats:
     return np.asarray(rank**RANK_POWER + TAIL * change_s / (change_s + CHEAP_S) * tail)
 
 
-def _fairness(view: View, found: Found, left_s: Floats) -> Floats:
+def _fairness(view: View, found: OptionMenu, left_s: Floats) -> Floats:
     share = max(1.0, sum(found.capacity) / max(1, len(found.candidates)))
     done_s = np.array([candidate.job.attained_gpu_s(view.now) for candidate in found.candidates])
     alone_s = (done_s + left_s) / share
@@ -86,7 +86,7 @@ def _fairness(view: View, found: Found, left_s: Floats) -> Floats:
     return np.asarray(late**2)
 
 
-def _weighed(view: View, found: Found, weigh: Callable[[View, Found, Floats], Floats]) -> Choice:
+def _weighed(view: View, found: OptionMenu, weigh: Callable[[View, OptionMenu, Floats], Floats]) -> Choice:
     if not found.candidates:
         return Choice({}, True)
     left_s = left_of(view, found)
@@ -95,8 +95,8 @@ def _weighed(view: View, found: Found, weigh: Callable[[View, Found, Floats], Fl
     due.sort(key=lambda candidate: (candidate.job.submitted_at, candidate.job.id))
     ready = np.array([candidate.ready_at for candidate in found.candidates])
     gated = (ready > view.now) & np.array([candidate.kept is None for candidate in found.candidates])
-    weights = np.where(gated, GATED, 1.0) * weigh(view, found, left_s) * urgency.weights(found)
-    choice = pick(found, worth(view, found, left_s, weights), urgency.required(found, due))
+    weights = np.where(gated, GATED, 1.0) * weigh(view, found, left_s) * priority.weights(found)
+    choice = pick(found, worth(view, found, left_s, weights), priority.required(found, due))
     waits = np.array([choice.options[candidate.job.id] is None for candidate in found.candidates])
     wakes = np.concatenate([overdue[waits & (overdue > view.now)], ready[waits & gated]])
     why = {
@@ -122,7 +122,7 @@ def _why(candidate: Candidate, left_s: float, gated: bool) -> str:
     return found
 
 
-def values(view: View, found: Found) -> list[list[float]]:
+def values(view: View, found: OptionMenu) -> list[list[float]]:
     """For each candidate what each of its options is worth to the objective `jct`."""
     if not found.candidates:
         return []
@@ -130,7 +130,7 @@ def values(view: View, found: Found) -> list[list[float]]:
     return worth(view, found, left_s, _completion(view, found, left_s))
 
 
-def left_of(view: View, found: Found) -> Floats:
+def left_of(view: View, found: OptionMenu) -> Floats:
     """What each job still has to do, in seconds on one GPU of the best kind, as far as is known; more than 0."""
     return np.array(
         [
@@ -142,12 +142,12 @@ def left_of(view: View, found: Found) -> Floats:
     )
 
 
-def submits(found: Found) -> Floats:
+def submits(found: OptionMenu) -> Floats:
     """When the candidates were submitted."""
     return np.array([candidate.job.submitted_at for candidate in found.candidates])
 
 
-def worth(view: View, found: Found, left_s: Floats, weights: Floats) -> list[list[float]]:
+def worth(view: View, found: OptionMenu, left_s: Floats, weights: Floats) -> list[list[float]]:
     """For each candidate what each of its options is worth."""
     menus = [candidate.menu for candidate in found.candidates]
     lengths = np.array([len(menu.options) for menu in menus])

@@ -13,10 +13,11 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.adaptive.beliefs import Usual, believed, usual
-from hpcdl.core.model import JobState, Placement
-from hpcdl.core.plan import JobView, NodeView, View
-from hpcdl.core.profile import MAX_GPUS, Profile
+from hpcdl.adaptive.prior import PriorProfile, believed, usual
+from hpcdl.core.model.job import Placement
+from hpcdl.core.model.plan import JobView, NodeView, View
+from hpcdl.core.model.profile import MAX_GPUS, Profile
+from hpcdl.core.model.world import JobState
 
 Floats = npt.NDArray[np.float64]
 
@@ -120,7 +121,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class OptionMenu:
     """All candidates and the pools that their options are of, by number."""
 
     pools: tuple[GpuPool, ...]
@@ -182,24 +183,24 @@ class _Ground:
     where: Mapping[str, int]
     usable: Mapping[str, frozenset[int]]
     kinds: tuple[str, ...]
-    usual: Usual | None
+    usual: PriorProfile | None
 
 
 @lru_cache(maxsize=KEPT)
-def _ground(pools: tuple[GpuPool, ...], nodes: tuple[NodeView, ...], found: Usual | None) -> _Ground:
+def _ground(pools: tuple[GpuPool, ...], nodes: tuple[NodeView, ...], found: PriorProfile | None) -> _Ground:
     where = {name: number for number, pool in enumerate(pools) for name in pool.nodes}
     kinds = tuple(sorted({pool.kind for pool in pools})) or ("",)
     return _Ground(pools, where, {node.name: frozenset(node.gpus) for node in nodes}, kinds, found)
 
 
-def candidates(view: View) -> Found:
+def candidates(view: View) -> OptionMenu:
     """The pools, and the jobs that can be decided about: not blocked, and not on nodes that are away."""
     ground = _ground(pools_of(view), view.nodes, usual(view))
     found = []
     for job in view.jobs:
         if job.blocked:
             continue
-        known: _Known | None = job.memo.get("candidate")
+        known: _FixedCandidate | None = job.memo.get("candidate")
         if known is None or known.ground is not ground or not known.settled:
             known = job.memo["candidate"] = _known(view.now, job, ground)
         candidate = known.candidate
@@ -208,11 +209,11 @@ def candidates(view: View) -> Found:
                 left = job.remaining(view.now, known.kind)
                 candidate = Candidate(job, candidate.menu, candidate.kept, left, candidate.fixed, place=candidate.place)
             found.append(candidate)
-    return Found(ground.pools, tuple(found))
+    return OptionMenu(ground.pools, tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _FixedCandidate:
     """A candidate as far as it does not change with time.
 
     `kind`: where it trains, so that what remains does change; None: it does not. `settled`: nothing else changes.
@@ -224,11 +225,11 @@ class _Known:
     settled: bool
 
 
-def _known(now: float, job: JobView, ground: _Ground) -> _Known:
+def _known(now: float, job: JobView, ground: _Ground) -> _FixedCandidate:
     held = job.placement
     fixed = held is not None and not job.leaving and not job.can_suspend
     if held is not None and not job.leaving and any(share.node not in ground.where for share in held.shares):
-        return _Known(ground, None, None, True)  # its node is away: it keeps what it has there
+        return _FixedCandidate(ground, None, None, True)  # its node is away: it keeps what it has there
     profile = believed(job, ground.kinds, ground.usual)
     phase = _phase(now, job, profile, ground.where)
     aim = job.target if held is None or job.leaving else held
@@ -249,7 +250,7 @@ def _known(now: float, job: JobView, ground: _Ground) -> _Known:
     ready_at = job.submitted_at + job.profile.gate_s if gates and job.profile is not None else 0.0
     place = -1 if kept is None else menu.options.index(kept)
     candidate = Candidate(job, menu, kept, left, fixed, ready_at, _starts_at(job, phase), place)
-    return _Known(ground, candidate, kind if trains else None, not gates)
+    return _FixedCandidate(ground, candidate, kind if trains else None, not gates)
 
 
 def _kept(menu: Menu, aim: Placement | None, held: Placement | None, ground: _Ground) -> Option | None:

@@ -1,25 +1,26 @@
 """Ours: GPU counts for all running and waiting jobs together, at every decision, for the user's objective."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from hpcdl.adaptive import completion, deadline, makespan
+from hpcdl.adaptive import deadline, makespan, objectives
 from hpcdl.adaptive.arrivals import spare
-from hpcdl.adaptive.beliefs import look_again_at
 from hpcdl.adaptive.choice import Choice
-from hpcdl.adaptive.fifo import in_order
-from hpcdl.adaptive.options import Candidate, Found, Option, candidates
-from hpcdl.adaptive.urgency import by_priority, differ
-from hpcdl.adaptive.words import kept_reason, reason, waits
-from hpcdl.core.model import Placement, Target
-from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.placing.shapes import Layout, Shape, realise, settled
+from hpcdl.adaptive.options import Candidate, Option, OptionMenu, candidates
+from hpcdl.adaptive.prior import look_again_at
+from hpcdl.adaptive.priority import by_priority, differ
+from hpcdl.adaptive.reasons import kept_reason, reason, waits
+from hpcdl.core.model.job import Placement
+from hpcdl.core.model.plan import JobView, Plan, View
+from hpcdl.core.model.world import Target
+from hpcdl.placement.shapes import Layout, Shape, placement_of, realise
 
 OBJECTIVES = {
-    "jct": completion.choose,
+    "jct": objectives.choose,
     "makespan": makespan.choose,
     "deadline": deadline.choose,
-    "throughput": completion.choose_throughput,
-    "fair": completion.choose_fair,
+    "throughput": objectives.choose_throughput,
+    "fair": objectives.choose_fair,
 }
 
 
@@ -36,12 +37,12 @@ class Adaptive:
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
         found = candidates(view)
-        choose = OBJECTIVES.get(view.objective, completion.choose)
+        choose = OBJECTIVES.get(view.objective, objectives.choose)
         if self.fifo:
             choice = in_order(view, found, choose)
         else:
             choice = by_priority(view, found, choose) if differ(found) else choose(view, found)
-        if choose is completion.choose or choose is completion.choose_fair:
+        if choose is objectives.choose or choose is objectives.choose_fair:
             choice = spare(view, found, choice)
         layout = _layout(view, found, choice)
         return _plan(view, found, choice, layout)
@@ -54,7 +55,7 @@ class AdaptiveFifo(Adaptive):
     fifo = True
 
 
-def _layout(view: View, found: Found, choice: Choice) -> Layout:
+def _layout(view: View, found: OptionMenu, choice: Choice) -> Layout:
     by_id = {candidate.job.id: candidate for candidate in found.candidates}
     kept: dict[int, Placement] = {}
     wanted: dict[int, Shape] = {}
@@ -87,11 +88,11 @@ def _layout(view: View, found: Found, choice: Choice) -> Layout:
     return realise(view, wanted, kept, others, movable, choice.first)
 
 
-def _shape(found: Found, option: Option) -> Shape:
+def _shape(found: OptionMenu, option: Option) -> Shape:
     return Shape(found.pools[option.pool].nodes, option.nodes, option.gpus)
 
 
-def _plan(view: View, found: Found, choice: Choice, layout: Layout) -> Plan:
+def _plan(view: View, found: OptionMenu, choice: Choice, layout: Layout) -> Plan:
     by_id = {candidate.job.id: candidate for candidate in found.candidates}
     targets = []
     warm = []
@@ -147,4 +148,33 @@ def _to_warm(job: JobView, candidate: Candidate, placement: Placement, layout: L
     return any(not layout.held.get(share.node, set()).isdisjoint(share.gpus) for share in placement.shares)
 
 
-__all__ = ["OBJECTIVES", "Adaptive", "AdaptiveFifo", "settled"]
+# The order of start, kept: no job starts before one that was submitted earlier and could have started instead.
+
+
+def in_order(view: View, found: OptionMenu, choose: Callable[[View, OptionMenu], Choice]) -> Choice:
+    """The objective's choice with as many of the first unstarted jobs as it gives GPUs to, and no later ones.
+
+    Jobs that have been started before come and go as the objective says. Of the first unstarted jobs one that fits
+    nowhere, even in an empty cluster, stops nobody.
+    """
+    fresh = [each.job.id for each in found.candidates if each.job.started_at is None and each.options]
+    allowed = len(fresh)
+    while True:
+        barred = set(fresh[allowed:])
+        some = OptionMenu(found.pools, tuple(each for each in found.candidates if each.job.id not in barred))
+        choice = choose(view, some)
+        missing = next((at for at, number in enumerate(fresh[:allowed]) if choice.options[number] is None), allowed)
+        later = any(choice.options[number] is not None for number in fresh[missing:allowed])
+        if not later:
+            options = dict(choice.options) | dict.fromkeys(barred)
+            return replace(choice, options=options)
+        # Someone starts before the one at `missing`. It might start instead of them: they are barred.
+        allowed = max(missing + 1, _first_later(choice, fresh, missing, allowed))
+
+
+def _first_later(choice: Choice, fresh: list[int], missing: int, allowed: int) -> int:
+    """Where the first job stands that was given something after `missing`."""
+    return next(at for at in range(missing, allowed) if choice.options[fresh[at]] is not None)
+
+
+__all__ = ["OBJECTIVES", "Adaptive", "AdaptiveFifo", "placement_of"]

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
 
-from hpcdl.core.plan import JobView, View
-from hpcdl.core.profile import MAX_GPUS, Point, Profile
-from hpcdl.learning import fit_curve
+import numpy as np
+
+from hpcdl.core.model.plan import JobView, View
+from hpcdl.core.model.profile import MAX_GPUS, Point, Profile
+from hpcdl.estimators import fit_curve
 
 LENGTH_S = 600.0
 """How long a job is taken to be on one GPU where none is known that would show it."""
@@ -31,7 +33,7 @@ _TIMES = ("startup_s", "save_s", "resume_s", "gate_s", "resume_up_s", "move_save
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class PriorProfile:
     """What is usual among jobs of which more is known.
 
     `length_s`: of the whole job on one GPU of the best kind there is. `times`: those of a profile, by their names.
@@ -41,7 +43,7 @@ class Usual:
     times: tuple[tuple[str, float], ...] = (("startup_s", COST_S), ("resume_s", COST_S))
 
 
-def usual(view: View) -> Usual | None:
+def usual(view: View) -> PriorProfile | None:
     """What is usual in the view; None where no job of it needs that."""
     if all(job.profile is not None for job in view.jobs):
         return None
@@ -55,20 +57,20 @@ def usual(view: View) -> Usual | None:
         if job.total is not None:
             lengths.append(job.total / max(profile.on(kind).rate(1) for kind in kinds))
     if not known:
-        return Usual()
+        return PriorProfile()
     times = []
     for name in _TIMES:
         values = [value for profile in known.values() if (value := getattr(profile, name)) is not None]
         if 2 * len(values) > len(known):
             times.append((name, _rounded(median(values))))
-    return Usual(_rounded(median(lengths)) if lengths else LENGTH_S, tuple(times))
+    return PriorProfile(_rounded(median(lengths)) if lengths else LENGTH_S, tuple(times))
 
 
-def believed(job: JobView, kinds: tuple[str, ...], found: Usual | None) -> Profile:
+def believed(job: JobView, kinds: tuple[str, ...], found: PriorProfile | None) -> Profile:
     """The job's profile, or else what is usual. `kinds`: of the GPUs that there are. Raises nothing."""
     if job.profile is not None:
         return job.profile
-    return _assumed(job.total, job.nodes_max, kinds, found or Usual())
+    return _assumed(job.total, job.nodes_max, kinds, found or PriorProfile())
 
 
 def look_again_at(view: View) -> float | None:
@@ -86,7 +88,7 @@ def kinds_of(view: View) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _assumed(total: int | None, nodes: int, kinds: tuple[str, ...], found: Usual) -> Profile:
+def _assumed(total: int | None, nodes: int, kinds: tuple[str, ...], found: PriorProfile) -> Profile:
     scale = (total or found.length_s) / found.length_s  # steps/s on one GPU of the best kind
     shapes = [(kind, _shape(kind, nodes)) for kind in kinds]
     best = max(points[0][2] for _, points in shapes)
@@ -116,3 +118,25 @@ def _doublings(most: int) -> Iterable[int]:
 
 def _rounded(value: float) -> float:
     return 0.0 if value <= 0 else float(GRAIN ** round(math.log(value, GRAIN)))
+
+
+# Rates that are known with an error, made to look like a scaling curve again.
+
+
+@lru_cache(maxsize=4096)
+def concave(gpus: tuple[int, ...], rates: tuple[float, ...]) -> tuple[float, ...]:
+    """The concave curve through 0 that is nearest to the rates (steps/s, relative least squares), at those numbers.
+
+    `gpus`: ascending. Every further GPU gains at most what the one before did, and may cost; what does not hold that is
+    taken for an error. The best of noisy rates is as a rule one whose error is high: without this, whoever picks it is
+    disappointed.
+    """
+    if len(gpus) < 3:
+        return rates
+    from scipy.optimize import nnls  # it takes long to load
+
+    at, given = np.array(gpus, dtype=np.float64), np.array(rates)
+    shapes = np.array([at] + [-np.maximum(0.0, at - knot) for knot in at[:-1]]).T
+    weights, _ = nnls(shapes / given[:, None], np.ones(len(given)))
+    curve = np.maximum(shapes @ weights, 0.01 * given)
+    return tuple(float(rate) for rate in curve)

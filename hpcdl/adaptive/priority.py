@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from hpcdl.adaptive.choice import Choice
-from hpcdl.adaptive.options import Candidate, Floats, Found
-from hpcdl.core.plan import View
+from hpcdl.adaptive.options import Candidate, Floats, OptionMenu
+from hpcdl.core.model.plan import View
 
 DOUBLES = 10.0
 """A job whose priority is higher by this much weighs twice as much."""
@@ -16,18 +16,18 @@ LEAST = 1e-9
 """Less than this share of the weight of the highest priority is not told apart: sums would lose it."""
 
 
-def weights(found: Found) -> Floats:
+def weights(found: OptionMenu) -> Floats:
     """What each candidate's priority makes of its weight, against the highest: 1 where all have the same."""
     priorities = np.array([candidate.job.priority for candidate in found.candidates], dtype=np.float64)
     return np.asarray(np.maximum(2.0 ** ((priorities - priorities.max(initial=0.0)) / DOUBLES), LEAST))
 
 
-def differ(found: Found) -> bool:
+def differ(found: OptionMenu) -> bool:
     """Whether there are several priorities."""
     return len({candidate.job.priority for candidate in found.candidates}) > 1
 
 
-def required(found: Found, due: list[Candidate]) -> list[int]:
+def required(found: OptionMenu, due: list[Candidate]) -> list[int]:
     """The ids of overdue jobs, with those of a higher priority than some of them; the highest first."""
     if due and differ(found):
         least = min(candidate.job.priority for candidate in due)
@@ -37,7 +37,7 @@ def required(found: Found, due: list[Candidate]) -> list[int]:
     return [each.job.id for each in due if each.options]
 
 
-def by_priority(view: View, found: Found, choose: Callable[[View, Found], Choice]) -> Choice:
+def by_priority(view: View, found: OptionMenu, choose: Callable[[View, OptionMenu], Choice]) -> Choice:
     """The objective's choice, in which no job starts while one of a higher priority waits that fits somewhere.
 
     Jobs that hold GPUs come and go as the objective says: a priority takes nothing from a job that runs, unless the
@@ -55,7 +55,7 @@ def by_priority(view: View, found: Found, choose: Callable[[View, Found], Choice
             if each.job.priority < priority and each.kept is None and not each.fixed
         }
         if waits and any(choice.options.get(number) is not None for number in barred):
-            some = Found(found.pools, tuple(each for each in found.candidates if each.job.id not in barred))
+            some = OptionMenu(found.pools, tuple(each for each in found.candidates if each.job.id not in barred))
             choice = choose(view, some)
             return replace(choice, options=dict(choice.options) | dict.fromkeys(barred))
     return choice

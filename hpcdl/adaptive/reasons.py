@@ -1,13 +1,13 @@
 """Why each job has what it has, in words and numbers."""
 
-from hpcdl.adaptive.options import Candidate, Found, Option
-from hpcdl.core.exempt import STARTS
-from hpcdl.core.model import Placement
-from hpcdl.core.plan import JobView, View
-from hpcdl.core.units import count, fold_nodes
+from hpcdl.adaptive.options import Candidate, Option, OptionMenu
+from hpcdl.core.model.job import Placement
+from hpcdl.core.model.plan import JobView, View
+from hpcdl.core.model.units import count, fold_nodes
+from hpcdl.core.rules.exemption import STARTS
 
 
-def reason(found: Found, candidate: Candidate, placement: Placement, why: str) -> str:
+def reason(found: OptionMenu, candidate: Candidate, placement: Placement, why: str) -> str:
     """Why a job gets, or keeps, these GPUs."""
     job = candidate.job
     known = job.memo.get("reason")
@@ -19,7 +19,7 @@ def reason(found: Found, candidate: Candidate, placement: Placement, why: str) -
     return text
 
 
-def _reason(found: Found, candidate: Candidate, placement: Placement) -> str:
+def _reason(found: OptionMenu, candidate: Candidate, placement: Placement) -> str:
     job = candidate.job
     held = job.placement if not job.leaving else None
     gpus, nodes = placement.per_node, len(placement.shares)
@@ -51,7 +51,7 @@ def _reason(found: Found, candidate: Candidate, placement: Placement) -> str:
     return parts
 
 
-def _is(found: Found, option: Option, placement: Placement) -> bool:
+def _is(found: OptionMenu, option: Option, placement: Placement) -> bool:
     return (
         option.gpus == placement.per_node
         and option.nodes == len(placement.shares)
@@ -67,7 +67,7 @@ def _above(candidate: Candidate, mine: Option) -> list[Option]:
     )
 
 
-def waits(view: View, found: Found, candidate: Candidate, why: str) -> str:
+def waits(view: View, found: OptionMenu, candidate: Candidate, why: str) -> str:
     """Why a job gets nothing now."""
     job = candidate.job
     known = job.memo.get("waits")
@@ -79,7 +79,7 @@ def waits(view: View, found: Found, candidate: Candidate, why: str) -> str:
     return text
 
 
-def _waits(view: View, found: Found, candidate: Candidate) -> str:
+def _waits(view: View, found: OptionMenu, candidate: Candidate) -> str:
     job = candidate.job
     need = count(job.gpus_min, "GPU") + ("" if job.nodes == 1 else f" on each of {job.nodes} nodes")
     if not found.pools and view.bare:

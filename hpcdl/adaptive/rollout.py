@@ -55,7 +55,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class JobGrant:
     """What a job is given, and on which nodes."""
 
     option: Option
@@ -63,7 +63,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class RolloutResult:
     """What is to come. `ends`: seconds from now by job. `at_once`: what jobs are given now.
 
     `work`: how much it took to find out, in units of about a microsecond; the same for the same arguments.
@@ -71,7 +71,7 @@ class Forecast:
 
     makespan_s: float
     ends: dict[int, float]
-    at_once: dict[int, Given]
+    at_once: dict[int, JobGrant]
     work: int
 
     @property
@@ -106,21 +106,21 @@ def forward(
     squeeze: bool,
     first: int = 0,
     settled: bool = False,
-) -> Forecast:
+) -> RolloutResult:
     """Everything up to the end of the last job.
 
     `kinds`, `free`: the nodes' type of GPU and GPUs that nobody of `running` has. `queue`: who waits, in the order in
     which they are served, with the option that each should have; the `first` ones of them start in this order and
     before all others. `settled`: no running job is changed now, only later. Jobs that never fit are left out.
     """
-    run = _Run(list(kinds), list(free), squeeze, list(queue), first)
+    run = _RolloutRun(list(kinds), list(free), squeeze, list(queue), first)
     for each in running:
         run.add(each.entrant, each.option, each.on, each.stall_s)
     run.serve(settled)
     at_once = dict(run.given)
     while run.next_end():
         run.serve()
-    return Forecast(max(run.ends.values(), default=0.0), run.ends, at_once, run.work)
+    return RolloutResult(max(run.ends.values(), default=0.0), run.ends, at_once, run.work)
 
 
 def at_once(
@@ -129,9 +129,9 @@ def at_once(
     running: Sequence[Running],
     queue: Sequence[tuple[Entrant, Option]],
     first: int = 0,
-) -> dict[int, Given]:
+) -> dict[int, JobGrant]:
     """What `forward` with `squeeze` gives jobs now, without what follows; running jobs get what nobody waits for."""
-    run = _Run(list(kinds), list(free), True, list(queue), first)
+    run = _RolloutRun(list(kinds), list(free), True, list(queue), first)
     for each in running:
         run.add(each.entrant, each.option, each.on, each.stall_s)
     run.serve(settled=True)
@@ -154,7 +154,7 @@ class _At:
     ends_s: float
 
 
-class _Run:
+class _RolloutRun:
     def __init__(
         self, kinds: list[str], free: list[int], squeeze: bool, queue: list[tuple[Entrant, Option]], first: int
     ) -> None:
@@ -164,7 +164,7 @@ class _Run:
         self.active: dict[int, _At] = {}
         self.heap: list[tuple[float, int]] = []
         self.ends: dict[int, float] = {}
-        self.given: dict[int, Given] = {}
+        self.given: dict[int, JobGrant] = {}
         self.most = _most(kinds, free)  # by type: no node has more free GPUs than that
         self.work = 0
         self.step = 1 + len(free) // 16
@@ -239,7 +239,7 @@ class _Run:
         self._take(on, option.gpus)
         self.add(entrant, option, on, option.stall_s)
         if self.now == 0.0:
-            self.given[entrant.id] = Given(option, on)
+            self.given[entrant.id] = JobGrant(option, on)
         return True
 
     def share(self, last: _At) -> None:
@@ -291,7 +291,7 @@ class _Run:
                 self._take(at.on, more)
                 self._put(_At(at.entrant, option, at.on, self.now + at.entrant.again_s, left, 0.0))
                 if self.now == 0.0:
-                    self.given[at.entrant.id] = Given(option, at.on)
+                    self.given[at.entrant.id] = JobGrant(option, at.on)
 
 
 def _most(kinds: list[str], free: list[int]) -> dict[str, int]:

@@ -29,13 +29,15 @@ def _main() -> int:
     inside.add_argument("--alone", type=float, metavar="S", help="without a daemon for so long, the node is given back")
     inside.add_argument("--absence", type=float, default=ABSENCE_S, metavar="S", help="as agent_absence_s")
     arguments = parser.parse_args()
-    from hpcdl.agent.granted import emulated
-    from hpcdl.agent.leaving import Stay
+    from hpcdl.agent.departure import EnclosingJob
+    from hpcdl.agent.emulation import emulated
     from hpcdl.agent.run import main
 
     try:
         number, said = emulated(arguments.emulate_gpus, os.environ)
-        stay = Stay(arguments.allocation, arguments.left, tuple(arguments.place), arguments.grace, arguments.alone)
+        stay = EnclosingJob(
+            arguments.allocation, arguments.left, tuple(arguments.place), arguments.grace, arguments.alone
+        )
     except ValueError as error:
         parser.error(str(error))
     return main(arguments.home, arguments.node, number, said, stay, arguments.absence)

@@ -4,26 +4,31 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from hpcdl.agent import adopt, besides, start
-from hpcdl.agent.connection import Connection, Rejected
-from hpcdl.agent.folder import EMULATED, Heard, still_ours
-from hpcdl.agent.gpus import Gpus
-from hpcdl.agent.grants import Grants
-from hpcdl.agent.incarnations import Part, loads_of, look_at
-from hpcdl.agent.leaving import Leaving, Stay
-from hpcdl.agent.orders import Limits
-from hpcdl.agent.reports import Key, ReportLog, boottime
-from hpcdl.agent.shell import Beside
-from hpcdl.agent.site import Site, Stage
-from hpcdl.agent.stillness import STOOD_S, clock
-from hpcdl.core.commands import Expected
-from hpcdl.core.events import Exited, GpusFreed, TroubleSeen
-from hpcdl.core.model import Cause
-from hpcdl.gpu import GpuSource
+from hpcdl.agent import run_folder, shell
+from hpcdl.agent.context import AgentContext, Stage
+from hpcdl.agent.daemon_link import DaemonConnection, Rejected
+from hpcdl.agent.departure import Departure, EnclosingJob
+from hpcdl.agent.folder import EMULATED, LastContact, still_ours
+from hpcdl.agent.gpu import GpuSource
+from hpcdl.agent.gpus import Gpus, Grants
+from hpcdl.agent.part import AgentPart, loads_of, look_at
+from hpcdl.agent.report_log import Key, ReportLog, boottime
+from hpcdl.agent.shell import ShellTarget
+from hpcdl.agent.start_request import SupervisorLimits
+from hpcdl.agent.supervisor import process_file, processes
+from hpcdl.agent.supervisor.processes import Process
+from hpcdl.agent.supervisor.watchdog import STOOD_S, clock
+from hpcdl.core.model.commands import ExpectedIncarnation
+from hpcdl.core.model.events import Exited, GpusFreed, TroubleSeen
+from hpcdl.core.model.job import Cause
+from hpcdl.core.model.units import count
 from hpcdl.wire.messages import (
     ByeMessage,
     DrillMessage,
@@ -41,8 +46,10 @@ log = logging.getLogger("hpcdl.agent")
 
 LEASE_S = 600.0
 """Seconds; until a daemon has told its own."""
+
 LAST_WORDS_S = 5.0
 """Seconds that a dismissed agent waits for a daemon to take its reports; then they are left to the next agent."""
+
 LOOK_S, LAST_LOOK_S = 1.0, 0.02
 
 
@@ -55,12 +62,12 @@ class Agent:
         node: str,
         instance: str,
         run: Path,
-        limits: Limits,
+        limits: SupervisorLimits,
         lock: int,
         source: GpuSource,
         reports: ReportLog,
         stderr: int,
-        stay: Stay,
+        stay: EnclosingJob,
     ) -> None:
         """`run`: the node's folder, whose lock we hold. `stderr`: where supervisors say what no record can tell."""
         self.instance = instance
@@ -71,13 +78,13 @@ class Agent:
         gpus = Gpus(source, os.environ.get("CUDA_VISIBLE_DEVICES"), node, reports)
         emulated = run / EMULATED if gpus.emulated else None
         self.changed = asyncio.Event()
-        self._site = Site(
+        self._site = AgentContext(
             node, instance, run, limits, reports, gpus, Grants(run), emulated, stderr, self._freed, self.changed
         )
         self.shells = self._site.shells
-        self.parts: dict[Key, Part] = {}
+        self.parts: dict[Key, AgentPart] = {}
         self._lives: set[asyncio.Task[None]] = set()
-        self._heard = Heard(run)
+        self._heard = LastContact(run)
         self._lease_s = reports.lease_s or LEASE_S
         self._lapsed = False
         self._looked_at = clock()
@@ -85,9 +92,9 @@ class Agent:
         self._free_before: set[Key] = set()  # run folders of an earlier agent's of which nothing is left
         self._bye_at: float | None = None
         self._hurried = asyncio.Event()  # the end is near: dismissed, or the node goes
-        self._leaving = Leaving(stay, boottime())
+        self._leaving = Departure(stay, boottime())
         self._leaves = asyncio.Event()
-        self._connection = Connection(home, self)
+        self._connection = DaemonConnection(home, self)
         self._over = asyncio.Event()
 
     @property
@@ -117,26 +124,26 @@ class Agent:
     # --- what an earlier agent left --------------------------------------------------------------------------------
 
     async def _adopt(self) -> None:
-        stock = await asyncio.to_thread(adopt.take_stock, self._run, self.reports, self._site.tag)
+        stock = await asyncio.to_thread(take_stock, self._run, self.reports, self._site.tag)
         self._free_before = stock.free
         for trouble in stock.troubles:
             log.error("%s", trouble)
             self.reports.report(TroubleSeen("agent", trouble[:500]))
         for found in stock.living:
             order = self.reports.requests.get(found.key, {}).get("start")
-            self._live(Part(self._site, found.key, order, found))
+            self._live(AgentPart(self._site, found.key, order, found))
         for key, kinds in self.reports.requests.items():
             part, marks = self.parts.get(key), self.reports.unreported(key)
             if part is not None:
                 self._obey_known(part)
             elif "start" in kinds and not marks.exited and not marks.record:  # else its run folder was removed
                 self._fresh_start[key] = kinds["start"]
-        swept = await asyncio.to_thread(adopt.sweep, self.instance, self._node, set(self.parts))
+        swept = await asyncio.to_thread(kill_unclaimed, self.instance, self._node, set(self.parts))
         if swept:
             log.warning("%d processes without a run folder were killed", swept)
-        await asyncio.to_thread(besides.sweep, self.instance, self._node, self._run)
+        await asyncio.to_thread(shell.end_left_commands, self.instance, self._node, self._run)
 
-    def _obey_known(self, part: Part) -> None:
+    def _obey_known(self, part: AgentPart) -> None:
         """What the log holds for it, in the order in which it was asked."""
         kinds = self.reports.requests.get(part.key, {})
         for message in sorted(kinds.values(), key=lambda each: each.request.id):
@@ -145,13 +152,13 @@ class Agent:
             if message.request.kind != "start":
                 part.obey(message)
 
-    def _live(self, part: Part) -> None:
+    def _live(self, part: AgentPart) -> None:
         self.parts[part.key] = part
         life = asyncio.create_task(part.run())
         self._lives.add(life)
         life.add_done_callback(self._lives.discard)
 
-    def _freed(self, part: Part) -> None:
+    def _freed(self, part: AgentPart) -> None:
         if part.stale:
             self._remove(part.key)
 
@@ -159,7 +166,7 @@ class Agent:
         part = self.parts.pop(key, None)
         self._free_before.discard(key)
         self.reports.forget(key)
-        start.put_away(start.folder_of(self._run, key), "" if part is None else part.damage)
+        run_folder.put_away(run_folder.folder_of(self._run, key), "" if part is None else part.damage)
 
     # --- the daemon ------------------------------------------------------------------------------------------------
 
@@ -201,7 +208,7 @@ class Agent:
             looks=True,
         )
 
-    def _settle(self, expected: tuple[Expected, ...]) -> None:
+    def _settle(self, expected: tuple[ExpectedIncarnation, ...]) -> None:
         """What is not expected ends; what is expected and not here is reported as gone."""
         wanted = {(each.job, each.incarnation): each for each in expected}
         for key in list(self.parts):
@@ -222,7 +229,7 @@ class Agent:
             elif key not in self.parts and each.taken:
                 self._report_gone(each)
 
-    def _report_gone(self, expected: Expected) -> None:
+    def _report_gone(self, expected: ExpectedIncarnation) -> None:
         key = (expected.job, expected.incarnation)
         marks = self.reports.unreported(key)
         if not marks.exited:
@@ -262,7 +269,7 @@ class Agent:
                 # The node left this incarnation, and joins it again; nothing is left of its first time.
                 self.parts.pop(key, None)
                 self._free_before.discard(key)
-                start.put_away(start.folder_of(self._run, key))
+                run_folder.put_away(run_folder.folder_of(self._run, key))
                 self._begin(message)
             elif part is None and not self.reports.unreported(key).exited:
                 self._begin(message)
@@ -270,7 +277,7 @@ class Agent:
             part.obey(message)
 
     def _begin(self, message: RequestMessage) -> None:
-        part = Part(self._site, (message.request.job, message.request.incarnation), message, None)
+        part = AgentPart(self._site, (message.request.job, message.request.incarnation), message, None)
         self._live(part)
         self._obey_known(part)
 
@@ -278,7 +285,7 @@ class Agent:
         """See `Caller`."""
         part = self.parts.get((message.job, message.incarnation))
 
-        async def place() -> Beside | str:
+        async def place() -> ShellTarget | str:
             return "the job has gone from this node" if part is None else await part.beside(message.rows > 0)
 
         self.shells.open(message, place)
@@ -315,7 +322,7 @@ class Agent:
             part.tell_progress()
         lines = [line for part in self.parts.values() if (line := part.line) is not None]
         gpus = self._site.gpus.lines(loads_of(self.parts.values()))
-        return HeartbeatMessage(gpus, tuple(lines), start.kept(self._run))
+        return HeartbeatMessage(gpus, tuple(lines), run_folder.kept(self._run))
 
     # --- the lease, and the end ------------------------------------------------------------------------------------
 
@@ -396,3 +403,93 @@ class Agent:
             return False
         late = not self._site.connected and boottime() - self._bye_at > LAST_WORDS_S
         return self.reports.settled or late
+
+
+# What an agent finds on its node when it starts: run folders of an earlier one, and processes that nobody holds.
+
+SWEEP_S = 2.0
+"""Seconds of one attempt to end what nobody answers for."""
+
+
+def never_started(found: run_folder.ExistingRun, tag: str) -> bool:
+    """Whether the run folder was made, and its maker died before there was a trainer. `tag`: the part's."""
+    folder = found.folder
+    if not run_folder.is_free(folder) or run_folder.has_records(folder):
+        return False
+    return not processes.kin(process_file.read_process_file(folder).below) and not processes.tagged(tag)
+
+
+def left_over(found: run_folder.ExistingRun, order: RequestMessage | None) -> bool:
+    """Whether the run folder is of an earlier start in the same incarnation, of which nothing is left: its node left
+    the incarnation, and was asked to join it again."""
+    if order is None or found.start is None or not found.start.request:
+        return False
+    if found.start.request == order.request.id or not run_folder.is_free(found.folder):
+        return False
+    return not processes.kin(process_file.read_process_file(found.folder).below)
+
+
+def kill_unclaimed(instance: str, node: str, known: Collection[Key]) -> int:
+    """Kills what carries our instance's tag for this node and has no run folder; how many processes there were.
+
+    Own uid, tag and start time are checked again at the signal. What has a run folder is left to its part: a living
+    supervisor goes on with it, and what a dead one left is killed there.
+    """
+
+    def unknown() -> list[Process]:
+        found = processes.tagged(instance)
+        return [each for each in found if (key := _key(each.tag, instance, node)) is not None and key not in known]
+
+    return len(processes.kill_all(lambda: processes.kin(unknown()), SWEEP_S))
+
+
+@dataclass(slots=True)
+class LeftRunFolders:
+    """`living`: run folders that a part is to follow. `free`: those of which nothing is left, and all is reported.
+    `troubles`: what people should know."""
+
+    living: list[run_folder.ExistingRun] = field(default_factory=list)
+    free: set[Key] = field(default_factory=set)
+    troubles: list[str] = field(default_factory=list)
+
+
+def take_stock(run: Path, reports: ReportLog, tag_of: Callable[[Key], str]) -> LeftRunFolders:
+    """Looks through the run folders of an earlier agent; those that never were more than folders go."""
+    stock = LeftRunFolders()
+    if lost := end_lost_supervisors(run):
+        stock.troubles.append(f"{count(lost, 'supervisor')} without a run folder: killed, with all that was below")
+    for found in run_folder.find(run):
+        order, marks = reports.requests.get(found.key, {}).get("start"), reports.unreported(found.key)
+        if found.damage:
+            stock.troubles.append(
+                f"run folder {found.folder}: {found.damage}: it is kept in {run / run_folder.DAMAGED}"
+            )
+        if left_over(found, order) or never_started(found, tag_of(found.key)):
+            run_folder.put_away(found.folder, found.damage)  # no trainer was started: to start it (again) is harmless
+        elif marks.exited and marks.freed:
+            stock.free.add(found.key)  # it goes when the daemon says so, or does not expect it
+        else:
+            stock.living.append(found)
+    return stock
+
+
+def end_lost_supervisors(run: Path) -> int:
+    """Kills supervisors whose run folders were removed, and all that is below them; how many there were.
+
+    Nobody can tell them anything any more, and nobody would know whose GPUs they hold.
+    """
+    lost = [each for name, each in run_folder.supervisors(run).items() if not (run / name).is_dir()]
+    for supervisor in lost:
+        processes.signal_process(supervisor, signal.SIGSTOP)
+        below = processes.descendants(supervisor.pid, tags=False)
+        processes.signal_process(supervisor, signal.SIGKILL)
+        processes.kill_all(lambda: processes.kin(below), SWEEP_S)  # noqa: B023
+    return len(lost)
+
+
+def _key(tag: str, instance: str, node: str) -> Key | None:
+    """The job and incarnation of a tag of ours, None for another's."""
+    parts = tag.removeprefix(f"{instance}:").split(":", 2)
+    if len(parts) != 3 or not processes.matches(parts[2], node) or not (parts[0].isdecimal() and parts[1].isdecimal()):
+        return None
+    return int(parts[0]), int(parts[1])

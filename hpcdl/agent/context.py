@@ -7,15 +7,14 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcdl.agent.gpus import Gpus
-from hpcdl.agent.grants import Grants
-from hpcdl.agent.orders import Limits
+from hpcdl.agent.gpus import Gpus, Grants
 from hpcdl.agent.orphans import Orphans
-from hpcdl.agent.reports import Key, ReportLog
-from hpcdl.agent.shells import Shells
+from hpcdl.agent.report_log import Key, ReportLog
+from hpcdl.agent.shell import Shells
+from hpcdl.agent.start_request import SupervisorLimits
 
 if TYPE_CHECKING:
-    from hpcdl.agent.incarnations import Part
+    from hpcdl.agent.part import AgentPart
 
 LOOPBACK = "127.0.0.1"
 
@@ -30,7 +29,7 @@ class Stage(Enum):
 
 
 @dataclass(slots=True)
-class Site:
+class AgentContext:
     """What all parts of a node share.
 
     `run`: the agent's folder. `emulated`: the folder of emulated GPUs, None with real ones. `stderr`: a descriptor for
@@ -43,13 +42,13 @@ class Site:
     node: str
     instance: str
     run: Path
-    limits: Limits
+    limits: SupervisorLimits
     reports: ReportLog
     gpus: Gpus
     grants: Grants
     emulated: Path | None
     stderr: int
-    on_freed: Callable[["Part"], None]
+    on_freed: Callable[["AgentPart"], None]
     changed: asyncio.Event
     interval_s: float = 10.0
     connected: bool = False

@@ -11,8 +11,8 @@ from typing import Protocol
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from hpcdl.agent.reports import ReportLog
-from hpcdl.agent.shells import Shells
+from hpcdl.agent.report_log import ReportLog
+from hpcdl.agent.shell import Shells
 from hpcdl.wire.access import NAME, AccessError, AccessFile, read_access
 from hpcdl.wire.messages import (
     MAX_MESSAGE,
@@ -38,9 +38,9 @@ from hpcdl.wire.messages import (
     WelcomeMessage,
     decode_message,
     encode_message,
+    until_first,
 )
 from hpcdl.wire.tls import client_context
-from hpcdl.wire.together import until_first
 
 log = logging.getLogger("hpcdl.agent")
 
@@ -119,7 +119,7 @@ class Caller(Protocol):
         """Seconds between two heartbeats."""
 
 
-class Connection:
+class DaemonConnection:
     """Keeps calling. `run` never returns, and survives whatever the network or the daemon does."""
 
     def __init__(self, home: Path, caller: Caller) -> None:

@@ -31,7 +31,7 @@ TURN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class EnclosingJob:
     """The batch job that an agent runs in; "" is none. Seconds from the agent's start.
 
     `left_s`: until its walltime ends. `place`: where the node is in the network. `grace_s`: how long the batch system
@@ -51,10 +51,10 @@ class Stay:
             raise ValueError("an allocation's grace period is 0 s or more, and the time alone more than 0 s")
 
 
-class Leaving:
+class Departure:
     """From the first signal to the agent's end. Time in which this process was stopped does not count for the grace."""
 
-    def __init__(self, stay: Stay, now: float) -> None:
+    def __init__(self, stay: EnclosingJob, now: float) -> None:
         """`now`: seconds of a clock that goes on while the process is stopped."""
         self.stay = stay
         self.reason = ""

@@ -8,10 +8,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdl.agent import strictjson
-from hpcdl.agent.processes import boot_id, start_ticks
-from hpcdl.agent.reports import boottime
-from hpcdl.wire.private import NotPrivate, atomic_write, make_private_folder, open_private, read_private
+from hpcdl.agent import strict_json
+from hpcdl.agent.report_log import boottime
+from hpcdl.agent.supervisor.processes import boot_id, start_ticks
+from hpcdl.wire.private_files import NotPrivate, atomic_write, make_private_folder, open_private, read_private
 
 LOCK, ABOUT, HEARD, LOG, REPORTS, EMULATED = (
     "agent.lock",
@@ -46,7 +46,7 @@ class AnotherAgent(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class AgentRecord:
     """agent.json: the agent that has the folder, or had it last."""
 
     pid: int
@@ -153,30 +153,30 @@ def _same_file(fd: int, path: Path) -> bool:
     return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
 
-def read_about(folder: Path) -> About | None:
+def read_about(folder: Path) -> AgentRecord | None:
     """What the last agent wrote, or None."""
     try:
-        body = strictjson.loads(read_private(folder / ABOUT, LIMIT))
+        body = strict_json.loads(read_private(folder / ABOUT, LIMIT))
         emulated = body.get("emulate_gpus")
-        return About(
+        return AgentRecord(
             int(body["pid"]), int(body["start"]), str(body["node"]), None if emulated is None else int(emulated)
         )
     except (OSError, NotPrivate, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def write_about(folder: Path, node: str, emulate_gpus: int | None, said: bool = False) -> About:
+def write_about(folder: Path, node: str, emulate_gpus: int | None, said: bool = False) -> AgentRecord:
     """Says who has the folder. `emulate_gpus` None: as many as the last agent had, unless that was `said`."""
     if emulate_gpus is None and not said and (known := read_about(folder)) is not None:
         emulate_gpus = known.emulate_gpus
     pid = os.getpid()
-    about = About(pid, start_ticks(pid) or 0, node, emulate_gpus)
+    about = AgentRecord(pid, start_ticks(pid) or 0, node, emulate_gpus)
     body = {"pid": about.pid, "start": about.start, "node": node, "emulate_gpus": emulate_gpus}
     atomic_write(folder / ABOUT, json.dumps(body).encode() + b"\n")
     return about
 
 
-class Heard:
+class LastContact:
     """When the daemon was last heard of, across the agent's restarts: the lease counts from there."""
 
     def __init__(self, folder: Path) -> None:

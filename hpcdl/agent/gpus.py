@@ -5,27 +5,34 @@ Here GPUs are their UUIDs, which stay; the daemon speaks of them by the indices 
 """
 
 import asyncio
+import json
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcdl.agent.faults import Faults
-from hpcdl.agent.load import Load, shown
-from hpcdl.agent.processes import described, look, matches
-from hpcdl.agent.reports import Key, ReportLog, boottime
-from hpcdl.core.careevents import GpuFaulted
-from hpcdl.core.events import GpuChanged
-from hpcdl.core.model import GpuInfo
-from hpcdl.gpu import Gpu, GpuSample, GpuSource, GpuState, cuda_visible_devices, visible
+from hpcdl.agent.emulation import Load, shown
+from hpcdl.agent.gpu import Gpu, GpuSample, GpuSource, GpuState, cuda_visible_devices, visible
+from hpcdl.agent.report_log import Key, ReportLog, boottime
+from hpcdl.agent.supervisor.processes import boot_id, described, matches, process_of
+from hpcdl.core.model.events import GpuChanged, GpuFaulted
+from hpcdl.core.model.health import ECC, FaultAction, Health, fault_of
+from hpcdl.core.model.world import GpuInfo
 from hpcdl.wire.messages import GpuLine
+from hpcdl.wire.private_files import NotPrivate, open_private
 
 log = logging.getLogger("hpcdl.agent")
 
 OK, LOST, DIRTY = "ok", "lost", "dirty"
+
 LOOK_S = 10.0
 """Seconds that the report of an exit waits for a fresh look at its GPUs."""
+
 UNKNOWN: GpuState = "unknown"
+
 EMULATED = "emulated"
+
 RESIDENT = frozenset({"Xorg", "Xwayland", "gnome-shell", "nvidia-persiste", "nvidia-cuda-mps"})
 """Programs that hold a GPU for as long as the machine runs, and that others share it with (names cut to 15 bytes)."""
 
@@ -147,7 +154,7 @@ class Gpus:
             if self.emulated and sample.pids is None:
                 found.append(f"{self._name(uuid)}: {sample.detail}")
             for pid in sample.pids or ():
-                process = look(pid)
+                process = process_of(pid)
                 if self.emulated or (process is not None and matches(process.tag, tag)):
                     found.append(f"{self._name(uuid)}: process {described(pid)}")
         return found
@@ -160,7 +167,7 @@ class Gpus:
             return sample.detail if self.emulated else ""
         pids = []
         for pid in sample.pids:
-            process = look(pid)
+            process = process_of(pid)
             ours = process is not None and bool(own_tag) and matches(process.tag, own_tag)
             if not ours and (self.emulated or _program(pid) not in RESIDENT):
                 pids.append(described(pid))
@@ -305,3 +312,127 @@ def _program(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
+
+
+# What changes in the health of GPUs between two looks, and is worth telling the daemon. Pure, but for its memory.
+#
+# A condition that holds is told again every AGAIN_S, so that what is avoided for it stays so while it lasts. What was
+# so
+# before this agent came is shown, but for a memory that cannot be repaired no reason to avoid a GPU.
+
+AGAIN_S = 1800.0
+
+KEPT = 8
+"""Xids that are shown of a GPU."""
+
+BLAMED_S = 120.0
+"""A trainer that fails so soon after a fault of its GPU was not at fault itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultReport:
+    """A fault, as `health.fault_of` knows it, and how it was seen."""
+
+    fault: str
+    detail: str
+
+
+class Faults:
+    """Of one GPU."""
+
+    def __init__(self) -> None:
+        self._xids: tuple[int, ...] = ()
+        self._ecc: int | None = None
+        self._told_at: dict[str, float] = {}
+        self._bad: tuple[float, str] | None = None
+
+    def look(self, health: Health | None, xids: Iterable[int], now: float) -> list[FaultReport]:
+        """What is news; `xids`: since the last look."""
+        found = []
+        for number in xids:
+            self._xids = (*self._xids, number)[-KEPT:]
+            if fault_of(f"xid {number}") is not None:
+                found.append(FaultReport(f"xid {number}", "told by the driver"))
+        if health is not None:
+            errors = health.ecc_uncorrected
+            if errors is not None and self._ecc is not None and errors > self._ecc:
+                found.append(FaultReport(ECC, f"{errors} uncorrectable errors, {self._ecc} before"))
+            self._ecc = errors if errors is not None else self._ecc
+            held = health.conditions
+            for name in held:
+                if now - self._told_at.get(name, -AGAIN_S) >= AGAIN_S:
+                    self._told_at[name] = now
+                    found.append(FaultReport(name, "told by the driver"))
+            self._told_at = {name: at for name, at in self._told_at.items() if name in held}
+        for told in found:
+            known = fault_of(told.fault)
+            if known is not None and known.action is not FaultAction.NOTE:
+                self._bad = now, f"{told.fault}: {known.said}"
+        return found
+
+    def shown(self, health: Health | None) -> Health | None:
+        """What the daemon is told of its health: with the Xids that were seen here."""
+        if health is None:
+            return Health(xids=self._xids) if self._xids else None
+        return replace(health, xids=self._xids)
+
+    def blamed(self, now: float) -> str:
+        """The fault that may have ended a trainer just now, or ""."""
+        return self._bad[1] if self._bad is not None and now - self._bad[0] < BLAMED_S else ""
+
+
+# grants.jsonl in the agent's folder: which incarnation had which GPU, and when. For people and tests: no
+# program reads it.
+#
+# Lines are written before a supervisor is given its GPUs, and when they were seen free. Not synced: what a crash of
+# the
+# machine costs is no loss. The file is put aside as grants.jsonl.1 when it is large.
+
+NAME = "grants.jsonl"
+
+LIMIT, WAITING_LIMIT = 1 << 20, 1 << 16
+
+GRANTED, FREED = "granted", "freed"
+
+
+class Grants:
+    """Appends. While the disk is full, or the file is not ours, lines wait in memory; too many of them are dropped."""
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / NAME
+        self._waiting = b""
+
+    def granted(self, key: Key, uuids: Sequence[str]) -> None:
+        """The incarnation is about to be told that these are its own; again and again for the same is one grant."""
+        self._write(GRANTED, key, uuids)
+
+    def freed(self, key: Key, uuids: Sequence[str | None] = (None,)) -> None:
+        """Nothing of the incarnation is left, and these were seen without it; None: whatever it had."""
+        self._write(FREED, key, uuids)
+
+    def _write(self, what: str, key: Key, uuids: Sequence[str | None]) -> None:
+        moment = {"boot": round(boottime(), 3), "boot_id": boot_id()}
+        lines = [
+            json.dumps({**moment, "uuid": uuid, "job": key[0], "incarnation": key[1], "what": what}) for uuid in uuids
+        ]
+        self._waiting += "".join(f"{line}\n" for line in lines).encode()
+        try:
+            self._append()
+        except (OSError, NotPrivate) as error:
+            log.warning("%s: %s", self._path, error)
+            if len(self._waiting) > WAITING_LIMIT:
+                self._waiting = b"\n"
+
+    def _append(self) -> None:
+        if not self._waiting:
+            return
+        file = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            if os.fstat(file).st_size > LIMIT:
+                os.replace(self._path, self._path.with_name(f"{NAME}.1"))
+                os.close(file)
+                file = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            while self._waiting:
+                self._waiting = self._waiting[os.write(file, self._waiting) :]
+        finally:
+            os.close(file)

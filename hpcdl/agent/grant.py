@@ -4,12 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from hpcdl.agent import processes
-from hpcdl.agent.environment import gpu_environment, nodes_environment
-from hpcdl.agent.orders import Refusal, nodes_and_gpus
-from hpcdl.agent.remains import Remains
-from hpcdl.agent.reports import Key, boottime
-from hpcdl.agent.site import Site
+from hpcdl.agent.context import AgentContext
+from hpcdl.agent.orphans import Remains
+from hpcdl.agent.report_log import Key, boottime
+from hpcdl.agent.start_request import StartRefusal, gpu_environment, nodes_and_gpus, nodes_environment
+from hpcdl.agent.supervisor import processes
 from hpcdl.wire.messages import RequestMessage
 
 log = logging.getLogger("hpcdl.agent")
@@ -24,7 +23,7 @@ DIRTY_AFTER_S = 30.0
 class Grant:
     """`gpus`: UUIDs. `first`: whether this node is the first of those that the daemon named."""
 
-    def __init__(self, site: Site, key: Key, remains: Remains) -> None:
+    def __init__(self, site: AgentContext, key: Key, remains: Remains) -> None:
         self._site = site
         self._remains = remains
         self._key = key
@@ -41,9 +40,9 @@ class Grant:
         """A grant of which the run folder does not tell any more: as it was ordered, else as its processes have it."""
         try:
             if order is None:
-                raise Refusal("nothing is known of it")
+                raise StartRefusal("nothing is known of it")
             self.take(order)
-        except Refusal:
+        except StartRefusal:
             for process in processes.tagged(self._site.tag(self._key)):
                 self.gpus = tuple(filter(None, (processes.variable(process.pid, "HPCDL_GPUS") or "").split(",")))
                 if self.gpus:
@@ -56,7 +55,7 @@ class Grant:
         try:
             self.gpus = self._site.gpus.meant(indices)
         except ValueError as error:
-            raise Refusal(str(error)) from None
+            raise StartRefusal(str(error)) from None
         self.first = nodes[0] == self._site.node
         return nodes
 
@@ -76,7 +75,7 @@ class Grant:
                 gpus.found_held(found)
                 gpus.release(self._key)
                 self.gpus = ()
-                raise Refusal(conflict or "; ".join(found.values()))
+                raise StartRefusal(conflict or "; ".join(found.values()))
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
 
@@ -85,7 +84,7 @@ class Grant:
         try:
             shown = self._site.gpus.shown(self.gpus)
         except ValueError as error:
-            raise Refusal(str(error)) from None
+            raise StartRefusal(str(error)) from None
         self._site.grants.granted(self._key, self.gpus)
         return gpu_environment(self.gpus, shown) | nodes_environment(nodes, self._site.node)
 

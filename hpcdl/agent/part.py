@@ -4,33 +4,262 @@ The supervisor knows what happens; this follows it through whatever happens to t
 """
 
 import asyncio
+import contextlib
+import errno
+import ipaddress
 import logging
+import random
+import socket
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from hpcdl.agent import start
-from hpcdl.agent.asked import Asked
-from hpcdl.agent.load import IDLE, Load, resident_mib
-from hpcdl.agent.orders import Refusal, make_start
-from hpcdl.agent.packets import Rescale
-from hpcdl.agent.ports import Port
-from hpcdl.agent.reports import Key, boottime
-from hpcdl.agent.site import Stage
-from hpcdl.agent.startfile import TORCHRUN
-from hpcdl.agent.stillness import clock
-from hpcdl.agent.supervisorlink import SupervisorLink
-from hpcdl.agent.translate import event_of, exit_of
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause
-from hpcdl.wire.messages import PIDS_MOST, TrainerLine
-from hpcdl.wire.private import NotPrivate
+from hpcdl.agent import run_folder
+from hpcdl.agent.context import AgentContext, Stage
+from hpcdl.agent.emulation import IDLE, Load, TrainingShare, resident_mib
+from hpcdl.agent.grant import Grant
+from hpcdl.agent.orphans import Remains
+from hpcdl.agent.report_log import Key, boottime
+from hpcdl.agent.shell import ShellTarget, place
+from hpcdl.agent.start_request import StartRefusal, indices_of, make_start
+from hpcdl.agent.supervisor.packets import RescalePacket
+from hpcdl.agent.supervisor.start_file import IN_PROCESS, RESCALES, TORCHRUN
+from hpcdl.agent.supervisor.watchdog import Watchdog, clock
+from hpcdl.agent.supervisor_link import LatestProgress, Names, SupervisorLink, event_of, exit_of
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause
+from hpcdl.wire.messages import PIDS_MOST, DrillMessage, RequestMessage, TrainerLine
+from hpcdl.wire.private_files import NotPrivate
+
+# What is asked of a part of an incarnation, by the daemon and by its agent, and passed on to its supervisor.
+
+HUNG_AFTER_S = 60.0
+"""Beyond the grace: a supervisor that has not ended its trainer by then is ended itself."""
+
+KILL_S = 3.0
+"""For what is killed on a node that is not ours any more to be gone."""
+
+UNOPENED_GRACE_S = 5.0
+"""For a trainer whose gate cannot be opened."""
+
+STALE_GRACE_S = 10.0
+"""For a trainer that the daemon does not expect."""
+
+_GOES = {"suspend": "is being suspended", "leave": "leaves this node", "end": "is being ended"}
+
+
+def _log_of(order: RequestMessage | None, found: run_folder.ExistingRun | None) -> str:
+    if order is not None and order.log:
+        return order.log
+    return found.start.log if found is not None and found.start is not None else ""
+
+
+class PartRequests:
+    """How a part stands, and what it was asked; `incarnations.Part` has its life."""
+
+    def __init__(
+        self, site: AgentContext, key: Key, order: RequestMessage | None, found: run_folder.ExistingRun | None
+    ) -> None:
+        """Either an order to start, or a run folder that an earlier agent made (then `order` may be known as well)."""
+        self._site = site
+        self.key = key
+        self.tag = site.tag(key)
+        self.folder = run_folder.folder_of(site.run, key)
+        self._order = order
+        membership = order.request.membership if order is not None else 1
+        self._grace_s = order.spec.grace_s if order is not None and order.spec is not None else 30.0
+        self._same_boot = True
+        self.damage = "" if found is None else found.damage
+        self._remains = Remains(self.folder, self.tag, site.orphans)
+        self._grant = Grant(site, key, self._remains)
+        spec = None if order is None else order.spec
+        self._rescales = Rescales(site.node) if spec is None else Rescales(site.node, spec.rescale)
+        self.stage = Stage.ORDERED if found is None else Stage.FOLLOWED
+        if found is not None:
+            # What a damaged folder does not tell is as it was ordered; a supervisor that lives is of this boot.
+            self._same_boot = found.boot == site.reports.boot or (
+                not found.boot and not run_folder.is_free(found.folder)
+            )
+            if found.start is None:
+                self._grant.recover(order)
+            else:
+                membership, self._grace_s = found.start.membership, found.start.grace_s
+                self._rescales.kind = found.start.rescale
+                self._grant.found(
+                    dict(found.start.gpu_env or {}), () if order is None else indices_of(order, site.node)
+                )
+        self.names = Names(key[0], key[1], membership, site.node)
+        self.stale = False
+        self._progress = LatestProgress()
+        self._told_at = -1e9
+        self._stillness = Watchdog(_log_of(order, found), clock())
+        self._training = TrainingShare(clock())
+        self._memory_mib: int | None = None
+        self._verdict: tuple[Cause, str] | None = None
+        self._supervisor: dict[str, Any] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._trainer_pid = 0
+        self._pids: tuple[int, ...] = ()
+        self._suspending = self._gate = self._opened = self._going = False
+        self._asked: list[tuple[str, dict[str, object]]] = []
+        self._more = asyncio.Event()
+        self._overdue_at: float | None = None
+        self._requests: asyncio.Queue[RequestMessage] = asyncio.Queue()
+
+    # --- what is asked of it ---------------------------------------------------------------------------------------
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs that it holds."""
+        return self._grant.gpus
+
+    @property
+    def _leads(self) -> bool:
+        # Of several nodes the first has the writer, or one rank of whose progress stands for all, and speaks of steps.
+        return self._rescales.leads if self._rescales.elastic else self._grant.first
+
+    def obey(self, message: RequestMessage) -> None:
+        """Carries out an open, a rescale, a leave, a suspend or an end, once, in the order in which they come."""
+        if message.request.kind in ("rescale", "leave"):
+            try:
+                if not self._rescales.take(message):
+                    return
+            except ValueError as error:
+                log.error("%s: a membership that makes no sense: %s", self, error)
+                return
+            self._follows(message.request.membership if message.request.kind == "rescale" else 0)
+        self._requests.put_nowait(message)
+
+    def _follows(self, membership: int) -> None:
+        """What is reported from here on is of this membership, if it is newer."""
+        if membership > self.names.membership:
+            self.names = replace(self.names, membership=membership)
+
+    def adopt_grant(self, message: RequestMessage) -> None:
+        """An open that an earlier agent took: these GPUs are its own, whether the gate was opened yet or not."""
+        with contextlib.suppress(StartRefusal):  # its node may have lost some meanwhile
+            self._grant.take(message)
+            self._grant.claim()
+
+    def suspend(self) -> None:
+        """The agent's own wish: its lease has run out."""
+        if not self._suspending:
+            self._ask("suspend", self._grace_s, by="agent")
+
+    def go(self, grace_s: float) -> None:
+        """The node goes in so many seconds: whatever is to end this part does it by then, a suspend if nothing is."""
+        if self._going:
+            return
+        self._going = True
+        kind, grace_s = self.ending or "suspend", min(self._grace_s, grace_s)
+        if kind == "suspend":
+            self._ask(kind, grace_s, by="agent")
+        else:
+            self._ask(kind, grace_s)
+
+    def drill(self, message: DrillMessage) -> None:
+        """Its trainer is to be killed on purpose; once, though the supervisor may hear of it again."""
+        if self.stage is Stage.FOLLOWED:
+            body = {"saving": message.saving, "after_s": message.after_s, "within_s": message.within_s}
+            self._ask("drill", None, id=message.id, **body)
+
+    async def beside(self, terminal: bool) -> ShellTarget | str:
+        """Where a command beside its trainer runs, or why none can; that one is to run is reported."""
+        if self.stage is not Stage.FOLLOWED or self.ending or self._suspending or not self._trainer_pid:
+            return f"{self} has not started here yet, or is on its way out"
+        try:
+            where = await asyncio.to_thread(place, self.folder, self.tag, self._grant.shown)
+        except (OSError, ValueError) as error:
+            return f"{self}: {error}"
+        if self._is_over() or self.ending:
+            return f"{self} is on its way out"
+        text = "a shell was opened beside it" if terminal else "a command was run beside it"
+        self._site.reports.report(ev.Noted(**self.names.fields, text=text))
+        return where
+
+    async def kill(self) -> None:
+        """Nothing of it may stay on a node that is not ours: its supervisor, with which its trainer goes."""
+        await asyncio.to_thread(self._remains.end_supervisor, self._supervisor)
+        await asyncio.to_thread(self._remains.end_within, KILL_S)
+
+    def end_stale(self) -> None:
+        """The daemon does not expect it: it ends, nothing more is reported of it, and its GPUs are dirty meanwhile."""
+        if not self.stale:
+            self.stale = True
+            log.warning("%s is not expected any more, and is ended", self)
+            self._site.gpus.stick(self.key, self.gpus, f"still held by {self}, which is stale")
+            self._ask("end", STALE_GRACE_S)
+
+    def __str__(self) -> str:
+        return f"job {self.key[0]}.{self.key[1]}"
+
+    def _ask(self, kind: str, grace_s: float | None, **body: object) -> None:
+        if grace_s is not None:
+            body["grace_s"] = grace_s
+            due = boottime() + grace_s + HUNG_AFTER_S
+            self._overdue_at = due if self._overdue_at is None else min(due, self._overdue_at)
+        self._asked.append((kind, body))
+        self._more.set()
+        if kind in _GOES:
+            self._site.shells.end(self.key, f"{self} {_GOES[kind]}")
+
+    async def _obey_all(self) -> None:
+        while True:
+            message = await self._requests.get()
+            request = message.request
+            try:
+                if request.kind == "open":
+                    await self._open(message)
+                elif request.kind == "rescale" and self._rescales.newest is not None:
+                    self._ask("rescale", None, **self._rescales.newest.body)
+                elif request.kind == "leave":
+                    self._ask("leave", request.grace_s)
+                elif request.kind == "suspend" and not self._suspending:
+                    self._ask("suspend", request.grace_s, by="daemon")
+                elif request.kind == "end":
+                    self._ask("end", request.grace_s)
+            except Exception as error:  # a request that cannot be carried out must not stop the ones behind it
+                log.exception("%s of %s failed", request.kind, self)
+                self._give_up(f"{request.kind} failed: {error}")
+
+    async def _open(self, message: RequestMessage) -> None:
+        if self._opened or self.stage is Stage.EXITED or self.stage is Stage.FREED:
+            return
+        try:
+            nodes = self._grant.take(message)
+            await self._grant.hold()
+            self._ask("open", None, gpu_env=self._grant.environment(nodes))
+        except StartRefusal as refusal:
+            self._give_up(str(refusal))
+
+    def _give_up(self, why: str) -> None:
+        self._verdict = (Cause.INFRASTRUCTURE, why)
+        self._ask("end", UNOPENED_GRACE_S)
+
+    @property
+    def ending(self) -> str:
+        """What it was asked first that ends it, or ""."""
+        return next((kind for kind, _ in self._asked if kind in ("suspend", "leave", "end")), "")
+
+    def _is_over(self) -> bool:
+        return self.stage is not Stage.FOLLOWED
+
+    async def _end_if_overdue(self) -> None:
+        if self._overdue_at is None or boottime() < self._overdue_at or self._supervisor is None:
+            return
+        self._overdue_at = boottime() + HUNG_AFTER_S
+        log.error("the supervisor of %s hangs, and is killed", self)
+        self._verdict = (Cause.INFRASTRUCTURE, "its supervisor hung, and was ended")
+        await asyncio.to_thread(self._remains.end_supervisor, self._supervisor)
+
 
 log = logging.getLogger("hpcdl.agent")
 
 
-class Part(Asked):
+class AgentPart(PartRequests):
     """One run folder. `run` must be running; everything belongs to the event loop's thread."""
 
     @property
@@ -132,16 +361,16 @@ class Part(Asked):
                 node_gpus=site.gpus.number,
             )
             launch = self._site.orphans.start
-            self._process = await asyncio.to_thread(start.begin, self.folder, what, self._site.stderr, launch)
+            self._process = await asyncio.to_thread(run_folder.begin, self.folder, what, self._site.stderr, launch)
         except FileExistsError:
             log.info("%s was started before", self)
-        except (Refusal, OSError, NotPrivate, subprocess.SubprocessError) as error:
+        except (StartRefusal, OSError, NotPrivate, subprocess.SubprocessError) as error:
             log.warning("%s cannot be started: %s", self, error)
             self._report_exit(ev.Exited(**self.names.fields, hint=Cause.INFRASTRUCTURE, detail=str(error)[:500]))
             return
         self.stage = Stage.FOLLOWED
 
-    async def _membership(self) -> Rescale | None:
+    async def _membership(self) -> RescalePacket | None:
         """The membership into which torchrun is to start the ranks, once there is one; until then nothing is started.
 
         None: it was asked to go before, and that is reported.
@@ -165,7 +394,7 @@ class Part(Asked):
 
     async def _follow(self) -> None:
         """Until the exit is known: from the supervisor, from its records, or because it was lost."""
-        for record in await asyncio.to_thread(start.read_records, self.folder):
+        for record in await asyncio.to_thread(run_folder.read_records, self.folder):
             self._absorb(record)
         pause = 0.01
         while self.stage is Stage.FOLLOWED:
@@ -178,7 +407,7 @@ class Part(Asked):
                 await self._converse(link)
             if self._is_over():
                 break
-            if await asyncio.to_thread(start.is_free, self.folder):
+            if await asyncio.to_thread(run_folder.is_free, self.folder):
                 await self._without_supervisor()
                 continue
             await self._end_if_overdue()
@@ -234,7 +463,7 @@ class Part(Asked):
                 if self._leads:
                     self._stillness.stepped(self._progress.step, clock())
                 self.tell_progress()
-            elif start.is_record(packet):
+            elif run_folder.is_record(packet):
                 self._absorb(packet)
                 await self._record(packet)
         except ValueError as error:
@@ -326,7 +555,7 @@ class Part(Asked):
 
     async def _without_supervisor(self) -> None:
         """Nobody holds the lock: what the records say is all that there is."""
-        for record in await asyncio.to_thread(start.read_records, self.folder):
+        for record in await asyncio.to_thread(run_folder.read_records, self.folder):
             self._absorb(record)
             await self._record(record)
         if self._is_over():
@@ -354,12 +583,97 @@ class Part(Asked):
         self.stage = Stage.FREED
 
 
-def look_at(parts: list[Part]) -> None:
+def look_at(parts: list[AgentPart]) -> None:
     """Looks at each whether it does anything; in any thread."""
     for part in parts:
         part.look()
 
 
-def loads_of(parts: Iterable[Part]) -> dict[Key, Load]:
+def loads_of(parts: Iterable[AgentPart]) -> dict[Key, Load]:
     """What emulated GPUs show of those that hold them."""
     return {part.key: part.load for part in parts if part.gpus}
+
+
+# A port that is kept until whoever it is for listens on it.
+
+FROM, TO = 10_240, 32_768
+
+RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+ATTEMPTS = 200
+
+
+class Port:
+    """A port of this address, bound as long as this is not released, so that nobody else gets it.
+
+    It lies below those that the kernel gives to whoever asks for any: in the moments between the release and the use
+    only somebody who wants this very number could take it.
+    """
+
+    def __init__(self, host: str) -> None:
+        """Raises OSError where none is free, or the address is not this machine's."""
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        top = TO
+        with suppress(OSError, ValueError, IndexError):
+            top = min(TO, int(RANGE.read_text().split()[0]))
+        for _ in range(ATTEMPTS):
+            # Above what the kernel gives out where there is nothing below it: then the kernel chooses.
+            number = random.randrange(FROM, top) if top > FROM else 0
+            self._socket = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                self._socket.bind((host, number))
+                break
+            except OSError as error:
+                self._socket.close()
+                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise
+        else:
+            raise OSError(errno.EADDRINUSE, f"no free port on {host} in {ATTEMPTS} attempts")
+        port = self._socket.getsockname()[1]
+        self.address = f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
+
+    def release(self) -> None:
+        """It is to be used now."""
+        self._socket.close()
+
+
+# What a part was told of memberships: only the newest counts, however often and in whatever order they come.
+
+
+def membership_of(message: RequestMessage) -> RescalePacket:
+    """The membership that a request to rescale asks for: a rank for each GPU. Raises ValueError."""
+    request = message.request
+    gpus = {} if request.placement is None else {share.node: len(share.gpus) for share in request.placement.shares}
+    ranks = tuple(gpus.get(node, 1) for node in request.nodes)
+    return RescalePacket(request.membership, request.nodes, ranks, request.address)
+
+
+class Rescales:
+    """`kind`: one of RESCALES. `newest`: None before the first. `left`: it was asked to go while the others stay."""
+
+    def __init__(self, node: str, kind: str = RESCALES[0]) -> None:
+        self._node = node
+        self.kind = kind
+        self.newest: RescalePacket | None = None
+        self.left = False
+
+    def take(self, message: RequestMessage) -> bool:
+        """A request to rescale or to leave; whether it is news."""
+        if message.request.kind == "leave":
+            news, self.left = not self.left, True
+            return news
+        asked = membership_of(message)
+        if self.left or (self.newest is not None and asked.membership <= self.newest.membership):
+            return False
+        self.newest = asked
+        return True
+
+    @property
+    def elastic(self) -> bool:
+        """Whether its ranks form memberships at all."""
+        return self.kind in (IN_PROCESS, TORCHRUN)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node is the first of the newest membership."""
+        return not self.left and self.newest is not None and self.newest.nodes[0] == self._node

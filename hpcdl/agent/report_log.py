@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdl.agent import strictjson
-from hpcdl.agent.processes import boot_id
-from hpcdl.core.events import Event, Exited, GpusFreed, TroubleSeen, encode
+from hpcdl.agent import strict_json
+from hpcdl.agent.supervisor.processes import boot_id
+from hpcdl.core.model.events import Event, Exited, GpusFreed, TroubleSeen, encode
 from hpcdl.wire.messages import BadMessage, ReportMessage, RequestMessage, decode_message, encode_message
-from hpcdl.wire.private import NotPrivate, atomic_write, open_private
+from hpcdl.wire.private_files import NotPrivate, atomic_write, open_private
 
 log = logging.getLogger("hpcdl.agent")
 
@@ -37,7 +37,7 @@ def boottime() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LoggedReport:
     """A report. `at`: CLOCK_BOOTTIME of what it tells, within boot `boot`."""
 
     number: int
@@ -67,7 +67,7 @@ class ReportLog:
         self.last = 0
         self.fence = 0
         self.lease_s: float | None = None
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, LoggedReport] = {}
         self.requests: dict[Key, dict[str, RequestMessage]] = {}
         self.marks: dict[Key, Marks] = {}
         self.durable = 0
@@ -92,7 +92,7 @@ class ReportLog:
             lines = file.read().split(b"\n")
         torn = lines.pop()  # what follows the last line's end: empty, or torn by a crash
         try:
-            self.log_id = str(strictjson.loads(lines[0])["log_id"])
+            self.log_id = str(strict_json.loads(lines[0])["log_id"])
         except (ValueError, KeyError, TypeError, IndexError):
             log.warning("%s is damaged at its start: it is kept as .damaged, and a new log begins", self.path)
             os.replace(self.path, self.path.with_name(f"{self.path.name}.damaged"))
@@ -100,7 +100,7 @@ class ReportLog:
             return
         for line in lines[1:]:
             try:
-                self._replay(strictjson.loads(line))
+                self._replay(strict_json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError, BadMessage) as error:
                 log.warning("a line of %s is damaged and was left out: %s", self.path, error)
         self.durable = self.last
@@ -116,7 +116,9 @@ class ReportLog:
 
     def _replay(self, line: dict[str, Any]) -> None:
         if "n" in line:
-            entry = Entry(int(line["n"]), str(line["kind"]), dict(line["body"]), float(line["at"]), str(line["boot"]))
+            entry = LoggedReport(
+                int(line["n"]), str(line["kind"]), dict(line["body"]), float(line["at"]), str(line["boot"])
+            )
             self.entries[entry.number] = entry
             self.last = max(self.last, entry.number)
             if "of" in line:
@@ -158,7 +160,7 @@ class ReportLog:
         """
         self.last += 1
         boot = self.boot if at is None or at >= 0 else ""
-        entry = Entry(self.last, event.kind, encode(event), boottime() if at is None else at, boot)
+        entry = LoggedReport(self.last, event.kind, encode(event), boottime() if at is None else at, boot)
         self.entries[entry.number] = entry
         line = _line_of(entry)
         if key is not None:
@@ -320,7 +322,7 @@ class ReportLog:
         return self.marks.get(key, Marks())
 
 
-def _line_of(entry: Entry) -> dict[str, Any]:
+def _line_of(entry: LoggedReport) -> dict[str, Any]:
     return {"n": entry.number, "kind": entry.kind, "body": entry.body, "at": entry.at, "boot": entry.boot}
 
 

@@ -11,17 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from hpcdl.agent import folder, launch
+from hpcdl.agent import folder
 from hpcdl.agent.agent import Agent
+from hpcdl.agent.departure import SIGNALS, EnclosingJob
 from hpcdl.agent.folder import AnotherAgent
-from hpcdl.agent.leaving import SIGNALS, Stay
-from hpcdl.agent.orders import Limits
-from hpcdl.agent.reports import ReportLog
-from hpcdl.agent.start import find
-from hpcdl.config import load_config
-from hpcdl.gpu import discover
+from hpcdl.agent.gpu import discover
+from hpcdl.agent.report_log import ReportLog
+from hpcdl.agent.run_folder import find
+from hpcdl.agent.start_request import SupervisorLimits
+from hpcdl.agent.supervisor import launch
+from hpcdl.config.settings import load_config
 from hpcdl.wire.access import AccessError, AccessFile, read_access
-from hpcdl.wire.private import NotPrivate, open_private
+from hpcdl.wire.private_files import NotPrivate, open_private
 
 log = logging.getLogger("hpcdl.agent")
 
@@ -32,7 +33,7 @@ END_S = 2.0
 LOG_BYTES, LOGS_KEPT = 8 << 20, 2
 
 
-def main(home: Path, node: str, emulate_gpus: int | None, said: bool, stay: Stay, absence_s: float) -> int:
+def main(home: Path, node: str, emulate_gpus: int | None, said: bool, stay: EnclosingJob, absence_s: float) -> int:
     """Runs until it is told to end. 0: told so; 3: this node has an agent; 1: it cannot run. One line says why.
 
     `emulate_gpus` None: as many as this node's last agent had, unless real ones are what was `said`. `stay`: the batch
@@ -48,10 +49,10 @@ def main(home: Path, node: str, emulate_gpus: int | None, said: bool, stay: Stay
         if not node or "/" in node or node in (".", "..") or not node.isprintable():
             raise ValueError(f"{node!r} cannot be a node's name")
         config = load_config(home)
-        limits = Limits(config.agent_absence_s, config.stopped_s, config.log_limit_bytes)
+        limits = SupervisorLimits(config.agent_absence_s, config.stopped_s, config.log_limit_bytes)
         if stay.allocation:
             absence_s = min(config.agent_absence_s, absence_s)
-            limits = Limits(absence_s, config.stopped_s, config.log_limit_bytes, stay.allocation)
+            limits = SupervisorLimits(absence_s, config.stopped_s, config.log_limit_bytes, stay.allocation)
         access = _access(home, early)
         run = folder.run_folder(home, node, access.instance)
         lock = folder.lock(run)
@@ -105,7 +106,7 @@ class _Early:
             os._exit(0)
 
 
-async def _run(make: Callable[[], Agent], stay: Stay, early: _Early) -> int:
+async def _run(make: Callable[[], Agent], stay: EnclosingJob, early: _Early) -> int:
     agent = make()
     own = asyncio.create_task(agent.run())
     loop = asyncio.get_running_loop()

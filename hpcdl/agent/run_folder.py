@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import hpcdl
-from hpcdl.agent import processes, records, startfile, strictjson
-from hpcdl.agent.processes import Process
-from hpcdl.agent.reports import Key
-from hpcdl.agent.runfolder import LOCK
-from hpcdl.agent.startfile import Start
-from hpcdl.wire.private import NotPrivate, make_private_folder, open_private, read_private, write_new
+from hpcdl.agent import strict_json
+from hpcdl.agent.report_log import Key
+from hpcdl.agent.supervisor import processes, run_folder, start_file
+from hpcdl.agent.supervisor.processes import Process
+from hpcdl.agent.supervisor.run_folder import LOCK
+from hpcdl.agent.supervisor.start_file import Start
+from hpcdl.wire.private_files import NotPrivate, make_private_folder, open_private, read_private, write_new
 
 RECORD_LIMIT = 64 << 20
 PROGRAM = "hpcdl.agent.supervisor"
@@ -32,7 +33,7 @@ _NAME = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExistingRun:
     """A run folder of an earlier agent. `start` is None where the file is missing or damaged; `damage` says how."""
 
     key: Key
@@ -59,7 +60,7 @@ def begin(folder: Path, start: Start, stderr: int, launch: Callable[[Callable[[]
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             body = json.loads(start.encode()) | {"boot_id": processes.boot_id()}
-            write_new(folder / startfile.NAME, json.dumps(body).encode())
+            write_new(folder / start_file.START_FILE, json.dumps(body).encode())
             _make_folders(start)
             return launch(lambda: _spawn(folder, held, stderr))
         finally:
@@ -95,7 +96,7 @@ def _spawn(folder: Path, held: int, stderr: int) -> "subprocess.Popen[bytes]":
     )
 
 
-def find(run: Path) -> Iterator[Found]:
+def find(run: Path) -> Iterator[ExistingRun]:
     """The run folders that are there."""
     for name in sorted(os.listdir(run)):
         match = _NAME.fullmatch(name)
@@ -104,14 +105,14 @@ def find(run: Path) -> Iterator[Found]:
         folder = run / name
         start, boot, damage = None, "", ""
         try:
-            content = read_private(folder / startfile.NAME, startfile.LIMIT)
-            start = startfile.decode(content)
-            boot = str(strictjson.loads(content).get("boot_id", ""))
+            content = read_private(folder / start_file.START_FILE, start_file.LIMIT)
+            start = start_file.decode(content)
+            boot = str(strict_json.loads(content).get("boot_id", ""))
         except FileNotFoundError:
-            damage = f"{startfile.NAME} is missing" if (folder / records.NAME).exists() else ""
+            damage = f"{start_file.START_FILE} is missing" if (folder / run_folder.RECORD_FILE).exists() else ""
         except (OSError, NotPrivate, ValueError) as error:
             damage = str(error)
-        yield Found((int(match[1]), int(match[2])), folder, start, boot, damage)
+        yield ExistingRun((int(match[1]), int(match[2])), folder, start, boot, damage)
 
 
 def is_free(folder: Path) -> bool:
@@ -133,12 +134,12 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     """The records that are durable; a torn or damaged line is left out."""
     found = []
     try:
-        content = read_private(folder / records.NAME, RECORD_LIMIT)
+        content = read_private(folder / run_folder.RECORD_FILE, RECORD_LIMIT)
     except (OSError, NotPrivate):
         return []
     for line in content.split(b"\n"):
         try:
-            record = strictjson.loads(line)
+            record = strict_json.loads(line)
         except ValueError:
             continue
         if is_record(record):
@@ -149,7 +150,7 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 def has_records(folder: Path) -> bool:
     """Whether a supervisor has written here, though it may not be readable any more."""
     try:
-        found = os.lstat(folder / records.NAME)
+        found = os.lstat(folder / run_folder.RECORD_FILE)
     except FileNotFoundError:
         return False
     except OSError:

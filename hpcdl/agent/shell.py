@@ -15,12 +15,15 @@ import signal
 import subprocess
 import termios
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from hpcdl.agent import launch, processes
-from hpcdl.agent.besides import VARIABLE, beside
 from hpcdl.agent.orphans import Orphans
+from hpcdl.agent.report_log import Key
+from hpcdl.agent.supervisor import launch, process_file, processes, run_folder, start_file
+from hpcdl.agent.supervisor.process_file import ProcessFile
+from hpcdl.agent.supervisor.processes import Process, matches
 from hpcdl.wire.messages import (
     SHELL_CHUNK,
     SHELL_WINDOW,
@@ -31,23 +34,31 @@ from hpcdl.wire.messages import (
     ShellTakenMessage,
     ShellToldMessage,
 )
+from hpcdl.wire.private_files import NotPrivate, open_private_folder
 
 log = logging.getLogger("hpcdl.agent")
 
 STDIN, STDOUT, STDERR = 0, 1, 2
+
 KILL_S = 1.0
 """Seconds between SIGTERM and SIGKILL for what is left of it."""
+
 LOOK_S = 0.05
+
 WATCH_S = 5.0
+
 IDLE_S = 4 * 3600.0
 """A terminal on which nothing is typed and nothing printed for so long is closed."""
+
 END_OF_INPUT = b"\x04"  # what a terminal takes for it
+
 SHELL_KILLED = 128  # and the signal's number, as shells have it
+
 SIGNALS = frozenset({"INT", "TERM", "QUIT", "HUP"})
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ShellTarget:
     """Where a command is to run. `tag`: names the part of the incarnation; `env`: complete, but for its own tag."""
 
     tag: str
@@ -60,7 +71,7 @@ class Shell:
     bytes a stream more than it has taken."""
 
     def __init__(
-        self, opened: ShellOpenMessage, place: Beside, send: Callable[[ShellMessage], None], orphans: Orphans
+        self, opened: ShellOpenMessage, place: ShellTarget, send: Callable[[ShellMessage], None], orphans: Orphans
     ) -> None:
         self._opened = opened
         self._orphans = orphans
@@ -371,3 +382,161 @@ class Shell:
             loop.remove_writer(self._in)
             os.close(self._in)
             self._in = None
+
+
+# The processes of commands beside trainers, by a tag of their own: of one command, and what an agent left.
+
+VARIABLE = "HPCDL_SHELL"
+
+SWEEP_S = 2.0
+"""Seconds of one attempt to end what an earlier agent left."""
+
+
+def beside(wanted: str, root: int | None = None) -> list[Process]:
+    """Processes of our uid whose HPCDL_SHELL is that, or begins with it and a colon; and what is at or below `root`."""
+    found: dict[int, Process] = {}
+    for name in os.listdir("/proc"):
+        pid = int(name) if name.isdigit() else 0
+        if not pid or pid == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+                continue
+            tag = processes.variable(pid, VARIABLE)
+            if tag and matches(tag, wanted) and (process := processes.process_of(pid)) is not None:
+                found[pid] = process
+    if root is not None:
+        own = processes.process_of(root)
+        for process in [*([own] if own is not None else []), *processes.descendants(root)]:
+            found[process.pid] = process
+    return list(found.values())
+
+
+def end_left_commands(instance: str, node: str, run: Path) -> int:
+    """SIGKILL to what an earlier agent of this node left of such commands; how many processes there were. `run`: the
+    agent's folder."""
+
+    def left() -> list[Process]:
+        found = [each for each in beside(instance) if _node(each) == node]
+        return processes.kin([*found, *process_file.read_process_file(run).below])
+
+    return len(processes.kill_all(left, SWEEP_S))
+
+
+def _node(process: Process) -> str:
+    tag = (processes.variable(process.pid, VARIABLE) or "").split(":")
+    return ":".join(tag[3:-1])  # a node's name may hold colons
+
+
+# The commands beside the trainers of this node: opened, fed and ended as the daemon says.
+
+MOST = 16
+"""So many at once on a node."""
+
+NOT_FOR_OTHERS = ("HPCDL_TAG", "HPCDL_SOCKET", "HPCDL_CHECKPOINT_DIR")
+"""By these a process would be a rank of the trainer, or write checkpoints as one."""
+
+
+def place(folder: Path, tag: str, gpu_env: Mapping[str, str]) -> ShellTarget:
+    """Where a command beside the trainer of this run folder runs: its environment and its folder, and the GPUs that it
+    has now. Raises OSError and ValueError."""
+    try:
+        opened = run_folder.open_folder(str(folder))
+    except run_folder.RunFolderTaken as error:
+        raise ValueError(str(error)) from None
+    try:
+        start = start_file.decode(run_folder.read_start(opened))
+    finally:
+        os.close(opened)
+    env = {name: value for name, value in start.env.items() if name not in NOT_FOR_OTHERS}
+    if start.checkpoint_dir is not None:
+        env["HPCDL_JOB_CHECKPOINT_DIR"] = start.checkpoint_dir
+    return ShellTarget(tag, start.cwd, env | dict(start.gpu_env or {}) | dict(gpu_env))
+
+
+class Shells:
+    """Everything belongs to the event loop's thread. `outgoing`: what the daemon is to hear."""
+
+    def __init__(self, orphans: Orphans, run: Path) -> None:
+        """`run`: the agent's folder, where their processes are recorded for the next agent."""
+        self._orphans = orphans
+        self._run = run
+        self._file: ProcessFile | None = None
+        self.outgoing: asyncio.Queue[ShellMessage] = asyncio.Queue()
+        self._open: dict[str, tuple[Key, Shell]] = {}
+        self._early: dict[str, list[ShellMessage]] = {}
+        self._lives: set[asyncio.Task[None]] = set()
+
+    def open(self, message: ShellOpenMessage, place: Callable[[], Awaitable[ShellTarget | str]]) -> None:
+        """Starts one. `place()`: where, or why it cannot be there. Never waits."""
+        if len(self._open) + len(self._early) >= MOST:
+            why = f"{MOST} commands and shells are open on this node: end one of them first"
+            self.outgoing.put_nowait(ShellEndMessage(message.id, None, why))
+        elif message.id not in self._open and message.id not in self._early:
+            self._early[message.id] = []
+            life = asyncio.create_task(self._live(message, place))
+            self._lives.add(life)
+            life.add_done_callback(self._lives.discard)
+
+    async def _live(self, message: ShellOpenMessage, place: Callable[[], Awaitable[ShellTarget | str]]) -> None:
+        key = (message.job, message.incarnation)
+        where = await place()
+        early = self._early.pop(message.id)
+        if isinstance(where, str):
+            self.outgoing.put_nowait(ShellEndMessage(message.id, None, where))
+            return
+        shell = Shell(message, where, self.outgoing.put_nowait, self._orphans)
+        self._open[message.id] = key, shell
+        log.info("a %s was opened beside job %d.%d", "terminal" if message.rows else "command", *key)
+        for each in early:
+            shell.take(each)
+        try:
+            await shell.run()
+        finally:
+            del self._open[message.id]
+            log.info("a session beside job %d.%d has ended", *key)
+
+    def take(self, message: ShellMessage) -> None:
+        """What comes for one of them; what is over hears nothing."""
+        if message.id in self._early:
+            self._early[message.id].append(message)
+        elif message.id in self._open:
+            self._open[message.id][1].take(message)
+
+    def end(self, key: Key, why: str) -> None:
+        """Those beside this incarnation are to end: it goes."""
+        for of, shell in self._open.values():
+            if of == key:
+                shell.end(why)
+
+    def record(self, now: float) -> None:
+        """About once a second, by any monotonic clock: writes down what runs below them."""
+        roots = [pid for _, shell in self._open.values() if (pid := shell.pid)]
+        if not roots and self._file is None:
+            return
+        if self._file is None:
+            try:
+                self._file = ProcessFile(open_private_folder(self._run))
+            except (OSError, NotPrivate):
+                return
+        self._file.look(roots, now)
+
+    async def gone(self, key: Key) -> None:
+        """Returns once no process of those beside this incarnation is left."""
+        for shell in [shell for of, shell in self._open.values() if of == key]:
+            await shell.gone.wait()
+
+    def parted(self) -> None:
+        """The daemon is away, and with it whoever would hear of them: they end."""
+        for _, shell in self._open.values():
+            shell.end("the daemon went away", silent=True)
+        for early in self._early.values():
+            early.append(ShellEndMessage("", None, "the daemon went away"))
+        while not self.outgoing.empty():
+            self.outgoing.get_nowait()
+
+    async def close(self) -> None:
+        """The agent ends: nothing of theirs stays."""
+        self.parted()
+        if self._lives:
+            await asyncio.wait(self._lives, timeout=5.0)

@@ -1,23 +1,25 @@
 """From a request of the daemon to what a supervisor is to start."""
 
 import os
+import re
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hpcdl.agent import threads, torchrun
-from hpcdl.agent.environment import nodes_environment, trainer_environment
-from hpcdl.agent.packets import Rescale
-from hpcdl.agent.startfile import IN_PROCESS, TORCHRUN, BadStart, Start
+from hpcdl.agent.supervisor.packets import RescalePacket
+from hpcdl.agent.supervisor.start_file import IN_PROCESS, TORCHRUN, BadStart, Start
+from hpcdl.core.model.arrays import variables
+from hpcdl.core.model.job import JobSpec
 from hpcdl.wire.messages import RequestMessage
 
 LAUNCHER = ("-m", "hpcdl.trainer.ranks")
 """What starts the ranks of one node, unless the job's command does so itself."""
 
 
-class Refusal(Exception):
+class StartRefusal(Exception):
     """The request cannot be carried out here; one line says why."""
 
 
@@ -25,11 +27,11 @@ def nodes_and_gpus(message: RequestMessage, node: str) -> tuple[tuple[str, ...],
     """The nodes of the request's placement, and this node's GPUs in it. Raises Refusal."""
     placement = message.request.placement
     if placement is None:
-        raise Refusal("the request names no GPUs")
+        raise StartRefusal("the request names no GPUs")
     for share in placement.shares:
         if share.node == node:
             return placement.nodes, share.gpus
-    raise Refusal(f"the request names no GPU of {node}")
+    raise StartRefusal(f"the request names no GPU of {node}")
 
 
 def indices_of(message: RequestMessage, node: str) -> tuple[int, ...]:
@@ -39,8 +41,8 @@ def indices_of(message: RequestMessage, node: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the settings of the same names give every supervisor (hpcdl/config.py).
+class SupervisorLimits:
+    """What the settings of the same names give every supervisor (hpcdl/config/settings.py).
 
     `allocation`: the id of the batch job that all this is in, "" outside of any.
     """
@@ -55,11 +57,11 @@ def make_start(
     order: RequestMessage,
     tag: str,
     node: str,
-    limits: Limits,
+    limits: SupervisorLimits,
     gpu_env: Mapping[str, str] | None,
     emulated: Path | None,
     address: str,
-    formed: Rescale | None = None,
+    formed: RescalePacket | None = None,
     node_gpus: int = 0,
 ) -> Start:
     """What start.json says. `gpu_env` None: a warm start. `emulated`: the folder of emulated GPUs. `address`: this
@@ -67,7 +69,7 @@ def make_start(
     node has. Raises Refusal."""
     request, spec = order.request, order.spec
     if spec is None:
-        raise Refusal("the request to start says not what")
+        raise StartRefusal("the request to start says not what")
     directory = order.checkpoint_dir or spec.checkpoint_dir or None
     membership = request.membership if formed is None else formed.membership
     environment = trainer_environment(
@@ -95,17 +97,17 @@ def make_start(
     if spec.rescale == TORCHRUN and formed is not None:
         processes = formed.ranks[formed.nodes.index(node)]
         # All nodes' tags have these three parts in common, and nothing else does.
-        command = torchrun.command_line(
+        command = torchrun_command(
             spec, formed, node, "-".join(tag.split(":")[:3]), address, environment.get("PATH", os.defpath)
         )
-        environment |= torchrun.ENVIRONMENT
+        environment |= TORCHRUN_ENVIRONMENT
     elif (
         spec.rescale == IN_PROCESS and (ranks := len(indices_of(order, node))) > 1 and LAUNCHER not in pairwise(command)
     ):
         # -P: what lies in the job's folder is its command's to import, not ours.
         command = (sys.executable, "-P", *LAUNCHER, str(ranks), "--", *command)
-    if threads.NAME not in dict(spec.env):
-        environment |= threads.threads(spec.command, spec.cwd, gpus=gpus, of=node_gpus or gpus, ranks=processes)
+    if THREADS_VARIABLE not in dict(spec.env):
+        environment |= thread_variables(spec.command, spec.cwd, gpus=gpus, of=node_gpus or gpus, ranks=processes)
     try:
         return Start(
             tag=f"{tag}:{order.identity}" if order.identity else tag,
@@ -136,4 +138,224 @@ def make_start(
             continue_from=spec.continue_from,
         )
     except BadStart as error:
-        raise Refusal(str(error)) from None
+        raise StartRefusal(str(error)) from None
+
+
+# The trainer's environment: what the job asked for over a small base of the agent's own, and the HPCDL_* variables.
+
+BASE = frozenset([
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LIBRARY_PATH",
+    "PYTHONPATH", "VIRTUAL_ENV", "PYTHONHASHSEED", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "MODULEPATH",
+    "LOADEDMODULES", "MODULESHOME", "LMOD_CMD", "KRB5CCNAME", "SSL_CERT_FILE", "SSL_CERT_DIR", "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+])  # fmt: skip
+"""Variables of the agent that its trainers get; what else a job needs it names itself."""
+
+BASE_PREFIXES = ("LC_", "CONDA_", "NCCL_", "GLOO_", "UCX_")
+
+# With these a framework takes itself for a batch step: it would requeue itself, or wait for ranks that nobody starts.
+# And every HPCDL_ variable is ours to set: the agent's own may name another job.
+SCRUBBED = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|LSB|LSF|LS_|PMI|PMIX|OMPI|PRTE|HPCDL)_?.*")
+
+_KEPT = re.compile(r"LSF_(BINDIR|LIBDIR|SERVERDIR|ENVDIR)|HPCDL_PROFILE_BATCH")  # the latter: hpcdl profile run
+
+STUBS = str(Path(__file__).with_name("stubs"))
+"""The folder of commands that refuse what would leave the job's GPUs, such as srun."""
+
+
+def trainer_environment(
+    agent: Mapping[str, str],
+    spec: JobSpec,
+    *,
+    job: int,
+    incarnation: int,
+    membership: int,
+    node: str,
+    checkpoint_dir: str | None,
+    address: str,
+    allocation: str = "",
+) -> dict[str, str]:
+    """All but the GPUs, the tag and the socket, which the supervisor adds. `address`: this node's IP for its peers.
+
+    `allocation`: the batch job that this node is in; in one, signals of the batch system come to trainers as well."""
+    kept = {name: value for name, value in agent.items() if name in BASE or name.startswith(BASE_PREFIXES)}
+    kept.update(spec.env)
+    found = {name: value for name, value in kept.items() if not scrubbed(name)}
+    found["PATH"] = with_stubs(found.get("PATH") or os.defpath)
+    found["HPCDL_JOB"] = str(job)
+    found["HPCDL_JOB_NAME"] = spec.name
+    found["HPCDL_INCARNATION"] = str(incarnation)
+    found["HPCDL_MEMBERSHIP"] = str(membership)
+    found["HPCDL_NODE"] = node
+    found["HPCDL_GRACE_S"] = f"{spec.grace_s:g}"
+    found["HPCDL_SIGNAL"] = spec.signal
+    found["HPCDL_RESCALE"] = spec.rescale
+    found["HPCDL_ADDRESS"] = address
+    found.update(variables(spec))
+    if allocation:
+        found["HPCDL_ALLOCATION"] = allocation
+    if checkpoint_dir:
+        found["HPCDL_CHECKPOINT_DIR"] = checkpoint_dir
+    if spec.steps is not None:
+        found["HPCDL_STEPS"] = str(spec.steps)
+    return found
+
+
+def with_stubs(path: str) -> str:
+    """The PATH with hpcdl's stubs first, and only there."""
+    return os.pathsep.join([STUBS, *(each for each in path.split(os.pathsep) if each != STUBS)])
+
+
+def scrubbed(name: str) -> bool:
+    """Whether a variable of that name is kept from trainers."""
+    return SCRUBBED.fullmatch(name) is not None and _KEPT.fullmatch(name) is None
+
+
+def nodes_environment(nodes: Sequence[str], node: str) -> dict[str, str]:
+    """What ranks find each other by; `nodes` in the placement's order, whose first has the writer."""
+    return {"HPCDL_NODES": ",".join(nodes), "HPCDL_NODE_RANK": str(list(nodes).index(node))}
+
+
+def gpu_environment(uuids: Sequence[str], visible: str) -> dict[str, str]:
+    """The grant. `visible`: CUDA_VISIBLE_DEVICES for it, by UUID."""
+    return {"CUDA_VISIBLE_DEVICES": visible, "HPCDL_GPUS": ",".join(uuids), "HPCDL_GPU_COUNT": str(len(uuids))}
+
+
+# OMP_NUM_THREADS for a trainer: the node's processors by its share of the node's GPUs. Jobs that share a node would
+# otherwise take all of its processors each.
+
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+
+OURS = "HPCDL_OMP_NUM_THREADS"
+"""The same number, by which a submit from within a job knows that nobody chose it (hpcdl/cli/submit/job.py)."""
+
+LIMIT = 1 << 16  # bytes of a script
+
+_LAUNCHERS = re.compile(
+    r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate\s+launch|deepspeed|horovodrun|mpirun|mpiexec)\b"
+)
+"""What starts a process for each GPU: those share the number, and each takes it for its own."""
+
+
+def thread_variables(command: Sequence[str], cwd: str, *, gpus: int, of: int, ranks: int) -> Mapping[str, str]:
+    """The variables. `gpus` of the node's `of` are the job's; `ranks`: processes that hpcdl starts for it there."""
+    if ranks == 1 and _launches(command, cwd):
+        ranks = gpus
+    share = len(os.sched_getaffinity(0)) * min(gpus, of) // max(of, 1)
+    number = str(max(1, share // max(ranks, 1)))
+    return {THREADS_VARIABLE: number, OURS: number}
+
+
+def _launches(command: Sequence[str], cwd: str) -> bool:
+    """Whether the command, or the shell script that it runs, starts a process for each GPU."""
+    if _LAUNCHERS.search(" ".join(command)):
+        return True
+    script = next((word for word in command if word.endswith((".sh", ".slurm", ".lsf", ".bash"))), None)
+    if script is None:
+        return False
+    path = os.path.join(cwd, script)
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            return _LAUNCHERS.search(file.read(LIMIT).decode("utf-8", "replace")) is not None
+    except (OSError, ValueError):
+        return False
+
+
+# How a job's ranks are started by torchrun on one node: from the job and a membership to a command line.
+#
+# torchrun's elastic agents of all nodes meet at a store that the first node's keeps. When a node joins or goes they
+# start all ranks anew, which resume from the last checkpoint.
+
+MODULE = "torch.distributed.run"
+
+TORCHRUN_START = (
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
+    f"import runpy; runpy.run_module('{MODULE}', None, '__main__', True)"
+)
+"""As `-m`, but nothing is imported from the folder that the job is in. Python knows -P for that only since 3.11."""
+
+RESTARTS = 1000
+"""Of the ranks after one of them failed: each node that goes costs the others one, for a rank loses its peers then."""
+
+MONITOR_S = 0.3
+
+STORE = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+"""Seconds to wait for more nodes once there are enough, and after which (in all 3) a silent one is left out."""
+
+TORCHRUN_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""With a shared store PyTorch 2.13 cannot grow: a node that joins waits for a key that nobody sets, and all give up."""
+
+_PYTHON = re.compile(r"(python|pypy)[\d.]*t?")
+
+_EXEC = re.compile(r"""'+exec' +(?:"([^"]+)"|(\S+)) "\$0" """)
+
+SHEBANG_BYTES = 4096
+
+
+def python_of(command: Sequence[str], cwd: str, path: str) -> str:
+    """The Python whose torchrun is meant: the command's own, where it is one; what its #! line names, where it is a
+    script of an environment's (VENV/bin/accelerate); else what the job's PATH finds. No link is followed: a virtual
+    environment's python is one, and knows its packages by the name that it was called by."""
+    first = _without_env(command)
+    if _PYTHON.fullmatch(first.rpartition("/")[2]):
+        return first
+    found = shutil.which(first, path=path) if "/" not in first else os.path.join(cwd, first)
+    words = _shebang(found) if found else ()
+    if not words:
+        return "python3"
+    named = _without_env(words)
+    return named if _PYTHON.fullmatch(named.rpartition("/")[2]) else "python3"
+
+
+def _without_env(words: Sequence[str]) -> str:
+    """What `env A=1 python3` runs; of any other command its first word."""
+    if words[0].rpartition("/")[2] != "env":
+        return words[0]
+    rest = (each for each in words[1:] if not each.startswith("-") and "=" not in each)
+    return next(rest, words[0])
+
+
+def _shebang(file: str) -> tuple[str, ...]:
+    """The words of a script's #! line; pip's /bin/sh line, which runs the next one's python, counts as that."""
+    try:
+        with open(file, "rb") as opened:
+            lines = opened.read(SHEBANG_BYTES).decode("utf-8", "surrogateescape").split("\n")
+    except OSError:
+        return ()
+    if not lines[0].startswith("#!"):
+        return ()
+    words = tuple(lines[0][2:].split())
+    longer = _EXEC.match(lines[1]) if len(lines) > 1 and words and words[0].endswith("/sh") else None
+    return (longer[1] or longer[2],) if longer else words
+
+
+def torchrun_command(
+    spec: JobSpec, membership: RescalePacket, node: str, name: str, address: str, path: str = os.defpath
+) -> tuple[str, ...]:
+    """What starts this node's ranks. `name`: the rendezvous's, the same on all nodes. `address`: this node's own IP.
+    `path`: PATH of the job's environment.
+
+    The job's least and most numbers of nodes bound what torchrun waits for; the membership says where it meets.
+    """
+    here = membership.ranks[membership.nodes.index(node)]
+    most = spec.nodes if spec.nodes_max is None else spec.nodes_max
+    host = "true" if membership.nodes[0] == node else "false"
+    return (
+        python_of(spec.command, spec.cwd, path),
+        "-c",
+        TORCHRUN_START,
+        f"--nnodes={spec.nodes}:{most}",
+        f"--nproc-per-node={here}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={membership.address}",
+        f"--rdzv-id={name}",
+        f"--rdzv-conf=is_host={host},{STORE}",
+        f"--local-addr={address}",
+        f"--monitor-interval={MONITOR_S}",
+        f"--max-restarts={RESTARTS}",
+        "--no-python",
+        *spec.command,
+    )

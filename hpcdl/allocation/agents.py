@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from hpcdl.agent.leaving import SIGNALS
-from hpcdl.allocation.tied import tied
-from hpcdl.batch import Allocation, BatchAdapter, BatchError
+from hpcdl.agent.departure import SIGNALS
+from hpcdl.allocation.process import tied
+from hpcdl.batch.system import Allocation, BatchAdapter, BatchError
 
 log = logging.getLogger("hpcdl.allocation")
 
@@ -26,7 +26,7 @@ FORWARDED_S = 3.0
 """What starts an agent may or may not pass signals on to it; after this time the batch system is asked to."""
 
 
-class Stands(Enum):
+class NodeStatus(Enum):
     """How it stands with a node. GIVEN_BACK: its agent has ended as it should. ALONE: no agent can be started there."""
 
     WAITS = 1
@@ -47,7 +47,7 @@ class AgentOptions:
 
 @dataclass(slots=True)
 class _Node:
-    stands: Stands = Stands.WAITS
+    stands: NodeStatus = NodeStatus.WAITS
     process: "subprocess.Popen[bytes] | None" = None
     began: float = 0.0
     not_before: float = 0.0
@@ -81,7 +81,7 @@ def wanted_back(code: int) -> bool:
     return (-code if code < 0 else code - 128) in SIGNALS
 
 
-class Agents:
+class AllocationAgents:
     """`look` is called again and again. What happens is told to `say`, a line each."""
 
     def __init__(
@@ -114,12 +114,12 @@ class Agents:
     def given_back(self) -> bool:
         """Whether at least one node was given back and no other has an agent, or is to get one."""
         stands = [node.stands for node in self._nodes.values()]
-        return Stands.GIVEN_BACK in stands and not {Stands.RUNS, Stands.WAITS} & set(stands)
+        return NodeStatus.GIVEN_BACK in stands and not {NodeStatus.RUNS, NodeStatus.WAITS} & set(stands)
 
     @property
     def hopeless(self) -> bool:
         """Whether every node was left alone."""
-        return all(node.stands is Stands.ALONE for node in self._nodes.values())
+        return all(node.stands is NodeStatus.ALONE for node in self._nodes.values())
 
     def look(self) -> None:
         """Hears which agents have ended, and starts those that are missing."""
@@ -127,7 +127,7 @@ class Agents:
         for name, node in self._nodes.items():
             if node.process is not None and node.process.poll() is not None:
                 self._ended(name, node, now)
-            if node.stands is Stands.WAITS and now >= node.not_before and not self._ending:
+            if node.stands is NodeStatus.WAITS and now >= node.not_before and not self._ending:
                 self._start(name, node, now)
 
     def leave(self) -> None:
@@ -187,19 +187,19 @@ class Agents:
         except (BatchError, OSError) as error:
             self._failed(name, node, now, str(error))
             return
-        node.stands, node.began = Stands.RUNS, now
+        node.stands, node.began = NodeStatus.RUNS, now
 
     def _ended(self, name: str, node: _Node, now: float) -> None:
         code = 0 if node.process is None else node.process.returncode
         node.process = None
         if code == 0:
-            node.stands = Stands.GIVEN_BACK
+            node.stands = NodeStatus.GIVEN_BACK
             if not self._ending:
                 self._say(f"{name}: its agent has given the node back")
             return
         how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
         if self._ending or wanted_back(code):
-            node.stands = Stands.GIVEN_BACK
+            node.stands = NodeStatus.GIVEN_BACK
             self._say(f"{name}: its agent {how}")
             return
         if now - node.began >= LASTED_S:
@@ -209,9 +209,9 @@ class Agents:
     def _failed(self, name: str, node: _Node, now: float, why: str) -> None:
         node.failed += 1
         if node.failed >= TRIES:
-            node.stands = Stands.ALONE
+            node.stands = NodeStatus.ALONE
             self._say(f"{name}: {why}, for the {node.failed}th time: this node is left alone")
             return
-        node.stands, node.not_before = Stands.WAITS, now + node.pause_s
+        node.stands, node.not_before = NodeStatus.WAITS, now + node.pause_s
         self._say(f"{name}: {why}; it is started again in {node.pause_s:.0f} s")
         node.pause_s = min(PAUSE_MAX_S, node.pause_s * 2)

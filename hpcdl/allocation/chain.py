@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcdl.batch import Allocation, BatchError, BatchSystem, Run, system_named, systems
+from hpcdl.batch.system import Allocation, BatchError, BatchSystem, CommandRunner, system_named, systems
 
 LEFT = "HPCDL_CHAIN"
 """How many more allocations the next one may submit; for `hpcdl allocation`, as --chain."""
@@ -26,7 +26,7 @@ def script_of(path: Path | None, system: BatchSystem, environ: Mapping[str, str]
     raise BatchError(f"--chain needs the batch script: {why}")
 
 
-def submit_next(run: Run, allocation: Allocation, script: str, left: int, environ: Mapping[str, str]) -> str:
+def submit_next(run: CommandRunner, allocation: Allocation, script: str, left: int, environ: Mapping[str, str]) -> str:
     """Submits it; its batch id. `left`: how many it may submit in turn. Raises BatchError."""
     lost = sorted({name for system in systems() for name in system.inherited(environ)})
     env = ["env", *(part for name in lost for part in ("-u", name)), f"{LEFT}={left}"]

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcdl.allocation.tied import tied
+from hpcdl.allocation.process import tied
 from hpcdl.client import Client, ClientError
-from hpcdl.wire.private import NotPrivate, make_private_folder, open_private
+from hpcdl.wire.private_files import NotPrivate, make_private_folder, open_private
 
 READY_S = 300.0
 """A daemon that starts and says nothing for so long is ended; it says what it is at."""
@@ -24,7 +24,7 @@ LEASE_LOST = 4
 """Exit code of a daemon that another one has replaced."""
 
 
-class NotStarted(Exception):
+class DaemonNotStarted(Exception):
     """The daemon does not run; the message is one line for people. `held`: another one has the lease."""
 
     def __init__(self, message: str, held: bool = False) -> None:
@@ -32,7 +32,7 @@ class NotStarted(Exception):
         self.held = held
 
 
-class Served:
+class DaemonProcess:
     """`start`, then `look` again and again, then `stop`."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Served:
             make_private_folder(self._home)
             out = open_private(self._home / "daemon.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except (NotPrivate, OSError) as error:
-            raise NotStarted(f"cannot use {self._home}: {error}: name another folder with HPCDL_HOME") from None
+            raise DaemonNotStarted(f"cannot use {self._home}: {error}: name another folder with HPCDL_HOME") from None
         ready, told = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -100,12 +100,12 @@ class Served:
             if not piece:
                 self.kill()
                 late = f"has said nothing for {READY_S:.0f} s" if not readable else "ended while starting"
-                raise NotStarted(f"the daemon {late}: see {self._home / 'daemon.log'}")
+                raise DaemonNotStarted(f"the daemon {late}: see {self._home / 'daemon.log'}")
             *lines, text = (text + piece).split(b"\n")
             for answer in map(json.loads, lines):
                 if "error" in answer:
                     self.kill()
-                    raise NotStarted(str(answer["error"]), held="already runs on" in str(answer["error"]))
+                    raise DaemonNotStarted(str(answer["error"]), held="already runs on" in str(answer["error"]))
                 if "phase" not in answer:
                     return
                 end = self._monotonic() + READY_S  # it is at work
@@ -148,7 +148,7 @@ class Served:
                 self._say(f"the daemon had ended {how}, and was started again")
                 return
             why = f"the daemon has ended {how} again and again: see {self._home / 'daemon.log'}"
-        except NotStarted as error:
+        except DaemonNotStarted as error:
             self._not_before = now + PAUSE_S * 2.0**self._failed
             if self._failed <= TRIES and not error.held:
                 return

@@ -5,11 +5,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcdl.allocation.agents import AgentOptions, Agents
-from hpcdl.allocation.run import TURN_S
-from hpcdl.allocation.signals import Signals
-from hpcdl.batch import Allocation, BatchAdapter, BatchError, ask_twice
-from hpcdl.core.units import fold_nodes
+from hpcdl.allocation.agents import AgentOptions, AllocationAgents
+from hpcdl.allocation.run import TURN_S, Signals
+from hpcdl.batch.system import Allocation, BatchAdapter, BatchError, ask_twice
+from hpcdl.core.model.units import fold_nodes
 
 GRACE_S = 25.0
 ASK_S = 1.0
@@ -39,7 +38,7 @@ def run_pilot(
     options = AgentOptions(home, emulate_gpus, grace_s, idle_s)
     with Signals() as signals:
         say(f"pilot, batch job {allocation.id}: {fold_nodes(allocation.nodes)}")
-        agents = Agents(system, allocation, options, left_s, say)
+        agents = AllocationAgents(system, allocation, options, left_s, say)
         ask_at = time.monotonic() + ASK_S
         while not agents.given_back and not agents.hopeless:
             agents.look()

@@ -1,35 +1,44 @@
 """`hpcdl allocation`: what a batch script runs on its first node. A daemon, an agent on each node, and a clean end."""
 
+import contextlib
 import logging
 import os
+import select
+import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
-from hpcdl.agent.granted import has_driver
-from hpcdl.allocation.address import own_address
-from hpcdl.allocation.agents import AgentOptions, Agents
+from hpcdl.agent.departure import SIGNALS
+from hpcdl.agent.emulation import has_driver
+from hpcdl.allocation.agents import AgentOptions, AllocationAgents
 from hpcdl.allocation.chain import of_a_chain, script_of, submit_next
-from hpcdl.allocation.served import NotStarted, Served
-from hpcdl.allocation.signals import Signals
-from hpcdl.batch import Allocation, BatchAdapter, BatchError, Run, system_named, systems
-from hpcdl.batch import run as run_command
-from hpcdl.config import Config
-from hpcdl.core.units import fold_nodes, seconds_text
+from hpcdl.allocation.daemon import DaemonNotStarted, DaemonProcess
+from hpcdl.allocation.detect import own_address
+from hpcdl.batch.system import Allocation, BatchAdapter, BatchError, CommandRunner, system_named, systems
+from hpcdl.batch.system import run as run_command
+from hpcdl.config.settings import Config
+from hpcdl.core.model.units import fold_nodes, seconds_text
 
 log = logging.getLogger("hpcdl.allocation")
 
 TURN_S = 0.2
+
 AGENTS_S = 30.0
 """After the daemon's end, for agents to give their nodes back."""
+
 RESERVE_S = 5.0
 """Of the walltime, for our own end."""
+
 END_S = 600.0
 """What the end may take where no walltime is known; the daemon bounds it by the longest grace of its jobs."""
+
 AGAIN_S = 5.0
 """Between two tries to become the daemon where another one holds the lease."""
+
 UNFINISHED = ("QUEUED", "STARTING", "RUNNING", "RESCALING", "SUSPENDING", "SUSPENDED")
 
 
@@ -38,7 +47,7 @@ class CannotRun(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class AllocationOptions:
     """The options of `hpcdl allocation`; see docs/commands.md. `emulate_gpus` "": nothing is said."""
 
     wait: bool = False
@@ -87,12 +96,12 @@ class AllocationRun:
         config: Config,
         system: BatchAdapter,
         allocation: Allocation,
-        wishes: Wishes,
+        wishes: AllocationOptions,
         now: Callable[[], float],
         say: Callable[[str], None],
         *,
         environ: Mapping[str, str] = os.environ,
-        command: Run = run_command,
+        command: CommandRunner = run_command,
     ) -> None:
         """`now()`: seconds since the epoch. `say`: a line for the batch job's output. `command`: for the chain."""
         self._home = home
@@ -109,7 +118,7 @@ class AllocationRun:
         self._idle_since: float | None = None
         listening = config.origin("listen_host") == "default"
         self._address = own_address(self._others()) if listening else None
-        self._served = Served(home, self._address, say)
+        self._served = DaemonProcess(home, self._address, say)
 
     def _others(self) -> list[str]:
         return [node for node in self._allocation.nodes if node != self._allocation.here]
@@ -127,11 +136,11 @@ class AllocationRun:
                 if not self._start_daemon():
                     self._say(f"{self._signals.first or 'the end of the walltime'} came before there was a daemon")
                     return 0
-            except NotStarted as error:
+            except DaemonNotStarted as error:
                 self._say(str(error))
                 return 1
             options = AgentOptions(self._home, self._wishes.emulate_gpus, self._wishes.grace_s)
-            agents = Agents(self._system, self._allocation, options, self.left_s, self._say, self._places())
+            agents = AllocationAgents(self._system, self._allocation, options, self.left_s, self._say, self._places())
             self._submit_next()
             while not (why := self._over(agents)):
                 agents.look()
@@ -163,7 +172,7 @@ class AllocationRun:
         while True:
             try:
                 self._served.start()
-            except NotStarted as error:
+            except DaemonNotStarted as error:
                 if not error.held or not self._wishes.wait:
                     raise
                 if str(error) != told:
@@ -184,7 +193,7 @@ class AllocationRun:
         told = self._served.status.get("daemon", {}).get("leave_s")
         return float(told) if isinstance(told, int | float) else self._config.leave_margin_s
 
-    def _over(self, agents: Agents) -> str:
+    def _over(self, agents: AllocationAgents) -> str:
         """Why this allocation is to end now, "" while it is not."""
         left_s = self.left_s()
         if self._signals.first:
@@ -245,7 +254,7 @@ class AllocationRun:
             return
         self._say(f"batch job {self._next} has nothing to do, and was cancelled")
 
-    def _end(self, why: str, agents: Agents) -> None:
+    def _end(self, why: str, agents: AllocationAgents) -> None:
         """All trainers are suspended by the daemon's stop, then the agents end."""
         self._say(f"{why}: everything is saved, and goes on in the next allocation")
         agents.stop_starting()
@@ -264,3 +273,44 @@ class AllocationRun:
             self._served.kill()
         agents.end(max(1.0, min(AGENTS_S, seconds - (time.monotonic() - began))), pause)
         self._say(f"ended after {time.monotonic() - began:.1f} s")
+
+
+# Signals of a batch system in the process that its batch job began with: told, not acted upon.
+
+
+class Signals:
+    """From `with` on in the main thread. `first`: the name of the first that came, "" before it."""
+
+    def __init__(self, numbers: Iterable[signal.Signals] = SIGNALS) -> None:
+        self._numbers = tuple(numbers)
+        self._before: dict[signal.Signals, object] = {}
+        self._came = self._comes = -1
+        self.first = ""
+
+    def __enter__(self) -> "Signals":
+        # A pipe, and nothing of `threading`: a handler that takes a lock waits for ever where it interrupts its holder.
+        self._came, self._comes = os.pipe()
+        os.set_blocking(self._comes, False)
+        for number in self._numbers:
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what `signal` gave is what it takes
+        for end in (self._came, self._comes):
+            os.close(end)
+
+    def wait(self, seconds: float) -> str:
+        """Until a signal comes, or so long; `first`. Once one has come it only waits."""
+        if self.first:
+            time.sleep(seconds)
+        else:
+            select.select([self._came], [], [], seconds)
+        return self.first
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.first:
+            self.first = signal.Signals(number).name
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._comes, b".")

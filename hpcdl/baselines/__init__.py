@@ -1,7 +1,7 @@
 """Policies of peers, as their papers describe them: what ours is compared with."""
 
-from hpcdl.baselines.peers import LeastAttainedService, MaxMinFairness, ShortestRemainingTime
-from hpcdl.core.policy import Policies
+from hpcdl.baselines.policies import LeastAttainedService, MaxMinFairness, ShortestRemainingTime
+from hpcdl.core.model.plan import Policies
 
 
 def register(policies: Policies) -> None:

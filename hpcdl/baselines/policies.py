@@ -7,11 +7,11 @@ what comes later in its order where the GPUs are wanted by what comes earlier. N
 import math
 from abc import ABC, abstractmethod
 
-from hpcdl.core.model import Placement
-from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.core.units import count, fold_nodes, seconds_text
-from hpcdl.placing import Pool, impossible, pool_of
-from hpcdl.placing.symmetric import packed
+from hpcdl.core.model.job import Placement
+from hpcdl.core.model.plan import JobView, Plan, View
+from hpcdl.core.model.units import count, fold_nodes, seconds_text
+from hpcdl.placement import Pool, impossible, pool_of
+from hpcdl.placement.shapes import packed
 
 
 class Ordered(ABC):

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcdl.core.pilot import Hole
-from hpcdl.core.units import fold_nodes, natural
+from hpcdl.core.model.pilot import Hole
+from hpcdl.core.model.units import fold_nodes, natural
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class PilotLimits:
     """Limits and costs of pilots. Times in seconds; None: no limit.
 
     `pilots_max`: batch jobs of ours at once, waiting ones included; `nodes_max`: nodes of one pilot; `nodes_total`: of

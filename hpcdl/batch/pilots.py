@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 
-from hpcdl.core.model import Target
-from hpcdl.core.pilot import BY_USER, Hole, Pilot, PilotChoice, PilotSpec, Waiting
-from hpcdl.core.plan import Plan, View
-from hpcdl.core.policy import PilotPolicy
-from hpcdl.core.units import count, fold_nodes, natural, seconds_text
-from hpcdl.pilots.demand import demand, waits
-from hpcdl.pilots.site import Site
+from hpcdl.batch.limits import PilotLimits
+from hpcdl.core.model.pilot import BY_USER, Hole, PendingBatchJob, Pilot, PilotChoice, PilotSpec
+from hpcdl.core.model.plan import JobView, PilotPolicy, Plan, View
+from hpcdl.core.model.units import count, fold_nodes, natural, seconds_text
+from hpcdl.core.model.world import Target
 
 PAUSE_S, PAUSE_MAX_S = 60.0, 3600.0
 """After a refusal nothing is submitted for so long; each further one in a row doubles it."""
@@ -53,9 +51,9 @@ def choose(
     pilots: Sequence[Pilot],
     holes: Sequence[Hole],
     known: Set[str],
-    waiting: Sequence[Waiting] = (),
+    waiting: Sequence[PendingBatchJob] = (),
     *,
-    site: Site,
+    site: PilotLimits,
 ) -> PilotChoice:
     """See `PilotPolicy`. Same arguments, same choice.
 
@@ -84,7 +82,7 @@ def choose(
     return PilotChoice(tuple(choice.ask), cancel, tuple(choice.notes), choice.wake_at)
 
 
-def walltime_s(hole: Hole, now: float, site: Site) -> float:
+def walltime_s(hole: Hole, now: float, site: PilotLimits) -> float:
     """The walltime of a pilot that takes the hole: within it, with the margin, in the site's steps; 0.0 for none."""
     most = _end(hole, now) - now - site.margin_s
     for limit in (hole.walltime_s, site.walltime_max_s):
@@ -92,7 +90,7 @@ def walltime_s(hole: Hole, now: float, site: Site) -> float:
     return max(0.0, math.floor(most / site.walltime_step_s) * site.walltime_step_s)
 
 
-def pays_s(site: Site, startup_s: float) -> float:
+def pays_s(site: PilotLimits, startup_s: float) -> float:
     """The shortest walltime that pays: what is left of it after the start-up is the useful part that the site wants."""
     return max(site.walltime_min_s, startup_s / (1.0 - site.useful))
 
@@ -101,7 +99,7 @@ def _end(hole: Hole, now: float) -> float:
     return now + NO_END_S if hole.until is None else hole.until
 
 
-def _startup_s(view: View, living: Sequence[Pilot], site: Site) -> float:
+def _startup_s(view: View, living: Sequence[Pilot], site: PilotLimits) -> float:
     """From a pilot's start until its first agent was there: the median of those that run.
 
     At most what a pilot without agents is waited for: a node that was lost and came again says nothing of start-ups.
@@ -115,7 +113,7 @@ def _startup_s(view: View, living: Sequence[Pilot], site: Site) -> float:
     return min(statistics.median(seen), _agents_within_s(site)) if seen else site.startup_s
 
 
-def _agents_within_s(site: Site) -> float:
+def _agents_within_s(site: PilotLimits) -> float:
     """A pilot whose agents have not come by then is of no use."""
     return max(site.patience_s, 4 * site.startup_s)
 
@@ -179,7 +177,7 @@ class _Choice:
     plan: Plan
     living: list[Pilot]
     known: Set[str]
-    site: Site
+    site: PilotLimits
     startup_s: float
     ask: list[PilotSpec] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -197,7 +195,7 @@ class _Choice:
         for pilot in self.living:
             self._taken.update(pilot.nodes or pilot.spec.on)
 
-    def leave_to(self, waiting: Sequence[Waiting], holes: Sequence[Hole], pilots: Sequence[Pilot]) -> None:
+    def leave_to(self, waiting: Sequence[PendingBatchJob], holes: Sequence[Hole], pilots: Sequence[Pilot]) -> None:
         """Which pilots are given back to others' batch jobs that wait, and which idle nodes are left to them.
 
         A batch job that has not enough nodes even so is none of our business: its hole ends when it is to start. One
@@ -227,7 +225,7 @@ class _Choice:
             self._give_back(job, job.count - len(taken), ours, held)
         self._keep(waiting, pilots)
 
-    def _give_back(self, job: Waiting, number: int, ours: Sequence[str], held: dict[str, Pilot]) -> None:
+    def _give_back(self, job: PendingBatchJob, number: int, ours: Sequence[str], held: dict[str, Pilot]) -> None:
         """So many of our nodes: of pilots that go anyway, that train nothing, then of the newest."""
         used = {share.node for each in self.view.jobs if each.placement for share in each.placement.shares}
         some = {held[node].id: held[node] for node in ours}
@@ -245,7 +243,7 @@ class _Choice:
             for node in coming:  # one batch job gets it, and the next one another
                 del held[node]
 
-    def _keep(self, waiting: Sequence[Waiting], pilots: Sequence[Pilot]) -> None:
+    def _keep(self, waiting: Sequence[PendingBatchJob], pilots: Sequence[Pilot]) -> None:
         """What was given back is not asked for again at once."""
         wanted = {node: job for job in waiting for node in job.nodes}
         for pilot in pilots:
@@ -412,7 +410,7 @@ class _Choice:
         return found
 
 
-def _for(job: Waiting) -> str:
+def _for(job: PendingBatchJob) -> str:
     return f"{OTHERS}: batch job {job.id}"
 
 
@@ -426,6 +424,64 @@ def _why(hole: Hole, nodes: int) -> str:
     return f"{count(nodes, 'idle node')}{ends}"
 
 
-def pilot_policy(site: Site) -> PilotPolicy:
+def pilot_policy(site: PilotLimits) -> PilotPolicy:
     """`choose` for one site."""
     return partial(choose, site=site)
+
+
+# Which holes of the batch system to take, and with which pilots. Pure: values in, values out.
+
+# How many more nodes the jobs of a view could train on.
+
+
+def demand(view: View, targets: Mapping[int, Target], gpus: int, window_s: float) -> int:
+    """Nodes with `gpus` GPUs each that would be trained on, beyond those that the plan uses, if they came now.
+
+    `window_s`: how long they would stay. Elastic jobs count as far as they get faster, and as far as to go to more
+    nodes pays back within the window (BFTrainer's cost terms, its section 3.4); jobs of one node are packed by GPUs.
+    """
+    nodes, packed = 0, 0
+    for job in view.jobs:
+        if job.blocked:
+            continue
+        target = targets.get(job.id)
+        placement = None if target is None else target.placement
+        if placement is None:
+            if job.gpus_min > gpus or not _starts(job, window_s):
+                continue
+            if job.nodes == 1 and job.nodes_max == 1:
+                packed += job.best_gpus(gpus)
+            else:
+                nodes += _grown(job, job.nodes, min(gpus, job.gpus_max), window_s)
+        elif job.nodes_max > len(placement.shares) and placement.per_node <= gpus:
+            now = len(placement.shares)
+            nodes += _grown(job, now, placement.per_node, window_s) - now
+    return nodes + -(-packed // gpus) if gpus else nodes
+
+
+def waits(view: View) -> bool:
+    """Whether any job is only blocked for a while (a pause after a failure), so that nodes are wanted again soon."""
+    return any(job.blocked and job.retry_at > view.now for job in view.jobs)
+
+
+def _starts(job: JobView, window_s: float) -> bool:
+    """Whether a job that waits gets anything done in a window, after its start and before its save."""
+    profile = job.profile
+    return profile is None or window_s > job.rescale_s(job.nodes, job.gpus_min) + profile.save_s
+
+
+def _grown(job: JobView, now: int, per_node: int, window_s: float) -> int:
+    """The number of nodes, `now` or more, on which the job gets most done in the window."""
+    profile = job.profile
+    if profile is None:
+        return job.nodes_max  # nobody knows better; what it shows there is measured
+    rate = profile.rate(per_node, now)
+    best, most = now, rate * window_s
+    for nodes in range(now + 1, job.nodes_max + 1):
+        grown = profile.rate(per_node, nodes)
+        if grown <= rate:
+            continue
+        done = grown * max(0.0, window_s - job.rescale_s(nodes, per_node))
+        if done > most:
+            best, most = nodes, done
+    return best

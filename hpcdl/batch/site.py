@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcdl.batch import systems
-from hpcdl.layers import BATCH_SYSTEMS, NOT_YAML, check_size, site_folders, site_path
-from hpcdl.pilots.site import Site
+from hpcdl.batch.limits import PilotLimits
+from hpcdl.batch.system import systems
+from hpcdl.config.layers import BATCH_SYSTEMS, NOT_YAML, check_size, site_folders, site_path
 
 MAX_FILE_BYTES = 1 << 20
 MOST = 10**9
@@ -24,7 +24,7 @@ _FIRST_JOB, FIRST_JOB_MAX = "first_job_id", 2_000_000_000
 
 def site_keys() -> dict[str, tuple[str, ...]]:
     """What a site file may set, with what may be chosen: the fields of `Site` by name, the kind of batch system, the
-    charge rule in words, what only one batch system has, and settings as `hpcdl.config` reads them.
+    charge rule in words, what only one batch system has, and settings as `hpcdl.config.settings` reads them.
     """
     rest = (*_COUNTS, *_LISTS, *_SWITCHES, *_TIMES, "useful", _FIRST_JOB, _SETTINGS)
     return {"kind": tuple(BATCH_SYSTEMS), "charge": (), **_of_systems(), **dict.fromkeys(rest, ())}
@@ -46,13 +46,13 @@ class SiteFile:
     what the file sets of the batch systems' `site_keys`.
     """
 
-    site: Site = field(default_factory=Site)
+    site: PilotLimits = field(default_factory=PilotLimits)
     kind: str = ""
     charge: str = ""
     first_job_id: int = 1
     keys: Mapping[str, str] = field(default_factory=dict)
 
-    def on(self, kind: str) -> Site:
+    def on(self, kind: str) -> PilotLimits:
         """The site, for this kind of batch system ("": none). Raises SiteError where the file is for another one."""
         if kind and self.kind and kind != self.kind:
             raise SiteError(
@@ -68,7 +68,7 @@ def load_site(choice: str | None, pilots: int, home: Path | None = None) -> Site
     `pilots`: how many the user wants at most; the site's own limit stays below that. Raises SiteError, OSError.
     """
     if choice is None:
-        return SiteFile(Site(pilots_max=pilots))
+        return SiteFile(PilotLimits(pilots_max=pilots))
     read = read_site(_path_of(choice, home))
     most = min(pilots, read.site.pilots_max)
     return dataclasses.replace(read, site=dataclasses.replace(read.site, pilots_max=most))
@@ -141,7 +141,7 @@ def _site(path: Path, values: Mapping[str, Any], lines: Mapping[str, int]) -> Si
         except ValueError as error:
             raise SiteError(f"{path}:{lines[key]}: {key}: {error}, got {_shown(value)}") from None
     try:
-        site = Site(**fields)
+        site = PilotLimits(**fields)
     except ValueError as error:
         key = next((key for key in lines if key in str(error)), next(iter(lines), ""))
         raise SiteError(f"{path}:{lines.get(key, 1)}: {error}") from None

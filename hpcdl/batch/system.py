@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from hpcdl.core.batching import agreed
-from hpcdl.core.pilot import BatchJob, Hole, PilotSpec, Waiting
-from hpcdl.layers import BATCH_SYSTEMS
-from hpcdl.pilots.site import Site
+from hpcdl.batch.limits import PilotLimits
+from hpcdl.config.layers import BATCH_SYSTEMS
+from hpcdl.core.model.pilot import BatchJob, Hole, PendingBatchJob, PilotSpec
+from hpcdl.core.rules.batch_poll import agreed
 
 TIMEOUT_S = 30.0
 """Seconds that a command of a batch system may take; Slurm's give up after 9 to 18 s when their daemon is down."""
@@ -62,7 +62,7 @@ class Completed:
     seconds: float = 0.0
 
 
-class Run(Protocol):
+class CommandRunner(Protocol):
     """Runs a command of the batch system; `run` is the real one, tests have theirs."""
 
     def __call__(
@@ -249,7 +249,7 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class AgentCommand:
     """How an agent is started on a node from within an allocation: what is run, and variables over our own."""
 
     argv: tuple[str, ...]
@@ -294,7 +294,7 @@ class BatchAdapter(Protocol):
         """What idles, and until when. `own`: batch ids of our pilots, whose plans and nodes end no hole."""
         ...
 
-    def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
+    def waiting(self, own: Collection[str]) -> tuple[PendingBatchJob, ...]:
         """Others' batch jobs that wait for nodes, the first to start first; pilots of anybody are none of them.
 
         As of the last call of `holes`. `own`: batch ids of our pilots.
@@ -331,7 +331,7 @@ class BatchAdapter(Protocol):
         """Sends a signal (`TERM`, `USR1`) to the steps of a batch job."""
         ...
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> Launched:
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
         """How `argv` is run on one node of the allocation, with all its GPUs."""
         ...
 
@@ -384,9 +384,9 @@ class AdapterSettings:
     them. `site`, `keys`: what the site's file says, and of the batch system's `site_keys`. `environ`: this process's.
     """
 
-    run: Run
+    run: CommandRunner
     now: Callable[[], float]
-    site: Site = field(default_factory=Site)
+    site: PilotLimits = field(default_factory=PilotLimits)
     keys: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
@@ -458,14 +458,14 @@ class BatchSystem:
         """What talks with it."""
         raise NotImplementedError
 
-    def submit_next(self, run: Run, batch_id: str, script: str, env: Sequence[str]) -> str:
+    def submit_next(self, run: CommandRunner, batch_id: str, script: str, env: Sequence[str]) -> str:
         """Submits this batch job's script once more, to run when it has ended; the next one's batch id.
 
         `env`: an env(1) command for what is run. Raises BatchError.
         """
         raise Unsupported(f"hpcdl cannot have {self.title} run this batch script once more")
 
-    def site_report(self, adapter: BatchAdapter, run: Run = run) -> SiteReport:
+    def site_report(self, adapter: BatchAdapter, run: CommandRunner = run) -> SiteReport:
         """Its limits, asked now. Raises BatchError."""
         found = adapter.capabilities()
         queues = (SiteQueue(name, True, not_preempted=found.not_preempted.get(name, "")) for name in found.queues)

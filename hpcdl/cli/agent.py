@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hpcdl.cli.output import say
-from hpcdl.core.units import seconds_text
+from hpcdl.core.model.units import seconds_text
 
 
 @click.command()
@@ -21,7 +21,7 @@ def agent(ctx: click.Context, home: Path | None, node: str | None, emulate_gpus:
     `hpcdl daemon start` runs one by itself. On other nodes that see the same folder, run this.
     """
     folder: Path = home.absolute() if home else ctx.find_root().obj
-    from hpcdl.config import load_config
+    from hpcdl.config.settings import load_config
 
     name = load_config(folder, {"node_name": node}).node
     # -P: what lies in the folder that this is called in, /tmp maybe, is not to be imported.

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.files import InputFile
-from hpcdl.cli.numbers import Seconds
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table, say
+from hpcdl.cli.params import InputFile, Seconds
 
 SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")  # as hpcdl.milp.solving has them
 
@@ -38,16 +37,16 @@ def allocate(output: Output, problem: str, solver: str, work: int, seconds: floa
     hpcdl allocate problem.json --json
     """
     from hpcdl.milp.answer import nodes_of, reasons
-    from hpcdl.milp.model import Limits
-    from hpcdl.milp.reading import ProblemError, read
-    from hpcdl.milp.solving import load, solve
+    from hpcdl.milp.model import SolverLimits
+    from hpcdl.milp.problem import ProblemError, read
+    from hpcdl.milp.solve import load, solve
 
     text = _text(problem)
     try:
         asked = read(text)
         load(solver)
         begun = time.perf_counter()
-        answer = solve(asked, solver, Limits(work, seconds))
+        answer = solve(asked, solver, SolverLimits(work, seconds))
         spent = time.perf_counter() - begun
     except ProblemError as error:
         raise click.ClickException(f"{_name(problem)}: {error}") from None
@@ -80,7 +79,7 @@ def allocate(output: Output, problem: str, solver: str, work: int, seconds: floa
 
 
 def _show(result: dict[str, Any], numbers: list[dict[str, int]]) -> None:
-    from hpcdl.core.units import fold_nodes
+    from hpcdl.core.model.units import fold_nodes
 
     proof = "optimal" if result["optimal"] else f"no allocation is worth more than {result['bound']:.6g}"
     print_fields(

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcdl.cli.numbers import Seconds
+from hpcdl.cli.params import Seconds
 
 if TYPE_CHECKING:  # both commands import what they need only when they run: `hpcdl --help` is to be quick
-    from hpcdl.batch import Allocation, BatchAdapter
-    from hpcdl.config import Config
+    from hpcdl.batch.system import Allocation, BatchAdapter
+    from hpcdl.config.settings import Config
 
 
 def _tell(text: str) -> None:
@@ -26,11 +26,11 @@ def _found(home: Path) -> "tuple[Config, BatchAdapter, Allocation, Callable[[], 
     """
     from hpcdl.allocation.detect import detect
     from hpcdl.allocation.run import find_allocation
-    from hpcdl.config import load_config
-    from hpcdl.daemon.clock import Clock
-    from hpcdl.sites import load_site
+    from hpcdl.batch.site import load_site
+    from hpcdl.config.settings import load_config
+    from hpcdl.daemon.clock import WallClock
 
-    config, now = load_config(home), Clock(0.0).now
+    config, now = load_config(home), WallClock(0.0).now
     site = load_site(config.site, config.pilots, home)
     return config, *find_allocation(detect(config.batch, os.environ, now=now, site=site), os.environ), now
 
@@ -85,11 +85,11 @@ def allocation(
     A batch script runs it on its first node (jobscripts/hpcdl.slurm, jobscripts/hpcdl.lsf). In time before the end, or
     at a signal, every job is saved; the next allocation with the same HPCDL_HOME goes on with the queue.
     """
-    from hpcdl.allocation.run import AllocationRun, Wishes
+    from hpcdl.allocation.run import AllocationOptions, AllocationRun
 
     home: Path = ctx.find_root().obj
     config, system, found, now = _found(home)
-    wishes = Wishes(wait, chain, script, emulate_gpus, idle_exit, grace)
+    wishes = AllocationOptions(wait, chain, script, emulate_gpus, idle_exit, grace)
     ctx.exit(AllocationRun(home, config, system, found, wishes, now, _tell).run())
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
+from hpcdl.cli.job_row import connect, duration_text, moment_text
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_table, say
-from hpcdl.cli.rows import connect, duration_text, moment_text
 from hpcdl.client import ApiError, DaemonAway, path_with
-from hpcdl.core.units import count, fold_nodes
+from hpcdl.core.model.units import count, fold_nodes
 
 
 @click.command()
@@ -45,14 +45,14 @@ def holes(ctx: click.Context, output: Output) -> None:
 def _looked_at(home: Path) -> dict[str, Any]:
     """As the API answers, by a look from here. Raises ClickException."""
     from hpcdl.allocation.detect import detect
-    from hpcdl.cli.batchchecks import asked_from_here
-    from hpcdl.config import load_config
-    from hpcdl.daemon.batchrows import hole_row
-    from hpcdl.daemon.clock import Clock
-    from hpcdl.sites import load_site
+    from hpcdl.batch.site import load_site
+    from hpcdl.cli.doctor.batch_system import asked_from_here
+    from hpcdl.config.settings import load_config
+    from hpcdl.daemon.api.pilot_rows import hole_row
+    from hpcdl.daemon.clock import WallClock
 
     config = load_config(home)
-    clock = Clock(0.0)
+    clock = WallClock(0.0)
     site = load_site(config.site, config.pilots, home)
     system = detect(config.batch, os.environ, now=clock.now, site=site)
     if system is None:

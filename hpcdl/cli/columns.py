@@ -1,17 +1,19 @@
 """What `hpcdl ls` can show of jobs, nodes and GPUs: columns by name, named formats, and how rows are sorted."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
+from hpcdl.cli.job_row import asked_text, duration_text, moment_text, nodes_text, placement_text, step_text
 from hpcdl.cli.output import Column, Row
-from hpcdl.cli.rows import asked_text, duration_text, moment_text, nodes_text, placement_text, step_text
+from hpcdl.core.model.units import runs
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ColumnSpec:
     """A column that a user can name. `keys`: what it needs of a row; `order`: what rows are sorted by; None is last."""
 
     column: Column
@@ -43,10 +45,10 @@ class Kind:
     """Something to list: all its columns by name, and named choices of them, of which `default` is one."""
 
     what: str
-    columns: Mapping[str, Shown]
+    columns: Mapping[str, ColumnSpec]
     formats: Mapping[str, tuple[str, ...]]
 
-    def chosen(self, columns: str | None, form: str) -> list[Shown]:
+    def chosen(self, columns: str | None, form: str) -> list[ColumnSpec]:
         """The columns of `--columns`, else of a format. Raises UsageError, which lists what there is."""
         if columns is None:
             return [self.columns[name] for name in self.formats[one_of(form, self.formats, "format", self.what)]]
@@ -66,7 +68,7 @@ class Kind:
         known.sort(key=order, reverse=key.startswith("-"))
         return known + [row for row in listed if order(row) is None]
 
-    def needs(self, shown: Iterable[Shown], key: str | None, more: Iterable[str] = ()) -> str:
+    def needs(self, shown: Iterable[ColumnSpec], key: str | None, more: Iterable[str] = ()) -> str:
         """The keys of rows that these columns need, and a sort by `key`, with commas between."""
         name = (key or "").removeprefix("-").lower()
         by = [self.columns[name]] if name in self.columns else []
@@ -80,25 +82,25 @@ def one_of(name: str, known: Mapping[str, Any], kind: str, what: str) -> str:
     return name
 
 
-def plain(title: str, key: str, **more: bool) -> Shown:
+def plain(title: str, key: str, **more: bool) -> ColumnSpec:
     """A value as it is, `-` where there is none."""
-    return Shown(Column(title, lambda row: text_of(row.get(key)), **more), (key,), lambda row: row.get(key))
+    return ColumnSpec(Column(title, lambda row: text_of(row.get(key)), **more), (key,), lambda row: row.get(key))
 
 
-def number(title: str, key: str) -> Shown:
+def number(title: str, key: str) -> ColumnSpec:
     """A number, to the right."""
     return plain(title, key, right=True)
 
 
-def moment(title: str, key: str) -> Shown:
+def moment(title: str, key: str) -> ColumnSpec:
     """A time of day with its date."""
-    return Shown(Column(title, lambda row: moment_text(row.get(key)) or "-"), (key,), lambda row: row.get(key))
+    return ColumnSpec(Column(title, lambda row: moment_text(row.get(key)) or "-"), (key,), lambda row: row.get(key))
 
 
-def duration(title: str, key: str) -> Shown:
+def duration(title: str, key: str) -> ColumnSpec:
     """Seconds in words."""
     cell = Column(title, lambda row: duration_text(row.get(key)), right=True)
-    return Shown(cell, (key,), lambda row: row.get(key))
+    return ColumnSpec(cell, (key,), lambda row: row.get(key))
 
 
 def text_of(value: Any) -> str:
@@ -128,35 +130,35 @@ def _gpus_text(row: Row) -> str:
 
 _ASKED = ("gpus", "gpus_min", "gpus_max", "nodes", "nodes_max")
 
-_JOBS: dict[str, Shown] = {
-    "id": Shown(Column("ID", lambda row: str(row["id"]), right=True), ("id",), lambda row: row["id"]),
-    "name": Shown(
+_JOBS: dict[str, ColumnSpec] = {
+    "id": ColumnSpec(Column("ID", lambda row: str(row["id"]), right=True), ("id",), lambda row: row["id"]),
+    "name": ColumnSpec(
         Column("NAME", lambda row: row.get("name", ""), shrinks=True), ("name",), lambda row: row.get("name")
     ),
     "user": plain("USER", "user"),
     "state": replace(plain("STATE", "state"), column=Column("STATE", lambda row: row.get("state", ""), coloured=True)),
-    "gpus": Shown(Column("GPUS", _gpus_text, right=True), _ASKED, _size),
-    "nodes": Shown(
+    "gpus": ColumnSpec(Column("GPUS", _gpus_text, right=True), _ASKED, _size),
+    "nodes": ColumnSpec(
         Column("NODES", lambda row: nodes_text(row) if row.get("placement") else "-", shrinks=True),
         ("placement",),
         lambda row: sorted(row.get("placement") or ()) or None,
     ),
-    "placement": Shown(
+    "placement": ColumnSpec(
         Column("PLACEMENT", lambda row: placement_text(row.get("placement")) or "-", shrinks=True),
         ("placement",),
         lambda row: sorted(row.get("placement") or ()) or None,
     ),
     "role": plain("ROLE", "role"),
     "profile": plain("PROFILE", "profile", shrinks=True),
-    "step": Shown(Column("STEP", step_text, right=True), ("step", "total"), _done),
+    "step": ColumnSpec(Column("STEP", step_text, right=True), ("step", "total"), _done),
     "total": number("TOTAL", "total"),
-    "done": Shown(
+    "done": ColumnSpec(
         Column("DONE", lambda row: "-" if (part := _done(row)) is None else f"{100 * part:.0f} %", right=True),
         ("step", "total"),
         _done,
     ),
     "eta": duration("ETA", "eta_s"),
-    "reason": Shown(
+    "reason": ColumnSpec(
         Column("REASON", lambda row: row.get("reason") or "", shrinks=True), ("reason",), lambda row: row.get("reason")
     ),
     "submitted": moment("SUBMITTED", "submitted_at"),
@@ -196,3 +198,72 @@ JOBS = Kind(
     },
 )
 """What `hpcdl ls` shows of jobs."""
+
+# Members of one array that stand alike, on one line of `hpcdl ls`.
+
+_APART = ("RUNNING", "STARTING", "RESCALING", "SUSPENDING")
+"""Whoever holds GPUs has a line of its own."""
+
+_PLACE = re.compile(r"; ((\d+)[a-z]{2} in the queue[^;]*|more than \d+ jobs are before it)$")
+"""The place in the queue at the end of a reason: each member has its own."""
+
+_ALIKE = ("state", "gpus_min", "gpus_max", "nodes", "nodes_max", "user")
+
+
+def folded(rows: Iterable[Row]) -> list[Row]:
+    """The rows, with one for all members of an array in the same state that hold no GPUs, where the first one stands.
+
+    In the place of its id are theirs, `14-111`, as every command takes them. The name has their indices, and says how
+    many they are where a sweep has several members of an index.
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row.get("array") and row.get("array_index") is not None and row.get("state") not in _APART:
+            key: tuple[Any, ...] = (row["array"], *(row.get(each) for each in _ALIKE))
+        else:
+            key = ("job", row["id"])
+        groups.setdefault(key, []).append(row)
+    return [rows[0] if len(rows) == 1 else _one(rows) for rows in groups.values()]
+
+
+def _reason(row: Row) -> str:
+    """As it is said of the array: a hint that ends in the member's own id names the array in its place."""
+    reason, own = str(row.get("reason") or ""), f" {row['id']}"
+    if "hpcdl " in reason and reason.endswith(own):
+        return f"{reason.removesuffix(own)} --array {row['array']}"
+    return _PLACE.sub("", reason)
+
+
+def _one(rows: Sequence[Row]) -> Row:
+    indices = ranges(int(row["array_index"]) for row in rows)
+    several = len({row["array_index"] for row in rows}) < len(rows)
+    reasons = list(dict.fromkeys(map(_reason, rows)))
+    reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} other reasons: --no-fold)"
+    places = [found for row in rows if (found := _PLACE.search(str(row.get("reason") or ""))) and found[2]]
+    if places:
+        reason += f"; the first is {min(places, key=lambda found: int(found[2]))[1]}"
+    return {
+        **rows[0],
+        "id": ranges(row["id"] for row in rows),
+        "name": f"{_stem(rows)}[{indices}]" + (f" ({len(rows)} jobs)" if several else ""),
+        "reason": reason,
+        "step": None,
+        "eta_s": None,
+    }
+
+
+def _stem(rows: Sequence[Row]) -> str:
+    """What the names begin with alike, without the index that follows."""
+    names = [str(row.get("name", "")) for row in rows]
+    first, last = min(names), max(names)
+    length = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(map(len, names)))
+    alike = first[:length].rstrip("0123456789")
+    opened = max(alike.rfind(mark) for mark in "[{(")
+    if opened > max(alike.rfind(mark) for mark in "]})"):
+        alike = alike[:opened]  # `train[lr=0.1]`, `train[lr=0.2]`: what is in the brackets is not alike
+    return alike or "member"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`1-3,7`: each once."""
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(sorted(set(numbers))))

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from hpcdl.cli import completing
+from hpcdl.cli import completion
+from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Column, Output, Row, outputs_as, print_fields, print_table, say
-from hpcdl.cli.rows import connect
 from hpcdl.client import Answer, ClientError, DaemonAway
 
 
@@ -36,8 +36,8 @@ def show(ctx: click.Context, origin: bool, output: Output) -> None:
 
     Where a daemon runs and uses another value, that one is shown beside it: settings are read when it starts.
     """
-    from hpcdl.config import SITE_FILE, load_config, load_submit, mistyped
-    from hpcdl.layers import project_path, user_path
+    from hpcdl.config.layers import project_path, user_path
+    from hpcdl.config.settings import SITE_FILE, load_config, load_submit, mistyped
 
     home: Path = ctx.find_root().obj
     here = Path.cwd()
@@ -84,7 +84,7 @@ def _running(answer: Answer | None) -> dict[str, Any]:
 
 
 def _row(name: str, value: Any, default: Any, origin: str, running: dict[str, Any]) -> dict[str, Any]:
-    from hpcdl.config import SETTINGS
+    from hpcdl.config.settings import SETTINGS
 
     used = running.get(name, value)
     row = {"name": name, "value": value, "unit": SETTINGS[name].unit, "default": default, "origin": origin}
@@ -124,7 +124,7 @@ def _text(value: Any) -> str:
 
 
 @config.command()
-@click.argument("name", shell_complete=completing.policies)
+@click.argument("name", shell_complete=completion.policies)
 @outputs_as("Policy and objective only.")
 @click.pass_context
 def policy(ctx: click.Context, name: str, output: Output) -> None:
@@ -133,7 +133,7 @@ def policy(ctx: click.Context, name: str, output: Output) -> None:
 
 
 @config.command()
-@click.argument("name", shell_complete=completing.objectives)
+@click.argument("name", shell_complete=completion.objectives)
 @outputs_as("Policy and objective only.")
 @click.pass_context
 def objective(ctx: click.Context, name: str, output: Output) -> None:

@@ -5,20 +5,10 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.output import (
-    Column,
-    Output,
-    Row,
-    escape,
-    outputs_as,
-    print_fields,
-    print_json,
-    print_table,
-    say,
-)
-from hpcdl.cli.rows import connect, duration_text
+from hpcdl.cli.job_row import connect, duration_text
+from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_fields, print_json, print_table, say
 from hpcdl.client import START, ClientError, DaemonAway
-from hpcdl.core.units import count, fold_nodes
+from hpcdl.core.model.units import count, fold_nodes
 
 
 @click.group()
@@ -27,7 +17,7 @@ def daemon() -> None:
 
 
 def _node_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    from hpcdl.config import SETTINGS
+    from hpcdl.config.settings import SETTINGS
 
     form = SETTINGS["node_name"].form
     if value is not None and form is not None and not form.fullmatch(value):
@@ -59,7 +49,7 @@ def start(
     if "note" in answer:
         click.echo(f"hpcdl: {answer['note']}", err=True)
     _print_daemon(answer, output, f"started on {home}")
-    from hpcdl.cli.filesystems import told_at_start
+    from hpcdl.cli.doctor.file_system import told_at_start
 
     if told := told_at_start(home):
         say(told)

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.numbers import Seconds
+from hpcdl.cli.job_row import FINISHED, JOB_ID, connect, duration_text
 from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_fields, print_table, progress, say
-from hpcdl.cli.rows import FINISHED, JOB_ID, connect, duration_text
+from hpcdl.cli.params import Seconds
 from hpcdl.client import FOLLOW_S, Client, ClientError
 
 _WAIT_S = 30.0  # so long the daemon holds back an answer without events
@@ -27,11 +27,11 @@ class NotProven(ClientError):
     """The drill could not be carried out; the message says why and what to do."""
 
 
-class _Story:
+class _JobEvents:
     """The events of one job, as they come."""
 
     def __init__(self, client: Client, job: int) -> None:
-        from hpcdl.cli.timeline import pages
+        from hpcdl.cli.events import pages
 
         self._client = client
         self._job = job
@@ -59,15 +59,15 @@ class _Conduct:
     def __init__(
         self, client: Client, job: int, every: int | None, timeout_s: float, show: Callable[[str], None]
     ) -> None:
-        from hpcdl.cli import drillrounds
+        from hpcdl.cli import drill_rounds
 
-        self._rounds = drillrounds
+        self._rounds = drill_rounds
         self._client = client
         self._job = job
         self.every = every
         self._timeout_s = timeout_s
         self._show = show
-        self.story = _Story(client, job)
+        self.story = _JobEvents(client, job)
         self.done: list[Any] = []
 
     def suspend(self) -> Any:
@@ -157,7 +157,7 @@ class _Conduct:
 
 def _verdict(conduct: _Conduct, row: Row, grace_s: float | None) -> dict[str, Any]:
     """What the rounds amount to, as JSON."""
-    from hpcdl.cli import drillrounds as parts
+    from hpcdl.cli import drill_rounds as parts
 
     rounds = conduct.done
     kills = [each for each in rounds if each.what != parts.SUSPEND]
@@ -278,10 +278,10 @@ def _refuse(row: Row) -> None:
 def _allocation_grace_s(client: Client, row: Row) -> float | None:
     """What agents in a batch job give their trainers when the batch system wants it back, unless they were told
     otherwise; None outside of any."""
-    from hpcdl.agent.leaving import Stay
+    from hpcdl.agent.departure import EnclosingJob
 
     held = {node["name"] for node in client.get("/v1/nodes")["nodes"] if node.get("allocation")}
-    return Stay().grace_s if held.intersection(row.get("placement") or ()) else None
+    return EnclosingJob().grace_s if held.intersection(row.get("placement") or ()) else None
 
 
 def _times(many: int) -> str:

@@ -21,7 +21,7 @@ LEAST_S = 1.0
 
 
 @dataclass(slots=True)
-class Round:
+class DrillRound:
     """One fake preemption or kill. `incarnation`: the one that it ends, 0 while that is not known; `next`: the one that
     was given GPUs after it. Times are the daemon's, None while not seen.
 
@@ -92,10 +92,10 @@ class Round:
         }
 
 
-def read(what: str, events: Iterable[Row], durable: int | None, incarnation: int = 0) -> Round:
+def read(what: str, events: Iterable[Row], durable: int | None, incarnation: int = 0) -> DrillRound:
     """The round whose events these are: all of the job's since it was asked for. `durable`: the step in the last
     checkpoint before. `incarnation`: the one that is to be killed."""
-    found = Round(what, incarnation, durable=durable)
+    found = DrillRound(what, incarnation, durable=durable)
     for event in events:
         _take(found, str(event["kind"]), event["body"], float(event["at"]))
     if found.resumed is not None:
@@ -105,7 +105,7 @@ def read(what: str, events: Iterable[Row], durable: int | None, incarnation: int
     return found
 
 
-def _take(found: Round, kind: str, body: Row, at: float) -> None:
+def _take(found: DrillRound, kind: str, body: Row, at: float) -> None:
     number = int(body.get("incarnation") or 0)
     own = number == found.incarnation
     after = found.exited is not None and (number > found.incarnation or kind == "Reformed")
@@ -153,7 +153,7 @@ def _highest(known: int | None, step: Any) -> int | None:
     return known if step is None else max(known or 0, int(step))
 
 
-def _wrong(found: Round) -> str:
+def _wrong(found: DrillRound) -> str:
     resumed, durable = found.resumed or 0, found.durable
     if durable is not None and resumed < durable:
         return (
@@ -184,7 +184,7 @@ def interval(events: Sequence[Row]) -> int | None:
     return max(whole or parts, default=None)
 
 
-def allowed_loss(events: Sequence[Row], rounds: Iterable[Round]) -> int | None:
+def allowed_loss(events: Sequence[Row], rounds: Iterable[DrillRound]) -> int | None:
     """The steps that a kill may cost: an interval, one whose save a kill cut short included; None: none was seen.
 
     Where a whole interval was seen, what was cut short may not be much longer: it would be two.
@@ -237,7 +237,7 @@ def step_s(events: Iterable[Row]) -> float:
     return slowest
 
 
-def grace_needed_s(rounds: Iterable[Round], step: float) -> float | None:
+def grace_needed_s(rounds: Iterable[DrillRound], step: float) -> float | None:
     """The grace in which it is saved: the longest from the request to its last process's end, with a margin, and one
     step more, for a request may come at the beginning of one. None where no suspend was seen."""
     seen = [took for each in rounds if not each.killed and (took := each.seconds("asked", "exited")) is not None]

@@ -1,20 +1,108 @@
 """`hpcdl events` and `timeline`: what happened."""
 
+import json
+import shlex
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hpcdl.cli.bodies import body_text
-from hpcdl.cli.files import OutputFile, replace_file
-from hpcdl.cli.output import Column, Output, escape, outputs_as, print_ids, print_json, print_table, say
-from hpcdl.cli.rows import JOB_ID, connect, moment_text
+from hpcdl.cli.job_row import JOB_ID, connect, moment_text
+from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_ids, print_json, print_table, say
+from hpcdl.cli.params import OutputFile, replace_file
 from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
+from hpcdl.core.model.units import count, fold_nodes, seconds_text
+
+# The gist of an event's body, as people read it in `hpcdl events`.
+
+_LEFT_OUT = ("age_s", "membership", "request_id", "boot_id", "log_id")
+"""For programs; --json has them."""
+
+_SWITCHES = ("held", "max_parallel")
+"""Told only where they are set."""
+
+
+def body_text(row: Row) -> str:
+    """`incarnation=1 node=n1 step=120 total=900`: without what is empty and what the event's stream says already."""
+    body = row.get("body")
+    if not isinstance(body, Mapping):
+        return ""
+    stream = row.get("stream")
+    told = [
+        f"{key}={_text(key, value)}"
+        for key, value in body.items()
+        if key not in _LEFT_OUT and value not in (None, "", [], {}) and f"{key}/{value}" != stream
+        if not (key in _SWITCHES and value in (False, 0))
+    ]
+    return " ".join(told)
+
+
+def _text(key: str, value: Any) -> str:
+    if key == "spec" and isinstance(value, Mapping) and "walltime_s" in value:
+        return _pilot(value)
+    if key == "job" and isinstance(value, Mapping):
+        return _batch_job(value)
+    if key == "spec" and isinstance(value, Mapping):
+        return json.dumps(shlex.join(map(str, value.get("command") or ())), ensure_ascii=False)
+    if key == "indices" and isinstance(value, list):
+        return ",".join(_steps(each) for each in value)
+    if key == "sweep" and isinstance(value, list):
+        return json.dumps(
+            " ".join(f"{name}={','.join(map(str, values))}" for name, values in value), ensure_ascii=False
+        )
+    if key == "placement" and isinstance(value, Mapping):
+        return _placement(value)
+    if key == "targets" and isinstance(value, list):
+        return "; ".join(_target(each) for each in value if isinstance(each, Mapping))
+    if key == "gpus" and isinstance(value, list):
+        return str(len(value))
+    if isinstance(value, str) and value and not any(c.isspace() or c in "\"'=" for c in value):
+        return value
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return ",".join(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _steps(value: Any) -> str:
+    """`7`, `1-100`, `1-9:2`."""
+    first, last, step = value
+    return str(first) if first == last else f"{first}-{last}" + (f":{step}" if step != 1 else "")
+
+
+def _pilot(value: Mapping[str, Any]) -> str:
+    """What a pilot asks for: `"2 nodes for 1 h 00 min in killable: 2 idle nodes"`."""
+    where = f" in {value['queue']}" if value.get("queue") else ""
+    asked = f"{count(value.get('nodes', 1), 'node')} for {seconds_text(value['walltime_s'])}{where}"
+    return json.dumps(f"{asked}: {value['why']}" if value.get("why") else asked, ensure_ascii=False)
+
+
+def _batch_job(value: Mapping[str, Any]) -> str:
+    """`"RUNNING on n[1-2], preempted: TERM_PREEMPT"`."""
+    where = f" on {fold_nodes(map(str, value['nodes']))}" if value.get("nodes") else ""
+    preempted = ", preempted" if value.get("preempted") else ""
+    reason = f": {value['reason']}" if value.get("reason") else ""
+    return json.dumps(f"{value.get('state')}{where}{preempted}{reason}", ensure_ascii=False)
+
+
+def _placement(value: Mapping[str, Any]) -> str:
+    shares = [each for each in value.get("shares") or () if isinstance(each, Mapping)]
+    where = " ".join(f"{each.get('node')}:{','.join(map(str, each.get('gpus') or ()))}" for each in shares)
+    return f"{where} ({value.get('role')})"
+
+
+def _target(value: Mapping[str, Any]) -> str:
+    placement = value.get("placement")
+    where = _placement(placement) if isinstance(placement, Mapping) else "no GPUs"
+    return f"job {value.get('job')} {where}: {value.get('reason')}"
+
 
 _PAGE = 1000  # events in one question
+
 _WAIT_S = 30.0  # so long the daemon holds back an answer without events
 
 COLUMNS = (
@@ -24,6 +112,7 @@ COLUMNS = (
     Column("KIND", lambda row: f"{row['kind']:<16}"),
     Column("BODY", body_text, shrinks=True),
 )
+
 JOB = click.option("--job", type=JOB_ID, metavar="ID", help="Only this job.")
 
 
@@ -122,7 +211,8 @@ def _followed(client: Client, after: int, job: int | None, limit: int | None) ->
 @click.pass_context
 def timeline(ctx: click.Context, target: Path, job: int | None, output: Output) -> None:
     """Draw which job held which GPU when, as one self-contained HTML file."""
-    from hpcdl.profiles import conf_folder, load_profiles
+    from hpcdl.config.layers import conf_folder
+    from hpcdl.config.profiles import load_profiles
     from hpcdl.report import timeline_page
 
     found = [event for page in pages(connect(ctx, FOLLOW_S), 0, None, None) for event in page]

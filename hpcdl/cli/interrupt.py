@@ -13,7 +13,7 @@ import click
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Ended(Exception):
+class Interrupted(Exception):
     """A signal has asked for the end."""
 
     def __init__(self, number: int) -> None:
@@ -21,7 +21,7 @@ class Ended(Exception):
         self.number = number
 
 
-class Rounds:
+class RepeatUntilSignal:
     """`with Rounds() as rounds: while True: …; rounds.pause(10)`. Signals end it by Ended, which goes no further than
     the block and is the command's exit code; inside `rounds.whole()` they wait for the end of that.
     """
@@ -33,7 +33,7 @@ class Rounds:
         self._came: int | None = None
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> "Rounds":
+    def __enter__(self) -> "RepeatUntilSignal":
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._wakes, False)
         self._waker = signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
@@ -50,7 +50,7 @@ class Rounds:
         signal.set_wakeup_fd(self._waker)
         os.close(self._woken)
         os.close(self._wakes)
-        if isinstance(error, Ended):
+        if isinstance(error, Interrupted):
             raise click.exceptions.Exit(128 + error.number) from None
 
     def _take(self, number: int, frame: FrameType | None) -> None:
@@ -58,7 +58,7 @@ class Rounds:
             self._came = number  # the second one changes nothing either: the end is a matter of milliseconds
             return
         self._came = number
-        raise Ended(number)
+        raise Interrupted(number)
 
     @contextmanager
     def whole(self) -> Iterator[None]:
@@ -69,7 +69,7 @@ class Rounds:
         finally:
             self._whole = False
         if self._came is not None:
-            raise Ended(self._came)
+            raise Interrupted(self._came)
 
     def end(self) -> None:
         """No signal changes anything from here on: the end has begun."""
@@ -88,5 +88,5 @@ class Rounds:
         if self._woken in ready:
             os.read(self._woken, 4096)
         if self._came is not None:
-            raise Ended(self._came)
+            raise Interrupted(self._came)
         return ready

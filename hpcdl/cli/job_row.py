@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from hpcdl.cli import completing
+from hpcdl.cli import completion
 from hpcdl.cli.output import Row, say
 from hpcdl.client import PATIENCE_S, Client
-from hpcdl.core.units import fold_nodes, seconds_text
+from hpcdl.core.model.units import fold_nodes, seconds_text
 
 MOST = 100_000
 """Jobs that one command line may name."""
@@ -32,7 +32,7 @@ class JobId(click.IntRange):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         """The daemon's jobs."""
-        return completing.job_ids(ctx, param, incomplete)
+        return completion.job_ids(ctx, param, incomplete)
 
 
 JOB_ID = JobId(min=1)

@@ -6,21 +6,20 @@ from typing import Any
 
 import click
 
-from hpcdl.cli import completing
-from hpcdl.cli.folding import ranges
-from hpcdl.cli.moments import Moment
-from hpcdl.cli.numbers import Seconds
+from hpcdl.cli import completion
+from hpcdl.cli.columns import ranges
+from hpcdl.cli.job_row import FINISHED, JOB_ID, connect, end_text, job_ids
 from hpcdl.cli.output import Output, Row, escape, outputs, say
-from hpcdl.cli.rows import FINISHED, JOB_ID, connect, end_text, job_ids
+from hpcdl.cli.params import Moment, Seconds
 from hpcdl.client import FOLLOW_S, path_with
-from hpcdl.core.units import count, runs
+from hpcdl.core.model.units import count, runs
 
 TIMED_OUT = 124  # as timeout(1) says it
 _ROUND_S = 30.0  # one question; the daemon holds the answer back for as long
 
 
 SEVERAL = click.argument(
-    "jobs", nargs=-1, callback=job_ids, metavar="JOB|FIRST-LAST...", shell_complete=completing.job_ids
+    "jobs", nargs=-1, callback=job_ids, metavar="JOB|FIRST-LAST...", shell_complete=completion.job_ids
 )
 ARRAY = click.option("--array", type=JOB_ID, metavar="ID", help="All members of the array that this job is in.")
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.files import check_folder
+from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Output, escape, outputs_as, print_fields, print_json, progress, say
-from hpcdl.cli.rows import connect
+from hpcdl.cli.params import check_folder
 from hpcdl.client import CopyWithoutDaemon, DaemonAway
-from hpcdl.core.units import count
+from hpcdl.core.model.units import count
 
 if TYPE_CHECKING:
-    from hpcdl.ledger.care import Counts
+    from hpcdl.ledger.maintenance import Counts
 
 _MIB = float(1 << 20)
 
@@ -37,11 +37,11 @@ def ledger() -> None:
 @contextmanager
 def leased_ledger(home: Path) -> Iterator[Path]:
     """The ledger while no daemon runs; none can start meanwhile. Asks the batch system where only that can tell."""
-    from hpcdl.daemon.clock import Clock
+    from hpcdl.daemon.clock import WallClock
     from hpcdl.ledger.lease import LeaseHeld
     from hpcdl.ledger.offline import leased
 
-    now = Clock(0.0).now
+    now = WallClock(0.0).now
     with ExitStack() as stack:
         try:
             path = stack.enter_context(leased(home, now()))
@@ -53,8 +53,8 @@ def leased_ledger(home: Path) -> Iterator[Path]:
                 ) from None
             if error.holder is None or error.holder.batch_job is None:
                 raise
-            from hpcdl.allocation.here import look_around
-            from hpcdl.config import load_config
+            from hpcdl.allocation.detect import look_around
+            from hpcdl.config.settings import load_config
 
             here = look_around(load_config(home).batch, now=now)
             path = stack.enter_context(
@@ -93,9 +93,9 @@ def verify(ctx: click.Context, output: Output) -> None:
 
     A running daemon goes on meanwhile: it makes a copy, and that is checked.
     """
-    from hpcdl.core.journal import JournalError
-    from hpcdl.ledger import care
-    from hpcdl.ledger.mark import MarkDamaged, read_mark
+    from hpcdl.core.controller.journal import JournalError
+    from hpcdl.ledger import maintenance
+    from hpcdl.ledger.high_water_mark import MarkDamaged, read_mark
 
     tell, begun = progress(), time.monotonic()
     damage: MarkDamaged | None = None
@@ -106,7 +106,7 @@ def verify(ctx: click.Context, output: Output) -> None:
         damage = error
     with any_ledger(ctx, tell) as (path, running):
         try:
-            found = care.verify(path, tell, mark)
+            found = maintenance.verify(path, tell, mark)
             if damage is not None:
                 rest = f"the ledger is as its events say, {found.events} of them, with {found.jobs} jobs"
                 raise MarkDamaged(f"{damage}; {rest}: if no job is missing, hpcdl daemon start --accept-loss")
@@ -127,12 +127,12 @@ def verify(ctx: click.Context, output: Output) -> None:
 @click.pass_context
 def rebuild(ctx: click.Context, output: Output) -> None:
     """Make tables and snapshot anew from the events, in one step; for a ledger that verify finds wrong."""
-    from hpcdl.ledger import care
+    from hpcdl.ledger import maintenance
 
     home: Path = ctx.find_root().obj
     tell, begun = progress(), time.monotonic()
     with leased_ledger(home) as path:
-        found = care.rebuild(path, tell)
+        found = maintenance.rebuild(path, tell)
     took = time.monotonic() - begun
     if not output.print_data({"seconds": took} | asdict(found), [found.events]):
         print_fields([("ledger", "made anew from its events"), *_told(found), ("took", f"{took:.1f} s")])
@@ -150,7 +150,7 @@ def rebuild(ctx: click.Context, output: Output) -> None:
 def export(ctx: click.Context, output: Output, target: Path, as_csv: bool, with_environment: bool) -> None:
     """Write all events, archived ones too, as lines of JSON; the first line says what they are."""
     from hpcdl import __version__
-    from hpcdl.ledger.export import jobs_csv, lines
+    from hpcdl.ledger.maintenance import jobs_csv, lines
     from hpcdl.ledger.offline import Reader
 
     to_stdout = str(target) == "-"
@@ -184,9 +184,9 @@ def backup(ctx: click.Context, output: Output, folder: Path) -> None:
     Each file is replaced as a whole, so a backup that is cut short leaves the one before it usable. To restore it, stop
     the daemon and copy them back.
     """
-    from hpcdl.ledger import care
-    from hpcdl.ledger.mark import read_mark
-    from hpcdl.wire.private import make_private_folder
+    from hpcdl.ledger import maintenance
+    from hpcdl.ledger.high_water_mark import read_mark
+    from hpcdl.wire.private_files import make_private_folder
 
     home: Path = ctx.find_root().obj
     folder = folder.absolute()
@@ -196,8 +196,8 @@ def backup(ctx: click.Context, output: Output, folder: Path) -> None:
     tell = progress()
     with any_ledger(ctx, tell) as (path, running):
         if not running:  # a copy of less than there was would take the place of a good one
-            care.check(path, read_mark(home))
-        copies = care.back_up(path, folder, tell)
+            maintenance.check(path, read_mark(home))
+        copies = maintenance.back_up(path, folder, tell)
     total = sum(each.stat().st_size for each in copies)
     if not output.print_data({"folder": str(folder), "files": [each.name for each in copies], "bytes": total}, copies):
         are = "is" if len(copies) == 1 else "are"
@@ -217,20 +217,20 @@ def vacuum(ctx: click.Context, output: Output, keep_days: float, logs_after: flo
     That is: copies and unfinished files, refused submits, output of pilots and batch scripts of jobs that are over.
     Events are never removed, nor is a file that hpcdl did not write.
     """
-    from hpcdl.config import load_config
-    from hpcdl.daemon.clock import Clock
-    from hpcdl.ledger import SqliteJournal, care
-    from hpcdl.ledger.retired import every_job
+    from hpcdl.config.settings import load_config
+    from hpcdl.daemon.clock import WallClock
+    from hpcdl.ledger import SqliteJournal, maintenance
+    from hpcdl.ledger.records import every_job
     from hpcdl.ledger.trim import trim
 
     home: Path = ctx.find_root().obj
     tell = progress()
     keep_events = load_config(home).keep_events
     with leased_ledger(home) as path:
-        moved, before, after = care.shrink(path, keep_events, tell)
+        moved, before, after = maintenance.shrink(path, keep_events, tell)
         with SqliteJournal(path) as journal:
             tell("removing what nothing needs")
-            freed = trim(home, every_job(journal), Clock(0.0).now(), keep_days=keep_days, log_days=logs_after)
+            freed = trim(home, every_job(journal), WallClock(0.0).now(), keep_days=keep_days, log_days=logs_after)
     rows = [{"what": each.what, "files": each.files, "bytes": each.bytes} for each in freed]
     total = sum(each.bytes for each in freed) + max(0, before - after)
     told = {"archived_events": moved, "before_bytes": before, "after_bytes": after}

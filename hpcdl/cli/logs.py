@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from hpcdl.cli.job_row import FINISHED, JOB_ID, connect
 from hpcdl.cli.output import Output, outputs_as, print_ids, print_json, say
-from hpcdl.cli.rows import FINISHED, JOB_ID, connect
 from hpcdl.client import FOLLOW_S, ClientError
 
 _POLL_S = 0.2

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.files import READERS, OutputFile, replace_private
-from hpcdl.cli.numbers import Seconds
+from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Output, escape, outputs_as
-from hpcdl.cli.rows import connect
+from hpcdl.cli.params import READERS, OutputFile, Seconds, replace_private
 from hpcdl.client import Client, ClientError, DaemonAway
 
 _UP = {"name": "hpcdl_up", "kind": "gauge", "help": "Whether a daemon answered."}
@@ -78,9 +77,9 @@ def metrics(
         _write(client, target, labels, mode)
         print(f"wrote {escape(str(target))}")
         return
-    from hpcdl.cli.rounds import Rounds
+    from hpcdl.cli.interrupt import RepeatUntilSignal
 
-    with Rounds() as rounds:
+    with RepeatUntilSignal() as rounds:
         while True:
             try:
                 _write(client, target, labels, mode)

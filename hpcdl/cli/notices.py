@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
+from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Column, Output, Row, outputs, print_table, say
-from hpcdl.cli.rows import connect
 
 
 def _destination(row: Row) -> str:

@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.files import READERS, OutputFile, replace_private
-from hpcdl.cli.numbers import Seconds
+from hpcdl.cli.job_row import connect, moment_text
 from hpcdl.cli.output import Output, escape, outputs_as
-from hpcdl.cli.rows import connect, moment_text
+from hpcdl.cli.params import READERS, OutputFile, Seconds, replace_private
 from hpcdl.client import Client, ClientError, path_with
 
 HOURS = 3.0
@@ -54,9 +53,9 @@ def page(ctx: click.Context, target: Path, every: float | None, back_s: float, r
 
 def _again(picture: "Picture", every: float) -> None:
     """Until a signal; the page then says that nobody writes it any more."""
-    from hpcdl.cli.rounds import Ended, Rounds
+    from hpcdl.cli.interrupt import Interrupted, RepeatUntilSignal
 
-    with Rounds() as rounds:
+    with RepeatUntilSignal() as rounds:
         picture.look()  # a daemon that is not there at the start is an error
         try:
             while True:
@@ -65,7 +64,7 @@ def _again(picture: "Picture", every: float) -> None:
                     picture.write()
                 rounds.pause(max(1.0, every - (time.monotonic() - began)))
                 picture.try_to_look()
-        except Ended:
+        except Interrupted:
             picture.write(over=True)
             raise
 
@@ -74,7 +73,7 @@ class Picture:
     """The file, and what is shown in it."""
 
     def __init__(self, client: Client, target: Path, mode: int, every_s: float | None, back_s: float) -> None:
-        from hpcdl.report.recent import Recent
+        from hpcdl.report.live import Recent
 
         self._client = client
         self._target = target
@@ -102,9 +101,9 @@ class Picture:
 
     def write(self, *, over: bool = False) -> None:
         """The file, whole. Raises OSError."""
-        from hpcdl.report.now import Shown, now_page
+        from hpcdl.report.live import PageState, now_page
 
         moment: Callable[[float], str] = moment_text
-        shown = Shown(self._every_s, moment, self._note, over)
+        shown = PageState(self._every_s, moment, self._note, over)
         history = self._recent.history(self._answer)
         replace_private(self._target, now_page(self._answer, history, self._recent.names, shown), self._mode)

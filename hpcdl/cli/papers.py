@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.files import REPORT
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress, say
+from hpcdl.cli.params import REPORT
 
 _INTERVAL = "_ci95"
 
 if TYPE_CHECKING:
-    from hpcdl.sim.papers.table import Row, Table
+    from hpcdl.sim.papers.table import PaperRow, PaperTable
 
 
 @click.command(short_help="Reproduce the papers' tables.")
@@ -34,7 +34,7 @@ def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | No
         raise click.BadParameter(f"{only!r}: there are {', '.join(PAPERS)}", ctx, param_hint="'--only'")
     tables, problems = all_tables(names, seeds, progress())
     if report is not None:
-        from hpcdl.cli.files import replace_file
+        from hpcdl.cli.params import replace_file
         from hpcdl.sim.papers.page import papers_page
 
         replace_file(report, papers_page(tables))
@@ -51,7 +51,7 @@ def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | No
         ctx.exit(1)
 
 
-def _print(table: "Table") -> None:
+def _print(table: "PaperTable") -> None:
     print(f"{escape(table.name)}\n")
     keys = [key for key in dict.fromkeys(key for row in table.rows for key in row.more) if not key.endswith(_INTERVAL)]
     printed = list(dict.fromkeys(key for row in table.rows for key in row.paper))
@@ -67,7 +67,7 @@ def _print(table: "Table") -> None:
     print()
 
 
-def _rows(rows: "Sequence[Row]") -> list[dict[str, Any]]:
+def _rows(rows: "Sequence[PaperRow]") -> list[dict[str, Any]]:
     return [row.to_json() | {f"paper {key}": value for key, value in row.paper.items()} for row in rows]
 
 

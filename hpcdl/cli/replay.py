@@ -7,23 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.files import REPORT, InputFile
-from hpcdl.cli.numbers import Finite, Seconds
-from hpcdl.cli.output import (
-    Column,
-    Output,
-    escape,
-    outputs_as,
-    print_fields,
-    print_table,
-    progress,
-    progress_line,
-    say,
-)
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table, progress, progress_line, say
+from hpcdl.cli.params import REPORT, Finite, InputFile, Seconds
 
 if TYPE_CHECKING:
-    from hpcdl.sim.replay import Case, Idle, Model, Outcome
-    from hpcdl.sim.replay.counted import Counted
+    from hpcdl.sim.replay import IdleTrace, Outcome, ReplayCase, ScalingModel
+    from hpcdl.sim.replay.check import CountedReplay
     from hpcdl.sim.replay.studies import Study
 
 _STUDIES = ("t-fwd", "diverse", "parallel", "scale", "costs")
@@ -101,7 +90,7 @@ def replay(ctx: click.Context, /, output: Output, **options: Any) -> None:
     """
     from hpcdl.sim.replay import read_idle
 
-    asked = _Asked(**options)
+    asked = _ReplayOptions(**options)
     base, models = _case(ctx, asked)
     idle = read_idle(asked.trace, asked.hours)
     _check_length(ctx, idle, base)
@@ -116,7 +105,7 @@ def replay(ctx: click.Context, /, output: Output, **options: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ReplayOptions:
     """The options of the command."""
 
     trace: Path
@@ -137,12 +126,12 @@ class _Asked:
     report: Path | None
 
 
-def _case(ctx: click.Context, asked: _Asked) -> "tuple[Case, tuple[Model, ...]]":
+def _case(ctx: click.Context, asked: _ReplayOptions) -> "tuple[ReplayCase, tuple[ScalingModel, ...]]":
     """What is to be replayed, and all models that there are. UsageError for what cannot be."""
-    from hpcdl.core.intake import OBJECTIVES
-    from hpcdl.core.units import parse_range
+    from hpcdl.core.model.units import parse_range
+    from hpcdl.core.rules.intake import OBJECTIVES
     from hpcdl.policies import all_policies
-    from hpcdl.sim.replay import Case, chosen, read_models, table2
+    from hpcdl.sim.replay import ReplayCase, chosen, read_models, table2
     from hpcdl.sim.workload import WorkloadError
 
     names = all_policies().names()
@@ -161,7 +150,7 @@ def _case(ctx: click.Context, asked: _Asked) -> "tuple[Case, tuple[Model, ...]]"
         raise click.BadParameter(str(error), ctx, param_hint="'--nodes'") from None
     models = table2() if asked.curves is None else read_models(asked.curves)
     try:
-        case = Case(
+        case = ReplayCase(
             models=chosen(asked.model, models),
             policy=asked.policy,
             parallel=asked.parallel,
@@ -179,7 +168,7 @@ def _case(ctx: click.Context, asked: _Asked) -> "tuple[Case, tuple[Model, ...]]"
     return case, models
 
 
-def _check_length(ctx: click.Context, idle: "Idle", case: "Case") -> None:
+def _check_length(ctx: click.Context, idle: "IdleTrace", case: "ReplayCase") -> None:
     """UsageError where the trainers would be done so often that the replay would never end."""
     fastest = max(rate / nodes for model in case.models for nodes, rate in model.points)
     most = fastest * idle.node_hours * 3600.0
@@ -191,14 +180,14 @@ def _check_length(ctx: click.Context, idle: "Idle", case: "Case") -> None:
 # --- one replay ------------------------------------------------------------------------------------------------------
 
 
-def _one(output: Output, asked: _Asked, idle: "Idle", case: "Case") -> tuple[str, ...]:
-    from hpcdl.counts import prepare
+def _one(output: Output, asked: _ReplayOptions, idle: "IdleTrace", case: "ReplayCase") -> tuple[str, ...]:
     from hpcdl.sim.replay import replayed
+    from hpcdl.solver import prepare
 
     prepare()  # before the first decision is timed
     other = None
     if asked.check:
-        from hpcdl.sim.replay.counted import counted
+        from hpcdl.sim.replay.check import counted
 
         other = counted(idle, case)
     outcome = replayed(idle, case, _hours(idle, case.policy))
@@ -215,7 +204,7 @@ def _of(figures: dict[str, float]) -> str:
     return f"{_share(figures['U'])} of {_share(figures['bound_U'])}"
 
 
-def _print(outcome: "Outcome", other: "Counted | None") -> None:
+def _print(outcome: "Outcome", other: "CountedReplay | None") -> None:
     case, idle, values = outcome.case, outcome.idle, outcome.to_json()
     names = ", ".join(model.name for model in case.models)
     print(escape(f"Simulated: {case.parallel} trainers ({names}) on idle nodes under {case.policy}, {case.objective}."))
@@ -244,7 +233,7 @@ def _share(value: float) -> str:
     return f"{100 * value:.2f} %"
 
 
-def _hours(idle: "Idle", name: str) -> Callable[[float], None] | None:
+def _hours(idle: "IdleTrace", name: str) -> Callable[[float], None] | None:
     show, end = progress_line(), idle.end_s / 3600
     if show is None:
         return None
@@ -255,7 +244,12 @@ def _hours(idle: "Idle", name: str) -> Callable[[float], None] | None:
 
 
 def _studies(
-    ctx: click.Context, output: Output, asked: _Asked, idle: "Idle", base: "Case", models: "tuple[Model, ...]"
+    ctx: click.Context,
+    output: Output,
+    asked: _ReplayOptions,
+    idle: "IdleTrace",
+    base: "ReplayCase",
+    models: "tuple[ScalingModel, ...]",
 ) -> tuple[str, ...]:
     from hpcdl.sim.replay.studies import studied
 
@@ -303,7 +297,7 @@ def _at(place: int) -> Callable[[Any], str]:
 
 
 def _draw(target: Path, outcome: "Outcome | None", studies: "Sequence[Study]") -> None:
-    from hpcdl.cli.files import replace_file
+    from hpcdl.cli.params import replace_file
     from hpcdl.sim.replay.page import replay_page
 
     replace_file(target, replay_page(outcome, studies))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli import completing
-from hpcdl.cli.files import OutputFile, replace_file
-from hpcdl.cli.moments import Moment
+from hpcdl.cli import completion
+from hpcdl.cli.job_row import connect, job_ids, moment_text
 from hpcdl.cli.output import (
     Column,
     Output,
@@ -23,13 +22,13 @@ from hpcdl.cli.output import (
     table_lines,
     width_of,
 )
-from hpcdl.cli.rows import connect, job_ids, moment_text
+from hpcdl.cli.params import Moment, OutputFile, replace_file
 from hpcdl.client import ApiError, Client, DaemonAway, path_with
-from hpcdl.core.units import seconds_text
+from hpcdl.core.model.units import seconds_text
 
 if TYPE_CHECKING:
-    from hpcdl.core.events import Recorded
-    from hpcdl.report.account import Account, Line, Shares, Story
+    from hpcdl.core.model.events import Recorded
+    from hpcdl.report.account import Account, AccountLine, Shares, Story
 
 _PAGE = 10_000  # events in one question
 _MANY = 20_000  # more than these are read from a copy
@@ -51,7 +50,7 @@ _ALSO = {"day": "job", "job": "day", "array": "job", "user": "job", "policy": "d
     "-o", "--output", "target", type=OutputFile(), metavar="FILE",
     help="Draw it as one HTML file.",
 )  # fmt: skip
-@click.argument("jobs", nargs=-1, callback=job_ids, metavar="[JOB|FIRST-LAST]...", shell_complete=completing.job_ids)
+@click.argument("jobs", nargs=-1, callback=job_ids, metavar="[JOB|FIRST-LAST]...", shell_complete=completion.job_ids)
 @outputs_as("Keys only (job ids, days, users, …), one a line.")
 @click.pass_context
 def report(
@@ -106,7 +105,7 @@ def report(
 
 def _story(ctx: click.Context) -> "tuple[Story, float]":
     """What the events tell, and until when: the running daemon's, else those of the ledger of a daemon that ended."""
-    from hpcdl.daemon.clock import Clock
+    from hpcdl.daemon.clock import WallClock
     from hpcdl.report.account import story_of, story_of_rows
 
     tell = progress()
@@ -122,7 +121,7 @@ def _story(ctx: click.Context) -> "tuple[Story, float]":
             story = story_of(_told(reader.records(), tell))
         return story, story.watch.last_at
     found = (_of_copy(ctx, tell) if events > _MANY else None) or story_of_rows(_rows(client, tell))
-    return found, max(found.watch.last_at, Clock(0.0).now())
+    return found, max(found.watch.last_at, WallClock(0.0).now())
 
 
 def _of_copy(ctx: click.Context, tell: Callable[[str], None]) -> "Story | None":
@@ -262,7 +261,7 @@ def _bar_width(columns: Sequence[Column], rows: Sequence[Any]) -> int:
     return 0 if left < _LEAST else min(_WIDTH, left)
 
 
-def _bar(line: "Line", largest: float, width: int) -> str:
+def _bar(line: "AccountLine", largest: float, width: int) -> str:
     """As long as its GPU-hours; each share that is not nothing rounds to the nearest mark."""
     from hpcdl.report.account import NAMES
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.jobtexts import checkpoints_text, deadline_text, git_text
-from hpcdl.cli.machines import GPU_COLUMNS, away_note, gpu_rows
+from hpcdl.cli.job_row import JOB_ID, asked_text, connect, duration_text, moment_text, placement_text, step_text
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_fields, print_table, say
-from hpcdl.cli.rows import JOB_ID, asked_text, connect, duration_text, moment_text, placement_text, step_text
-from hpcdl.core.units import fold_nodes
+from hpcdl.cli.tables import GPU_COLUMNS, away_note, gpu_rows
+from hpcdl.core.model.units import fold_nodes
+from hpcdl.core.model.world import folder_within
 
 
 @click.command()
@@ -141,3 +141,44 @@ def nodes(ctx: click.Context, output: Output) -> None:
             say(note)
     else:
         say("no nodes: an agent registers its node when it starts (hpcdl agent)")
+
+
+# What `hpcdl show` says of a job in words of its own.
+
+
+def deadline_text(row: Row) -> str:
+    """When a job is to be done, and what was foreseen of that last; "" without a deadline."""
+    found: Row = row.get("deadline") or {}
+    if not found:
+        return ""
+    at = moment_text(found["at"])
+    finished = row.get("finished_at")
+    if finished is not None:
+        return f"{at} ({'passed' if finished > found['at'] or row.get('state') != 'DONE' else 'met'})"
+    unheeded = f"; {found['warning']}" if found.get("warning") else ""
+    if found.get("meets") is None:
+        return at + unheeded
+    said = "expected to be met" if found["meets"] else "expected to be missed"
+    if found.get("slipped"):
+        said = f"slipped: {said}"
+    ends = f", done by {moment_text(found['ends_at'])} if nothing else comes" if found.get("ends_at") else ""
+    return f"{at} ({said} since {moment_text(found['since'])}: {round(100 * found['probability'])} %{ends}){unheeded}"
+
+
+def git_text(spec: Row) -> str:
+    """`3f2a9c1d4e5f on main, with changed files`; "" where nothing is known."""
+    found: Row | None = spec.get("git")
+    if not found:
+        return ""
+    branch = f" on {found['branch']}" if found.get("branch") else ""
+    changed = {True: ", with changed files", None: ", changed files not looked for in time"}.get(found.get("dirty"), "")
+    return f"{found['commit'][:12]}{branch}{changed}"
+
+
+def checkpoints_text(row: Row) -> str:
+    """Where its checkpoints are, where that is not the daemon's choice alone."""
+    folder = (row.get("spec") or {}).get("checkpoint_dir")
+    beginning = int(row.get("beginning") or 0)
+    if not folder and not beginning:
+        return ""
+    return folder_within(folder or f"$HPCDL_HOME/checkpoints/{row['id']}", beginning)

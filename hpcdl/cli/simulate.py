@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.files import REPORT, InputFile
-from hpcdl.cli.numbers import Seconds
 from hpcdl.cli.output import Column, Output, outputs_as, print_table, progress_line, say
 from hpcdl.cli.output import escape as printable
 from hpcdl.cli.papers import papers
-from hpcdl.core.units import count
+from hpcdl.cli.params import REPORT, InputFile, Seconds
+from hpcdl.core.model.units import count
 
 if TYPE_CHECKING:
-    from hpcdl.core.policy import Policies
-    from hpcdl.core.profile import Profile
-    from hpcdl.sim import Conditions, NodeSpell, Results, Simulated, Workload
+    from hpcdl.core.model.plan import Policies
+    from hpcdl.core.model.profile import Profile
+    from hpcdl.sim import Conditions, NodeSpell, Results, SimulatedRun, Workload
 
 OBJECTIVE = "jct, makespan, throughput, deadline or fair: what policies that heed it aim for"
 MOST_JOBS_LISTED = 2_000
@@ -107,14 +106,14 @@ def simulate(ctx: click.Context, /, output: Output, **options: Any) -> None:
     hpcdl simulate --workload jobs.csv --nodes 4 --gpus-per-node 4 --policy marble,adaptive
     """
     if ctx.invoked_subcommand is None:
-        _compare(ctx, output, _Asked(**options))
+        _compare(ctx, output, _SimulateOptions(**options))
 
 
 simulate.add_command(papers)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _SimulateOptions:
     """The options of the command."""
 
     workload: Path | None
@@ -134,7 +133,7 @@ class _Asked:
     report: Path | None
 
 
-def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
+def _compare(ctx: click.Context, output: Output, asked: _SimulateOptions) -> None:
     from hpcdl.policies import all_policies
     from hpcdl.sim import simulate as run_one
     from hpcdl.sim import summarise
@@ -146,7 +145,7 @@ def _compare(ctx: click.Context, output: Output, asked: _Asked) -> None:
     workload = _read(ctx, asked)
     conditions = _conditions(ctx, workload, asked)
     learn = _learner(workload) if asked.unknown else None
-    runs: list[tuple[Simulated, Results]] = []
+    runs: list[tuple[SimulatedRun, Results]] = []
     for name in names:
         run = run_one(workload, name, policies, conditions, learn, _progress(name))
         runs.append((run, summarise(run)))
@@ -185,7 +184,7 @@ def _names(ctx: click.Context, policies: "Policies", given: Sequence[str]) -> li
     return names
 
 
-def _read(ctx: click.Context, asked: _Asked) -> "Workload":
+def _read(ctx: click.Context, asked: _SimulateOptions) -> "Workload":
     from dataclasses import replace
 
     from hpcdl.sim import cluster
@@ -208,8 +207,9 @@ def _read(ctx: click.Context, asked: _Asked) -> "Workload":
     return workload
 
 
-def _profiles(asked: _Asked, kind: str) -> "dict[str, Profile]":
-    from hpcdl.profiles import conf_folder, load_profiles, read_profiles
+def _profiles(asked: _SimulateOptions, kind: str) -> "dict[str, Profile]":
+    from hpcdl.config.layers import conf_folder
+    from hpcdl.config.profiles import load_profiles, read_profiles
     from hpcdl.sim.readers import read_throughputs
 
     if not asked.profile_files:
@@ -223,8 +223,8 @@ def _profiles(asked: _Asked, kind: str) -> "dict[str, Profile]":
     return found
 
 
-def _conditions(ctx: click.Context, workload: "Workload", asked: _Asked) -> "Conditions":
-    from hpcdl.core.intake import OBJECTIVES
+def _conditions(ctx: click.Context, workload: "Workload", asked: _SimulateOptions) -> "Conditions":
+    from hpcdl.core.rules.intake import OBJECTIVES
     from hpcdl.sim import Conditions, WorkloadError
 
     due = any(job.deadline_s is not None for job in workload.jobs)
@@ -242,7 +242,7 @@ def _conditions(ctx: click.Context, workload: "Workload", asked: _Asked) -> "Con
 
 
 def _learner(workload: "Workload") -> Any:
-    from hpcdl.learning import learner
+    from hpcdl.estimators import learner
 
     kinds = sorted({spell.kind for spell in workload.nodes} - {""})
     sizes = workload.nodes_named
@@ -256,7 +256,9 @@ def _progress(name: str) -> Callable[[int, int], None] | None:
     return lambda finished, jobs: show(f"{name}: {finished} of {jobs} jobs" if finished < jobs else "")
 
 
-def _print(workload: "Workload", conditions: "Conditions", results: "Sequence[Results]", asked: _Asked) -> None:
+def _print(
+    workload: "Workload", conditions: "Conditions", results: "Sequence[Results]", asked: _SimulateOptions
+) -> None:
     there = workload.nodes_named
     what = (
         f"{count(len(workload.jobs), 'job')} of {workload.name} on {count(len(there), 'node')} "
@@ -298,9 +300,9 @@ JOB_COLUMNS = (
 
 
 def _draw(
-    target: Path, workload: "Workload", conditions: "Conditions", runs: "Sequence[tuple[Simulated, Results]]"
+    target: Path, workload: "Workload", conditions: "Conditions", runs: "Sequence[tuple[SimulatedRun, Results]]"
 ) -> None:
-    from hpcdl.cli.files import replace_file
+    from hpcdl.cli.params import replace_file
     from hpcdl.sim.page import page_of
 
     replace_file(target, page_of(workload, conditions, runs))

@@ -1,19 +1,21 @@
 """What `hpcdl ls` lists, from the options to the lines: the jobs, and what all lists have alike."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 
-from hpcdl.cli import completing
-from hpcdl.cli.folding import folded
-from hpcdl.cli.formats import JOBS, Kind, Shown
-from hpcdl.cli.output import Output, Row, lines_of, stdout_takes, table_for_stdout
-from hpcdl.cli.rows import FINISHED
+from hpcdl.cli import completion
+from hpcdl.cli.columns import JOBS, ColumnSpec, Kind, folded, moment, number, plain, text_of
+from hpcdl.cli.job_row import FINISHED, moment_text
+from hpcdl.cli.output import Column, Output, Row, lines_of, stdout_takes, table_for_stdout
 from hpcdl.client import Answer, Client, path_with
+from hpcdl.core.model.units import fold_nodes
 
 _FOLDED = ("id", "name", "array", "array_index", "state", "user", "gpus_min", "gpus_max", "nodes", "nodes_max")
+
 STATES = ("QUEUED", "STARTING", "RUNNING", "RESCALING", "SUSPENDING", "SUSPENDED", *FINISHED)
 
 
@@ -22,19 +24,18 @@ def _kind_of(ctx: click.Context) -> Kind:
     what = ctx.params.get("what") or next((each for each in ctx.args if each in ("nodes", "gpus")), "jobs")
     if what == "jobs":
         return JOBS
-    from hpcdl.cli.machines import GPUS, NODES
 
     return NODES if what == "nodes" else GPUS
 
 
 def columns_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     """Names of columns, for the shell."""
-    return completing.words(_kind_of(ctx).columns, listed=param.name == "columns")(ctx, param, incomplete)
+    return completion.words(_kind_of(ctx).columns, listed=param.name == "columns")(ctx, param, incomplete)
 
 
 def formats_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     """Names of formats, for the shell."""
-    return completing.words(_kind_of(ctx).formats)(ctx, param, incomplete)
+    return completion.words(_kind_of(ctx).formats)(ctx, param, incomplete)
 
 
 class List(ABC):
@@ -43,7 +44,7 @@ class List(ABC):
     def __init__(self, ctx: click.Context, kind: Kind, columns: str | None, form: str, sort: str | None) -> None:
         """Raises UsageError for what there is not."""
         self.kind = kind
-        self.shown: list[Shown] = kind.chosen(columns, form)
+        self.shown: list[ColumnSpec] = kind.chosen(columns, form)
         self.by = sort
         kind.sort((), sort)
         self.own = columns is not None or form != "default"
@@ -152,3 +153,279 @@ def _rows(columns: dict[str, list[Any]], number: int) -> list[Row]:
             if value is not None:
                 row[key] = value
     return list(rows)
+
+
+# Nodes and GPUs as `hpcdl ls` shows them: a row a node, or a row a GPU.
+
+Rows = list[dict[str, Any]]
+
+
+def node_rows(nodes: Sequence[Row]) -> Rows:
+    """A row a node, of what `GET /v1/nodes` answers, with what its GPUs come to."""
+    rows = []
+    for node in nodes:
+        gpus = node.get("gpus") or []
+        rows.append(
+            {
+                **node,
+                "agent": agent_text(node),
+                "kinds": sorted({str(gpu.get("name") or "") for gpu in gpus} - {""}),
+                "held": sum(1 for gpu in gpus if gpu.get("holder")),
+                "usable": sum(1 for gpu in gpus if gpu.get("state", "ok") == "ok" and not gpu.get("avoided_until")),
+                "all": len(gpus),
+                "jobs": sorted({gpu["holder"]["job"] for gpu in gpus if gpu.get("holder")}),
+                "util": _mean([gpu["util"] for gpu in gpus if gpu.get("util") is not None]),
+                "used": _sum(gpu.get("used_mib") for gpu in gpus),
+                "memory": _sum(gpu.get("memory_mib") or None for gpu in gpus),
+                "power": _sum(gpu.get("power_w") for gpu in gpus),
+                "detail": _node_detail(node),
+            }
+        )
+    return rows
+
+
+def gpu_rows(nodes: Sequence[Row], *, bare: bool = False) -> Rows:
+    """A row a GPU: as the API answers it, with its `id` like `n1:0`, its node, and the node's agent.
+
+    `bare`: a row, too, for each node without any.
+    """
+    rows = []
+    for node in nodes:
+        for gpu in node.get("gpus") or ([{}] if bare else []):
+            name = node.get("name")
+            known = {"id": f"{name}:{gpu.get('index')}", "node": name, "agent": agent_text(node)}
+            of_node = {"leaving": node.get("leaving"), "until": node.get("until"), "node_reason": node.get("reason")}
+            rows.append({**known, **gpu, **of_node})
+    return rows
+
+
+def folded_nodes(rows: Sequence[Row], shown: Sequence[ColumnSpec]) -> list[Row]:
+    """Nodes of which the table says the same, on one line: `n[1-4]`."""
+    rest = [each for each in shown if each.column.title != "NODE"]
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(each.column.cell(row) for each in rest), []).append(row)
+    return [{**rows[0], "name": fold_nodes(str(row["name"]) for row in rows)} for rows in groups.values()]
+
+
+def agent_text(node: Row) -> str:
+    """Whether the node's agent is connected."""
+    return "lost" if node.get("lost") else "connected" if node.get("connected") else "away"
+
+
+def away_note(nodes: Iterable[Row]) -> str:
+    """What is to be done about nodes whose agents are away, "" where none is."""
+    away = [str(node["name"]) for node in nodes if agent_text(node) == "away" and not node.get("leaving")]
+    if not away:
+        return ""
+    return (
+        f"no agent is connected on {fold_nodes(away)}; trainers there go on for a while: hpcdl agent starts "
+        "one (hpcdl daemon start does where the daemon runs)"
+    )
+
+
+def _node_detail(node: Row) -> str:
+    """Whether it is drained, or when it goes, and why."""
+    goes = "drained" if node.get("leaving") else f"goes {moment_text(node['until'])}" if node.get("until") else ""
+    return ": ".join(str(each) for each in (goes, node.get("reason")) if each)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def holder_text(gpu: Row) -> str:
+    """`7.2`: the job and its incarnation."""
+    holder = gpu.get("holder")
+    return f"{holder['job']}.{holder['incarnation']}" if holder else "-"
+
+
+def memory_text(used: float | None, whole: float | None) -> str:
+    """`3.2/16 GiB`; a part that is not known is `-`."""
+    if not whole and used is None:
+        return "-"
+    return f"{'-' if used is None else f'{used / 1024:.1f}'}/{f'{whole / 1024:.0f}' if whole else '-'} GiB"
+
+
+def _percent(key: str) -> ColumnSpec:
+    cell = Column("UTIL", lambda row: "-" if (part := row.get(key)) is None else f"{part:.0f} %", right=True)
+    return ColumnSpec(cell, (key,), lambda row: row.get(key))
+
+
+def _power(key: str) -> ColumnSpec:
+    cell = Column("POWER", lambda row: "-" if (watts := row.get(key)) is None else f"{watts:.0f} W", right=True)
+    return ColumnSpec(cell, (key,), lambda row: row.get(key))
+
+
+def _gpu_detail(gpu: Row) -> str:
+    """What is the matter with the GPU, since when it is avoided and why, and what of its node."""
+    parts = [gpu.get("detail")]
+    if gpu.get("avoided_until"):
+        why = f": {gpu['avoid_reason']}" if gpu.get("avoid_reason") else ""
+        parts.append(f"excluded until {moment_text(gpu['avoided_until'])}{why}")
+    health = gpu.get("health")
+    if health and health != "ok":
+        parts.append(health if isinstance(health, str) else _health_text(health))
+    parts.append(_node_detail({**gpu, "reason": gpu.get("node_reason")}))
+    return "; ".join(str(part) for part in parts if part)
+
+
+def _health_text(health: Any) -> str:
+    if not isinstance(health, dict):
+        return str(health)
+    return ", ".join(f"{key} {text_of(value)}" for key, value in health.items() if value)
+
+
+NODES = Kind(
+    "nodes",
+    {
+        "node": ColumnSpec(Column("NODE", lambda row: str(row["name"])), ("name",), lambda row: row["name"]),
+        "agent": plain("AGENT", "agent"),
+        "gpus": ColumnSpec(
+            Column("GPUS", lambda row: f"{row['held']}/{row['usable']}/{row['all']}", right=True),
+            (),
+            lambda row: (row["held"], row["usable"], row["all"]),
+        ),
+        "kind": ColumnSpec(
+            Column("KIND", lambda row: ", ".join(row["kinds"]) or "-", shrinks=True), (), lambda row: row["kinds"]
+        ),
+        "jobs": ColumnSpec(
+            Column("JOBS", lambda row: ",".join(map(str, row["jobs"])) or "-", shrinks=True),
+            (),
+            lambda row: row["jobs"] or None,
+        ),
+        "util": _percent("util"),
+        "memory": ColumnSpec(
+            Column("MEMORY", lambda row: memory_text(row.get("used"), row.get("memory")), right=True),
+            (),
+            lambda row: row.get("used"),
+        ),
+        "power": _power("power"),
+        "cpus": number("CPUS", "cpus"),
+        "allocation": plain("ALLOCATION", "allocation"),
+        "until": moment("UNTIL", "until"),
+        "detail": ColumnSpec(
+            Column("DETAIL", lambda row: row["detail"], shrinks=True), (), lambda row: row["detail"] or None
+        ),
+    },
+    {
+        "default": ("node", "agent", "gpus", "jobs", "util", "memory", "detail"),
+        "long": (
+            *("node", "agent", "gpus", "kind", "jobs", "util", "memory", "power", "cpus"),
+            *("allocation", "until", "detail"),
+        ),
+    },
+)
+"""What `hpcdl ls nodes` shows; GPUS are those that jobs hold, that may be given, and all."""
+
+GPUS = Kind(
+    "gpus",
+    {
+        "gpu": ColumnSpec(
+            Column("GPU", lambda row: str(row["id"])), ("id",), lambda row: (row["node"], row.get("index"))
+        ),
+        "node": plain("NODE", "node"),
+        "index": number("INDEX", "index"),
+        "kind": plain("KIND", "name", shrinks=True),
+        "uuid": plain("UUID", "uuid", shrinks=True),
+        "agent": plain("AGENT", "agent"),
+        "state": plain("STATE", "state"),
+        "job": ColumnSpec(
+            Column("JOB", holder_text, right=True),
+            ("holder",),
+            lambda row: (row["holder"]["job"], row["holder"]["incarnation"]) if row.get("holder") else None,
+        ),
+        "role": plain("ROLE", "role"),
+        "util": _percent("util"),
+        "memory": ColumnSpec(
+            Column("MEMORY", lambda row: memory_text(row.get("used_mib"), row.get("memory_mib")), right=True),
+            (),
+            lambda row: row.get("used_mib"),
+        ),
+        "power": _power("power_w"),
+        "avoided": moment("EXCLUDED UNTIL", "avoided_until"),
+        "why": plain("WHY", "avoid_reason", shrinks=True),
+        "health": ColumnSpec(
+            Column("HEALTH", lambda row: _health_text(row.get("health") or "-"), shrinks=True),
+            ("health",),
+            lambda row: str(row["health"]) if row.get("health") else None,
+        ),
+        "detail": ColumnSpec(Column("DETAIL", _gpu_detail, shrinks=True), (), lambda row: _gpu_detail(row) or None),
+    },
+    {
+        "default": ("gpu", "kind", "state", "job", "role", "util", "memory", "power", "detail"),
+        "long": (
+            *("gpu", "kind", "uuid", "agent", "state", "job", "role", "util", "memory", "power"),
+            *("avoided", "why", "health", "detail"),
+        ),
+    },
+)
+"""What `hpcdl ls gpus` shows."""
+
+GPU_COLUMNS = (
+    *(GPUS.columns[name].column for name in ("node", "agent")),
+    replace(GPUS.columns["index"].column, title="GPU"),
+    *(GPUS.columns[name].column for name in ("state", "job")),
+    Column("NAME", lambda row: str(row.get("name", "")), shrinks=True),
+    GPUS.columns["detail"].column,
+)
+"""What `hpcdl nodes` shows."""
+
+
+class Machines(List):
+    """The nodes, or the GPUs of all nodes."""
+
+    def __init__(
+        self,
+        ctx: click.Context,
+        what: str,
+        *,
+        columns: str | None,
+        form: str,
+        sort: str | None,
+        no_fold: bool,
+        **jobs: Any,
+    ) -> None:
+        """`jobs`: options that are for jobs only."""
+        super().__init__(ctx, NODES if what == "nodes" else GPUS, columns, form, sort)
+        given = {"every": "--all", "states": "--state", "user": "--user", "name": "--name"}
+        wrong = next((option for key, option in given.items() if jobs.get(key)), None)
+        if wrong is not None:
+            raise click.UsageError(f"{wrong} is for jobs", ctx)
+        self.what = what
+        self.folds = what == "nodes" and not (no_fold or self.own or sort)
+
+    def ask(self, client: Client, output: Output) -> Answer:
+        """`GET /v1/nodes`; of GPUs a row each."""
+        answer = client.get("/v1/nodes")
+        if self.what == "nodes":
+            if self.by is None:
+                return answer
+            named = {node["name"]: node for node in answer["nodes"]}
+            return {
+                **answer,
+                "nodes": [named[row["name"]] for row in self.kind.sort(node_rows(answer["nodes"]), self.by)],
+            }
+        return {"schema": answer["schema"], "gpus": self.kind.sort(gpu_rows(answer["nodes"]), self.by)}
+
+    def ids(self, value: Answer) -> list[object]:
+        return [row["name"] for row in value["nodes"]] if self.what == "nodes" else [row["id"] for row in value["gpus"]]
+
+    def rows(self, value: Answer) -> Sequence[Row]:
+        if self.what == "gpus":
+            return list(value["gpus"])
+        rows = node_rows(value["nodes"])
+        return folded_nodes(rows, self.shown) if self.folds else rows
+
+    def nothing(self) -> str:
+        if self.what == "gpus":
+            return "no GPUs: hpcdl ls nodes lists the nodes"
+        return "no nodes: an agent registers its node when it starts (hpcdl agent)"
+
+    def note(self, value: Answer) -> str:
+        return away_note(value["nodes"]) if self.what == "nodes" else ""

@@ -4,26 +4,217 @@ import os
 import signal
 import sys
 import termios
+import textwrap
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import click
 
-from hpcdl.cli.numbers import Seconds
-from hpcdl.cli.output import Output, outputs, paint, say, use_colour
-from hpcdl.cli.rounds import Rounds
-from hpcdl.cli.rows import connect
-from hpcdl.cli.showing import why_lines
-from hpcdl.cli.topview import LEAST_HEIGHT, LEAST_WIDTH, NEEDS, SORTS, Answers, Styled, View, draw
+from hpcdl.cli.columns import JOBS
+from hpcdl.cli.interrupt import RepeatUntilSignal
+from hpcdl.cli.job_row import connect, duration_text
+from hpcdl.cli.output import Output, Row, cut, escape, outputs, paint, say, table_lines, use_colour, width_of
+from hpcdl.cli.params import Seconds
+from hpcdl.cli.show import why_lines
+from hpcdl.cli.tables import gpu_rows, holder_text, memory_text
 from hpcdl.client import Client, ClientError, DaemonAway, path_with
+from hpcdl.core.model.units import count
+
+# What `hpcdl top` draws: from what the daemon answered and what the user chose to lines of text. Pure.
+
+SORTS = ("id", "state", "gpus", "done", "eta", "name")
+"""What `s` goes through."""
+
+COLUMNS = ("id", "name", "state", "gpus", "done", "eta", "reason")
+
+NEEDS = JOBS.needs([JOBS.columns[name] for name in (*COLUMNS, *SORTS)], None, ("id", "saved_step"))
+"""Keys of the rows of jobs that are drawn."""
+
+KEYS = "q quit  s sort  r reverse  ↑↓ select  ⏎ why  space pause"
+
+LEAST_WIDTH, LEAST_HEIGHT = 20, 5
+
+_CELL = 38  # columns that a GPU needs
+
+_BAR = 10
+
+Styled = tuple[str, str]
+"""A line, and how it is shown: "" plain, `title`, `dim`, `chosen`, `alarm`, or a job's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the daemon said. `status`: /v1/status; `nodes`: of /v1/nodes; `jobs`: the rows of the unfinished ones."""
+
+    status: Mapping[str, Any] = field(default_factory=dict)
+    nodes: Sequence[Row] = ()
+    jobs: Sequence[Row] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopView:
+    """What is shown: answers, and what the user chose. `chosen`: a job's id; `why`: lines about it, in place of the
+    table. `note`: in place of the keys, a trouble.
+    """
+
+    answers: Answers
+    sort: str = "id"
+    reverse: bool = False
+    chosen: int | None = None
+    paused: bool = False
+    why: Sequence[str] | None = None
+    note: str = ""
+
+    def jobs(self) -> list[Row]:
+        """The jobs in their order."""
+        return JOBS.sort(self.answers.jobs, f"-{self.sort}" if self.reverse else self.sort)
+
+    def near(self, steps: int) -> int | None:
+        """The job so many lines further down than the chosen one (up, if negative); None without jobs."""
+        ids = [int(row["id"]) for row in self.jobs()]
+        if not ids:
+            return None
+        if self.chosen not in ids:
+            return ids[0]
+        return ids[max(0, min(len(ids) - 1, ids.index(self.chosen) + steps))]
+
+
+def draw(view: TopView, width: int, height: int | None) -> list[Styled]:
+    """The lines, each at most `width` columns wide, `height` of them in all; None: as many as it takes, without keys.
+
+    A terminal that is too small for anything gets what fits.
+    """
+    head = _header(view)
+    room = None if height is None else max(0, height - 1)
+    gpus = _gpus(view.answers.nodes, width, None if room is None else max(1, (room - len(head)) // 2))
+    lines = [*head, *gpus, ("", "")]
+    left = None if room is None else max(0, room - len(lines))
+    if view.why is not None:
+        lines += _why(view.why, width, left)
+    else:
+        lines += _table(view, width, left)
+    if room is not None:
+        lines = [*lines, *[("", "")] * (room - len(lines))][:room]
+        lines.append((view.note, "alarm") if view.note else (_keys(view), "dim"))
+    elif view.note:
+        lines.append((view.note, "alarm"))
+    return [(cut(escape(text), width), style) for text, style in lines]
+
+
+def _keys(view: TopView) -> str:
+    order = f"{view.sort}{' reversed' if view.reverse else ''}"
+    return f"[{order}{', paused' if view.paused else ''}]  {KEYS}"
+
+
+def _header(view: TopView) -> list[Styled]:
+    answers = view.answers
+    daemon = answers.status.get("daemon") or {}
+    up = f", up {duration_text(daemon['since_s'])}" if daemon.get("since_s") is not None else ""
+    stopping = ", stopping" if daemon.get("stopping") else ""
+    title = f"hpcdl on {daemon.get('host', '?')} (pid {daemon.get('pid', '?')}){up}{stopping}"
+    title += f"  {daemon.get('policy', '?')} for {daemon.get('objective', '?')}"
+    states = answers.status.get("jobs") or {}
+    jobs = ", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "none"
+    return [(title, "title"), (_use(answers.nodes), ""), (f"jobs  {jobs}", ""), (_saved(answers.jobs), "")]
+
+
+def _use(nodes: Sequence[Row]) -> str:
+    gpus = gpu_rows(nodes)
+    held = sum(1 for gpu in gpus if gpu.get("holder"))
+    bad = sum(1 for gpu in gpus if gpu.get("state", "ok") != "ok" or gpu.get("avoided_until"))
+    text = f"GPUs  {held} held, {len(gpus) - held - bad} free of {len(gpus)}" + (f", {bad} not usable" if bad else "")
+    loads = [gpu["util"] for gpu in gpus if gpu.get("util") is not None]
+    if loads:
+        text += f"; load now {sum(loads) / len(loads):.0f} %"
+        on_held = [gpu["util"] for gpu in gpus if gpu.get("holder") and gpu.get("util") is not None]
+        text += f", {sum(on_held) / len(on_held):.0f} % on those held" if on_held else ""
+    power = [gpu["power_w"] for gpu in gpus if gpu.get("power_w") is not None]
+    return text + (f"; {sum(power):.0f} W" if power else "")
+
+
+def _saved(jobs: Sequence[Row]) -> str:
+    """How much of what runs a checkpoint has."""
+    running = [row for row in jobs if row.get("gpus")]
+    if not running:
+        return "saved  nothing runs"
+    none = [row for row in running if row.get("saved_step") is None]
+    steps = sum(max(0, (row.get("step") or 0) - (row.get("saved_step") or 0)) for row in running)
+    text = f"saved  {len(running) - len(none)} of {count(len(running), 'running job')}"
+    return f"{text}; {count(steps, 'step')} not saved yet"
+
+
+def _gpus(nodes: Sequence[Row], width: int, most: int | None) -> list[Styled]:
+    """A bar for each GPU, in as many columns as there is room for."""
+    gpus = gpu_rows(nodes)
+    across = max(1, width // _CELL)
+    rows = -(-len(gpus) // across)
+    shown = rows if most is None else min(rows, most)
+    if shown < rows:
+        shown -= 1
+    lines: list[Styled] = []
+    names = max((width_of(str(gpu["id"])) for gpu in gpus), default=0)
+    cell = width // across
+    for place in range(max(0, shown)):
+        texts = [_gpu(gpu, names) for gpu in gpus[place * across : (place + 1) * across]]
+        lines.append(("".join(_filled(cut(text, cell - 1), cell) for text in texts).rstrip(), ""))
+    if shown < rows:
+        lines.append((f"… {count(len(gpus) - max(0, shown) * across, 'more GPU')}: hpcdl ls gpus", "dim"))
+    return lines
+
+
+def _filled(text: str, width: int) -> str:
+    return text + " " * (width - width_of(text))
+
+
+def _gpu(gpu: Row, names: int) -> str:
+    util = gpu.get("util")
+    bar = "?" * _BAR if util is None else ("#" * round(_BAR * min(100.0, max(0.0, util)) / 100)).ljust(_BAR, ".")
+    if gpu.get("state", "ok") != "ok":
+        bar = str(gpu["state"]).center(_BAR, "!")
+    elif gpu.get("avoided_until"):
+        bar = "avoided".center(_BAR, "!")
+    part = "  - " if util is None else f"{util:3.0f}%"
+    memory = memory_text(gpu.get("used_mib"), gpu.get("memory_mib")).replace(" GiB", "G")
+    return f"{_filled(str(gpu['id']), names)} {bar} {part} {memory:>8} {holder_text(gpu)}"
+
+
+def _table(view: TopView, width: int, room: int | None) -> list[Styled]:
+    rows = view.jobs()
+    if not rows:
+        return [("no unfinished jobs: hpcdl submit -- COMMAND", "dim")]
+    columns = [JOBS.columns[name].column for name in COLUMNS]
+    if room is None:
+        first, shown = 0, rows
+    else:
+        most = max(0, room - 1)
+        place = next((at for at, row in enumerate(rows) if row["id"] == view.chosen), 0)
+        first = max(0, min(place - most // 2, len(rows) - most))
+        shown = rows[first : first + most]
+    titles, *lines = table_lines(columns, shown, width=width, colour=False)
+    found: list[Styled] = [(titles, "title")]
+    for row, line in zip(shown, lines, strict=True):
+        found.append((line, "chosen" if row["id"] == view.chosen and room is not None else str(row.get("state", ""))))
+    return found
+
+
+def _why(lines: Sequence[str], width: int, room: int | None) -> list[Styled]:
+    wrapped: list[Styled] = []
+    for number, line in enumerate(lines):
+        style = "title" if number == 0 else ""
+        wrapped += [(each, style) for each in textwrap.wrap(escape(line), max(10, width - 1), subsequent_indent="   ")]
+    return wrapped if room is None else wrapped[:room]
+
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"  # the other screen, no cursor
+
 _LEAVE = "\x1b[?25h\x1b[?1049l"
+
 _STYLES = {"title": "1", "dim": "2", "chosen": "7", "alarm": "1;31"}
+
 _ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down"}
 
 
@@ -48,12 +239,12 @@ def top(ctx: click.Context, once: bool, every: float, output: Output) -> None:
     if output.print_data(value, [row["id"] for row in answers.jobs]):
         return
     if live:
-        _Screen(client, View(answers), every).run()
+        _Screen(client, TopView(answers), every).run()
     else:
         import shutil
 
         width = shutil.get_terminal_size().columns
-        print("\n".join(styled(line) for line in draw(View(answers), width, None)))
+        print("\n".join(styled(line) for line in draw(TopView(answers), width, None)))
 
 
 def ask(client: Client, fields: str | None = NEEDS) -> Answers:
@@ -75,7 +266,7 @@ def styled(line: Styled) -> str:
 class _Screen:
     """The terminal: what is typed, how large it is, and what is drawn."""
 
-    def __init__(self, client: Client, view: View, every_s: float) -> None:
+    def __init__(self, client: Client, view: TopView, every_s: float) -> None:
         self.client = client
         self.view = view
         self.every_s = every_s
@@ -87,7 +278,7 @@ class _Screen:
         A new size wakes; Ctrl-Z would not leave the terminal as it was, so it does nothing.
         """
         handlers: dict[int, Any] = {signal.SIGWINCH: lambda *_: None, signal.SIGTSTP: signal.SIG_IGN}
-        with Rounds(handlers) as rounds, _raw(self._input):
+        with RepeatUntilSignal(handlers) as rounds, _raw(self._input):
             sys.stdout.write(_ENTER)
             try:
                 self._loop(rounds)
@@ -96,7 +287,7 @@ class _Screen:
                 sys.stdout.write(_LEAVE)
                 sys.stdout.flush()
 
-    def _loop(self, rounds: Rounds) -> None:
+    def _loop(self, rounds: RepeatUntilSignal) -> None:
         look_at = time.monotonic() + self.every_s
         while True:
             self._draw()

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcdl.core.units import parse_duration
+from hpcdl.core.model.units import parse_duration
 
 BATCH_SYSTEMS = {"slurm": "hpcdl.slurm.system", "lsf": "hpcdl.lsf.system"}
-"""Every batch system by its name, with the module whose SYSTEM it is (a `hpcdl.batch.BatchSystem`). What a process runs
-under is looked for in this order: Slurm's packages may bring commands named as LSF's."""
+"""Every batch system by its name, with the module whose SYSTEM it is (a `hpcdl.batch.system.BatchSystem`).
+
+What a process runs under is looked for in this order: Slurm's packages may bring commands named as LSF's."""
 
 MAX_FILE_BYTES = 1 << 20
 PROJECT = "hpcdl.yaml"
@@ -76,7 +77,7 @@ class ConfigError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SettingLimits:
     """What a setting may be: a number from `low` to `high`, or a text of this `form`; `said` tells people which.
 
     `unit`: of its numbers, "" where they count nothing. `many`: a list of texts of that form. `literal`: a text that is
@@ -155,8 +156,8 @@ class Layer:
 
 def read_layer(
     path: Path,
-    known: Mapping[str, Limits],
-    submits: Mapping[str, Limits],
+    known: Mapping[str, SettingLimits],
+    submits: Mapping[str, SettingLimits],
     *,
     section: str = "",
     trusted: bool = True,
@@ -253,7 +254,7 @@ def _is_nothing(node: Any) -> bool:
     return node is None or getattr(node, "tag", "") == "tag:yaml.org,2002:null"
 
 
-def _check_flat(where: str, name: str, node: Any, limits: Limits) -> None:
+def _check_flat(where: str, name: str, node: Any, limits: SettingLimits) -> None:
     """ConfigError unless the node is a value, or a list of values where the setting takes many."""
     import yaml
 
@@ -308,7 +309,7 @@ def conf_folder() -> Path:
     """
     import sysconfig
 
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     places = [root / "conf"] if (root / "setup.cfg").is_file() else []
     schemes = dict.fromkeys((sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")))
     places += [Path(sysconfig.get_path("data", scheme)) / "share" / "hpcdl" / "conf" for scheme in schemes]

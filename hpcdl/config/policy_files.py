@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hpcdl.core.policy import Policies
-from hpcdl.wire.private import NotPrivate, open_private_folder
+from hpcdl.core.model.plan import Policies
+from hpcdl.wire.private_files import NotPrivate, open_private_folder
 
 FOLDER = "policies"
 MAX_BYTES = 1 << 20

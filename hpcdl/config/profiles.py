@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hpcdl.core.profile import Profile, ProfileError
-from hpcdl.layers import NOT_YAML, check_size
-from hpcdl.layers import conf_folder as conf_folder
+from hpcdl.config.layers import NOT_YAML, check_size
+from hpcdl.core.model.profile import Profile, ProfileError
 
 MAX_FILE_BYTES = 1 << 20
 

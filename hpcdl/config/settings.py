@@ -16,9 +16,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hpcdl.core.notice import NoticeRules, rules_of
-from hpcdl.layers import BATCH_SYSTEMS, Layer, Limits, not_known, project_path, read_layer, site_path, user_path
-from hpcdl.layers import ConfigError as ConfigError
+from hpcdl.config.layers import (
+    BATCH_SYSTEMS,
+    ConfigError,
+    Layer,
+    SettingLimits,
+    not_known,
+    project_path,
+    read_layer,
+    site_path,
+    user_path,
+)
+from hpcdl.core.model.notice import NoticeRules, rules_of
 
 SITE_FILE = Path("/etc/hpcdl/config.yaml")
 DEFAULT = "default"
@@ -42,18 +51,20 @@ BATCH = ("auto", *BATCH_SYSTEMS, "none")
 def _seconds(default: float | None, low: float, high: float = _DAY, optional: bool = False) -> Any:
     said = f"a number of seconds from {low:.15g} to {high:.15g}"
     optional = optional or default is None
-    return field(default=default, metadata={"limits": Limits(float, said, low, high, optional=optional, unit="s")})
+    return field(
+        default=default, metadata={"limits": SettingLimits(float, said, low, high, optional=optional, unit="s")}
+    )
 
 
 def _whole(default: int | None, low: int, high: int, unit: str = "") -> Any:
     said = f"a whole number {f'of {unit} ' if unit else ''}from {low} to {high}"
     return field(
-        default=default, metadata={"limits": Limits(int, said, low, high, optional=default is None, unit=unit)}
+        default=default, metadata={"limits": SettingLimits(int, said, low, high, optional=default is None, unit=unit)}
     )
 
 
 def _text(default: str | None, form: re.Pattern[str], said: str) -> Any:
-    return field(default=default, metadata={"limits": Limits(str, said, form=form, optional=default is None)})
+    return field(default=default, metadata={"limits": SettingLimits(str, said, form=form, optional=default is None)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,21 +271,21 @@ _NOT_IN_A_PROJECT = (
     "is a setting of the daemon, which must not depend on the folder that it was started in: "
     "put it into $HPCDL_HOME/config.yaml"
 )
-SETTINGS: Mapping[str, Limits] = MappingProxyType(
+SETTINGS: Mapping[str, SettingLimits] = MappingProxyType(
     {each.name: each.metadata["limits"] for each in dataclasses.fields(Config) if "limits" in each.metadata}
 )
 """Every setting and what it may be."""
 
 
-def _option(kind: type, said: str, low: float = -math.inf, high: float = math.inf, unit: str = "") -> Limits:
-    return Limits(kind, said, low, high, unit=unit)
+def _option(kind: type, said: str, low: float = -math.inf, high: float = math.inf, unit: str = "") -> SettingLimits:
+    return SettingLimits(kind, said, low, high, unit=unit)
 
 
-def _words(said: str, form: str = r"[^\0\n]+", *, many: bool = False, literal: bool = False) -> Limits:
-    return Limits(str, said, form=re.compile(form), many=many, literal=literal)
+def _words(said: str, form: str = r"[^\0\n]+", *, many: bool = False, literal: bool = False) -> SettingLimits:
+    return SettingLimits(str, said, form=re.compile(form), many=many, literal=literal)
 
 
-SUBMIT_OPTIONS: Mapping[str, Limits] = MappingProxyType(
+SUBMIT_OPTIONS: Mapping[str, SettingLimits] = MappingProxyType(
     {
         "gpus": _words("N, MIN:MAX, MIN: or N,N", r"\d+(:\d*|(,\d+)*)", literal=True),
         "nodes": _words("N or MIN:MAX", r"\d+(:\d+)?", literal=True),

@@ -9,16 +9,17 @@ import os
 import sys
 from pathlib import Path
 
-from hpcdl.config import ConfigError, load_config
-from hpcdl.core.journal import JournalError
-from hpcdl.core.profile import ProfileError
-from hpcdl.daemon.ready import Ready
-from hpcdl.daemon.serve import Daemon
-from hpcdl.daemon.sparing import Sparing
+from hpcdl.batch.site import SiteError
+from hpcdl.config.layers import ConfigError
+from hpcdl.config.policy_files import BadPolicyFile
+from hpcdl.config.settings import load_config
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model.profile import ProfileError
+from hpcdl.daemon.api.server import LogRateFilter
+from hpcdl.daemon.daemon import Daemon
+from hpcdl.daemon.ready import ReadyPipe
 from hpcdl.ledger.lease import LeaseError
-from hpcdl.policyfiles import BadPolicyFile
-from hpcdl.sites import SiteError
-from hpcdl.wire.private import NotPrivate, check_way
+from hpcdl.wire.private_files import NotPrivate, check_way
 
 LOG_BYTES, LOGS_KEPT = 8 << 20, 2
 
@@ -38,7 +39,7 @@ def main() -> int:
     _begin_logging(options.home if options.ready_fd is not None else None)
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    ready = Ready(options.ready_fd, people=options.foreground)
+    ready = ReadyPipe(options.ready_fd, people=options.foreground)
     try:
         check_way(options.home)
         config = load_config(options.home, {} if options.node is None else {"node_name": options.node})
@@ -83,7 +84,7 @@ def _begin_logging(home: Path | None) -> None:
     if home is not None:
         handler = logging.handlers.RotatingFileHandler(home / "daemon.log", maxBytes=LOG_BYTES, backupCount=LOGS_KEPT)
         logging.raiseExceptions = False  # a full disk costs lines of the log, nothing else
-    handler.addFilter(Sparing())
+    handler.addFilter(LogRateFilter())
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +11,18 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.beginnings import beginning_of, folder_within
-from hpcdl.core.codec import CodecError
-from hpcdl.core.events import Event, Exited, GpusFreed, decode
-from hpcdl.core.journal import JournalError, Request
-from hpcdl.daemon.loop import Loop
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.commands import Request, StallMeasurement
+from hpcdl.core.model.events import Event, Exited, GpusFreed, decode
+from hpcdl.core.model.frozen import CodecError
+from hpcdl.core.model.world import World, beginning_of, folder_within
+from hpcdl.core.rules.stalls import LEAST_S
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.shells import Sessions
+from hpcdl.ledger.samples import GpuTelemetry
 from hpcdl.wire import messages as msg
-from hpcdl.wire.together import until_first
+from hpcdl.wire.messages import HeartbeatMessage, until_first
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -33,7 +36,7 @@ CLOSE_REPLACED, CLOSE_BAD, CLOSE_AGAIN = 4000, 4001, 4002
 
 
 @dataclass(slots=True, eq=False)
-class _Connection:
+class _AgentConnection:
     node: str
     socket: WebSocket
     log_id: str
@@ -59,13 +62,13 @@ class Hub:
     """Knows which agent is connected; everything durable is the Controller's."""
 
     def __init__(
-        self, loop: Loop, settings: HubSettings, on_heartbeat: Callable[[str, msg.HeartbeatMessage], None]
+        self, loop: ControllerLoop, settings: HubSettings, on_heartbeat: Callable[[str, msg.HeartbeatMessage], None]
     ) -> None:
         """`loop`: where commands go. `on_heartbeat(node, message)`: telemetry, in the asyncio thread; must not wait."""
         self._loop = loop
         self._on_heartbeat = on_heartbeat
         self._settings = settings
-        self._connections: dict[str, _Connection] = {}
+        self._connections: dict[str, _AgentConnection] = {}
         self.arrived = asyncio.Event()
         self.sessions = Sessions(self.tell, lambda: loop.world)
 
@@ -125,7 +128,7 @@ class Hub:
     async def serve(self, socket: WebSocket) -> None:
         """One agent's connection, from hello to its end."""
         await socket.accept()
-        connection: _Connection | None = None
+        connection: _AgentConnection | None = None
         why = "the connection ended"
         try:
             connection, inventory = await self._greet(socket)
@@ -134,7 +137,7 @@ class Hub:
             await _close(socket, CLOSE_REPLACED, "the agent called again")
         except WebSocketDisconnect as gone:
             why = f"the connection ended: {gone.reason}" if gone.reason else "the connection ended"
-        except (msg.BadMessage, cmd.Refused, TimeoutError) as error:
+        except (msg.BadMessage, cmd.CommandRefused, TimeoutError) as error:
             why = str(error) or "it did not answer in time"
             log.warning("agent %s: %s", connection.node if connection else "?", why)
             await _close(socket, CLOSE_BAD, why)
@@ -152,7 +155,7 @@ class Hub:
         """The time that an agent says is so far ahead: its clock may be another one."""
         return None if left_s is None or not math.isfinite(left_s) else self._loop.now() + max(0.0, left_s)
 
-    async def _greet(self, socket: WebSocket) -> tuple[_Connection, msg.InventoryMessage]:
+    async def _greet(self, socket: WebSocket) -> tuple[_AgentConnection, msg.InventoryMessage]:
         hello = msg.decode_message(await asyncio.wait_for(_frame(socket), HELLO_S))
         if not isinstance(hello, msg.HelloMessage):
             raise msg.BadMessage("the first message must be a hello")
@@ -177,9 +180,9 @@ class Hub:
         inventory = msg.decode_message(await asyncio.wait_for(_frame(socket), HELLO_S * 4))
         if not isinstance(inventory, msg.InventoryMessage):
             raise msg.BadMessage("the second message must be an inventory")
-        return _Connection(hello.node, socket, hello.log_id, looks=inventory.looks), inventory
+        return _AgentConnection(hello.node, socket, hello.log_id, looks=inventory.looks), inventory
 
-    async def _join(self, connection: _Connection, inventory: msg.InventoryMessage) -> None:
+    async def _join(self, connection: _AgentConnection, inventory: msg.InventoryMessage) -> None:
         replaced = self._connections.get(connection.node)
         # From here on requests for the node are kept for this connection, before and after the inventory is recorded.
         self._connections[connection.node] = connection
@@ -221,19 +224,19 @@ class Hub:
         path = home / "logs" / str(job.id) / f"{request.incarnation}.{request.node}.log"
         return msg.RequestMessage(world.fence, request, job.spec, str(path), folder, job.identity)
 
-    async def _run(self, connection: _Connection) -> None:
+    async def _run(self, connection: _AgentConnection) -> None:
         """Sends and receives until one of the two ends; the first error ends both."""
         reports: asyncio.Queue[tuple[int, Event | None, Future[Any]]] = asyncio.Queue()
         await until_first(
             self._send(connection), self._receive(connection, reports), self._acknowledge(connection, reports)
         )
 
-    async def _send(self, connection: _Connection) -> None:
+    async def _send(self, connection: _AgentConnection) -> None:
         while (message := await connection.outgoing.get()) is not None:
             await asyncio.wait_for(connection.socket.send_text(msg.encode_message(message)), SEND_S)
 
     async def _receive(
-        self, connection: _Connection, reports: "asyncio.Queue[tuple[int, Event | None, Future[Any]]]"
+        self, connection: _AgentConnection, reports: "asyncio.Queue[tuple[int, Event | None, Future[Any]]]"
     ) -> None:
         while True:
             message = msg.decode_message(await _frame(connection.socket))
@@ -259,7 +262,7 @@ class Hub:
                 self._on_heartbeat(connection.node, message)
 
     async def _acknowledge(
-        self, connection: _Connection, reports: "asyncio.Queue[tuple[int, Event | None, Future[Any]]]"
+        self, connection: _AgentConnection, reports: "asyncio.Queue[tuple[int, Event | None, Future[Any]]]"
     ) -> None:
         """Tells the agent what is in the ledger, in order; what fails there is sent again after a reconnect."""
         while True:
@@ -299,3 +302,81 @@ async def _close(socket: WebSocket, code: int, why: str) -> None:
         await socket.close(code, why[:120])
     except (RuntimeError, OSError, WebSocketDisconnect):
         log.debug("closing a connection that is gone")
+
+
+# What heartbeats tell of GPUs, handed to the ledger once a second: a thousand agents do not wake its thread each.
+
+GATHER_S = 1.0
+
+
+class Telemetry:
+    """Samples that wait to be kept. Its methods are called in the event loop's thread."""
+
+    def __init__(self, now: Callable[[], float], keep: Callable[[Sequence[GpuTelemetry]], object]) -> None:
+        """`now`: seconds since the epoch. `keep` is called in the event loop and must not wait."""
+        self._now = now
+        self._keep = keep
+        self._waiting: list[GpuTelemetry] = []
+
+    def heard(self, node: str, heartbeat: HeartbeatMessage) -> None:
+        """Takes what a heartbeat says of GPUs that say anything."""
+        at = self._now()
+        lines = [line for line in heartbeat.gpus if line.util is not None or line.memory_mib is not None]
+        try:
+            samples = [GpuTelemetry(at, node, line.index, line.util, line.memory_mib, line.power_w) for line in lines]
+        except ValueError as error:
+            log.warning("samples of %s are dropped: %s", node, error)
+            return
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(GATHER_S, self._hand_over)
+        self._waiting += samples
+
+    def _hand_over(self) -> None:
+        samples, self._waiting = self._waiting, []
+        self._keep(samples)
+
+
+# What agents measured of trainers that do not move, from their heartbeats; `stalls` in the core decides.
+
+
+@dataclass(slots=True)
+class _Measurement:
+    """One incarnation on its nodes; what moves on one of them moves."""
+
+    nodes: list[str] = field(default_factory=list)
+    step_s: float | None = None
+    idle_s: float | None = None
+    started_s: float = 0.0
+
+
+def _least(*values: float | None) -> float | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def measured(
+    world: World, beats: Mapping[str, HeartbeatMessage], setting: float | None
+) -> tuple[StallMeasurement, ...]:
+    """Those that have been still for so long that the core should look, or that were found to stall."""
+    seen: dict[tuple[int, int], _Measurement] = {}
+    for name, beat in beats.items():
+        for line in beat.trainers:
+            each = seen.setdefault((line.job, line.incarnation), _Measurement(started_s=line.started_s))
+            each.nodes.append(name)
+            each.step_s = _least(each.step_s, line.step_s)
+            each.idle_s = _least(each.idle_s, line.idle_s)
+            each.started_s = min(each.started_s, line.started_s)
+    return tuple(_worth_a_look(world, seen.items(), setting))
+
+
+def _worth_a_look(
+    world: World, seen: Iterable[tuple[tuple[int, int], _Measurement]], setting: float | None
+) -> Iterable[StallMeasurement]:
+    for (number, incarnation), each in seen:
+        job = world.jobs.get(number)
+        live = None if job is None else job.incarnation(incarnation)
+        if job is None or live is None:
+            continue
+        wanted = setting if job.spec.stall_s is None else job.spec.stall_s
+        quiet_s = max(each.idle_s or 0.0, each.started_s if each.step_s is None else each.step_s)
+        if live.stalled_at is not None or (wanted != 0 and quiet_s >= (LEAST_S if wanted is None else wanted)):
+            yield StallMeasurement(number, incarnation, tuple(each.nodes), each.step_s, each.idle_s, each.started_s)

@@ -12,16 +12,15 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcdl.batch import BatchAdapter, BatchError, Commands, PilotScript
-from hpcdl.core import commands as cmd
-from hpcdl.core.batching import agreed, doubted, strays
-from hpcdl.core.journal import JournalError
-from hpcdl.core.model import Job, World
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, Waiting, pilot_mark
-from hpcdl.core.units import count
-from hpcdl.daemon.loop import Loop
-from hpcdl.daemon.troubles import Troubles
-from hpcdl.wire.private import NotPrivate, make_private_folder
+from hpcdl.batch.system import BatchAdapter, BatchError, Commands, PilotScript
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, Pilot, pilot_mark
+from hpcdl.core.model.units import count, seconds_text
+from hpcdl.core.model.world import Job, World
+from hpcdl.core.rules.batch_poll import agreed, doubted, strays
+from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.wire.private_files import NotPrivate, make_private_folder
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -76,13 +75,13 @@ class _Tried:
     error: str = ""
 
 
-class Batching:
+class BatchThread:
     """`start` to `stop`. Other threads call `changed`, `ask_holes`, `settled` and read the attributes."""
 
     def __init__(
         self,
         system: BatchAdapter,
-        loop: Loop,
+        loop: ControllerLoop,
         settings: BatchSettings,
         *,
         commands: Commands | None = None,
@@ -293,7 +292,7 @@ class Batching:
         self._holes_next = now + self.settings.interval_s
         own = {pilot.batch_id for pilot in self._loop.world.pilots.values() if pilot.batch_id and not pilot.over}
         holes: tuple[Hole, ...] | None = None
-        waiting: tuple[Waiting, ...] | None = None
+        waiting: tuple[PendingBatchJob, ...] | None = None
         try:
             holes = self.system.holes(self._loop.now(), own)
             if self.settings.pilots or own:
@@ -308,7 +307,7 @@ class Batching:
         if jobs or holes is not None:
             self._tell(cmd.BatchSeen(jobs, holes, asked_at, self.settings.own, waiting))
 
-    def _first_seen(self, waiting: Sequence[Waiting]) -> tuple[Waiting, ...]:
+    def _first_seen(self, waiting: Sequence[PendingBatchJob]) -> tuple[PendingBatchJob, ...]:
         """Each with the time at which it was seen first."""
         now = self._loop.now()
         self._since = {job.id: self._since.get(job.id, now) for job in waiting}
@@ -320,7 +319,7 @@ class Batching:
             return False
         try:
             self._loop.send(command).result(RECORDED_S)
-        except (cmd.Refused, JournalError, TimeoutError) as error:
+        except (cmd.CommandRefused, JournalError, TimeoutError) as error:
             log.warning("%s was not recorded: %s", type(command).__name__, error)
             return False
         if isinstance(command, cmd.BatchSeen):
@@ -462,3 +461,41 @@ def _trains_on(job: Job, nodes: Set[str]) -> bool:
 
 def _unwanted(world: World) -> list[Pilot]:
     return [pilot for pilot in world.pilots.values() if pilot.cancelled and pilot.batch_id and not pilot.over]
+
+
+# What of a batch system does not work now: told when it begins, and when it is over.
+
+
+class Troubles:
+    """For one thread; others read `now` and may call `end`."""
+
+    def __init__(self, kind: str, loop: ControllerLoop) -> None:
+        """`kind`: of the batch system, for people. `loop`: has them recorded."""
+        self.now: Mapping[str, str] = {}
+        """The newest detail of each, by what was asked for; replaced as a whole."""
+        self._kind = kind
+        self._loop = loop
+        self._since: dict[str, float] = {}
+        self._ended = False
+
+    def end(self) -> None:
+        """From here on nothing is a trouble."""
+        self._ended = True
+
+    def bad(self, what: str, detail: str) -> None:
+        """It does not work: recorded once, until it works again; another detail is only logged."""
+        if self._ended:
+            return
+        if self.now.get(what) != detail:
+            log.warning("%s (%s): %s", self._kind, what, detail)
+        if what not in self.now:
+            self._since[what] = self._loop.now()
+            self._loop.send(cmd.Trouble(f"{self._kind}: {what}", detail))
+        self.now = {**self.now, what: detail}
+
+    def good(self, what: str) -> None:
+        """It works."""
+        if what in self.now:
+            self.now = {key: text for key, text in self.now.items() if key != what}
+            lasted = seconds_text(self._loop.now() - self._since.pop(what))
+            self._loop.send(cmd.Trouble(f"{self._kind}: {what}", f"works again, after {lasted}"))

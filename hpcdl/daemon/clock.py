@@ -3,7 +3,7 @@
 import time
 
 
-class Clock:
+class WallClock:
     """Seconds since the epoch that never run backwards, whatever happens to the machine's clock.
 
     The time of day is read once, at the start; from there on the monotonic clock counts. A time of day that lies

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,47 +14,48 @@ from pathlib import Path
 import uvicorn
 
 from hpcdl import __version__
-from hpcdl.allocation.address import listen_address
-from hpcdl.allocation.here import look_around
-from hpcdl.config import Config
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.events import DaemonStarted
-from hpcdl.core.journal import JournalError, Request
-from hpcdl.core.model import World
-from hpcdl.daemon import garbage
-from hpcdl.daemon.ahead import Ahead
-from hpcdl.daemon.api import About, Api
-from hpcdl.daemon.batching import Batching, BatchSettings
-from hpcdl.daemon.changes import Changes
-from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.delivering import Ways
-from hpcdl.daemon.door import Door
-from hpcdl.daemon.hub import Hub, HubSettings
-from hpcdl.daemon.identity import load_identity, node_name
-from hpcdl.daemon.learnt import Learnt
-from hpcdl.daemon.living import lives, longest_grace_s
-from hpcdl.daemon.loop import Loop
+from hpcdl.agent.folder import is_local, run_folder
+from hpcdl.allocation.detect import listen_address, look_around
+from hpcdl.batch.pilots import pilot_policy
+from hpcdl.batch.site import load_site
+from hpcdl.config.settings import Config
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.commands import Request
+from hpcdl.core.model.events import DaemonStarted
+from hpcdl.core.model.world import World
+from hpcdl.core.rules.endings import Rules
+from hpcdl.core.rules.intake import Settings
+from hpcdl.daemon.agents import Hub, HubSettings, Telemetry, measured
+from hpcdl.daemon.api.admission import Admission
+from hpcdl.daemon.api.app import Api, DaemonStatus
+from hpcdl.daemon.api.profiles import ProfileNames, read_known
+from hpcdl.daemon.api.server import make_server
+from hpcdl.daemon.api.viewers import Viewers
+from hpcdl.daemon.api.wait import Changes
+from hpcdl.daemon.batch import BatchSettings, BatchThread
+from hpcdl.daemon.clock import WallClock
+from hpcdl.daemon.deadline_watch import DeadlineWatch
+from hpcdl.daemon.delivery import Ways
+from hpcdl.daemon.identity import LIMIT, load_identity, node_name
+from hpcdl.daemon.learner import Learner
+from hpcdl.daemon.local_agent import LocalAgent
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.meter import Meter
-from hpcdl.daemon.notices import Notifier
-from hpcdl.daemon.opening import open_ledger
-from hpcdl.daemon.outlooks import DeadlineWatch
-from hpcdl.daemon.profileroutes import Known, read_known
-from hpcdl.daemon.ready import Ready
-from hpcdl.daemon.server import make_server
-from hpcdl.daemon.settings import settings_of
+from hpcdl.daemon.notifier import Notifier
+from hpcdl.daemon.ready import ReadyPipe
 from hpcdl.daemon.spool import SpoolReader
-from hpcdl.daemon.telemetry import Telemetry
 from hpcdl.daemon.ticks import Ticks
-from hpcdl.daemon.viewers import Viewers
-from hpcdl.daemon.watching import measured
-from hpcdl.ledger import Lease
-from hpcdl.ledger.samples import Sample
-from hpcdl.local.launcher import LocalAgent
-from hpcdl.pilots.choice import pilot_policy
-from hpcdl.policies import Reallocation, all_policies
-from hpcdl.sites import load_site
+from hpcdl.ledger import Lease, SqliteJournal
+from hpcdl.ledger.integrity import UsableLedger, open_resumed
+from hpcdl.ledger.offline import LEDGER_FILE
+from hpcdl.ledger.samples import GpuTelemetry
+from hpcdl.milp import Reallocation
+from hpcdl.policies import all_policies
+from hpcdl.solver import prepare
 from hpcdl.wire.access import AccessFile, write_access
+from hpcdl.wire.private_files import read_private
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -95,8 +97,8 @@ class Daemon:
         self.config = config
         self.viewers = Viewers(home, config)
         self.site_file = load_site(config.site, config.pilots, home)
-        self.here = look_around(config.batch, now=Clock(0.0).now, site=self.site_file)
-        self.lease = self._acquire(Clock(0.0).now(), 0)
+        self.here = look_around(config.batch, now=WallClock(0.0).now, site=self.site_file)
+        self.lease = self._acquire(WallClock(0.0).now(), 0)
         try:
             self._open(emulate_gpus, local_agent, accept_loss)
         except BaseException:
@@ -119,7 +121,7 @@ class Daemon:
         self.journal, self._resumed = resumed.journal, resumed
         if resumed.note:
             log.warning("%s", resumed.note)
-        self.profiles = Learnt(lambda: self.controller.world).profiles(Known([read_known(home)]))
+        self.profiles = Learner(lambda: self.controller.world).profiles(ProfileNames([read_known(home)]))
         self.policies = all_policies(Reallocation(config.t_fwd_s, config.parallel_trainers, config.packing), home)
         system = self.here.system
         self.site = self.site_file.on("" if system is None else system.kind)
@@ -129,7 +131,7 @@ class Daemon:
         if self.lease.fence <= resumed.fence:  # the fence file was lost; the ledger remembers, or who heard of it
             self.lease.release()
             self.lease = self._acquire(world.at, resumed.fence)
-        self.clock = Clock(world.at)
+        self.clock = WallClock(world.at)
         fresh = world.seq == 0
         self.identity = load_identity(home, self.clock.now())
         self.node = node_name(home, config.node_name, config.node)
@@ -149,13 +151,13 @@ class Daemon:
         self.local_agent = local_agent
         self.exit_code = 0
 
-    async def run(self, on_ready: Ready) -> int:
+    async def run(self, on_ready: ReadyPipe) -> int:
         """Serves until it is stopped; returns the exit code."""
         self._running = running = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         changes = Changes(running)
         self._ahead = Ahead()
-        self.batching: Batching | None = None
+        self.batching: BatchThread | None = None
 
         def changed(world: World) -> None:
             changes.announce(world)
@@ -171,7 +173,7 @@ class Daemon:
             self.exit_code = LEASE_LOST_EXIT
             running.call_soon_threadsafe(self._end_server)
 
-        self.loop = Loop(self.controller, self.clock, self.config.debounce_s, changed, dispatch, lost)
+        self.loop = ControllerLoop(self.controller, self.clock, self.config.debounce_s, changed, dispatch, lost)
         self._spool = SpoolReader(self.home, self.loop.send, self._on_trouble)
         self.hub = Hub(
             self.loop,
@@ -230,7 +232,7 @@ class Daemon:
             await asyncio.to_thread(self._close)
         return self.exit_code
 
-    def _make_batching(self) -> Batching | None:
+    def _make_batching(self) -> BatchThread | None:
         config, system, here = self.config, self.here.system, self.here
         if here.trouble:
             self._on_trouble("allocation", here.trouble)
@@ -248,10 +250,10 @@ class Daemon:
             self.site.options,
             own="" if here.run is None else here.run.id,
         )
-        return Batching(system, self.loop, settings, commands=here.commands)
+        return BatchThread(system, self.loop, settings, commands=here.commands)
 
     def _server(self, changes: Changes) -> uvicorn.Server:
-        about = About(
+        about = DaemonStatus(
             os.getpid(),
             socket.gethostname(),
             self.started_at,
@@ -262,7 +264,7 @@ class Daemon:
             self.config.leave_margin_s,
             {name: (value, self.config.origin(name)) for name, value in self.config.values().items()},
         )
-        door = Door()
+        door = Admission()
         api = Api(
             self.loop,
             self.hub,
@@ -315,7 +317,7 @@ class Daemon:
             # A commit finds it, and ends us; so there has to be one.
             self.loop.send(cmd.Trouble("lease", "this daemon does not hold it any more"))
 
-    def _keep_samples(self, samples: Sequence[Sample]) -> None:
+    def _keep_samples(self, samples: Sequence[GpuTelemetry]) -> None:
         # In the controller's thread: a commit that waits for the disk must not hold up the API.
         self.loop.call(lambda _: self.journal.add_samples(samples))
 
@@ -335,7 +337,7 @@ class Daemon:
 
         self.loop.call(keep).result()
 
-    async def _become_ready(self, server: uvicorn.Server, on_ready: Ready) -> None:
+    async def _become_ready(self, server: uvicorn.Server, on_ready: ReadyPipe) -> None:
         while not server.started:
             await asyncio.sleep(0.01)
             if server.should_exit:
@@ -353,7 +355,7 @@ class Daemon:
         note = "; ".join(filter(None, (self._resumed.note, note or self._surprise())))
         on_ready.tell(about | ({"note": note} if note else {}))
         self._ahead.start(self.loop.world.policy)
-        garbage.settle()
+        collect_garbage_rarely()
 
     async def _await_agent(self) -> str:
         """Until this node's own agent has joined this daemon, while one is at work; else a note that it has not."""
@@ -437,3 +439,125 @@ class Daemon:
                 self.lease.release()
         except (JournalError, OSError) as error:
             log.error("closing: %s", error)
+
+
+# What some policies need compiled is loaded ahead of their decisions, beside the daemon's work: that takes seconds.
+
+POLICIES = frozenset({"bftrainer", "harvest"})
+"""These optimise over all nodes whenever one comes or goes."""
+
+
+class Ahead:
+    """Loads the compiled loops of `hpcdl.solver`, once, in a thread of its own. Until then decisions do without."""
+
+    def __init__(self, load: Callable[[], object] = prepare) -> None:
+        self._load = load
+        self._started = self._begun = False
+
+    def start(self, policy: str) -> None:
+        """From now on it may cost the processor something: the daemon is ready. `policy`: the one in use."""
+        self._started = True
+        self.look(policy)
+
+    def look(self, policy: str) -> None:
+        """Begins to load where this policy needs it; from any thread, at every change."""
+        if self._started and not self._begun and policy in POLICIES:
+            self._begun = True
+            # Not a daemon thread: a compiler that is cut off at the end of the process may take that down.
+            threading.Thread(target=self._run, name="ahead").start()
+
+    def _run(self) -> None:
+        try:
+            self._load()
+        except Exception:  # a compiler's own affair: decisions are slower, and the same
+            log.exception("the loops of hpcdl.solver cannot be loaded")
+
+
+# How often the daemon's garbage is collected: rarely, for a collection stops everybody who waits for an answer; but
+# once a minute in any case, for a connection that came to nothing leaves buffers of TLS in it.
+
+THRESHOLDS = 10_000, 20, 50
+"""New objects until the youngest are looked at; and how often until all are, which takes 60 ms with 2,000 jobs. What
+is no part of a cycle goes at once in any case, and next to nothing of ours is."""
+
+
+def collect_garbage_rarely() -> None:
+    """What is loaded by now stays, and no collection looks at it again."""
+    gc.set_threshold(*THRESHOLDS)
+    gc.collect()
+    gc.freeze()
+
+
+# What a stop has to wait for: what lives on nodes that can still answer.
+
+
+def longest_grace_s(world: World) -> float:
+    """Seconds that the slowest of the jobs that hold GPUs may take to save."""
+    return max((world.jobs[n].spec.grace_s for n in world.active if world.jobs[n].running is not None), default=0.0)
+
+
+def lives(world: World, ours: str | None) -> bool:
+    """Whether any incarnation is left on a node that can still answer, or on `ours`, which will again."""
+    return any(
+        not part.gone and (world.nodes[part.node].connected or part.node == ours)
+        for number in world.active
+        for incarnation in world.jobs[number].live
+        for part in incarnation.parts
+        if part.node in world.nodes
+    )
+
+
+# The ledger as a daemon opens it once it has the lease: whole, or resumed from a backup or an accepted loss.
+
+
+def open_ledger(
+    home: Path,
+    config: Config,
+    holds: Callable[[], bool],
+    phase: Callable[[str], None],
+    *,
+    accept_loss: bool,
+    first_job: int,
+) -> UsableLedger:
+    """`holds`: whether the lease is still ours; `phase` hears how far it is. Raises as `open_resumed`, and OSError."""
+
+    def on_read(done: int, of: int) -> None:
+        phase(f"reading the ledger: event {done:,} of {of:,}")
+
+    return open_resumed(
+        home,
+        lambda: SqliteJournal(home / LEDGER_FILE, lease_check=holds, samples=config.samples, on_read=on_read),
+        runs=_runs_elsewhere(home, config),
+        accept_loss=accept_loss,
+        first_job=first_job,
+    )
+
+
+def _runs_elsewhere(home: Path, config: Config) -> tuple[Path, ...]:
+    """Where this machine's agent keeps its folder, where that is not in the home; () while there is no instance."""
+    instance = home / "tls" / "instance"
+    if is_local(home) or not instance.exists():
+        return ()
+    node = config.node_name or node_name(home, None, config.node)
+    return (run_folder(home, node, read_private(instance, LIMIT).decode().strip()),)
+
+
+# From the settings to what the core is configured with.
+
+
+def settings_of(config: Config) -> Settings:
+    """The Controller's."""
+    rules = Rules(
+        config.poison_limit, config.poison_limit_infrastructure, config.retry_pause_s, config.retry_pause_max_s
+    )
+    return Settings(
+        config.agent_lease_s,
+        config.lease_margin_s,
+        rules,
+        config.max_jobs_a_submit,
+        config.leave_margin_s,
+        config.notices,
+        config.stall_s,
+        config.avoid_s,
+        config.avoid_failures,
+    )

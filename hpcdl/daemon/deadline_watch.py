@@ -7,13 +7,13 @@ is news of the answers, the core decides (`slipping`).
 import time
 from collections.abc import Callable, Sequence
 
-from hpcdl.core.commands import Outlooks
-from hpcdl.core.model import Job, World
-from hpcdl.core.plan import Profiles
-from hpcdl.core.slipping import MISSES, Outlook, judged
-from hpcdl.core.views import Views
-from hpcdl.daemon.loop import Loop
-from hpcdl.daemon.remaining import measured_rate
+from hpcdl.core.controller.view_builder import Views
+from hpcdl.core.model.commands import DeadlineForecast, Outlooks
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.world import Job, World
+from hpcdl.core.rules.deadlines import MISSES, deadline_events
+from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.daemon.time_left import measured_rate
 
 AT_ONCE = 200
 """Jobs of one look; the others have their turn in the next ones."""
@@ -28,7 +28,9 @@ SURE_S = 60.0
 class DeadlineWatch:
     """Belongs to the thread of its tick."""
 
-    def __init__(self, loop: Loop, profiles: Profiles, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, loop: ControllerLoop, profiles: Profiles, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._loop = loop
         self._profiles = profiles
         self._monotonic = monotonic
@@ -50,11 +52,13 @@ class DeadlineWatch:
             self._late.clear()
             return
         found = self._foreseen(world, self._turn(due), now)
-        over = [Outlook(number, 0.0) for number in due if number not in found and _passed(world.jobs[number], now)]
+        over = [
+            DeadlineForecast(number, 0.0) for number in due if number not in found and _passed(world.jobs[number], now)
+        ]
         sure = self._sure(world, [*found.values(), *over], began, now)
         self._late = {number: since for number, since in self._late.items() if number in world.active}
         self._next_at = began + PAUSE * (self._monotonic() - began)
-        if judged(world, sure, now):
+        if deadline_events(world, sure, now):
             self._loop.send(Outlooks(tuple(sure)))
 
     def _turn(self, due: Sequence[int]) -> list[int]:
@@ -64,14 +68,14 @@ class DeadlineWatch:
         self._last = chosen[-1]
         return chosen
 
-    def _foreseen(self, world: World, numbers: Sequence[int], now: float) -> dict[int, Outlook]:
+    def _foreseen(self, world: World, numbers: Sequence[int], now: float) -> dict[int, DeadlineForecast]:
         from hpcdl.adaptive.forecast import outlooks  # numpy takes its time, and few jobs have a deadline
 
         view = self._views.build(world, self._profiles, now)
         rates = {number: rate for number in numbers if (rate := measured_rate(world.jobs[number], now)) is not None}
-        return {number: Outlook(number, *found) for number, found in outlooks(view, numbers, rates).items()}
+        return {number: DeadlineForecast(number, *found) for number, found in outlooks(view, numbers, rates).items()}
 
-    def _sure(self, world: World, found: Sequence[Outlook], at: float, now: float) -> list[Outlook]:
+    def _sure(self, world: World, found: Sequence[DeadlineForecast], at: float, now: float) -> list[DeadlineForecast]:
         """Without those that were not found to be late for long."""
         sure = []
         for outlook in found:

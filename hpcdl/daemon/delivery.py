@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from hpcdl.agent.processes import TAG_VARIABLE, signal_process, tagged
-from hpcdl.core.notice import Notice, address_of, redacted
-from hpcdl.wire.http import Connection, HttpError, Proxy
+from hpcdl.agent.supervisor.processes import TAG_VARIABLE, signal_process, tagged
+from hpcdl.core.model.notice import Notice, address_of, redacted
+from hpcdl.wire.http_client import HttpConnection, HttpError, Proxy
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -293,7 +293,7 @@ def _post(url: str, letter: Letter) -> None:
     secure = parts.scheme == "https"
     path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
     try:
-        connection = Connection(
+        connection = HttpConnection(
             parts.hostname or "",
             parts.port or (443 if secure else 80),
             NETWORK_S,

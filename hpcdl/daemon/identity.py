@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcdl.wire.private import atomic_write, make_private_folder, read_private
+from hpcdl.wire.private_files import atomic_write, make_private_folder, read_private
 from hpcdl.wire.tls import make_certificate
 
 LIMIT = 64 * 1024

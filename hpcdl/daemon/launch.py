@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.client import Client, DaemonAway
-from hpcdl.local.activity import Activity
-from hpcdl.wire.private import NotPrivate, make_private_folder, open_private
+from hpcdl.wire.private_files import NotPrivate, make_private_folder, open_private
 
 LOOK_S = 1.0
+
 SLOW_S = 10.0
 """So long a start takes before it says what it waits for, and again and again while that changes."""
 
@@ -162,3 +162,42 @@ def stop(home: Path, now: bool = False) -> dict[str, Any]:
         late = f"has not ended after {within_s + STOP_S:.0f} s"
         raise LaunchError(f"the daemon (pid {pid}) {late}: see {home / 'daemon.log'}")
     return {"pid": pid, "stopped": True, "left": left}
+
+
+# Whether a process is at work: it lives, and uses a CPU or reads and writes.
+
+Work = tuple[int, ...]
+
+
+class Activity:
+    """Of one process. Times are any monotonic clock's."""
+
+    def __init__(self, pid: int, now: float) -> None:
+        self._pid = pid
+        self._work: Work = ()
+        self._moved_at = now
+
+    def moved(self, now: float) -> None:
+        """It said something itself."""
+        self._moved_at = now
+
+    def still_s(self, now: float) -> float:
+        """Seconds for which nothing of it has moved, as far as looks tell."""
+        work = _work(self._pid)
+        if work != self._work:
+            self._work, self._moved_at = work, now
+        return now - self._moved_at
+
+
+def _work(pid: int) -> Work:
+    """CPU ticks, and bytes read and written; () where it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        ticks = (int(fields[11]), int(fields[12]))
+    except (OSError, IndexError, ValueError):
+        return ()
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().split()
+        return (*ticks, *(int(each) for each in lines if each.isdecimal()))
+    except (OSError, ValueError):
+        return ticks

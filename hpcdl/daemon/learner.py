@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Mapping
 
-from hpcdl.core.model import World
-from hpcdl.core.plan import Profiles
-from hpcdl.core.profile import Profile, Seen
-from hpcdl.core.units import gpu_kind
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.profile import Observations, Profile
+from hpcdl.core.model.units import gpu_kind
+from hpcdl.core.model.world import World
 
 MOST_NODES = 64
 """A learnt profile has points for so many nodes at most."""
 
-_Learn = Callable[[str, Seen], Profile | None]
+_Learn = Callable[[str, Observations], Profile | None]
 _Shape = tuple[int, int, tuple[str, ...]]
 
 
-class Learnt:
+class Learner:
     """The hooks of `Profiles`. What they need is loaded when the first job needs it: that takes a while."""
 
     def __init__(self, world: Callable[[], World]) -> None:
@@ -22,19 +22,19 @@ class Learnt:
         self._world = world
         self._made: tuple[_Shape, _Learn] | None = None  # one value: threads share it
 
-    def learn(self, key: str, seen: Seen) -> Profile | None:
+    def learn(self, key: str, seen: Observations) -> Profile | None:
         """See `Profiles`: the same for the same arguments, as long as nodes and GPUs are the same."""
         shape = shape_of(self._world())
         made = self._made
         if made is None or made[0] != shape:
-            from hpcdl.learning import learner
+            from hpcdl.estimators import learner
 
             made = self._made = (shape, learner(*shape))
         return made[1](key, seen)
 
     def foresee(self, points: tuple[tuple[int, float], ...], target: float) -> float | None:
         """See `Profiles`: Optimus's fit."""
-        from hpcdl.learning import predict_steps
+        from hpcdl.estimators import predict_steps
 
         return predict_steps(points, target)
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcdl.local.activity import Activity
+from hpcdl.daemon.launch import Activity
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -17,8 +17,11 @@ ANOTHER_RUNS = 3
 """Exit code of an agent that found another one of its node."""
 
 OUT = "agent.out"
+
 PAUSE_S, PAUSE_MAX_S = 0.5, 30.0
+
 FINISH_S = 5.0
+
 FAILURES = 3
 """So many agents in a row that end at once: this node's does not start."""
 
@@ -111,3 +114,6 @@ class LocalAgent:
             log.error("cannot start the agent of %s: %s", self._node, error)
         finally:
             os.close(out)
+
+
+# One machine without a batch system: the daemon starts its own agent.

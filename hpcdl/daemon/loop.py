@@ -8,14 +8,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hpcdl.controller import Controller
-from hpcdl.core.commands import Command, Trouble
-from hpcdl.core.events import Recorded
-from hpcdl.core.journal import JournalError, LeaseLost, Request
-from hpcdl.core.model import Job, World
-from hpcdl.core.pilot import Hole
-from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.durations import Durations
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import JournalError, LeaseLost
+from hpcdl.core.model.commands import Command, Request, Trouble
+from hpcdl.core.model.events import Recorded
+from hpcdl.core.model.pilot import Hole
+from hpcdl.core.model.world import Job, World
+from hpcdl.daemon.clock import WallClock
+from hpcdl.daemon.meter import Durations
 
 log = logging.getLogger("hpcdl.daemon")
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class _Call:
     answer: "Future[Any]"
 
 
-class Loop:
+class ControllerLoop:
     """Commands that arrive together are recorded together and decided together.
 
     `on_change(world)` and `on_requests(requests)` are called in this thread after each commit; `on_lost(why)` once,
@@ -49,7 +49,7 @@ class Loop:
     def __init__(
         self,
         controller: Controller,
-        clock: Clock,
+        clock: WallClock,
         debounce_s: float,
         on_change: Callable[[World], None],
         on_requests: Callable[[list[Request]], None],

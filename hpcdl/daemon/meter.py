@@ -5,19 +5,23 @@ same rules. What an event costs here does not grow with the number of jobs or no
 """
 
 import logging
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause, Incarnation, IncarnationState, JobState, Placement, Purpose, World
-from hpcdl.core.units import GpuRef
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, Incarnation, IncarnationState, Placement, Purpose
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import JobState, World
 
 log = logging.getLogger("hpcdl.daemon")
 
 SHARES = ("training", "starting", "saving", "rescaling", "idle")
 """What GPU-seconds are counted for. `saving`: from the request to suspend, or the exit, until the GPU was seen free."""
+
 _KEPT = frozenset({Cause.DONE, Cause.CANCELLED, Cause.SUSPENDED})
+
 _Key = tuple[int, int]
 
 
@@ -273,3 +277,33 @@ def _share_of(incarnation: Incarnation) -> str:
         return "rescaling"
     attached_or_new = incarnation.attached or incarnation.started_at is None
     return "starting" if incarnation.ready_at is None and attached_or_new else "training"
+
+
+# How long something took, each time: counts by bucket, for a histogram of the metrics.
+
+BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class Durations:
+    """One thread adds, any may read."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self.total_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Once more, and so long."""
+        self._counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.total_s += seconds
+
+    @property
+    def number(self) -> int:
+        """How many times."""
+        return sum(self._counts)
+
+    def buckets(self) -> Iterator[tuple[float, int]]:
+        """Upper bounds in seconds, and how many took at most so long."""
+        so_far = 0
+        for bound, number in zip(BOUNDS_S, self._counts, strict=False):
+            so_far += number
+            yield bound, so_far

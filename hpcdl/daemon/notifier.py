@@ -11,12 +11,12 @@ from collections.abc import Callable
 from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import dataclass
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.journal import JournalError
-from hpcdl.core.model import World
-from hpcdl.core.notice import Notice
-from hpcdl.daemon.delivering import Letter, NotDelivered, Ways, deliver, end_commands
-from hpcdl.daemon.loop import Loop
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.notice import Notice
+from hpcdl.core.model.world import World
+from hpcdl.daemon.delivery import Letter, NotDelivered, Ways, deliver, end_commands
+from hpcdl.daemon.loop import ControllerLoop
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -66,7 +66,7 @@ class Notifier:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: ControllerLoop,
         ways: Ways,
         for_s: float,
         *,

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpcdl.core.model import Job, Placement, World
-from hpcdl.core.plan import Profiles, View
-from hpcdl.core.units import count, seconds_text
-from hpcdl.daemon.deadlines import LastViews
+from hpcdl.core.model.job import Placement
+from hpcdl.core.model.plan import Profiles, View
+from hpcdl.core.model.units import count, seconds_text
+from hpcdl.core.model.world import Job, World
+from hpcdl.daemon.api.estimates import LastViews
 
 PLACES = 100
 """So many jobs have a place, the first ones; the others are behind them."""
@@ -29,7 +30,7 @@ SOON_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueuePlace:
     """A job's place in the queue, from 1. `starts_at`: None where it cannot be estimated. `by`: of one that
     was suspended, who has its GPUs now.
     """
@@ -46,7 +47,7 @@ class Queue:
 
     nodes: Sequence[tuple[int, int]] = ()
     waiting: frozenset[int] = frozenset()
-    places: Mapping[int, Place] = field(default_factory=dict)
+    places: Mapping[int, QueuePlace] = field(default_factory=dict)
     _ways: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def text(self, job: Job, now: float) -> str:
@@ -89,7 +90,7 @@ class Queue:
         return f"waiting for {need}: {what}"
 
 
-def place_text(place: Place, now: float) -> str:
+def place_text(place: QueuePlace, now: float) -> str:
     """`3rd in the queue, starts in about 46 s`."""
     if place.starts_at is None:
         return f"{_ordinal(place.number)} in the queue"
@@ -158,6 +159,6 @@ def queue_of(world: World, view: View) -> Queue:
         holders = new_holders(world, job, job.last) if job.suspended and job.last is not None else []
         by = f", its own taken by {jobs_text(world, holders, job)}" if holders else ""
         starts_at = None if start.in_s is None else view.now + start.in_s
-        places[job.id] = Place(number, starts_at, job.first_start_at is not None, by)
+        places[job.id] = QueuePlace(number, starts_at, job.first_start_at is not None, by)
     nodes = [(len(node.gpus), len(view.free.get(node.name, ()))) for node in view.nodes]
     return Queue(nodes, waiting, places)

@@ -8,7 +8,7 @@ import sys
 log = logging.getLogger("hpcdl.daemon")
 
 
-class Ready:
+class ReadyPipe:
     """Tells whoever started the daemon what it does, and then that it is ready, or why not: a JSON object a line on an
     inherited descriptor. The last line has no `phase`."""
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from hpcdl.core.commands import Refused
-from hpcdl.core.model import Incarnation, IncarnationState, World
-from hpcdl.core.submitting import job_of
-from hpcdl.core.transitions import state_of
+from hpcdl.core.model.commands import CommandRefused
+from hpcdl.core.model.job import Incarnation, IncarnationState
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.world import World
+from hpcdl.core.rules.jobs import existing_job
 from hpcdl.wire import messages as msg
-from hpcdl.wire.together import until_first
+from hpcdl.wire.messages import until_first
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -148,8 +149,8 @@ def _where(world: World, number: int, node: str, rank: int = -1) -> tuple[int, s
     """The incarnation and the node of a job's that a command is to run beside; `rank`: that of this one. Raises
     _Refused."""
     try:
-        job = job_of(world, number)
-    except Refused as refusal:
+        job = existing_job(world, number)
+    except CommandRefused as refusal:
         raise _Refused(str(refusal)) from None
     running = job.running
     if running is None or running.state is not IncarnationState.RUNNING or running.ending is not None:

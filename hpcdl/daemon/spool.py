@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.journal import JournalError
-from hpcdl.daemon.submits import BadSubmit, submit_of
-from hpcdl.wire.private import NotPrivate
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model import commands as cmd
+from hpcdl.daemon.api.submit import BadSubmit, submit_of
+from hpcdl.wire.private_files import NotPrivate
 from hpcdl.wire.spool import VERSION, Spool, StillChanging
 
 log = logging.getLogger("hpcdl.daemon")
@@ -76,7 +76,7 @@ class SpoolReader:
         """Whether the submit is in the ledger; only then, or if it never can be, its file goes."""
         try:
             ids = answer.result(within_s)
-        except cmd.Refused as refusal:
+        except cmd.CommandRefused as refusal:
             if refusal.code != "stopping":
                 self._refuse(spool, name, str(refusal))
             return False

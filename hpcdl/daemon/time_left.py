@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from hpcdl.core.model import IncarnationState, Job, World
-from hpcdl.core.observing import seen_of
-from hpcdl.core.plan import Profiles
-from hpcdl.core.units import gpu_kind
+from hpcdl.core.fold.observations import observations_of
+from hpcdl.core.model.job import IncarnationState
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.units import gpu_kind
+from hpcdl.core.model.world import Job, World
 
 MEASURED_AFTER_S = 30.0
 """Steps are reported every few seconds, so a rate that was measured for less than this may be far off."""
@@ -15,14 +16,14 @@ REPORTED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Remaining:
+class TimeLeft:
     """Seconds until a job is done on what it holds. `measured`: by the rate that it shows, not by its profile."""
 
     seconds: float
     measured: bool
 
 
-def remaining(world: World, job: Job, profiles: Profiles, now: float) -> Remaining | None:
+def remaining(world: World, job: Job, profiles: Profiles, now: float) -> TimeLeft | None:
     """By the rate that it shows, else by its profile, its start included; 0 at its last step, while it finishes.
 
     None where that is not known, for a job that gives its GPUs back, and where nobody reports its steps.
@@ -36,11 +37,11 @@ def remaining(world: World, job: Job, profiles: Profiles, now: float) -> Remaini
         return None  # the last step that was reported is old
     left = total - (job.step or 0)
     if left <= 0:
-        return Remaining(0.0, measured=True)
+        return TimeLeft(0.0, measured=True)
     rate = measured_rate(job, now)
     if rate is not None and running.progressed_at is not None:
-        return Remaining(max(0.0, left / rate - (now - max(running.progressed_at, now - REPORTED_S))), measured=True)
-    profile, placement = profiles.of(job, seen_of(world, job.spec.learns_as)), running.placement
+        return TimeLeft(max(0.0, left / rate - (now - max(running.progressed_at, now - REPORTED_S))), measured=True)
+    profile, placement = profiles.of(job, observations_of(world, job.spec.learns_as)), running.placement
     if profile is None:
         return None
     kinds = {gpu.name for gpu in world.nodes[placement.nodes[0]].gpus}
@@ -52,8 +53,8 @@ def remaining(world: World, job: Job, profiles: Profiles, now: float) -> Remaini
         if job.last is not None and job.saved_step is not None:
             moved = job.last.nodes != placement.nodes
             start_s = profile.resume_for(len(job.last.gpus), len(placement.gpus), moved)
-        return Remaining(trains_s + max(0.0, begun_at + start_s - now), measured=False)
-    return Remaining(max(0.0, trains_s - (now - (running.progressed_at or running.ready_at))), measured=False)
+        return TimeLeft(trains_s + max(0.0, begun_at + start_s - now), measured=False)
+    return TimeLeft(max(0.0, trains_s - (now - (running.progressed_at or running.ready_at))), measured=False)
 
 
 def measured_rate(job: Job, now: float) -> float | None:

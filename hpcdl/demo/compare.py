@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpcdl.core.profile import Profile
-from hpcdl.demo.episode import Episode
-from hpcdl.demo.jobset import JobSet
+from hpcdl.core.model.profile import Profile
+from hpcdl.demo.episode import Episode, JobSet
 from hpcdl.policies import all_policies
-from hpcdl.report import Run, Table, render
+from hpcdl.report import HtmlTable, ReportedRun, render
 from hpcdl.report.page import gpus_text, percent
 from hpcdl.sim import SimJob, cluster
-from hpcdl.sim.truth import Comparison, compare, measured_pace, with_measured_costs
+from hpcdl.sim.validation import Comparison, compare, measured_pace, with_measured_costs
 
 SCHEMA = 1
 EMULATED = (
@@ -108,7 +107,7 @@ def truth_text(run: Episode, found: Comparison) -> str:
     return "\n".join([f"{head}. DIFFERENT:", *(f"  {line}" for line in found.differences)])
 
 
-def jobs_table(runs: Sequence[Episode]) -> Table:
+def jobs_table(runs: Sequence[Episode]) -> HtmlTable:
     """Every job under every policy; times in emulated seconds."""
     rows = []
     for run in runs:
@@ -120,10 +119,10 @@ def jobs_table(runs: Sequence[Episode]) -> Table:
             lost = f"{job.lost_s * run.factor:.0f}"
             rows.append((run.policy, job.name, state, *texts, gpus_text(job), str(job.suspends), lost, verified))
     header = ("Policy", "Job", "State", "Start, s", "End, s", "JCT, s", "GPUs", "Suspends", "Lost, s", "Weights")
-    return Table("Per job", header, tuple(rows), frozenset({3, 4, 5, 7, 8}))
+    return HtmlTable("Per job", header, tuple(rows), frozenset({3, 4, 5, 7, 8}))
 
 
-def runs_table(jobset: JobSet, marble: Episode, exclusive: Episode) -> Table:
+def runs_table(jobset: JobSet, marble: Episode, exclusive: Episode) -> HtmlTable:
     """Makespan, utilisation and reduction, beside the paper's."""
     rows = []
     for run, printed in ((exclusive, f"LSF: {jobset.lsf_s:g}"), (marble, f"MARBLE: {jobset.marble_s:g}")):
@@ -132,7 +131,7 @@ def runs_table(jobset: JobSet, marble: Episode, exclusive: Episode) -> Table:
         rows.append((run.policy, makespan, printed, "–" if share is None else percent(share), "", ""))
     rows[1] = (*rows[1][:4], percent(reduction(marble, exclusive)), percent(jobset.reduction))
     header = ("Policy", "Makespan, s", "In the paper, s", "GPU utilisation", "Reduction", "In the paper")
-    return Table("Per run", header, tuple(rows), frozenset({1, 2, 3, 4, 5}))
+    return HtmlTable("Per run", header, tuple(rows), frozenset({1, 2, 3, 4, 5}))
 
 
 def notes(scale: float) -> list[str]:
@@ -141,7 +140,7 @@ def notes(scale: float) -> list[str]:
     return [f"{times} {EMULATED}", REAL]
 
 
-def text_of(table: Table) -> str:
+def text_of(table: HtmlTable) -> str:
     """A table for the terminal."""
     lines = [table.header, *table.rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(table.header))]
@@ -161,7 +160,7 @@ def write(
     """Writes a timeline per run, comparison.html and summary.json into `folder`; their paths. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"MARBLE's job set {jobset.number}"
-    runs = [Run(each.policy, each.history, profiles, each.factor) for each in (marble, exclusive)]
+    runs = [ReportedRun(each.policy, each.history, profiles, each.factor) for each in (marble, exclusive)]
     told = notes(marble.factor)
     pages = {f"{each.name}.html": render([each], f"{name} under {each.name}", told) for each in runs}
     tables = [runs_table(jobset, marble, exclusive), jobs_table([marble, exclusive])]

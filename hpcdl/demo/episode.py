@@ -5,29 +5,80 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hpcdl.agent.processes import Process
+from hpcdl.agent.supervisor.processes import Process, commands, described, kill_all, tagged
 from hpcdl.client import ApiError, Client, ClientError, DaemonAway
-from hpcdl.core.model import JobState
-from hpcdl.core.profile import Profile
+from hpcdl.config.layers import conf_folder
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 from hpcdl.daemon import launch
-from hpcdl.demo import sweep, trainer
-from hpcdl.demo.jobset import JobSet
-from hpcdl.demo.watch import Watch
-from hpcdl.profiles import conf_folder
+from hpcdl.demo import trainer
+from hpcdl.demo.watch import EventWatch
 from hpcdl.report import History, RunMeasures, measure, read_history
 from hpcdl.wire.access import AccessError, read_access
 
+# The paper's job sets, from conf/jobsets/marble.yaml.
+
+FILE = "marble.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class SetJob:
+    """A job of a set; `name` tells jobs of the same model apart."""
+
+    model: str
+    steps: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobSet:
+    """A job set and what the paper prints for it: totals in seconds on its machine, and MARBLE's reduction."""
+
+    number: int
+    gpus: int
+    jobs: tuple[SetJob, ...]
+    lsf_s: float
+    marble_s: float
+    reduction: float
+
+
+def load_set(number: int) -> JobSet:
+    """Set 1, 2 or 3, those on one node for which totals are printed. ValueError for another; OSError passes through."""
+    import yaml
+
+    path: Path = conf_folder() / "jobsets" / FILE
+    found = yaml.safe_load(path.read_text())["sets"].get(number)
+    if found is None or "lsf_s" not in found["printed"]:
+        raise ValueError(f"there is no job set {number} to show: choose 1, 2 or 3")
+    models = Counter(job["model"] for job in found["jobs"])
+    jobs = tuple(
+        SetJob(
+            job["model"], job["steps"], job["model"] if models[job["model"]] == 1 else f"{job['model']}/{job['steps']}"
+        )
+        for job in found["jobs"]
+    )
+    printed = found["printed"]
+    return JobSet(number, found["gpus_per_node"], jobs, printed["lsf_s"], printed["marble_s"], printed["reduction"])
+
+
 PROFILE_FILE = "summit-v100.yaml"
+
 CONFIG = "monitor_interval_s: 1.0\nnode_name: n1\n"
+
 SEED = 20
+
 _HOLD_S = 1.0  # how long a question for events may be held back
+
 _PATIENCE_S = 5.0  # nobody starts the demo's daemon again
+
 _ENDING_S = 10.0
 
 
@@ -58,7 +109,7 @@ def play(home: Path, policy: str, jobset: JobSet, scale: float, profiles: Mappin
 
     Raises DemoError, and the errors of starting (launch.LaunchError, ClientError).
     """
-    watch = Watch(scale, live=sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
+    watch = EventWatch(scale, live=sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
     with _daemon(home, jobset.gpus), Client(home, patience_s=_PATIENCE_S) as client:
         client.request("PUT", "/v1/config", {"policy": policy})
         _submit(client, home, jobset, scale)
@@ -101,7 +152,7 @@ def _submit(client: Client, home: Path, jobset: JobSet, scale: float) -> None:
     client.request("POST", "/v1/jobs", {"request_id": uuid.uuid4().hex, "jobs": specs})
 
 
-def _follow(client: Client, watch: Watch, home: Path, limit_s: float) -> None:
+def _follow(client: Client, watch: EventWatch, home: Path, limit_s: float) -> None:
     """Shows the events until all jobs are finished."""
     end = time.monotonic() + limit_s
     logs = f"see {home / 'daemon.log'} and {home / 'logs'}"
@@ -153,9 +204,9 @@ def _stop(home: Path, instance: str) -> list[Process]:
         wait_s = 0.0  # it did not start, or died, which was told already: what it left has nobody to end it
     except (ClientError, launch.LaunchError) as error:
         _say(f"stopping: {error}")
-    left = sweep.await_none(home, instance, wait_s)
+    left = await_no_processes(home, instance, wait_s)
     if left:
-        sweep.end(home, instance, _say, _ENDING_S)
+        end_processes(home, instance, _say, _ENDING_S)
     return left
 
 
@@ -172,3 +223,34 @@ def _undisturbed() -> Iterator[None]:
 
 def _say(text: str) -> None:
     print(f"hpcdl demo: {text}", flush=True)
+
+
+# Processes of the demo's own daemons: found by their tag or by the folder that they were started for, and ended.
+
+_POLL_S = 0.1
+
+
+def find_processes(home: Path, instance: str) -> list[Process]:
+    """This user's processes that bear the tag of `instance`, or are modules of hpcdl that were given `home`."""
+    found = {each.pid: each for each in tagged(instance)} if instance else {}
+    for process, words in commands():
+        # A pager that the user opened on the daemon's log names the folder, too, but runs no module of ours.
+        module = any(flag == "-m" and name.startswith("hpcdl.") for flag, name in pairwise(words))
+        if module and any(word == str(home) or word.startswith(f"{home}/") for word in words):
+            found.setdefault(process.pid, process)
+    return list(found.values())
+
+
+def await_no_processes(home: Path, instance: str, wait_s: float) -> list[Process]:
+    """What is left after at most `wait_s` seconds; empty as soon as nothing is."""
+    end = time.monotonic() + wait_s
+    while (left := find_processes(home, instance)) and time.monotonic() < end:
+        time.sleep(_POLL_S)
+    return left
+
+
+def end_processes(home: Path, instance: str, say: Callable[[str], None], wait_s: float) -> None:
+    """Kills what is left, and what that may have started meanwhile; tells of what it finds."""
+    for process in find_processes(home, instance):
+        say(f"ending process {described(process.pid)}, which was left")
+    kill_all(lambda: find_processes(home, instance), wait_s)

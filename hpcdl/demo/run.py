@@ -11,21 +11,12 @@ from pathlib import Path
 from types import FrameType
 
 from hpcdl.client import ClientError
-from hpcdl.core.profile import ProfileError
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.profile import ProfileError
 from hpcdl.daemon.launch import LaunchError
-from hpcdl.demo.compare import (
-    jobs_table,
-    notes,
-    reduction,
-    runs_table,
-    simulate_again,
-    text_of,
-    truth_text,
-    write,
-)
-from hpcdl.demo.episode import DemoError, Episode, play
-from hpcdl.demo.jobset import load_set
-from hpcdl.profiles import conf_folder, load_profiles
+from hpcdl.demo.compare import jobs_table, notes, reduction, runs_table, simulate_again, text_of, truth_text, write
+from hpcdl.demo.episode import DemoError, Episode, load_set, play
 
 SCALE = 20.0
 """Twice as fast would double what each second of our own overhead counts; half as fast takes minutes."""

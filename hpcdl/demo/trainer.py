@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import hpcdl.trainer as hpcdl
-from hpcdl.core.profile import Profile, find_profile
-from hpcdl.profiles import read_profiles
-from hpcdl.trainer import emulated, folder
-from hpcdl.wire.private import atomic_write
+from hpcdl.config.profiles import read_profiles
+from hpcdl.core.model.profile import Profile, find_profile
+from hpcdl.trainer import checkpoints, emulated
+from hpcdl.wire.private_files import atomic_write
 
 FINAL = "final.json"
 GPU_MEMORY_MIB = 11_000  # what a trainer seems to allocate of each emulated GPU
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
         _sleep_until(began + (step + 1 - first) * step_s)
         if step + 1 == given.steps:
             # Before the last checkpoint, whose being durable ends the job.
-            folder.check_claim(session.checkpoint_dir, session.incarnation, session.tag)
+            checkpoints.check_claim(session.checkpoint_dir, session.incarnation, session.tag)
             _write_final(session.checkpoint_dir, given.steps, network.digest())
     _say(f"done: {given.steps} steps, loss {loss:.4f}, weights {network.digest()[:16]}")
     return 0
@@ -113,7 +113,7 @@ def trained(checkpoint_dir: Path, model: str, steps: int, seed: int) -> str | No
     _one_thread()
     from hpcdl.demo.network import Network
 
-    found = folder.complete(checkpoint_dir)
+    found = checkpoints.complete(checkpoint_dir)
     if not found or found[0].step != steps:
         return None
     network = Network(model, seed)

@@ -5,17 +5,18 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core.lifecycle import fold
-from hpcdl.core.model import Cause, Job, JobState, World
-from hpcdl.core.transitions import state_of
-from hpcdl.core.units import count
+from hpcdl.core.fold.fold import fold
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.units import count
+from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.report import event_of
 
 _BAR = 24
 
 
-class Watch:
+class EventWatch:
     """Folds the events of a daemon as they come, and tells what changed. `scale`: emulated seconds in one of ours."""
 
     def __init__(self, scale: float, live: bool) -> None:

@@ -25,7 +25,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.profile import Profile
 
 FEWEST_BATCHES = 3  # as many as eq. 7 has coefficients
 SPAN = 8.0  # largest over smallest batch of a stretch

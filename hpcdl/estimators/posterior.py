@@ -27,7 +27,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdl.core.profile import Observation
+from hpcdl.core.model.profile import Observation
 
 Array: TypeAlias = NDArray[np.float64]
 Place: TypeAlias = tuple[int, int]

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from hpcdl.core.profile import Observation, Point, Profile, Seen, Timing
-from hpcdl.learning.posterior import Array, Place, Posterior
+from hpcdl.core.model.profile import Observation, Observations, Point, Profile, Timing
+from hpcdl.estimators.posterior import Array, Place, Posterior
 
 STARTUP_S = 30.0
 SAVE_S = 5.0
@@ -20,7 +20,7 @@ MANY = 16  # up to here every number of GPUs or nodes has a point in a profile; 
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class ScalingCurve:
     """Steps/s by GPUs and nodes, and how sure that is; made by `fit_curve`.
 
     limit_gpus, limit_nodes: up to where `to_profile` has points; `rate` and `spread` answer for any number.
@@ -57,7 +57,7 @@ class Curve:
         """Whether this number of GPUs of this kind was observed."""
         return any((known.kind, known.nodes, known.gpus) == (self.kind, nodes, gpus) for known in self.known)
 
-    def on(self, kind: str) -> "Curve":
+    def on(self, kind: str) -> "ScalingCurve":
         """What the same observations say of another kind of GPU."""
         return replace(self, kind=kind)
 
@@ -96,7 +96,9 @@ class Curve:
         return self.posterior.spreads(places, self.kind)
 
 
-def fit_curve(observations: Iterable[Observation], limit_gpus: int, limit_nodes: int = 1, kind: str = "") -> Curve:
+def fit_curve(
+    observations: Iterable[Observation], limit_gpus: int, limit_nodes: int = 1, kind: str = ""
+) -> ScalingCurve:
     """The curve on GPUs of `kind` that the observations suggest; with none at all the field's, on 1 step/s.
 
     Observations of the same kind and number of GPUs are added up, so ten minutes at one number count for more than one
@@ -110,13 +112,13 @@ def fit_curve(observations: Iterable[Observation], limit_gpus: int, limit_nodes:
         steps, seconds = added.get(place, (0.0, 0.0))
         added[place] = (steps + seen.steps, seconds + seen.seconds)
     known = [Observation(*place, *amount) for place, amount in sorted(added.items()) if amount[0] > 0]
-    return Curve(kind, limit_gpus, limit_nodes, Posterior(tuple(known)))
+    return ScalingCurve(kind, limit_gpus, limit_nodes, Posterior(tuple(known)))
 
 
 def learner(
     limit_gpus: int, limit_nodes: int = 1, kinds: Iterable[str] = (), base: Profile | None = None
-) -> Callable[[str, Seen], Profile | None]:
-    """What makes a profile of a name and of what was seen under it, as `hpcdl.core.plan.Profiles.learn` wants it.
+) -> Callable[[str, Observations], Profile | None]:
+    """What makes a profile of a name and of what was seen under it, as `hpcdl.core.model.plan.Profiles.learn` wants it.
 
     The limits and kinds are those of the cluster; `base` gives the costs of starting and suspending as far as they were
     not seen (None: `costs_of`). The profile's default curve is for kinds that it has none of. None where no step was
@@ -130,7 +132,7 @@ def learner(
         return found.to_profile(name, base, wanted) if found.known else None
 
     @lru_cache(maxsize=4096)
-    def learn(name: str, seen: Seen) -> Profile | None:
+    def learn(name: str, seen: Observations) -> Profile | None:
         found = curve(name, seen.rates)
         return None if found is None else with_times(found, costs_of(seen.times, base))
 

@@ -1,8 +1,8 @@
 """GENIE (TPDS): deadlines met by the cheapest placement and the shortest waiting allowance first; and its baselines."""
 
-from hpcdl.core.policy import Policies
-from hpcdl.genie.algorithm import Genie
+from hpcdl.core.model.plan import Policies
 from hpcdl.genie.baselines import Capacity, Fifo, MinMin, TetrisCer, TetrisPerf, WeightedFair
+from hpcdl.genie.policy import Genie
 
 
 def register(policies: Policies) -> None:

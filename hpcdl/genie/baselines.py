@@ -7,15 +7,13 @@ Where a user gives a range, that is its maximum; where one number, that number.
 
 from collections.abc import Iterable, Sequence
 
-from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.core.policy import ANY_OBJECTIVE
-from hpcdl.genie.launch import Launch, keep
-from hpcdl.genie.model import Option, Platform, expected_at, placements, platform_of
-from hpcdl.genie.words import NO_FIT, shape
-from hpcdl.placing.pool import Pool, impossible, pool_of
+from hpcdl.core.model.plan import ANY_OBJECTIVE, JobView, Plan, View
+from hpcdl.genie.model import PlacementOption, Platform, expected_at, placements, platform_of
+from hpcdl.genie.start import NO_FIT, Launch, keep, shape
+from hpcdl.placement.pool import Pool, impossible, pool_of
 
 
-def asked(job: JobView, platform: Platform) -> int:
+def requested_gpus(job: JobView, platform: Platform) -> int:
     """GPUs on each of the job's fewest nodes: the most that it takes and that so many nodes have; 0 if none."""
     limits = (sizes[job.nodes - 1] for _, sizes in platform.sizes if len(sizes) >= job.nodes)
     return max((numbers[-1] for limit in limits if (numbers := job.allowed(limit))), default=0)
@@ -37,7 +35,7 @@ class Fifo:
         launch = Launch(pool)
         first: JobView | None = None
         for job in self.order(pool.queue()):
-            gpus = asked(job, platform)
+            gpus = requested_gpus(job, platform)
             if not gpus:
                 pool.refuse(job, impossible(pool, job) or NO_FIT)
             elif first is not None or not launch.start(job, job.nodes, gpus):
@@ -103,7 +101,7 @@ class Capacity:
             held[job.user] += len(kept.gpus) if kept is not None else 0
         stuck: dict[str, JobView] = {}
         for job in pool.queue():
-            most = asked(job, platform)
+            most = requested_gpus(job, platform)
             if not most:
                 pool.refuse(job, impossible(pool, job) or NO_FIT)
                 continue
@@ -161,11 +159,11 @@ class TetrisPerf:
                 pool.refuse(job, f"{self.words(option)}: needs {needs}, {launch.free(option.nodes, option.gpus)}")
         return pool.plan()
 
-    def pick(self, options: tuple[Option, ...]) -> Option:
+    def pick(self, options: tuple[PlacementOption, ...]) -> PlacementOption:
         """The placement that the job is to have; `options` by falling CER."""
         return max(options, key=lambda option: option.rate)
 
-    def words(self, option: Option) -> str:
+    def words(self, option: PlacementOption) -> str:
         """Why that one."""
         return f"is fastest at {option.rate:.3g} steps/s"
 
@@ -175,10 +173,10 @@ class TetrisCer(TetrisPerf):
 
     name = "tetris-cer"
 
-    def pick(self, options: tuple[Option, ...]) -> Option:
+    def pick(self, options: tuple[PlacementOption, ...]) -> PlacementOption:
         """The first: they are by falling CER."""
         return options[0]
 
-    def words(self, option: Option) -> str:
+    def words(self, option: PlacementOption) -> str:
         """Why that one."""
         return f"has most for its cost at {option.rate:.3g} steps/s"

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hpcdl.core.model import JobState
-from hpcdl.core.plan import JobView, View
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.plan import JobView, View
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 
 THETA = 0.4
 """Weight of the nodes in the cost (figure 10)."""
@@ -23,7 +23,7 @@ class Platform:
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class PlacementOption:
     """A placement s = <nodes, gpus per node> (eq. 3) on GPUs of one kind: steps/s, Cost(s) and steps/s over cost."""
 
     kind: str
@@ -48,7 +48,7 @@ def cost(platform: Platform, nodes: int, gpus: int) -> float:
     return nodes * gpus / (platform.nodes * platform.gpus) + THETA * nodes / platform.nodes
 
 
-def placements(job: JobView, platform: Platform) -> tuple[Option, ...]:
+def placements(job: JobView, platform: Platform) -> tuple[PlacementOption, ...]:
     """M_i: all symmetric placements that the job may have on this platform, by falling CER (eq. 11).
 
     Where two are equal, the one with fewer GPUs, then fewer nodes. Each has GPUs of one kind. A job without a profile
@@ -61,7 +61,7 @@ def placements(job: JobView, platform: Platform) -> tuple[Option, ...]:
 @lru_cache(maxsize=4096)
 def _placements(
     profile: Profile | None, listed: bool, numbers: tuple[int, ...], low: int, high: int, platform: Platform
-) -> tuple[Option, ...]:
+) -> tuple[PlacementOption, ...]:
     found = []
     for kind, sizes in platform.sizes:
         for nodes in range(low, min(high, len(sizes)) + 1):
@@ -70,7 +70,7 @@ def _placements(
             for gpus in (number for number in each if number <= limit):
                 rate = float(nodes * gpus) if profile is None else profile.on(kind).rate(gpus, nodes)
                 spent = cost(platform, nodes, gpus)
-                found.append(Option(kind, nodes, gpus, rate, spent, rate / spent))
+                found.append(PlacementOption(kind, nodes, gpus, rate, spent, rate / spent))
     return tuple(sorted(found, key=lambda option: (-option.ratio, option.nodes * option.gpus, option.nodes)))
 
 
@@ -83,7 +83,7 @@ def startup_s(job: JobView, gpus: int) -> float:
     return job.profile.startup_s
 
 
-def latency(job: JobView, option: Option, now: float) -> float | None:
+def latency(job: JobView, option: PlacementOption, now: float) -> float | None:
     """Eq. 4, of what is left: seconds from a start now to the end; None without a profile or a number of steps."""
     left = job.remaining(now)
     if left is None or job.profile is None:

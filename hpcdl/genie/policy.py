@@ -2,20 +2,18 @@
 
 from dataclasses import dataclass
 
-from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.core.policy import ANY_OBJECTIVE
-from hpcdl.genie.launch import Launch, keep
-from hpcdl.genie.model import Option, expected_at, latency, placements, platform_of
-from hpcdl.genie.words import NO_FIT, allowance_words, shape
-from hpcdl.placing.pool import impossible, pool_of
+from hpcdl.core.model.plan import ANY_OBJECTIVE, JobView, Plan, View
+from hpcdl.genie.model import PlacementOption, expected_at, latency, placements, platform_of
+from hpcdl.genie.start import NO_FIT, Launch, allowance_words, keep, shape
+from hpcdl.placement.pool import impossible, pool_of
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingJob:
     """A waiting job: s_i*, its chosen placement; e_i, when it is expected; w_i, its waiting allowance in seconds."""
 
     job: JobView
-    option: Option
+    option: PlacementOption
     due: float | None
     allowance: float | None
 
@@ -58,7 +56,7 @@ class Genie:
         pool = pool_of(view)
         keep(pool)
         platform = platform_of(view)
-        queue: list[Waiting] = []
+        queue: list[WaitingJob] = []
         for job in pool.queue():
             options = placements(job, platform)
             if options:
@@ -76,16 +74,16 @@ class Genie:
         return pool.plan()
 
 
-def choose(job: JobView, options: tuple[Option, ...], now: float) -> Waiting:
+def choose(job: JobView, options: tuple[PlacementOption, ...], now: float) -> WaitingJob:
     """Lines 2 to 14 for one job; `options`: by falling CER, at least one."""
     due = expected_at(job)
     option = _select(job, options, now, due)
     if due is None:
-        return Waiting(job, option, None, None)
-    return Waiting(job, option, due, due - (now + (latency(job, option, now) or 0.0)))
+        return WaitingJob(job, option, None, None)
+    return WaitingJob(job, option, due, due - (now + (latency(job, option, now) or 0.0)))
 
 
-def _select(job: JobView, options: tuple[Option, ...], now: float, due: float | None) -> Option:
+def _select(job: JobView, options: tuple[PlacementOption, ...], now: float, due: float | None) -> PlacementOption:
     """Lines 5 to 13."""
     if due is None or due <= now:
         return options[0]

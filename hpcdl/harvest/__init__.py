@@ -1,6 +1,6 @@
 """Two levels: BFTrainer's optimisation across whole nodes, packing within those that are left."""
 
-from hpcdl.core.policy import Policies
+from hpcdl.core.model.plan import Policies
 from hpcdl.harvest.policy import Harvest
 from hpcdl.milp import Reallocation
 

@@ -8,12 +8,11 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from hpcdl.core.plan import JobView, Standing, View
-from hpcdl.core.profile import MAX_GPUS, Profile
-from hpcdl.counts import Curve, Trainer
-from hpcdl.milp.case import Case
-from hpcdl.milp.pricing import Kinds
-from hpcdl.milp.priors import COST_S, profile_of
+from hpcdl.core.model.plan import JobView, Standing, View
+from hpcdl.core.model.profile import MAX_GPUS, Profile
+from hpcdl.milp.case import AllocationCase
+from hpcdl.milp.pricing import COST_S, Kinds, profile_of
+from hpcdl.solver import ElasticTrainer, ThroughputCurve
 
 KNOTS = 64
 """The value of packing on many nodes is worked out for so many numbers of nodes; between them it is taken as linear."""
@@ -42,7 +41,7 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True)
-class _Alike:
+class _JobClass:
     """What jobs with the same numbers are worth: profile, range, and a weight in steps of 1 / WEIGHTS."""
 
     profile: Profile
@@ -51,7 +50,7 @@ class _Alike:
 
 
 def packs_of(
-    case: Case, singles: Iterable[JobView], kept: Sequence[int], used: Sequence[int], in_order: bool
+    case: AllocationCase, singles: Iterable[JobView], kept: Sequence[int], used: Sequence[int], in_order: bool
 ) -> list[Pack]:
     """A pack for each group: jobs that hold GPUs go with their node's, others where most GPUs are left for them.
 
@@ -84,7 +83,9 @@ def packs_of(
     return [Pack(at, kept[at], used[at], tuple(mine), in_order) for at, mine in enumerate(jobs)]
 
 
-def trainer_of(case: Case, pack: Pack, horizon_s: float, lefts: Sequence[float], must: bool) -> Trainer | None:
+def trainer_of(
+    case: AllocationCase, pack: Pack, horizon_s: float, lefts: Sequence[float], must: bool
+) -> ElasticTrainer | None:
     """The trainer that stands for a pack in the problem of eq. 16; None where no node is worth anything to it.
 
     Its value of n more nodes than it keeps is that of the GPUs on them, dealt out to whose progress gains most by each,
@@ -114,19 +115,19 @@ def trainer_of(case: Case, pack: Pack, horizon_s: float, lefts: Sequence[float],
     points = [(number, each - worth[0] + extra) for number, each in zip(numbers, worth, strict=True) if number]
     if must and points[0][0] > 1:
         points.insert(0, (1, points[0][1]))
-    curves: list[Curve | None] = [None] * len(case.kinds)
-    curves[pack.group] = Curve(tuple(points))
-    return Trainer(tuple(curves), 1, many, horizon_s=horizon_s)
+    curves: list[ThroughputCurve | None] = [None] * len(case.kinds)
+    curves[pack.group] = ThroughputCurve(tuple(points))
+    return ElasticTrainer(tuple(curves), 1, many, horizon_s=horizon_s)
 
 
-def _values(case: Case, pack: Pack, kind: str, size: int, lefts: Sequence[float]) -> list[float]:
+def _values(case: AllocationCase, pack: Pack, kind: str, size: int, lefts: Sequence[float]) -> list[float]:
     """The value of 0, 1, 2, ... nodes for the jobs of the pack."""
     steps: list[tuple[float, int]] = []  # gain of a GPU, GPUs
-    alike: Counter[_Alike] = Counter()
+    alike: Counter[_JobClass] = Counter()
     for job in pack.jobs:
         profile = profile_of(job, tuple(sorted({kind for kind, _ in case.kinds})))
         weight = _weight(case.view, job, profile, case.kinds, kind, lefts)
-        each = _Alike(profile, job.allowed(size), weight)
+        each = _JobClass(profile, job.allowed(size), weight)
         if pack.in_order:
             steps.append(_fastest(profile.on(kind), each.allowed, weight))
         else:

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpcdl.adaptive import Adaptive
-from hpcdl.core.model import JobState, Target
-from hpcdl.core.plan import JobView, Plan, Standing, Targets, View
-from hpcdl.core.policy import Policy
-from hpcdl.core.units import count, fold_nodes
-from hpcdl.counts import Trainer
+from hpcdl.core.model.plan import JobView, Plan, Policy, Standing, Targets, View
+from hpcdl.core.model.units import count, fold_nodes
+from hpcdl.core.model.world import JobState, Target
 from hpcdl.harvest.packing import packs_of, trainer_of
 from hpcdl.marble import Marble
 from hpcdl.milp import Reallocation
-from hpcdl.milp.case import Case, case_of
-from hpcdl.milp.decided import Decided
+from hpcdl.milp.case import AllocationCase, case_of
+from hpcdl.milp.layout import NodeCounts
 from hpcdl.milp.policy import placed, solved
 from hpcdl.milp.values import lefts_of
+from hpcdl.solver import ElasticTrainer
 
 
 class Harvest:
@@ -46,7 +45,7 @@ class Harvest:
         case = case_of(view, self.settings.parallel, wide, stuck)
         first = next((job for job in singles if not job.blocked), None)
 
-        def beside(horizon_s: float, must: bool) -> list[Trainer]:
+        def beside(horizon_s: float, must: bool) -> list[ElasticTrainer]:
             return self._packing(case, singles, stuck, horizon_s, first if must else None)
 
         decided = solved(case, self.settings, beside if first is not None else None, first)
@@ -81,12 +80,12 @@ class Harvest:
 
     def _packing(
         self,
-        case: Case,
+        case: AllocationCase,
         singles: Sequence[JobView],
         stuck: frozenset[str],
         horizon_s: float,
         first: JobView | None,
-    ) -> list[Trainer]:
+    ) -> list[ElasticTrainer]:
         """Trainers that stand for packing. `first`: a job that must get its turn."""
         kinds = {kind: number for number, kind in enumerate(case.kinds)}
         kept, used = [0] * len(kinds), [0] * len(kinds)
@@ -116,7 +115,7 @@ def _stuck(singles: Sequence[JobView]) -> frozenset[str]:
     )
 
 
-def _used(case: Case, singles: Sequence[JobView]) -> list[str]:
+def _used(case: AllocationCase, singles: Sequence[JobView]) -> list[str]:
     """Nodes that can be given and that these jobs hold, or are about to get; those with most of their GPUs first."""
     trainers = {name for each in case.candidates for name in each.current}
     load: dict[str, int] = {}
@@ -128,7 +127,7 @@ def _used(case: Case, singles: Sequence[JobView]) -> list[str]:
     return sorted(load, key=lambda name: (-load[name], name))
 
 
-def _keep(case: Case, decided: Decided, singles: Sequence[JobView]) -> None:
+def _keep(case: AllocationCase, decided: NodeCounts, singles: Sequence[JobView]) -> None:
     """Takes out of the case the nodes that packing has and is to keep: as many as it gets, the fullest ones."""
     beside = slice(len(case.candidates), None)
     left = {group: many for many, group in zip(decided.counts[beside], decided.groups[beside], strict=True)}
@@ -151,7 +150,7 @@ class _Below:
     moved: frozenset[int]
 
 
-def _below(view: View, case: Case, named: dict[int, Target], singles: Sequence[JobView]) -> _Below:
+def _below(view: View, case: AllocationCase, named: dict[int, Target], singles: Sequence[JobView]) -> _Below:
     """All nodes that no trainer gets or holds on to, and the single-node jobs."""
     gone: set[str] = set()
     for job in view.jobs:

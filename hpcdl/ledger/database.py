@@ -9,9 +9,9 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from hpcdl.core.journal import JournalError
+from hpcdl.core.controller.journal import JournalError
 from hpcdl.ledger import migrations
-from hpcdl.wire.private import FILE_MODE, NotPrivate, check_private, make_private_folder
+from hpcdl.wire.private_files import FILE_MODE, NotPrivate, check_private, make_private_folder
 
 _WAIT_S = 1.0
 """How long a predecessor that is just closing is waited for."""

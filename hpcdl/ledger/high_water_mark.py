@@ -22,12 +22,12 @@ from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcdl.core.events import JobRetried, StartRequested
-from hpcdl.core.journal import JournalError, Stamped
-from hpcdl.core.model import World
+from hpcdl.core.controller.journal import JournalError, Stamped
+from hpcdl.core.model.events import JobRetried, StartRequested
+from hpcdl.core.model.world import World
 from hpcdl.ledger.database import journal_error
 from hpcdl.ledger.records import EventRow, digest_of
-from hpcdl.wire.private import NotPrivate, atomic_write, open_private, read_private
+from hpcdl.wire.private_files import NotPrivate, atomic_write, open_private, read_private
 
 log = logging.getLogger("hpcdl.daemon")
 

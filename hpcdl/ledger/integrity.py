@@ -5,20 +5,158 @@ refuses it: unless it is a backup that was restored, which says so itself (`stam
 nothing that is numbered is begun again: ids go on above all that are known to have been given.
 """
 
-from collections.abc import Callable, Iterable
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from hpcdl.core.idevents import IdsRaised
-from hpcdl.core.journal import JournalError
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model.events import IdsRaised
+from hpcdl.core.model.world import NAME as BEGINNING
+from hpcdl.core.model.world import World
 from hpcdl.ledger.database import refuse_foreign_log
+from hpcdl.ledger.high_water_mark import NO_IDS, Ids, Mark, MarkDamaged, MarkFile, ids_of, read_mark
 from hpcdl.ledger.journal import SqliteJournal
-from hpcdl.ledger.mark import Ids, Mark, MarkDamaged, MarkFile, ids_of, read_mark
-from hpcdl.ledger.offline import NAME
-from hpcdl.ledger.traces import Traces, look, look_at_jobs
+from hpcdl.ledger.offline import LEDGER_FILE
+
+# What lies in a home outside of its ledger and tells what that must have known: folders of jobs, access file, agents.
+#
+# Only names and small files are read. What is not hpcdl's, or cannot be read, tells nothing.
+
+_JOB = re.compile(r"[1-9]\d{0,14}")
+
+_RUN = re.compile(r"([1-9]\d{0,14})\.([1-9]\d{0,9})")
+
+_LOG = re.compile(r"([1-9]\d{0,9})\..+\.log")
+
+_PILOT = re.compile(r"p([1-9]\d{0,9})\.(?:log|out|err|sh)")
+
+_BEGINNING = re.compile(re.escape(BEGINNING.format("")) + r"([1-9]\d{0,9})")
+
+_CLAIM = "claim.json"
+
+_REPORTS = "reports.jsonl"
+
+_KEY = re.compile(rb'\{"(?:mark":\[|n":.{1,80}"body":\{"job":)([1-9]\d{0,14}),(?:"incarnation":)?([1-9]\d{0,9})\b')
+"""A line of a report log: a report of an incarnation, or how far its reports came."""
+
+_LINES = 100_000
+"""Of a report log, so many lines are read at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What was found. `ids`: all below are, or may be, somebody's. `served`: the fence of the daemon that served last.
+
+    `heard`: the highest fence that an agent of this node has heard of. `folders`: there are folders of jobs.
+    """
+
+    ids: Ids = NO_IDS
+    served: int = 0
+    heard: int = 0
+    folders: bool = False
+
+    @property
+    def fence(self) -> int:
+        """The highest that is known to have been in use."""
+        return max(self.served, self.heard)
+
+
+def traces_of(home: Path, runs: Iterable[Path] = ()) -> Traces:
+    """What lies in the home; `runs`: folders of agents that are elsewhere."""
+    jobs = [number for name in ("checkpoints", "logs") for number in _numbers(home / name, _JOB)]
+    folders, incarnation, heard = bool(jobs), 0, 0
+    for run in {*_folders(home / "run"), *runs}:
+        for job, number in _pairs(run):
+            jobs.append(job)
+            incarnation = max(incarnation, number)
+        fence, job, number = _reported(run / _REPORTS)
+        heard, incarnation = max(heard, fence), max(incarnation, number)
+        jobs.append(job)
+    pilots = _numbers(home / "logs" / "pilots", _PILOT)
+    ids = Ids(job=max(jobs, default=0) + 1, pilot=max(pilots, default=0) + 1, incarnation=incarnation)
+    return Traces(ids, _served(home / "access.json"), heard, folders)
+
+
+def traced_ids(home: Path, world: World) -> Ids:
+    """What the logs and checkpoint folders of the unfinished jobs tell of attempts that the ledger does not know."""
+    incarnation = beginning = 0
+    for number in world.active:
+        spec = world.jobs[number].spec
+        folder = Path(spec.checkpoint_dir or home / "checkpoints" / str(number))
+        begun = _numbers(folder, _BEGINNING)
+        beginning = max([beginning, *begun])
+        for each in (folder, *(folder / BEGINNING.format(which) for which in begun)):
+            incarnation = max(incarnation, _claimed(each / _CLAIM))
+        incarnation = max([incarnation, *_numbers(home / "logs" / str(number), _LOG)])
+    return Ids(incarnation=incarnation, beginning=beginning)
+
+
+def _names(folder: Path) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(folder)
+    return []
+
+
+def _numbers(folder: Path, form: re.Pattern[str]) -> list[int]:
+    matches = (form.fullmatch(name) for name in _names(folder))
+    return [int(match[1] if match.re.groups else match[0]) for match in matches if match is not None]
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    for name in _names(folder):
+        if (folder / name).is_dir():
+            yield folder / name
+
+
+def _pairs(run: Path) -> Iterator[tuple[int, int]]:
+    for name in _names(run):
+        if (match := _RUN.fullmatch(name)) is not None:
+            yield int(match[1]), int(match[2])
+
+
+def _claimed(path: Path) -> int:
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+        number = json.loads(_content(path))["incarnation"]
+        return number if type(number) is int and 0 < number < 10**10 else 0
+    return 0
+
+
+def _served(path: Path) -> int:
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+        fence = json.loads(_content(path))["fence"]
+        return fence if type(fence) is int and fence > 0 else 0
+    return 0
+
+
+def _content(path: Path) -> bytes:
+    # Checkpoint folders may be others' too: nothing that is put there may hold us up.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        return file.read(1 << 16)
+
+
+def _reported(path: Path) -> tuple[int, int, int]:
+    """Of an agent's report log: the highest fence that it heard of, and the highest job and incarnation."""
+    fence = job = incarnation = 0
+    with suppress(OSError, ValueError, AttributeError, RecursionError):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            for line, _ in zip(file, range(_LINES), strict=False):
+                if line.startswith((b'{"last"', b'{"fence"')):
+                    number = json.loads(line).get("fence")
+                    fence = max(fence, number if type(number) is int else 0)
+                elif (match := _KEY.match(line)) is not None:
+                    job, incarnation = max(job, int(match[1])), max(incarnation, int(match[2]))
+    return fence, job, incarnation
+
 
 ACCEPT = "hpcdl daemon start --accept-loss"
+
 BACKUP, LOSS, FOLDERS, SITE = "backup", "loss", "folders", "site"
 """Why ids are raised, as `IdsRaised` has it."""
 
@@ -35,7 +173,7 @@ class LedgerShrank(JournalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class UsableLedger:
     """A ledger that may be used. `raised`: what it is to be told before anything else; None: it is whole.
 
     `fence`: one that was in use.
@@ -67,7 +205,7 @@ def missing_before(home: Path, path: Path, runs: Iterable[Path] = ()) -> str:
     mark = _mark_or_none(home)
     if mark is not None and mark.resumed is not None and not mark.seq:
         return ""  # the loss was accepted, and nothing has been recorded since
-    known = _known(mark, look(home, runs))
+    known = _known(mark, traces_of(home, runs))
     return f"{path.name} is {'empty' if size == 0 else 'not there'}, and {known}" if known else ""
 
 
@@ -115,21 +253,21 @@ def missing_in(journal: SqliteJournal, mark: Mark | None, traces: Traces) -> str
 
 def check(journal: SqliteJournal, mark: Mark | None) -> None:
     """Raises LedgerShrank where an opened ledger has lost something, and is no backup that was restored."""
-    _judge(journal, mark, look(journal.path.parent), None)
+    _judge(journal, mark, traces_of(journal.path.parent), None)
 
 
 def open_resumed(
     home: Path, open_it: Callable[[], SqliteJournal], *, runs: Iterable[Path] = (), accept_loss: bool, first_job: int
-) -> Resumed:
+) -> UsableLedger:
     """The ledger of a home, with its mark, and what it is to be told of ids that it does not know.
 
     `runs`: folders of agents outside of the home. `accept_loss`: go on without what is missing. `first_job`: the lowest
     id that the site allows. Raises LedgerShrank, with nothing changed, and JournalError.
     """
-    missing = missing_before(home, home / NAME, runs)
+    missing = missing_before(home, home / LEDGER_FILE, runs)
     if missing and not accept_loss:
         raise LedgerShrank(missing)
-    refuse_foreign_log(home / NAME)
+    refuse_foreign_log(home / LEDGER_FILE)
     journal = open_it()
     try:
         return _resume(home, journal, runs, missing if accept_loss else None, first_job)
@@ -140,7 +278,7 @@ def open_resumed(
 
 def _resume(
     home: Path, journal: SqliteJournal, runs: Iterable[Path], accept_loss: str | None, first_job: int
-) -> Resumed:
+) -> UsableLedger:
     """`accept_loss`: what was missing before it was opened, "" for nothing; None: nothing may be missing."""
     try:
         mark = read_mark(home)
@@ -148,12 +286,12 @@ def _resume(
         if accept_loss is None:
             raise MarkDamaged(f"{error}: if hpcdl ledger verify finds nothing else, {ACCEPT} makes it anew") from None
         mark = None
-    traces, world = look(home, runs), journal.load()
+    traces, world = traces_of(home, runs), journal.load()
     own = ids_of(world, journal.last_request)
     why, text = _judge(journal, mark, traces, accept_loss)
     known = Ids() if mark is None else mark.given
     if why:
-        given = own.up_to(known).up_to(traces.ids).up_to(look_at_jobs(home, world))
+        given = own.up_to(known).up_to(traces.ids).up_to(traced_ids(home, world))
     else:  # ids that were reserved only were never given
         found = Ids(traces.ids.job, traces.ids.pilot, 1, known.incarnation, known.beginning)
         given = own.up_to(found)
@@ -162,7 +300,7 @@ def _resume(
     journal.mark = MarkFile(home, Mark(line, seq, digest, given, (why, text) if why else None))
     if why:
         journal.begin_anew(given.request)
-    return Resumed(journal, _raised(own, given, why, text, first_job), max(world.fence, traces.fence, known.fence))
+    return UsableLedger(journal, _raised(own, given, why, text, first_job), max(world.fence, traces.fence, known.fence))
 
 
 def _judge(journal: SqliteJournal, mark: Mark | None, traces: Traces, accept_loss: str | None) -> tuple[str, str]:

@@ -1,10 +1,11 @@
 """`Journal` in SQLite: what was appended is on the disk when `append` returns, or nothing of it ever is."""
 
+import gc
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,42 +13,141 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.exc import DBAPIError
 
-from hpcdl.core.codec import CodecError
-from hpcdl.core.events import Recorded
-from hpcdl.core.journal import JournalError, LeaseLost, Request, Stamped
-from hpcdl.core.lifecycle import Draft, copied, fold
-from hpcdl.core.model import Job, World
-from hpcdl.core.validate import validate
-from hpcdl.ledger import outbox, projections, retired, schema, snapshots, stamp
+from hpcdl.core.controller.journal import JournalError, LeaseLost, Stamped
+from hpcdl.core.fold.fold import Draft, copied, fold
+from hpcdl.core.model.commands import Request
+from hpcdl.core.model.events import Recorded
+from hpcdl.core.model.frozen import CodecError, from_json, to_json
+from hpcdl.core.model.transitions import IllegalEvent
+from hpcdl.core.model.world import Job, World, validate
+from hpcdl.ledger import backup_stamp, projections, records, schema, snapshots
 from hpcdl.ledger.database import close_database, journal_error, open_database
-from hpcdl.ledger.mark import MarkFile
+from hpcdl.ledger.high_water_mark import MarkFile
 from hpcdl.ledger.migrations import copy_database
 from hpcdl.ledger.records import (
     PAGE,
     EventRow,
     digest_of,
+    dumps,
     event_rows,
     forget_unnamed,
     jobs_in,
+    loads,
     pieces,
     read_archive,
     records_of,
     row_of,
     write_archive,
 )
-from hpcdl.ledger.samples import Ring, Sample
-from hpcdl.ledger.tip import Tip, folding, read_tip
+from hpcdl.ledger.samples import GpuTelemetry, Ring
+
+# Requests as rows of the outbox.
+
+
+def pending_requests(connection: Connection) -> Sequence[tuple[int, str]]:
+    """Ids and bodies of those that are not settled, oldest first."""
+    table = schema.outbox
+    query = select(table.c.id, table.c.body).where(table.c.state == "pending").order_by(table.c.id)
+    return [(number, body) for number, body in connection.execute(query)]
+
+
+def requests_of(rows: Iterable[tuple[int, str]]) -> list[Request]:
+    """The requests of such rows. Raises CodecError and ValueError."""
+    return [replace(from_json(Request, loads(body)), id=number) for number, body in rows]
+
+
+def forget_requests(connection: Connection, last: int) -> None:
+    """Drop settled ones of commits up to that seq, within the caller's transaction."""
+    table = schema.outbox
+    connection.execute(delete(table).where(table.c.state == "settled", table.c.seq <= last))
+
+
+def begin_above(connection: Connection, last: int) -> None:
+    """Have ids go on above that one, within the caller's transaction."""
+    known = connection.exec_driver_sql("SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox'").scalar() or 0
+    if last > known:
+        connection.exec_driver_sql("DELETE FROM sqlite_sequence WHERE name = 'outbox'")
+        connection.exec_driver_sql("INSERT INTO sqlite_sequence (name, seq) VALUES ('outbox', ?)", (last,))
+
+
+def event_bodies(requests: Iterable[Request]) -> Iterator[str]:
+    """Requests as JSON. Those to all nodes of a job name the same nodes and GPUs, which are written down once."""
+    known: dict[int, str] = {}
+    for request in requests:
+        plain = to_json(replace(request, nodes=(), placement=None))
+        shared = []
+        for name in ("nodes", "placement"):
+            value = getattr(request, name)
+            if id(value) not in known:  # they live as long as the requests do
+                known[id(value)] = dumps(to_json(value))
+            del plain[name]
+            shared.append(f'"{name}":{known[id(value)]}')
+        yield f"{dumps(plain)[:-1]},{','.join(shared)}}}"
+
+
+# Where a journal stands: the world after its last event, and what is counted beside it.
+
+
+@dataclass(slots=True)
+class Tip:
+    """So that an append reads nothing. Thrown away when a commit fails, and read again.
+
+    `last`: the seq of the last event, as the tables had it when they were read.
+    """
+
+    draft: Draft
+    versions: dict[str, int]
+    last_request: int
+    snapshot_seq: int
+    last: int = 0
+
+
+def read_tip(connection: Connection, path: Path, archived: int) -> tuple[Tip, World]:
+    """All but the world after the last event; and that of the newest snapshot. Raises JournalError.
+
+    `archived`: the seq of the newest event that is in an archive file, 0 without any.
+    """
+    table = schema.event
+    count, first, last = connection.execute(
+        select(func.count(), func.min(table.c.seq), func.max(table.c.seq)).select_from(table)
+    ).one()
+    if count and (first != archived + 1 or last - first + 1 != count):
+        raise JournalError(f"{path}: events are missing after seq {archived}: restore a copy of it")
+    versions = {row.name: int(row.version) for row in connection.execute(select(schema.stream))}
+    newest = select(table.c.stream, func.max(table.c.version).label("version")).group_by(table.c.stream)
+    versions.update((row.stream, row.version) for row in connection.execute(newest))
+    used = connection.exec_driver_sql("SELECT seq FROM sqlite_sequence WHERE name = 'outbox'").scalar()
+    world = snapshots.newest(connection)
+    return Tip(Draft(World()), versions, used or 0, world.seq, last or archived), world
+
+
+@contextmanager
+def folding(path: Path) -> Iterator[None]:
+    """While events are folded; raises JournalError where they cannot be."""
+    # What is made stays or is dropped at once: to look through all of it for cycles is a good part of a restart.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    except IllegalEvent as error:
+        raise JournalError(f"{path}: the events do not follow from each other: {error}") from error
+    finally:
+        if collecting:
+            gc.enable()
+
 
 SAMPLES = 100_000
+
 READ_STRIDE = 2_000
 """Events between two words of how far the reading is."""
+
 _ARCHIVED_AT_ONCE = 20_000
 
 _ALL_COLUMNS = select(schema.event)
 
 
 class SqliteJournal:
-    """See `hpcdl.core.journal.Journal`. Any thread may call; calls wait for each other.
+    """See `hpcdl.core.controller.journal.Journal`. Any thread may call; calls wait for each other.
 
     The events must be legal one after the other (IllegalEvent, and nothing is recorded): a ledger that cannot be
     folded would never start again.
@@ -115,7 +215,7 @@ class SqliteJournal:
         with self._lock:
             tip = self._known()
             self._tip = None
-            draft, touched = tip.draft, projections.Touched()
+            draft, touched = tip.draft, projections.ChangedRows()
             added: list[Recorded] = []
             event_rows: list[EventRow] = []
             for at, event in events:
@@ -136,9 +236,9 @@ class SqliteJournal:
                 if event_rows:
                     connection.exec_driver_sql(schema.ADD_EVENT, event_rows)
                     projections.write(connection, touched.rows(draft.world))
-                    retired.forget_streams(connection, events, tip.versions)
+                    records.forget_streams(connection, events, tip.versions)
                 if numbered:
-                    bodies = outbox.bodies(numbered)
+                    bodies = event_bodies(numbered)
                     rows = [(each.id, seq, each.kind, next(bodies), "pending") for each in numbered]
                     connection.exec_driver_sql(schema.ADD_REQUEST, rows)
                 if settled:
@@ -156,9 +256,9 @@ class SqliteJournal:
     def pending(self) -> list[Request]:
         """See `Journal.pending`."""
         with self._reading() as connection:
-            rows = outbox.pending(connection)
+            rows = pending_requests(connection)
         try:
-            return outbox.requests_of(rows)
+            return requests_of(rows)
         except (CodecError, ValueError) as error:
             raise JournalError(f"{self.path}: a request cannot be read ({error}): restore a copy of it") from error
 
@@ -177,9 +277,9 @@ class SqliteJournal:
     def retired(self, ids: Sequence[int] | None = None, before: int | None = None, limit: int = 1000) -> list[Job]:
         """See `Journal.retired`."""
         with self._reading() as connection:
-            rows = retired.read(connection, ids, before, limit)
-            bodies = retired.environments(connection, list({name for _, name in rows}))
-        return retired.jobs_of(rows, bodies)
+            rows = records.read_retired(connection, ids, before, limit)
+            bodies = records.environments(connection, list({name for _, name in rows}))
+        return records.jobs_of(rows, bodies)
 
     # --- retention, telemetry, repair ------------------------------------------------------------------------------
 
@@ -211,10 +311,10 @@ class SqliteJournal:
             return None
         return digest_of(tuple(rows[0])) if rows and rows[0][0] == seq else None
 
-    def backup(self) -> stamp.Stamp | None:
+    def backup(self) -> backup_stamp.Stamp | None:
         """What the file carries where it is a backup, and nothing has been recorded since."""
         with self._reading() as connection:
-            found = stamp.read(connection)
+            found = backup_stamp.read(connection)
         ends = found is not None and found.seq == self.last_seq
         return found if found and ends and found.digest in ("", self.digest(found.seq)) else None
 
@@ -222,8 +322,8 @@ class SqliteJournal:
         """Make of a backup a ledger again; ids of requests go on above this one. Raises JournalError."""
         with self._lock:
             with self._transaction() as connection:
-                stamp.remove(connection)
-                outbox.begin_above(connection, request)
+                backup_stamp.remove(connection)
+                begin_above(connection, request)
             self._known().last_request = max(self.last_request, request)
             with self._reading() as connection:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -259,12 +359,12 @@ class SqliteJournal:
                 raise journal_error(self.path.parent, error) from error
             return len(rows)
 
-    def add_samples(self, samples: Sequence[Sample]) -> None:
+    def add_samples(self, samples: Sequence[GpuTelemetry]) -> None:
         """Keep samples in the ring; they are written with the next commit, and lost with a crash before it."""
         with self._lock:
             self._ring.waiting.extend(samples)
 
-    def samples(self, since: float = 0.0, node: str | None = None, limit: int = 1000) -> list[Sample]:
+    def samples(self, since: float = 0.0, node: str | None = None, limit: int = 1000) -> list[GpuTelemetry]:
         """Samples later than `since`, of one node where given, oldest first; the newest `limit` of them."""
         with self._reading() as connection:
             return self._ring.read(connection, since, node, limit)
@@ -378,7 +478,7 @@ class SqliteJournal:
             tip, world = read_tip(connection, self.path, archived)
         with folding(self.path):
             tip.draft = Draft(fold(world, self._counted(self._records(world.seq), tip.last - world.seq)))
-        tip.versions = retired.counted(tip.versions, tip.draft.world)
+        tip.versions = records.open_streams(tip.versions, tip.draft.world)
         if tip.draft.world.seq != tip.last:
             raise JournalError(f"{self.path}: a snapshot is ahead of the events: restore a copy of it")
         return tip
@@ -414,4 +514,4 @@ class SqliteJournal:
             if versions:
                 connection.exec_driver_sql(schema.PUT_STREAM, list(versions.items()))
             connection.execute(delete(schema.event).where(schema.event.c.seq <= last))
-            outbox.forget(connection, last)
+            forget_requests(connection, last)

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from hpcdl.wire.private import (
+from hpcdl.wire.private_files import (
     NotPrivate,
     atomic_write,
     make_private_folder,

@@ -3,26 +3,32 @@
 A crash at any line loses nothing: each step is one transaction, or a file that is whole before it is named.
 """
 
+import csv
+import io
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DBAPIError
 
-from hpcdl.core.events import Recorded
-from hpcdl.core.journal import JournalError
-from hpcdl.core.transitions import IllegalEvent
-from hpcdl.core.validate import validate
-from hpcdl.ledger import losses, projections, schema, snapshots, stamp
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model.events import Recorded
+from hpcdl.core.model.notice import redacted
+from hpcdl.core.model.transitions import IllegalEvent
+from hpcdl.core.model.world import validate
+from hpcdl.ledger import backup_stamp, integrity, projections, schema, snapshots
 from hpcdl.ledger.database import journal_error, refuse_foreign_log
+from hpcdl.ledger.high_water_mark import Mark
 from hpcdl.ledger.journal import SqliteJournal
-from hpcdl.ledger.mark import Mark
 from hpcdl.ledger.migrations import copy_database
-from hpcdl.ledger.offline import NAME, Reader
+from hpcdl.ledger.offline import LEDGER_FILE, Reader
+from hpcdl.ledger.records import EVENT_SCHEMA, EventRow, dumps
 
 Tell = Callable[[str], None]
 """Hears what is being done, now and then."""
@@ -43,11 +49,11 @@ class Counts:
 
 def check(path: Path, mark: Mark | None) -> None:
     """Raises LedgerShrank where a ledger that no daemon has open does not hold what its home says that it held."""
-    if missing := losses.missing_before(path.parent, path):
-        raise losses.LedgerShrank(missing)
+    if missing := integrity.missing_before(path.parent, path):
+        raise integrity.LedgerShrank(missing)
     refuse_foreign_log(path)
     with SqliteJournal(path) as journal:
-        losses.check(journal, mark)
+        integrity.check(journal, mark)
 
 
 def verify(path: Path, tell: Tell, mark: Mark | None = None) -> Counts:
@@ -121,11 +127,11 @@ def back_up(path: Path, folder: Path, tell: Tell) -> list[Path]:
     `path` is open in no other process. Files of the same name are replaced, each as a whole. Raises JournalError.
     """
     tell(f"copying {path}")
-    target = folder / NAME
+    target = folder / LEDGER_FILE
     with Reader(path) as reader, reader.reading() as connection:
         names = [str(name) for (name,) in connection.exec_driver_sql("SELECT name FROM archive ORDER BY first").all()]
         try:
-            copy_database(connection, target, stamp.of_ledger(connection))
+            copy_database(connection, target, backup_stamp.of_ledger(connection))
         except sqlite3.Error as error:
             full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
             raise journal_error(target if full else path, error) from error
@@ -169,3 +175,63 @@ def _writing(path: Path, reader: Reader) -> Iterator[Connection]:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         yield connection
         connection.commit()
+
+
+# The events as lines of JSON, and the jobs as CSV: for other programs, and to keep.
+
+FORMAT = "hpcdl-events"
+
+_MARKS = ('"env"', '"notify"', '"destination')
+"""What stands in bodies that may hold secrets."""
+
+
+def lines(reader: Reader, version: str, *, with_environment: bool) -> Iterator[str]:
+    """JSON objects, one a line: the first says what this is, then each event as `GET /v1/events` tells it, and `cause`.
+
+    Without environments, of the jobs' variables only the names, and of destinations of notices nothing secret. Raises
+    JournalError.
+    """
+    head = {"schema": 1, "format": FORMAT, "hpcdl": version, "events": reader.last_seq, "environment": with_environment}
+    yield json.dumps(head) + "\n"
+    for piece in reader.rows():
+        for row in piece:
+            yield _line(row, with_environment)
+
+
+def _line(row: EventRow, with_environment: bool) -> str:
+    seq, at, stream, version, kind, written, body, cause = row
+    if written > EVENT_SCHEMA:
+        raise JournalError(f"event {seq} ({kind}) was written by a newer hpcdl: update hpcdl")
+    if not with_environment and any(mark in body for mark in _MARKS):
+        body = dumps(_without_values(json.loads(body)))
+    head = dumps({"seq": seq, "at": at, "stream": stream, "version": version, "kind": kind})[:-1]
+    tail = "" if cause is None else f',"cause":{cause}'
+    return f'{head},"body":{body}{tail}}}\n'
+
+
+def _without_values(body: dict[str, Any]) -> dict[str, Any]:
+    spec = body.get("spec")
+    if isinstance(spec, dict) and isinstance(spec.get("env"), list):
+        spec["env"] = [pair[0] if isinstance(pair, list) and pair else "" for pair in spec["env"]]
+    for holder, key in ((spec, "notify"), (body, "destinations")):
+        if isinstance(holder, dict) and isinstance(holder.get(key), list):
+            holder[key] = [redacted(str(each)) for each in holder[key]]
+    if isinstance(body.get("destination"), str):
+        body["destination"] = redacted(body["destination"])
+    return body
+
+
+def jobs_csv(reader: Reader) -> Iterator[str]:
+    """The table of jobs, with a line of titles. Texts that a spreadsheet would take for a formula begin with '."""
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow([column.name for column in schema.job.columns])
+    with reader.reading() as connection:
+        rows = connection.execute(schema.job.select().order_by(schema.job.c.id)).all()
+    for row in rows:
+        out.writerow([_plain(value) for value in row])
+    yield text.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from hpcdl.core.journal import JournalError
-from hpcdl.ledger import stamp
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.ledger import backup_stamp
 
 Step = Callable[[Connection], None]
 
@@ -90,7 +90,7 @@ def migrate(connection: Connection, path: Path, steps: Sequence[Step] = STEPS) -
     """
     version = check(connection, path, steps)
     if 0 < version < len(steps):
-        copy_database(connection, backup_of(path, version), stamp.of_ledger(connection))
+        copy_database(connection, backup_of(path, version), backup_stamp.of_ledger(connection))
     for number in range(version, len(steps)):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         try:
@@ -107,7 +107,7 @@ def backup_of(path: Path, version: int) -> Path:
     return path.with_name(f"{path.name}.version-{version}")
 
 
-def copy_database(connection: Connection, target: Path, backup: stamp.Stamp | None = None) -> None:
+def copy_database(connection: Connection, target: Path, backup: backup_stamp.Stamp | None = None) -> None:
     """A whole, durable copy (0600), one file; the one of an earlier try is replaced. `backup`: what makes it one."""
     source = connection.connection.driver_connection
     assert isinstance(source, sqlite3.Connection)
@@ -118,7 +118,7 @@ def copy_database(connection: Connection, target: Path, backup: stamp.Stamp | No
     try:
         source.backup(copy)
         if backup is not None:
-            stamp.put(copy, backup)
+            backup_stamp.put(copy, backup)
         # The copy is to be one file, which can be put in the ledger's place.
         copy.execute("PRAGMA journal_mode = DELETE")
     except (OSError, sqlite3.Error):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcdl.core.events import Recorded
-from hpcdl.core.journal import JournalError
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model.events import Recorded
 from hpcdl.ledger.lease import Lease
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hpcdl.ledger.records import EventRow
 
-NAME = "ledger.sqlite"
+LEDGER_FILE = "ledger.sqlite"
 
 
 @contextmanager
@@ -34,9 +34,9 @@ def leased(
     Raises LeaseHeld where a daemon has it (the arguments are those of `Lease.acquire`), JournalError where there is no
     ledger, NotPrivate, and OSError.
     """
-    path = home / NAME
+    path = home / LEDGER_FILE
     if not path.exists():
-        from hpcdl.ledger.losses import LedgerShrank, missing_before  # they read it, too
+        from hpcdl.ledger.integrity import LedgerShrank, missing_before  # they read it, too
 
         if missing := missing_before(home, path):
             raise LedgerShrank(missing)
@@ -62,9 +62,9 @@ def jobs_at_rest(home: Path) -> JobsAtRest:
 
     Raises OSError, and ValueError where it cannot be read, or is gone.
     """
-    from hpcdl.ledger.losses import missing_before
+    from hpcdl.ledger.integrity import missing_before
 
-    path = home / NAME
+    path = home / LEDGER_FILE
     try:
         missing = missing_before(home, path)
     except JournalError as error:
@@ -74,11 +74,11 @@ def jobs_at_rest(home: Path) -> JobsAtRest:
     if not path.exists():
         return JobsAtRest()
     with tempfile.TemporaryDirectory(prefix="hpcdl-") as folder:
-        for name in (NAME, f"{NAME}-wal"):
+        for name in (LEDGER_FILE, f"{LEDGER_FILE}-wal"):
             if (home / name).exists():
                 shutil.copyfile(home / name, Path(folder) / name)
         try:
-            with closing(sqlite3.connect(Path(folder) / NAME)) as ledger:
+            with closing(sqlite3.connect(Path(folder) / LEDGER_FILE)) as ledger:
                 rows = ledger.execute("SELECT id, name, state FROM job").fetchall()
                 retired = ledger.execute("SELECT job FROM retired").fetchall()
         except sqlite3.Error as error:

@@ -10,19 +10,20 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from hpcdl.core import events as ev
-from hpcdl.core.lifecycle import Draft
-from hpcdl.core.model import Incarnation, IncarnationState, Job, Node, World
-from hpcdl.core.retireevents import JobsRetired
-from hpcdl.core.transitions import state_of
-from hpcdl.core.units import fold_nodes
-from hpcdl.ledger import retired, schema
+from hpcdl.core.fold.fold import Draft
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.events import JobsRetired
+from hpcdl.core.model.job import Incarnation, IncarnationState
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.units import fold_nodes
+from hpcdl.core.model.world import Job, Node, World
+from hpcdl.ledger import records, schema
 
 Row = tuple[Any, ...]
 _LARGEST = (1 << 63) - 1
 
 
-class Touched:
+class ChangedRows:
     """The rows that a run of events changes."""
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class Touched:
             self.nodes.update(dict.fromkeys(world.nodes))
         elif isinstance(event, JobsRetired):
             for job in (world.jobs[number] for number in event.jobs if number in world.jobs):
-                row, environment = retired.rows_of(job)
+                row, environment = records.retired_rows(job)
                 self.retired[job.id] = _job_row(job), row
                 self.environments[environment[0]] = environment
 
@@ -94,7 +95,7 @@ def replace_all(connection: Connection, rows: dict[str, list[Row]]) -> None:
 
 def built(records: Iterable[ev.Recorded]) -> tuple[World, dict[str, list[Row]]]:
     """The world and the rows that all events amount to. Raises IllegalEvent."""
-    draft, touched = Draft(World()), Touched()
+    draft, touched = Draft(World()), ChangedRows()
     for record in records:
         touched.add(draft.world, record.event, record.at)
         draft.add(record.event, record.at)

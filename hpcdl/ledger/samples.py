@@ -11,7 +11,7 @@ _LARGEST = 1e15
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class GpuTelemetry:
     """One GPU at one time: utilisation in %, memory in MiB, power in W; None where the GPU does not tell."""
 
     at: float
@@ -35,7 +35,7 @@ class Ring:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.waiting: deque[Sample] = deque(maxlen=size)
+        self.waiting: deque[GpuTelemetry] = deque(maxlen=size)
         self._last = 0
 
     def load(self, connection: Connection) -> None:
@@ -59,13 +59,13 @@ class Ring:
         for _ in range(count):
             self.waiting.popleft()
 
-    def read(self, connection: Connection, since: float, node: str | None, limit: int) -> list[Sample]:
+    def read(self, connection: Connection, since: float, node: str | None, limit: int) -> list[GpuTelemetry]:
         """Samples with `at` > since, oldest first, at most the newest `limit`."""
         table = schema.sample
         query = select(*table.columns).where(table.c.at > since)
         if node is not None:
             query = query.where(table.c.node == node)
         rows = connection.execute(query.order_by(table.c.id.desc()).limit(limit)).all()
-        stored = [Sample(*row[1:]) for row in reversed(rows)]
+        stored = [GpuTelemetry(*row[1:]) for row in reversed(rows)]
         fresh = [each for each in self.waiting if each.at > since and node in (None, each.node)]
         return [*stored, *fresh][-limit:] if limit > 0 else []

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, select
 
-from hpcdl.core.changed import changed, unchecked
-from hpcdl.core.codec import CodecError, from_json, to_json
-from hpcdl.core.lifecycle import copied
-from hpcdl.core.model import Job, World
+from hpcdl.core.fold.fold import copied
+from hpcdl.core.model.frozen import CodecError, changed, from_json, to_json, unchecked
+from hpcdl.core.model.world import Job, World
 from hpcdl.ledger import schema
 
 FORMAT = 8

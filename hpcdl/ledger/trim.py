@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdl.core.model import Job
-from hpcdl.wire.private import NotPrivate, open_private_folder
+from hpcdl.core.model.world import Job
+from hpcdl.wire.private_files import NotPrivate, open_private_folder
 
 _DAY = 86_400.0
 COPY = "ledger-copy-"
@@ -23,7 +23,7 @@ _REFUSED = re.compile(r"[A-Za-z0-9._-]+\.json(\.[A-Za-z0-9]+)?(\.reason)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class TrimReport:
     """What was removed, in words, with numbers of files and bytes."""
 
     what: str
@@ -31,7 +31,7 @@ class Freed:
     bytes: int
 
 
-def trim(home: Path, jobs: Iterable[Job], now: float, *, keep_days: float, log_days: float | None) -> list[Freed]:
+def trim(home: Path, jobs: Iterable[Job], now: float, *, keep_days: float, log_days: float | None) -> list[TrimReport]:
     """Remove what is older than `keep_days`, and job logs of jobs that finished `log_days` ago; None: keep all logs.
 
     `jobs`: all of the ledger, also those that have left the world; they are gone through once.
@@ -91,13 +91,13 @@ def _older(paths: Iterable[Path], than: float) -> Iterator[Path]:
     return (path for path in paths if path.lstat().st_mtime < than)
 
 
-def _freed(what: str, paths: Iterable[Path]) -> Freed:
+def _freed(what: str, paths: Iterable[Path]) -> TrimReport:
     files, total = 0, 0
     for path in list(paths):
         total += path.lstat().st_size
         path.unlink()
         files += 1
-    return Freed(what, files, total)
+    return TrimReport(what, files, total)
 
 
 def _remove_empty(folder: Path) -> None:

@@ -8,42 +8,53 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcdl.batch import (
+from hpcdl.batch.system import (
     TIMEOUT_S,
+    AgentCommand,
     Allocation,
     BatchError,
     Capabilities,
+    CommandRunner,
     Completed,
-    Launched,
     PilotScript,
-    Run,
     Unsupported,
     run,
 )
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec, Waiting
-from hpcdl.lsf import environment, gaps, hosts, queues, text
-from hpcdl.lsf.calls import TRIES, Calls, Pause, Which
-from hpcdl.lsf.jobs import CAPABLE, Form, bjobs_argv, parse_bjobs
-from hpcdl.lsf.jobstat import jobstat_argv, parse_jobstat
-from hpcdl.lsf.long import bhist_argv, parse_bhist
-from hpcdl.lsf.missing import told_missing
-from hpcdl.lsf.scripts import write_script
-from hpcdl.lsf.steady import Steady
-from hpcdl.lsf.waiting import parse_waiting, waiting_argv
-from hpcdl.lsf.windows import Window, bslots_argv, no_window, parse_bslots
+from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
+from hpcdl.lsf import cluster, environment, text
+from hpcdl.lsf import cluster as queues
+from hpcdl.lsf import holes as gaps
+from hpcdl.lsf.environment import write_script
+from hpcdl.lsf.holes import BackfillWindow, bslots_argv, no_window, parse_bslots
+from hpcdl.lsf.jobs import (
+    CAPABLE,
+    Form,
+    Steady,
+    bhist_argv,
+    bjobs_argv,
+    jobstat_argv,
+    parse_bhist,
+    parse_bjobs,
+    parse_jobstat,
+    parse_waiting,
+    waiting_argv,
+)
+from hpcdl.lsf.text import TRIES, Calls, Pause, Which
 
 COMMANDS = (
     "bsub", "bjobs", "bhist", "bhosts", "bqueues", "bslots", "bkill", "bstop", "bresume", "lsid", "lshosts",
     "blaunch", "jsrun", "jobstat",
 )  # fmt: skip
+
 QUICK_S = 10.0
 """Seconds for what an allocation can do without."""
+
 GPUS_KEPT_S = 600.0
 """Seconds for which the hosts' GPUs are taken to stay what they were."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class LsfSettings:
     """What differs from site to site. `submit_by`: bsub reads its script from stdin at most sites, from a file at some.
     `nodes_by`: whether nodes are asked for in slots (`-n`) or as such (`-nnodes`). `select`: a resource that only
     hosts which compute have (`CN`), "" where all do. `queues`: those that pilots may use, () for
@@ -67,10 +78,10 @@ class Lsf:
 
     def __init__(
         self,
-        run: Run = run,
+        run: CommandRunner = run,
         *,
         now: Callable[[], float],
-        ways: Ways = Ways(),
+        ways: LsfSettings = LsfSettings(),
         which: Which = shutil.which,
         pause: Pause = time.sleep,
         host_name: Callable[[], str] = socket.gethostname,
@@ -89,8 +100,8 @@ class Lsf:
         self._through_launch_node = False
         self._steady = Steady()
         self._full: dict[str, str] = {}
-        self._seen: tuple[Sequence[hosts.HostRow], Mapping[str, int], Sequence[queues.Queue]] = ((), {}, ())
-        self._gpus: tuple[float, dict[str, hosts.HostGpus]] | None = None
+        self._seen: tuple[Sequence[cluster.HostRow], Mapping[str, int], Sequence[queues.LsfQueue]] = ((), {}, ())
+        self._gpus: tuple[float, dict[str, cluster.HostGpus]] | None = None
 
     def capabilities(self) -> Capabilities:
         """What this LSF is and can do; `limits` has the kinds of its queues, and what jobstat says where it is."""
@@ -130,14 +141,14 @@ class Lsf:
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """From the environment; start and end from bjobs, None where it does not tell them at once."""
-        told = environment.given(environ, lambda path: Path(path).read_text(encoding="utf-8"))
+        told = environment.lsf_allocation(environ, lambda path: Path(path).read_text(encoding="utf-8"))
         if told is None:
             return None
         self._through_launch_node = told.launch or "CSM_ALLOCATION_ID" in environ
         self._full.update((text.short(host), host) for host in told.hosts)
         nodes = tuple(text.short(host) for host in told.hosts)
         job: BatchJob | None = None
-        gpus: dict[str, hosts.HostGpus] = {}
+        gpus: dict[str, cluster.HostGpus] = {}
         try:
             job = self._listed((told.id,), QUICK_S)[0].get(told.id)
             gpus = self._gpus_of(())
@@ -175,13 +186,13 @@ class Lsf:
         why = queues.not_preempted(queue, found)
         return tuple(replace(hole, preemptable=not why, why_not=why) for hole in holes)
 
-    def _allowed(self, found: Sequence[queues.Queue]) -> tuple[str, ...]:
+    def _allowed(self, found: Sequence[queues.LsfQueue]) -> tuple[str, ...]:
         """The queues that pilots may use; of these only those that others preempt, where there are any."""
         named = [queue for queue in found if queue.name in self._ways.queues]
         guests = [queue.name for queue in named if queues.preempting(queue, found)]
         return self._ways.queues if self._ways.without_preemption or not guests else tuple(guests)
 
-    def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
+    def waiting(self, own: Collection[str]) -> tuple[PendingBatchJob, ...]:
         """See BatchAdapter. One more command; where bjobs is not told how many slots are asked for, one node is."""
         rows, slots, found = self._seen
         capable = self._form in CAPABLE
@@ -201,7 +212,7 @@ class Lsf:
             hosts_ = [text.short(name) for name in names if queues.may_use(queue, name, names)]
             nodes = tuple(name for name in hosts_ if name in slots)
             ended = frozenset(each.name for each in found if queue.name in queues.preempting(each, found))
-            waits.append(Waiting(job.id, max(1, -(-job.slots // per_node)), nodes, queue.name, ended))
+            waits.append(PendingBatchJob(job.id, max(1, -(-job.slots // per_node)), nodes, queue.name, ended))
         return tuple(waits)
 
     def submit(self, spec: PilotSpec, script: PilotScript) -> str:
@@ -298,7 +309,7 @@ class Lsf:
         """Lets it go on (bresume)."""
         self._control(["bresume", batch_id])
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> Launched:
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
         """By blaunch, or by jsrun where jobs are started from a launch node. See `jsrun_argv` about its node."""
         by = self._ways.launcher
         if by == "auto":
@@ -307,11 +318,11 @@ class Lsf:
         if node not in allocation.nodes:
             raise BatchError(f"{node} is no node of LSF job {allocation.id}")
         if by == "jsrun":
-            return Launched(tuple(environment.jsrun_argv(argv, allocation.gpus)))
+            return AgentCommand(tuple(environment.jsrun_argv(argv, allocation.gpus)))
         if self._calls.has("blaunch"):
-            return Launched(tuple(environment.blaunch_argv(self._full.get(node, node), argv)))
+            return AgentCommand(tuple(environment.blaunch_argv(self._full.get(node, node), argv)))
         if node == allocation.here:
-            return Launched(tuple(argv))
+            return AgentCommand(tuple(argv))
         raise Unsupported(f"neither blaunch nor jsrun is on PATH: no agent can be started on {node}")
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -377,13 +388,13 @@ class Lsf:
             gpus=cards.pop() if len(cards) == 1 else None,
         )
 
-    def _rows(self) -> tuple[hosts.HostRow, ...]:
-        done = self._calls.ask(hosts.BHOSTS_ARGV[self._bhosts])
-        while text.refused(done) and self._bhosts + 1 < len(hosts.BHOSTS_ARGV):
+    def _rows(self) -> tuple[cluster.HostRow, ...]:
+        done = self._calls.ask(cluster.BHOSTS_ARGV[self._bhosts])
+        while text.refused(done) and self._bhosts + 1 < len(cluster.BHOSTS_ARGV):
             self._bhosts += 1
-            done = self._calls.ask(hosts.BHOSTS_ARGV[self._bhosts])
+            done = self._calls.ask(cluster.BHOSTS_ARGV[self._bhosts])
         try:
-            rows = hosts.parse_bhosts(done.out)
+            rows = cluster.parse_bhosts(done.out)
         except ValueError as error:
             raise BatchError(f"bhosts: {error}", again=True) from None
         if not rows:
@@ -391,30 +402,30 @@ class Lsf:
         self._full.update((text.short(row.name), row.name) for row in rows)
         return rows
 
-    def _slots(self, rows: Sequence[hosts.HostRow]) -> dict[str, int]:
+    def _slots(self, rows: Sequence[cluster.HostRow]) -> dict[str, int]:
         cpus: dict[str, int] = {}
         if any(row.most is None for row in rows) and self._calls.has("lshosts"):
-            cpus = hosts.parse_lshosts(self._calls.ask(hosts.lshosts_argv()).out)
+            cpus = cluster.parse_lshosts(self._calls.ask(cluster.lshosts_argv()).out)
         return gaps.slots_of(rows, cpus)
 
-    def _gpus_of(self, rows: Sequence[hosts.HostRow]) -> dict[str, hosts.HostGpus]:
+    def _gpus_of(self, rows: Sequence[cluster.HostRow]) -> dict[str, cluster.HostGpus]:
         """GPUs by host, {} where LSF tells of none at all. `rows`: known hosts, which have none if not told."""
         now = self._now()
         if self._gpus is None or not 0 <= now - self._gpus[0] < GPUS_KEPT_S:
-            told: dict[str, hosts.HostGpus] = {}
+            told: dict[str, cluster.HostGpus] = {}
             known = False
-            for argv in hosts.gpus_argv():
+            for argv in cluster.gpus_argv():
                 if self._calls.has(argv[0]) and not told:
                     done = self._calls.ask(argv, QUICK_S)
-                    told = {} if text.refused(done) else hosts.parse_gpus(done.out)
+                    told = {} if text.refused(done) else cluster.parse_gpus(done.out)
                     known = known or done.code != 0 or "HOST_NAME" in done.out.upper()
             if known:  # garbage is asked for again
                 self._gpus = (now, told)
         else:
             told = self._gpus[1]
-        return {**{text.short(row.name): hosts.HostGpus(0) for row in rows}, **told} if told else {}
+        return {**{text.short(row.name): cluster.HostGpus(0) for row in rows}, **told} if told else {}
 
-    def _queues(self) -> tuple[queues.Queue, ...]:
+    def _queues(self) -> tuple[queues.LsfQueue, ...]:
         done = self._calls.ask(queues.bqueues_argv())
         try:
             found = queues.parse_bqueues_long(done.out)
@@ -427,7 +438,7 @@ class Lsf:
             raise BatchError(f"bqueues: {text.words(done)}", again=done.code == 0)
         return found
 
-    def _windows(self) -> tuple[Window, ...] | None:
+    def _windows(self) -> tuple[BackfillWindow, ...] | None:
         """Backfill windows, with hosts where -l tells them; None where bslots is refused, which is remembered."""
         said: Completed | None = None
         for long in (True, False):
@@ -448,3 +459,44 @@ class Lsf:
             self._no_bslots = True
             return None
         raise BatchError(f"bslots: {text.words(said)}", away=not text.answered(said))
+
+
+# What this LSF lacks, and what that costs us, a line each.
+
+
+def told_missing(
+    *, commands: Collection[str], form: Form | None, bslots: bool, backfill: bool, gpus: bool
+) -> tuple[str, ...]:
+    """`commands`: those on PATH. `form`: the one in which bjobs answers, None where it said nothing yet. `bslots`,
+    `backfill`, `gpus`: whether bslots answers, some queue backfills, and LSF tells of GPUs.
+    """
+    lines = []
+    if form is Form.WIDE:
+        lines.append(
+            "bjobs -o, -UF and -l are refused: bjobs -w tells states and hosts, but no start, no end and no reason, "
+            "so a requeued pilot looks like its first run"
+        )
+    elif form in (Form.UF, Form.LONG):
+        lines.append(f"bjobs -o and -json are refused: states are read from bjobs {form}, a block for each job")
+    elif form is Form.FEW:
+        lines.append("bjobs -o knows few fields: why a job waits or ended is not reported")
+    elif form is Form.FIELDS:
+        lines.append("bjobs -json is refused: fields are asked for with -o, which costs nothing")
+    if form is not None and form not in CAPABLE:
+        lines.append("bsub -Jd is not used: a pilot is known again by its job name, which is its mark")
+        lines.append(
+            "bsub -wa and -wt are not used: the first word of the run limit is SIGUSR2, when it is reached; "
+            "pilots leave by the walltime that they know"
+        )
+        lines.append("bsub -gpu and -rn are not used: pilots take whole nodes by slots, and may be requeued")
+    if not bslots:
+        lines.append("no bslots: backfill holes are the hosts that idle now, until an unknown time; keep pilots short")
+    elif not backfill:
+        lines.append("no queue has BACKFILL: bslots shows no window at all, and there are no backfill holes")
+    if "bhist" not in commands:
+        lines.append("no bhist: how a pilot ended that bjobs has forgotten stays unknown")
+    if not {"blaunch", "jsrun"} & set(commands):
+        lines.append("neither blaunch nor jsrun: an agent can only be started on an allocation's first node")
+    if not gpus:
+        lines.append("lshosts -gpu and bhosts -gpu tell of no GPUs: a backfill hole's are known once agents run there")
+    return tuple(lines)

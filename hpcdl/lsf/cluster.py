@@ -8,11 +8,11 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from hpcdl.lsf.moments import limit_of
+from hpcdl.lsf.text import is_noise, limit_of, short
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class LsfQueue:
     """A queue. `run_limit_s`: the longest walltime, None without a limit. `interruptible_s`: the shortest gap that
     its jobs are put into, None where it is no interruptible backfill queue. `preempted_by`: the queues named, () for
     any. `ends`: TERMINATE_WHEN. `requeues`: REQUEUE_EXIT_VALUES. `hosts`: as written, () for all. `slots_max`: the most
@@ -62,7 +62,7 @@ def bqueues_argv(*, long: bool = True) -> list[str]:
 _QUEUE = re.compile(r"^QUEUE: *(\S+)", re.M)
 
 
-def parse_bqueues_long(text: str) -> tuple[Queue, ...]:
+def parse_bqueues_long(text: str) -> tuple[LsfQueue, ...]:
     """The blocks of bqueues -l. A queue that another one says to preempt is preemptable, named there or not.
 
     Raises ValueError for a block that is none.
@@ -76,7 +76,7 @@ def parse_bqueues_long(text: str) -> tuple[Queue, ...]:
     return tuple(_crossed(queue, preempting) for queue in queues)
 
 
-def _queue(name: str, block: str) -> Queue:
+def _queue(name: str, block: str) -> LsfQueue:
     stats = re.search(r"^ *PRIO +NICE +STATUS.*\n *(-?\d+) +\S+ +(\S+)", block, re.M)
     policies = re.search(r"^ *SCHEDULING POLICIES:(.*)$", block, re.M)
     words = policies[1].split() if policies else []
@@ -91,7 +91,7 @@ def _queue(name: str, block: str) -> Queue:
     limits = block.split("MAXIMUM LIMITS:", 1)
     if stats is None:
         raise ValueError(f"it says nothing that is understood of queue {name[:80]!r}")
-    return Queue(
+    return LsfQueue(
         name=name,
         priority=int(stats[1]),
         open=stats[2].lower() == "open:active",
@@ -130,14 +130,14 @@ def _preempts(block: str) -> tuple[str, ...]:
     return tuple(_bare(part) for part in found[1].split()) if found else ()
 
 
-def _crossed(queue: Queue, preempting: dict[str, tuple[str, ...]]) -> Queue:
+def _crossed(queue: LsfQueue, preempting: dict[str, tuple[str, ...]]) -> LsfQueue:
     by = tuple(name for name, others in preempting.items() if queue.name in others)
     if not by:
         return queue
     return replace(queue, preemptable=True, preempted_by=tuple(dict.fromkeys((*queue.preempted_by, *by))))
 
 
-def parse_bqueues(text: str) -> tuple[Queue, ...]:
+def parse_bqueues(text: str) -> tuple[LsfQueue, ...]:
     """The table of bqueues: names, priorities, and whether they are open."""
     queues = []
     columns: list[str] = []
@@ -146,11 +146,11 @@ def parse_bqueues(text: str) -> tuple[Queue, ...]:
         if cells and cells[0] == "QUEUE_NAME":
             columns = cells
         elif columns and len(cells) >= 3 and cells[1].lstrip("-").isdecimal():
-            queues.append(Queue(cells[0], int(cells[1]), cells[2].lower() == "open:active"))
+            queues.append(LsfQueue(cells[0], int(cells[1]), cells[2].lower() == "open:active"))
     return tuple(queues)
 
 
-def preempting(queue: Queue, queues: Sequence[Queue]) -> tuple[str, ...]:
+def preempting(queue: LsfQueue, queues: Sequence[LsfQueue]) -> tuple[str, ...]:
     """The queues whose jobs preempt those of this one: those that it names, or that name it; of a queue that is
     PREEMPTABLE by any, or of one that is PREEMPTIVE over all, those that are more urgent.
     """
@@ -163,7 +163,7 @@ def preempting(queue: Queue, queues: Sequence[Queue]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def not_preempted(queue: Queue | None, queues: Sequence[Queue]) -> str:
+def not_preempted(queue: LsfQueue | None, queues: Sequence[LsfQueue]) -> str:
     """Why the jobs of a queue are not preempted by others', "" where they are."""
     if queue is None or preempting(queue, queues):
         return "" if queue is not None else "no queue is known for them"
@@ -172,7 +172,7 @@ def not_preempted(queue: Queue | None, queues: Sequence[Queue]) -> str:
     return "bqueues -l does not call it PREEMPTABLE"
 
 
-def for_gaps(queues: Sequence[Queue], allowed: Collection[str] = ()) -> Queue | None:
+def for_gaps(queues: Sequence[LsfQueue], allowed: Collection[str] = ()) -> LsfQueue | None:
     """The queue for pilots in backfill windows: an open backfill one, not interruptible if there is a choice, for
     that one ends its jobs when LSF likes; the least urgent, so that a pilot that waits is before nobody. None without.
 
@@ -186,7 +186,7 @@ def for_gaps(queues: Sequence[Queue], allowed: Collection[str] = ()) -> Queue | 
     )
 
 
-def for_idle(queues: Sequence[Queue], hosts: Sequence[str], allowed: Collection[str] = ()) -> Queue | None:
+def for_idle(queues: Sequence[LsfQueue], hosts: Sequence[str], allowed: Collection[str] = ()) -> LsfQueue | None:
     """The queue for pilots on hosts that merely idle: an open one that may use them and that others preempt, else
     the least urgent, so that nobody waits for us. `allowed`: by name, () for all.
     """
@@ -198,8 +198,115 @@ def for_idle(queues: Sequence[Queue], hosts: Sequence[str], allowed: Collection[
     return min(able, key=lambda queue: (not queue.preemptable, queue.priority), default=None)
 
 
-def may_use(queue: Queue | None, host: str, hosts: Collection[str]) -> bool:
+def may_use(queue: LsfQueue | None, host: str, hosts: Collection[str]) -> bool:
     """Whether the queue's jobs may run on that host, of all `hosts`. A group of hosts, whose members are not told
     here, is taken to hold it.
     """
     return queue is None or not queue.hosts or host in queue.hosts or any(each not in hosts for each in queue.hosts)
+
+
+# bhosts and lshosts: hosts with their slots, what runs on them, and their GPUs.
+
+
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    """A host as bhosts shows it. `most`: how many slots it has, None without a limit; the others count used slots."""
+
+    name: str
+    status: str
+    most: int | None
+    jobs: int
+    reserved: int
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs there and nothing is kept for a job that waits."""
+        return self.status == "ok" and self.jobs == 0 and self.reserved == 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostGpus:
+    """The GPUs of a host. `kind`: their type in lower case, perhaps cut short by LSF, "" where it is not told."""
+
+    count: int
+    kind: str = ""
+
+
+BHOSTS_ARGV = (("bhosts", "-w", "-X"), ("bhosts", "-w"), ("bhosts",))
+"""The ways to ask for hosts, in order: -w tells why one is closed and cuts no names, -X shows groups by their hosts."""
+
+
+def parse_bhosts(text: str) -> tuple[HostRow, ...]:
+    """The table of bhosts, whatever stands before it; also that of -o with a delimiter.
+
+    Raises ValueError for a line in it that is no host's: half an answer is none.
+    """
+    rows = []
+    columns: list[str] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")] if "|" in line else line.split()
+        if cells and cells[0].upper() == "HOST_NAME":
+            columns = [cell.upper() for cell in cells]
+        elif columns and not is_noise(line):
+            row = dict(zip(columns, cells, strict=False))
+            if len(cells) < len(columns) or not row.get("NJOBS", "").isdecimal():
+                raise ValueError(f"it printed a line that nobody understands: {line.strip()[:80]!r}")
+            most = row.get("MAX", "-")
+            reserved = row.get("RSV", "0")
+            rows.append(
+                HostRow(
+                    row["HOST_NAME"],
+                    row.get("STATUS", ""),
+                    int(most) if most.isdecimal() else None,
+                    int(row["NJOBS"]),
+                    int(reserved) if reserved.isdecimal() else 0,
+                )
+            )
+    return tuple(rows)
+
+
+def lshosts_argv() -> list[str]:
+    """For hosts whose slots bhosts does not limit: they have one for each CPU."""
+    return ["lshosts", "-w"]
+
+
+def parse_lshosts(text: str) -> dict[str, int]:
+    """CPUs of each host of the table; those that do not tell are missing."""
+    cpus: dict[str, int] = {}
+    at: int | None = None
+    for line in text.splitlines():
+        cells = line.split()
+        if cells and cells[0].upper() == "HOST_NAME":
+            at = [cell.lower() for cell in cells].index("ncpus") if "ncpus" in line.lower().split() else None
+        elif at is not None and len(cells) > at and cells[at].isdecimal():
+            cpus[cells[0]] = int(cells[at])
+    return cpus
+
+
+def gpus_argv() -> tuple[list[str], ...]:
+    """The ways to ask for GPUs, in order; -w, or a model is cut at 15 characters."""
+    return (["lshosts", "-w", "-gpu"], ["lshosts", "-gpu"], ["bhosts", "-gpu"])
+
+
+def parse_gpus(text: str) -> dict[str, HostGpus]:
+    """GPUs by short host name, of lshosts -gpu or bhosts -gpu: a line for each GPU, the host on its first one only."""
+    count: dict[str, int] = {}
+    kinds: dict[str, set[str]] = {}
+    columns: list[str] = []
+    host = ""
+    for line in text.splitlines():
+        cells = line.split()
+        if cells and cells[0].upper() == "HOST_NAME":
+            columns = [cell.lower() for cell in cells]
+            continue
+        if not columns or not cells:
+            continue
+        if not line[0].isspace():
+            host = short(cells[0])
+            cells = cells[1:]
+        if not host or not cells or not re.fullmatch(r"\d+", cells[0]):
+            continue
+        count[host] = count.get(host, 0) + 1
+        if len(cells) > 1:
+            kinds.setdefault(host, set()).add(cells[1].lower())
+    return {name: HostGpus(many, "/".join(sorted(kinds.get(name, ())))) for name, many in count.items()}

@@ -1,9 +1,11 @@
 """The allocation of an LSF job, from the variables that LSF gives to it, and how an agent is started on its hosts."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from hpcdl.batch import HalfAnAllocation
+from hpcdl.batch.system import BatchError, HalfAnAllocation, PilotScript
 from hpcdl.lsf.system import SYSTEM
 from hpcdl.lsf.text import compute_hosts, short
 
@@ -12,7 +14,7 @@ HOST_VARIABLES = ("LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS", "LSB_HOSTS")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class LsfAllocation:
     """What the environment tells. `hosts`: those that compute, as LSF calls them; `launch`: it also listed another."""
 
     id: str
@@ -21,7 +23,7 @@ class Given:
     queue: str
 
 
-def given(environ: Mapping[str, str], read: Callable[[str], str]) -> Given | None:
+def lsf_allocation(environ: Mapping[str, str], read: Callable[[str], str]) -> LsfAllocation | None:
     """The job that this environment is of, None outside of any. Raises HalfAnAllocation, with what is missing."""
     job = environ.get("LSB_JOBID", "")
     told = [name for name in HOST_VARIABLES if environ.get(name, "").strip()]
@@ -34,7 +36,7 @@ def given(environ: Mapping[str, str], read: Callable[[str], str]) -> Given | Non
             kept = compute_hosts(hosts)
             index = environ.get("LSB_JOBINDEX", "0")
             whole = job if index in ("", "0") else f"{job}[{index}]"
-            return Given(whole, kept, len(kept) < len(hosts), environ.get("LSB_QUEUE", ""))
+            return LsfAllocation(whole, kept, len(kept) < len(hosts), environ.get("LSB_QUEUE", ""))
     what = f"{', '.join(told)} cannot be read" if told else f"{', '.join(HOST_VARIABLES)} are missing"
     raise HalfAnAllocation(
         f"LSB_JOBID is {job}, but {what}: the hosts of this LSF job are not known: "
@@ -92,3 +94,22 @@ def jsrun_argv(argv: Sequence[str], gpus: int | None) -> list[str]:
     """
     cards = "ALL_GPUS" if gpus is None else str(gpus)
     return ["jsrun", "-n", "1", "-r", "1", "-a", "1", "-c", "ALL_CPUS", "-g", cards, "-b", "none", *argv]
+
+
+# The batch script as a file, where bsub wants one.
+
+
+def write_script(script: PilotScript, body: str) -> Path:
+    """Writes it beside the pilot's output, for its owner only and executable: LSF reads it, or runs it by its path.
+
+    Raises BatchError.
+    """
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in script.name)
+    path = Path(script.output).absolute().parent / f"{name}.bsub"
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o700)
+        with os.fdopen(file, "w", encoding="utf-8") as stream:
+            stream.write(body)
+    except OSError as error:
+        raise BatchError(f"cannot write the batch script {path}: {error.strerror}") from None
+    return path

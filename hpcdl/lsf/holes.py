@@ -1,14 +1,54 @@
 """Holes from what LSF tells: backfill windows in slots, or hosts that merely idle. Only whole nodes count."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from hpcdl.core.pilot import Hole
-from hpcdl.lsf.hosts import HostGpus, HostRow
-from hpcdl.lsf.queues import Queue, may_use
-from hpcdl.lsf.text import LAUNCH, short
-from hpcdl.lsf.windows import Window
+from hpcdl.batch.system import Completed
+from hpcdl.core.model.pilot import Hole
+from hpcdl.lsf.cluster import HostGpus, HostRow, LsfQueue, may_use
+from hpcdl.lsf.text import LAUNCH, hosts_of, short, window_length
+
+# bslots: backfill windows, in slots. No row is a promise, and each is a gap of its own: rows are not nested.
+
+_NONE = re.compile(r"No backfill window (?:exists|meets)", re.I)
+
+_ROW = re.compile(r"^ *(\d+) +(UNLIMITED|\d.*?) *$", re.M | re.I)
+
+_BLOCK = re.compile(
+    r"^SLOTS:[ \t]*(\d+)[ \t]*\n *RUNTIME:[ \t]*(.*?)[ \t]*\n *HOSTS:(.*?)(?=^\S|^\s*$|\Z)", re.M | re.S
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillWindow:
+    """So many slots idle for `length_s` from now, None without an end. `hosts`: with their slots, () if not told."""
+
+    slots: int
+    length_s: float | None
+    hosts: tuple[tuple[str, int], ...] = ()
+
+
+def bslots_argv(*, long: bool, select: str) -> list[str]:
+    """`select`: a resource that only hosts which compute have, "" for all; launch nodes' slots count otherwise."""
+    return ["bslots", *(["-l"] if long else []), *([f"-Rselect[{select}]"] if select else [])]
+
+
+def no_window(done: Completed) -> bool:
+    """Whether there is none, which LSF says in two ways, on either stream, and with exit code 0 or another."""
+    return _NONE.search(done.out + "\n" + done.err) is not None
+
+
+def parse_bslots(text: str) -> tuple[BackfillWindow, ...]:
+    """Both forms, the table and that of -l. Raises ValueError for a length that nobody understands."""
+    blocks = _BLOCK.findall(text)
+    if blocks:
+        return tuple(
+            BackfillWindow(int(slots), window_length(length), hosts_of(hosts)) for slots, length, hosts in blocks
+        )
+    return tuple(BackfillWindow(int(slots), window_length(length)) for slots, length in _ROW.findall(text))
+
 
 NO_END = "nobody says until when they idle: this LSF has no bslots"
 
@@ -29,10 +69,10 @@ def usual(slots: Iterable[int]) -> int | None:
 
 
 def from_windows(
-    windows: Sequence[Window],
+    windows: Sequence[BackfillWindow],
     slots: Mapping[str, int],
     gpus: Mapping[str, HostGpus],
-    queue: Queue | None,
+    queue: LsfQueue | None,
     now: float,
 ) -> tuple[Hole, ...]:
     """A hole for each window, more where its hosts have different GPUs. Slots that make no whole node are left out, and
@@ -57,7 +97,7 @@ def from_windows(
 
 
 def from_idle(
-    rows: Sequence[HostRow], slots: Mapping[str, int], gpus: Mapping[str, HostGpus], queue: Queue | None
+    rows: Sequence[HostRow], slots: Mapping[str, int], gpus: Mapping[str, HostGpus], queue: LsfQueue | None
 ) -> tuple[Hole, ...]:
     """Hosts on which nothing runs and nothing is reserved, as far as the queue may use them."""
     per_node, own = usual(slots.values()), _short_hosts(queue)
@@ -68,15 +108,15 @@ def from_idle(
     return tuple(_named([name for name in idle if may_use(own, name, known)], gpus, queue, None, NO_END, most))
 
 
-def _short_hosts(queue: Queue | None) -> Queue | None:
+def _short_hosts(queue: LsfQueue | None) -> LsfQueue | None:
     return queue if queue is None else replace(queue, hosts=tuple(short(host) for host in queue.hosts))
 
 
-def _nodes_max(queue: Queue | None, per_node: int) -> int | None:
+def _nodes_max(queue: LsfQueue | None, per_node: int) -> int | None:
     return None if queue is None or queue.slots_max is None else queue.slots_max // per_node
 
 
-def _why(queue: Queue | None, until: float | None) -> str:
+def _why(queue: LsfQueue | None, until: float | None) -> str:
     if queue is not None and queue.interruptible_s is not None:
         return "LSF ends the job when a waiting one needs the nodes, whatever walltime was asked"
     return "no end is planned" if until is None else "a waiting job is to start"
@@ -85,7 +125,7 @@ def _why(queue: Queue | None, until: float | None) -> str:
 def _named(
     names: Sequence[str],
     gpus: Mapping[str, HostGpus],
-    queue: Queue | None,
+    queue: LsfQueue | None,
     until: float | None,
     why: str,
     most: int | None,
@@ -98,7 +138,7 @@ def _named(
 
 
 def _hole(
-    queue: Queue | None,
+    queue: LsfQueue | None,
     count: int,
     names: tuple[str, ...],
     card: HostGpus | None,

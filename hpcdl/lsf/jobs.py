@@ -5,14 +5,342 @@ A form is one way to ask; which of them this LSF knows is found by asking, for v
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from hpcdl.core.pilot import BatchJob, BatchState
-from hpcdl.lsf import moments
-from hpcdl.lsf.long import parse_long
-from hpcdl.lsf.steady import Told, end_of, start_of
-from hpcdl.lsf.text import compute_hosts, hosts_of, is_noise, killed_by_hand, short
+from hpcdl.core.model.pilot import BatchJob, BatchState
+from hpcdl.lsf import text
+from hpcdl.lsf import text as moments
+from hpcdl.lsf.text import clock_length, compute_hosts, hosts_of, is_noise, killed_by_hand, short
+
+# jobstat, OLCF's own command: what runs, waits and is blocked, in the two layouts that its clusters have.
+#
+# It is cut at its rulers, and columns are found by their names. Some of its noise comes before the first ruler.
+
+_RULER = re.compile(r"^-+ *(Running|Eligible|Blocked) Jobs: *(\d+) *(?:\((.*)\))? *-+$", re.M)
+
+_USED = re.compile(r"(\d+) of (\d+) nodes")
+
+_BUSY = re.compile(r"(\d+)/(\d+)=")
+
+_TWO_WORDS = {"starttime", "queuetime"}
+
+
+@dataclass(frozen=True, slots=True)
+class JobstatJob:
+    """A job of a section (`running`, `eligible`, `blocked`). `seconds`: what remains, or its walltime."""
+
+    section: str
+    id: str
+    user: str
+    project: str
+    nodes: int
+    seconds: float | None
+    queue: str = ""
+    name: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What jobstat shows. `used`, `nodes`: of the cluster, None where it does not tell."""
+
+    jobs: tuple[JobstatJob, ...]
+    counts: dict[str, int]
+    used: int | None = None
+    nodes: int | None = None
+
+    def words(self) -> str:
+        """For people."""
+        parts = [f"{many} {section}" for section, many in self.counts.items()]
+        on = f" on {self.used} of {self.nodes} nodes" if self.nodes is not None else ""
+        return f"{', '.join(parts)} jobs{on}"
+
+
+def jobstat_argv() -> list[str]:
+    """All jobs of the cluster."""
+    return ["jobstat"]
+
+
+def parse_jobstat(text: str) -> Overview:
+    """Raises ValueError where no ruler is in it."""
+    rulers = list(_RULER.finditer(text))
+    if not rulers:
+        raise ValueError("jobstat printed none of its three tables")
+    jobs: list[JobstatJob] = []
+    counts: dict[str, int] = {}
+    used = nodes = None
+    for at, ruler in enumerate(rulers):
+        section = ruler[1].lower()
+        counts[section] = int(ruler[2])
+        if section == "running" and ruler[3]:
+            if total := _USED.search(ruler[3]):
+                used, nodes = int(total[1]), int(total[2])
+            elif shares := _BUSY.findall(ruler[3]):
+                used, nodes = sum(int(busy) for busy, _ in shares), sum(int(most) for _, most in shares)
+        end = rulers[at + 1].start() if at + 1 < len(rulers) else len(text)
+        jobs.extend(_rows(section, text[ruler.end() : end]))
+    return Overview(tuple(jobs), counts, used, nodes)
+
+
+def _rows(section: str, text: str) -> list[JobstatJob]:
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return []
+    columns = [name.lower() for name in lines[0]]
+    rows = []
+    for cells in lines[1:]:
+        row: dict[str, str] = {}
+        for column in columns[:-1]:
+            many = 2 if column in _TWO_WORDS else 1
+            row[column] = " ".join(cells[:many])
+            cells = cells[many:]
+        row[columns[-1]] = " ".join(cells)
+        if row.get("jobid", "").isdecimal() and row.get("nodes", "").isdecimal():
+            rows.append(
+                JobstatJob(
+                    section,
+                    row["jobid"],
+                    row.get("username", row.get("user", "")),
+                    row.get("project", ""),
+                    int(row["nodes"]),
+                    clock_length(row.get("remain", row.get("walltime", ""))),
+                    row.get("queue", ""),
+                    row.get("jobname", ""),
+                    row.get("blockreason", ""),
+                )
+            )
+    return rows
+
+
+# bjobs -l, bjobs -UF and bhist -l: a block of prose for each job, the first and the last broken at 80 columns.
+#
+# A line goes on below at an indent of 21 columns, at some sites 26, and is broken inside words too.
+
+_INDENTS = (26, 21)
+
+_JOB = re.compile(r"^Job(?: Id)? <(\d+(?:\[\d+\])?)>", re.M)
+
+_MOMENT = r"[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d(?: \d{4})?"
+
+_EVENT = re.compile(rf"^({_MOMENT}) *: ?(.*)$", re.M)
+
+_HOST_LIST = r"(?:\d+ +Hosts/Processors +)?((?:<[^<>]+>[ ]*)+)"
+
+_STARTED = re.compile(
+    rf"(?:\[\d+\] +)?(?:started|dispatched)(?: +\d+ +Task\(s\))? +(?:on|to)(?: +Host\(s\))? +{_HOST_LIST}", re.I
+)
+
+_CODE = re.compile(r"Exited (?:with|by) (exit code|signal) (\d+)", re.I)
+
+_COMPLETED = re.compile(r"Completed <(?:exit|done)>;? *(TERM_[^\n]*?)[.;]? *$", re.M)
+
+_REASONS = re.compile(r"^ *(PENDING|SUSPENDING) REASONS:[ \t]*\n((?:(?! *[A-Z]+(?: [A-Z]+)+:)[^\n]+\n?)*)", re.M)
+
+_KILLED = re.compile(r"\bTERM_[A-Z_]+: [^;.\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class LongJob:
+    """A job's block of bjobs. `values`: called as the fields of bjobs -o."""
+
+    id: str
+    state: str
+    values: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    at: float | None
+    when: str
+    text: str
+
+
+def unwrapped(text: str) -> str:
+    """The text with its broken lines joined. What is indented further than the rest of them keeps its blanks."""
+    indents = [len(blanks) for blanks in re.findall(r"\n( {21,})(?=\S)", text)]
+    if not indents:
+        return text
+    indent = next((each for each in _INDENTS if min(indents) >= each), _INDENTS[-1])
+    return re.sub(rf"\n {{{indent}}}", "", text)
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Job ids with their blocks, unwrapped."""
+    found = list(_JOB.finditer(text))
+    for at, each in enumerate(found):
+        end = found[at + 1].start() if at + 1 < len(found) else len(text)
+        yield each[1], unwrapped(text[each.start() : end])
+
+
+def _named(block: str, name: str) -> str:
+    """A value of the head, `Status <RUN>`. A break may have taken the blank before the bracket."""
+    found = re.search(rf"\b{name} *<([^<>]*)>", block)
+    return found[1] if found else ""
+
+
+def _events(block: str, now: float) -> tuple[_Event, ...]:
+    return tuple(_Event(moments.moment(when, now), when, text) for when, text in _EVENT.findall(block))
+
+
+def _last_start(events: tuple[_Event, ...]) -> tuple[_Event, str] | None:
+    """The last start, with its hosts: a requeued job has several."""
+    for event in reversed(events):
+        if found := _STARTED.match(event.text):
+            return event, found[1]
+    return None
+
+
+def parse_long(text: str, now: float) -> tuple[LongJob, ...]:
+    """The jobs of bjobs -l or -UF."""
+    jobs = []
+    for job, block in _blocks(text):
+        head = block[: found.start()] if (found := _EVENT.search(block)) else block
+        events = _events(block, now)
+        state = _named(head, "Status")
+        values = {
+            "queue": _named(head, "Queue"),
+            "job_name": _named(head, "Job Name"),
+            "job_description": _named(head, "Job Description"),
+        }
+        if start := _last_start(events):
+            values["start_time"], values["exec_host"] = start[0].when, start[1]
+            if (limit := moments.limit_of(block)) is not None:
+                values["runtimelimit"] = f"{limit / 60:.4f}"
+        if code := _CODE.search(block):
+            values["exit_code"] = str(_code(code))
+        if why := _COMPLETED.search(block) or _KILLED.search(block):
+            values["exit_reason"] = why[why.re.groups]
+        for kind, reasons in _REASONS.findall(block):
+            key = "pend_reason" if kind == "PENDING" else "suspend_reason"
+            values[key] = " ".join(line.strip() for line in reasons.splitlines())
+        jobs.append(LongJob(job, state, values))
+    return tuple(jobs)
+
+
+def _code(found: re.Match[str]) -> int:
+    """The exit code; 128 and the signal's number where a signal ended it, as LSF counts itself."""
+    return int(found[2]) + (128 if found[1].lower() == "signal" else 0)
+
+
+def bhist_argv(ids: Collection[str]) -> list[str]:
+    """bhist reads the event log, so it is asked for those only that bjobs does not list any more."""
+    return ["bhist", "-l", *ids]
+
+
+_TURNS: tuple[tuple[re.Pattern[str], BatchState], ...] = (
+    (re.compile(r"Done successfully|Completed <done>|Exited|Completed <exit>", re.I), BatchState.ENDED),
+    (re.compile(r"Termination request issued", re.I), BatchState.ENDING),
+    (re.compile(r"Pending:|Requeued|Job (?:has been|is being) requeued|Migrat", re.I), BatchState.PENDING),
+    (re.compile(r"Submitted from host|.* submitted from host", re.I), BatchState.PENDING),
+    (re.compile(r"Suspended", re.I), BatchState.SUSPENDED),
+    (re.compile(r"Unknown; unable to reach|Host .* unreachable", re.I), BatchState.UNKNOWN),
+    (re.compile(r"Starting \(Pid|Running|Resumed|Continue", re.I), BatchState.RUNNING),
+    (_STARTED, BatchState.RUNNING),
+)
+
+
+def parse_bhist(text: str, now: float) -> dict[str, BatchJob]:
+    """The jobs of bhist -l, by id, as their last events tell; `No matching job found` leaves nothing."""
+    jobs = {}
+    for job, block in _blocks(text):
+        events = _events(block, now)
+        state, reason = BatchState.UNKNOWN, ""
+        code: int | None = None
+        for event in events:
+            turned = next((to for sign, to in _TURNS if sign.match(event.text)), None)
+            if turned is None:
+                continue
+            state = turned
+            if turned is BatchState.ENDED:
+                said, why = _CODE.search(event.text), _COMPLETED.search(event.text)
+                code = _code(said) if said else 0 if "Done" in event.text else code
+                reason = why[1] if why else reason
+            else:
+                code, reason = None, event.text.rstrip(" ;.") if turned is not BatchState.RUNNING else ""
+        start = _last_start(events)
+        ran = start is not None and state is not BatchState.PENDING
+        queue = re.search(r"to Queue *<([^<>]*)>", block)
+        name = [_named(block, key) for key in ("Job Description", "Job Name")]
+        jobs[job] = BatchJob(
+            id=job,
+            state=state,
+            mark=next((each for each in name if each.startswith("hpcdl:")), ""),
+            queue=queue[1] if queue else "",
+            nodes=tuple(short(host) for host in compute_hosts(hosts_of(start[1]))) if start and ran else (),
+            started_at=start[0].at if start and ran else None,
+            reason=reason,
+            preempted="preempt" in reason.lower(),
+            code=code,
+            by_hand=state is BatchState.ENDED and killed_by_hand(reason),
+        )
+    return jobs
+
+
+# Starts and ends to the second, and the same from poll to poll, from what bjobs -o tells to the minute.
+#
+# The time that a job has run is told in seconds, so that its start is known as well as a poll is quick; it stands
+# still
+# while the job is suspended. What was told first of a run is kept for as long as it is that run.
+
+SAME_S = 2.0
+"""Ends that differ by less are the same one, told by two polls."""
+
+
+@dataclass(frozen=True, slots=True)
+class BjobsTimes:
+    """A job as one call of bjobs tells it. `start`: as it stands there; `ran_s`: None where it is not told."""
+
+    job: BatchJob
+    start: float | None = None
+    ran_s: float | None = None
+
+
+def start_of(told: Mapping[str, str], now: float) -> float | None:
+    """The start, to the second where the time run fits to the minute that is told."""
+    start, ran = text.moment(told.get("start_time", ""), now), text.run_time(told.get("run_time", ""))
+    if start is None or ran is None or start % 60:
+        return start
+    return now - ran if start <= now - ran < start + 60 else start
+
+
+def end_of(told: Mapping[str, str], now: float) -> float | None:
+    """When LSF ends it: as LSF says, for the asked walltime does not count in an interruptible backfill queue."""
+    limit, ran = text.run_limit(told.get("runtimelimit", "")), text.run_time(told.get("run_time", ""))
+    planned = now + limit - ran if limit is not None and ran is not None else None
+    finish = told.get("finish_time", "")
+    if (at := text.moment(finish, now)) is not None and not finish.endswith(("E", "X")):
+        return planned if planned is not None and at <= planned < at + 60 else at
+    if planned is not None:
+        return planned
+    if (left := text.time_left(told.get("time_left", ""))) is not None:
+        return now + left
+    start = start_of(told, now)
+    return start + limit if start is not None and limit is not None else None
+
+
+class Steady:
+    """What was told of the runs that still go on."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, BjobsTimes] = {}
+
+    def job(self, told: BjobsTimes) -> BatchJob:
+        """The job, with the start and the end that were told first. It is another run when its start is told
+        differently, or when it has run for less time than before.
+        """
+        job, last = told.job, self._last.pop(told.job.id, None)
+        if last is not None and job.started_at is not None and last.start == told.start:
+            if told.ran_s is None or last.ran_s is None or told.ran_s >= last.ran_s:
+                until = job.until
+                if until is not None and last.job.until is not None:
+                    stands = job.state is BatchState.SUSPENDED  # its end moves on with the clock until it is resumed
+                    until = last.job.until if stands or abs(until - last.job.until) < SAME_S else until
+                job = replace(job, started_at=last.job.started_at, until=until)
+        if job.started_at is not None and job.state is not BatchState.ENDED:
+            self._last[job.id] = replace(told, job=job)
+        return job
 
 
 class Form(StrEnum):
@@ -33,9 +361,12 @@ _FEW = (
     "jobid", "stat", "queue", "exec_host", "start_time", "finish_time", "time_left", "run_time", "exit_code",
     "job_description",
 )  # fmt: skip
+
 _ALL = (*_FEW, "exit_reason", "pend_reason", "runtimelimit")
+
 # The name is last: it may hold the delimiter.
 FIELDS = (*_ALL, "job_name")
+
 FEW = (*_FEW, "job_name")
 
 _STATES = {
@@ -51,6 +382,7 @@ _STATES = {
     "ZOMBI": BatchState.ENDING,
     "UNKWN": BatchState.UNKNOWN,
 }
+
 _MEANINGS = {
     "PSUSP": "held while it waits",
     "USUSP": "suspended by its owner or an administrator",
@@ -59,10 +391,13 @@ _MEANINGS = {
     "UNKWN": "its host cannot be reached",
     "PROV": "its hosts are being prepared",
 }
+
 _ROW = re.compile(
     r"^ *(\d+(?:\[\d+\])?) +\S+ +([A-Z]{3,5}) +(\S+) +\S+ +(.*?) +[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d *$", re.M
 )
+
 _PREEMPTED = re.compile(r"TERM_PREEMPT|preempt", re.I)
+
 _MARK = "hpcdl:"
 
 
@@ -84,7 +419,7 @@ def bjobs_argv(form: Form, ids: Collection[str] = ()) -> list[str]:
             return ["bjobs", "-w", *some]
 
 
-def parse_bjobs(form: Form, text: str, now: float) -> dict[str, Told] | None:
+def parse_bjobs(form: Form, text: str, now: float) -> dict[str, BjobsTimes] | None:
     """The jobs that it lists, by id; None where this form's output is nowhere in `text`. `now`: for years.
 
     Raises ValueError where it is, beside what nobody understands: half an answer is none.
@@ -97,13 +432,13 @@ def parse_bjobs(form: Form, text: str, now: float) -> dict[str, Told] | None:
         case Form.FEW:
             return _parse_fields(FEW, text, now)
         case Form.UF | Form.LONG:
-            jobs = {each.id: job_of(each.id, each.state, each.values, now) for each in parse_long(text, now)}
+            jobs = {each.id: parse_job(each.id, each.state, each.values, now) for each in parse_long(text, now)}
             return jobs or None
         case Form.WIDE:
             return _parse_wide(text, now)
 
 
-def _parse_json(text: str, now: float) -> dict[str, Told] | None:
+def _parse_json(text: str, now: float) -> dict[str, BjobsTimes] | None:
     """What stands around the object, as when LSF asked to wait first, is dropped."""
     at = text.find("{")
     if at < 0:
@@ -121,17 +456,17 @@ def _parse_json(text: str, now: float) -> dict[str, Told] | None:
             raise ValueError("a record of its JSON is of no job")
         if "ERROR" not in record:
             values = {str(key).lower(): str(value or "").strip() for key, value in record.items()}
-            jobs[values["jobid"]] = job_of(values["jobid"], values.get("stat", ""), values, now)
+            jobs[values["jobid"]] = parse_job(values["jobid"], values.get("stat", ""), values, now)
     return jobs
 
 
-def _parse_fields(fields: tuple[str, ...], text: str, now: float) -> dict[str, Told] | None:
+def _parse_fields(fields: tuple[str, ...], text: str, now: float) -> dict[str, BjobsTimes] | None:
     jobs = {}
     other = []
     for line in text.splitlines():
         values = [value.strip() for value in line.split("^", len(fields) - 1)]
         if len(values) == len(fields) and re.fullmatch(r"\d+(?:\[\d+\])?", values[0]):
-            jobs[values[0]] = job_of(values[0], values[1], dict(zip(fields, values, strict=True)), now)
+            jobs[values[0]] = parse_job(values[0], values[1], dict(zip(fields, values, strict=True)), now)
         elif jobs and not is_noise(line):  # what a site's own script prints comes before
             other.append(line)
     if other:
@@ -139,18 +474,18 @@ def _parse_fields(fields: tuple[str, ...], text: str, now: float) -> dict[str, T
     return jobs or None
 
 
-def _parse_wide(text: str, now: float) -> dict[str, Told] | None:
+def _parse_wide(text: str, now: float) -> dict[str, BjobsTimes] | None:
     """Columns are only as wide as what is in them, and a waiting job's host may be a blank."""
     jobs = {}
     for job, stat, queue, rest in _ROW.findall(text):
         first, _, name = rest.partition(" ")
         waits = stat in ("PEND", "PSUSP", "WAIT") and first != "-"
         values = {"queue": queue, "exec_host": "" if waits else first, "job_name": (rest if waits else name).strip()}
-        jobs[job] = job_of(job, stat, values, now)
+        jobs[job] = parse_job(job, stat, values, now)
     return jobs or None
 
 
-def job_of(job: str, stat: str, values: Mapping[str, str], now: float) -> Told:
+def parse_job(job: str, stat: str, values: Mapping[str, str], now: float) -> BjobsTimes:
     """A job from the values of its fields, called as in bjobs -o; those that were not told are missing."""
     told = {key: value for key, value in values.items() if value and value != "-"}
     state = _STATES.get(stat, BatchState.UNKNOWN)
@@ -170,7 +505,7 @@ def job_of(job: str, stat: str, values: Mapping[str, str], now: float) -> Told:
         code=0 if stat == "DONE" else int(code) if code.isdecimal() else None,
         by_hand=state is BatchState.ENDED and killed_by_hand(reason),
     )
-    return Told(found, moments.moment(told.get("start_time", ""), now), moments.run_time(told.get("run_time", "")))
+    return BjobsTimes(found, text.moment(told.get("start_time", ""), now), text.run_time(told.get("run_time", "")))
 
 
 def _reason(state: BatchState, stat: str, told: Mapping[str, str]) -> str:
@@ -179,3 +514,57 @@ def _reason(state: BatchState, stat: str, told: Mapping[str, str]) -> str:
     asked = ("exit_reason",) if state is BatchState.ENDED else ("pend_reason", "suspend_reason")
     said = next((told[key].rstrip(" ;:") for key in asked if key in told), "")
     return "; ".join(part for part in (_MEANINGS.get(stat, ""), said) if part)
+
+
+# bjobs -p of all users: jobs of others that wait, and whether it is hosts that they wait for.
+
+_FIELDS = ("jobid", "stat", "queue", "nreq_slot", "job_description", "pend_reason", "job_name")
+
+_WAITS_FOR_HOSTS = re.compile(
+    r"not enough|job slot limit reached|slots? (?:is|are) not|requirements? not satisfied|spanning requirement"
+    r"|exclusive|just started a job|insufficient",
+    re.IGNORECASE,
+)
+
+_LIMITS = re.compile(r"dependency|(?:user|project|group|account)[^;]*limit|limit of the|dispatch window", re.IGNORECASE)
+
+_WIDE = re.compile(r"^ *(\d+(?:\[\d+\])?) +\S+ +([A-Z]{3,5}) +(\S+) +(.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingJob:
+    """A job that waits. `slots`: how many it asks for. `for_hosts`: it waits for hosts. `is_pilot`: of any hpcdl."""
+
+    id: str
+    queue: str
+    slots: int
+    for_hosts: bool
+    is_pilot: bool
+
+
+def waiting_argv(capable: bool) -> list[str]:
+    """`capable`: bjobs knows -o."""
+    if capable:
+        return ["bjobs", "-noheader", "-u", "all", "-p", "-o", " ".join(_FIELDS) + " delimiter='^'"]
+    return ["bjobs", "-u", "all", "-p", "-w"]
+
+
+def parse_waiting(capable: bool, text: str) -> tuple[PendingJob, ...]:
+    """What `waiting_argv` prints, in its order. Raises ValueError for a line that nobody understands.
+
+    Without -o neither slots nor reasons are told: a job is reckoned to wait for one host.
+    """
+    if not capable:
+        rows = _WIDE.findall(text)
+        return tuple(PendingJob(id_, queue, 1, stat == "PEND", "hpcdl:" in rest) for id_, stat, queue, rest in rows)
+    found = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("^", len(_FIELDS) - 1)]
+        if len(cells) == len(_FIELDS) and re.fullmatch(r"\d+(?:\[\d+\])?", cells[0]):
+            id_, stat, queue, slots, described, reason, name = cells
+            hosts = stat == "PEND" and _WAITS_FOR_HOSTS.search(reason) is not None and _LIMITS.search(reason) is None
+            pilot = described.startswith("hpcdl:") or name.startswith("hpcdl:")
+            found.append(PendingJob(id_, queue, int(slots) if slots.isdecimal() else 1, hosts, pilot))
+        elif found and not is_noise(line):
+            raise ValueError(f"it printed a line that nobody understands: {line.strip()[:80]!r}")
+    return tuple(found)

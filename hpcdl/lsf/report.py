@@ -4,15 +4,16 @@ import re
 import shutil
 from collections.abc import Sequence
 
-from hpcdl.batch import BatchAdapter, BatchError, Run, SiteQueue, SiteReport
-from hpcdl.lsf import queues, text
+from hpcdl.batch.system import BatchAdapter, BatchError, CommandRunner, SiteQueue, SiteReport
+from hpcdl.lsf import cluster as queues
+from hpcdl.lsf import text
 
 _SLOTS = re.compile(
     r"^QUEUE: *(\S+)[\s\S]*?^ *PRIO +NICE +STATUS +MAX +JL/U[^\n]*\n *\S+ +\S+ +\S+ +\S+ +(\d+)", re.MULTILINE
 )
 
 
-def report(adapter: BatchAdapter, run: Run) -> SiteReport:
+def report(adapter: BatchAdapter, run: CommandRunner) -> SiteReport:
     """See `BatchSystem.site_report`."""
 
     def ask(argv: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from hpcdl.batch import AdapterSettings, BatchAdapter, BatchError, BatchSystem, Run, SiteReport, run
+from hpcdl.batch.system import AdapterSettings, BatchAdapter, BatchError, BatchSystem, CommandRunner, SiteReport, run
 
 _BEGIN, _END = "# LSBATCH: User input\n", "# LSBATCH: End user input\n"
 
@@ -51,13 +51,13 @@ class LsfSystem(BatchSystem):
 
     def adapter(self, here: AdapterSettings) -> BatchAdapter:
         """See `BatchSystem`."""
-        from hpcdl.lsf.adapter import Lsf, Ways
+        from hpcdl.lsf.adapter import Lsf, LsfSettings
 
         site, own = here.site, {key: here.keys[key] for key in self.site_keys if key in here.keys}
-        ways = Ways(queues=site.queues, without_preemption=site.pilots_without_preemption, **own)
+        ways = LsfSettings(queues=site.queues, without_preemption=site.pilots_without_preemption, **own)
         return Lsf(here.run, now=here.now, ways=ways, environ=here.environ)
 
-    def submit_next(self, run: Run, batch_id: str, script: str, env: Sequence[str]) -> str:
+    def submit_next(self, run: CommandRunner, batch_id: str, script: str, env: Sequence[str]) -> str:
         """See `BatchSystem`. bsub reads the script, whose #BSUB lines say the rest."""
         from hpcdl.lsf.text import parse_bsub, words
 
@@ -67,7 +67,7 @@ class LsfSystem(BatchSystem):
             raise BatchError(f"the next allocation was not taken: bsub: {words(done)}")
         return found
 
-    def site_report(self, adapter: BatchAdapter, run: Run = run) -> SiteReport:
+    def site_report(self, adapter: BatchAdapter, run: CommandRunner = run) -> SiteReport:
         """See `BatchSystem`."""
         from hpcdl.lsf.report import report
 

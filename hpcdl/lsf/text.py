@@ -3,14 +3,17 @@
 Every command here is an argv and a parser of what that prints; both are pure.
 """
 
+import calendar
 import math
 import re
 import shlex
-from collections.abc import Collection, Sequence
+import shutil
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from hpcdl.batch import Completed, PilotScript
-from hpcdl.core.pilot import PilotSpec
+from hpcdl.batch.system import TIMEOUT_S, BatchError, CommandRunner, Completed, PilotScript
+from hpcdl.core.model.pilot import PilotSpec
 
 WARNING = "URG"
 """The signal asked for before the end: whoever does not expect it is not hurt, for by default it is ignored."""
@@ -19,34 +22,44 @@ LAUNCH = re.compile("batch|login")
 """In the names of launch nodes, at most sites that have them."""
 
 _BY_HAND = re.compile(r"TERM_(FORCE_)?(OWNER|ADMIN)\b")
+
 _TRANSIENT = re.compile(
     r"^.*(?:Cannot connect to LSF|LSF is down|Request from non-LSF host rejected|Please wait \.\.\.).*$", re.I | re.M
 )
+
 _DOWN = re.compile(
     r"(?:lim|mbatchd|batch daemon|master batch daemon|batch system daemon)[^\n]*(?:down|not responding|not running)"
     r"|Unable to contact|Connection refused|Communication time ?out|Failed in sending/receiving a message"
     r"|Host does not have a software license|try later",
     re.I,
 )
+
 _REFUSED = re.compile(
     r"illegal option|invalid option|unrecognized option|unknown option|bad option|requires an argument"
     r"|^ *usage\b|You cannot use the -|(?:illegal|invalid|unknown|undefined)[^\n]*(?:field|format)|only a select",
     re.I | re.M,
 )
+
 _NOT_FOUND = re.compile(
     r"^(?:Job <(\d+(?:\[\d+\])?)> is not found.*|No (?:unfinished |matching |more )?jobs? found.*"
     r"|No (?:pending|running|suspended|finished) job found.*)$",
     re.I | re.M,
 )
+
 _NOISE = re.compile(r"^You have (?:new )?mail.*$", re.M)
+
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to")
+
 _LATER = re.compile(
     r"threshold|limit (?:has been )?reached|reached[^\n]*limit|too many (?:pending )?jobs|pending job|job limit"
     r"|maximum number of[^\n]*jobs|cannot fork|try again",
     re.I,
 )
+
 _NO_SCRIPT = re.compile(r"No command is specified|specify a (?:job )?script|script file", re.I)
+
 _GONE = re.compile(r"already finished|No matching job found|is not found|Job has already|finishing", re.I)
+
 _TAKEN = re.compile(r"Job <\d+(?:\[\d+\])?> is being (?:terminated|signaled|signalled|stopped|resumed|requeued)", re.I)
 
 
@@ -221,6 +234,7 @@ def complaints(done: Completed) -> tuple[tuple[str, ...], bool]:
 
 
 _LSID = re.compile(r"^(.*?(?:LSF|[Ll]ava)[^\n]*?\d[^\n,]*)", re.M)
+
 _CLUSTER = re.compile(r"My cluster name is (\S+)")
 
 
@@ -233,3 +247,168 @@ def parse_lsid(text: str) -> tuple[str, str]:
 def killed_by_hand(reason: str) -> bool:
     """Whether LSF's reason for a job's end is that its owner or an administrator killed it."""
     return _BY_HAND.search(reason) is not None
+
+
+# LSF's commands, run: those that only ask to wait are asked again, and a daemon that is away is told as that.
+
+TRIES = 4
+
+FIRST_PAUSE_S = 0.5
+"""Twice as long before each further try."""
+
+Which = Callable[[str], str | None]
+
+Pause = Callable[[float], None]
+
+
+def command_of(argv: Sequence[str]) -> str:
+    """The command that is run, behind an `env -u NAME …` that hides variables from it."""
+    at = 0
+    if argv[0] == "env":
+        at = 1
+        while argv[at] == "-u":
+            at += 2
+    return argv[at]
+
+
+class Calls:
+    """Runs commands with patience. `which`: where a command is, or None; `pause`: waits so many seconds."""
+
+    def __init__(self, run: CommandRunner, which: Which = shutil.which, pause: Pause = time.sleep) -> None:
+        self._run = run
+        self._which = which
+        self._pause = pause
+
+    def has(self, command: str) -> bool:
+        """Whether there is such a command."""
+        return self._which(command) is not None
+
+    def once(self, argv: Sequence[str], timeout_s: float = TIMEOUT_S, *, stdin: str = "") -> Completed:
+        """As it is. Raises BatchError (`away`) where LSF does not answer, or says that its daemons do not."""
+        try:
+            done = self._run(argv, timeout_s, stdin=stdin)
+        except BatchError as error:
+            said = str(error).replace(argv[0], command_of(argv), 1)
+            raise BatchError(said, away=error.away, again=error.again) from None
+        if done.code != 0 and not transient(done) and down(done):
+            raise BatchError(f"{command_of(argv)}: {words(done)}", away=True)
+        return done
+
+    def wait(self, tried: int) -> None:
+        """Waits before the next try; `tried`: how often it was tried already."""
+        self._pause(FIRST_PAUSE_S * 2 ** (tried - 1))
+
+    def ask(self, argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> Completed:
+        """Asks what may be asked again: until it says something. What prints nothing to the end is given as it is.
+
+        Raises BatchError (`away`) where LSF does not answer, or only asks to wait.
+        """
+        done = self.once(argv, timeout_s)
+        for tried in range(1, TRIES):
+            if answered(done) or (done.code != 0 and not transient(done)):
+                return done
+            self.wait(tried)
+            done = self.once(argv, timeout_s)
+        if not answered(done) and transient(done):
+            raise BatchError(f"{argv[0]}: {words(done)}", away=True)
+        return done
+
+
+# Moments and lengths of time as LSF prints them: local time, mostly without a year, with marks behind.
+
+_MONTHS = {
+    name: number
+    for number, name in enumerate(
+        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), start=1
+    )
+}
+
+_MOMENT = re.compile(
+    r"(?:[A-Z][a-z]{2} +)?([A-Z][a-z]{2}) +(\d{1,2}) (\d{1,2}):(\d\d)(?::(\d\d))?(?: (\d{4}))?(?: ?[LEX])?"
+)
+
+_YEARS_TRIED = (-4, -3, -2, -1, 0, 1, 2, 3, 4)  # 29 February is found again in one of them
+
+
+def moment(text: str, now: float) -> float | None:
+    """Seconds since the epoch of `Feb  2 00:46 L` and its kin, None where `text` is no moment.
+
+    Where the year is not told it is the one nearest to `now`, so that December seen in January is last year's.
+    The marks L, E and X of a finish time (by the run limit, by an estimate, exceeded) are dropped.
+    """
+    found = _MOMENT.fullmatch(text.strip())
+    if found is None or found[1] not in _MONTHS:
+        return None
+    month, day = _MONTHS[found[1]], int(found[2])
+    clock = (int(found[3]), int(found[4]), int(found[5] or 0))
+    if found[6]:
+        return _local(int(found[6]), month, day, clock)
+    this_year = time.localtime(now).tm_year
+    tried = (_local(this_year + off, month, day, clock) for off in _YEARS_TRIED)
+    return min((at for at in tried if at is not None), key=lambda at: abs(at - now), default=None)
+
+
+def _local(year: int, month: int, day: int, clock: tuple[int, int, int]) -> float | None:
+    if not 1 <= day <= calendar.monthrange(year, month)[1] or clock[0] > 23 or clock[1] > 59 or clock[2] > 60:
+        return None
+    return time.mktime((year, month, day, *clock, 0, 0, -1))
+
+
+def window_length(text: str) -> float | None:
+    """Seconds of bslots' `1 hours 11 minutes 50 seconds`; None for UNLIMITED. Raises ValueError."""
+    if text.strip().upper() == "UNLIMITED":
+        return None
+    found = re.fullmatch(r"(?:(\d+) hours? *)?(?:(\d+) minutes? *)?(?:(\d+) seconds?)?", text.strip())
+    if found is None or not any(found.groups()):
+        raise ValueError(f"no length of a backfill window: {text.strip()!r}")
+    hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return 3600 * hours + 60 * minutes + seconds
+
+
+def time_left(text: str) -> float | None:
+    """Seconds of the field time_left, `0:1 L` in hours and minutes or `hh:mm:ss`; None where it tells nothing."""
+    found = re.fullmatch(r"(\d+):(\d{1,2})(?::(\d{1,2}))?(?: ?[LEX])?", text.strip())
+    if found is None:
+        return None
+    return 3600.0 * int(found[1]) + 60 * int(found[2]) + int(found[3] or 0)
+
+
+def run_time(text: str) -> float | None:
+    """Seconds of the field run_time, `79 second(s)` or `hh:mm:ss`."""
+    if found := re.fullmatch(r"(\d+) second\(?s?\)?", text.strip()):
+        return float(found[1])
+    return time_left(text) if text.count(":") == 2 else None
+
+
+def run_limit(text: str) -> float | None:
+    """Seconds of the field runtimelimit: `1440.0` in minutes, perhaps `/host` behind, or `hh:mm:ss`."""
+    first = text.strip().partition("/")[0]
+    if re.fullmatch(r"\d+:\d\d:\d\d", first):
+        return time_left(first)
+    found = re.match(r"\d+(?:\.\d+)?", first)
+    return 60 * float(found[0]) if found else None
+
+
+def clock_length(text: str) -> float | None:
+    """Seconds of jobstat's `57:06` (minutes, seconds) and `2:00:00`."""
+    parts = text.split(":")
+    if not 2 <= len(parts) <= 3 or not all(part.isdecimal() for part in parts):
+        return None
+    seconds = 0
+    for part in parts:
+        seconds = 60 * seconds + int(part)
+    return float(seconds)
+
+
+def limit_of(text: str) -> float | None:
+    """Seconds of the RUNLIMIT in a block of bjobs -l or bqueues -l: names on a line, `480.0 min of host` below.
+
+    CPULIMIT may stand before it in the same two lines. None where the block tells no run limit.
+    """
+    found = re.search(r"^ *((?:[A-Z]+LIMIT +)*RUNLIMIT[A-Z ]*)\n([^\n]*)$", text, re.MULTILINE)
+    if found is None:
+        return None
+    timed = [name for name in found[1].split() if name in ("CPULIMIT", "RUNLIMIT")]
+    values = re.findall(r"(\d+(?:\.\d+)?) min", found[2])
+    at = timed.index("RUNLIMIT")
+    return 60 * float(values[at]) if at < len(values) else None

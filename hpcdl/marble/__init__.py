@@ -1,9 +1,8 @@
 """MARBLE (CCGrid 2020): Algorithm 1, its baseline, and our variant with warm starts."""
 
-from hpcdl.core.policy import Policies
-from hpcdl.marble.algorithm import Marble
+from hpcdl.core.model.plan import Policies
+from hpcdl.marble.algorithm import Marble, MarbleWarm
 from hpcdl.marble.baseline import FifoExclusive
-from hpcdl.marble.warm import MarbleWarm
 
 
 def register(policies: Policies) -> None:

@@ -1,9 +1,8 @@
 """BFTrainer: which elastic trainers get how many of the nodes that come and go, and which ones."""
 
-from hpcdl.core.policy import Policies
-from hpcdl.milp.equal_share import EqualShare
-from hpcdl.milp.policy import BFTrainer
-from hpcdl.milp.reallocation import Reallocation
+from hpcdl.core.model.plan import Policies
+from hpcdl.milp.policy import BFTrainer, EqualShare
+from hpcdl.milp.values import Reallocation
 
 
 def register(policies: Policies, settings: Reallocation | None = None) -> None:

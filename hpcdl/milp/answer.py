@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from hpcdl.core.units import count, seconds_text
-from hpcdl.counts import Allotment, Trainer
+from hpcdl.core.model.units import count, seconds_text
 from hpcdl.milp.problem import Problem, allowed, shrunk
-from hpcdl.placing.whole import WholeNode, choose
+from hpcdl.placement.nodes import WholeNode, choose
+from hpcdl.solver import Allotment, ElasticTrainer
 
 
 def nodes_of(problem: Problem, allotment: Allotment) -> list[tuple[str, ...] | int]:
@@ -39,7 +39,7 @@ def reasons(problem: Problem, allotment: Allotment) -> list[str]:
     return [_reason(problem, trainer, nodes, group, free) for trainer, nodes, group in rows]
 
 
-def _reason(problem: Problem, trainer: Trainer, nodes: int, group: int | None, free: Sequence[int]) -> str:
+def _reason(problem: Problem, trainer: ElasticTrainer, nodes: int, group: int | None, free: Sequence[int]) -> str:
     if group is None:
         return _without(problem, trainer, free)
     curve = trainer.curves[group]
@@ -64,7 +64,7 @@ def _reason(problem: Problem, trainer: Trainer, nodes: int, group: int | None, f
     return f"{change}{illegal}: {before} to {rate}, {_worth(problem, trainer, nodes, group)}"
 
 
-def _worth(problem: Problem, trainer: Trainer, nodes: int, group: int) -> str:
+def _worth(problem: Problem, trainer: ElasticTrainer, nodes: int, group: int) -> str:
     """What it makes of its nodes within the horizon, and what the rescale costs."""
     curve = trainer.curves[group]
     assert curve is not None
@@ -74,7 +74,7 @@ def _worth(problem: Problem, trainer: Trainer, nodes: int, group: int) -> str:
     return f"worth {_number(gain)} in {seconds_text(problem.horizon_s)}{cost}"
 
 
-def _other(problem: Problem, trainer: Trainer, nodes: int, group: int, free: Sequence[int]) -> str:
+def _other(problem: Problem, trainer: ElasticTrainer, nodes: int, group: int, free: Sequence[int]) -> str:
     """Why another number of nodes is no better."""
     more = next(iter(allowed_above(trainer, nodes, problem.groups[group].size)), None)
     if more is None:
@@ -87,7 +87,7 @@ def _other(problem: Problem, trainer: Trainer, nodes: int, group: int, free: Seq
     return f"{more - nodes} more would be worth {_number(gain)} to it, and no less to others"
 
 
-def allowed_above(trainer: Trainer, nodes: int, most: int) -> Sequence[int]:
+def allowed_above(trainer: ElasticTrainer, nodes: int, most: int) -> Sequence[int]:
     """The numbers of nodes on which it may run, from `nodes` + 1 to `most`, ascending."""
     sizes = allowed(trainer, most)
     if isinstance(sizes, range):
@@ -95,7 +95,7 @@ def allowed_above(trainer: Trainer, nodes: int, most: int) -> Sequence[int]:
     return [size for size in sizes if size > nodes]
 
 
-def _without(problem: Problem, trainer: Trainer, free: Sequence[int]) -> str:
+def _without(problem: Problem, trainer: ElasticTrainer, free: Sequence[int]) -> str:
     """Why it gets nothing."""
     had = f"gives back its {count(trainer.now, 'node')}{_illegal(trainer)}" if trainer.now else "waits"
     options = []
@@ -128,7 +128,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
-def _illegal(trainer: Trainer) -> str:
+def _illegal(trainer: ElasticTrainer) -> str:
     """Why it cannot keep what it has, or ""."""
     if not trainer.now or trainer.allows(trainer.now, trainer.group):
         return ""

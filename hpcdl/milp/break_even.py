@@ -4,21 +4,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hpcdl.core.units import count, seconds_text
-from hpcdl.counts import Curve
-from hpcdl.milp.case import Candidate, Case
-from hpcdl.milp.decided import Decided
-from hpcdl.milp.horizon import spans
+from hpcdl.core.model.units import count, seconds_text
+from hpcdl.milp.case import AllocationCase, TrainerCandidate
+from hpcdl.milp.layout import NodeCounts
+from hpcdl.milp.values import spans
+from hpcdl.solver import ThroughputCurve
 
 
-def lives_of(case: Case, names: Sequence[str]) -> list[float]:
+def lives_of(case: AllocationCase, names: Sequence[str]) -> list[float]:
     """Seconds that each of these nodes is there, infinite where it is not known when it leaves."""
     now, nodes = case.view.now, case.nodes
     untils = [nodes[name].until for name in names]
     return [math.inf if until is None else max(0.0, until - now) for until in untils]
 
 
-def without_useless(case: Case) -> None:
+def without_useless(case: AllocationCase) -> None:
     """Takes free nodes out of the case that leave before anybody could train on them."""
     least_s = min((each.its.up_s for each in case.candidates), default=0.0)
     held = {name for each in case.candidates for name in each.current}
@@ -33,15 +33,15 @@ def without_useless(case: Case) -> None:
         case.where = {name: group for name, group in case.where.items() if name not in gone}
 
 
-def horizon_of(case: Case, t_fwd_s: float) -> float:
+def horizon_of(case: AllocationCase, t_fwd_s: float) -> float:
     """The forward-looking time; less where all nodes are known to leave earlier."""
     longest = max((life for names in case.names for life in lives_of(case, names)), default=math.inf)
     return min(t_fwd_s, longest) if longest > 0 else t_fwd_s
 
 
 def paying(
-    case: Case, decided: Decided, chosen: Sequence[tuple[str, ...]]
-) -> tuple[Decided, list[tuple[str, ...]], dict[int, str]]:
+    case: AllocationCase, decided: NodeCounts, chosen: Sequence[tuple[str, ...]]
+) -> tuple[NodeCounts, list[tuple[str, ...]], dict[int, str]]:
     """The same, without those of the new nodes that do not pay; and why, by job.
 
     Of the nodes that a trainer is to get, in the order in which they stay, it gets those with which it does most until
@@ -80,7 +80,9 @@ def paying(
     return decided, names, why
 
 
-def _best(case: Case, each: Candidate, group: int, kept: tuple[str, ...], fresh: list[str], horizon_s: float) -> int:
+def _best(
+    case: AllocationCase, each: TrainerCandidate, group: int, kept: tuple[str, ...], fresh: list[str], horizon_s: float
+) -> int:
     """How many of the fresh nodes, the first of which stay longest, are best for the trainer."""
     curve = each.its.curves[group]
     if curve is None:
@@ -101,7 +103,9 @@ def _best(case: Case, each: Candidate, group: int, kept: tuple[str, ...], fresh:
     return best
 
 
-def _worth(curve: Curve, each: Candidate, lives: Sequence[float], horizon_s: float, starts: float) -> float:
+def _worth(
+    curve: ThroughputCurve, each: TrainerCandidate, lives: Sequence[float], horizon_s: float, starts: float
+) -> float:
     """Steps from now to the horizon on nodes that are there for so long, from `starts` on; rescales down cost steps."""
     steps, before = 0.0, 0
     for span in spans(lives, horizon_s):

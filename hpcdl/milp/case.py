@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from heapq import merge
 from operator import attrgetter
 
-from hpcdl.core.model import Placement, Share
-from hpcdl.core.plan import JobView, NodeView, Standing, View
-from hpcdl.milp.pricing import Kinds, Priced, priced
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.plan import JobView, NodeView, Standing, View
+from hpcdl.milp.pricing import Kinds, TrainerPrices, priced
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class TrainerCandidate:
     """A job that can be decided about, and its numbers.
 
     `current`: the whole nodes that it holds, or is about to get, in the order of its ranks; `group`: theirs, -1 without
@@ -21,7 +21,7 @@ class Candidate:
     """
 
     job: JobView
-    its: Priced
+    its: TrainerPrices
     aim: Placement | None = None
     current: tuple[str, ...] = ()
     group: int = -1
@@ -41,7 +41,7 @@ class Candidate:
 
 
 @dataclass(slots=True)
-class Case:
+class AllocationCase:
     """What there is to decide.
 
     `kinds`, `names`: of each group, its kind of GPU with how many of them a node has (at least, where a job needs more
@@ -56,7 +56,7 @@ class Case:
     kinds: Kinds
     names: list[list[str]]
     where: dict[str, int]
-    candidates: list[Candidate] = field(default_factory=list)
+    candidates: list[TrainerCandidate] = field(default_factory=list)
     kept: dict[int, JobView] = field(default_factory=dict)
     limit: int | None = None
     chosen: frozenset[int] | None = None
@@ -77,7 +77,7 @@ def case_of(
     parallel: int | None,
     chosen: frozenset[int] | None = None,
     barred: frozenset[str] = frozenset(),
-) -> Case:
+) -> AllocationCase:
     """The nodes and the trainers of a view: the first `parallel` jobs that can run, in the order of submission (FCFS).
 
     A job that is blocked, or needs more nodes than there are, takes no place. Without `parallel`, jobs are trainers for
@@ -96,7 +96,7 @@ def case_of(
         if job.placement is not None:
             closed.update(job.placement.nodes)
     kinds, names, where = _groups(alike, closed, merged)
-    case = Case(view, nodes, kinds, names, where, [], kept, parallel, chosen, alike.some_end)
+    case = AllocationCase(view, nodes, kinds, names, where, [], kept, parallel, chosen, alike.some_end)
     held = [job for job in (*steady, *between) if job.id not in kept]
     _ask(case, merge(sorted(held, key=_number), waiting, key=_number))
     return case
@@ -151,14 +151,14 @@ def _key(node: NodeView, merged: tuple[str, int] | None) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Alike:
+class _NodeClass:
     """The nodes of a view by kind of GPU and size. `some_end`: it is known of one when it leaves."""
 
     names: dict[tuple[str, int], list[str]]
     some_end: bool
 
 
-def _alike(nodes: Sequence[NodeView]) -> _Alike:
+def _alike(nodes: Sequence[NodeView]) -> _NodeClass:
     found: dict[tuple[str, int], list[str]] = {}
     some_end = False
     for node in nodes:
@@ -170,10 +170,10 @@ def _alike(nodes: Sequence[NodeView]) -> _Alike:
             names.append(node.name)
         if node.until is not None:
             some_end = True
-    return _Alike(found, some_end)
+    return _NodeClass(found, some_end)
 
 
-def _merged(view: View, alike: _Alike, chosen: frozenset[int] | None) -> tuple[str, int] | None:
+def _merged(view: View, alike: _NodeClass, chosen: frozenset[int] | None) -> tuple[str, int] | None:
     """A kind of which nodes of that many GPUs and more are one group, since a job needs more nodes than are alike.
 
     None: there is no such job, and each group is of one size. Of several such jobs the first one has its way.
@@ -198,7 +198,7 @@ def _merged(view: View, alike: _Alike, chosen: frozenset[int] | None) -> tuple[s
 
 
 def _groups(
-    alike: _Alike, closed: set[str], merged: tuple[str, int] | None
+    alike: _NodeClass, closed: set[str], merged: tuple[str, int] | None
 ) -> tuple[Kinds, list[list[str]], dict[str, int]]:
     found: dict[tuple[str, int], list[str]] = {}
     for (kind, size), names in alike.names.items():
@@ -214,13 +214,13 @@ def _groups(
     return kinds, groups, where
 
 
-def _ask(case: Case, order: Iterator[JobView]) -> None:
+def _ask(case: AllocationCase, order: Iterator[JobView]) -> None:
     """Makes candidates of the first jobs, as many as may be."""
     room = len(case.where)
     must = sum(not job.can_suspend and job.id not in case.kept for job in case.view.steady if case.about(job))
     places = None if case.limit is None else case.limit - len(case.kept) - must
     capacities = case.capacities
-    asked: list[tuple[JobView, Priced]] = []
+    asked: list[tuple[JobView, TrainerPrices]] = []
     for job in order:
         full = places <= 0 if places is not None else room <= 0
         if full and not must:
@@ -246,11 +246,11 @@ def _ask(case: Case, order: Iterator[JobView]) -> None:
     case.candidates += [found.get(job.id) or _other(case, job, its, taken) for job, its in asked]
 
 
-def _steady(case: Case, job: JobView, its: Priced, taken: set[str]) -> Candidate:
+def _steady(case: AllocationCase, job: JobView, its: TrainerPrices, taken: set[str]) -> TrainerCandidate:
     """A job that holds nodes, and perhaps is on its way to others."""
     held, aim = job.placement, job.target
     if held is None:
-        return Candidate(job, its)
+        return TrainerCandidate(job, its)
     group, trains = -1, 0
     current: tuple[str, ...] = ()
     if aim is not None and aim is not held and _under_way(job, aim):
@@ -261,13 +261,13 @@ def _steady(case: Case, job: JobView, its: Priced, taken: set[str]) -> Candidate
         group, current = _current(case, job, held, its, taken)
         trains = len(current)
         if len(current) < len(held.nodes) and len(current) < sum(name in case.where for name in held.nodes):
-            return Candidate(job, its)  # another one has the same nodes
+            return TrainerCandidate(job, its)  # another one has the same nodes
     if not current:
-        return Candidate(job, its)
+        return TrainerCandidate(job, its)
     taken.update(current)
     if job.members and job.members != current:
         current = _ranked(job, current)
-    return Candidate(job, priced(job, case.kinds, holds=True), aim, current, group, trains, not job.can_suspend)
+    return TrainerCandidate(job, priced(job, case.kinds, holds=True), aim, current, group, trains, not job.can_suspend)
 
 
 def _ranked(job: JobView, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -286,16 +286,18 @@ def _under_way(job: JobView, aim: Placement) -> bool:
     return job.in_place and bool(job.members) and set(job.members) != set(aim.nodes)
 
 
-def _other(case: Case, job: JobView, its: Priced, taken: set[str]) -> Candidate:
+def _other(case: AllocationCase, job: JobView, its: TrainerPrices, taken: set[str]) -> TrainerCandidate:
     """A job that waits, or is about to start on what the last plan gave it."""
     if job.target is None:
-        return Candidate(job, its)
+        return TrainerCandidate(job, its)
     group, current = _current(case, job, job.target, its, taken)
     taken.update(current)
-    return Candidate(job, its, job.target, current, group) if current else Candidate(job, its)
+    return TrainerCandidate(job, its, job.target, current, group) if current else TrainerCandidate(job, its)
 
 
-def _current(case: Case, job: JobView, aim: Placement, its: Priced, taken: set[str]) -> tuple[int, tuple[str, ...]]:
+def _current(
+    case: AllocationCase, job: JobView, aim: Placement, its: TrainerPrices, taken: set[str]
+) -> tuple[int, tuple[str, ...]]:
     """The nodes of a placement that are still there and nobody else's, and their group.
 
     None where the job does not take them whole.

@@ -1,12 +1,13 @@
 """From numbers of nodes to GPUs on nodes: who keeps which, and who gets which of what is free."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
-from hpcdl.core.model import Placement, Share
-from hpcdl.core.plan import NodeView
-from hpcdl.milp.case import Candidate, Case
-from hpcdl.placing.whole import WholeNode, choose
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.plan import NodeView
+from hpcdl.milp.case import AllocationCase, TrainerCandidate
+from hpcdl.placement.nodes import WholeNode, choose
 
 FAR = 10.0
 """When a node leaves does not matter beyond so many horizons."""
@@ -18,7 +19,7 @@ def _share(node: str, gpus: tuple[int, ...]) -> Share:
 
 
 def nodes_of(
-    case: Case, counts: Sequence[int], groups: Sequence[int | None], loss: Sequence[float], horizon_s: float
+    case: AllocationCase, counts: Sequence[int], groups: Sequence[int | None], loss: Sequence[float], horizon_s: float
 ) -> list[tuple[str, ...]]:
     """The nodes of each candidate: `counts[j]` of group `groups[j]`, of its own as many as can be.
 
@@ -67,7 +68,7 @@ def _whole(name: str, until: float | None, place: tuple[str, ...]) -> WholeNode:
     return WholeNode(name, until, place)
 
 
-def placement_of(case: Case, candidate: Candidate, names: tuple[str, ...]) -> Placement | None:
+def placement_of(case: AllocationCase, candidate: TrainerCandidate, names: tuple[str, ...]) -> Placement | None:
     """All that the candidate takes of these nodes; what it has, or is about to get, where that is the same."""
     if not names:
         return None
@@ -83,3 +84,22 @@ def placement_of(case: Case, candidate: Candidate, names: tuple[str, ...]) -> Pl
         if known is not None and known.shares == found.shares and known.role is found.role:
             return known
     return found
+
+
+# What was decided, as numbers of nodes.
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCounts:
+    """How many nodes of which group each candidate of a case gets (group None: none), for `horizon_s`.
+
+    `optimal`, `bound`, `gap`: as the solver says; `wake_at`: when to be asked again.
+    """
+
+    counts: Sequence[int]
+    groups: Sequence[int | None]
+    horizon_s: float
+    optimal: bool = False
+    bound: float | None = None
+    gap: float | None = None
+    wake_at: float | None = None

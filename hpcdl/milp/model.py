@@ -7,7 +7,7 @@ from itertools import pairwise
 
 
 @dataclass(slots=True)
-class Model:
+class IntegerProgram:
     """min sum cost x, with rows and columns between their bounds; columns may be integers, and in sets of type SOS2.
 
     In an SOS2, of three columns or more, at most two are not 0, and these are neighbours. Rows are stored one after the
@@ -57,12 +57,12 @@ class Model:
         self.row_lower.append(lower)
         self.row_upper.append(upper)
 
-    def with_binaries(self) -> "Model":
+    def with_binaries(self) -> "IntegerProgram":
         """The same program without sets: a binary for each pair of neighbours, one of them 1, says where it is not 0.
 
         Sets that are implied need none.
         """
-        model = Model(
+        model = IntegerProgram(
             list(self.lower), list(self.upper), list(self.cost), list(self.integer), list(self.row_lower),
             list(self.row_upper), list(self.starts), list(self.index), list(self.values),
         )  # fmt: skip
@@ -79,7 +79,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SolverLimits:
     """How much a solver may do before it answers with what it has.
 
     `work`: nodes of branch and bound (Gurobi: its units of work), which give the same answer on every machine;
@@ -95,7 +95,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SolverResult:
     """What a solver says: `values` of all columns (None: it found no feasible ones), no solution costs less than
     `bound` (-inf: not known), and whether it proved that these are the best."""
 

@@ -1,23 +1,20 @@
 """BFTrainer (HPDC 2021): idle nodes for elastic trainers, by an exact optimisation at every event."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpcdl.core.model import Target
-from hpcdl.core.plan import JobView, Plan, Standing, Targets, View
-from hpcdl.counts import Trainer, allocate
-from hpcdl.milp.case import Case, case_of
-from hpcdl.milp.decided import Decided
-from hpcdl.milp.horizon import t_fwd
-from hpcdl.milp.layout import nodes_of, placement_of
-from hpcdl.milp.pays import horizon_of, paying, without_useless
-from hpcdl.milp.pricing import priced
-from hpcdl.milp.priors import LENGTH_S, LOOK_S, unseen
-from hpcdl.milp.reallocation import Reallocation
-from hpcdl.milp.values import trainers
-from hpcdl.milp.words import Said, kept, reason, waits
+from hpcdl.core.model.plan import JobView, Plan, Standing, Targets, View
+from hpcdl.core.model.world import Target
+from hpcdl.milp.break_even import horizon_of, paying, without_useless
+from hpcdl.milp.case import AllocationCase, TrainerCandidate, case_of
+from hpcdl.milp.layout import NodeCounts, nodes_of, placement_of
+from hpcdl.milp.pricing import LENGTH_S, LOOK_S, priced, unseen
+from hpcdl.milp.reasons import CandidateDecision, kept, reason, waits
+from hpcdl.milp.values import Reallocation, t_fwd, trainers
+from hpcdl.solver import ElasticTrainer, allocate
 
 PATIENCE_S = 4 * 3600.0
+
 PATIENCE_RUNS = 4.0
 """PATIENCE_S and PATIENCE_RUNS times its own length on one node after its submit a job is overdue. If it is the first
 of all jobs, it must then get nodes, whatever that costs. When it is done another one is the first: nobody starves."""
@@ -43,11 +40,13 @@ class BFTrainer:
         return planned(case, solved(case, self.settings))
 
 
-Beside = Callable[[float, bool], list[Trainer]]
+Beside = Callable[[float, bool], list[ElasticTrainer]]
 """What else wants nodes, as trainers of their own: for a horizon in seconds, and whether some must get nodes."""
 
 
-def solved(case: Case, settings: Reallocation, beside: Beside | None = None, first: JobView | None = None) -> Decided:
+def solved(
+    case: AllocationCase, settings: Reallocation, beside: Beside | None = None, first: JobView | None = None
+) -> NodeCounts:
     """The best counts for the candidates of a case, and after them for what else wants nodes.
 
     `first`: the first of the jobs for which `beside` speaks. Of all jobs that wait or run, the first one must get nodes
@@ -61,7 +60,7 @@ def solved(case: Case, settings: Reallocation, beside: Beside | None = None, fir
     ours = case.candidates[0].job if case.candidates else None
     oldest = min((job for job in (ours, first) if job is not None), key=lambda job: job.order, default=None)
     if oldest is None:
-        return Decided((), (), 0.0, True, 0.0, 0.0)
+        return NodeCounts((), (), 0.0, True, 0.0, 0.0)
     due_at = overdue_at(case, oldest)
     due = due_at <= view.now
     asked = trainers(case, horizon_s, oldest.id if due else None)
@@ -70,7 +69,7 @@ def solved(case: Case, settings: Reallocation, beside: Beside | None = None, fir
     found = allocate(asked, case.capacities)
     raised = due or any(each.must for each in case.candidates)
     waits = oldest.placement is None if oldest is first else not found.counts[0]
-    return Decided(
+    return NodeCounts(
         found.counts,
         found.groups,
         horizon_s,
@@ -81,13 +80,13 @@ def solved(case: Case, settings: Reallocation, beside: Beside | None = None, fir
     )
 
 
-def overdue_at(case: Case, job: JobView) -> float:
+def overdue_at(case: AllocationCase, job: JobView) -> float:
     """When the job is to get nodes before all others, should it then be the first one."""
     length_s = LENGTH_S if job.total is None else job.total / priced(job, case.kinds, holds=False).unit
     return job.submitted_at + PATIENCE_S + PATIENCE_RUNS * length_s
 
 
-def planned(case: Case, decided: Decided) -> Plan:
+def planned(case: AllocationCase, decided: NodeCounts) -> Plan:
     """The plan that gives each candidate of a case its nodes; the case is of all jobs of the view."""
     mine = placed(case, decided)
 
@@ -104,13 +103,13 @@ def planned(case: Case, decided: Decided) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class CaseTargets:
     """What was decided of the jobs of a case. `named`: targets of those for which something changes."""
 
-    case: Case
-    decided: Decided
+    case: AllocationCase
+    decided: NodeCounts
     named: dict[int, Target]
-    said: dict[int, Said]
+    said: dict[int, CandidateDecision]
     wake_at: float | None
 
     def reason(self, job: JobView) -> str:
@@ -121,7 +120,7 @@ class Placed:
         return kept(self.case, job) if job.id in self.case.kept else waits(self.case, job)
 
 
-def placed(case: Case, decided: Decided) -> Placed:
+def placed(case: AllocationCase, decided: NodeCounts) -> CaseTargets:
     """GPUs of nodes for what was decided."""
     view = case.view
     known = case.some_end
@@ -135,12 +134,12 @@ def placed(case: Case, decided: Decided) -> Placed:
     if known and decided.horizon_s:
         decided, chosen, short = paying(case, decided, chosen)
     named: dict[int, Target] = {}
-    said: dict[int, Said] = {}
+    said: dict[int, CandidateDecision] = {}
     wakes = [] if decided.wake_at is None else [decided.wake_at]
     for each, names, many, group in zip(case.candidates, chosen, decided.counts, decided.groups, strict=False):
         job = each.job
         placement = placement_of(case, each, names)
-        said[job.id] = about = Said(each, many, group, decided.horizon_s, short.get(job.id, ""))
+        said[job.id] = about = CandidateDecision(each, many, group, decided.horizon_s, short.get(job.id, ""))
         if placement is not job.placement or job.standing is not Standing.STEADY:
             named[job.id] = Target(job.id, placement, reason(case, about))
         if placement is not None and unseen(job):
@@ -148,4 +147,75 @@ def placed(case: Case, decided: Decided) -> Placed:
     for job in view.steady:
         if job.id not in said and job.id not in case.kept and case.about(job):
             named[job.id] = Target(job.id, None, waits(case, job))
-    return Placed(case, decided, named, said, min(wakes, default=None))
+    return CaseTargets(case, decided, named, said, min(wakes, default=None))
+
+
+# BFTrainer's baseline (section 5.1): the nodes are split equally among the trainers.
+
+
+class EqualShare:
+    """As many nodes for each of the parallel trainers as for any other, between its fewest and its most.
+
+    FCFS as `bftrainer`; what a rescale costs does not matter. Where nodes do not suffice for the fewest of all, the
+    first ones have theirs; what is left of an equal split goes to the first ones too. With several groups of nodes a
+    trainer stays in its own, and one that starts goes where most nodes are left for each.
+    """
+
+    name = "equal-share"
+
+    def __init__(self, settings: Reallocation | None = None) -> None:
+        self.settings = settings or Reallocation()
+
+    def decide(self, view: View) -> Plan:
+        """See `Policy.decide`."""
+        case = case_of(view, self.settings.parallel)
+        counts, groups = shares(case)
+        return planned(case, NodeCounts(counts, groups, 0.0))
+
+
+def shares(case: AllocationCase) -> tuple[list[int], list[int | None]]:
+    """Nodes and group of each candidate."""
+    capacities = case.capacities
+    members: list[list[int]] = [[] for _ in capacities]
+    counts = [0] * len(case.candidates)
+    groups: list[int | None] = [None] * len(counts)
+    left = list(capacities)
+    order = sorted(range(len(counts)), key=lambda number: not case.candidates[number].must)
+    for number in order:
+        each = case.candidates[number]
+        fitting = [at for at, gpus in enumerate(each.its.takes) if gpus and left[at] >= each.job.nodes]
+        if not fitting:
+            continue
+        at = max(fitting, key=lambda at: (at == each.group, capacities[at] / (1 + len(members[at])), -at))
+        left[at] -= each.job.nodes
+        members[at].append(number)
+    for at, numbers in enumerate(map(sorted, members)):
+        given = _split([case.candidates[number] for number in numbers], capacities[at])
+        for number, many in zip(numbers, given, strict=True):
+            counts[number], groups[number] = many, at if many else None
+    return counts, groups
+
+
+def _split(sharers: Sequence[TrainerCandidate], nodes: int) -> list[int]:
+    """Each its fewest, then to whoever has least; of equals the first. There are enough for the fewest of all."""
+    given = [each.job.nodes for each in sharers]
+    left = nodes - sum(given)
+    while left > 0:
+        open_to = [at for at, each in enumerate(sharers) if given[at] < each.job.nodes_max]
+        if not open_to:
+            break
+        least = min(given[at] for at in open_to)
+        lowest = [at for at in open_to if given[at] == least]
+        # Up to the next level all of them rise together.
+        above = [given[at] for at in open_to if given[at] > least]
+        room = min([sharers[at].job.nodes_max - least for at in lowest] + [each - least for each in above])
+        rise = min(room, left // len(lowest))
+        if rise:
+            for at in lowest:
+                given[at] += rise
+            left -= rise * len(lowest)
+        else:
+            for at in lowest[:left]:
+                given[at] += 1
+            left -= min(left, len(lowest))
+    return given

@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hpcdl.core.plan import JobView
-from hpcdl.core.profile import Profile
-from hpcdl.counts import Curve
-from hpcdl.milp.priors import COST_S, profile_of
+from hpcdl.core.model.plan import JobView
+from hpcdl.core.model.profile import Point, Profile
+from hpcdl.estimators import fit_curve
+from hpcdl.solver import ThroughputCurve
 
 Kinds = tuple[tuple[str, int], ...]
 """Kind of GPU and GPUs on a node, by group."""
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class TrainerPrices:
     """What a job can do on the nodes of each group.
 
     `takes`: GPUs that it takes of a node, 0 where it cannot run. `curves`: steps/s by nodes, None likewise. `unit`:
@@ -23,7 +23,7 @@ class Priced:
     """
 
     takes: tuple[int, ...]
-    curves: tuple[Curve | None, ...]
+    curves: tuple[ThroughputCurve | None, ...]
     unit: float
     up_s: float
     down_s: float
@@ -31,9 +31,9 @@ class Priced:
     lose_s: float
 
 
-def priced(job: JobView, kinds: Kinds, holds: bool) -> Priced:
+def priced(job: JobView, kinds: Kinds, holds: bool) -> TrainerPrices:
     """The numbers of a job; `holds`: it has whole nodes, and rescales from there."""
-    known: dict[bool, Priced] | None = None
+    known: dict[bool, TrainerPrices] | None = None
     memo = job.memo.get("priced")
     if memo is not None and memo[0] == kinds:
         known = memo[1]
@@ -46,11 +46,11 @@ def priced(job: JobView, kinds: Kinds, holds: bool) -> Priced:
     return found
 
 
-def _priced(job: JobView, kinds: Kinds, holds: bool) -> Priced:
+def _priced(job: JobView, kinds: Kinds, holds: bool) -> TrainerPrices:
     takes = takes_of(job, kinds)
     profile = profile_of(job, tuple(sorted({kind for kind, _ in kinds})) or ("",))
     units = tuple((kind, gpus) for (kind, _), gpus in zip(kinds, takes, strict=True))
-    return Priced(takes, *_curves(profile, units), *_costs(job, takes, holds))
+    return TrainerPrices(takes, *_curves(profile, units), *_costs(job, takes, holds))
 
 
 def takes_of(job: JobView, kinds: Kinds) -> tuple[int, ...]:
@@ -76,14 +76,66 @@ def _costs(job: JobView, takes: tuple[int, ...], holds: bool) -> tuple[float, fl
 
 
 @lru_cache(maxsize=4096)
-def _curves(profile: Profile, units: Kinds) -> tuple[tuple[Curve | None, ...], float]:
+def _curves(profile: Profile, units: Kinds) -> tuple[tuple[ThroughputCurve | None, ...], float]:
     """Steps/s by nodes for each group, and the best of one node."""
     curves = tuple(None if gpus == 0 else _curve(profile.on(kind), gpus) for kind, gpus in units)
     return curves, max((curve.rate(1) for curve in curves if curve is not None), default=1.0)
 
 
 @lru_cache(maxsize=4096)
-def _curve(profile: Profile, gpus: int) -> Curve:
+def _curve(profile: Profile, gpus: int) -> ThroughputCurve:
     """Steps/s by nodes with so many GPUs each: profiles are linear between the numbers of nodes of their points."""
     nodes = sorted({nodes for nodes, _, _ in profile.points})
-    return Curve(tuple((many, profile.rate(gpus, many)) for many in nodes))
+    return ThroughputCurve(tuple((many, profile.rate(gpus, many)) for many in nodes))
+
+
+# What is believed of a trainer of which nothing was seen yet: that it scales as most do, and how dear changes are.
+
+LENGTH_S = 600.0
+"""It is taken to be so long on one GPU of the best kind there is, which says what a step takes."""
+
+COST_S = 30.0
+"""What each start, save and rescale of it is taken to cost."""
+
+LOOK_S = 60.0
+"""Trainers of which nothing was seen are looked at again so soon: a report teaches, and is no event for a policy."""
+
+
+def profile_of(job: JobView, kinds: tuple[str, ...]) -> Profile:
+    """The job's profile, or else what is assumed. `kinds`: of the GPUs that there are, sorted, at least one."""
+    if job.profile is not None:
+        return job.profile
+    return _assumed(job.total, max(job.nodes_max, 1), job.gpus_max, kinds)
+
+
+def unseen(job: JobView) -> bool:
+    """Whether its first report is still to come."""
+    return job.profile is None and job.step == 0
+
+
+@lru_cache(maxsize=4096)
+def _assumed(total: int | None, nodes: int, gpus: int, kinds: tuple[str, ...]) -> Profile:
+    scale = (total or LENGTH_S) / LENGTH_S
+    shapes = {kind: _shape(kind, nodes, gpus) for kind in kinds}
+    best = max(points[0][2] for points in shapes.values())
+    curves = {kind: tuple((n, g, rate * scale / best) for n, g, rate in points) for kind, points in shapes.items()}
+    return Profile(
+        "not seen yet",
+        curves[kinds[0]],
+        startup_s=COST_S,
+        save_s=COST_S,
+        resume_s=COST_S,
+        source="assumed: nothing was seen of it yet",
+        kinds=tuple((kind, points) for kind, points in curves.items() if kind),
+        spread=1.0,
+    )
+
+
+@lru_cache(maxsize=64)
+def _shape(kind: str, nodes: int, gpus: int) -> tuple[Point, ...]:
+    curve = fit_curve((), gpus, nodes, kind)
+    return tuple((n, g, curve.rate(g, n)) for n in _doublings(nodes) for g in _doublings(gpus))
+
+
+def _doublings(most: int) -> list[int]:
+    return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from hpcdl.counts import Trainer
-from hpcdl.milp.model import Model
+from hpcdl.milp.model import IntegerProgram
 from hpcdl.milp.problem import Problem
+from hpcdl.solver import ElasticTrainer
 
 _LARGEST_COST = 1e4  # of a column, after scaling: solvers' tolerances are absolute
 
@@ -20,7 +20,7 @@ _LARGEST_COST = 1e4  # of a column, after scaling: solvers' tolerances are absol
 class NodeLevel:
     """The program, and where in it the nodes of each (trainer, group) are. What it costs x `scale` is our objective."""
 
-    model: Model
+    model: IntegerProgram
     nodes: dict[tuple[int, int], list[int]]
     scale: float
 
@@ -37,7 +37,7 @@ class NodeLevel:
 @dataclass(slots=True)
 class _Build:
     problem: Problem
-    model: Model = field(default_factory=Model)
+    model: IntegerProgram = field(default_factory=IntegerProgram)
     nodes: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     running: dict[int, list[int]] = field(default_factory=dict)  # trainer -> y^l of its groups
 
@@ -103,7 +103,7 @@ def _place(build: _Build, number: int, group: int, mine: list[int]) -> None:
     _rescale(build, trainer, group, nodes, big)
 
 
-def _size(build: _Build, number: int, trainer: Trainer, nodes: int, big: float) -> None:
+def _size(build: _Build, number: int, trainer: ElasticTrainer, nodes: int, big: float) -> None:
     """Equation 4: N = 0, or fewest <= N <= most."""
     model = build.model
     none_low, none_high = model.binary(), model.binary()
@@ -114,7 +114,7 @@ def _size(build: _Build, number: int, trainer: Trainer, nodes: int, big: float) 
     build.running.setdefault(number, []).append(none_low)
 
 
-def _no_migration(model: Model, x: list[int], mine: list[int], big: float) -> None:
+def _no_migration(model: IntegerProgram, x: list[int], mine: list[int], big: float) -> None:
     """Equations 9 and 10: |N - C| = sum of u, where u_n = x_n xor c_n."""
     held = set(mine)
     terms: list[tuple[int, float]] = []
@@ -133,7 +133,7 @@ def _no_migration(model: Model, x: list[int], mine: list[int], big: float) -> No
     model.row(-math.inf, count + big, [*added, *terms, (z, big)])
 
 
-def _rate(problem: Problem, model: Model, trainer: Trainer, group: int, nodes: int) -> None:
+def _rate(problem: Problem, model: IntegerProgram, trainer: ElasticTrainer, group: int, nodes: int) -> None:
     """Equations 11, 12 and the gain of 16: f(N) between neighbouring points, or at one of the allowed sizes."""
     room = problem.groups[group].size
     curve = trainer.reach(group, room)
@@ -152,7 +152,7 @@ def _rate(problem: Problem, model: Model, trainer: Trainer, group: int, nodes: i
         model.sos2.append(tuple(w))
 
 
-def _rescale(build: _Build, trainer: Trainer, group: int, nodes: int, big: float) -> None:
+def _rescale(build: _Build, trainer: ElasticTrainer, group: int, nodes: int, big: float) -> None:
     """Equations 13 to 15 and the cost of 16: z^u = 1 where N > C, z^d = 1 where N < C."""
     model = build.model
     lost = trainer.weight * trainer.held_rate

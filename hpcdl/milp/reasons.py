@@ -2,30 +2,30 @@
 
 from dataclasses import dataclass
 
-from hpcdl.core.plan import JobView
-from hpcdl.core.units import count, fold_nodes
-from hpcdl.milp.case import Candidate, Case
-from hpcdl.milp.pricing import Priced
+from hpcdl.core.model.plan import JobView
+from hpcdl.core.model.units import count, fold_nodes
+from hpcdl.milp.case import AllocationCase, TrainerCandidate
+from hpcdl.milp.pricing import TrainerPrices
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CandidateDecision:
     """What was decided of one candidate: `nodes` of group `group` for `horizon_s`. `why`: words to add, or ""."""
 
-    candidate: Candidate
+    candidate: TrainerCandidate
     nodes: int
     group: int | None
     horizon_s: float
     why: str = ""
 
 
-def reason(case: Case, said: Said) -> str:
+def reason(case: AllocationCase, said: CandidateDecision) -> str:
     """Why it has, gets or loses nodes."""
     text = _reason(case, said)
     return f"{text}; {said.why}" if said.why else text
 
 
-def _reason(case: Case, said: Said) -> str:
+def _reason(case: AllocationCase, said: CandidateDecision) -> str:
     each, job = said.candidate, said.candidate.job
     its = each.its
     before = each.trains
@@ -73,7 +73,7 @@ def _reason(case: Case, said: Said) -> str:
     )
 
 
-def _nothing(case: Case, each: Candidate, before: int) -> str:
+def _nothing(case: AllocationCase, each: TrainerCandidate, before: int) -> str:
     job = each.job
     here = case.capacities[each.group] if each.group >= 0 else max(case.capacities, default=0)
     if before and before < job.nodes:
@@ -84,12 +84,12 @@ def _nothing(case: Case, each: Candidate, before: int) -> str:
     return f"{'suspended: ' if before else ''}other trainers gain more from {nodes} now"
 
 
-def _rate(its: Priced, group: int | None, nodes: int) -> float:
+def _rate(its: TrainerPrices, group: int | None, nodes: int) -> float:
     curve = None if group is None else its.curves[group]
     return 0.0 if curve is None else curve.rate(nodes)
 
 
-def waits(case: Case, job: JobView) -> str:
+def waits(case: AllocationCase, job: JobView) -> str:
     """Why a job that was not asked has nothing."""
     if job.blocked:
         return job.blocked
@@ -102,7 +102,7 @@ def waits(case: Case, job: JobView) -> str:
     return f"{count(running, 'trainer')} before it can use all of {count(len(case.where), 'node')}"
 
 
-def impossible(case: Case, job: JobView) -> str:
+def impossible(case: AllocationCase, job: JobView) -> str:
     """Why it could not run on the nodes that can be given, even if it had all of them, or ""."""
     if not case.view.nodes:
         if case.view.bare:
@@ -121,7 +121,7 @@ def _wanted(job: JobView) -> str:
     return gpus if job.nodes == 1 else f"{gpus} on each of {job.nodes} nodes"
 
 
-def kept(case: Case, job: JobView) -> str:
+def kept(case: AllocationCase, job: JobView) -> str:
     """Why a job that cannot be decided about keeps what it holds."""
     names = () if job.placement is None else job.placement.nodes
     where = f"keeps {fold_nodes(names)}"

@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 
-from hpcdl.counts import Allotment, Curve, Trainer, allocate
-from hpcdl.counts.allocate import allotment
-from hpcdl.milp.model import Found, Limits, Model, SolverError
+from hpcdl.milp.model import IntegerProgram, SolverError, SolverLimits, SolverResult
 from hpcdl.milp.problem import Problem, allowed
+from hpcdl.solver import Allotment, ElasticTrainer, ThroughputCurve, allocate
+from hpcdl.solver.nodes import allotment
 
 SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")
 """The first three optimise over counts, the others over nodes."""
@@ -20,14 +20,14 @@ _INSTEAD = {"gurobi": ("highs", "cbc"), "highs": ("cbc",), "cbc": ("highs",)}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProblemAnswer:
     """What a solver answers, and a line about each one that could not; `allotment.solver` is the one that did."""
 
     allotment: Allotment
     warnings: tuple[str, ...] = ()
 
 
-def solve(problem: Problem, solver: str = "exact", limits: Limits | None = None) -> Answer:
+def solve(problem: Problem, solver: str = "exact", limits: SolverLimits | None = None) -> ProblemAnswer:
     """The best map of a problem by that solver; by the next one where it is not there or not licensed.
 
     A solver over nodes that stops at its limits with a map gives the better one of that and the current map, without
@@ -40,7 +40,7 @@ def solve(problem: Problem, solver: str = "exact", limits: Limits | None = None)
     why: list[str] = []
     for each in dict.fromkeys((solver, *_INSTEAD.get(solver, ()), "exact")):
         try:
-            found = _by(problem, each, limits or Limits())
+            found = _by(problem, each, limits or SolverLimits())
         except SolverError as error:
             failed.append(each)
             why.append(str(error))
@@ -50,19 +50,25 @@ def solve(problem: Problem, solver: str = "exact", limits: Limits | None = None)
             if failed
             else ()
         )
-        return Answer(found, said)
+        return ProblemAnswer(found, said)
     raise AssertionError("the exact solver can always be used")
 
 
 def load(solver: str) -> None:
     """Imports what that solver needs, as far as it is installed, so that a solve takes no longer than the next one."""
-    allocate([Trainer((Curve(((1, 1.0), (4, 3.0))),), 1, 4, (), 1), Trainer((Curve(((2, 1.0),)),), 1, 2)], [3])
+    allocate(
+        [
+            ElasticTrainer((ThroughputCurve(((1, 1.0), (4, 3.0))),), 1, 4, (), 1),
+            ElasticTrainer((ThroughputCurve(((2, 1.0),)),), 1, 2),
+        ],
+        [3],
+    )
     if solver in _NEEDS:
         with suppress(ImportError):
             import_module(_NEEDS[solver])
 
 
-def _by(problem: Problem, solver: str, limits: Limits) -> Allotment:
+def _by(problem: Problem, solver: str, limits: SolverLimits) -> Allotment:
     if solver in ("exact", "dp"):
         try:
             return allocate(problem.trainers, problem.capacities, solver)
@@ -75,8 +81,8 @@ def _by(problem: Problem, solver: str, limits: Limits) -> Allotment:
     return _by_nodes(problem, solver, limits)
 
 
-def _by_counts(problem: Problem, limits: Limits) -> Allotment:
-    from hpcdl.milp.counts_level import allocate_highs
+def _by_counts(problem: Problem, limits: SolverLimits) -> Allotment:
+    from hpcdl.milp.counts_program import allocate_highs
 
     return _better(allocate_highs(problem.trainers, problem.capacities, limits), problem)
 
@@ -89,14 +95,14 @@ def _better(found: Allotment, problem: Problem) -> Allotment:
     return replace(stay, bound=stay.value if found.optimal else max(found.bound, stay.value), optimal=found.optimal)
 
 
-def _by_nodes(problem: Problem, solver: str, limits: Limits) -> Allotment:
-    from hpcdl.milp.nodelevel import node_level
+def _by_nodes(problem: Problem, solver: str, limits: SolverLimits) -> Allotment:
+    from hpcdl.milp.program import node_level
 
     size = sum(problem.groups[group].size for _, group in problem.places())
     if size > _MOST_CHOICES:
         raise SolverError(f"{size:,} pairs of trainer and node are more than the {_MOST_CHOICES:,} that are possible")
     program = node_level(problem)
-    found = _solver(solver)(program.model, limits) if program.model.columns else Found((), 0.0, True)
+    found = _solver(solver)(program.model, limits) if program.model.columns else SolverResult((), 0.0, True)
     bound = found.bound * program.scale
     bound = min(bound + _TOLERANCE * abs(bound), free_bound(problem))
     if found.values is None:
@@ -108,16 +114,16 @@ def _by_nodes(problem: Problem, solver: str, limits: Limits) -> Allotment:
     return _better(allotment(problem.trainers, chosen, None if found.optimal else bound, solver), problem)
 
 
-def _solver(name: str) -> Callable[[Model, Limits], Found]:
+def _solver(name: str) -> Callable[[IntegerProgram, SolverLimits], SolverResult]:
     if name == "highs":
-        from hpcdl.milp.highs import solve as by_highs
+        from hpcdl.milp.solvers import solve_with_highs as by_highs
 
         return by_highs
     if name == "cbc":
-        from hpcdl.milp.cbc import solve as by_cbc
+        from hpcdl.milp.solvers import solve_with_cbc as by_cbc
 
         return by_cbc
-    from hpcdl.milp.gurobi import solve as by_gurobi
+    from hpcdl.milp.solvers import solve_with_gurobi as by_gurobi
 
     return by_gurobi
 
@@ -137,7 +143,7 @@ def free_bound(problem: Problem) -> float:
     return math.fsum(_most(problem, trainer) for trainer in problem.trainers)
 
 
-def _most(problem: Problem, trainer: Trainer) -> float:
+def _most(problem: Problem, trainer: ElasticTrainer) -> float:
     best = trainer.worth(0)
     for group, curve in enumerate(trainer.curves):
         if curve is None:

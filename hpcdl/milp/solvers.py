@@ -1,17 +1,23 @@
 """HiGHS, by its own interface."""
 
 import math
+import re
+import tempfile
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.milp.model import Found, Limits, Model, SolverError
+from hpcdl.milp.model import IntegerProgram, SolverError, SolverLimits, SolverResult
 
 if TYPE_CHECKING:
     import highspy
+if TYPE_CHECKING:
+    import pulp
 
 
-def solve(model: Model, limits: Limits) -> Found:
+def solve_with_highs(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
     """What HiGHS finds within the limits; SolverError: it is not installed, or refuses the program."""
     try:
         import highspy
@@ -38,10 +44,10 @@ def solve(model: Model, limits: Limits) -> Found:
     feasible = info.primal_solution_status == highspy.kSolutionStatusFeasible
     values = list(solver.getSolution().col_value)[: model.columns] if feasible else None
     bound = float(info.mip_dual_bound) if any(plain.integer) else float(info.objective_function_value)
-    return Found(values, bound if math.isfinite(bound) else -math.inf, optimal and feasible)
+    return SolverResult(values, bound if math.isfinite(bound) else -math.inf, optimal and feasible)
 
 
-def _program(model: Model) -> "highspy.HighsLp":
+def _program(model: IntegerProgram) -> "highspy.HighsLp":
     import highspy
 
     program = highspy.HighsLp()
@@ -63,3 +69,131 @@ def _program(model: Model) -> "highspy.HighsLp":
     kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
     program.integrality_ = [kinds[whole] for whole in model.integer]
     return program
+
+
+# CBC, the solver that PuLP brings along.
+
+_BOUND = re.compile(r"^(Lower bound|Objective value): +(\S+)", re.MULTILINE)
+
+
+def solve_with_cbc(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
+    """What CBC finds within the limits; SolverError: PuLP is not installed, or CBC does not run."""
+    try:
+        import pulp
+    except ImportError as error:
+        raise SolverError(f"PuLP cannot be imported: {error}") from None
+    plain = model.with_binaries()
+    # PuLP 3 warns at each variable that PuLP 4 will be different.
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="hpcdl-cbc-") as folder:
+        warnings.simplefilter("ignore", DeprecationWarning)
+        log = Path(folder) / "log"
+        solver = pulp.PULP_CBC_CMD(
+            msg=False,
+            gapRel=0.0,
+            gapAbs=1e-7,
+            threads=1,
+            timeLimit=limits.seconds,
+            maxNodes=limits.work,
+            logPath=str(log),
+        )
+        solver.tmpDir = folder
+        problem, columns = _problem(plain)
+        try:
+            problem.solve(solver)
+        except (pulp.PulpError, OSError) as error:
+            raise SolverError(f"CBC does not run: {error}") from None
+        # `status` is "Optimal" at a limit too, as soon as there is a solution.
+        optimal = problem.sol_status == pulp.LpSolutionOptimal
+        feasible = optimal or problem.sol_status == pulp.LpSolutionIntegerFeasible
+        values = [float(column.varValue or 0.0) for column in columns[: model.columns]] if feasible else None
+        bound = _bound(log.read_text(errors="replace"), optimal)
+    return SolverResult(values, bound, optimal)
+
+
+def _problem(model: IntegerProgram) -> "tuple[pulp.LpProblem, list[pulp.LpVariable]]":
+    import pulp
+
+    def finite(bound: float) -> float | None:
+        return bound if math.isfinite(bound) else None
+
+    problem = pulp.LpProblem("nodes", pulp.LpMinimize)
+    columns = [
+        pulp.LpVariable(f"x{at}", finite(low), finite(high), pulp.LpInteger if whole else pulp.LpContinuous)
+        for at, (low, high, whole) in enumerate(zip(model.lower, model.upper, model.integer, strict=True))
+    ]
+    problem.setObjective(pulp.LpAffineExpression(list(zip(columns, model.cost, strict=True))))
+    for at in range(model.rows):
+        start, end = model.starts[at], model.starts[at + 1]
+        terms = [(columns[model.index[k]], model.values[k]) for k in range(start, end)]
+        low, high = model.row_lower[at], model.row_upper[at]
+        for sense, bound in (
+            [(pulp.LpConstraintEQ, low)] if low == high else [(pulp.LpConstraintGE, low), (pulp.LpConstraintLE, high)]
+        ):
+            if math.isfinite(bound):
+                row = pulp.LpConstraint(
+                    pulp.LpAffineExpression(terms), sense, f"r{at}_{sense}".replace("-", "m"), bound
+                )
+                problem.addConstraint(row)
+    return problem, columns
+
+
+def _bound(log: str, optimal: bool) -> float:
+    """The lower bound that CBC's log states, less what was rounded away; where it is optimal, that is the value."""
+    said = dict(_BOUND.findall(log))
+    text = said.get("Objective value" if optimal else "Lower bound", "")
+    try:
+        return float(text) - 10.0 ** -len(text.partition(".")[2])
+    except ValueError:
+        return -math.inf
+
+
+# Gurobi, by gurobipy, with its own SOS2.
+
+_TOO_LARGE = 10010  # GRB.Error.SIZE_LIMIT_EXCEEDED: the licence that gurobipy comes with
+
+
+def solve_with_gurobi(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
+    """What Gurobi finds within the limits; SolverError: it is not installed, or its licence does not allow it."""
+    try:
+        import gurobipy
+    except ImportError as error:
+        raise SolverError(f"gurobipy cannot be imported: {error}") from None
+    try:
+        return _solved(model, limits)
+    except gurobipy.GurobiError as error:
+        if error.errno == _TOO_LARGE:
+            size = f"{model.columns:,} variables and {model.rows:,} constraints"
+            raise SolverError(f"the licence of gurobipy is too small for {size}") from None
+        raise SolverError(f"Gurobi ends with error {error.errno}: {error}") from None
+
+
+def _solved(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
+    import gurobipy
+    from gurobipy import GRB
+    from scipy.sparse import csr_matrix
+
+    quiet = {"OutputFlag": 0, "Threads": 1, "Seed": 0, "MIPGap": 0.0, "MIPGapAbs": 1e-7}
+    quiet |= {"WorkLimit": float(limits.work), "TimeLimit": limits.seconds}
+    with gurobipy.Env(params=quiet) as env, gurobipy.Model(env=env) as program:
+        kinds = np.where(model.integer, GRB.INTEGER, GRB.CONTINUOUS)
+        x = program.addMVar(
+            model.columns, lb=np.array(model.lower), ub=np.array(model.upper), obj=np.array(model.cost), vtype=kinds
+        )
+        shape = (model.rows, model.columns)
+        rows = csr_matrix((model.values, model.index, model.starts), shape=shape)
+        low, high = np.array(model.row_lower), np.array(model.row_upper)
+        for some, sense, side in (
+            (low == high, "=", high),
+            (np.isfinite(low) & (low != high), ">", low),
+            (np.isfinite(high) & (low != high), "<", high),
+        ):
+            if some.any():
+                program.addMConstr(rows[some], x, sense, side[some])
+        every: list[gurobipy.Var] = x.tolist()
+        for columns in model.sos2:
+            program.addSOS(GRB.SOS_TYPE2, [every[column] for column in columns])
+        program.optimize()
+        values = [each.X for each in every] if program.SolCount else None
+        bound = program.ObjBound if program.IsMIP else program.ObjVal
+        optimal = program.Status == GRB.OPTIMAL
+        return SolverResult(values, bound if math.isfinite(bound) else -math.inf, optimal and values is not None)

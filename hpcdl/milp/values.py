@@ -1,9 +1,11 @@
 """What each number of nodes is worth to each trainer (BFTrainer, eq. 13 to 16), for the user's objective."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from hpcdl.counts import Curve, Trainer
-from hpcdl.milp.case import Candidate, Case
+from hpcdl.milp.case import AllocationCase, TrainerCandidate
+from hpcdl.solver import ElasticTrainer, ThroughputCurve
 
 RANK_POWER = 1 / 3
 """Under `jct`, the trainer that is k-th in falling order of what is left weighs k to this power (heSRPT)."""
@@ -11,11 +13,11 @@ RANK_POWER = 1 / 3
 ON_TIME = 1e3
 """Under `deadline`, to be fast enough for it is worth as much to a trainer as so many nodes' progress."""
 
-LEAST_S = 1.0
+SHORTEST_REST_S = 1.0
 """A trainer is never taken to be done in less."""
 
 
-def trainers(case: Case, horizon_s: float, overdue: int | None = None) -> list[Trainer]:
+def trainers(case: AllocationCase, horizon_s: float, overdue: int | None = None) -> list[ElasticTrainer]:
     """The problem of eq. 16 for the objective of the view; one trainer for each candidate.
 
     `throughput` sums steps/s, as the paper does. All others sum what each trainer does in units of what it does on one
@@ -49,19 +51,21 @@ def trainers(case: Case, horizon_s: float, overdue: int | None = None) -> list[T
             up_s, down_s = up_s * part, down_s * part
         now = len(each.current)
         found.append(
-            Trainer(curves, job.nodes, job.nodes_max, (), now, max(each.group, 0), up_s, down_s, weight, horizon_s)
+            ElasticTrainer(
+                curves, job.nodes, job.nodes_max, (), now, max(each.group, 0), up_s, down_s, weight, horizon_s
+            )
         )
     return found
 
 
-def _lost(each: Candidate) -> float:
+def _lost(each: TrainerCandidate) -> float:
     """Steps/s now, by steps/s on `current`."""
     curve = each.its.curves[each.group] if each.current else None
     there = 0.0 if curve is None else curve.rate(len(each.current))
     return each.rate / there if there > 0 else 0.0
 
 
-def _weights(case: Case) -> list[float]:
+def _weights(case: AllocationCase) -> list[float]:
     """The weight of each candidate's steps/s."""
     objective = case.view.objective
     if objective == "throughput":
@@ -80,22 +84,22 @@ def _weights(case: Case) -> list[float]:
     ]
 
 
-def lefts_of(case: Case) -> list[float]:
+def lefts_of(case: AllocationCase) -> list[float]:
     """What the candidates of a case still have to do, in seconds on one node, ascending; infinite where not known."""
     return sorted(_left_s(case, each) for each in case.candidates)
 
 
-def _left_s(case: Case, candidate: Candidate) -> float:
+def _left_s(case: AllocationCase, candidate: TrainerCandidate) -> float:
     """What it still has to do, in seconds on one node; infinite where that is not known."""
     left = candidate.job.remaining(case.view.now, _kind(case, candidate))
     return float("inf") if left is None else left / candidate.its.unit
 
 
-def _kind(case: Case, candidate: Candidate) -> str:
+def _kind(case: AllocationCase, candidate: TrainerCandidate) -> str:
     return case.kinds[candidate.group][0] if candidate.group >= 0 else ""
 
 
-def _by_deadline(case: Case, candidate: Candidate) -> tuple[Curve | None, ...]:
+def _by_deadline(case: AllocationCase, candidate: TrainerCandidate) -> tuple[ThroughputCurve | None, ...]:
     """The curves, higher by ON_TIME from the number of nodes on with which it would be on time."""
     its = candidate.its
     due, left = candidate.job.deadline, candidate.job.remaining(case.view.now, _kind(case, candidate))
@@ -106,14 +110,14 @@ def _by_deadline(case: Case, candidate: Candidate) -> tuple[Curve | None, ...]:
     for number, curve in enumerate(its.curves):
         start_s = 0.0 if candidate.holds and candidate.group == number else its.up_s
         room_s = due - here - start_s
-        if curve is None or room_s < LEAST_S:
+        if curve is None or room_s < SHORTEST_REST_S:
             found.append(curve)
         else:
             found.append(_stepped(curve, candidate.job.nodes, left / room_s * (1 - 1e-6), ON_TIME * its.unit))
     return tuple(found)
 
 
-def _stepped(curve: Curve, fewest: int, needed: float, extra: float) -> Curve:
+def _stepped(curve: ThroughputCurve, fewest: int, needed: float, extra: float) -> ThroughputCurve:
     """The curve, raised by `extra` from the first number of nodes on where it is `needed`; itself if it never is."""
     last = curve.points[-1][0]
     if max(rate for _, rate in curve.points) < needed:
@@ -131,17 +135,19 @@ def _stepped(curve: Curve, fewest: int, needed: float, extra: float) -> Curve:
     points[low] = curve.rate(low) + extra
     if low > 1:
         points[low - 1] = curve.rate(low - 1)
-    return Curve(tuple(sorted(points.items())))
+    return ThroughputCurve(tuple(sorted(points.items())))
 
 
-def _raised(curve: Curve, fewest: int, extra: float) -> Curve:
+def _raised(curve: ThroughputCurve, fewest: int, extra: float) -> ThroughputCurve:
     """The curve, higher by `extra` from `fewest` nodes on."""
     points = {nodes: rate + extra for nodes, rate in curve.points if nodes > fewest}
     points[fewest] = curve.rate(fewest) + extra
-    return Curve(tuple(sorted(points.items())))
+    return ThroughputCurve(tuple(sorted(points.items())))
 
 
-def _moved(curves: tuple[Curve | None, ...], group: int, fewest: int, lost: float) -> tuple[Curve | None, ...]:
+def _moved(
+    curves: tuple[ThroughputCurve | None, ...], group: int, fewest: int, lost: float
+) -> tuple[ThroughputCurve | None, ...]:
     """The curves, lower by what a move costs in all groups but its own."""
     return tuple(
         [
@@ -151,7 +157,7 @@ def _moved(curves: tuple[Curve | None, ...], group: int, fewest: int, lost: floa
     )
 
 
-def _beyond(candidates: Sequence[Candidate], weights: Sequence[float], horizon_s: float) -> float:
+def _beyond(candidates: Sequence[TrainerCandidate], weights: Sequence[float], horizon_s: float) -> float:
     """More than all trainers together can gain or lose, per second of the horizon."""
     total = 1.0
     for each, weight in zip(candidates, weights, strict=True):
@@ -160,3 +166,84 @@ def _beyond(candidates: Sequence[Candidate], weights: Sequence[float], horizon_s
         dearest = max(its.up_s, its.down_s, its.move_s)
         total += weight * (highest + ON_TIME * its.unit) * (1.0 + dearest / horizon_s)
     return 2.0 * total
+
+
+# What a user may set of the policies that spread elastic trainers over nodes.
+
+
+@dataclass(frozen=True, slots=True)
+class Reallocation:
+    """`t_fwd_s`: the forward-looking time (BFTrainer, eq. 16); None: from the changes of the set of nodes seen so far.
+
+    `parallel`: trainers that run at a time, at most (the paper's Pjmax); None: as many as there are nodes for.
+    `packing`: the policy that packs jobs on single nodes under `harvest`. ValueError where a number makes no sense.
+    """
+
+    t_fwd_s: float | None = 120.0
+    parallel: int | None = None
+    packing: str = "adaptive"
+
+    def __post_init__(self) -> None:
+        if self.t_fwd_s is not None and not (math.isfinite(self.t_fwd_s) and self.t_fwd_s > 0):
+            raise ValueError(f"t_fwd_s must be a number of seconds above 0, got {self.t_fwd_s}")
+        if self.parallel is not None and self.parallel < 1:
+            raise ValueError(f"parallel must be 1 or more, got {self.parallel}")
+        if self.packing not in PACKING:
+            raise ValueError(f"packing must be one of {', '.join(PACKING)}, got {self.packing!r}")
+
+
+PACKING = ("adaptive", "marble")
+"""Policies that can pack jobs on single nodes under `harvest`."""
+
+# For how long what is decided now is taken to last (BFTrainer, section 3.4.3: the forward-looking time T_fwd).
+
+USUAL_S = 120.0
+"""T_fwd where nothing was seen yet; the paper's best value on Summit (figure 9)."""
+
+ENOUGH = 8
+"""Gaps from which on they are believed."""
+
+GAPS = 1.5
+"""The adaptive T_fwd is so many mean gaps: not every change concerns everybody. Summit's mean of 84 s gives 126 s."""
+
+SHORTEST_HORIZON_S = 30.0
+
+LONGEST_HORIZON_S = 3600.0
+
+GRAIN = 1.25
+"""The adaptive T_fwd is rounded to powers of it, so that it does not change at every event."""
+
+
+def t_fwd(settings: Reallocation, gaps: Sequence[float], dearest_s: float) -> float:
+    """Seconds for which what is decided now is taken to last. `dearest_s`: of any rescale upwards.
+
+    Fixed, or from the gaps between the last changes of the set of nodes: GAPS times their mean, within LEAST_S and
+    MOST_S, rounded, and never below `dearest_s`, since no growth could pay within less.
+    """
+    if settings.t_fwd_s is not None:
+        return settings.t_fwd_s
+    if len(gaps) < ENOUGH:
+        return max(USUAL_S, dearest_s)
+    mean = sum(gaps) / len(gaps)
+    seconds = min(LONGEST_HORIZON_S, max(SHORTEST_HORIZON_S, GAPS * mean))
+    return max(float(GRAIN ** round(math.log(seconds, GRAIN))), dearest_s)
+
+
+@dataclass(frozen=True, slots=True)
+class HorizonSpan:
+    """A span of time from now on: it ends in `end_s`, and is `seconds` long; `nodes` of those asked about are there."""
+
+    end_s: float
+    seconds: float
+    nodes: int
+
+
+def spans(lives: Sequence[float], horizon_s: float) -> list[HorizonSpan]:
+    """How many of some nodes are there, until the horizon. `lives`: seconds that each stays (infinite: not known)."""
+    found: list[HorizonSpan] = []
+    before = 0.0
+    for end in sorted({min(max(life, 0.0), horizon_s) for life in lives} | {horizon_s}):
+        if end > before:
+            found.append(HorizonSpan(end, end - before, sum(life >= end for life in lives)))
+            before = end
+    return found

@@ -1,5 +1,5 @@
 """What policies share: from "this job gets so many GPUs" to GPUs on nodes, and the words for it."""
 
-from hpcdl.placing.pool import Pool, impossible, pool_of, waiting
+from hpcdl.placement.pool import Pool, impossible, pool_of, waiting
 
 __all__ = ["Pool", "impossible", "pool_of", "waiting"]

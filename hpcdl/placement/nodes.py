@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 
-from hpcdl.placing.nearness import Position, Tree, position
+from hpcdl.placement.topology import Position, Tree, position
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpcdl.core.model import Placement, Role, Share
-from hpcdl.core.plan import JobView, View
+from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.plan import JobView, View
+from hpcdl.placement.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def realise(
     grow = [job for job in view.jobs if job.id in layout.placements and job.id in first and _grows(layout, wanted, job)]
     place: list[JobView] = []
     for job in jobs:
-        shape, now = wanted[job.id], settled(job)
+        shape, now = wanted[job.id], placement_of(job)
         if now is None or not _of(shape, now) or not layout.has(now):
             place.append(job)
         elif all(len(share.gpus) == shape.gpus for share in now.shares):
@@ -117,7 +118,7 @@ def realise(
         if not layout.fit(job, wanted[job.id]):
             stuck.append(job)
     for job in stuck:
-        now = settled(job)
+        now = placement_of(job)
         if not any(layout.fit(job, shape) for shape in others(job.id)) and now is not None and layout.has(now):
             layout.give(job, now)
     return layout
@@ -133,7 +134,7 @@ def _before(layout: Layout, view: View, wanted: Mapping[int, Shape], first: Sequ
     waiting = []
     for number in first:
         job, shape = by_id[number], wanted.get(number)
-        now = settled(job)
+        now = placement_of(job)
         if shape is None:
             continue
         if now is not None and _of(shape, now) and layout.has(now):
@@ -158,7 +159,7 @@ def _of(shape: Shape, placement: Placement) -> bool:
     return len(shares) == shape.nodes and all(share.node in shape.among for share in shares)
 
 
-def settled(job: JobView) -> Placement | None:
+def placement_of(job: JobView) -> Placement | None:
     """What the job has, or is on its way to."""
     return job.placement if job.placement is not None and not job.leaving else job.target
 
@@ -193,3 +194,24 @@ def _grow(
             return
     if not (movable(job.id) and layout.fit(job, shape)):
         layout.give(job, now)
+
+
+# Placements with the same number of GPUs on each of their nodes, packed best-fit.
+
+
+def packed(pool: Pool, nodes: int, gpus: int, kind: str | None = None) -> Placement | None:
+    """`gpus` free GPUs of one type on each of `nodes` nodes, or None where they are not free.
+
+    Of the nodes with enough, those with the fewest left over, then by name, so that large holes stay whole. `kind`:
+    the type; None: whichever leaves the fewest over.
+    """
+    fitting: dict[str, list[tuple[int, str]]] = {}
+    for name, free in pool.free.items():
+        its = pool.nodes[name].kind
+        if len(free) >= gpus and kind in (None, its):
+            fitting.setdefault(its, []).append((len(free) - gpus, name))
+    choices = [sorted(found)[:nodes] for found in fitting.values() if len(found) >= nodes]
+    if not choices:
+        return None
+    chosen = min(choices, key=lambda found: (sum(left for left, _ in found), found))
+    return pool.lowest([name for _, name in chosen], gpus, Role.PRIMARY)

@@ -1,16 +1,17 @@
 """Drawings and measures of what happened, from the events alone: values in, one HTML page out."""
 
-from hpcdl.report.document import Table
+from hpcdl.report.history import History
+from hpcdl.report.html import HtmlTable
 from hpcdl.report.measures import JobMeasures, RunMeasures, measure
-from hpcdl.report.page import Run, render, timeline_page
-from hpcdl.report.spans import History, event_of, read_history
+from hpcdl.report.page import ReportedRun, render, timeline_page
+from hpcdl.report.spans import event_of, read_history
 
 __all__ = [
     "History",
+    "HtmlTable",
     "JobMeasures",
-    "Run",
+    "ReportedRun",
     "RunMeasures",
-    "Table",
     "event_of",
     "measure",
     "read_history",

@@ -11,13 +11,13 @@ from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause
-from hpcdl.core.transitions import FAILURES
-from hpcdl.core.units import GpuRef
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause
+from hpcdl.core.model.transitions import FAILURES
+from hpcdl.core.model.units import GpuRef
+from hpcdl.report.account_events import AccountEvents, Interval, Work, owner_of
 from hpcdl.report.history import History, Phase, Span
 from hpcdl.report.spans import history_of, read_history
-from hpcdl.report.watch import Interval, Watch, Work, owner_of
 
 BY = ("job", "array", "user", "day", "policy")
 IDLE = ""
@@ -68,7 +68,7 @@ NAMES = tuple(each.name for each in fields(Shares))
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AccountLine:
     """The account of one job, array, user, day or policy. `suspends`: by purpose; `failures`: ends that were none of
     done, suspended and cancelled.
     """
@@ -94,7 +94,7 @@ class Account:
     available: float
     shares: Shares
     by: str
-    lines: tuple[Line, ...]
+    lines: tuple[AccountLine, ...]
     suspends: Mapping[str, int]
     ends: Mapping[str, int]
 
@@ -104,18 +104,18 @@ class Story:
     """What the events tell."""
 
     history: History
-    watch: Watch
+    watch: AccountEvents
 
 
 def story_of_rows(rows: Iterable[Mapping[str, Any]]) -> Story:
     """From event rows as `GET /v1/events` answers them, oldest first. Raises KeyError for what is no row."""
-    watch = Watch()
+    watch = AccountEvents()
     return Story(read_history(rows, watch), watch)
 
 
 def story_of(records: Iterable[ev.Recorded]) -> Story:
     """From a journal's records, oldest first."""
-    watch = Watch()
+    watch = AccountEvents()
     return Story(history_of(records, watch), watch)
 
 
@@ -168,7 +168,8 @@ def account(
         shares=_shares(total),
         by=by,
         lines=tuple(
-            Line(key, _name(by, key, names), _shares(sums.get(key, {})), suspends[key], failures[key]) for key in keys
+            AccountLine(key, _name(by, key, names), _shares(sums.get(key, {})), suspends[key], failures[key])
+            for key in keys
         ),
         suspends=dict(sorted(Counter(what for _, _, what in asked).items())),
         ends=dict(sorted(Counter(cause.value for _, _, cause in ends).items())),
@@ -179,7 +180,7 @@ def account(
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _AccountSpan:
     """Some GPUs from `begin` to `end` in one share. `job`: 0 where none held them."""
 
     begin: float
@@ -196,7 +197,7 @@ def _begin(story: Story) -> float:
     return min([story.history.begin, *firsts]) if story.history.jobs else min(firsts, default=story.history.begin)
 
 
-def _pieces(story: Story, begin: float, end: float, wanted: frozenset[int] | None) -> Iterator[_Piece]:
+def _pieces(story: Story, begin: float, end: float, wanted: frozenset[int] | None) -> Iterator[_AccountSpan]:
     """Of all GPUs, within the time; they do not overlap on any GPU."""
     for _, same in groupby(story.history.spans, key=lambda span: id(span.pieces)):
         spans = list(same)
@@ -206,13 +207,13 @@ def _pieces(story: Story, begin: float, end: float, wanted: frozenset[int] | Non
             for low, high, share in _of_span(span, work):
                 low, high = max(low, begin), min(high, end)
                 if high > low:
-                    yield _Piece(low, high, share, len(spans), span.job)
+                    yield _AccountSpan(low, high, share, len(spans), span.job)
     if wanted is None:
         for gpu, held in _held(story).items():
             for low, high in _without(story.watch.intervals(gpu, end), held):
                 low, high = max(low, begin), min(high, end)
                 if high > low:
-                    yield _Piece(low, high, "idle", 1, 0)
+                    yield _AccountSpan(low, high, "idle", 1, 0)
 
 
 def _of_span(span: Span, work: Work | None) -> Iterator[tuple[float, float, str]]:
@@ -283,10 +284,10 @@ def _available(story: Story, begin: float, end: float, wanted: frozenset[int] | 
 
 # --- the lines ------------------------------------------------------------------------------------------------------
 
-_Key = Callable[[_Piece], Iterable[tuple[str, float]]]
+_Key = Callable[[_AccountSpan], Iterable[tuple[str, float]]]
 
 
-def _keys(by: str, watch: Watch, names: Mapping[int, str], days: Sequence[tuple[float, str]]) -> _Key:
+def _keys(by: str, watch: AccountEvents, names: Mapping[int, str], days: Sequence[tuple[float, str]]) -> _Key:
     """To which lines a piece belongs, and with how many seconds each."""
     if by in ("day", "policy"):
         marks = [*days] if by == "day" else [(at, name) for at, name in watch.chosen]
@@ -302,7 +303,7 @@ def _keys(by: str, watch: Watch, names: Mapping[int, str], days: Sequence[tuple[
     return lambda piece: ((label(piece.job), piece.end - piece.begin),)
 
 
-def _split(piece: _Piece, marks: Sequence[tuple[float, str]]) -> Iterator[tuple[str, float]]:
+def _split(piece: _AccountSpan, marks: Sequence[tuple[float, str]]) -> Iterator[tuple[str, float]]:
     place = bisect_right(marks, piece.begin, key=lambda mark: mark[0])
     low = piece.begin
     while low < piece.end or low == piece.begin == piece.end:
@@ -314,7 +315,7 @@ def _split(piece: _Piece, marks: Sequence[tuple[float, str]]) -> Iterator[tuple[
 
 
 def _counted(key_of: _Key, moments: Iterable[tuple[float, int]]) -> Counter[str]:
-    return Counter(key for at, job in moments for key, _ in key_of(_Piece(at, at, "", 0, job)))
+    return Counter(key for at, job in moments for key, _ in key_of(_AccountSpan(at, at, "", 0, job)))
 
 
 def _order(key: str) -> tuple[bool, int, str]:

@@ -4,11 +4,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hpcdl.core import events as ev
-from hpcdl.core.jobspec import JobSpec
-from hpcdl.core.model import Cause
-from hpcdl.core.transitions import FAILURES
-from hpcdl.core.units import GpuRef
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, JobSpec
+from hpcdl.core.model.transitions import FAILURES
+from hpcdl.core.model.units import GpuRef
 
 Interval = tuple[float, float]
 _Key = tuple[int, int]
@@ -17,7 +16,7 @@ KEPT = frozenset({Cause.DONE, Cause.CANCELLED, Cause.SUSPENDED})
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class JobOwner:
     """Whose a job is: its user, and the first job of its array, 0 where it is in none."""
 
     user: str
@@ -45,14 +44,14 @@ class Work:
 
 
 @dataclass(slots=True)
-class Watch:
+class AccountEvents:
     """Call it with each event and its time, oldest first; times are seconds since the epoch.
 
     `there`: when each GPU could be given to jobs: from its agent's call until the agent was gone or the GPU lost.
     `chosen`: the policies and since when. `ends`: of incarnations; `asked`: suspends, by purpose.
     """
 
-    owners: dict[int, Owner] = field(default_factory=dict)
+    owners: dict[int, JobOwner] = field(default_factory=dict)
     work: dict[_Key, Work] = field(default_factory=dict)
     there: dict[GpuRef, list[Interval]] = field(default_factory=dict)
     chosen: list[tuple[float, str]] = field(default_factory=list)
@@ -101,7 +100,7 @@ class Watch:
         return self.there.keys() | self._since.keys()
 
     def _submitted(self, job: int, spec: JobSpec) -> None:
-        self.owners[job] = Owner(spec.user, spec.array)
+        self.owners[job] = JobOwner(spec.user, spec.array)
 
     def _work(self, event: ev.IncarnationEvent) -> Work:
         key = (event.job, event.incarnation)
@@ -178,6 +177,6 @@ def _durable(work: Work, step: int | None) -> float:
     return max(kept, default=-math.inf)
 
 
-def owner_of(watch: Watch, job: int) -> Owner:
+def owner_of(watch: AccountEvents, job: int) -> JobOwner:
     """The job's; of one whose submit is not known, an empty one."""
-    return watch.owners.get(job, Owner("", 0))
+    return watch.owners.get(job, JobOwner("", 0))

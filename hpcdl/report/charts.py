@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from hpcdl.report.curves import Steps
+from hpcdl.report.curves import StepFunction
 from hpcdl.report.timeline import tick_text, ticks
 
 COLOURS = 8
@@ -26,11 +26,11 @@ _LOG_S = (0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000, 86400,
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class StepCurve:
     """A run's steps. `place`: of the run among all, which says its colour."""
 
     name: str
-    steps: Steps
+    steps: StepFunction
     place: int
 
 
@@ -79,7 +79,12 @@ def _short(seconds: float) -> str:
 
 
 def chart(
-    title: str, under: str, curves: Sequence[Curve], axis: Axis, reference: Steps | None = None, shares: bool = False
+    title: str,
+    under: str,
+    curves: Sequence[StepCurve],
+    axis: Axis,
+    reference: StepFunction | None = None,
+    shares: bool = False,
 ) -> str:
     """The drawing of all curves as a fragment. `under`: what is drawn, in words. `reference`: a grey curve behind.
 
@@ -150,7 +155,7 @@ def _next(step: float) -> float:
     return step * (2.5 if first == 2 else 2)
 
 
-def _path(steps: Steps, axis: Axis, top: float) -> str:
+def _path(steps: StepFunction, axis: Axis, top: float) -> str:
     """Horizontal and vertical moves in units of the drawing."""
     if not steps.times:
         return ""
@@ -190,7 +195,7 @@ _Extent = tuple[float, float] | None
 """From the highest to the lowest place of a curve in a column, in pixels from above; None: it is not there."""
 
 
-def _names(curves: Sequence[Curve], axis: Axis, high: _High) -> str:
+def _names(curves: Sequence[StepCurve], axis: Axis, high: _High) -> str:
     """Each curve's name where it is farthest from all other curves, or nowhere if there is no room for it."""
     extents = [_extents(curve.steps, axis, high) for curve in curves]
     taken: list[_Box] = []
@@ -208,7 +213,7 @@ def _names(curves: Sequence[Curve], axis: Axis, high: _High) -> str:
     return "".join(parts)
 
 
-def _extents(steps: Steps, axis: Axis, high: _High) -> list[_Extent]:
+def _extents(steps: StepFunction, axis: Axis, high: _High) -> list[_Extent]:
     columns: list[_Extent] = [None] * _COLUMNS
     ends = (*steps.times[1:], steps.end)
     for at, end, value in zip(steps.times, ends, steps.values, strict=True):

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from hpcdl.report.charts import Axis, Curve, axis_for, chart, curve_legend, kind
-from hpcdl.report.curves import BINS, COARSE, Steps, distribution, gpus_held, gpus_training, queue_length
-from hpcdl.report.spans import History
+from hpcdl.report.charts import Axis, StepCurve, axis_for, chart, curve_legend, kind
+from hpcdl.report.curves import BINS, COARSE, StepFunction, distribution, gpus_held, gpus_training, queue_length
+from hpcdl.report.history import History
 
 BEST = "★"
 
@@ -28,7 +28,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedRun:
     """A run to be compared. `whole`: all its jobs finished and nothing went wrong; only such a run can be the best."""
 
     name: str
@@ -46,7 +46,7 @@ def decimals(value: float) -> str:
     return f"{value:.2f}"
 
 
-def side_by_side(runs: Sequence[Compared], measures: Sequence[Measure]) -> str:
+def side_by_side(runs: Sequence[ComparedRun], measures: Sequence[Measure]) -> str:
     """The table: a column for each run, a row for each measure that any run has."""
     heads = "".join(
         f'<th scope="col" class="right"><svg width="22" height="10" aria-hidden="true"><path d="M0 5H22" '
@@ -96,7 +96,7 @@ def best_of(measure: Measure, texts: Sequence[str], whole: Sequence[bool]) -> tu
     return None if len(found) == len(could) else tuple(sorted(found))
 
 
-def queue_measures(runs: Sequence[Compared]) -> tuple[Measure, Measure]:
+def queue_measures(runs: Sequence[ComparedRun]) -> tuple[Measure, Measure]:
     """The mean and the largest length of the queue."""
     lengths = [queue_length(run.history) for run in runs]
     return (
@@ -105,23 +105,23 @@ def queue_measures(runs: Sequence[Compared]) -> tuple[Measure, Measure]:
     )
 
 
-def curves(runs: Sequence[Compared], there: Steps | None = None) -> str:
+def curves(runs: Sequence[ComparedRun], there: StepFunction | None = None) -> str:
     """The four drawings with a legend. `there`: GPUs that are there; None: as many as joined, all the time."""
     longest = max((run.history.end - run.history.begin for run in runs), default=0.0)
     if there is None:
         most = max((len(run.history.gpus) for run in runs), default=0)
-        there = Steps((0.0,), (float(most),), longest)
+        there = StepFunction((0.0,), (float(most),), longest)
     jcts = [
         [job.finished_at - job.submitted_at for job in run.history.jobs if job.finished_at is not None] for run in runs
     ]
     times = axis_for([jct for each in jcts for jct in each])
     axis = Axis(0.0, longest)
 
-    def of(make: Callable[[History], Steps], bins: int) -> list[Curve]:
-        return [Curve(run.name, make(run.history).thinned(bins, longest), place) for place, run in enumerate(runs)]
+    def of(make: Callable[[History], StepFunction], bins: int) -> list[StepCurve]:
+        return [StepCurve(run.name, make(run.history).thinned(bins, longest), place) for place, run in enumerate(runs)]
 
     shares = [
-        Curve(run.name, distribution(each), place) for place, (run, each) in enumerate(zip(runs, jcts, strict=True))
+        StepCurve(run.name, distribution(each), place) for place, (run, each) in enumerate(zip(runs, jcts, strict=True))
     ]
     log = ", by their logarithm" if times.log else ""
     drawings = (

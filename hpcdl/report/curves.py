@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hpcdl.report.spans import History, Phase
+from hpcdl.report.history import History, Phase
 
 BINS = 150
 """Curves with more steps are drawn as means over so many equal times: more cannot be told apart."""
@@ -19,7 +19,7 @@ Window = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepFunction:
     """`values[i]` holds from `times[i]` until the next time, the last one until `end`. Times ascend."""
 
     times: tuple[float, ...]
@@ -56,7 +56,7 @@ class Steps:
             for at, end, value in zip(self.times, ends, self.values, strict=True)
         )
 
-    def thinned(self, bins: int = BINS, length: float | None = None) -> "Steps":
+    def thinned(self, bins: int = BINS, length: float | None = None) -> "StepFunction":
         """Itself, or with more than `bins` steps, means over equal times, `bins` of them in `length` seconds from 0 on.
 
         The area stays the same. `length` is that of the drawing, so that all of its curves have the same bins; None: as
@@ -74,7 +74,7 @@ class Steps:
         if self.times[-1] == self.end > times[-1]:  # to where it ends: mostly to 0
             times.append(self.end)
             areas.append(self.values[-1])
-        return Steps(tuple(times), tuple(areas), self.end)
+        return StepFunction(tuple(times), tuple(areas), self.end)
 
 
 def spread(begin: float, end: float, value: float, bins: list[float]) -> None:
@@ -84,7 +84,7 @@ def spread(begin: float, end: float, value: float, bins: list[float]) -> None:
         bins[place] += value * max(0.0, min(end, place + 1) - max(begin, place))
 
 
-def queue_length(history: History) -> Steps:
+def queue_length(history: History) -> StepFunction:
     """Jobs that are submitted, not finished, and hold no GPU."""
     changes: list[tuple[float, int]] = []
     for job in history.jobs:
@@ -99,12 +99,12 @@ def queue_length(history: History) -> Steps:
     return _sums(changes, history)
 
 
-def gpus_held(history: History) -> Steps:
+def gpus_held(history: History) -> StepFunction:
     """GPUs that some job holds. One that a background job shares counts once."""
     return _gpus(history, ((span.node, span.gpu, (span.start_at, span.end_at)) for span in history.spans))
 
 
-def gpus_training(history: History) -> Steps:
+def gpus_training(history: History) -> StepFunction:
     """GPUs on which some job trains: neither starting nor saving nor ending."""
     return _gpus(
         history,
@@ -117,7 +117,7 @@ def gpus_training(history: History) -> Steps:
     )
 
 
-def gpus_there(windows: Iterable[tuple[Window, int]], history: History) -> Steps:
+def gpus_there(windows: Iterable[tuple[Window, int]], history: History) -> StepFunction:
     """GPUs that are there, from (begin, end) and number of GPUs each; times as those of the history."""
     changes: list[tuple[float, int]] = []
     for (begin, end), gpus in windows:
@@ -125,7 +125,7 @@ def gpus_there(windows: Iterable[tuple[Window, int]], history: History) -> Steps
     return _sums([change for change in changes if change[0] < history.end], history)
 
 
-def _gpus(history: History, used: Iterable[tuple[str, int, Window]]) -> Steps:
+def _gpus(history: History, used: Iterable[tuple[str, int, Window]]) -> StepFunction:
     windows: dict[tuple[str, int], list[Window]] = {}
     for node, gpu, window in used:
         windows.setdefault((node, gpu), []).append(window)
@@ -144,7 +144,7 @@ def merged(windows: Iterable[Window]) -> list[Window]:
     return found
 
 
-def _sums(changes: Iterable[tuple[float, int]], history: History) -> Steps:
+def _sums(changes: Iterable[tuple[float, int]], history: History) -> StepFunction:
     """The running sum from the history's begin on, in seconds since then."""
     net: dict[float, int] = {0.0: 0}
     for at, change in changes:
@@ -158,17 +158,17 @@ def _sums(changes: Iterable[tuple[float, int]], history: History) -> Steps:
         if not values or total != values[-1]:
             times.append(at)
             values.append(total)
-    return Steps(tuple(times), tuple(values), history.end - history.begin)
+    return StepFunction(tuple(times), tuple(values), history.end - history.begin)
 
 
-def distribution(numbers: Sequence[float]) -> Steps:
+def distribution(numbers: Sequence[float]) -> StepFunction:
     """The share of the numbers that are not above a number; of many, at most QUANTILES of them."""
     ordered = sorted(numbers)
     if not ordered:
-        return Steps((), (), 0.0)
+        return StepFunction((), (), 0.0)
     count = len(ordered)
     kept = min(count, QUANTILES)
     shares: dict[float, float] = {}
     for rank in (math.ceil(count * place / kept) for place in range(1, kept + 1)):
         shares[ordered[rank - 1]] = rank / count
-    return Steps(tuple(shares), tuple(shares.values()), ordered[-1])
+    return StepFunction(tuple(shares), tuple(shares.values()), ordered[-1])

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdl.core.units import count, natural
+from hpcdl.core.model.units import count, natural
+from hpcdl.report.html import html
 from hpcdl.report.timeline import COLOURS
-from hpcdl.report.visible import html
 
 MOST_TILES = 128
 """GPUs that are drawn as tiles with text in them."""

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from hpcdl.core.units import count, fold_nodes, natural
+from hpcdl.core.model.units import count, fold_nodes, natural
 from hpcdl.report.curves import Window, spread
-from hpcdl.report.spans import History
+from hpcdl.report.history import History
 from hpcdl.report.timeline import anchor_at, axis_marks
 
 MOST_ROWS = 64

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hpcdl.core.model import Cause, JobState, Placement, Purpose, Role
-from hpcdl.core.units import GpuRef
+from hpcdl.core.model.job import Cause, Placement, Purpose, Role
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import JobState
 
 
 class Phase(StrEnum):
@@ -87,7 +88,7 @@ class Tenure:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class JobAttempt:
     """An incarnation on its GPUs, of which `placement` is what it began with. `asked_at`, `purpose`: its suspend;
     `exited_at`: its last process was gone; `end_at`: its last GPU was seen free. None: has not happened. `told`,
     `formed`: when its ranks were told of a membership on these nodes, and when they had formed it; `broken`: when they
@@ -133,7 +134,7 @@ class JobHistory:
     submitted_at: float
     finished_at: float | None
     state: JobState | None
-    stays: tuple[Stay, ...]
+    stays: tuple[JobAttempt, ...]
 
 
 @dataclass(frozen=True, slots=True)

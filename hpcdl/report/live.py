@@ -6,22 +6,22 @@ Security Policy, so nothing else in it could run or be fetched, whatever jobs an
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hpcdl.core.units import count, fold_nodes, seconds_text
-from hpcdl.report.document import document, table_of_cells
+from hpcdl.core.model.job import Role
+from hpcdl.core.model.units import GpuRef, count, fold_nodes, seconds_text
 from hpcdl.report.grid import MOST_TILES, grid, grid_legend
 from hpcdl.report.heat import heat, heat_legend
-from hpcdl.report.history import History
-from hpcdl.report.nowstyle import CSS as NOW_CSS
-from hpcdl.report.style import CSS
+from hpcdl.report.history import History, JobHistory, Phase, Piece, Span
+from hpcdl.report.html import CSS, document, html, table_of_cells, visible
+from hpcdl.report.spans import read_history
 from hpcdl.report.timeline import COLOURS, Scale, draw, legend
-from hpcdl.report.visible import html, visible
 
 MOST_LANES = 32
 """GPUs that have a lane of their own in the timeline; of more, the nodes' shares are drawn."""
+
 MOST_SPANS = 1500
 
 SCRIPT = """
@@ -36,7 +36,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PageState:
     """How the page stands. `every_s`: it is written again so often, None: it is not. `note`: why what it shows is old,
     "" where it is not; `over`: nobody will write it again. `moment`: a time as people read it.
     """
@@ -47,7 +47,7 @@ class Shown:
     over: bool = False
 
 
-def now_page(answer: Row, history: History, names: Mapping[int, str], shown: Shown) -> str:
+def now_page(answer: Row, history: History, names: Mapping[int, str], shown: PageState) -> str:
     """The page. `answer`: of `GET /v1/overview`; `history`: of the last hours; `names`: of jobs, as they are shown."""
     at = float(answer["at"])
     daemon = answer["status"]["daemon"]
@@ -66,14 +66,12 @@ def now_page(answer: Row, history: History, names: Mapping[int, str], shown: Sho
 
 
 # --- the document -----------------------------------------------------------------------------------------------------
-
-
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _document(title: str, at: float, parts: Sequence[str], shown: Shown) -> str:
-    css = CSS + NOW_CSS
+def _document(title: str, at: float, parts: Sequence[str], shown: PageState) -> str:
+    css = CSS + LIVE_CSS
     policy = (
         f"default-src 'none'; style-src {_hash(css)}; script-src {_hash(SCRIPT)}; base-uri 'none'; form-action 'none'"
     )
@@ -91,7 +89,7 @@ def _section(title: str, inside: str, number: int | None = None) -> str:
     return f"<section><h2>{title}{told}</h2>{inside}</section>"
 
 
-def _head(answer: Row, title: str, at: float, shown: Shown) -> str:
+def _head(answer: Row, title: str, at: float, shown: PageState) -> str:
     daemon = answer["status"]["daemon"]
     words = [f"{html(daemon['policy'], 40)} for {html(daemon['objective'], 40)}"]
     words.append(f"up {seconds_text(daemon['since_s'])}")
@@ -116,8 +114,6 @@ def _every(seconds: float) -> str:
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
-
-
 def _tiles(answer: Row) -> str:
     gpus = [(node, gpu) for node in answer["nodes"] for gpu in node["gpus"]]
     held = sum(1 for _, gpu in gpus if gpu[2])
@@ -164,6 +160,7 @@ def _tiles(answer: Row) -> str:
 
 
 _GOING = ("QUEUED", "STARTING", "RUNNING", "RESCALING", "SUSPENDING", "SUSPENDED")
+
 _ENDED = ("DONE", "FAILED", "CANCELLED")
 
 
@@ -218,8 +215,6 @@ def _timeline(history: History) -> str:
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
-
-
 def _running(answer: Row) -> str:
     rows = answer["running"]
     if not rows:
@@ -282,7 +277,7 @@ def _waiting(answer: Row, at: float) -> str:
     return _section("Waiting", table + _more(answer, "waiting", "ls"), len(rows) + answer["waiting_more"])
 
 
-def _failed(answer: Row, at: float, shown: Shown) -> str:
+def _failed(answer: Row, at: float, shown: PageState) -> str:
     rows = answer["failed"]
     if not rows:
         return ""
@@ -308,7 +303,7 @@ def _failed(answer: Row, at: float, shown: Shown) -> str:
     return _section("Failed last", table)
 
 
-def _notices(answer: Row, shown: Shown) -> str:
+def _notices(answer: Row, shown: PageState) -> str:
     rows = [(row, each) for row in answer["notices"] for each in row["destinations"]]
     if not rows:
         return ""
@@ -380,3 +375,144 @@ def _asked(row: Row) -> str:
     gpus = f"{low}" if low == high else f"{low} or more" if high is None else f"{low} to {high}"
     nodes, most = row.get("nodes", 1), row.get("nodes_max") or row.get("nodes", 1)
     return gpus if most == 1 else f"{gpus} on each of {nodes if nodes == most else f'{nodes} to {most}'} nodes"
+
+
+# What the page of now looks like, beside the style of all pages; on paper too.
+
+LIVE_CSS = """
+header{display:flex;flex-wrap:wrap;align-items:baseline;gap:2px 18px}
+header h1{margin:0}
+header .note{flex-basis:100%;margin:0}
+.as-of{margin:0;color:var(--soft);font-size:13px}
+.figures-row{display:flex;flex-wrap:wrap;gap:10px 14px;margin:14px 0 6px}
+.figure{flex:1 1 190px;background:var(--lane);border-radius:8px;padding:8px 14px 10px}
+.figure b{font-size:22px;font-variant-numeric:tabular-nums}
+.figure small{display:block;color:var(--soft);font-size:12px;line-height:1.35;margin-top:3px}
+.figure svg{display:block;margin:6px 0 2px;border-radius:4px}
+h2{margin:26px 0 4px;font-size:17px}
+h2 .soft{font-size:14px;font-weight:400}
+section{break-inside:auto}
+.alarm{color:var(--bad);font-weight:600}
+.nodes{display:flex;flex-wrap:wrap;gap:10px 22px;margin:6px 0}
+.node-card{break-inside:avoid}
+.node-card h3{font-size:13px;margin:4px 0}
+.node-card h3 .soft{font-weight:400}
+.tiles{display:flex;flex-wrap:wrap;gap:4px;max-width:384px}
+.gpu .back{fill:currentColor;fill-opacity:.28}
+.gpu .full,.progress .full,.share{fill:currentColor}
+.free{color:var(--line)}.free .back{fill:var(--lane);fill-opacity:1;stroke:var(--line)}
+.free .full{fill:none}
+.bad{color:var(--bad)}.bad .back{fill:var(--bad-soft);fill-opacity:1;stroke:var(--bad)}
+.away{color:var(--grey)}.away .back{fill:none;stroke:var(--grey);stroke-dasharray:3 2}
+.empty{fill:var(--line)}
+.memory{fill:var(--soft)}
+.tile-name{font-size:12px;font-weight:600;fill:var(--ink)}
+.tile-load{font-size:11px;fill:var(--ink);fill-opacity:.85}
+.cells{display:flex;flex-wrap:wrap;gap:7px 12px;margin:8px 0}
+.cells.packed{gap:4px 9px}
+.cell{line-height:0}
+.cell span{display:block;font-size:10.5px;line-height:1.3;color:var(--soft)}
+.cell .alarm{display:inline;color:var(--bad)}
+.alarmed{outline:1px solid var(--bad);outline-offset:1px}
+.wide table{width:100%}
+.wide td{vertical-align:top;unicode-bidi:isolate}
+.wide td:nth-child(2),.wide td:last-child{white-space:normal;overflow-wrap:anywhere}
+.wide td:last-child{min-width:18em;width:40%;color:var(--soft)}
+.wide td:nth-child(2){font-weight:600;min-width:8em}
+.progress{vertical-align:middle}
+.stale main{filter:grayscale(1);opacity:.72}
+.stale .as-of,.stale .as-of span{color:var(--bad);font-weight:600}
+@media print{:root{--page:#fff;--ink:#000;--soft:#444;--line:#ccc;--lane:#f3f5f7}
+*{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+main{max-width:none;padding:0}body{font-size:11px}table{font-size:10px}.wide .soft{font-size:inherit}
+h2{break-after:avoid}tr{break-inside:avoid}.drawing{break-inside:avoid}.table{overflow:visible}}
+"""
+
+# What the GPUs did in the last hours, from the answers of `GET /v1/overview`, each of which tells what is new.
+
+MOST = 20_000
+"""Events that are kept."""
+
+NAME = 80  # letters
+
+Answer = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Recent:
+    """The events that have to do with the last `back_s` seconds. `after`: what the next answer is to begin after."""
+
+    back_s: float
+    after: int = 0
+    names: dict[int, str] = field(default_factory=dict)
+    _rows: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def take(self, answer: Answer) -> None:
+        """The next answer. One that begins elsewhere is of another ledger: then nothing of before counts."""
+        if answer["after"] != self.after:
+            self._rows, self.names = [], {}
+        self._rows += answer["events"]
+        self.names |= {int(number): visible(name, NAME) for number, name in answer["names"].items()}
+        self.after = answer["last"]
+        over = {
+            _key(row)
+            for row in self._rows
+            if row["kind"] == "IncarnationEnded" and row["at"] < answer["at"] - self.back_s
+        }
+        self._rows = [row for row in self._rows if _key(row) not in over][-MOST:]
+        held = {int(gpu[2]) for node in answer["nodes"] for gpu in node["gpus"]}
+        known = {row["body"].get("job") for row in self._rows} | held
+        self.names = {job: name for job, name in self.names.items() if job in known}
+
+    def history(self, answer: Answer) -> History:
+        """From `back_s` before the answer, or where the first that is known begins, until the answer."""
+        now = float(answer["at"])
+        found = read_history(self._rows, until=now)
+        spans = [self._named(span) for span in found.spans if span.end_at > now - self.back_s]
+        spans += self._others(answer["nodes"], spans, now)
+        first = min((span.start_at for span in spans), default=now)
+        begin = min(now - 60.0, max(now - self.back_s, first))
+        spans = [clipped(span, begin) for span in spans]
+        jobs = {span.job: span.name for span in spans}
+        waits = [replace(wait, start_at=max(begin, wait.start_at)) for wait in found.warm if wait.end_at > begin]
+        # A node may have come back with fewer GPUs than it had, or not at all.
+        gpus = {GpuRef(str(node["name"]), int(gpu[0])) for node in answer["nodes"] for gpu in node["gpus"]}
+        gpus |= {GpuRef(span.node, span.gpu) for span in spans}
+        named = [replace(wait, name=self.names.get(wait.job, wait.name)) for wait in waits]
+        jobs |= {wait.job: wait.name for wait in named}
+        return History(
+            begin,
+            now,
+            tuple(sorted(gpus)),
+            tuple(JobHistory(job, name, None, begin, None, None, ()) for job, name in sorted(jobs.items())),
+            tuple(span for span in spans),
+            tuple(named),
+        )
+
+    def _named(self, span: Span) -> Span:
+        return replace(span, name=self.names.get(span.job, span.name))
+
+    def _others(self, nodes: Iterable[Mapping[str, Any]], spans: Sequence[Span], now: float) -> Iterable[Span]:
+        """What is held now since before the events that are known."""
+        known = {(span.job, span.incarnation, span.node, span.gpu) for span in spans}
+        for node in nodes:
+            for index, _, job, incarnation, *_, since in node["gpus"]:
+                if job and (job, incarnation, node["name"], index) not in known:
+                    name = self.names.get(job, f"job {job}")
+                    begin = now - self.back_s if since is None else min(now, since)
+                    piece = Piece(Phase.TRAINING, Role.PRIMARY, begin, now)
+                    yield Span(job, name, incarnation, node["name"], index, 1, begin, begin, now, (piece,), None)
+
+
+def clipped(span: Span, begin: float) -> Span:
+    """The span without what was before."""
+    if span.start_at >= begin:
+        return span
+    pieces = tuple(replace(each, begin=max(begin, each.begin)) for each in span.pieces if each.end > begin)
+    return replace(span, start_at=begin, pieces=pieces or span.pieces[-1:])
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Of the incarnation; of what concerns none, None and its seq."""
+    body = row["body"]
+    return (body["job"], body["incarnation"]) if "incarnation" in body else (None, row["seq"])

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcdl.core.model import Cause, JobState, Purpose
-from hpcdl.core.profile import Profile, find_profile
-from hpcdl.report.spans import History, JobHistory, Phase, Piece, Stay
+from hpcdl.core.model.job import Cause, Purpose
+from hpcdl.core.model.profile import Profile, find_profile
+from hpcdl.core.model.world import JobState
+from hpcdl.report.history import History, JobAttempt, JobHistory, Phase, Piece
 
 _BY_POLICY = (Purpose.RESCALE, Purpose.PREEMPT)
 
@@ -102,7 +103,7 @@ def _measure_job(job: JobHistory, begin: float) -> JobMeasures:
     )
 
 
-def _suspended(stay: Stay) -> bool:
+def _suspended(stay: JobAttempt) -> bool:
     return stay.cause is Cause.SUSPENDED and stay.asked_at is not None
 
 

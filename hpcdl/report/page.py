@@ -6,11 +6,12 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from hpcdl.core.profile import Profile
-from hpcdl.core.units import count, seconds_text
-from hpcdl.report.document import Table, document, table_html
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.units import count, seconds_text
+from hpcdl.report.history import History
+from hpcdl.report.html import HtmlTable, document, table_html
 from hpcdl.report.measures import JobMeasures, RunMeasures, measure
-from hpcdl.report.spans import History, read_history
+from hpcdl.report.spans import read_history
 from hpcdl.report.timeline import Scale, draw, legend
 
 UTILISATION = (
@@ -23,7 +24,7 @@ UTILISATION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReportedRun:
     """A history under a name. `factor`: how many seconds are shown for one of its events' (time-scaled runs)."""
 
     name: str
@@ -36,10 +37,10 @@ def timeline_page(
     event_rows: Iterable[Mapping[str, Any]], title: str, profiles: Mapping[str, Profile] | None = None
 ) -> str:
     """The page of one run from event rows as `GET /v1/events` answers them, oldest first. See `render`."""
-    return render([Run("", read_history(event_rows), profiles or {})], title)
+    return render([ReportedRun("", read_history(event_rows), profiles or {})], title)
 
 
-def render(runs: Sequence[Run], title: str, notes: Sequence[str] = (), tables: Sequence[Table] = ()) -> str:
+def render(runs: Sequence[ReportedRun], title: str, notes: Sequence[str] = (), tables: Sequence[HtmlTable] = ()) -> str:
     """The page: title, notes, tables, then every run with its drawing and measures. The same input, the same page."""
     longest = max(((run.history.end - run.history.begin) * run.factor for run in runs), default=0.0)
     parts = [f"<h1>{escape(title)}</h1>", *(f'<p class="note">{escape(note)}</p>' for note in notes)]
@@ -86,7 +87,7 @@ def gpus_text(job: JobMeasures) -> str:
     return " → ".join(str(number) for number, _ in groupby(number for _, number in job.gpus if number))
 
 
-def job_table(measures: RunMeasures, factor: float) -> Table:
+def job_table(measures: RunMeasures, factor: float) -> HtmlTable:
     """A row per job; times are multiplied by `factor`."""
 
     def text(seconds: float | None) -> str:
@@ -108,4 +109,4 @@ def job_table(measures: RunMeasures, factor: float) -> Table:
         for job in measures.jobs
     )
     header = ("Id", "Job", "State", "Start, s", "End, s", "Wait, s", "JCT, s", "GPUs", "Suspends", "Lost, s")
-    return Table("", header, rows, frozenset({0, 3, 4, 5, 6, 8, 9}))
+    return HtmlTable("", header, rows, frozenset({0, 3, 4, 5, 6, 8, 9}))

@@ -4,9 +4,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.profile import Profile
 from hpcdl.report.charts import kind, rungs_up_to
-from hpcdl.report.document import Table, document, note, table_html
+from hpcdl.report.html import HtmlTable, document, note, table_html
 
 _HEIGHT, _TOP, _AXIS, _LABELS, _ACROSS = 220, 10, 26, 46, 1000
 
@@ -98,7 +98,7 @@ def _table(scaling: Scaling) -> str:
         for at in scaling.points
     )
     source = note(scaling.source) if scaling.source else ""
-    return table_html(Table(scaling.name, header, rows, frozenset(range(5)))) + source
+    return table_html(HtmlTable(scaling.name, header, rows, frozenset(range(5)))) + source
 
 
 def _chart(title: str, under: str, scalings: Sequence[Scaling], *, efficiency: bool) -> str:

@@ -8,18 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core.codec import CodecError
-from hpcdl.core.model import Placement, Role
-from hpcdl.core.units import GpuRef
-from hpcdl.report.history import History as History
-from hpcdl.report.history import JobHistory as JobHistory
-from hpcdl.report.history import Phase as Phase
-from hpcdl.report.history import Piece as Piece
-from hpcdl.report.history import Span as Span
-from hpcdl.report.history import Stay as Stay
-from hpcdl.report.history import Tenure as Tenure
-from hpcdl.report.history import WarmStart as WarmStart
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.frozen import CodecError
+from hpcdl.core.model.job import Placement, Role
+from hpcdl.core.model.units import GpuRef
+from hpcdl.report.history import History, JobHistory, Phase, Piece, Span, Tenure, WarmStart
+from hpcdl.report.history import JobAttempt as Stay
 
 Take = Callable[[ev.Event, float], None]
 """Is told of each event and its time."""

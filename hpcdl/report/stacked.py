@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from html import escape
 
-from hpcdl.core.units import count
-from hpcdl.report.account import NAMES, Account, Line, Shares
-from hpcdl.report.document import Table, document, note, table_html
+from hpcdl.core.model.units import count
+from hpcdl.report.account import NAMES, Account, AccountLine, Shares
+from hpcdl.report.html import HtmlTable, document, note, table_html
 
 MOST = 200
 """Bars in one drawing; the largest ones are drawn, and all are in the table."""
@@ -83,7 +83,7 @@ def _drawing(account: Account) -> str:
     )
 
 
-def _bar(line: Line, y: int, longest: float) -> str:
+def _bar(line: AccountLine, y: int, longest: float) -> str:
     parts, x = [], 0.0
     for name in NAMES:
         seconds = getattr(line.shares, name)
@@ -102,7 +102,7 @@ def _bar(line: Line, y: int, longest: float) -> str:
     return "".join(parts)
 
 
-def label(by: str, line: Line) -> str:
+def label(by: str, line: AccountLine) -> str:
     """What a line is called."""
     return f"{line.key} {line.name}" if by in ("job", "array") and line.key else line.name
 
@@ -115,4 +115,4 @@ def _numbers(account: Account) -> str:
         goodput = "-" if shares.goodput is None else f"{100 * shares.goodput:.1f} %"
         numbers = (hours(shares.available), *(hours(getattr(shares, name)) for name in NAMES))
         rows.append((label(account.by, line), *numbers, goodput, str(line.suspends), str(line.failures)))
-    return table_html(Table("", header, tuple(rows), frozenset(range(1, len(header)))))
+    return table_html(HtmlTable("", header, tuple(rows), frozenset(range(1, len(header)))))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from hpcdl.core.model import Role
-from hpcdl.core.units import GpuRef, count, seconds_text
-from hpcdl.report.spans import History, Phase, Piece, Span, WarmStart
+from hpcdl.core.model.job import Role
+from hpcdl.core.model.units import GpuRef, count, seconds_text
+from hpcdl.report.history import History, Phase, Piece, Span, WarmStart
 
 ROW = 26
 GAP = 12

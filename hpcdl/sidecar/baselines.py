@@ -4,13 +4,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hpcdl.core.model import Role
-from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.core.units import count
-from hpcdl.elastic.outlook import Outlook, outlook_of
-from hpcdl.elastic.running import Addition
-from hpcdl.elastic.sidecar import add, say_kept, start
-from hpcdl.placing.pool import Pool, impossible, most_free, pool_of, waiting
+from hpcdl.core.model.job import Role
+from hpcdl.core.model.plan import JobView, Plan, View
+from hpcdl.core.model.units import count
+from hpcdl.placement.pool import Pool, impossible, most_free, pool_of, waiting
+from hpcdl.sidecar.policy import Addition, add, say_kept, start
+from hpcdl.sidecar.predict import PoolForecast, outlook_of
 
 
 class K8sDefault:
@@ -86,7 +85,7 @@ class Optimus:
         return replace(pool.plan(), wake_at=outlook.look_again_at(first is not None))
 
 
-def _largest_gain(outlook: Outlook) -> Addition | None:
+def _largest_gain(outlook: PoolForecast) -> Addition | None:
     """The next number of GPUs for one running job, or None where that makes no job faster."""
     best: Addition | None = None
     most = 0.0
@@ -105,7 +104,7 @@ def _largest_gain(outlook: Outlook) -> Addition | None:
     return best
 
 
-def _smallest(outlook: Outlook, job: JobView) -> tuple[float, tuple[str, ...], int] | None:
+def _smallest(outlook: PoolForecast, job: JobView) -> tuple[float, tuple[str, ...], int] | None:
     """The end, nodes and number of GPUs of an incoming job on the idle GPUs where it ends first."""
     pool = outlook.pool
     by_kind: dict[str, list[str]] = {}

@@ -1,18 +1,156 @@
 """The SideCar paper's adaptive GPU scheduler: Algorithm 1 for incoming jobs, then Algorithm 2 for running ones."""
 
-from dataclasses import replace
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from hpcdl.core.model import Placement, Role, Share
-from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.core.units import count, fold_nodes, seconds_text
-from hpcdl.elastic import predict
-from hpcdl.elastic.incoming import Scheme, schedule_incoming
-from hpcdl.elastic.outlook import Outlook, outlook_of
-from hpcdl.elastic.running import Addition, schedule_running
-from hpcdl.placing.pool import impossible, most_free, waiting
+from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.plan import JobView, Plan, View
+from hpcdl.core.model.units import count, fold_nodes, seconds_text
+from hpcdl.placement.pool import impossible, most_free, waiting
+from hpcdl.sidecar import predict
+from hpcdl.sidecar.predict import MakespanForecast, PoolForecast, RunningJob, outlook_of
+
+# Algorithm 1: an incoming job, with reshape down.
 
 
-class Elastic:
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """The triple T of line 13: GPUs per node for the incoming job, the running job that gives some, how many it gives.
+
+    nodes: where, as the cluster of the paper has one kind of GPU a server and a job stays within its nodes.
+    ends_s: when the incoming job ends, seconds from now. giver_ends_s: when the giver does.
+    """
+
+    nodes: tuple[str, ...]
+    gpus: int
+    ends_s: float
+    forecast: MakespanForecast
+    giver: RunningJob | None = None
+    removed: int = 0
+    giver_ends_s: float = 0.0
+
+
+def schedule_incoming(outlook: PoolForecast, job: JobView) -> Scheme | None:
+    """Lines 12 to 31: the scheme with the smallest predicted makespan, or None where no optional number fits.
+
+    Lines 13, 18, 28: MS_min begins at infinity, so a job that can start does, whatever that costs the others.
+    """
+    return min(_schemes(outlook, job), key=lambda scheme: scheme.forecast, default=None)
+
+
+def _schemes(outlook: PoolForecast, job: JobView) -> Iterator[Scheme]:
+    free = outlook.pool.free
+    removable = _removable(outlook) if job.nodes == 1 else {}
+    options: dict[str, tuple[int, ...]] = {
+        name: job.allowed(len(node.gpus)) for name, node in outlook.pool.nodes.items()
+    }
+    for number in sorted({number for numbers in options.values() for number in numbers}):  # line 14: N_opt
+        idle: dict[str, list[str]] = defaultdict(list)
+        for name, numbers in options.items():
+            if number not in numbers:
+                continue
+            if len(free[name]) >= number:  # line 15
+                idle[outlook.kinds[name]].append(name)
+            else:  # lines 21 to 30
+                for giver in removable.get((name, number - len(free[name])), ()):
+                    yield _with_removal(outlook, job, number, giver)
+        if job.nodes > 1 and len(idle) > 1:
+            idle["any"] = [name for names in idle.values() for name in names]
+        for names in idle.values():
+            if len(names) >= job.nodes:  # lines 16 to 20; the nodes with the fewest idle GPUs that are enough
+                names.sort(key=lambda name: (len(free[name]), name))
+                nodes = tuple(sorted(names[: job.nodes]))
+                ends_s = outlook.start_ends_s(job, nodes, number)
+                yield Scheme(nodes, number, ends_s, outlook.forecast({job.id: ends_s}, number * job.nodes))
+
+
+def _removable(outlook: PoolForecast) -> dict[tuple[str, int], list[RunningJob]]:
+    """Lines 5 to 11, the hash table: by node and N_remove the running jobs that could give so many."""
+    table: dict[tuple[str, int], list[RunningJob]] = defaultdict(list)
+    for held in outlook.changeable():
+        for remaining in held.job.allowed(held.gpus - 1):
+            table[held.node, held.gpus - remaining].append(held)
+    return table
+
+
+def _with_removal(outlook: PoolForecast, job: JobView, number: int, giver: RunningJob) -> Scheme:
+    """Lines 25 to 27: the giver trains on until the incoming job is initialised, then both start."""
+    removed = number - len(outlook.pool.free[giver.node])
+    wait_s = predict.initialisation_left_s(job, outlook.now)
+    giver_ends_s = outlook.reshaped_ends_s(giver, giver.node, giver.gpus - removed, wait_s)
+    save_s = 0.0 if giver.job.profile is None else giver.job.profile.save_s
+    ends_s = outlook.start_ends_s(job, (giver.node,), number, save_s)
+    forecast = outlook.forecast({job.id: ends_s, giver.job.id: giver_ends_s}, number - removed)
+    return Scheme((giver.node,), number, ends_s, forecast, giver, removed, giver_ends_s)
+
+
+# Algorithm 2: running jobs, with reshape up.
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """The tuple T of line 11: the running job, and how many GPUs it is to have where. `ends_s`: when it then ends."""
+
+    held: RunningJob
+    node: str
+    gpus: int
+    ends_s: float
+    forecast: MakespanForecast
+
+
+def schedule_running(outlook: PoolForecast, at_any_cost: bool = False) -> Addition | None:
+    """Lines 10 to 20: the addition with the smallest predicted makespan, or None.
+
+    Line 11 begins at MS_min = infinity, so that any addition is better than none: that is `at_any_cost`. Else it begins
+    at what is predicted without an addition: a job that would lose more by the reshape than it gains is left alone.
+    """
+    least = outlook.forecast()
+    found = (
+        each
+        for each in _additions(outlook)
+        if at_any_cost or (each.forecast.makespan_s, each.forecast.sum_s) < (least.makespan_s, least.sum_s)
+    )
+    return min(found, key=lambda each: each.forecast, default=None)
+
+
+def _additions(outlook: PoolForecast) -> Iterator[Addition]:
+    """Lines 4 to 9 and 12 to 16: on its own node with the GPUs that it has, on another one with idle ones only.
+
+    Of other nodes with enough idle GPUs of a type, the one with the fewest: the paper's cluster has one a type.
+    """
+    free = outlook.pool.free
+    fitting: dict[int, list[list[str]]] = {}
+
+    def others(number: int) -> list[list[str]]:
+        """By type, two nodes with so many idle GPUs, those with the fewest: one of them is another than a job's own."""
+        if number not in fitting:
+            kinds: dict[str, list[str]] = {}
+            for name in nodes[bisect_left(sizes, number) :]:
+                of_kind = kinds.setdefault(outlook.kinds[name], [])
+                if len(of_kind) < 2:
+                    of_kind.append(name)
+            fitting[number] = list(kinds.values())
+        return fitting[number]
+
+    nodes = sorted(free, key=lambda name: (len(free[name]), name))
+    sizes = [len(free[name]) for name in nodes]
+    for held in outlook.changeable():
+        own = held.gpus + len(free[held.node])
+        for number in held.job.allowed(max(own, sizes[-1])):
+            if number <= held.gpus:
+                continue
+            places = [held.node] if number <= own else []
+            for names in others(number):
+                places += [name for name in names if name != held.node][:1]
+            for place in places:
+                ends_s = outlook.reshaped_ends_s(held, place, number)
+                forecast = outlook.forecast({held.job.id: ends_s}, number - held.gpus)
+                yield Addition(held, place, number, ends_s, forecast)
+
+
+class SideCar:
     """Algorithms 1 and 2 at every decision.
 
     Jobs without GPUs come first, in the order of submission: each gets what Algorithm 1 finds, idle GPUs or those that
@@ -58,7 +196,7 @@ class Elastic:
         return replace(pool.plan(tuple(warm)), wake_at=min((at for at in wake if at is not None), default=None))
 
 
-def _apply(outlook: Outlook, job: JobView, scheme: Scheme, wake: list[float | None], warm: list[int]) -> None:
+def _apply(outlook: PoolForecast, job: JobView, scheme: Scheme, wake: list[float | None], warm: list[int]) -> None:
     pool = outlook.pool
     giver = scheme.giver
     if giver is None:
@@ -96,7 +234,7 @@ def _apply(outlook: Outlook, job: JobView, scheme: Scheme, wake: list[float | No
     start(outlook, job, scheme.nodes, scheme.gpus, scheme.ends_s)
 
 
-def start(outlook: Outlook, job: JobView, nodes: tuple[str, ...], gpus: int, ends_s: float) -> None:
+def start(outlook: PoolForecast, job: JobView, nodes: tuple[str, ...], gpus: int, ends_s: float) -> None:
     """Gives an incoming job the lowest free GPUs of these nodes."""
     placement = outlook.pool.lowest(nodes, gpus, Role.PRIMARY)
     outlook.put(job, placement, ends_s)
@@ -109,7 +247,7 @@ def start(outlook: Outlook, job: JobView, nodes: tuple[str, ...], gpus: int, end
     )
 
 
-def say_kept(outlook: Outlook) -> None:
+def say_kept(outlook: PoolForecast) -> None:
     """The reasons of jobs that keep what they have, with their predicted ends."""
     for number, held in outlook.held.items():
         if set(held.placement.nodes) <= outlook.pool.nodes.keys():
@@ -120,7 +258,7 @@ def say_kept(outlook: Outlook) -> None:
             )
 
 
-def _add_to_running(outlook: Outlook, at_any_cost: bool) -> None:
+def _add_to_running(outlook: PoolForecast, at_any_cost: bool) -> None:
     """Algorithm 2 until it finds nothing; a job is reshaped once in a decision."""
     while any(outlook.pool.free.values()):
         found = schedule_running(outlook, at_any_cost)
@@ -129,7 +267,7 @@ def _add_to_running(outlook: Outlook, at_any_cost: bool) -> None:
         add(outlook, found)
 
 
-def add(outlook: Outlook, found: Addition) -> None:
+def add(outlook: PoolForecast, found: Addition) -> None:
     """Gives a running job more GPUs."""
     pool, held = outlook.pool, found.held
     before = outlook.forecast()

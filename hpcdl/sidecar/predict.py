@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from hpcdl.core.model import JobState, Placement, Role, Share
-from hpcdl.core.plan import JobView, View
-from hpcdl.core.units import GpuRef
-from hpcdl.elastic import predict
-from hpcdl.placing.pool import Pool, pool_of
+from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.plan import JobView, View
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import JobState
+from hpcdl.placement.pool import Pool, pool_of
 
 MARGIN_S = 1.0
 """So long after a job is expected to train it is looked at again."""
@@ -18,7 +19,7 @@ LATE_S = 60.0
 """And so long after a look at which it should have trained and did not."""
 
 
-class Forecast(NamedTuple):
+class MakespanForecast(NamedTuple):
     """`MS_predict` of Algorithms 1 and 2, smaller is better: compared in this order.
 
     The paper predicts a makespan from the remaining time of the running job and the completion of the incoming one and
@@ -33,7 +34,7 @@ class Forecast(NamedTuple):
 
 
 @dataclass(slots=True)
-class Held:
+class RunningJob:
     """A job that has GPUs in the plan, and the seconds until it trains on them (0: it does) and until it ends.
 
     settled: this decision has dealt with it.
@@ -57,7 +58,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Outlook:
+class PoolForecast:
     """A pool with the predicted end of every job that has GPUs in it.
 
     `promised`: ends of jobs that are initialised ahead, by id, seconds from now; they have no GPUs yet.
@@ -65,7 +66,7 @@ class Outlook:
 
     pool: Pool
     kinds: dict[str, str]
-    held: dict[int, Held] = field(default_factory=dict)
+    held: dict[int, RunningJob] = field(default_factory=dict)
     promised: dict[int, float] = field(default_factory=dict)
     _left: dict[int, float] = field(default_factory=dict)
     _ends: list[tuple[float, int]] = field(default_factory=list)
@@ -82,37 +83,37 @@ class Outlook:
         if left is None:
             place = job.placement
             kind, gpus = ("", 0) if place is None else (self.kinds.get(place.nodes[0], ""), place.per_node)
-            left = self._left[job.id] = predict.steps_left(job, self.now, kind, gpus)
+            left = self._left[job.id] = steps_left(job, self.now, kind, gpus)
         return left
 
     def rate(self, job: JobView, nodes: Iterable[str], gpus: int) -> float:
         """Steps/s of the job there: as on the slowest kind among these nodes."""
-        return min(predict.rate(job, kind, gpus) for kind in {self.kinds.get(name, "") for name in nodes})
+        return min(rate(job, kind, gpus) for kind in {self.kinds.get(name, "") for name in nodes})
 
     def start_ends_s(self, job: JobView, nodes: tuple[str, ...], gpus: int, wait_s: float = 0.0) -> float:
         """The end of an incoming job on these GPUs; `wait_s`: for how long they keep its start waiting."""
-        begins = wait_s + predict.start_s(job, self.now, nodes, gpus * len(nodes))
+        begins = wait_s + start_s(job, self.now, nodes, gpus * len(nodes))
         return begins + self.steps_left(job) / self.rate(job, nodes, gpus)
 
-    def reshaped_ends_s(self, held: Held, node: str, gpus: int, after_s: float = 0.0) -> float:
+    def reshaped_ends_s(self, held: RunningJob, node: str, gpus: int, after_s: float = 0.0) -> float:
         """The end of a running job of one node with `gpus` GPUs on `node`, reshaped in `after_s` seconds."""
         left = self.steps_left(held.job) - after_s * self.rate(held.job, [held.node], held.gpus)
         if left <= 0:
             return held.ends_s
-        stall = predict.reshape_s(held.job, held.gpus, gpus, moved=node != held.node)
+        stall = reshape_s(held.job, held.gpus, gpus, moved=node != held.node)
         return after_s + stall + left / self.rate(held.job, [node], gpus)
 
     def put(self, job: JobView, placement: Placement, ends_s: float) -> None:
         """Notes that the job has these GPUs in the plan, and is settled."""
         before = self.held.get(job.id)
         if before is None:
-            trains_s = predict.start_s(job, self.now, placement.nodes, len(placement.gpus))
+            trains_s = start_s(job, self.now, placement.nodes, len(placement.gpus))
         elif placement.same_gpus(before.placement):
             trains_s = before.trains_s
         else:
             moved = placement.nodes != before.placement.nodes
-            trains_s = predict.reshape_s(job, len(before.placement.gpus), len(placement.gpus), moved)
-        self.held[job.id] = Held(job, placement, trains_s, ends_s, settled=True)
+            trains_s = reshape_s(job, len(before.placement.gpus), len(placement.gpus), moved)
+        self.held[job.id] = RunningJob(job, placement, trains_s, ends_s, settled=True)
         self.add_up()
 
     def look_again_at(self, waiting: bool) -> float | None:
@@ -132,7 +133,7 @@ class Outlook:
         self._ends = sorted(((end, number) for number, end in ends.items()), reverse=True)
         self._sum = sum(ends.values())
 
-    def forecast(self, changed: Mapping[int, float] | None = None, gpus: int = 0) -> Forecast:
+    def forecast(self, changed: Mapping[int, float] | None = None, gpus: int = 0) -> MakespanForecast:
         """What is to be expected if these jobs' ends were others; `gpus`: how many more than now are given."""
         changed = changed or {}
         first = next((end for end, number in islice(self._ends, len(changed) + 1) if number not in changed), 0.0)
@@ -140,13 +141,13 @@ class Outlook:
         total = self._sum + sum(
             end - (self.held[number].ends_s if number in self.held else 0.0) for number, end in changed.items()
         )
-        return Forecast(latest, total, gpus)
+        return MakespanForecast(latest, total, gpus)
 
-    def changeable(self) -> list[Held]:
+    def changeable(self) -> list[RunningJob]:
         """Running jobs of one node that may be reshaped now, by id."""
         return [each for _, each in sorted(self.held.items()) if not each.settled and self._may_change(each)]
 
-    def _may_change(self, held: Held) -> bool:
+    def _may_change(self, held: RunningJob) -> bool:
         job = held.job
         return (
             job.state is JobState.RUNNING
@@ -162,11 +163,11 @@ class Outlook:
         found = self.pool.nodes.get(node)
         return () if found is None else found.gpus
 
-    def fewer(self, held: Held, gpus: int) -> Placement:
+    def fewer(self, held: RunningJob, gpus: int) -> Placement:
         """The lowest `gpus` of its GPUs."""
         return Placement((Share(held.node, held.placement.shares[0].gpus[:gpus]),), Role.PRIMARY)
 
-    def other(self, held: Held, node: str, gpus: int) -> Placement:
+    def other(self, held: RunningJob, node: str, gpus: int) -> Placement:
         """`gpus` GPUs on `node`: on its own node those that it has and the lowest free ones."""
         own = held.placement.shares[0].gpus if node == held.node else ()
         return Placement((Share(node, tuple(sorted((*own, *self.pool.free[node])[:gpus]))),), Role.PRIMARY)
@@ -175,9 +176,9 @@ class Outlook:
 def _restart_s(job: JobView, now: float, placement: Placement) -> float:
     """Seconds until a job that is between two placements, or has none yet, trains on this one."""
     if job.placement is None:
-        return predict.start_s(job, now, placement.nodes, len(placement.gpus))
+        return start_s(job, now, placement.nodes, len(placement.gpus))
     moved = job.placement.nodes != placement.nodes
-    return predict.reshape_s(job, len(job.placement.gpus), len(placement.gpus), moved)
+    return reshape_s(job, len(job.placement.gpus), len(placement.gpus), moved)
 
 
 def _take_back(pool: Pool, job: JobView, placement: Placement) -> None:
@@ -189,20 +190,97 @@ def _take_back(pool: Pool, job: JobView, placement: Placement) -> None:
             pool.free[node] = sorted({*pool.free[node], gpu})
 
 
-def outlook_of(view: View) -> Outlook:
+def outlook_of(view: View) -> PoolForecast:
     """The outlook when every job keeps what it has or is about to have."""
     pool = pool_of(view)
-    outlook = Outlook(pool, {node.name: node.kind for node in view.nodes})
+    outlook = PoolForecast(pool, {node.name: node.kind for node in view.nodes})
     for job in view.jobs:
         placement = pool.placements.get(job.id)
         if placement is None:
             continue
-        if predict.initialisation_left_s(job, view.now) > 0 and job.placement is None:
+        if initialisation_left_s(job, view.now) > 0 and job.placement is None:
             _take_back(pool, job, placement)  # it is still being initialised, and what it waited for has become free
             continue
         running = job.placement is not None and placement.same_gpus(job.placement)
-        wait = predict.stalled_s(job, view.now) if running else _restart_s(job, view.now, placement)
+        wait = stalled_s(job, view.now) if running else _restart_s(job, view.now, placement)
         ends = wait + outlook.steps_left(job) / outlook.rate(job, placement.nodes, placement.per_node)
-        outlook.held[job.id] = Held(job, placement, wait, ends, settled=not running)
+        outlook.held[job.id] = RunningJob(job, placement, wait, ends, settled=not running)
     outlook.add_up()
     return outlook
+
+
+# When a job will end: the cost terms of section III-C of the paper. Times are seconds from now.
+#
+# The paper adds up the job's initialisation, the start of its training process, training, checkpoint, and the end of
+# process and job. `Profile.startup_s` holds the first two, of which `gate_s` (the early initialisation) may be over
+# before there are GPUs; `Profile.restart_s` holds checkpoint, stop and start of the training process for a reshape.
+# What
+# comes after the last step is the same on any number of GPUs and has no figure in a profile: it is left out.
+
+UNKNOWN_S = 600.0
+"""A job of unknown length is taken to go on for as long as it has, and for this many seconds at least."""
+
+_NO_COSTS = Profile("unknown", ((1, 1, 1.0),))
+
+
+def rate(job: JobView, kind: str, gpus: int) -> float:
+    """Steps/s on `gpus` GPUs of that kind on each of its nodes. A job without a profile is taken to scale linearly."""
+    if job.profile is None:
+        return float(gpus * job.nodes)
+    return job.profile.on(kind).rate(gpus, job.nodes)
+
+
+def steps_left(job: JobView, now: float, kind: str, held: int) -> float:
+    """Steps still to do; `kind` and `held`: the GPUs per node that it holds, 0 without any.
+
+    Where no number of steps was given, what Optimus's fit to the reported accuracies says; else as many again as it
+    has done.
+    """
+    known = job.remaining(now, kind)
+    if known is not None:
+        return known
+    done = job.steps(now, kind)
+    if job.accuracy_target is not None and job.accuracy:
+        from hpcdl.estimators.convergence import predict_steps  # SciPy takes long to load, and few jobs need it
+
+        predicted = predict_steps(job.accuracy, job.accuracy_target)
+        if predicted is not None:
+            return max(0.0, predicted - done)
+    return max(done, UNKNOWN_S * rate(job, kind, max(held, job.gpus_min)))
+
+
+def initialisation_left_s(job: JobView, now: float) -> float:
+    """Seconds of early initialisation that a job which has never been started still has before it."""
+    if job.profile is None or job.at_gate or job.state is not JobState.QUEUED or job.started_at is not None:
+        return 0.0
+    # One that is never started ahead by us fetches what it needs from its submit on, or has nothing to fetch.
+    since = job.ahead_since if job.gate else job.submitted_at
+    return job.profile.gate_s if since is None else max(0.0, job.profile.gate_s - max(0.0, now - since))
+
+
+def start_s(job: JobView, now: float, nodes: tuple[str, ...], gpus: int) -> float:
+    """Seconds until a job that holds nothing trains on `gpus` GPUs in all that are free on these nodes."""
+    profile = job.profile or _NO_COSTS
+    if job.last is not None:
+        return profile.restart_s(len(job.last.gpus), gpus, moved=job.last.nodes != nodes, running=False)
+    return profile.startup_s - profile.gate_s + initialisation_left_s(job, now)
+
+
+def stalled_s(job: JobView, now: float) -> float:
+    """Seconds until a job that holds GPUs trains on them; 0 while it does."""
+    if job.step_at is not None or job.placement is None or job.profile is None:
+        return 0.0
+    since = now if job.held_since is None else job.held_since
+    gpus = len(job.placement.gpus)
+    if job.last is not None:
+        moved = job.last.nodes != job.placement.nodes
+        whole = job.profile.resume_for(len(job.last.gpus), gpus, moved)
+    else:
+        ahead = min(job.profile.gate_s, max(0.0, since - job.submitted_at))
+        whole = job.profile.startup_s - ahead
+    return max(0.0, whole - max(0.0, now - since))
+
+
+def reshape_s(job: JobView, before: int, after: int, moved: bool) -> float:
+    """Seconds without progress of a running job that goes from `before` GPUs in all to `after`."""
+    return (job.profile or _NO_COSTS).restart_s(before, after, moved=moved, running=True)

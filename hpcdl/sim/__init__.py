@@ -1,6 +1,6 @@
 """The simulator: the daemon's own Controller on a virtual clock, with modelled trainers."""
 
-from hpcdl.sim.conditions import Conditions, Simulated
+from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.results import Results, summarise
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload, WorkloadError, cluster
@@ -10,7 +10,7 @@ __all__ = [
     "NodeSpell",
     "Results",
     "SimJob",
-    "Simulated",
+    "SimulatedRun",
     "Workload",
     "WorkloadError",
     "cluster",

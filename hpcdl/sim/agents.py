@@ -8,12 +8,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.journal import Request
-from hpcdl.core.model import GpuInfo, Purpose, World
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.commands import Request
+from hpcdl.core.model.job import Purpose
+from hpcdl.core.model.world import GpuInfo, World
 from hpcdl.sim.conditions import Conditions
-from hpcdl.sim.trainers import Delays, Past, Trainer, predicted_total
+from hpcdl.sim.trainers import Delays, PastIncarnations, SimulatedTrainer, predicted_total
 from hpcdl.sim.workload import NodeSpell, SimJob
 
 
@@ -33,7 +34,7 @@ class Outside(Protocol):
         """To the daemon."""
 
 
-class Agents:
+class SimulatedAgents:
     """All nodes. `jobs`: the truth about each job that was submitted, by its id."""
 
     def __init__(self, conditions: Conditions, outside: Outside) -> None:
@@ -41,10 +42,10 @@ class Agents:
         self._conditions = conditions
         self._outside = outside
         self._delays = Delays(conditions)
-        self._past: dict[int, Past] = {}
-        self._trainers: dict[tuple[int, int], Trainer] = {}
+        self._past: dict[int, PastIncarnations] = {}
+        self._trainers: dict[tuple[int, int], SimulatedTrainer] = {}
         self._nodes: dict[str, NodeSpell] = {}
-        self._on: dict[str, dict[tuple[int, int], Trainer]] = {}
+        self._on: dict[str, dict[tuple[int, int], SimulatedTrainer]] = {}
         self._spells: dict[str, int] = {}
         self._reported: dict[str, int] = {}
         self._gpus: dict[tuple[str, int, str], tuple[GpuInfo, ...]] = {}
@@ -52,7 +53,7 @@ class Agents:
     def submitted(self, number: int, job: SimJob) -> None:
         """The daemon has taken a job."""
         self.jobs[number] = job
-        self._past[number] = Past()
+        self._past[number] = PastIncarnations()
 
     # --- nodes -----------------------------------------------------------------------------------------------------
 
@@ -97,7 +98,7 @@ class Agents:
     def _log_id(self, node: str) -> str:
         return f"{node}/{self._spells[node]}"
 
-    def _report(self, node: str, kind: type[ev.Report], trainer: Trainer, **more: Any) -> None:
+    def _report(self, node: str, kind: type[ev.Report], trainer: SimulatedTrainer, **more: Any) -> None:
         number = None
         if self._conditions.restarts:  # else no report is ever told twice
             number = self._reported[node] = self._reported[node] + 1
@@ -129,7 +130,7 @@ class Agents:
         else:
             self._exit(trainer, request.node, signal="SIGTERM", ended_by="end", attached=True)
 
-    def _later(self, trainer: Trainer, seconds: float, what: Callable[[Trainer], None]) -> None:
+    def _later(self, trainer: SimulatedTrainer, seconds: float, what: Callable[[SimulatedTrainer], None]) -> None:
         """Has something happen to a trainer, unless something else happens to it before."""
         turn = trainer.turn
 
@@ -139,7 +140,7 @@ class Agents:
 
         self._outside.at(self._outside.now + seconds, happen)
 
-    def _all_arrived(self, trainer: Trainer, node: str) -> bool:
+    def _all_arrived(self, trainer: SimulatedTrainer, node: str) -> bool:
         trainer.arrived.add(node)
         if len(trainer.arrived) < len(trainer.parts if trainer.in_place and trainer.membership else trainer.nodes):
             return False
@@ -153,7 +154,7 @@ class Agents:
         trainer = self._trainers.get(key)
         if trainer is None:
             in_place = self.jobs[request.job].rescale != "restart"
-            trainer = self._trainers[key] = Trainer(*key, request.nodes, request.placement, in_place)
+            trainer = self._trainers[key] = SimulatedTrainer(*key, request.nodes, request.placement, in_place)
         trainer.parts.add(request.node)
         trainer.since_of[request.node] = request.membership
         self._on[request.node][key] = trainer
@@ -178,7 +179,7 @@ class Agents:
         else:
             self._start_up(trainer, ahead_s=0.0)
 
-    def _start_joiner(self, trainer: Trainer, request: Request) -> None:
+    def _start_joiner(self, trainer: SimulatedTrainer, request: Request) -> None:
         """A node that is to be taken in: the others train on, so nothing that happens to them concerns it."""
         node, spell = request.node, self._spells[request.node]
 
@@ -194,28 +195,28 @@ class Agents:
         else:
             reach_gate()
 
-    def _reach_gate(self, trainer: Trainer) -> None:
+    def _reach_gate(self, trainer: SimulatedTrainer) -> None:
         for node in trainer.nodes:
             if node in trainer.parts:
                 self._report(node, ev.AtGate, trainer, address=node if trainer.in_place else "")
 
-    def _open(self, trainer: Trainer, request: Request) -> None:
+    def _open(self, trainer: SimulatedTrainer, request: Request) -> None:
         trainer.placement = request.placement
         if self._all_arrived(trainer, request.node):
             self._start_up(trainer, ahead_s=self._delays.gate_s(self.jobs[trainer.job], trainer))
 
-    def _start_up(self, trainer: Trainer, ahead_s: float) -> None:
+    def _start_up(self, trainer: SimulatedTrainer, ahead_s: float) -> None:
         """`ahead_s`: what of the start-up was done at the gate."""
         self._later(trainer, max(0.0, self._startup_s(trainer, ahead_s) - ahead_s), self._train)
 
-    def _startup_s(self, trainer: Trainer, ahead_s: float = 0.0) -> float:
+    def _startup_s(self, trainer: SimulatedTrainer, ahead_s: float = 0.0) -> float:
         job, past = self.jobs[trainer.job], self._past[trainer.job]
         waited_s = self._outside.now - job.submit_s if not ahead_s else 0.0
         return self._delays.startup_s(job, past, trainer, waited_s)
 
     # --- training --------------------------------------------------------------------------------------------------
 
-    def _train(self, trainer: Trainer) -> None:
+    def _train(self, trainer: SimulatedTrainer) -> None:
         past, placement = self._past[trainer.job], trainer.placement
         if placement is None:
             raise AssertionError(f"job {trainer.job} trains without GPUs")
@@ -226,7 +227,7 @@ class Agents:
         if self.jobs[trainer.job].predicted is not None:
             self._tell_progress(trainer)
 
-    def _go_on(self, trainer: Trainer) -> None:
+    def _go_on(self, trainer: SimulatedTrainer) -> None:
         """It trains from now on, at the rate of its placement."""
         job, placement, conditions = self.jobs[trainer.job], trainer.placement, self._conditions
         if placement is None:
@@ -243,18 +244,18 @@ class Agents:
         if left_s > conditions.progress_s:
             self._later(trainer, conditions.progress_s, self._progress)
 
-    def _progress(self, trainer: Trainer) -> None:
+    def _progress(self, trainer: SimulatedTrainer) -> None:
         self._tell_progress(trainer)
         self._later(trainer, self._conditions.progress_s, self._progress)
 
-    def _tell_progress(self, trainer: Trainer) -> None:
+    def _tell_progress(self, trainer: SimulatedTrainer) -> None:
         job, step = self.jobs[trainer.job], trainer.step_at(self._outside.now)
         total = predicted_total(job, step)
         self._report(trainer.nodes[0], ev.Progressed, trainer, step=min(int(step), job.steps), total=total)
 
     # --- memberships -----------------------------------------------------------------------------------------------
 
-    def _rescale(self, trainer: Trainer, request: Request) -> None:
+    def _rescale(self, trainer: SimulatedTrainer, request: Request) -> None:
         """Its ranks on this node are told of a membership; they form it once those of all its nodes have been."""
         if request.membership > trainer.membership:
             trainer.membership = request.membership
@@ -266,7 +267,7 @@ class Agents:
             trainer.arrived.clear()
             self._form(trainer, request)
 
-    def _form(self, trainer: Trainer, request: Request) -> None:
+    def _form(self, trainer: SimulatedTrainer, request: Request) -> None:
         now = self._outside.now
         if trainer.formed:
             self._count_checkpoints(trainer)
@@ -284,7 +285,7 @@ class Agents:
         else:
             self._formed(trainer)
 
-    def _formed(self, trainer: Trainer) -> None:
+    def _formed(self, trainer: SimulatedTrainer) -> None:
         past, placement = self._past[trainer.job], trainer.placement
         if placement is None:
             raise AssertionError(f"job {trainer.job} trains without GPUs")
@@ -292,7 +293,7 @@ class Agents:
         self._report(trainer.nodes[0], ev.Reformed, trainer, step=int(trainer.step), seconds=0.0)
         self._go_on(trainer)
 
-    def _lose_member(self, trainer: Trainer, node: str) -> None:
+    def _lose_member(self, trainer: SimulatedTrainer, node: str) -> None:
         """The others keep their state, and wait for a membership without it; unless nobody is left."""
         if not trainer.formed or node not in trainer.nodes:
             return
@@ -305,14 +306,14 @@ class Agents:
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
-    def _finish(self, trainer: Trainer) -> None:
+    def _finish(self, trainer: SimulatedTrainer) -> None:
         job = self.jobs[trainer.job]
         trainer.step, trainer.since = float(job.steps), None
         self._tell_progress(trainer)
         for node in sorted(trainer.parts):
             self._exit(trainer, node, code=0, step=job.steps, attached=True, done=True)
 
-    def _fail(self, trainer: Trainer) -> None:
+    def _fail(self, trainer: SimulatedTrainer) -> None:
         """It is killed from outside, as by a broken node: nothing that its user did."""
         node = trainer.nodes[0]
         if trainer.in_place:
@@ -321,12 +322,12 @@ class Agents:
             self._lose_progress(trainer)
         self._exit(trainer, node, signal="SIGKILL", step=int(trainer.step), attached=True)
 
-    def _lose_progress(self, trainer: Trainer) -> None:
+    def _lose_progress(self, trainer: SimulatedTrainer) -> None:
         """Its processes die now: what is left are the checkpoints that it wrote at every interval."""
         self._count_checkpoints(trainer)
         trainer.settle(self._outside.now)
 
-    def _count_checkpoints(self, trainer: Trainer) -> None:
+    def _count_checkpoints(self, trainer: SimulatedTrainer) -> None:
         """What it wrote while it trained until now is told in one report: nobody asks for it before."""
         if trainer.since is None:
             return
@@ -340,7 +341,7 @@ class Agents:
             if writer is not None:
                 self._report(writer, ev.Saved, trainer, step=int(past.step))
 
-    def _exit(self, trainer: Trainer, node: str, **how: Any) -> None:
+    def _exit(self, trainer: SimulatedTrainer, node: str, **how: Any) -> None:
         key = (trainer.job, trainer.number)
         if node in trainer.parts:
             trainer.parts.discard(node)
@@ -353,7 +354,7 @@ class Agents:
         if not trainer.parts:
             self._trainers.pop(key, None)
 
-    def _suspend(self, trainer: Trainer, request: Request) -> None:
+    def _suspend(self, trainer: SimulatedTrainer, request: Request) -> None:
         """Each part is asked by itself."""
         if trainer.since is None and not trainer.stopping and not trainer.formed:  # nothing to save yet
             trainer.turn += 1
@@ -367,14 +368,14 @@ class Agents:
         trainer.arrived.add(request.node)
         self._save_once_asked(trainer)
 
-    def _save_once_asked(self, trainer: Trainer) -> None:
+    def _save_once_asked(self, trainer: SimulatedTrainer) -> None:
         """The checkpoint is written when all parts that are left were asked, and only then."""
         if trainer.parts and trainer.arrived >= trainer.parts:
             trainer.arrived.clear()
             job = self.jobs[trainer.job]
             self._later(trainer, self._delays.save_s(job, trainer, self._moves(trainer)), self._save)
 
-    def _moves(self, trainer: Trainer) -> bool:
+    def _moves(self, trainer: SimulatedTrainer) -> bool:
         """Whether the plan wants it on other nodes."""
         world = self._outside.world
         running, target = world.jobs[trainer.job].running, world.targets.get(trainer.job)
@@ -383,7 +384,7 @@ class Agents:
             target.placement.nodes != trainer.nodes
         )  # fmt: skip
 
-    def _save(self, trainer: Trainer) -> None:
+    def _save(self, trainer: SimulatedTrainer) -> None:
         writer = trainer.nodes[0]
         if writer not in trainer.parts:  # it was lost: nobody saves
             for node in sorted(trainer.parts):

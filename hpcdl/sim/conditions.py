@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hpcdl.core.events import Recorded
-from hpcdl.core.exempt import STARTS
-from hpcdl.core.model import World
-from hpcdl.core.profile import Profile
-from hpcdl.report.spans import History
+from hpcdl.core.model.events import Recorded
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import World
+from hpcdl.core.rules.exemption import STARTS
+from hpcdl.report.history import History
 from hpcdl.sim.workload import SimJob, Workload, WorkloadError
 
 MOST_JITTER = 5.0
@@ -24,7 +24,8 @@ class Conditions:
     `checkpoint_s`: between two checkpoints, which is what a failure loses at most. `mtbf_s`: mean time between failures
     of a trainer while it trains, 0 for none. `restarts`: when the daemon is killed and started again. `objective`: what
     policies are to aim for. `warm`: jobs may be started ahead at the gate. `until_s`: the simulation ends there.
-    `exempt_starts`: see `hpcdl.core.exempt`; 0 in studies of the papers, whose policies have costs and rules of their
+    `exempt_starts`: see `hpcdl.core.rules.exemption`; 0 in studies of the papers, whose policies have costs and rules
+    of their
     own.
     """
 
@@ -54,7 +55,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class SimulatedRun:
     """A workload under one policy.
 
     `history`: as the ledger of a real run gives it. `jobs`: the simulated job behind each job id. `believed`: the

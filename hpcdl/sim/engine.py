@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.intake import Settings
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.model import JobSpec, JobState, World
-from hpcdl.core.plan import Learn, Profiles
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Learn, Policies, Profiles
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState, World
+from hpcdl.core.rules.intake import Settings
 from hpcdl.report.spans import history_of
-from hpcdl.sim.agents import Agents
-from hpcdl.sim.conditions import Conditions, Simulated
+from hpcdl.sim.agents import SimulatedAgents
+from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.trainers import predicted_total
 from hpcdl.sim.workload import SimJob, Workload, check_fits
 
@@ -39,7 +39,7 @@ def simulate(
     conditions: Conditions | None = None,
     learn: Learn | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Simulated:
+) -> SimulatedRun:
     """What `policy` would have done with the workload. The same arguments give the same result, decision times aside.
 
     `learn`: makes profiles of what was observed (see `Profiles`). `progress`: is told now and then how many of all jobs
@@ -78,7 +78,7 @@ class Simulation:
         self._profiles = Profiles(self._believed, learn)
         self._controller = self._new_controller()
         self._inbox: list[cmd.Command] = []
-        self._agents = Agents(conditions, self)
+        self._agents = SimulatedAgents(conditions, self)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._entries = 0
         self._wake_at: float | None = None
@@ -165,7 +165,7 @@ class Simulation:
         controller = self._controller
         answers = controller.step(commands, self.now)
         for command, answer in zip(commands, answers, strict=True):
-            if isinstance(answer, cmd.Refused):
+            if isinstance(answer, cmd.CommandRefused):
                 raise answer
             if isinstance(command, cmd.Submit):
                 self._took(command, answer)
@@ -207,7 +207,7 @@ class Simulation:
 
     # --- what came of it -------------------------------------------------------------------------------------------
 
-    def result(self) -> Simulated:
+    def result(self) -> SimulatedRun:
         """See `simulate`."""
         records = self._journal.records
         broken: dict[str, int] = {}
@@ -228,7 +228,7 @@ class Simulation:
             first = failed[0]
             told = f"{first.spec.name}: {first.final_detail}"
             problems.append(f"{len(failed)} of {len(self.workload.jobs)} jobs FAILED; the first: {told}")
-        return Simulated(
+        return SimulatedRun(
             workload=self.workload,
             policy=self.policy,
             conditions=self.conditions,

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
-from hpcdl.core.units import count, seconds_text
-from hpcdl.report.comparison import Compared, Measure, curves, decimals, number, queue_measures, side_by_side
+from hpcdl.core.model.units import count, seconds_text
+from hpcdl.report.comparison import ComparedRun, Measure, curves, decimals, number, queue_measures, side_by_side
 from hpcdl.report.curves import BINS, COARSE, Window, gpus_there
-from hpcdl.report.document import Table, document, note, table_html
 from hpcdl.report.heat import heat, heat_legend
+from hpcdl.report.history import History
+from hpcdl.report.html import HtmlTable, document, note, table_html
 from hpcdl.report.page import UTILISATION, long_text, percent
-from hpcdl.report.spans import History
 from hpcdl.report.timeline import Scale, draw, legend
-from hpcdl.sim.conditions import Conditions, Simulated
+from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.results import JobResult, Results
 from hpcdl.sim.workload import Workload
 
@@ -26,7 +26,7 @@ MOST_JOBS = 200
 """Up to so many jobs are listed one by one."""
 MOST_PROBLEMS = 10
 
-Run = tuple[Simulated, Results]
+Run = tuple[SimulatedRun, Results]
 
 _READING = (
     f"Queues with more than {BINS} steps are drawn as means over 1/{BINS} of the time each, GPUs with more than "
@@ -39,7 +39,7 @@ _READING = (
 
 def page_of(workload: Workload, conditions: Conditions, runs: Sequence[Run]) -> str:
     """The page. The same runs, the same page: how long decisions took on this machine is not in it."""
-    compared = [Compared(run.policy, run.history, _whole(run, results)) for run, results in runs]
+    compared = [ComparedRun(run.policy, run.history, _whole(run, results)) for run, results in runs]
     parts = [f"<h1>Simulated: {escape(workload.name)}</h1>", *_head(workload, conditions), *_problems(runs)]
     if runs and workload.jobs:
         parts.append("<h2>Policies side by side</h2>")
@@ -58,7 +58,7 @@ def page_of(workload: Workload, conditions: Conditions, runs: Sequence[Run]) -> 
     return document(f"Simulated: {workload.name}", parts)
 
 
-def _whole(run: Simulated, results: Results) -> bool:
+def _whole(run: SimulatedRun, results: Results) -> bool:
     return not results.problems and results.finished == len(run.workload.jobs)
 
 
@@ -199,7 +199,7 @@ def draws_every_bar(histories: Sequence[History]) -> bool:
     return small and all(len(history.gpus) <= MOST_GPUS for history in histories)
 
 
-def _job_table(results: Results) -> Table:
+def _job_table(results: Results) -> HtmlTable:
     jobs = results.jobs
     columns: list[tuple[str, bool, list[str]]] = [
         ("Id", True, [str(job.id) for job in jobs]),
@@ -217,7 +217,7 @@ def _job_table(results: Results) -> Table:
         ("Fairness", True, ["–" if job.fairness is None else f"{job.fairness:.2f}" for job in jobs]),
     ]
     shown = [column for column in columns if any(text not in ("", "–") for text in column[2])]
-    return Table(
+    return HtmlTable(
         "",
         tuple(title for title, _, _ in shown),
         tuple(zip(*(texts for _, _, texts in shown), strict=True)),

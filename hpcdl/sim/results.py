@@ -8,10 +8,10 @@ from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import Any
 
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.profile import Profile
+from hpcdl.report.history import History, JobAttempt, JobHistory, Phase
 from hpcdl.report.measures import JobMeasures, measure
-from hpcdl.report.spans import History, JobHistory, Phase, Stay
-from hpcdl.sim.conditions import Simulated
+from hpcdl.sim.conditions import SimulatedRun
 from hpcdl.sim.workload import SimJob
 
 JOULES_PER_KWH = 3.6e6
@@ -101,7 +101,7 @@ def _rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def summarise(run: Simulated) -> Results:
+def summarise(run: SimulatedRun) -> Results:
     """Every measure of a run."""
     history = _with_truth(run)
     measured = measure(history, {f"{number}": job.profile for number, job in run.jobs.items()})
@@ -146,7 +146,7 @@ def summarise(run: Simulated) -> Results:
     )
 
 
-def _ever_over_there(run: Simulated, history: History) -> float:
+def _ever_over_there(run: SimulatedRun, history: History) -> float:
     """GPU seconds if all GPUs that ever joined had been there all the time, over those that were there."""
     spells = (
         (max(history.begin, spell.from_s), min(history.end, spell.until_s), spell.gpus) for spell in run.workload.nodes
@@ -161,7 +161,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
-def _with_truth(run: Simulated) -> History:
+def _with_truth(run: SimulatedRun) -> History:
     """The history with each job under its own true profile, named by its id: policies may have been told another."""
     return replace(run.history, jobs=tuple(replace(job, profile=f"{job.id}") for job in run.history.jobs))
 
@@ -196,11 +196,11 @@ def _job_result(job: SimJob, measured: JobMeasures, story: JobHistory, ideal_s: 
     )
 
 
-def _gpus(stay: Stay) -> int:
+def _gpus(stay: JobAttempt) -> int:
     return len(stay.placement.gpus)
 
 
-def _ideal_jct(run: Simulated, history: History) -> Mapping[int, float]:
+def _ideal_jct(run: SimulatedRun, history: History) -> Mapping[int, float]:
     """The JCT of each finished job alone on 1/N of all GPUs; N: how many jobs there were on average in its time."""
     moments = sorted(
         [(job.submitted_at, 1) for job in history.jobs]
@@ -237,7 +237,7 @@ def _alone_s(job: SimJob, profile: Profile, share: float, largest: int) -> float
     return profile.startup_s + job.steps / (rate * min(1.0, share / (fitting[0] * job.nodes)))
 
 
-def _energy_kwh(run: Simulated, history: History) -> float | None:
+def _energy_kwh(run: SimulatedRun, history: History) -> float | None:
     if not any(job.profile.power_w for job in run.jobs.values()):
         return None
     joules = 0.0

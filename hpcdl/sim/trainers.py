@@ -4,13 +4,13 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from hpcdl.core.model import Placement
+from hpcdl.core.model.job import Placement
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.workload import SimJob
 
 
 @dataclass(slots=True)
-class Past:
+class PastIncarnations:
     """What is left of a job's earlier incarnations. `step`: of its last durable checkpoint."""
 
     step: float = 0.0
@@ -21,7 +21,7 @@ class Past:
 
 
 @dataclass(slots=True)
-class Trainer:
+class SimulatedTrainer:
     """One incarnation on all its nodes; `parts`: those whose processes are there.
 
     `since`: when `step` was true and from when on it trains, None while it does not. `turn`: rises with whatever makes
@@ -68,7 +68,7 @@ class Delays:
 
     conditions: Conditions
 
-    def startup_s(self, job: SimJob, past: Past, trainer: Trainer, waited_s: float) -> float:
+    def startup_s(self, job: SimJob, past: PastIncarnations, trainer: SimulatedTrainer, waited_s: float) -> float:
         """From the grant of GPUs to the first step. `waited_s`: since the job's submit.
 
         What of a first start needs no GPU (`gate_s`) has been done since the submit.
@@ -83,36 +83,36 @@ class Delays:
             seconds = job.profile.startup_s - min(job.profile.gate_s, max(0.0, waited_s))
         return seconds * self._factor(job, trainer, "startup")
 
-    def gate_s(self, job: SimJob, trainer: Trainer) -> float:
+    def gate_s(self, job: SimJob, trainer: SimulatedTrainer) -> float:
         """From a warm start to the gate."""
         return (job.profile.gate_s or job.profile.startup_s) * self._factor(job, trainer, "startup")
 
-    def join_s(self, job: SimJob, trainer: Trainer) -> float:
+    def join_s(self, job: SimJob, trainer: SimulatedTrainer) -> float:
         """From the start of the processes on one more node until they can be taken in."""
         profile = job.profile
         return (profile.startup_s if profile.join_s is None else profile.join_s) * self._factor(job, trainer, "join")
 
-    def rescale_s(self, job: SimJob, trainer: Trainer, before: int, after: int) -> float:
+    def rescale_s(self, job: SimJob, trainer: SimulatedTrainer, before: int, after: int) -> float:
         """Without progress, from the moment at which all members were told: from `before` nodes to `after`."""
         if before == after:
             after -= 1  # the same number of others: what a loss costs
         return job.profile.rescale_for(before, after) * self._factor(job, trainer, f"membership {trainer.membership}")
 
-    def save_s(self, job: SimJob, trainer: Trainer, moved: bool) -> float:
+    def save_s(self, job: SimJob, trainer: SimulatedTrainer, moved: bool) -> float:
         """From the suspend signal until its processes are gone."""
         return job.profile.save_for(moved) * self._factor(job, trainer, "save")
 
-    def fails_after_s(self, trainer: Trainer) -> float:
+    def fails_after_s(self, trainer: SimulatedTrainer) -> float:
         """Seconds of training until it fails; infinite without failures."""
         if not self.conditions.mtbf_s:
             return math.inf
         return self._random(trainer, "failure").expovariate(1 / self.conditions.mtbf_s)
 
-    def _factor(self, job: SimJob, trainer: Trainer, what: str) -> float:
+    def _factor(self, job: SimJob, trainer: SimulatedTrainer, what: str) -> float:
         sigma = math.hypot(self.conditions.jitter, job.profile.times_spread)
         return math.exp(self._random(trainer, what).gauss(0.0, sigma)) if sigma else 1.0
 
-    def _random(self, trainer: Trainer, what: str) -> random.Random:
+    def _random(self, trainer: SimulatedTrainer, what: str) -> random.Random:
         return random.Random(f"{self.conditions.seed}/{trainer.job}/{trainer.number}/{what}")
 
 

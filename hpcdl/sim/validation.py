@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile
-from hpcdl.core.units import count
-from hpcdl.report.spans import History, JobHistory
+from hpcdl.core.model.plan import Policies
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.units import count
+from hpcdl.report.history import History, JobHistory
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload

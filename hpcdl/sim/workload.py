@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdl.core.model import LARGEST, RESCALES
-from hpcdl.core.profile import MAX_GPUS, MAX_NODES, Profile
-from hpcdl.core.units import count
+from hpcdl.core.model.job import LARGEST, RESCALES
+from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Profile
+from hpcdl.core.model.units import count
 
 KINDS = ("training", "inference")
 MAX_NAME = 200

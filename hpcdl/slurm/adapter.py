@@ -1,4 +1,4 @@
-"""Slurm behind the protocol of `hpcdl.batch`: its commands are run here, and understood in the other modules."""
+"""Slurm behind the protocol of `hpcdl.batch.system`: its commands are run here, and understood in the other modules."""
 
 import os
 import shutil
@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from hpcdl.batch import Allocation, BatchError, Capabilities, Launched, PilotScript, Run, run
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec, Waiting
-from hpcdl.pilots.holes import IdleNode, OpenQueue, PlannedUse, find_holes, planned_job
-from hpcdl.slurm import jobs, nodes, site, submission
+from hpcdl.batch.holes import IdleNode, OpenQueue, PlannedUse, find_holes, planned_job
+from hpcdl.batch.system import AgentCommand, Allocation, BatchError, Capabilities, CommandRunner, PilotScript, run
+from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
+from hpcdl.slurm import cluster, jobs, nodes, submit
 from hpcdl.slurm.environment import allocation_of
 from hpcdl.slurm.system import SYSTEM
 from hpcdl.slurm.text import TIMES, checked
@@ -31,22 +31,24 @@ class Slurm:
 
     kind = "slurm"
 
-    def __init__(self, run: Run = run, options: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, run: CommandRunner = run, options: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+    ) -> None:
         self._run = run
-        self._wanted = site.wanted(options)
+        self._wanted = cluster.pilot_constraints(options)
         self._stale = SYSTEM.inherited(environ)
         self._version: tuple[int, ...] | None = None
         self._json = True
         self._accounting = True
         self._by_tier = False
-        self._seen: tuple[Sequence[site.Partition], Sequence[jobs.Expected]] = ((), ())
+        self._seen: tuple[Sequence[cluster.Partition], Sequence[jobs.PlannedJob]] = ((), ())
 
     def capabilities(self) -> Capabilities:
         """See `BatchAdapter`."""
         here = {name: shutil.which(name) is not None for name in COMMANDS}
-        version = site.parse_version(self._ask(["sinfo", "--version"]))
-        config = self._read(site.parse_config, site.config_argv())
-        partitions = self._read(site.parse_partitions, site.partitions_argv())
+        version = cluster.parse_version(self._ask(["sinfo", "--version"]))
+        config = self._read(cluster.parse_config, cluster.config_argv())
+        partitions = self._read(cluster.parse_partitions, cluster.partitions_argv())
         self._nodes()
         accounting = here["sacct"] and config.get("AccountingStorageType", "") not in ("", "accounting_storage/none")
         missing = [f"{name} is not on PATH" for name, there in here.items() if not there]
@@ -89,8 +91,8 @@ class Slurm:
     def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
         """See `BatchAdapter`."""
         seen = self._nodes()
-        parts = self._read(site.parse_partitions, site.partitions_argv())
-        reservations = self._read(site.parse_reservations, site.reservations_argv())
+        parts = self._read(cluster.parse_partitions, cluster.partitions_argv())
+        reservations = self._read(cluster.parse_reservations, cluster.reservations_argv())
         expected = self._read(jobs.expected_of_text, jobs.expected_argv())
         live = [each for each in reservations if each.end is None or each.end > now]
         uses = [planned_job(job.id, job.start, job.nodes, job.id in own) for job in expected]
@@ -106,7 +108,7 @@ class Slurm:
                 limits.append(PlannedUse(mine.end, (), f"the reservation {mine.name} ends"))
         else:
             idle = [node for node in idle if not node.set_aside]
-        config = self._read(site.parse_config, site.config_argv())
+        config = self._read(cluster.parse_config, cluster.config_argv())
         self._by_tier = config.get("PreemptType", "") == "preempt/partition_prio"
         self._seen = (parts, expected)
         free = [IdleNode(node.name, node.queues, node.gpus, node.kind, node.planned) for node in idle]
@@ -117,23 +119,27 @@ class Slurm:
         return tuple(replace(hole, preemptable=not why, why_not=why) for hole, why in zip(found, whys, strict=True))
 
     def _not_preempted(
-        self, config: Mapping[str, str], part: site.Partition, parts: Sequence[site.Partition], nodes: Collection[str]
+        self,
+        config: Mapping[str, str],
+        part: cluster.Partition,
+        parts: Sequence[cluster.Partition],
+        nodes: Collection[str],
     ) -> str:
         """Why batch jobs there are not ended for others', "" where they are."""
         kind = config.get("PreemptType", "").removeprefix("preempt/")
         if kind == "partition_prio":
-            return site.not_preempted(part, parts, nodes)
+            return cluster.not_preempted(part, parts, nodes)
         if kind != "qos":
             return "nothing is preempted here: PreemptType is none"
         if not self._wanted.qos:
             return "PreemptType is qos, and the site's options name no --qos"
         try:
-            told = self._ask(site.qos_argv())
-            return site.qos_not_preempted(told, self._wanted.qos, config.get("PreemptMode", ""))
+            told = self._ask(cluster.qos_argv())
+            return cluster.qos_not_preempted(told, self._wanted.qos, config.get("PreemptMode", ""))
         except BatchError as error:
             return f"which QOS preempts {self._wanted.qos} is not known: {error}"
 
-    def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
+    def waiting(self, own: Collection[str]) -> tuple[PendingBatchJob, ...]:
         """See `BatchAdapter`.
 
         A batch job could start on the nodes that it names, else on any of its partition, as far as they have the
@@ -152,17 +158,17 @@ class Slurm:
                 looks = looks or self._read(nodes.looks_of, nodes.shown_argv())
                 on = tuple(node for node in on if node in looks and job.takes(*looks[node]))
             count = max(job.count, len(job.on))
-            preempts = frozenset(each.name for each in parts if part in site.higher(each, parts))
-            found.append(Waiting(job.id, count, on, job.queue, preempts if self._by_tier else frozenset()))
+            preempts = frozenset(each.name for each in parts if part in cluster.higher(each, parts))
+            found.append(PendingBatchJob(job.id, count, on, job.queue, preempts if self._by_tier else frozenset()))
         return tuple(found)
 
     def submit(self, spec: PilotSpec, script: PilotScript) -> str:
         """See `BatchAdapter`."""
-        argv = submission.submit_argv(spec, script, self._stale)
-        done = self._run(argv, stdin=submission.submit_script(script))
+        argv = submit.submit_argv(spec, script, self._stale)
+        done = self._run(argv, stdin=submit.submit_script(script))
         if done.code != 0:
-            raise submission.refusal(done.err, done.out)
-        return submission.submitted(done.out)
+            raise submit.refusal(done.err, done.out)
+        return submit.submitted(done.out)
 
     def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
         """See `BatchAdapter`. From squeue alone."""
@@ -202,19 +208,19 @@ class Slurm:
     def cancel(self, ids: Collection[str]) -> None:
         """See `BatchAdapter`."""
         if ids:
-            self._tell(submission.cancel_argv(sorted(ids)))
+            self._tell(submit.cancel_argv(sorted(ids)))
 
     def signal(self, batch_id: str, name: str) -> None:
         """See `BatchAdapter`."""
-        self._tell(submission.signal_argv(batch_id, name))
+        self._tell(submit.signal_argv(batch_id, name))
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> Launched:
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
         """See `BatchAdapter`."""
-        return Launched(tuple(submission.launch_argv(allocation, node, argv)))
+        return AgentCommand(tuple(submit.launch_argv(allocation, node, argv)))
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
         """See `BatchAdapter`."""
-        return self._read(lambda text: site.parse_topology(text, nodes), site.topology_argv())
+        return self._read(lambda text: cluster.parse_topology(text, nodes), cluster.topology_argv())
 
     def _nodes(self) -> tuple[nodes.SlurmNode, ...]:
         return self._either(
@@ -256,11 +262,11 @@ class Slurm:
             return ()
         return _understood("sacct", jobs.jobs_of_accounting, checked("sacct", done))
 
-    def _licence_limits(self, now: float, reservations: Sequence[site.Reservation]) -> list[PlannedUse]:
+    def _licence_limits(self, now: float, reservations: Sequence[cluster.Reservation]) -> list[PlannedUse]:
         """When the licences that each pilot asks for are not there any more."""
         if not self._wanted.licences:
             return []
-        free = self._read(site.parse_licences, site.licences_argv())
+        free = self._read(cluster.parse_licences, cluster.licences_argv())
         limits = []
         for name, count in self._wanted.licences:
             if free.get(name, 0) < count:
@@ -272,7 +278,7 @@ class Slurm:
 
     def _version_(self) -> tuple[int, ...]:
         if self._version is None:
-            said = site.parse_version(self._ask(["sinfo", "--version"]))
+            said = cluster.parse_version(self._ask(["sinfo", "--version"]))
             if not said:
                 return ()
             self._version = tuple(int(part) for part in said.split(".") if part.isdecimal())
@@ -296,7 +302,7 @@ class Slurm:
             checked(argv[0], replace(done, code=done.code or 1))
 
 
-def _use_of(kept: site.Reservation) -> PlannedUse:
+def _use_of(kept: cluster.Reservation) -> PlannedUse:
     what = "maintenance" if kept.maintenance else "the reservation"
     return PlannedUse(kept.start, kept.nodes, f"{what} {kept.name} begins")
 
@@ -309,7 +315,7 @@ def _understood(name: str, parse: Callable[[str], T], text: str) -> T:
         raise BatchError(f"{name}: {error}", away=error.away) from None
 
 
-def _limits_of(part: site.Partition) -> dict[str, str]:
+def _limits_of(part: cluster.Partition) -> dict[str, str]:
     found = {"MaxTime": None if part.walltime_s is None else f"{part.walltime_s:.0f} s"}
     found["MaxNodes"] = None if part.nodes_max is None else str(part.nodes_max)
     found["MinNodes"] = str(part.nodes_min) if part.nodes_min > 1 else None

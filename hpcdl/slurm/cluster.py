@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdl.batch import BatchError
+from hpcdl.batch.system import BatchError
 from hpcdl.slurm.text import described, duration, expand, moment, pairs, told, whole
 
 
@@ -40,7 +40,7 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PilotConstraints:
     """What the site's options make each pilot ask for, beside nodes: it limits which holes it can use."""
 
     reservation: str = ""
@@ -127,7 +127,7 @@ def parse_licences_wanted(text: str) -> dict[str, int]:
     return {name: count for name, count in found.items() if count is not None}
 
 
-def wanted(options: Sequence[str]) -> Wanted:
+def pilot_constraints(options: Sequence[str]) -> PilotConstraints:
     """What these options of sbatch ask for: `-L`, `--licenses`, `--reservation`, in both forms of each."""
     reservation, qos, licences = "", "", dict[str, int]()
     for at, option in enumerate(options):
@@ -142,7 +142,7 @@ def wanted(options: Sequence[str]) -> Wanted:
             reservation = value
         elif name in ("-q", "--qos"):
             qos = value
-    return Wanted(reservation, tuple(sorted(licences.items())), qos)
+    return PilotConstraints(reservation, tuple(sorted(licences.items())), qos)
 
 
 _ENDS = frozenset({"CANCEL", "REQUEUE"})

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from hpcdl.batch import Allocation, HalfAnAllocation
+from hpcdl.batch.system import Allocation, HalfAnAllocation
 from hpcdl.slurm.text import expand, moment
 
 _NEEDED = {

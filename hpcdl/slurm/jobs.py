@@ -4,8 +4,8 @@ import re
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 
-from hpcdl.batch import BatchError
-from hpcdl.core.pilot import BatchJob, BatchState
+from hpcdl.batch.system import BatchError
+from hpcdl.core.model.pilot import BatchJob, BatchState
 from hpcdl.slurm.text import columns, entries, expand, hosts, moment, number, pairs, rows, string, told, words
 
 _FIELDS = (
@@ -103,7 +103,7 @@ class SlurmJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class PlannedJob:
     """A batch job that waits, and what Slurm plans for it. `start`: None where it is not planned.
 
     `count`: nodes that it needs at least. `on`: nodes that it must have. `features`, `kinds`: what it asks for of
@@ -227,13 +227,13 @@ def _exit_code(status: int) -> int:
     return 128 + (status & 0x7F) if status & 0x7F else status >> 8
 
 
-def expected_of_text(text: str) -> tuple[Expected, ...]:
+def expected_of_text(text: str) -> tuple[PlannedJob, ...]:
     """What `expected_argv` prints. Raises as `rows` does."""
     found = []
     for id_, queue, start, names, count, on, features, per_node, reason, comment in rows(text, _PLANNED):
         least = re.match(r"\d+", count)
         found.append(
-            Expected(
+            PlannedJob(
                 id=id_,
                 start=moment(start),
                 nodes=expand(names),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from hpcdl.core.units import gpu_kind
+from hpcdl.core.model.units import gpu_kind
 from hpcdl.slurm.text import columns, described, entries, expand, hosts, number, rows, string, told, words
 
 _FIELDS = ("PartitionName", "StateComplete", "Gres", "GresUsed", "AllocMem", "NodeList")

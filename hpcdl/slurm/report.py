@@ -4,13 +4,13 @@ import getpass
 import shutil
 from collections.abc import Sequence
 
-from hpcdl.batch import BatchAdapter, BatchError, Run, SiteQueue, SiteReport
-from hpcdl.core.units import seconds_text
-from hpcdl.slurm import site
+from hpcdl.batch.system import BatchAdapter, BatchError, CommandRunner, SiteQueue, SiteReport
+from hpcdl.core.model.units import seconds_text
+from hpcdl.slurm import cluster as site
 from hpcdl.slurm.text import checked
 
 
-def report(adapter: BatchAdapter, run: Run) -> SiteReport:
+def report(adapter: BatchAdapter, run: CommandRunner) -> SiteReport:
     """See `BatchSystem.site_report`."""
 
     def ask(argv: Sequence[str]) -> str:

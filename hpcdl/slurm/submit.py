@@ -5,8 +5,8 @@ import re
 import shlex
 from collections.abc import Collection, Sequence
 
-from hpcdl.batch import Allocation, BatchError, PilotScript
-from hpcdl.core.pilot import PilotSpec
+from hpcdl.batch.system import Allocation, BatchError, PilotScript
+from hpcdl.core.model.pilot import PilotSpec
 from hpcdl.slurm.text import complaint, is_away, pairs
 
 _EARLY_S = 60.0

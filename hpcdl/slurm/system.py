@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from hpcdl.batch import AdapterSettings, BatchAdapter, BatchError, BatchSystem, Run, SiteReport, run
+from hpcdl.batch.system import AdapterSettings, BatchAdapter, BatchError, BatchSystem, CommandRunner, SiteReport, run
 
 CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 """Where Slurm's commands look without SLURM_CONF. Installed without any of these they most often serve no cluster."""
@@ -41,9 +41,9 @@ class SlurmSystem(BatchSystem):
 
         return Slurm(here.run, here.site.options, here.environ)
 
-    def submit_next(self, run: Run, batch_id: str, script: str, env: Sequence[str]) -> str:
+    def submit_next(self, run: CommandRunner, batch_id: str, script: str, env: Sequence[str]) -> str:
         """See `BatchSystem`. What was said on sbatch's command line holds for the next one, too."""
-        from hpcdl.slurm.submission import next_argv, submitted
+        from hpcdl.slurm.submit import next_argv, submitted
         from hpcdl.slurm.text import complaint, pairs
 
         shown = run(["scontrol", "--oneliner", "show", "job", batch_id])
@@ -56,7 +56,7 @@ class SlurmSystem(BatchSystem):
             raise BatchError(f"the next allocation was not taken: sbatch: {complaint(done.err, done.out)}")
         return submitted(done.out)
 
-    def site_report(self, adapter: BatchAdapter, run: Run = run) -> SiteReport:
+    def site_report(self, adapter: BatchAdapter, run: CommandRunner = run) -> SiteReport:
         """See `BatchSystem`."""
         from hpcdl.slurm.report import report
 

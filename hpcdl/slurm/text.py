@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from hpcdl.batch import BatchError, Completed
-from hpcdl.core.units import expand_nodes
+from hpcdl.batch.system import BatchError, Completed
+from hpcdl.core.model.units import expand_nodes
 
 TIMES = {"SLURM_TIME_FORMAT": "%s"}
 """Variables for commands that print times: without a zone as they are by default, with this as epoch seconds."""

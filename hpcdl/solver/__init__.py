@@ -1,19 +1,19 @@
 """Exact optimisation over counts: units of which pool each job gets, nodes of which group each trainer."""
 
-from hpcdl.counts.allocate import SOLVERS, Allotment, allocate
-from hpcdl.counts.fast import prepare
-from hpcdl.counts.solver import Solution, dynamic, solve
-from hpcdl.counts.table import InfeasibleError, Item
-from hpcdl.counts.trainers import Curve, Trainer
+from hpcdl.solver.compiled import prepare
+from hpcdl.solver.nodes import SOLVERS, Allotment, allocate
+from hpcdl.solver.solver import Solution, dynamic, solve
+from hpcdl.solver.table import InfeasibleError, Item
+from hpcdl.solver.trainers import ElasticTrainer, ThroughputCurve
 
 __all__ = [
     "SOLVERS",
     "Allotment",
-    "Curve",
+    "ElasticTrainer",
     "InfeasibleError",
     "Item",
     "Solution",
-    "Trainer",
+    "ThroughputCurve",
     "allocate",
     "dynamic",
     "prepare",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdl.counts import kernelprices, kernels
+from hpcdl.solver import kernels
 
 WORTH_LOADING = 100  # solves before what is compiled is loaded
 WORTH_COMPILING = 5_000  # solves before it is compiled
@@ -58,7 +58,7 @@ def count_solve() -> None:
 def _compiled(numba: Any) -> SimpleNamespace:
     found = SimpleNamespace(
         **_jitted(numba, kernels, kernels.SOURCE, kernels.LOOPS),
-        **_jitted(numba, kernelprices, kernelprices.SOURCE, {}),
+        **_jitted(numba, kernels, kernels.PRICES_SOURCE, {}),
     )
     # What is called with these types is loaded or compiled here, not in the middle of the first solve.
     one, zero, real = np.array([1]), np.array([0]), np.array([1.0, 1.0])

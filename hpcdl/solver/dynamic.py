@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcdl.counts.table import Floats, Ints, Mask, Table
+from hpcdl.solver.table import Floats, Ints, Mask, OptionTable
 
 MOST_CELLS = 2**28  # 2 GiB of float64
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
+class ReducedRows:
     """Rows of a table among which a choice is left, after what is fixed was fixed."""
 
     fixed: Ints  # rows of the items with one row left
@@ -43,7 +43,7 @@ class Core:
         return self.states * (len(self.starts) + 1)
 
 
-def core(table: Table, keep: Mask | None = None) -> Core:
+def core(table: OptionTable, keep: Mask | None = None) -> ReducedRows:
     """What is left to choose if only the rows in `keep` (None: all) may be; every item must have one of them."""
     rows = np.arange(len(table.item)) if keep is None else np.flatnonzero(keep)
     owner = table.item[rows]
@@ -62,7 +62,7 @@ def core(table: Table, keep: Mask | None = None) -> Core:
         room = room - np.bincount(pool[starts], weights=spent, minlength=pools).astype(np.int64)
         least = np.repeat(spent, lengths)
     if (room < 0).any():
-        return Core(fixed, rows, starts, room, least, ())
+        return ReducedRows(fixed, rows, starts, room, least, ())
     # An item's largest units in each pool, summed: more room than that is never used.
     reach = np.zeros(len(starts) * pools, np.int64)
     np.maximum.at(reach, np.repeat(np.arange(len(starts)), lengths) * pools + pool, units - least)
@@ -75,10 +75,10 @@ def core(table: Table, keep: Mask | None = None) -> Core:
     digits = [at for at, size in enumerate(sizes) if size > 1]
     for at in digits[1:]:
         sizes[at] += int(widest[at])
-    return Core(fixed, rows, starts, room, least, tuple(sizes) or (1,))
+    return ReducedRows(fixed, rows, starts, room, least, tuple(sizes) or (1,))
 
 
-def best(table: Table, inner: Core) -> Ints | None:
+def best(table: OptionTable, inner: ReducedRows) -> Ints | None:
     """The best choice, a row for each item; None: nothing fits.
 
     Among choices of equal value the one with the fewest units in all; then with the most in pool 0, then pool 1, ...;
@@ -119,7 +119,7 @@ def best(table: Table, inner: Core) -> Ints | None:
     return chosen
 
 
-def _stages(gains: Floats, shifts: Ints, inner: Core) -> list[Floats]:
+def _stages(gains: Floats, shifts: Ints, inner: ReducedRows) -> list[Floats]:
     """g by state: of no item, of the last, of the last two, ...; shorter where not every state can be reached yet."""
     states = inner.states
     flat = len([size for size in inner.sizes if size > 1]) < 2
@@ -147,7 +147,7 @@ def _stages(gains: Floats, shifts: Ints, inner: Core) -> list[Floats]:
     return stages
 
 
-def _widest(shifts: Ints, inner: Core) -> list[int]:
+def _widest(shifts: Ints, inner: ReducedRows) -> list[int]:
     """Of each item the largest step that stays within the states, 0 where none does."""
     if not len(inner.starts):
         return []
@@ -155,7 +155,7 @@ def _widest(shifts: Ints, inner: Core) -> list[int]:
     return found
 
 
-def _closed(inner: Core) -> Floats:
+def _closed(inner: ReducedRows) -> Floats:
     """0 for the states within the room, -inf for those in the spare parts of the digits."""
     found = np.full(inner.sizes, -np.inf)
     found[tuple(slice(0, int(each) + 1) for each in inner.room)] = 0.0

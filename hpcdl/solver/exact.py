@@ -2,7 +2,7 @@
 
 A price per node, at which every trainer picks for itself, bounds the value of every choice: L(p) = p N + sum_j max_n
 (v_j(n) - p n), and its least value is the bound of the linear relaxation: the slopes of the trainers' upper hulls,
-merged. All hulls are among the knots (hpcdl/counts/rows.py), however many counts there are between them. What a count
+merged. All hulls are among the knots (hpcdl/solver/rows.py), however many counts there are between them. What a count
 loses at that price against the best of its trainer is its reduced cost. A choice made greedily leaves a gap; every
 choice that is as good or better is made of counts that lose no more than the gap, and among these the (max,+) dynamic
 program finds the best. The arithmetic is in kernels.py.
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcdl.counts import fast, kernels
-from hpcdl.counts.kernels import NEVER, Branch, Rows
-from hpcdl.counts.table import Ints, Mask
+from hpcdl.solver import compiled, kernels
+from hpcdl.solver.kernels import NEVER, Branch, Rows
+from hpcdl.solver.table import Ints, Mask
 
 FIRST_ROWS = 64  # of the first core, beyond the best row of each trainer
 CHEAP = 200_000  # additions of a dynamic program that is cheaper than to branch
@@ -23,7 +23,7 @@ BRANCH = 200  # additions, for each row, that cost as much as a branch
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExactCounts:
     """The nodes of each trainer; value, nodes in all and key of the choice."""
 
     nodes: Ints
@@ -31,7 +31,7 @@ class Found:
     total: int
     key: int
 
-    def before(self, other: "Found | None") -> bool:
+    def before(self, other: "ExactCounts | None") -> bool:
         """Whether this choice is the better one, or comes first among equals."""
         if other is None:
             return True
@@ -39,16 +39,16 @@ class Found:
         return mine > its if mine != its else self.nodes.tolist() > other.nodes.tolist()
 
 
-def one_group(rows: Rows, capacity: int) -> Found | None:
+def one_group(rows: Rows, capacity: int) -> ExactCounts | None:
     """The best choice on so many nodes of one group; None: not even the fewest nodes of all fit.
 
     Where a trainer that is worth its price with a great many nodes or with few is cut by the capacity, the bound is
     far from any choice. Then it is tried with no more nodes than the relaxation gives it, and with more, each with a
     bound of its own: the highest bound first, as long as that costs less than the dynamic program would.
     """
-    arithmetic = fast.arithmetic()
-    cheap = COMPILED_CHEAP if fast.compiled() else CHEAP
-    answer: Found | None = None
+    arithmetic = compiled.arithmetic()
+    cheap = COMPILED_CHEAP if compiled.compiled() else CHEAP
+    answer: ExactCounts | None = None
     value, branches = NEVER, 0
     untried: list[tuple[int, Rows, Branch]] = [(0, rows, arithmetic.opened(rows, capacity))]
     while untried:
@@ -69,7 +69,7 @@ def one_group(rows: Rows, capacity: int) -> Found | None:
                 opened = arithmetic.opened(half, capacity)
                 untried.append((opened.bound, half, opened))
         elif state == kernels.ALL_FIT:
-            found = Found(nodes, -(-key >> rows.shift), int(nodes.sum()), key)
+            found = ExactCounts(nodes, -(-key >> rows.shift), int(nodes.sum()), key)
             answer = found if found.before(answer) else answer
             value = max(value, found.value)
     return answer

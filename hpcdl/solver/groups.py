@@ -1,7 +1,7 @@
 """Counts on the nodes of several groups: a price for each group, and branches where the relaxation shares a trainer.
 
 At given prices every trainer picks for itself, which bounds the value of every choice, as with one group; the best
-prices are found as for items (hpcdl/counts/prices.py). What the trainers pick, rounded so that together they use what
+prices are found as for items (hpcdl/solver/prices.py). What the trainers pick, rounded so that together they use what
 is there, says which group each uses; then each group is given out anew, exactly. Where the relaxation has a trainer
 partly in one group and partly in another, or partly with few nodes and partly with many, both are tried, each with
 prices and a bound of its own: the highest bound first, within a budget that counts work, never time.
@@ -12,11 +12,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpcdl.counts import fast
-from hpcdl.counts.exact import one_group, only, with_row
-from hpcdl.counts.kernels import NEVER, Rows
-from hpcdl.counts.prices import COLDEST, NEAR, Priced, many_prices, rounded, shared, together
-from hpcdl.counts.table import Floats, Ints, Mask, Table
+from hpcdl.solver import compiled
+from hpcdl.solver.exact import one_group, only, with_row
+from hpcdl.solver.kernels import NEVER, Rows
+from hpcdl.solver.prices import COLDEST, NEAR, PriceBound, many_prices, rounded, shared, together
+from hpcdl.solver.table import Floats, Ints, Mask, OptionTable
 
 BUDGET = 150_000  # rows that are priced, in all branches together
 QUICK = 10_000  # the same, where the gap is no more than ENOUGH
@@ -26,7 +26,7 @@ SHARED = 0.02  # least part of a trainer that counts as one
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GroupedCounts:
     """Nodes and group of each trainer, their value, and what no choice is worth more than; optimal where they meet."""
 
     nodes: Ints
@@ -40,11 +40,11 @@ class _Branch:
     rows: Rows
     bound: int
     reduced: Ints
-    priced: Priced
-    table: Table
+    priced: PriceBound
+    table: OptionTable
 
 
-def several_groups(rows: Rows) -> Answer:
+def several_groups(rows: Rows) -> GroupedCounts:
     """A choice within the capacities of all groups, and its bound."""
     first = _branch(rows, None)
     best = _given(first)
@@ -78,7 +78,7 @@ def _branch(rows: Rows, near: Floats | None) -> _Branch:
     pool = np.maximum(rows.group, 0)
     capacity = rows.capacity
     places = np.arange(len(pool))
-    table = Table(
+    table = OptionTable(
         rows.trainer, pool, rows.nodes, rows.value.astype(np.float64), places, rows.starts, capacity, rows.exponent
     )
     at = _prices(table, near)
@@ -91,15 +91,15 @@ def _branch(rows: Rows, near: Floats | None) -> _Branch:
     return _Branch(rows, bound, top[rows.trainer] - score, at, table)
 
 
-def _prices(table: Table, near: Floats | None) -> Priced:
+def _prices(table: OptionTable, near: Floats | None) -> PriceBound:
     """As many_prices; by compiled loops where they are there."""
-    if not fast.compiled():
+    if not compiled.compiled():
         return many_prices(table, near)
     begun = together(table) if near is None else near
     heat = float(begun.max()) / 8 or 1.0
     capacity = table.capacity.astype(np.float64)
     start = heat if near is None else heat * NEAR
-    price = fast.arithmetic().cooled(
+    price = compiled.arithmetic().cooled(
         table.pool, table.units, table.value, table.starts, capacity, begun.copy(), start,
         heat * COLDEST,
     )  # fmt: skip
@@ -112,7 +112,7 @@ def _lanes(rows: Rows) -> Ints:
     return np.bincount(rows.trainer[new & (rows.group >= 0)], minlength=rows.trainers)
 
 
-def _given(at: _Branch) -> Answer:
+def _given(at: _Branch) -> GroupedCounts:
     """The best choice in which every trainer is in the group that it picks, or has no node."""
     rows = at.rows
     # Who picks no node is in the group where it loses least.
@@ -133,10 +133,10 @@ def _given(at: _Branch) -> Answer:
         part = only(rows, keep)
         found = one_group(part._replace(trainer=number[part.trainer]), capacity)
         if found is None:
-            return Answer(nodes, picked, NEVER, 0)
+            return GroupedCounts(nodes, picked, NEVER, 0)
         nodes[mine] = found.nodes
         value += found.value
-    return Answer(nodes, np.where(nodes > 0, picked, -1), value, 0)
+    return GroupedCounts(nodes, np.where(nodes > 0, picked, -1), value, 0)
 
 
 def _parts(at: _Branch, gap: int) -> list[Rows]:

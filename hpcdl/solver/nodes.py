@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcdl.counts import fast, plain
-from hpcdl.counts.exact import one_group
-from hpcdl.counts.groups import several_groups
-from hpcdl.counts.kernels import Rows
-from hpcdl.counts.rows import read
-from hpcdl.counts.table import off_grid
-from hpcdl.counts.trainers import Trainer
+from hpcdl.solver import compiled, plain
+from hpcdl.solver.exact import one_group
+from hpcdl.solver.groups import several_groups
+from hpcdl.solver.kernels import Rows
+from hpcdl.solver.rows import read
+from hpcdl.solver.table import off_grid
+from hpcdl.solver.trainers import ElasticTrainer
 
 SOLVERS = ("exact", "dp")
 SMALL = 1_000_000  # additions of a dynamic program over all counts of several groups that is cheaper than any bound
@@ -24,7 +24,7 @@ class Allotment:
     """The nodes that each trainer gets, of which group (None: it gets none), and how good that is proven to be.
 
     `value`: the sum of what the trainers' counts are worth to them (Trainer.worth). No other counts are worth more
-    than `bound`; where `optimal`, that is `value`, up to the grid of values (hpcdl/counts/rows.py). `solver`: which
+    than `bound`; where `optimal`, that is `value`, up to the grid of values (hpcdl/solver/rows.py). `solver`: which
     found it.
     """
 
@@ -46,7 +46,7 @@ class Allotment:
         return self.gap / abs(self.value) if self.gap and self.value else self.gap and math.inf
 
 
-def allocate(trainers: Sequence[Trainer], capacities: Sequence[int], solver: str = "exact") -> Allotment:
+def allocate(trainers: Sequence[ElasticTrainer], capacities: Sequence[int], solver: str = "exact") -> Allotment:
     """The counts of the highest value: max sum_j v_j(n_j), with the nodes used of each group at most its capacity.
 
     `capacities`: the nodes of each group; group g of a trainer is `capacities[g]`. Counts are enough, since the nodes
@@ -63,7 +63,7 @@ def allocate(trainers: Sequence[Trainer], capacities: Sequence[int], solver: str
     """
     if solver not in SOLVERS:
         raise ValueError(f"no solver of counts is called {solver!r}: there are {', '.join(SOLVERS)}")
-    fast.count_solve()
+    compiled.count_solve()
     rows = read(trainers, capacities)
     if not rows.trainers:
         return Allotment((), (), 0.0, 0.0, True, solver)
@@ -91,7 +91,7 @@ def _lost(rows: Rows) -> list[int]:
     return found
 
 
-def _solved(trainers: Sequence[Trainer], rows: Rows, solver: str) -> Allotment:
+def _solved(trainers: Sequence[ElasticTrainer], rows: Rows, solver: str) -> Allotment:
     if solver == "dp" or (len(rows.capacity) > 1 and plain.work(rows) <= SMALL):
         return allotment(trainers, plain.best(rows), None, solver)
     if len(rows.capacity) == 1:
@@ -109,10 +109,10 @@ def _solved(trainers: Sequence[Trainer], rows: Rows, solver: str) -> Allotment:
 
 
 def allotment(
-    trainers: Sequence[Trainer], chosen: Sequence[tuple[int, int]], bound: float | None, solver: str
+    trainers: Sequence[ElasticTrainer], chosen: Sequence[tuple[int, int]], bound: float | None, solver: str
 ) -> Allotment:
     """The answer that gives trainers these nodes of these groups; no `bound`: it is proven to be the best."""
     groups = tuple(group if nodes else None for nodes, group in chosen)
     counts = tuple(nodes for nodes, _ in chosen)
-    value = math.fsum(map(Trainer.worth, trainers, counts, groups))
+    value = math.fsum(map(ElasticTrainer.worth, trainers, counts, groups))
     return Allotment(counts, groups, value, value if bound is None else max(bound, value), bound is None, solver)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpcdl.counts.kernels import NEVER, Rows
-from hpcdl.counts.table import Ints
+from hpcdl.solver.kernels import NEVER, Rows
+from hpcdl.solver.table import Ints
 
 MOST_CELLS = 2**27  # 1 GiB of int64
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcdl.counts.table import Floats, Ints, Table
+from hpcdl.solver.table import Floats, Ints, OptionTable
 
 SECANTS = 100
 ROUNDS = 60  # of Newton steps, at falling temperatures
@@ -27,7 +27,7 @@ MOST_POOLS_TOGETHER = 32  # beyond, the curvature between pools is left out
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class PriceBound:
     """A bound and what every row loses at its prices; both on the grid."""
 
     price: Floats  # by pool, at least 0
@@ -37,20 +37,20 @@ class Priced:
     heat: float = 0.0  # the last temperature of many_prices
 
 
-def slack(table: Table) -> float:
+def slack(table: OptionTable) -> float:
     """How far rounding may push a bound or a sum of reduced costs, in steps of the grid."""
     return 8.0 * (table.items + 8)
 
 
-def priced(table: Table, price: Floats) -> Priced:
+def priced(table: OptionTable, price: Floats) -> PriceBound:
     """Bound, reduced costs and choice at some prices."""
     score = table.value - price[table.pool] * table.units
     top = np.maximum.reduceat(score, table.starts)
     reduced = top[table.item] - score
-    return Priced(price, float(price @ table.capacity + top.sum()), reduced, table.first(reduced <= 0))
+    return PriceBound(price, float(price @ table.capacity + top.sum()), reduced, table.first(reduced <= 0))
 
 
-def one_price(table: Table) -> Priced:
+def one_price(table: OptionTable) -> PriceBound:
     """The best price of a single pool: secants between a price at which too much is used, and one at which all fits.
 
     The table must not fit at the price 0, and must fit at an infinite one (each item at its fewest units).
@@ -78,7 +78,7 @@ def one_price(table: Table) -> Priced:
     return priced(table, np.array([price]))
 
 
-def cheapest(table: Table) -> Ints:
+def cheapest(table: OptionTable) -> Ints:
     """Of each item the row with the fewest units, of these the one with the highest value."""
     fewest = table.units == table.units[table.starts][table.item]
     value = np.where(fewest, table.value, -np.inf)
@@ -99,7 +99,7 @@ class _Soft:
     room: Floats  # what the rest leaves of each pool; below 0 where it uses more
 
 
-def many_prices(table: Table, near: Floats | None = None) -> Priced:
+def many_prices(table: OptionTable, near: Floats | None = None) -> PriceBound:
     """Good prices for several pools: Newton's method on L with its maxima softened, ever less.
 
     At temperature t, max_o becomes t log sum_o exp(./t): its slope is the use that an item expects if it picks each
@@ -126,7 +126,7 @@ def many_prices(table: Table, near: Floats | None = None) -> Priced:
     return replace(lowest, heat=coldest)
 
 
-def shared(table: Table, at: Priced) -> tuple[Ints, Floats]:
+def shared(table: OptionTable, at: PriceBound) -> tuple[Ints, Floats]:
     """Rows that an item wavers between at these prices, of many_prices, and the probability of each."""
     soft = _warm(table, at, at.heat)
     if not len(soft.starts):
@@ -134,7 +134,7 @@ def shared(table: Table, at: Priced) -> tuple[Ints, Floats]:
     return soft.row, _shares(soft, at.price, at.heat)[2]
 
 
-def rounded(table: Table, price: Floats, heat: float) -> Priced:
+def rounded(table: OptionTable, price: Floats, heat: float) -> PriceBound:
     """What many_prices gives, for prices that were found elsewhere, at a last temperature."""
     found = priced(table, price)
     return replace(found, rows=_rounded(found.rows, _warm(table, found, heat), price, heat), heat=heat)
@@ -167,12 +167,12 @@ def _rounded(rows: Ints, soft: _Soft, price: Floats, heat: float) -> Ints:
     return rows
 
 
-def together(table: Table) -> Floats:
+def together(table: OptionTable) -> Floats:
     """The price of every pool if all were one: where to begin."""
     return np.full(len(table.capacity), _one_pool(table))
 
 
-def _one_pool(table: Table) -> float:
+def _one_pool(table: OptionTable) -> float:
     one = table.alone(np.arange(len(table.item)), int(table.capacity.sum()))
     if one.units[cheapest(one)].sum() > one.capacity[0]:
         return float(one.value.max())
@@ -181,7 +181,7 @@ def _one_pool(table: Table) -> float:
     return float(one_price(one).price[0])
 
 
-def _warm(table: Table, at: Priced, heat: float) -> _Soft:
+def _warm(table: OptionTable, at: PriceBound, heat: float) -> _Soft:
     rows = np.flatnonzero(at.reduced <= NEGLIGIBLE * heat)
     owner = table.item[rows]
     several = np.bincount(owner, minlength=table.items)[owner] > 1

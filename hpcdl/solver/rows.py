@@ -18,16 +18,16 @@ from operator import mul
 
 import numpy as np
 
-from hpcdl.counts.fast import arithmetic
-from hpcdl.counts.kernels import Rows
-from hpcdl.counts.trainers import LEAST_NUMBER, MOST_NODES, Curve, Trainer
+from hpcdl.solver.compiled import arithmetic
+from hpcdl.solver.kernels import Rows
+from hpcdl.solver.trainers import LEAST_NUMBER, MOST_NODES, ElasticTrainer, ThroughputCurve
 
 KEY_BITS = 59  # the keys of a choice add up to less than 2**KEY_BITS
 
 Knots = tuple[Sequence[int], Sequence[float]]  # nodes, and the slope of the curve before each
 
 
-def read(trainers: Sequence[Trainer], capacities: Sequence[int]) -> Rows:
+def read(trainers: Sequence[ElasticTrainer], capacities: Sequence[int]) -> Rows:
     """The rows of some trainers on groups of so many nodes each. ValueError: numbers without sense."""
     capacity = _capacities(capacities)
     for t in trainers:
@@ -78,7 +78,7 @@ def read(trainers: Sequence[Trainer], capacities: Sequence[int]) -> Rows:
 
 
 @lru_cache(maxsize=4096)
-def _knots(curve: Curve, low: int, high: int, now: int, sized: bool) -> Knots:
+def _knots(curve: ThroughputCurve, low: int, high: int, now: int, sized: bool) -> Knots:
     """The knots of a trainer on one group, where it has `now` nodes."""
     points = [at for at, _ in curve.points]
     if sized:
@@ -89,7 +89,7 @@ def _knots(curve: Curve, low: int, high: int, now: int, sized: bool) -> Knots:
     return knots, [slopes[bisect_left(points, at)] for at in knots]
 
 
-def _factors(t: Trainer, capacity: Sequence[int]) -> tuple[float, float, float]:
+def _factors(t: ElasticTrainer, capacity: Sequence[int]) -> tuple[float, float, float]:
     """What a unit of throughput is worth, and what a rescale to more nodes and one to fewer cost."""
     held, up_s, down_s = t.held_rate, t.up_s, t.down_s
     if t.now and held and not t.grows(capacity):

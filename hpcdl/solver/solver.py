@@ -1,19 +1,21 @@
 """The best choice of one option for each item within the capacities of the pools, proven or with a bound."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hpcdl.counts.dynamic import MOST_CELLS, Core, best, core
-from hpcdl.counts.prices import Priced, cheapest, many_prices, one_price, priced, slack
-from hpcdl.counts.repair import fitted, improved
-from hpcdl.counts.table import InfeasibleError, Ints, Item, Table, off_grid, read
+from hpcdl.solver.dynamic import MOST_CELLS, ReducedRows, best, core
+from hpcdl.solver.prices import PriceBound, cheapest, many_prices, one_price, priced, slack
+from hpcdl.solver.table import InfeasibleError, Ints, Item, OptionTable, off_grid, read
 
 SMALL = 250_000  # additions of a dynamic program that is cheaper than any bound
+
 SMALL_ROWS = 600
+
 FIRST_ROWS = 48  # of the first core, beyond the best row of each item
+
 BUDGET = 10_000_000
 
 
@@ -22,7 +24,7 @@ class Solution:
     """What each item picked, and how good that is proven to be.
 
     `chosen[j]` is the place of item j's option, None: nothing. No choice is worth more than `bound`; where `optimal`,
-    that is `value`, up to the grid of values (see counts/table.py).
+    that is `value`, up to the grid of values (see solver/table.py).
     """
 
     chosen: tuple[int | None, ...]
@@ -84,7 +86,7 @@ def dynamic(items: Sequence[Item], capacity: Sequence[int]) -> Solution:
     return _exact(items, table, best(table, core(table)))
 
 
-def one_pool(table: Table) -> Ints | None:
+def one_pool(table: OptionTable) -> Ints | None:
     """The best rows of a table with one pool; None: its items do not fit."""
     free = priced(table, np.zeros(1)).rows
     if table.units[free].sum() <= table.capacity[0]:
@@ -106,12 +108,12 @@ def one_pool(table: Table) -> Ints | None:
         before = loss
 
 
-def _threshold(at: Priced, many: int) -> float:
+def _threshold(at: PriceBound, many: int) -> float:
     """The loss of so many rows, those that lose least; infinite where there are not so many."""
     return float(np.partition(at.reduced, many)[many]) if many < len(at.reduced) else math.inf
 
 
-def _many_pools(items: Sequence[Item], table: Table, budget: int) -> Solution:
+def _many_pools(items: Sequence[Item], table: OptionTable, budget: int) -> Solution:
     at = many_prices(table)
     fit = fitted(table, at)
     rows, loss = _searched(table, at, None if fit is None else improved(table, fit, one_pool), budget)
@@ -124,7 +126,7 @@ def _many_pools(items: Sequence[Item], table: Table, budget: int) -> Solution:
     return _solution(items, table, rows, None if proven else bound)
 
 
-def _searched(table: Table, at: Priced, rows: Ints | None, budget: int) -> tuple[Ints, float]:
+def _searched(table: OptionTable, at: PriceBound, rows: Ints | None, budget: int) -> tuple[Ints, float]:
     """Rows that are no worse than those in hand, and the loss from which on others were not looked at."""
     loss, inner = _largest(table, at, rows, _gap(table, at, rows), budget)
     found = best(table, inner)
@@ -137,11 +139,13 @@ def _searched(table: Table, at: Priced, rows: Ints | None, budget: int) -> tuple
     raise InfeasibleError("no way to fit the required items was found within the budget", proven=False)
 
 
-def _gap(table: Table, at: Priced, rows: Ints | None) -> float:
+def _gap(table: OptionTable, at: PriceBound, rows: Ints | None) -> float:
     return math.inf if rows is None else at.bound - table.worth(rows) + slack(table)
 
 
-def _largest(table: Table, at: Priced, rows: Ints | None, most: float, budget: int) -> tuple[float, Core]:
+def _largest(
+    table: OptionTable, at: PriceBound, rows: Ints | None, most: float, budget: int
+) -> tuple[float, ReducedRows]:
     """The rows in hand and all that lose at most `most`, or as many of these, in rising order, as the budget allows.
 
     Also the loss that every other row has, at least.
@@ -166,24 +170,24 @@ def _largest(table: Table, at: Priced, rows: Ints | None, most: float, budget: i
     return float(at.reduced[order[low:]].min()), inner
 
 
-def _order(table: Table, at: Priced, most: float) -> Ints:
+def _order(table: OptionTable, at: PriceBound, most: float) -> Ints:
     """Rows by what they lose, in steps of a thousandth of `most`; those of a step mixed: a part has all kinds."""
     step = most / 1000 if math.isfinite(most) else slack(table)
     mixed = (table.item * 2654435761) % 2**32  # Knuth's multiplicative hash
     return np.lexsort((mixed, np.floor(at.reduced / step)))
 
 
-def _within(inner: Core, budget: int) -> bool:
+def _within(inner: ReducedRows, budget: int) -> bool:
     return inner.work <= budget and inner.cells <= MOST_CELLS
 
 
-def _exact(items: Sequence[Item], table: Table, rows: Ints | None) -> Solution:
+def _exact(items: Sequence[Item], table: OptionTable, rows: Ints | None) -> Solution:
     if rows is None:
         raise InfeasibleError("the required items do not fit together")
     return _solution(items, table, rows, None)
 
 
-def _solution(items: Sequence[Item], table: Table, rows: Ints, bound: float | None) -> Solution:
+def _solution(items: Sequence[Item], table: OptionTable, rows: Ints, bound: float | None) -> Solution:
     """`bound`, on the grid; None: these rows are optimal."""
     places = table.place[rows].tolist()
     chosen = tuple(None if place < 0 else place for place in places)
@@ -192,3 +196,66 @@ def _solution(items: Sequence[Item], table: Table, rows: Ints, bound: float | No
         return Solution(chosen, value, value, True)
     # Rounding to the grid moved each item's value by half a step at most.
     return Solution(chosen, value, max(value, off_grid(bound + table.items / 2, table.exponent)), False)
+
+
+# Choices that fit, for several pools: made from prices, and improved a pool at a time.
+
+ROUNDS = 2
+
+CANDIDATES = 4096  # changes tried before they are sorted anew
+
+
+def fitted(table: OptionTable, at: PriceBound) -> Ints | None:
+    """Rows within the capacities: what the items pick at these prices, changed where it costs least; None: stuck.
+
+    A change takes an item of a pool that is used too much to an option that uses less of it and fits elsewhere, first
+    those that lose least, at these prices, for each unit that they relieve.
+    """
+    rows = at.rows.copy()
+    free = table.capacity - table.used(rows)
+    while (free < 0).any():
+        over = np.maximum(-free, 0)
+        pool, units = table.pool[rows], table.units[rows]
+        held = np.where(over[pool] > 0, units, 0)[table.item]  # 0: may stay where it is
+        same = table.pool == pool[table.item]
+        spared = np.minimum(held - np.where(same, table.units, 0), over[pool][table.item])
+        possible = np.flatnonzero((spared > 0) & (same | (table.units <= np.maximum(free, 0)[table.pool])))
+        worse = at.reduced[possible] - at.reduced[rows][table.item[possible]]
+        changed = False
+        for row in possible[np.argsort(worse / spared[possible], kind="stable")[:CANDIDATES]].tolist():
+            item = int(table.item[row])
+            held_row = int(rows[item])
+            source, target = int(table.pool[held_row]), int(table.pool[row])
+            less, more = int(table.units[held_row]), int(table.units[row])
+            if free[source] >= 0 or less == 0 or (source == target and more >= less):
+                continue
+            if source != target and more > max(0, free[target]):
+                continue
+            free[source] += less
+            free[target] -= more
+            rows[item] = row
+            changed = True
+        if not changed:
+            return None
+    return rows
+
+
+def improved(table: OptionTable, rows: Ints, exact: Callable[[OptionTable], Ints | None]) -> Ints:
+    """Rows that are worth no less: in turn each pool is given anew, exactly, to those that have it or nothing."""
+    best, since = table.worth(rows), 0
+    pools = len(table.capacity)
+    for turn in range(ROUNDS * pools):
+        if since == pools:
+            break
+        pool = turn % pools
+        mine = (table.pool[rows] == pool) | (table.units[rows] == 0)
+        options = np.flatnonzero(mine[table.item] & ((table.pool == pool) | (table.units == 0)))
+        since += 1
+        if len(options):
+            found = exact(table.alone(options, int(table.capacity[pool])))
+            if found is not None:
+                new = rows.copy()
+                new[mine] = options[found]
+                if table.worth(new) > best:
+                    rows, best, since = new, table.worth(new), 0
+    return rows

@@ -53,7 +53,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class OptionTable:
     """The options of all items, a row each, sorted by item, units, pool and place; every item has at least one row."""
 
     item: Ints
@@ -85,11 +85,11 @@ class Table:
         owner = self.item[rows]
         return rows[np.flatnonzero(np.diff(owner, prepend=-1))]
 
-    def alone(self, rows: Ints, units: int) -> "Table":
+    def alone(self, rows: Ints, units: int) -> "OptionTable":
         """The items of some rows (ascending) with these rows only, in one pool of so many units."""
         owner = self.item[rows]
         new = np.diff(owner, prepend=-1) != 0
-        return Table(
+        return OptionTable(
             np.cumsum(new) - 1,
             np.zeros(len(rows), np.int64),
             self.units[rows],
@@ -109,7 +109,7 @@ def off_grid(steps: float, exponent: int) -> float:
         return math.copysign(math.inf, steps)
 
 
-def read(items: Sequence[Item], capacity: Sequence[int]) -> Table:
+def read(items: Sequence[Item], capacity: Sequence[int]) -> OptionTable:
     """The table of some items and the capacities of the pools, without options that can be in no best solution.
 
     ValueError names the item and the option of a number that makes no sense; InfeasibleError the item that can never
@@ -155,7 +155,7 @@ def read(items: Sequence[Item], capacity: Sequence[int]) -> Table:
         lost = int(np.flatnonzero(~there)[0])
         raise InfeasibleError(f"item {lost} is required, and none of its {lengths[lost]} options fits into its pool")
     grid, exponent = _on_grid(worth[order], starts)
-    return Table(owner, pool[order], amount[order], grid, place[order], starts, room, exponent)
+    return OptionTable(owner, pool[order], amount[order], grid, place[order], starts, room, exponent)
 
 
 def _capacities(capacity: Sequence[int]) -> Ints:

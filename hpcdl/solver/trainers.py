@@ -13,7 +13,7 @@ Points = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class ThroughputCurve:
     """Throughput f by number of nodes n, in any unit: a line through `points`, of any shape.
 
     `points`: (n, f) in rising order of n, from 1 node on; f is finite. f is linear between two points (BFTrainer,
@@ -54,7 +54,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Trainer:
+class ElasticTrainer:
     """A trainer that may have no node, or `fewest` to `most` nodes of one group (equations 3 and 4).
 
     `curves`: its throughput in each group; None: it cannot use that group. `sizes`, where given: it takes only these
@@ -63,7 +63,7 @@ class Trainer:
     costs. `horizon_s`: the forward-looking time. `weight`: what its throughput counts.
     """
 
-    curves: tuple[Curve | None, ...]
+    curves: tuple[ThroughputCurve | None, ...]
     fewest: int = 1
     most: int = 1
     sizes: tuple[int, ...] = ()
@@ -125,7 +125,7 @@ class Trainer:
             return False
         return 0 <= group < len(self.curves) and self.curves[group] is not None
 
-    def reach(self, group: int, nodes: int) -> Curve | None:
+    def reach(self, group: int, nodes: int) -> ThroughputCurve | None:
         """Its throughput over the counts that it may have where a group has so many nodes; None: there are none."""
         curve = self.curves[group] if group < len(self.curves) else None
         high = min(self.most, nodes)
@@ -145,12 +145,12 @@ class Trainer:
 
 
 @lru_cache(maxsize=4096)
-def _within(curve: Curve, low: int, high: int, sizes: tuple[int, ...]) -> Curve | None:
+def _within(curve: ThroughputCurve, low: int, high: int, sizes: tuple[int, ...]) -> ThroughputCurve | None:
     if sizes:
         counts = [size for size in sizes if low <= size <= high]
-        return Curve(tuple((size, curve.rate(size)) for size in counts)) if counts else None
+        return ThroughputCurve(tuple((size, curve.rate(size)) for size in counts)) if counts else None
     if low > high:
         return None
     inside = [point for point in curve.points if low < point[0] < high]
     ends = ((low, curve.rate(low)), (high, curve.rate(high)))
-    return Curve(tuple(sorted({*ends, *inside})))
+    return ThroughputCurve(tuple(sorted({*ends, *inside})))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpcdl.trainer.channel import Refused
-from hpcdl.trainer.folder import Checkpoint, StaleIncarnation
+from hpcdl.trainer.checkpoints import Checkpoint, StaleIncarnation
 from hpcdl.trainer.loop import steps
 from hpcdl.trainer.session import Session, attach
 

@@ -23,11 +23,10 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcdl.trainer import rng
-from hpcdl.trainer.forming import device
-from hpcdl.trainer.inplace import InPlace
-from hpcdl.trainer.launched import Launched
+from hpcdl.trainer.fixed_group import FixedGroup
+from hpcdl.trainer.in_place import InPlace, Training, World
+from hpcdl.trainer.process_groups import device
 from hpcdl.trainer.session import IN_PROCESS, attach
-from hpcdl.trainer.training import Training, World
 
 __all__ = ["World", "device", "run"]
 
@@ -66,7 +65,7 @@ def run(
         warm(training, warm_up)
         InPlace(training, timeout_s).run()
     else:
-        Launched(training, timeout_s).run()
+        FixedGroup(training, timeout_s).run()
 
 
 def warm(training: Training, warm_up: Callable[[], object] | None) -> None:

@@ -30,7 +30,7 @@ class GpuBusy(Exception):
         self.pid = pid
 
 
-class Held:
+class EmulatedGpuLocks:
     """Emulated GPUs in this process's hands, until `release` or the end of the process."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Held:
                 os.ftruncate(descriptor, 0)
             os.close(descriptor)
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> EmulatedGpuLocks:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -77,15 +77,15 @@ class Held:
         os.pwrite(descriptor, note, 0)
 
 
-def hold(folder: str, uuids: Sequence[str], util: int, memory_mib: int) -> Held:
+def hold(folder: str, uuids: Sequence[str], util: int, memory_mib: int) -> EmulatedGpuLocks:
     """Takes emulated GPUs of `folder` (HPCDL_EMULATED): all of them or none. Never waits.
 
-    util (per cent) and memory_mib are what the agent shows while the trainer trains (hpcdl/agent/load.py). GpuBusy
+    util (per cent) and memory_mib are what the agent shows while the trainer trains (hpcdl/agent/emulation.py). GpuBusy
     names who holds one; ValueError if a UUID is none; FileNotFoundError if there is no such GPU. They stay held even if
     the result is dropped.
     """
     note = json.dumps({"pid": os.getpid(), "util": util, "memory_mib": memory_mib}).encode()
-    held = Held()
+    held = EmulatedGpuLocks()
     try:
         for uuid in uuids:
             if not uuid.startswith("EMU-") or "/" in uuid:

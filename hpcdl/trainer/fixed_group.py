@@ -10,16 +10,16 @@ import time
 from types import FrameType
 from typing import Any
 
-from hpcdl.trainer.forming import LOCAL_STORE, Group
+from hpcdl.trainer.in_place import Relaunch, Training, World
+from hpcdl.trainer.process_groups import LOCAL_STORE, ProcessGroup
 from hpcdl.trainer.session import ENDED_UNSAVED, PRESETS
-from hpcdl.trainer.training import Ended, Training, World
 
 OTHERS_S = 0.5  # for the launcher's signal to come to the other ranks, too
 PATIENCE_S = 5.0
 PATIENCE_LIMIT_S = 25.0  # torchrun kills 30 s after its SIGTERM
 
 
-class Launched:
+class FixedGroup:
     """One rank, from its start to the end of the training or of its process."""
 
     def __init__(self, training: Training, timeout_s: float) -> None:
@@ -46,7 +46,7 @@ class Launched:
         try:
             training.train(World(training, group, rank, size, session.membership))
             training.finish()
-        except Ended:
+        except Relaunch:
             # A rank that ended by itself with 0 would count as complete, and who still trains would fail.
             until = time.monotonic() + OTHERS_S
             while not training.terminated and time.monotonic() < until:
@@ -54,11 +54,11 @@ class Launched:
             session.leave(ENDED_UNSAVED)
         group.dissolve()
 
-    def _form(self) -> tuple[Group, int, int]:
+    def _form(self) -> tuple[ProcessGroup, int, int]:
         import torch.distributed as dist
 
         if self._by_torchrun:
-            group = Group(None, None, 0, 0, self._timeout_s)
+            group = ProcessGroup(None, None, 0, 0, self._timeout_s)
             return group, int(dist.get_rank()), int(dist.get_world_size())
         size = int(os.environ.get("HPCDL_LOCAL_RANKS") or 1)
         nodes = [name for name in os.environ.get("HPCDL_NODES", "").split(",") if name]
@@ -75,7 +75,7 @@ class Launched:
                 )
             store = dist.FileStore(path, size)
         rank = self._session.local_rank if size > 1 else 0
-        return Group(None, store, rank, size, self._timeout_s), rank, size
+        return ProcessGroup(None, store, rank, size, self._timeout_s), rank, size
 
     def _heed_launcher(self) -> None:
         """SIGTERM, by which torchrun ends ranks to start them anew, asks for a commit first."""

@@ -24,7 +24,7 @@ BACKENDS = ("tensorflow", "torch", "jax")
 METRICS = ("metrics",)
 
 
-def suspendable(model: Any, *, every: int | None = None, ranks: loop.Ranks | None = None) -> Any:
+def suspendable(model: Any, *, every: int | None = None, ranks: loop.RankAgreement | None = None) -> Any:
     """The callback, for a compiled model:
 
         resume = suspendable(model, every=500)

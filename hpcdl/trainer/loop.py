@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from hpcdl.trainer.folder import Checkpoint
-from hpcdl.trainer.peers import Peers, several
+from hpcdl.trainer.checkpoints import Checkpoint
+from hpcdl.trainer.peers import FileRanks, several
 from hpcdl.trainer.session import Session, attach, log
 
 
-class Ranks(Protocol):
+class RankAgreement(Protocol):
     """How the ranks of one trainer agree; every rank calls the same methods in the same order."""
 
     def any(self, flag: bool) -> bool:
@@ -50,7 +50,7 @@ def steps(
     save: Callable[[Path], object],
     load: Callable[[Path], object],
     every: int | None = None,
-    ranks: Ranks | None = None,
+    ranks: RankAgreement | None = None,
 ) -> Iterator[int]:
     """Yields the steps still to do, from 0 or from what was resumed, up to total - 1.
 
@@ -62,7 +62,7 @@ def steps(
         raise ValueError(f"total {total} must not be negative and every {every} must be positive")
     session = attach()
     if ranks is None:
-        ranks = Peers(session, os.environ) if several(session, os.environ) else Alone()
+        ranks = FileRanks(session, os.environ) if several(session, os.environ) else Alone()
     resumed = resume(session, load, ranks)
     start = 0 if resumed is None else resumed.step
     saved = None if resumed is None else start
@@ -95,7 +95,9 @@ def save_now(session: Session, step: int, save: Callable[[Path], object]) -> int
     return step
 
 
-def suspend(session: Session, step: int, save: Callable[[Path], object], ranks: Ranks, needed: bool = True) -> None:
+def suspend(
+    session: Session, step: int, save: Callable[[Path], object], ranks: RankAgreement, needed: bool = True
+) -> None:
     """Checkpoint `step` if that is still needed, and exit; no rank leaves before the writer's save is durable."""
     if needed:
         save_now(session, step, save)
@@ -103,7 +105,7 @@ def suspend(session: Session, step: int, save: Callable[[Path], object], ranks: 
     session.exit_suspended()
 
 
-def resume(session: Session, load: Callable[[Path], object], ranks: Ranks) -> Checkpoint | None:
+def resume(session: Session, load: Callable[[Path], object], ranks: RankAgreement) -> Checkpoint | None:
     """Load the best checkpoint that every rank can load, falling back to the one before. If there are some and none
     loads, the last error is raised: to begin again at step 0 must be the user's wish."""
     found = session.resume() if session.writer else None

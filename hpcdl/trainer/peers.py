@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcdl.trainer.folder import Checkpoint
+from hpcdl.trainer.checkpoints import Checkpoint
 from hpcdl.trainer.session import Session, log
 
 SIZES = ("WORLD_SIZE", "HPCDL_LOCAL_RANKS", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -30,7 +30,7 @@ def size(environ: Mapping[str, str]) -> int:
     return max((int(environ[name]) for name in SIZES if environ.get(name, "").isdigit()), default=1)
 
 
-class Peers:
+class FileRanks:
     """`loop.Ranks` by files; made on every rank before its first step."""
 
     def __init__(self, session: Session, environ: Mapping[str, str]) -> None:

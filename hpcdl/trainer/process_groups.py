@@ -33,7 +33,7 @@ LOST = ("/gloo/", "gloo::", "NCCL", "Connection closed by peer", "Connection res
 SIOCGIFADDR = 0x8915
 
 
-class Own:
+class OwnStore:
     """The store that this process keeps for others to meet at, as long as it lives; bound to `address` alone."""
 
     def __init__(self, address: str) -> None:
@@ -81,7 +81,7 @@ def meet(
             time.sleep(CONNECT_PAUSE_S)
 
 
-class Group:
+class ProcessGroup:
     """The default process group of PyTorch, from here to `dissolve`."""
 
     def __init__(self, backend: str | None, store: Any, rank: int, size: int, timeout_s: float) -> None:

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 
-from hpcdl.trainer import stray
-from hpcdl.trainer.forming import LOCAL_STORE
+from hpcdl.trainer import session
+from hpcdl.trainer.process_groups import LOCAL_STORE
 
 USAGE = "usage: python -m hpcdl.trainer.ranks N|gpu -- command ..."
 RANKS_LIMIT = 1024
@@ -72,7 +72,7 @@ def environment(environ: Mapping[str, str], local_rank: int, ranks: int, store: 
     return mine
 
 
-class Ranks:
+class RankProcesses:
     """The processes, from their start until none is left."""
 
     def __init__(self) -> None:
@@ -146,13 +146,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> int:
-    ranks = Ranks()
+    ranks = RankProcesses()
     # A suspend goes to the ranks themselves, which attach. What ends this process must end them, and not before they
     # have done what they do at a SIGTERM; a Ctrl-C comes to them anyway.
     signal.signal(signal.SIGTERM, ranks.terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.environ.get("HPCDL_ALLOCATION"):
-        stray.heed(lambda: True, signal.SIGTERM)
+        session.heed(lambda: True, signal.SIGTERM)
     try:
         ranks.start(command, environments)
     except OSError as error:

@@ -12,16 +12,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from hpcdl.trainer import claim, folder, leaving, stray
+from hpcdl.trainer import checkpoints, exit
 from hpcdl.trainer.channel import Channel, Refused
-from hpcdl.trainer.folder import Checkpoint, StaleIncarnation
+from hpcdl.trainer.checkpoints import Checkpoint, StaleIncarnation
 from hpcdl.trainer.membership import Membership, from_packet
 
 log = logging.getLogger("hpcdl.trainer")
@@ -33,13 +33,20 @@ PRESETS: Mapping[str, signal.Signals | None] = {
     "hf": signal.SIGTERM,
     "none": None,
 }
+
 # Launchers tell a rank its number in one of these; a script without a launcher is one rank a node.
 IN_PROCESS = "in-process"  # HPCDL_RESCALE: the ranks form a new group themselves
+
 RANK_VARIABLES = ("RANK", "HPCDL_RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HPCDL_NODE_RANK")
+
 ESSENTIAL_WAIT_S = 3.0
+
 ANSWER_WAIT_S = 5.0
+
 PROGRESS_INTERVAL_S = 0.2
+
 POLL_INTERVAL_S = 0.01
+
 ENDED_UNSAVED = 128 + signal.SIGTERM  # asked to suspend with nothing saved: as if it had been ended by SIGTERM
 
 
@@ -106,7 +113,7 @@ class Session:
             return
         self._install()
         if self._batch:
-            stray.heed(self._terminated, self._signal)
+            heed(self._terminated, self._signal)
         try:
             self._channel = Channel(self._socket)
         except OSError:
@@ -262,7 +269,7 @@ class Session:
         if rank == 0 and self.inside and self.checkpoint_dir is not None:
             try:
                 mine, job = self.incarnation, int(self.job or 0)
-                claim.claim(self.checkpoint_dir, job, mine, membership, self.tag, self.identity)
+                checkpoints.claim(self.checkpoint_dir, job, mine, membership, self.tag, self.identity)
             except StaleIncarnation as error:
                 log.error("%s", error)
                 raise
@@ -286,16 +293,16 @@ class Session:
         if self.checkpoint_dir is None:
             return None
         if self.inside:
-            folder.check_claim(self.checkpoint_dir, self.incarnation, self.tag, self.membership, self.identity)
-        for found in folder.marked(self.checkpoint_dir, self._only):
+            checkpoints.check_claim(self.checkpoint_dir, self.incarnation, self.tag, self.membership, self.identity)
+        for found in checkpoints.marked(self.checkpoint_dir, self._only):
             if before is not None and found.order >= before.order:
                 continue
             if self._is_whole(found):
                 self._durable = _Durable(found.step, found.path, 0.0)
                 return found
         self._durable = None
-        if before is None and (names := folder.aside(self.checkpoint_dir)):
-            error = folder.DamagedCheckpoints(self.checkpoint_dir, names, self.job)
+        if before is None and (names := checkpoints.aside(self.checkpoint_dir)):
+            error = checkpoints.DamagedCheckpoints(self.checkpoint_dir, names, self.job)
             log.error("%s", error)
             self.send("damaged", step=None, path="", why=str(error)[:2000])
             raise error
@@ -303,15 +310,15 @@ class Session:
 
     def _is_whole(self, found: Checkpoint) -> bool:
         """Reads all of a checkpoint; one that is not what was written is set aside by the writer, and told of."""
-        if not folder.is_ours(found):
+        if not checkpoints.is_ours(found):
             return False
         try:
-            why = folder.damage(found)
+            why = checkpoints.damage(found)
             if not why:
                 return True
             if self.rank != 0:
                 return False
-            where = folder.set_aside(found)
+            where = checkpoints.set_aside(found)
         except FileNotFoundError:
             return False  # another rank has set it aside
         except OSError as error:
@@ -340,7 +347,7 @@ class Session:
         try:
             mine, fence = self.incarnation, self.membership
             again, whose = not self.inside, self.identity
-            with folder.write(self.checkpoint_dir, step, mine, again, self.tag, fence, whose) as temporary:
+            with checkpoints.write(self.checkpoint_dir, step, mine, again, self.tag, fence, whose) as temporary:
                 yield temporary
         except BaseException as error:
             number = errno.ESTALE if isinstance(error, StaleIncarnation) else getattr(error, "errno", None)
@@ -349,7 +356,7 @@ class Session:
             if isinstance(error, StaleIncarnation):
                 log.error("%s", error)  # an exit says nothing by itself
             raise
-        path = folder.at(self.checkpoint_dir, step, self.incarnation).path
+        path = checkpoints.at(self.checkpoint_dir, step, self.incarnation).path
         self._durable = _Durable(step, path, time.monotonic() - began)
         self._say_saved(self._durable, final=False)
 
@@ -380,14 +387,14 @@ class Session:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-        if quick or leaving.nothing_is_lost():
-            leaving.leave(code)
+        if quick or exit.nothing_is_lost():
+            exit.leave(code)
         raise SystemExit(code)
 
     def leave(self, code: int) -> NoReturn:
         """Nothing is left to do here: close the channel and exit, quickly."""
         self.close()
-        leaving.leave(code)
+        exit.leave(code)
 
     def close(self) -> None:
         """Close the channel, after what was sent on it; again is no error."""
@@ -404,6 +411,7 @@ def _rank(environ: Mapping[str, str]) -> int:
 
 
 _lock = threading.Lock()
+
 _session: Session | None = None
 
 
@@ -431,3 +439,38 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+# Signals that a batch system sends to every process of a batch job when it wants nodes back, this one included.
+#
+# They are the agent's to answer: it asks for a suspend, or has the rank leave. By default they would end a trainer
+# that
+# is about to be asked to save. What the script handles itself is left alone.
+
+QUIET = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+
+
+def heed(on_terminate: Callable[[], bool], kept: signal.Signals | None) -> None:
+    """In the main thread: only a SIGTERM for which `on_terminate` is true ends this process, the others do nothing.
+
+    `kept`: the signal by which a suspend is asked for; it has a handler already.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    mine = os.getpid()
+    for number in QUIET:
+        if number is not kept and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _nothing)
+    if kept is signal.SIGTERM or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+
+    def terminated(number: int, frame: FrameType | None) -> Any:
+        # A forked child, a data loader's say, is ended by it as ever.
+        if os.getpid() != mine or on_terminate():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, terminated)
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """To be woken is all; unlike SIG_IGN, a program that this one starts does not inherit it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.folder import Checkpoint, at
+from hpcdl.trainer.checkpoints import Checkpoint, at
 from hpcdl.trainer.session import attach
 
 RANDOM = "random.json"

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcdl.wire.private import NotPrivate, atomic_write, make_private_folder, open_private_folder, read_private
+from hpcdl.wire.private_files import NotPrivate, atomic_write, make_private_folder, open_private_folder, read_private
 
 NAME = "access.json"
 VERSION = 1

@@ -25,7 +25,7 @@ class Disconnected(HttpError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """An answer. `closes`: nothing more can be asked on this connection."""
 
     status: int
@@ -42,7 +42,7 @@ class Proxy:
     headers: Mapping[str, str]
 
 
-class Connection:
+class HttpConnection:
     """A connection, over TLS where it has a context. Methods raise OSError (TimeoutError too) and HttpError; after
     either it is of no more use."""
 
@@ -92,23 +92,23 @@ class Connection:
         length = {} if content is None and method == "GET" else {"Content-Length": str(len(content or b""))}
         self._write(f"{method} {self._base}{path}", {**self._headers, **headers, **length}, content or b"")
 
-    def receive(self) -> Answer:
+    def receive(self) -> HttpResponse:
         """The answer to it."""
         version, status, headers = self._head()
         closes = version == "HTTP/1.0" or headers.get("connection", "").lower() == "close"
         if status in (204, 304):
-            return Answer(status, b"", closes)
+            return HttpResponse(status, b"", closes)
         if headers.get("transfer-encoding", "").lower() == "chunked":
-            return Answer(status, self._chunks(), closes)
+            return HttpResponse(status, self._chunks(), closes)
         length = headers.get("content-length")
         if length is None:
             while self._read_more():
                 self._check(len(self._rest))
-            return Answer(status, self._take(len(self._rest)), True)
+            return HttpResponse(status, self._take(len(self._rest)), True)
         if not (length.isascii() and length.isdigit() and len(length) <= 12):
             raise HttpError(f"no length of an answer: {length!r:.40}")
         self._check(int(length))
-        return Answer(status, self._exactly(int(length)), closes)
+        return HttpResponse(status, self._exactly(int(length)), closes)
 
     def receive_status(self) -> int:
         """The status of the answer, whose content nobody wants; then the connection is of no more use."""

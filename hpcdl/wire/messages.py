@@ -5,19 +5,23 @@ log and are acknowledged by `recorded` once they are in the ledger; a request is
 the agent's log. Both may be repeated without harm.
 """
 
+import asyncio
 import json
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdl.core.codec import CodecError, from_json, to_json
-from hpcdl.core.commands import Expected
-from hpcdl.core.health import Health
-from hpcdl.core.journal import Request
-from hpcdl.core.model import GpuInfo, JobSpec
+from hpcdl.core.model.commands import ExpectedIncarnation, Request
+from hpcdl.core.model.frozen import CodecError, from_json, to_json
+from hpcdl.core.model.health import Health
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.world import GpuInfo
 
 VERSION = 1
+
 MAX_MESSAGE = 1 << 20
 """Bytes; a longer frame closes the connection."""
+
 STROKE_S = 0.5
 """Agents tell what they tell at intervals when the daemon's clock is at a multiple of this: what many have to say comes
 in bursts then, and finds the daemon awake."""
@@ -45,7 +49,7 @@ class WelcomeMessage:
     instance: str
     fence: int
     reports_seen: int
-    expected: tuple[Expected, ...]
+    expected: tuple[ExpectedIncarnation, ...]
     lease_s: float
     interval_s: float
     stroke_in_s: float = 0.0
@@ -184,6 +188,7 @@ class HeartbeatMessage:
 
 SHELL_CHUNK = 32 << 10
 """Bytes in one ShellDataMessage, at most: under 64 KiB as a frame."""
+
 SHELL_WINDOW = 256 << 10
 """Bytes of one stream that may be under way: sent, and not yet said to be taken."""
 
@@ -301,6 +306,7 @@ _TYPES: dict[str, type[Any]] = {
     "shell-end": ShellEndMessage,
     "bye": ByeMessage,
 }
+
 _NAMES = {kind: name for name, kind in _TYPES.items()}
 
 
@@ -329,3 +335,19 @@ def decode_message(text: str | bytes) -> Message:
     except CodecError as error:
         raise BadMessage(str(error)[:300]) from error
     return message
+
+
+# The parts of a connection, which run until one of them ends.
+
+
+async def until_first(*parts: Coroutine[Any, Any, None]) -> None:
+    """Runs them side by side until one ends or fails; the others are cancelled. Raises what that one raised."""
+    running = [asyncio.create_task(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for part in done:
+            part.result()
+    finally:
+        for part in running:
+            part.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

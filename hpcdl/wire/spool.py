@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdl.wire.private import (
+from hpcdl.wire.private_files import (
     NotPrivate,
     atomic_write,
     check_private,

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Iterable
 from pathlib import Path
 
-from hpcdl.wire.private import open_private
+from hpcdl.wire.private_files import open_private
 
 VALID_S = 3650 * 86400.0
 SKEW_S = VALID_S

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcdl.wire.private import atomic_write
+from hpcdl.wire.private_files import atomic_write
 
 NAME = "viewer.json"
 VERSION = 1
@@ -82,7 +82,7 @@ class ViewerFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ViewerFilePlace:
     """One place where a viewer file may be: the file, or one line that says why it cannot be used.
 
     `path`: of the file; `uid`: its owner, or its folder's, None where that is not known.
@@ -215,7 +215,7 @@ def users(shared: Path) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := _FOLDER.fullmatch(name)))[:FOLDERS_LIMIT]
 
 
-def of_user(shared: Path, uid: int) -> Iterator[Found]:
+def of_user(shared: Path, uid: int) -> Iterator[ViewerFilePlace]:
     """Every viewer file of this user that may be read; never raises OSError.
 
     One that may not be read is no problem but its owner's wish, and left out. Nobody can speak for another: the folder,
@@ -228,22 +228,26 @@ def of_user(shared: Path, uid: int) -> Iterator[Found]:
         os.close(base)
 
 
-def _of_user(base: int, path: Path, uid: int, device: int) -> Iterator[Found]:
+def _of_user(base: int, path: Path, uid: int, device: int) -> Iterator[ViewerFilePlace]:
     try:
         folder = _open_folder(path, base)
     except PermissionError:
         return
     except (OSError, NotViewable) as error:
-        yield Found(str(path), None, None, f"{path} is no folder of viewer files: {_words(error)}")
+        yield ViewerFilePlace(str(path), None, None, f"{path} is no folder of viewer files: {_words(error)}")
         return
     try:
         info = os.fstat(folder)
         if info.st_uid != uid:
-            yield Found(str(path), info.st_uid, None, f"{path} belongs to uid {info.st_uid}, not to uid {uid}")
+            yield ViewerFilePlace(
+                str(path), info.st_uid, None, f"{path} belongs to uid {info.st_uid}, not to uid {uid}"
+            )
         elif info.st_dev != device:
-            yield Found(str(path), None, None, f"something is mounted on {path}")
+            yield ViewerFilePlace(str(path), None, None, f"something is mounted on {path}")
         elif info.st_mode & 0o022:
-            yield Found(str(path), uid, None, f"{path} can be written by others (mode {info.st_mode & 0o7777:04o})")
+            yield ViewerFilePlace(
+                str(path), uid, None, f"{path} can be written by others (mode {info.st_mode & 0o7777:04o})"
+            )
         else:
             for name in _names(folder):
                 yield from _file(folder, path / name, uid, device)
@@ -251,7 +255,7 @@ def _of_user(base: int, path: Path, uid: int, device: int) -> Iterator[Found]:
         os.close(folder)
 
 
-def in_home(home: Path) -> Iterator[Found]:
+def in_home(home: Path) -> Iterator[ViewerFilePlace]:
     """The viewer file of one HPCDL_HOME, nothing where there is none; never raises OSError.
 
     The home may be a link, which is its user's wish; whose the folder behind it is, counts.
@@ -262,19 +266,19 @@ def in_home(home: Path) -> Iterator[Found]:
     except FileNotFoundError:
         return
     except (OSError, NotViewable) as error:
-        yield Found(str(path), None, None, f"{path} cannot be read: {_words(error)}")
+        yield ViewerFilePlace(str(path), None, None, f"{path} cannot be read: {_words(error)}")
         return
     try:
         info = os.fstat(folder)
         if info.st_mode & 0o022:
-            yield Found(str(path), info.st_uid, None, f"{path} can be written by others")
+            yield ViewerFilePlace(str(path), info.st_uid, None, f"{path} can be written by others")
         else:
             yield from _file(folder, path / NAME, info.st_uid, None, problem=True)
     finally:
         os.close(folder)
 
 
-def _file(folder: int, path: Path, uid: int, device: int | None, problem: bool = False) -> Iterator[Found]:
+def _file(folder: int, path: Path, uid: int, device: int | None, problem: bool = False) -> Iterator[ViewerFilePlace]:
     """`problem`: one that may not be read is one."""
     try:
         viewer = _parsed(_read(folder, path.name, uid, device))
@@ -282,14 +286,14 @@ def _file(folder: int, path: Path, uid: int, device: int | None, problem: bool =
         return
     except PermissionError as error:
         if problem:
-            yield Found(str(path), uid, None, f"{path} cannot be read: {_words(error)}")
+            yield ViewerFilePlace(str(path), uid, None, f"{path} cannot be read: {_words(error)}")
     except (OSError, NotViewable) as error:
-        yield Found(str(path), uid, None, f"{path} is not used: {_words(error)}")
+        yield ViewerFilePlace(str(path), uid, None, f"{path} is not used: {_words(error)}")
     else:
         if viewer.uid == uid:
-            yield Found(str(path), uid, viewer)
+            yield ViewerFilePlace(str(path), uid, viewer)
         else:
-            yield Found(str(path), uid, None, f"{path} is not used: it says that it is of uid {viewer.uid}")
+            yield ViewerFilePlace(str(path), uid, None, f"{path} is not used: it says that it is of uid {viewer.uid}")
 
 
 def _open_folder(path: Path, base: int | None = None) -> int:

@@ -3,18 +3,20 @@
 import pytest
 
 from hpcdl.adaptive.arrivals import stream
-from hpcdl.core import events as ev
-from hpcdl.core.plan import Arrival, NodeView, View
-from hpcdl.core.profile import Profile
-from hpcdl.learning import learner
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.plan import Arrival, NodeView, View
+from hpcdl.core.model.profile import Profile
+from hpcdl.estimators import learner
 from hpcdl.policies import all_policies
 from hpcdl.sim import SimJob, Workload, cluster, simulate
-from hpcdl.sim.conditions import Conditions, Simulated
+from hpcdl.sim.conditions import Conditions, SimulatedRun
 
 SHORT = Profile("short", ((1, 1, 10.0),), startup_s=2.0, save_s=0.3, resume_s=2.0)
 
 
-def beside(start_s: float, every_s: float, first_s: float = 3.0, scales: float = 0.0, steps: int = 6000) -> Simulated:
+def beside(
+    start_s: float, every_s: float, first_s: float = 3.0, scales: float = 0.0, steps: int = 6000
+) -> SimulatedRun:
     """A job of up to 4 GPUs with that start, and jobs of 10 s; nobody was told of anything."""
     points = tuple((1, gpus, 10.0 * gpus**scales) for gpus in range(1, 5))
     long = Profile("long", points, startup_s=start_s, save_s=0.5, resume_s=start_s)
@@ -31,7 +33,7 @@ def beside(start_s: float, every_s: float, first_s: float = 3.0, scales: float =
 WATCHED = Conditions(progress_s=5.0)
 
 
-def moves(ran: Simulated) -> int:
+def moves(ran: SimulatedRun) -> int:
     return sum(isinstance(each.event, ev.SuspendRequested) and each.event.job == 1 for each in ran.records)
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from hpcdl.adaptive import Adaptive, deadline
 from hpcdl.adaptive.deadline import AGE_RUNS, AGE_S, accept, aged, choose, outlook
-from hpcdl.adaptive.options import Found, candidates
-from hpcdl.core.plan import JobView, View
-from hpcdl.core.profile import Profile
+from hpcdl.adaptive.options import OptionMenu, candidates
+from hpcdl.core.model.plan import JobView, View
+from hpcdl.core.model.profile import Profile
 from hpcdl.policies import all_policies
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
@@ -35,7 +35,7 @@ def gpus_of(seen: View) -> dict[int, int]:
     return {target.job: len(target.placement.gpus) if target.placement else 0 for target in plan.targets}
 
 
-def accepted(found: Found, seen: View) -> set[int]:
+def accepted(found: OptionMenu, seen: View) -> set[int]:
     return {each.job.id for each in accept(outlook(seen, found).prospects, seen.now, sum(found.capacity))}
 
 

@@ -6,11 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdl.adaptive.eta import GRAIN_S, LEAST, NONE, OTHERS, OURS, Ground, Weights, grounds_of, log_ratio
+from hpcdl.adaptive.eta import (
+    GRAIN_S,
+    LEAST,
+    NONE,
+    OTHERS,
+    OURS,
+    BandBasis,
+    Weights,
+    grounds_of,
+    in_turn,
+    log_ratio,
+    run,
+    shortest_first,
+)
 from hpcdl.adaptive.options import candidates
-from hpcdl.adaptive.queueing import in_turn, run, shortest_first
-from hpcdl.core.model import Placement, Share
-from hpcdl.core.plan import JobView, View
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.plan import JobView, View
 from tests.adaptive.views import LINEAR, job, node, running, view
 
 HOURS = 3600.0
@@ -121,11 +133,11 @@ def test_every_doubt_opens_the_band_and_none_closes_it(
 ) -> None:
     for weights in (OURS.running, OURS.ends, OURS.starts, OTHERS.running, OTHERS.ends, OTHERS.starts):
         assert all(each >= 0.0 for each in (*weights.low, *weights.high))
-        narrow = Ground(base_s, signs, rate, least_s).band(weights)
+        narrow = BandBasis(base_s, signs, rate, least_s).band(weights)
         assert 0.0 <= narrow.low_s <= narrow.expected_s <= narrow.high_s
         assert narrow.expected_s == base_s
         doubted = tuple(each + (place == more) for place, each in enumerate(signs))
-        wide = Ground(base_s, doubted, rate, least_s).band(weights)  # type: ignore[arg-type]
+        wide = BandBasis(base_s, doubted, rate, least_s).band(weights)  # type: ignore[arg-type]
         assert wide.low_s <= narrow.low_s
         assert wide.high_s >= narrow.high_s
 
@@ -133,6 +145,6 @@ def test_every_doubt_opens_the_band_and_none_closes_it(
 def test_a_band_in_numbers() -> None:
     """A doubt and an unsure rate are independent of each other: their squares add."""
     weights = Weights((0.0, 0.0, 0.0, 0.3), (0.0, 0.0, 0.0, 0.3))
-    band = Ground(1000.0, (0.0, 0.0, 0.0, 1.0), 0.4).band(weights)
+    band = BandBasis(1000.0, (0.0, 0.0, 0.0, 1.0), 0.4).band(weights)
     assert band.high_s == pytest.approx((1000.0 + GRAIN_S) * math.exp(LEAST + 0.5) - GRAIN_S)
     assert band.low_s == pytest.approx((1000.0 + GRAIN_S) * math.exp(-LEAST - 0.5) - GRAIN_S)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdl.adaptive.forecast import foresee, outlooks, probability, roll
-from hpcdl.core.plan import JobView, View
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.plan import JobView, View
+from hpcdl.core.model.profile import Profile
 from tests.adaptive.views import job, node, running, view
 
 SLOW = Profile("slow", ((1, 1, 1.0), (1, 2, 1.6), (1, 4, 2.5)), 30.0, 20.0, 30.0)

@@ -7,8 +7,8 @@ import pytest
 from hpcdl.adaptive.forecast import foresee, roll
 from hpcdl.adaptive.lookahead import LookAhead, Rollout
 from hpcdl.adaptive.options import candidates
-from hpcdl.core.plan import JobView, NodeView, View
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.plan import JobView, NodeView, View
+from hpcdl.core.model.profile import Profile
 from tests.adaptive.views import job, node, running, view
 
 SLOW = Profile("slow", ((1, 1, 1.0), (1, 2, 1.6), (1, 4, 2.5)), 30.0, 20.0, 30.0)

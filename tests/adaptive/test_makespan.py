@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdl.adaptive import Adaptive, completion, makespan
-from hpcdl.adaptive.allotment import Allotment, prices
-from hpcdl.adaptive.case import Case
+from hpcdl.adaptive import Adaptive, makespan, objectives
+from hpcdl.adaptive.allotment import AllotmentTable, prices
+from hpcdl.adaptive.case import RolloutCase
 from hpcdl.adaptive.options import Option, candidates
-from hpcdl.adaptive.rollout import Entrant, Given, Running, at_once, fit, forward
-from hpcdl.adaptive.smooth import concave
-from hpcdl.core.plan import View
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile
+from hpcdl.adaptive.prior import concave
+from hpcdl.adaptive.rollout import Entrant, JobGrant, Running, at_once, fit, forward
+from hpcdl.core.model.plan import Policies, View
+from hpcdl.core.model.profile import Profile
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload, cluster
@@ -46,7 +45,7 @@ def test_one_job_after_the_other() -> None:
     seen = forward([""], [4], [], [(first, on(first, 4)), (second, on(second, 4))], squeeze=False)
     assert seen.ends == {1: pytest.approx(10 + 100 / 2.8), 2: pytest.approx(10 + 100 / 2.8 + 10 + 56 / 2.8)}
     assert seen.makespan_s == seen.ends[2]
-    assert seen.at_once == {1: Given(on(first, 4), (0,))}
+    assert seen.at_once == {1: JobGrant(on(first, 4), (0,))}
     assert seen.total_s == pytest.approx(sum(seen.ends.values()))
 
 
@@ -133,7 +132,7 @@ def test_all_that_fit_end_and_never_more_is_used_than_there_is(
 
 def test_each_job_has_the_cheapest_option_that_is_in_time() -> None:
     jobs = (entrant(1, 100, RATES), entrant(2, 240, RATES))
-    table = Allotment(jobs)
+    table = AllotmentTable(jobs)
     assert [option.gpus for option in table.wants(1e9)] == [1, 1]
     assert [option.gpus for option in table.wants(10 + 240 / 2.4)] == [1, 3]
     assert [option.gpus for option in table.wants(100)] == [2, 4]
@@ -146,8 +145,8 @@ def test_each_job_has_the_cheapest_option_that_is_in_time() -> None:
 
 
 def test_no_jobs_no_allotment() -> None:
-    assert Allotment(()).wants(5.0) == ()
-    assert Allotment(()).limits() == []
+    assert AllotmentTable(()).wants(5.0) == ()
+    assert AllotmentTable(()).limits() == []
 
 
 def test_a_gpu_of_a_slow_kind_costs_less() -> None:
@@ -226,7 +225,7 @@ def test_errors_of_a_curve_are_smoothed_only_if_told() -> None:
             objective=GOAL,
         )
         assert counts(decide(Adaptive(), seen)) == chosen
-        case = Case.of(seen, candidates(seen))
+        case = RolloutCase.of(seen, candidates(seen))
         rates = sorted(option.rate for option in case.waiting[0].options)
         assert (rates == [1.0, 2.0, 3.0, 3.2]) is (spread == 0.0)
 
@@ -238,7 +237,7 @@ def large(jobs: int) -> View:
 
 def test_the_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = large(400)
-    search = makespan.Search(Case.of(seen, candidates(seen)))
+    search = makespan.Search(RolloutCase.of(seen, candidates(seen)))
     search.starts()
     assert search.work > -makespan.WORK  # the last trial may go beyond it
 
@@ -270,8 +269,8 @@ def test_no_job_waits_beyond_the_bound(monkeypatch: pytest.MonkeyPatch, wide: in
     It is overdue PATIENCE_S and PATIENCE_RUNS times its length after its submit, and then nobody starts before it but
     who was overdue earlier. Those are as many as were submitted before or within the bound of the flood's own.
     """
-    monkeypatch.setattr(completion, "PATIENCE_S", 600.0)
-    monkeypatch.setattr(completion, "PATIENCE_RUNS", 1.0)
+    monkeypatch.setattr(objectives, "PATIENCE_S", 600.0)
+    monkeypatch.setattr(objectives, "PATIENCE_RUNS", 1.0)
     plain = Profile("plain", ((1, 1, 1.0), (1, 4, 1.05)), 5.0, 1.0, 4.0)
     flood = [SimJob(20.0 * number, f"s{number}", plain, 300, 1, 4) for number in range(70)]
     late = SimJob(30.0, "late", plain, 50, wide, 4)

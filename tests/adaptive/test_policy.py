@@ -3,9 +3,10 @@
 import pytest
 
 from hpcdl.adaptive import Adaptive, AdaptiveFifo
-from hpcdl.core.model import JobState, Placement, Share
-from hpcdl.core.plan import View
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.plan import View
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 from hpcdl.policies import all_policies
 from tests.adaptive.views import CONCAVE, FLAT, LINEAR, counts, decide, gpus, job, node, reasons, running, view
 

@@ -6,11 +6,11 @@ from statistics import fmean
 import pytest
 
 from hpcdl.adaptive import Adaptive
-from hpcdl.adaptive.beliefs import COST_S, GRAIN, LENGTH_S, LOOK_S, Usual, believed, look_again_at, usual
 from hpcdl.adaptive.options import candidates
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile
-from hpcdl.learning import learner
+from hpcdl.adaptive.prior import COST_S, GRAIN, LENGTH_S, LOOK_S, PriorProfile, believed, look_again_at, usual
+from hpcdl.core.model.plan import Policies
+from hpcdl.core.model.profile import Profile
+from hpcdl.estimators import learner
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.results import summarise
@@ -27,7 +27,7 @@ def test_nothing_is_assumed_where_everything_is_known() -> None:
 def test_where_nothing_is_known_a_job_is_as_most_are() -> None:
     unknown = job(1, total=9000, profile=None)
     found = usual(view(unknown))
-    assert found == Usual()
+    assert found == PriorProfile()
     profile = believed(unknown, ("k80", "v100"), found)
     assert unknown.total is not None
     assert unknown.total / profile.on("v100").rate(1) == pytest.approx(LENGTH_S)

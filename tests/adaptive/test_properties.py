@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdl.adaptive import Adaptive, AdaptiveFifo, completion
+from hpcdl.adaptive import Adaptive, AdaptiveFifo, objectives
 from hpcdl.adaptive.choice import pick
 from hpcdl.adaptive.options import candidates
-from hpcdl.core.model import JobState, Placement, Share
-from hpcdl.core.plan import JobView, NodeView, View
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile
-from hpcdl.sim.conditions import Conditions, Simulated
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.plan import JobView, NodeView, Policies, View
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
+from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload
 from tests.adaptive.views import CONCAVE, FLAT, LINEAR, decide, job, running
@@ -106,8 +106,8 @@ def test_one_more_gpu_is_never_worse(seen: View, data: st.DataObject) -> None:
     larger = replace(seen.nodes[at], gpus=(*seen.nodes[at].gpus, len(seen.nodes[at].gpus)))
     more = replace(seen, nodes=(*seen.nodes[:at], larger, *seen.nodes[at + 1 :]))
     small, large = candidates(seen), candidates(more)
-    one = pick(small, completion.values(seen, small))
-    other = pick(large, completion.values(more, large))
+    one = pick(small, objectives.values(seen, small))
+    other = pick(large, objectives.values(more, large))
     if one.optimal and other.optimal and len(small.pools) == len(large.pools):
         assert other.value >= one.value * (1 - 1e-9)
 
@@ -133,7 +133,7 @@ JOBS = st.lists(
 NODES = (NodeSpell("n1", 4, "v100"), NodeSpell("n2", 3, "k80"))
 
 
-def ran(workload: Workload, policy: str, objective: str, warm: bool = False) -> Simulated:
+def ran(workload: Workload, policy: str, objective: str, warm: bool = False) -> SimulatedRun:
     run = simulate(workload, policy, policies(), Conditions(objective=objective, warm=warm))
     assert run.problems == ()
     assert not run.world.active
@@ -176,8 +176,8 @@ def test_no_job_waits_beyond_the_bound(monkeypatch: pytest.MonkeyPatch, policy: 
     later is before it. So it waits at most for what came before it, and what came before it is done one after the other
     at worst, each in the time that it takes on its fewest GPUs and the starts that it needs.
     """
-    monkeypatch.setattr(completion, "PATIENCE_S", 600.0)
-    monkeypatch.setattr(completion, "PATIENCE_RUNS", 1.0)
+    monkeypatch.setattr(objectives, "PATIENCE_S", 600.0)
+    monkeypatch.setattr(objectives, "PATIENCE_RUNS", 1.0)
     plain = Profile("plain", ((1, 1, 1.0), (1, 4, 1.05)), 5.0, 1.0, 4.0)
     flood = [SimJob(20.0 * number, f"s{number}", plain, 100, 1, 4) for number in range(90)]
     late = SimJob(30.0, "late", plain, 400, wide, 4)

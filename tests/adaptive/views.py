@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from hpcdl.core.model import JobState, Placement, Share
-from hpcdl.core.plan import JobView, NodeView, Plan, View, check
-from hpcdl.core.policy import Policy
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.plan import JobView, NodeView, Plan, Policy, View, check
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 
 CONCAVE = Profile("concave", ((1, 1, 1.0), (1, 2, 1.7), (1, 4, 2.6), (1, 8, 3.4)), 60.0, 5.0, 25.0)
 FLAT = Profile("flat", ((1, 1, 2.0), (1, 2, 2.2), (1, 4, 2.1)), 60.0, 5.0, 25.0)

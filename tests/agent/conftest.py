@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from hpcdl.agent import processes
-from hpcdl.agent.startfile import Start
+from hpcdl.agent.supervisor import processes
+from hpcdl.agent.supervisor.start_file import Start
 from tests.agent.daemon import Agents, Daemon
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +73,7 @@ def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_
 
 def stopped(pid: int) -> bool:
     """Whether SIGSTOP or the like holds the process."""
-    found = processes.look(pid)
+    found = processes.process_of(pid)
     return found is not None and found.stopped
 
 

@@ -18,11 +18,10 @@ from typing import Any
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from hpcdl.agent import processes
-from hpcdl.core.commands import Expected
-from hpcdl.core.events import Event, GpusFreed, decode
-from hpcdl.core.journal import Request
-from hpcdl.core.model import JobSpec, Placement, Share
+from hpcdl.agent.supervisor import processes
+from hpcdl.core.model.commands import ExpectedIncarnation, Request
+from hpcdl.core.model.events import Event, GpusFreed, decode
+from hpcdl.core.model.job import JobSpec, Placement, Share
 from hpcdl.wire import messages as msg
 from hpcdl.wire.access import AccessFile, write_access
 from hpcdl.wire.tls import make_certificate, server_context
@@ -52,7 +51,7 @@ class Daemon:
     interval_s: float = 0.2
     acknowledge: bool = True
     instance: str = "i-test"
-    expected: list[Expected] = field(default_factory=list)
+    expected: list[ExpectedIncarnation] = field(default_factory=list)
     pending: list[msg.RequestMessage] = field(default_factory=list)
     reports: list[tuple[int, Event]] = field(default_factory=list)
     recorded: int = 0
@@ -207,7 +206,7 @@ class Daemon:
         path = self.home / "logs" / str(job) / f"{incarnation}.n1.log"
         message = msg.RequestMessage(self.fence, request, spec, str(path) if spec else "", checkpoints)
         if kind == "start":
-            self.expected.append(Expected(job, incarnation, 1, True))
+            self.expected.append(ExpectedIncarnation(job, incarnation, 1, True))
         self.pending.append(message)
         if self._connection is not None:
             self.say(message)
@@ -293,12 +292,12 @@ class Agents:
 
     @staticmethod
     def _end_supervisor(record: Path) -> None:
-        from hpcdl.agent import start
+        from hpcdl.agent import run_folder
 
-        found = start.read_records(record.parent)
-        if found and not start.is_free(record.parent):
-            start.kill_supervisor(record.parent, found[0])
-            until(lambda: start.is_free(record.parent), "the supervisor's end")
+        found = run_folder.read_records(record.parent)
+        if found and not run_folder.is_free(record.parent):
+            run_folder.kill_supervisor(record.parent, found[0])
+            until(lambda: run_folder.is_free(record.parent), "the supervisor's end")
 
 
 def spec_of(steps: int = 5, pause: float = 0.02, **keys: Any) -> JobSpec:

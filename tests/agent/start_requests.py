@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpcdl.agent import start
+from hpcdl.agent import run_folder
 from tests.agent.daemon import Agents, Daemon, spec_of, until
 
 
@@ -26,4 +26,4 @@ def begin(daemon: Daemon, job: int = 1, incarnation: int = 1, gpus: Any = (0,), 
 
 def supervisor_of(agents: Agents, job: int, incarnation: int = 1) -> dict[str, Any]:
     folder = agents.run / f"{job}.{incarnation}"
-    return until(lambda: [r for r in start.read_records(folder) if r["type"] == "supervisor"], "the supervisor")[0]
+    return until(lambda: [r for r in run_folder.read_records(folder) if r["type"] == "supervisor"], "the supervisor")[0]

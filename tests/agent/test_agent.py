@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent import processes
-from hpcdl.agent.environment import with_stubs
+from hpcdl.agent.start_request import with_stubs
+from hpcdl.agent.supervisor import processes
 from hpcdl.wire import messages as msg
 from tests.agent.daemon import Agents, Daemon, spec_of, until
-from tests.agent.orders import begin, checkpoints, supervisor_of
+from tests.agent.start_requests import begin, checkpoints, supervisor_of
 
 pytestmark = pytest.mark.timeout(180)
 

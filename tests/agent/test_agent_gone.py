@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent import processes, start
-from hpcdl.core.commands import Expected
-from hpcdl.core.model import Cause
+from hpcdl.agent import run_folder
+from hpcdl.agent.supervisor import processes
+from hpcdl.core.model.commands import ExpectedIncarnation
+from hpcdl.core.model.job import Cause
 from tests.agent.daemon import Agents, Daemon, spec_of, until
-from tests.agent.orders import begin, checkpoints, supervisor_of
+from tests.agent.start_requests import begin, checkpoints, supervisor_of
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -26,7 +27,7 @@ def test_an_agent_killed_while_training_is_followed_by_one_that_adopts(daemon: D
     daemon.wait("TrainerReady", 1)
     agents.kill(agent)
     pid = daemon.wait("Started", 1).pid
-    assert processes.look(pid) is not None
+    assert processes.process_of(pid) is not None
     daemon.ask("suspend", 1, grace_s=30.0)
     agents.start("--home", str(agents.home))  # the number of emulated GPUs is remembered
     daemon.wait("GpusFreed", 1)
@@ -65,7 +66,7 @@ def test_a_trainer_that_ended_without_an_agent_is_reported_later(daemon: Daemon,
     daemon.wait("TrainerReady", 1)
     agents.kill(agent)
     folder = agents.run / "1.1"
-    until(lambda: start.is_free(folder), "the end of the trainer")
+    until(lambda: run_folder.is_free(folder), "the end of the trainer")
     agents.start()
     daemon.wait("GpusFreed", 1)
     assert daemon.kinds(1) == ["Started", "Attached", "TrainerReady", "Saved", "Exited", "GpusFreed"]
@@ -112,7 +113,7 @@ def test_what_a_new_daemon_does_not_expect_is_ended(daemon: Daemon, agents: Agen
         return [event.state for event in daemon.of("GpuChanged") if event.index == state.index]
 
     until(lambda: states()[-1:] == ["ok"], "the GPU to be free")
-    assert processes.look(pid) is None
+    assert processes.process_of(pid) is None
     assert not daemon.of("GpusFreed", 1)
     until(lambda: not (agents.run / "1.1").exists(), "the run folder to go")
 
@@ -135,7 +136,7 @@ def test_past_its_lease_the_agent_suspends_its_trainers(daemon: Daemon, agents: 
     begin(daemon, steps=100_000)
     daemon.wait("TrainerReady", 1)
     daemon.stop()
-    until(lambda: start.is_free(agents.run / "1.1"), "the suspend")
+    until(lambda: run_folder.is_free(agents.run / "1.1"), "the suspend")
     daemon.start()
     daemon.wait("GpusFreed", 1)
     assert daemon.wait("Exited", 1).ended_by == "suspend"
@@ -155,7 +156,7 @@ def test_a_supervisor_that_is_killed(daemon: Daemon, agents: Agents) -> None:
 
 
 def test_a_supervisor_that_hangs_is_ended_in_the_end(daemon: Daemon, agents: Agents) -> None:
-    agents.start(patch="import hpcdl.agent.asked as a; a.HUNG_AFTER_S = 0.5")
+    agents.start(patch="import hpcdl.agent.part as a; a.HUNG_AFTER_S = 0.5")
     begin(daemon, steps=100_000)
     daemon.wait("TrainerReady", 1)
     os.kill(supervisor_of(agents, 1)["pid"], signal.SIGSTOP)
@@ -168,7 +169,7 @@ def test_a_supervisor_that_hangs_is_ended_in_the_end(daemon: Daemon, agents: Age
 
 
 def test_a_daemon_that_does_not_answer_is_left(daemon: Daemon, agents: Agents) -> None:
-    agents.start(patch="import hpcdl.agent.connection as c; c.PING_S = 0.1; c.PONG_S = 0.5")
+    agents.start(patch="import hpcdl.agent.daemon_link as c; c.PING_S = 0.1; c.PONG_S = 0.5")
     until(lambda: daemon.heartbeats, "the call")
     daemon.hang(2.0)
     until(lambda: len(daemon.inventories) >= 2, "the next call")
@@ -191,7 +192,7 @@ def test_agent_and_supervisor_killed_at_once(daemon: Daemon, agents: Agents) -> 
 
 
 def test_no_trace_of_what_is_expected(daemon: Daemon, agents: Agents) -> None:
-    daemon.expected = [Expected(7, 3, 1, True), Expected(8, 1, 1, False)]
+    daemon.expected = [ExpectedIncarnation(7, 3, 1, True), ExpectedIncarnation(8, 1, 1, False)]
     agents.start()
     daemon.wait("GpusFreed", 7)
     exited = daemon.wait("Exited", 7)
@@ -212,7 +213,7 @@ def test_an_agent_killed_at_the_gate(daemon: Daemon, agents: Agents, home: Path)
     until(lambda: len(daemon.inventories) == 2, "the second call")
     daemon.ask("open", 1, gpus=(1,))
     folder = agents.run / "1.1"
-    until(lambda: [r for r in start.read_records(folder) if r["type"] == "opened"], "the gate to open")
+    until(lambda: [r for r in run_folder.read_records(folder) if r["type"] == "opened"], "the gate to open")
     daemon.ask("end", 1, grace_s=5.0)
     daemon.wait("GpusFreed", 1)
     assert daemon.kinds(1).count("AtGate") == 1
@@ -224,7 +225,7 @@ def test_sigterm_leaves_the_trainers(daemon: Daemon, agents: Agents) -> None:
     daemon.wait("TrainerReady", 1)
     agent.terminate()
     assert agent.wait(180) == 0
-    assert processes.look(daemon.wait("Started", 1).pid) is not None
+    assert processes.process_of(daemon.wait("Started", 1).pid) is not None
     agents.start()
     until(lambda: len(daemon.inventories) == 2, "the next agent")
     daemon.ask("end", 1, grace_s=5.0)

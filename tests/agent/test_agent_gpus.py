@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core.model import Cause
+from hpcdl.core.model.job import Cause
 from tests.agent.daemon import Agents, Daemon, until
-from tests.agent.orders import begin
+from tests.agent.start_requests import begin
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -112,8 +112,8 @@ def test_a_gpu_lost_under_a_trainer_that_fails(daemon: Daemon, agents: Agents, h
 
 
 RENUMBERED = """
-from hpcdl.gpu import emulated
-from hpcdl.gpu.device import Gpu
+from hpcdl.agent.gpu import emulated
+from hpcdl.agent.gpu.device import Gpu
 from pathlib import Path
 plain = emulated.EmulatedSource.list
 def turned(self):

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hpcdl.agent import processes
-from hpcdl.core.commands import Expected
-from hpcdl.core.model import JobSpec
+from hpcdl.agent.supervisor import processes
+from hpcdl.core.model.commands import ExpectedIncarnation
+from hpcdl.core.model.job import JobSpec
 from hpcdl.wire import messages as msg
 from tests.agent.conftest import ATTACH, CHANNEL
 from tests.agent.daemon import Agents, Daemon, until
@@ -170,7 +170,7 @@ def test_a_node_that_left_joins_the_same_incarnation_again(
     again = begin(daemon, membership=2)
     assert again != first
     if killed:
-        daemon.expected = [Expected(1, 1, 2, True)]
+        daemon.expected = [ExpectedIncarnation(1, 1, 2, True)]
         agent = agents.start()
     if forget == "after":
         daemon.say(msg.ForgetMessage(1, 1))

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent import processes, start
-from hpcdl.core.model import Cause
+from hpcdl.agent import run_folder
+from hpcdl.agent.supervisor import processes
+from hpcdl.core.model.job import Cause
 from tests.agent.daemon import Agents, Daemon, until
-from tests.agent.orders import begin, supervisor_of
+from tests.agent.start_requests import begin, supervisor_of
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -58,7 +59,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 def kept(agents: Agents) -> list[str]:
-    return [Path(each).name.rsplit(".", 1)[0] for each in start.kept(agents.run)]
+    return [Path(each).name.rsplit(".", 1)[0] for each in run_folder.kept(agents.run)]
 
 
 @pytest.mark.parametrize("how", DAMAGES)
@@ -90,7 +91,7 @@ def test_a_start_file_of_which_nothing_runs(daemon: Daemon, agents: Agents, how:
     os.kill(supervisor, signal.SIGSTOP)
     agents.kill(agent)
     os.kill(supervisor, signal.SIGKILL)
-    until(lambda: processes.look(supervisor) is None, "its end")
+    until(lambda: processes.process_of(supervisor) is None, "its end")
     DAMAGES[how](agents.run / "1.1" / "start.json")
     agents.start()
     daemon.wait("GpusFreed", 1)
@@ -104,7 +105,7 @@ def test_a_start_file_of_which_nothing_runs(daemon: Daemon, agents: Agents, how:
     daemon.start()
     until(lambda: kept(agents) == ["1.1"], "the folder to be set aside")
     until(lambda: [beat for beat in daemon.heartbeats if beat.damaged], "a heartbeat that tells of it")
-    assert daemon.heartbeats[-1].damaged == start.kept(agents.run)
+    assert daemon.heartbeats[-1].damaged == run_folder.kept(agents.run)
 
 
 @pytest.mark.parametrize("how", ["nested", "binary", "empty", "folder", "fifo", "gone", "open"])
@@ -125,9 +126,9 @@ def test_another_file_of_a_trainer_that_runs(daemon: Daemon, agents: Agents, nam
     daemon.wait("GpusFreed", 2)
     daemon.ask("end", 1, grace_s=0.0)
     if name == "s":  # nobody can tell its supervisor anything: it is ended when it is overdue
-        os.kill(processes.look(trainer).pid, signal.SIGKILL)  # type: ignore[union-attr]
+        os.kill(processes.process_of(trainer).pid, signal.SIGKILL)  # type: ignore[union-attr]
     daemon.wait("GpusFreed", 1)
-    assert processes.look(trainer) is None
+    assert processes.process_of(trainer) is None
     assert len(daemon.inventories) == 2
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from hpcdl.agent import processes
-from hpcdl.agent.granted import emulated, granted, has_driver
-from hpcdl.agent.leaving import TURN_S, Leaving, Stay
-from hpcdl.core.model import Cause
+from hpcdl.agent.departure import TURN_S, Departure, EnclosingJob
+from hpcdl.agent.emulation import emulated, granted, has_driver
+from hpcdl.agent.supervisor import processes
+from hpcdl.core.model.job import Cause
 from tests.agent.conftest import ATTACH, Agent
 from tests.agent.daemon import Agents, Daemon, spec_of, until
 
@@ -215,7 +215,7 @@ def test_a_supervisor_leaves_a_sigterm_to_its_agent_while_there_is_one(agent: Ag
     agent.supervisor.send_signal(signal.SIGTERM)
     agent.supervisor.send_signal(signal.SIGUSR2)
     client.send("rescale", membership=1, nodes=["n1"], ranks=[1], address="")  # any packet: it has had its turn
-    until(lambda: processes.look(agent.supervisor.pid) is not None and client.poll(), "records")  # type: ignore[union-attr]
+    until(lambda: processes.process_of(agent.supervisor.pid) is not None and client.poll(), "records")  # type: ignore[union-attr]
     assert not agent.of("suspending")
     client.close()
     record = agent.exit()
@@ -268,7 +268,7 @@ def test_ranks_that_may_go_on_without_their_node_wait_for_what_the_agent_says(ag
     pid = library(agent, rescale="in-process")
     os.kill(pid, signal.SIGTERM)
     os.kill(pid, signal.SIGUSR1)
-    until(lambda: processes.look(pid) is not None, "the trainer")
+    until(lambda: processes.process_of(pid) is not None, "the trainer")
     agent.clients[0].send("end", grace_s=5.0)
     record = agent.exit()
     assert "asked" not in agent.output()
@@ -299,7 +299,7 @@ print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
 def test_time_in_which_the_agent_was_stopped_does_not_count() -> None:
-    leaving = Leaving(Stay("1", left_s=100.0, grace_s=20.0), now=0.0)
+    leaving = Departure(EnclosingJob("1", left_s=100.0, grace_s=20.0), now=0.0)
     leaving.look(1.0, True)
     assert not leaving.begun
     assert leaving.begin("TERM")
@@ -317,7 +317,7 @@ def test_time_in_which_the_agent_was_stopped_does_not_count() -> None:
 
 
 def test_alone_for_too_long() -> None:
-    leaving = Leaving(Stay("1", alone_s=2.0), now=0.0)
+    leaving = Departure(EnclosingJob("1", alone_s=2.0), now=0.0)
     for turn in range(40):
         leaving.look(turn * 0.25, connected=turn % 6 == 5)
     assert not leaving.begun
@@ -329,7 +329,7 @@ def test_alone_for_too_long() -> None:
 @pytest.mark.parametrize("keys", [{"grace_s": -1.0}, {"alone_s": 0.0}, {"left_s": float("nan")}])
 def test_a_stay_has_finite_times(keys: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"grace|seconds left"):
-        Stay("1", **keys)
+        EnclosingJob("1", **keys)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent.load import IDLE, Load, Training, resident_mib, shown
-from hpcdl.agent.stillness import Stillness
-from hpcdl.gpu import GpuSample
+from hpcdl.agent.emulation import IDLE, Load, TrainingShare, resident_mib, shown
+from hpcdl.agent.gpu import GpuSample
+from hpcdl.agent.supervisor.watchdog import Watchdog
 from tests.agent.daemon import Agents, Daemon, until
-from tests.agent.orders import begin
+from tests.agent.start_requests import begin
 
 FREE = GpuSample("EMU-0", 0, 0, 16384, pids=())
 TAKEN = GpuSample("EMU-0", 80, 12000, 16384, pids=(7,))
@@ -34,7 +34,7 @@ while True:
 
 
 def test_a_trainer_that_tells_steps_trains_between_them() -> None:
-    training = Training(0.0)
+    training = TrainingShare(0.0)
     assert training.look(10.0) is None, "it may be one that tells no steps"
     training.began(0, 15.0)
     assert training.look(20.0) == pytest.approx(0.5)
@@ -49,7 +49,7 @@ def test_a_trainer_that_tells_steps_trains_between_them() -> None:
 
 
 def test_long_steps_are_training_too() -> None:
-    training = Training(0.0)
+    training = TrainingShare(0.0)
     training.began(0, 0.0)
     training.stepped(1, 45.0)
     training.look(45.0)
@@ -60,7 +60,7 @@ def test_long_steps_are_training_too() -> None:
 
 
 def test_saving_and_waiting_are_not_training() -> None:
-    training = Training(0.0)
+    training = TrainingShare(0.0)
     training.began(0, 0.0)
     training.stepped(1, 2.0)
     training.saved(6.0, False, 8.0)
@@ -75,7 +75,7 @@ def test_saving_and_waiting_are_not_training() -> None:
 
 
 def test_two_looks_at_once_are_one() -> None:
-    training = Training(0.0)
+    training = TrainingShare(0.0)
     training.began(0, 0.0)
     training.stepped(1, 1.0)
     assert training.look(2.0) == 1.0
@@ -113,8 +113,8 @@ def test_memory_is_that_of_the_processes() -> None:
 
 def test_cores_are_known_from_the_second_look_on(monkeypatch: pytest.MonkeyPatch) -> None:
     used = 5.0
-    monkeypatch.setattr("hpcdl.agent.stillness.cpu_s", lambda root: used)
-    still = Stillness("", 0.0)
+    monkeypatch.setattr("hpcdl.agent.supervisor.processes.cpu_s", lambda root: used)
+    still = Watchdog("", 0.0)
     still.look(1, 10.0)
     assert still.cores is None
     used = 10.0

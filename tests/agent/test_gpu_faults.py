@@ -1,14 +1,14 @@
 """What an agent tells of its GPUs' health, and when."""
 
-from hpcdl.agent.faults import AGAIN_S, BLAMED_S, Faults, Told
-from hpcdl.core.health import Health
+from hpcdl.agent.gpus import AGAIN_S, BLAMED_S, FaultReport, Faults
+from hpcdl.core.model.health import Health
 
 SAID = "told by the driver"
 
 
 def test_xids_that_say_something_of_the_gpu_are_told() -> None:
     faults = Faults()
-    assert faults.look(None, (13, 31, 79, 43), 0.0) == [Told("xid 79", SAID)]
+    assert faults.look(None, (13, 31, 79, 43), 0.0) == [FaultReport("xid 79", SAID)]
     assert faults.look(None, (), 1.0) == []
     assert faults.shown(None) == Health(xids=(13, 31, 79, 43))
     assert faults.shown(Health(3)) == Health(3, xids=(13, 31, 79, 43))
@@ -21,9 +21,9 @@ def test_only_new_ecc_errors_are_told() -> None:
     faults = Faults()
     assert faults.look(Health(ecc_uncorrected=7), (), 0.0) == [], "they were there before"
     assert faults.look(Health(), (), 1.0) == []
-    assert faults.look(Health(ecc_uncorrected=9), (), 2.0) == [Told("ecc", "9 uncorrectable errors, 7 before")]
+    assert faults.look(Health(ecc_uncorrected=9), (), 2.0) == [FaultReport("ecc", "9 uncorrectable errors, 7 before")]
     assert faults.look(Health(ecc_uncorrected=0), (), 3.0) == [], "it was reset"
-    assert faults.look(Health(ecc_uncorrected=1), (), 4.0) == [Told("ecc", "1 uncorrectable errors, 0 before")]
+    assert faults.look(Health(ecc_uncorrected=1), (), 4.0) == [FaultReport("ecc", "1 uncorrectable errors, 0 before")]
 
 
 def test_what_holds_is_told_again_at_times() -> None:

@@ -7,11 +7,10 @@ from typing import cast
 
 import pytest
 
-from hpcdl.agent import grants
-from hpcdl.agent.gpus import Gpus
-from hpcdl.agent.grants import Grants
-from hpcdl.agent.reports import ReportLog
-from hpcdl.gpu import Gpu, GpuSample, GpuSource, GpuState
+from hpcdl.agent import gpus
+from hpcdl.agent.gpu import Gpu, GpuSample, GpuSource, GpuState
+from hpcdl.agent.gpus import Gpus, Grants
+from hpcdl.agent.report_log import ReportLog
 
 
 class Source:
@@ -131,7 +130,7 @@ def test_an_inventory_after_changes_that_were_not_sent(tmp_path: Path) -> None:
 def test_grants_are_put_aside_when_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     it = Grants(tmp_path)
     it.granted((7, 1), ("A", "B"))
-    monkeypatch.setattr(grants, "LIMIT", 10)
+    monkeypatch.setattr(gpus, "LIMIT", 10)
     it.freed((7, 1), ("A", "B"))
     text = (tmp_path / "grants.jsonl.1").read_text() + (tmp_path / "grants.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]

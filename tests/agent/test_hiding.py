@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from hpcdl.agent import processes, processfile, start
-from hpcdl.agent.processes import Process
+from hpcdl.agent import run_folder
+from hpcdl.agent.supervisor import process_file, processes
+from hpcdl.agent.supervisor.processes import Process
 from hpcdl.wire import messages as msg
 from tests.agent.daemon import Agents, Daemon, until
-from tests.agent.orders import begin, supervisor_of
+from tests.agent.start_requests import begin, supervisor_of
 from tests.agent.test_agent_gpus import held
 
 pytestmark = pytest.mark.timeout(180)
@@ -37,7 +38,7 @@ class Hidden:
     def pid(self) -> int:
         until(lambda: self.file.exists() and self.file.read_text(), "the process that hides")
         pid = int(self.file.read_text())
-        if (found := processes.look(pid)) is not None:
+        if (found := processes.process_of(pid)) is not None:
             self.seen.append(found)
         return pid
 
@@ -54,11 +55,11 @@ def hidden(tmp_path: Path) -> Iterator[Hidden]:
 
 
 def gone(pid: int) -> bool:
-    return processes.look(pid) is None
+    return processes.process_of(pid) is None
 
 
 def recorded(agents: Agents, pid: int, folder: str = "1.1") -> bool:
-    return pid in [each.pid for each in processfile.read(agents.run / folder).below]
+    return pid in [each.pid for each in process_file.read_process_file(agents.run / folder).below]
 
 
 @pytest.mark.parametrize("how", [(), ("deaf",), ("still",), ("holds", "deaf")])
@@ -68,7 +69,7 @@ def test_it_ends_with_the_supervisor_that_is_killed(
     agents.start()
     begin(daemon, command=hidden.command(*how))
     pid = hidden.pid()
-    assert processes.look(pid).tag == ""  # type: ignore[union-attr]
+    assert processes.process_of(pid).tag == ""  # type: ignore[union-attr]
     assert os.getsid(pid) != os.getsid(supervisor_of(agents, 1)["pid"])
     os.kill(supervisor_of(agents, 1)["pid"], signal.SIGKILL)
     daemon.wait("GpusFreed", 1)
@@ -184,7 +185,7 @@ def sleeper() -> Iterator[Process]:
     inner = "import os,time; os.setsid(); time.sleep(600)"
     code = f"import subprocess,sys,time; subprocess.Popen([sys.executable, '-c', {inner!r}]); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    found = until(lambda: processes.descendants(process.pid) and processes.look(process.pid), "it")
+    found = until(lambda: processes.descendants(process.pid) and processes.process_of(process.pid), "it")
     try:
         yield found
     finally:
@@ -216,43 +217,43 @@ def test_kin_are_those_below_and_of_the_same_session() -> None:
 )
 def test_a_record_that_is_damaged_names_nobody(tmp_path: Path, changed: dict[str, Any]) -> None:
     body = {"v": 1, "boot": processes.boot_id(), "supervisor": None, "processes": []} | changed
-    (tmp_path / processfile.NAME).write_text(json.dumps(body))
-    assert processfile.read(tmp_path) == processfile.Recorded()
+    (tmp_path / process_file.PROCESS_FILE).write_text(json.dumps(body))
+    assert process_file.read_process_file(tmp_path) == process_file.RecordedProcesses()
 
 
 @pytest.mark.parametrize("content", [b"", b"[" * 200_000, b"\x00\xff", b"[1" + b"0" * 400 + b"]"])
 def test_a_record_that_is_no_json(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / processfile.NAME).write_bytes(content)
-    assert processfile.read(tmp_path) == processfile.Recorded()
+    (tmp_path / process_file.PROCESS_FILE).write_bytes(content)
+    assert process_file.read_process_file(tmp_path) == process_file.RecordedProcesses()
 
 
 def test_a_record_is_written_when_something_changed(tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
-    file = processfile.ProcessFile(folder)
+    file = process_file.ProcessFile(folder)
     with sleeper() as first:
         file.look([first.pid], 0.0)
-        found = processfile.read(tmp_path)
+        found = process_file.read_process_file(tmp_path)
         assert found.supervisor is not None
         assert found.supervisor.pid == os.getpid()
         below = {each.pid for each in found.below}
         assert below == {first.pid, *(each.pid for each in processes.descendants(first.pid))}
-        written = (tmp_path / processfile.NAME).stat().st_ino
+        written = (tmp_path / process_file.PROCESS_FILE).stat().st_ino
         file.look([first.pid], 1e9)
-        assert (tmp_path / processfile.NAME).stat().st_ino == written
+        assert (tmp_path / process_file.PROCESS_FILE).stat().st_ino == written
     file.look([], 1e9)
-    assert processfile.read(tmp_path).below == found.below, "not yet due"
+    assert process_file.read_process_file(tmp_path).below == found.below, "not yet due"
     file.look([], 1e9, at_once=True)
-    assert processfile.read(tmp_path).below == ()
+    assert process_file.read_process_file(tmp_path).below == ()
     os.close(folder)
 
 
 def test_whatever_lies_in_the_place_of_a_record(tmp_path: Path) -> None:
-    (tmp_path / processfile.NAME).mkdir()
-    assert processfile.read(tmp_path) == processfile.Recorded()
-    (tmp_path / processfile.NAME).rmdir()
-    os.mkfifo(tmp_path / processfile.NAME)
-    assert processfile.read(tmp_path) == processfile.Recorded()
-    assert start.supervisors(tmp_path) == {}
+    (tmp_path / process_file.PROCESS_FILE).mkdir()
+    assert process_file.read_process_file(tmp_path) == process_file.RecordedProcesses()
+    (tmp_path / process_file.PROCESS_FILE).rmdir()
+    os.mkfifo(tmp_path / process_file.PROCESS_FILE)
+    assert process_file.read_process_file(tmp_path) == process_file.RecordedProcesses()
+    assert run_folder.supervisors(tmp_path) == {}
 
 
 # --- commands beside a trainer ---------------------------------------------------------------------------------------
@@ -287,7 +288,7 @@ def test_what_a_command_hides_ends_with_it(
 def test_a_command_whose_agent_is_killed(daemon: Daemon, agents: Agents, hidden: Hidden) -> None:
     agent = agents.start()
     pid = with_a_command(daemon, agents, hidden)
-    until(lambda: pid in [each.pid for each in processfile.read(agents.run).below], "the record")
+    until(lambda: pid in [each.pid for each in process_file.read_process_file(agents.run).below], "the record")
     agents.kill(agent)
     assert not gone(pid)
     agents.start()

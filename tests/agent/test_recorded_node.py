@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from hpcdl.agent import claim, folder, packets, processes, processfile, start, translate
-from hpcdl.agent.reports import Marks, ReportLog
-from hpcdl.core.events import decode, encode
-from hpcdl.trainer import folder as checkpoints
-from hpcdl.trainer.folder import StaleIncarnation, check_claim
+from hpcdl.agent import folder, run_folder, supervisor_link
+from hpcdl.agent.report_log import Marks, ReportLog
+from hpcdl.agent.supervisor import claim, packets, process_file, processes
+from hpcdl.core.model.events import decode, encode
+from hpcdl.trainer import checkpoints
+from hpcdl.trainer.checkpoints import StaleIncarnation, check_claim
 from hpcdl.wire.messages import decode_message, encode_message
 
 RECORDED = Path(__file__).parents[1] / "recordings" / "node"
@@ -85,28 +86,28 @@ def test_who_had_the_folder_and_when_it_heard_of_the_daemon(node: Path, monkeypa
     assert about is not None
     assert (about.pid, about.start, about.node, about.emulate_gpus) == (4711, 777, "n1", 2)
     monkeypatch.setattr(folder, "boottime", lambda: 9000.0)
-    assert folder.Heard(node).at == 4321.125
+    assert folder.LastContact(node).at == 4321.125
 
 
 def test_a_run_folder(node: Path) -> None:
-    (found,) = start.find(node)
+    (found,) = run_folder.find(node)
     assert (found.key, found.folder, found.boot, found.damage) == ((7, 3), node / "7.3", BOOT, "")
     assert found.start is not None
     then = json.loads((node / "7.3" / "start.json").read_bytes())
     assert lost(then, json.loads(found.start.encode()) | {"boot_id": BOOT}) == []
-    below = processfile.read(node / "7.3")
+    below = process_file.read_process_file(node / "7.3")
     known = [each for each in (below.supervisor, *below.below) if each is not None]
     assert [(each.pid, each.start_ticks) for each in known] == [(4712, 778), (4713, 779), (4714, 780)]
 
 
 def test_its_records_are_reported_as_they_were(node: Path) -> None:
-    records = start.read_records(node / "7.3")
+    records = run_folder.read_records(node / "7.3")
     assert [record["n"] for record in records] == list(range(1, 20))
-    names = translate.Names(7, 3, 2, "n1")
+    names = supervisor_link.Names(7, 3, 2, "n1")
     events = {
-        record["n"]: translate.exit_of(record, names, None, False)
+        record["n"]: supervisor_link.exit_of(record, names, None, False)
         if record["type"] == "exit"
-        else translate.event_of(record, names)
+        else supervisor_link.event_of(record, names)
         for record in records
     }
     told = {each["n"]: each for each in map(json.loads, lines("reported.jsonl"))}

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from hpcdl.agent import adopt, folder, translate
-from hpcdl.agent.environment import scrubbed
-from hpcdl.agent.reports import SLACK, Marks, ReportLog
-from hpcdl.core.events import Exited, GpusFreed, Noted, Progressed, Started
-from hpcdl.core.journal import Request
-from hpcdl.core.model import Cause
+from hpcdl.agent import agent, folder, supervisor_link
+from hpcdl.agent.report_log import SLACK, Marks, ReportLog
+from hpcdl.agent.start_request import scrubbed
+from hpcdl.core.model.commands import Request
+from hpcdl.core.model.events import Exited, GpusFreed, Noted, Progressed, Started
+from hpcdl.core.model.job import Cause
 from hpcdl.wire.messages import RequestMessage
 
 KEY = (7, 2)
@@ -153,7 +153,7 @@ def test_a_daemon_that_has_seen_more_moves_the_numbers(path: Path) -> None:
 
 
 def test_a_full_disk_delays_and_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcdl.agent.reports.RETRY_S", 0.01)
+    monkeypatch.setattr("hpcdl.agent.report_log.RETRY_S", 0.01)
     real, full = os.write, True
 
     def write(fd: int, data: Any) -> int:
@@ -188,7 +188,7 @@ def test_age_is_of_this_boot(path: Path) -> None:
     assert ages[1] == 0
 
 
-NAMES = translate.Names(7, 2, 1, "n1")
+NAMES = supervisor_link.Names(7, 2, 1, "n1")
 
 
 @pytest.mark.parametrize(
@@ -209,14 +209,14 @@ NAMES = translate.Names(7, 2, 1, "n1")
     ],
 )
 def test_what_an_exit_says(record: dict[str, Any], gate: bool, hint: Cause | None) -> None:
-    event = translate.exit_of({"type": "exit", **record}, NAMES, None, gate)
+    event = supervisor_link.exit_of({"type": "exit", **record}, NAMES, None, gate)
     assert (event.code, event.signal, event.hint) == (record["code"], record["signal"], hint)
-    ours = translate.exit_of({"type": "exit", **record}, NAMES, (Cause.INFRASTRUCTURE, "ours"), gate)
+    ours = supervisor_link.exit_of({"type": "exit", **record}, NAMES, (Cause.INFRASTRUCTURE, "ours"), gate)
     assert (ours.hint, ours.detail) == (Cause.INFRASTRUCTURE, "ours")
 
 
 def test_progress_is_told_once() -> None:
-    progress = translate.Progress()
+    progress = supervisor_link.LatestProgress()
     assert progress.untold(NAMES) is None
     progress.take({"type": "progress", "step": 4, "total": 9})
     assert progress.untold(NAMES) == Progressed(7, 2, 1, "n1", step=4, total=9)
@@ -268,9 +268,9 @@ def test_which_file_systems_are_local(path: str, local: bool) -> None:
 
 
 def test_tags_of_ours() -> None:
-    assert adopt._key("i:7:2:n1", "i", "n1") == KEY
-    assert adopt._key("i:7:2:n1:0a1b", "i", "n1") == KEY, "with the job's identity"
-    assert adopt._key("i:7:2:n1x", "i", "n1") is None
-    assert adopt._key("i:7:2:n2", "i", "n1") is None
-    assert adopt._key("i:a:2:n1", "i", "n1") is None
-    assert adopt._key("i:7", "i", "n1") is None
+    assert agent._key("i:7:2:n1", "i", "n1") == KEY
+    assert agent._key("i:7:2:n1:0a1b", "i", "n1") == KEY, "with the job's identity"
+    assert agent._key("i:7:2:n1x", "i", "n1") is None
+    assert agent._key("i:7:2:n2", "i", "n1") is None
+    assert agent._key("i:a:2:n1", "i", "n1") is None
+    assert agent._key("i:7", "i", "n1") is None

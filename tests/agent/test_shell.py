@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 
 from hpcdl.agent import shell as shells_of_one
-from hpcdl.agent.besides import beside, sweep
 from hpcdl.agent.orphans import Orphans
-from hpcdl.agent.shell import Beside, Shell
-from hpcdl.agent.shells import MOST, Shells, place
-from hpcdl.agent.startfile import Start
+from hpcdl.agent.shell import MOST, Shell, Shells, ShellTarget, beside, end_left_commands, place
+from hpcdl.agent.supervisor.start_file import Start
 from hpcdl.wire.messages import (
     SHELL_CHUNK,
     SHELL_WINDOW,
@@ -45,7 +43,7 @@ class Client:
         self.ended: ShellEndMessage | None = None
         env = {"PATH": os.environ["PATH"], "PS1": "$ "}
         opened = ShellOpenMessage(argv, "x", 7, 2, "n1", rows, 80 if rows else 0, "xterm")
-        self.shell = Shell(opened, Beside(self.tag, str(folder), env), self.hear, Orphans())
+        self.shell = Shell(opened, ShellTarget(self.tag, str(folder), env), self.hear, Orphans())
 
     def hear(self, message: ShellMessage) -> None:
         match message:
@@ -280,10 +278,10 @@ def test_what_an_agent_that_was_killed_left_is_swept(tmp_path: Path, node: str) 
 
     async def look(client: Client) -> None:
         await client.until(lambda: beside(client.tag))
-        assert sweep(client.instance, "n2", tmp_path) == 0
-        assert sweep("another", "n1", tmp_path) == 0
-        assert sweep(client.instance, "rack", tmp_path) == 0
-        assert sweep(client.instance, node, tmp_path) == 1
+        assert end_left_commands(client.instance, "n2", tmp_path) == 0
+        assert end_left_commands("another", "n1", tmp_path) == 0
+        assert end_left_commands(client.instance, "rack", tmp_path) == 0
+        assert end_left_commands(client.instance, node, tmp_path) == 1
 
     assert converse(client, look).code == 137
 
@@ -305,8 +303,8 @@ async def _drained(shells: Shells) -> list[ShellMessage]:
 def test_those_beside_an_incarnation_go_with_it(tmp_path: Path) -> None:
     tag = f"i{uuid.uuid4().hex[:10]}:7:2:n1"
 
-    async def where() -> Beside | str:
-        return Beside(tag, str(tmp_path), {"PATH": os.environ["PATH"]})
+    async def where() -> ShellTarget | str:
+        return ShellTarget(tag, str(tmp_path), {"PATH": os.environ["PATH"]})
 
     async def run() -> None:
         shells = Shells(Orphans(), tmp_path)
@@ -332,9 +330,9 @@ def test_a_daemon_that_goes_away_ends_them_all_also_those_that_only_begin(tmp_pa
     tag = f"i{uuid.uuid4().hex[:10]}:7:2:n1"
     found = asyncio.Event()
 
-    async def where() -> Beside | str:
+    async def where() -> ShellTarget | str:
         await found.wait()
-        return Beside(tag, str(tmp_path), {"PATH": os.environ["PATH"]})
+        return ShellTarget(tag, str(tmp_path), {"PATH": os.environ["PATH"]})
 
     async def run() -> None:
         shells = Shells(Orphans(), tmp_path)
@@ -349,7 +347,7 @@ def test_a_daemon_that_goes_away_ends_them_all_also_those_that_only_begin(tmp_pa
 
 
 def test_there_are_not_too_many(tmp_path: Path) -> None:
-    async def nowhere() -> Beside | str:
+    async def nowhere() -> ShellTarget | str:
         await asyncio.Event().wait()
         return ""
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent.environment import STUBS, with_stubs
-from hpcdl.agent.threads import threads
+from hpcdl.agent.start_request import STUBS, thread_variables, with_stubs
 
 NAMES = sorted({name for name in os.listdir(STUBS) if name != "hpcdl-stubs"})
 CORES = len(os.sched_getaffinity(0))
@@ -75,5 +74,5 @@ def test_threads_by_the_share_of_the_node(
     (tmp_path / "train.sh").write_text("#!/bin/bash\nexec torchrun --nproc-per-node 2 x.py\n")
     (tmp_path / "plain.sh").write_text("#!/bin/bash\npython x.py\n")
     os.mkfifo(tmp_path / "pipe.sh")  # opening it would wait for ever
-    found = threads(command, str(tmp_path), gpus=gpus, of=of, ranks=ranks)
+    found = thread_variables(command, str(tmp_path), gpus=gpus, of=of, ranks=ranks)
     assert found == {"OMP_NUM_THREADS": str(said), "HPCDL_OMP_NUM_THREADS": str(said)}

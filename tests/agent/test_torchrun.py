@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hpcdl.agent import torchrun
-from hpcdl.agent.packets import Rescale
-from hpcdl.agent.ports import Port
-from hpcdl.core.model import JobSpec
+from hpcdl.agent import start_request
+from hpcdl.agent.part import Port
+from hpcdl.agent.supervisor.packets import RescalePacket
+from hpcdl.core.model.job import JobSpec
 from tests.agent.conftest import Agent
 
 
@@ -22,11 +22,11 @@ def job(*command: str, **keys: Any) -> JobSpec:
 
 
 def test_the_command_line_of_a_node() -> None:
-    membership = Rescale(3, ("n2", "n1"), (4, 2), "10.0.0.2:7000")
-    line = torchrun.command_line(
+    membership = RescalePacket(3, ("n2", "n1"), (4, 2), "10.0.0.2:7000")
+    line = start_request.torchrun_command(
         job("python3.11", "train.py", "-x", nodes_max=8), membership, "n1", "i-7-2", "10.0.0.1"
     )
-    assert line[:3] == ("python3.11", "-c", torchrun.START)
+    assert line[:3] == ("python3.11", "-c", start_request.TORCHRUN_START)
     assert line[3:-4] == (
         "--nnodes=1:8",
         "--nproc-per-node=2",
@@ -39,7 +39,9 @@ def test_the_command_line_of_a_node() -> None:
         "--max-restarts=1000",
     )
     assert line[-4:] == ("--no-python", "python3.11", "train.py", "-x")
-    first = torchrun.command_line(job("python3.11", "train.py", nodes=2), membership, "n2", "i-7-2", "10.0.0.2")
+    first = start_request.torchrun_command(
+        job("python3.11", "train.py", nodes=2), membership, "n2", "i-7-2", "10.0.0.2"
+    )
     assert {"--nnodes=2:2", "--nproc-per-node=4"} < set(first)
     assert [each for each in first if each.startswith("--rdzv-conf=is_host=true,")]
 
@@ -53,7 +55,7 @@ def test_nothing_is_imported_from_the_folder_of_the_job(tmp_path: Path) -> None:
     for folder in (modules, modules.parent):
         (folder / "__init__.py").touch()
     (modules / "run.py").write_text("import sys; print(__name__, sys.argv[1:], sys.path[0])")
-    command = [sys.executable, "-c", torchrun.START, "--nnodes=1"]
+    command = [sys.executable, "-c", start_request.TORCHRUN_START, "--nnodes=1"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "modules")}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == f"__main__ ['--nnodes=1'] {tmp_path / 'modules'}", done.stderr
@@ -65,7 +67,7 @@ def test_nothing_is_imported_from_the_folder_of_the_job(tmp_path: Path) -> None:
      ("./train.sh", "python3"), ("python-wrapped", "python3"), ("env", "python3"), ("python3.13t", "python3.13t")],
 )  # fmt: skip
 def test_whose_torchrun_it_is(command: str, python: str) -> None:
-    assert torchrun.python_of((command, "train.py"), "/", os.defpath) == python
+    assert start_request.python_of((command, "train.py"), "/", os.defpath) == python
 
 
 @pytest.mark.parametrize(
@@ -93,10 +95,10 @@ def test_torchrun_is_run_by_the_python_of_a_script_of_an_environment(
     script.write_text(first_lines.format(venv=venv) + "\nimport sys\n")
     script.chmod(0o700)
     wanted = python.format(venv=venv)
-    assert torchrun.python_of((str(script), "launch"), "/", os.defpath) == wanted
-    assert torchrun.python_of(("bin/accelerate",), str(venv), os.defpath) == wanted, "beside the job"
-    assert torchrun.python_of(("accelerate",), "/", str(venv / "bin")) == wanted, "in the job's PATH"
-    assert torchrun.python_of(("env", "A=1", str(script)), "/", os.defpath) == wanted
+    assert start_request.python_of((str(script), "launch"), "/", os.defpath) == wanted
+    assert start_request.python_of(("bin/accelerate",), str(venv), os.defpath) == wanted, "beside the job"
+    assert start_request.python_of(("accelerate",), "/", str(venv / "bin")) == wanted, "in the job's PATH"
+    assert start_request.python_of(("env", "A=1", str(script)), "/", os.defpath) == wanted
 
 
 def test_a_port_is_given_once() -> None:

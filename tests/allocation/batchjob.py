@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from hpcdl.allocation.pilot import run_pilot
-from hpcdl.allocation.run import AllocationRun, Wishes
-from hpcdl.batch import Allocation, Capabilities, Completed, Launched, PilotScript
-from hpcdl.config import load_config
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec, Waiting
+from hpcdl.allocation.run import AllocationOptions, AllocationRun
+from hpcdl.batch.system import AgentCommand, Allocation, Capabilities, Completed, PilotScript
+from hpcdl.config.settings import load_config
+from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
 
 
 class Here:
@@ -58,7 +58,7 @@ class Here:
     def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
         return {each: BatchJob(each, BatchState.MISSING) for each in ids}
 
-    def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
+    def waiting(self, own: Collection[str]) -> tuple[PendingBatchJob, ...]:
         return ()
 
     def confirm(self, ids: Collection[str]) -> dict[str, BatchJob]:
@@ -73,8 +73,8 @@ class Here:
     def signal(self, batch_id: str, name: str) -> None:
         self.ask(f"signal {batch_id} {name}")
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> Launched:
-        return Launched(tuple(argv), {"CUDA_VISIBLE_DEVICES": "0,1"})
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
+        return AgentCommand(tuple(argv), {"CUDA_VISIBLE_DEVICES": "0,1"})
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
         return {node: ("top", f"leaf-{node}") for node in nodes}
@@ -107,7 +107,7 @@ def main() -> int:
 
     if given.pilot:
         return run_pilot(given.home, system, allocation, now, say, emulate_gpus="auto", idle_s=3.0, grace_s=10.0)
-    wishes = Wishes(given.wait, given.chain, given.script, "auto", given.idle_exit)
+    wishes = AllocationOptions(given.wait, given.chain, given.script, "auto", given.idle_exit)
     config = load_config(given.home)
     return AllocationRun(
         given.home, config, system, allocation, wishes, now, say, environ={}, command=system.command

@@ -8,13 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdl.allocation.detect import detect, find_system
-from hpcdl.allocation.here import Here, look_around
-from hpcdl.allocation.holder import BatchRun, has_ended
-from hpcdl.batch import Allocation, BatchAdapter, BatchError, Completed, system_named
+from hpcdl.allocation.detect import BatchContext, BatchRun, detect, find_system, has_ended, look_around
+from hpcdl.batch.site import SiteFile
+from hpcdl.batch.system import Allocation, BatchAdapter, BatchError, Completed, system_named
 from hpcdl.cli import main
-from hpcdl.core.pilot import BatchJob, BatchState
-from hpcdl.sites import SiteFile
+from hpcdl.core.model.pilot import BatchJob, BatchState
 
 
 def with_commands(folder: Path, *kinds: str) -> str:
@@ -82,7 +80,7 @@ def test_to_look_around_outside_of_an_allocation_asks_nothing() -> None:
     assert here.system is not None
     assert (here.batch_job, here.trouble, here.commands.count) == (None, "", 0)
     assert look_around("none", {"SLURM_JOB_ID": "5"}, now=lambda: 0.0).system is None
-    assert not Here().batch_ended("slurm:5::")
+    assert not BatchContext().batch_ended("slurm:5::")
 
 
 def test_half_an_allocation_is_told_and_no_error() -> None:
@@ -161,7 +159,7 @@ def test_a_batch_system_that_is_away_proves_nothing() -> None:
         raise BatchError("squeue has not answered within 30 s", away=True)
 
     system = cast(BatchAdapter, SimpleNamespace(kind="slurm", poll=poll))
-    assert not Here(system).batch_ended(str(HELD))
+    assert not BatchContext(system).batch_ended(str(HELD))
 
 
 def test_a_run_is_of_an_allocation() -> None:

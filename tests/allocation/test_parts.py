@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.allocation import address
-from hpcdl.allocation.agents import TRIES, AgentOptions, Agents, agent_argv, wanted_back
+from hpcdl.allocation import detect
+from hpcdl.allocation.agents import TRIES, AgentOptions, AllocationAgents, agent_argv, wanted_back
 from hpcdl.allocation.chain import of_a_chain, script_of, submit_next
-from hpcdl.allocation.run import CannotRun, find_allocation, without_gpus
-from hpcdl.allocation.signals import Signals
-from hpcdl.batch import Allocation, BatchError, Completed, HalfAnAllocation, Launched
+from hpcdl.allocation.run import CannotRun, Signals, find_allocation, without_gpus
+from hpcdl.batch.system import AgentCommand, Allocation, BatchError, Completed, HalfAnAllocation
 from hpcdl.lsf.system import SYSTEM as LSF
 from hpcdl.slurm.system import SYSTEM as SLURM
 from tests.allocation.batchjob import Here
@@ -33,11 +32,11 @@ class Scripted(Here):
         self.commands = commands
         self.launched: list[str] = []
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> Launched:
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
         self.launched.append(node)
         if node not in self.commands:
             raise BatchError(f"{node} is no node of this batch job")
-        return Launched((sys.executable, "-c", self.commands[node]), {"NODE": node})
+        return AgentCommand((sys.executable, "-c", self.commands[node]), {"NODE": node})
 
 
 class Clock:
@@ -50,13 +49,13 @@ class Clock:
         return self.at
 
 
-def made(system: Here, clock: Clock | None = None) -> tuple[Agents, list[str]]:
+def made(system: Here, clock: Clock | None = None) -> tuple[AllocationAgents, list[str]]:
     said: list[str] = []
     options = AgentOptions(Path("/home"))
-    return Agents(system, TWO, options, lambda: 60.0, said.append, monotonic=clock or time.monotonic), said
+    return AllocationAgents(system, TWO, options, lambda: 60.0, said.append, monotonic=clock or time.monotonic), said
 
 
-def looks(agents: Agents, seconds: float = 60.0) -> None:
+def looks(agents: AllocationAgents, seconds: float = 60.0) -> None:
     """Until nothing runs."""
     end = time.monotonic() + seconds
     agents.look()
@@ -251,19 +250,19 @@ def test_the_script_of_a_chain(tmp_path: Path) -> None:
 def test_an_address_for_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"n2": ["198.51.100.2"], "n3": ["127.0.0.1"]}
     ways = {"198.51.100.2": "198.51.100.1", "127.0.0.1": "127.0.0.1"}
-    monkeypatch.setattr(address, "_looked_up", lambda name: names.get(name, []))
-    monkeypatch.setattr(address, "_towards", ways.get)
-    assert address.own_address(["n9", "n3", "n2"]) == "198.51.100.1"
-    assert address.own_address(["n3"]) == "127.0.0.1"
-    ways[address.OUTSIDE[0]] = "203.0.113.7"
-    assert address.own_address([]) == "203.0.113.7"
+    monkeypatch.setattr(detect, "_looked_up", lambda name: names.get(name, []))
+    monkeypatch.setattr(detect, "_towards", ways.get)
+    assert detect.own_address(["n9", "n3", "n2"]) == "198.51.100.1"
+    assert detect.own_address(["n3"]) == "127.0.0.1"
+    ways[detect.OUTSIDE[0]] = "203.0.113.7"
+    assert detect.own_address([]) == "203.0.113.7"
 
 
 def test_addresses_of_this_machine() -> None:
-    assert address._looked_up("localhost")
-    assert address._looked_up("no.such.name.invalid") == []
-    assert address._towards("127.0.0.1") == "127.0.0.1"
-    assert ipaddress.ip_address(address.own_address(["localhost"])).version in (4, 6)
+    assert detect._looked_up("localhost")
+    assert detect._looked_up("no.such.name.invalid") == []
+    assert detect._towards("127.0.0.1") == "127.0.0.1"
+    assert ipaddress.ip_address(detect.own_address(["localhost"])).version in (4, 6)
 
 
 class Outside(Here):

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from hpcdl.baselines import register
-from hpcdl.core.model import JobState, Placement, Share
-from hpcdl.core.plan import JobView, NodeView, Plan, View, check
-from hpcdl.core.policy import Policies, Policy
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.plan import JobView, NodeView, Plan, Policies, Policy, View, check
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 
 LINEAR = Profile("linear", ((1, 1, 1.0), (1, 8, 8.0)))
 NODES = (NodeView("n1", (0, 1, 2, 3)),)

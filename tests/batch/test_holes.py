@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcdl.core.pilot import Hole
-from hpcdl.pilots.holes import IdleNode, OpenQueue, PlannedUse, find_holes, planned_job
+from hpcdl.batch.holes import IdleNode, OpenQueue, PlannedUse, find_holes, planned_job
+from hpcdl.core.model.pilot import Hole
 
 NOW = 1000.0
 GPU = OpenQueue("gpu", 3600.0, 1, 8)

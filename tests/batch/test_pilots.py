@@ -4,11 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core.model import JobState, Placement, Share, Target
-from hpcdl.core.pilot import BY_USER, BatchJob, BatchState, Hole, Pilot, PilotChoice, PilotSpec, Waiting
-from hpcdl.core.plan import JobView, NodeView, Plan, View
-from hpcdl.core.profile import Profile
-from hpcdl.pilots.choice import (
+from hpcdl.batch.limits import PilotLimits
+from hpcdl.batch.pilots import (
     KEPT_S,
     LEFT_S,
     NO_AGENT,
@@ -20,13 +17,17 @@ from hpcdl.pilots.choice import (
     pays_s,
     walltime_s,
 )
-from hpcdl.pilots.site import Site
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.pilot import BY_USER, BatchJob, BatchState, Hole, PendingBatchJob, Pilot, PilotChoice, PilotSpec
+from hpcdl.core.model.plan import JobView, NodeView, Plan, View
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState, Target
 
 NOW = 10_000.0
 CURVE = Profile(
     "net", ((1, 4, 100.0), (2, 4, 180.0), (4, 4, 300.0), (8, 4, 290.0)), startup_s=30.0, save_s=5.0, resume_s=20.0
 )
-SITE = Site(pilots_max=4, queues=("killable", "scavenge", "a"), margin_s=60.0, startup_s=30.0)
+SITE = PilotLimits(pilots_max=4, queues=("killable", "scavenge", "a"), margin_s=60.0, startup_s=30.0)
 HOLE = Hole("killable", 2, ("n3", "n4"), 4, until=NOW + 600.0, why="batch job 9 on n[1-4]", preemptable=True)
 
 
@@ -64,11 +65,11 @@ def plan(*jobs: JobView, **on: tuple[str, ...]) -> Plan:
     return Plan(tuple(Target(number, placement, "why") for number, placement in placements.items()))
 
 
-def chosen(*jobs: JobView, holes: tuple[Hole, ...] = (HOLE,), site: Site = SITE, **more: object) -> PilotChoice:
+def chosen(*jobs: JobView, holes: tuple[Hole, ...] = (HOLE,), site: PilotLimits = SITE, **more: object) -> PilotChoice:
     pilots: tuple[Pilot, ...] = more.pop("pilots", ())  # type: ignore[assignment]
     nodes: tuple[str, ...] = more.pop("nodes", ())  # type: ignore[assignment]
     away: tuple[str, ...] = more.pop("away", ())  # type: ignore[assignment]
-    waiting: tuple[Waiting, ...] = more.pop("waiting", ())  # type: ignore[assignment]
+    waiting: tuple[PendingBatchJob, ...] = more.pop("waiting", ())  # type: ignore[assignment]
     targets = plan(*jobs, **more)  # type: ignore[arg-type]
     return choose(view(*jobs, nodes=nodes), targets, pilots, holes, {*nodes, *away}, waiting, site=site)
 
@@ -317,7 +318,7 @@ def test_pilots_that_wait_in_vain_have_pauses_from_the_second_on() -> None:
 )
 def test_limits_that_make_no_sense(wrong: dict[str, float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Site(**wrong)  # type: ignore[arg-type]
+        PilotLimits(**wrong)  # type: ignore[arg-type]
 
 
 # --- guests -----------------------------------------------------------------------------------------------------------
@@ -344,8 +345,8 @@ def test_a_queue_that_is_not_preemptable_is_used_only_where_the_site_says_so() -
     assert [each.queue for each in chosen(job(nodes_max=8), holes=(OFF,), site=ANY).ask] == ["normal"]
 
 
-def others(number: int = 1, *nodes: str, count: int = 1, since: float = NOW, preempts: str = "") -> Waiting:
-    return Waiting(str(900 + number), count, nodes, "normal", frozenset({preempts} - {""}), since)
+def others(number: int = 1, *nodes: str, count: int = 1, since: float = NOW, preempts: str = "") -> PendingBatchJob:
+    return PendingBatchJob(str(900 + number), count, nodes, "normal", frozenset({preempts} - {""}), since)
 
 
 ELASTIC = job(nodes_max=8)
@@ -355,7 +356,9 @@ TWO = (
 )
 
 
-def given_back(*waiting: Waiting, pilots: tuple[Pilot, ...] = TWO, holes: tuple[Hole, ...] = ()) -> dict[int, str]:
+def given_back(
+    *waiting: PendingBatchJob, pilots: tuple[Pilot, ...] = TWO, holes: tuple[Hole, ...] = ()
+) -> dict[int, str]:
     found = chosen(ELASTIC, holes=holes, site=ANY, pilots=pilots, nodes=("n3", "n4"), waiting=waiting, j1=("n3", "n4"))
     return dict(found.cancel)
 
@@ -385,7 +388,7 @@ def test_whom_the_batch_system_helps_is_waited_for_a_moment() -> None:
 
 
 def test_what_was_given_back_is_not_asked_for_again_at_once() -> None:
-    def after(seconds: float, *waiting: Waiting) -> tuple[PilotSpec, ...]:
+    def after(seconds: float, *waiting: PendingBatchJob) -> tuple[PilotSpec, ...]:
         ended = BatchJob("71", BatchState.ENDED, nodes=("n3", "n4"), started_at=NOW - 900.0)
         gone = pilot(
             1, batch_id="71", job=ended, how="ended", since=NOW - seconds, cancelled=f"{OTHERS}: batch job 901"

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import BatchAdapter, BatchError, Completed, PilotScript
-from hpcdl.core.pilot import BatchState, PilotSpec
-from hpcdl.core.units import MOST_NODES
+from hpcdl.batch.system import BatchAdapter, BatchError, Completed, PilotScript
+from hpcdl.core.model.pilot import BatchState, PilotSpec
+from hpcdl.core.model.units import MOST_NODES
 from hpcdl.lsf.adapter import Lsf
-from hpcdl.lsf.hosts import parse_bhosts
+from hpcdl.lsf.cluster import parse_bhosts
 from hpcdl.lsf.jobs import Form, parse_bjobs
 from hpcdl.slurm.adapter import Slurm
 from hpcdl.slurm.text import entries, expand, moment, number
 
-RECORDINGS = Path(__file__).parent / "recordings"
+RECORDINGS = Path(__file__).parents[1] / "recordings"
 ROUNDS = 60
 NOW = 1769033955.0
 PIECES = (

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.pilots.site import Site
-from hpcdl.profiles import conf_folder
-from hpcdl.sites import SiteError, load_site, read_site, site_keys
+from hpcdl.batch.limits import PilotLimits
+from hpcdl.batch.site import SiteError, load_site, read_site, site_keys
+from hpcdl.config.layers import conf_folder
 
 
 def test_no_site_limits_nothing_but_the_number_of_pilots() -> None:
-    assert load_site(None, 3).site == Site(pilots_max=3)
+    assert load_site(None, 3).site == PilotLimits(pilots_max=3)
 
 
 def test_the_example_has_every_key_at_its_default() -> None:
     path = conf_folder() / "sites" / "example.yaml"
-    assert read_site(path).site == Site(pilots_max=10_000)
+    assert read_site(path).site == PilotLimits(pilots_max=10_000)
     lines = path.read_text(encoding="utf-8").splitlines()
     assert {line.split(":")[0] for line in lines if line and line[0] not in "# "} == set(site_keys())
 

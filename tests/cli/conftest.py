@@ -8,7 +8,7 @@ import pytest
 
 from hpcdl.cli import main
 from tests.cli.fake import FakeDaemon, row
-from tests.cli.wrapping import Place
+from tests.support.wrapping import Place
 
 
 @dataclass(frozen=True, slots=True)

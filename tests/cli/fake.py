@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from hpcdl.core.arrays import expand
-from hpcdl.core.codec import to_json
-from hpcdl.core.commands import Entry
-from hpcdl.daemon.submits import submit_of
+from hpcdl.core.model.arrays import expand
+from hpcdl.core.model.commands import Entry
+from hpcdl.core.model.frozen import to_json
+from hpcdl.daemon.api.submit import submit_of
 from hpcdl.wire.access import AccessFile, write_access
-from hpcdl.wire.private import make_private_folder, write_new
+from hpcdl.wire.private_files import make_private_folder, write_new
 from hpcdl.wire.tls import make_certificate, server_context
 
 TOKEN = "fake-token-" * 4

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hpcdl.cli.bodies import body_text
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotSpec
-from hpcdl.daemon.batchrows import hole_row, pilot_row
+from hpcdl.cli.events import body_text
+from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, Pilot, PilotSpec
+from hpcdl.daemon.api.pilot_rows import hole_row, pilot_row
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 

@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from hpcdl.cli.folding import folded, ranges
-from hpcdl.cli.formats import JOBS
-from hpcdl.cli.lists import STATES
-from hpcdl.cli.machines import GPUS, NODES, memory_text
-from hpcdl.core.model import JobState
-from hpcdl.daemon.rows import JOB_KEYS
+from hpcdl.cli.columns import JOBS, folded, ranges
+from hpcdl.cli.tables import GPUS, NODES, STATES, memory_text
+from hpcdl.core.model.world import JobState
+from hpcdl.daemon.api.rows import JOB_KEYS
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 

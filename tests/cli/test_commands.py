@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import pytest
 
-from hpcdl.cli import submithelp
 from hpcdl.cli.root import COMMANDS, SECTIONS
-from hpcdl.cli.submit import submit
+from hpcdl.cli.submit import options
+from hpcdl.cli.submit.command import submit
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 
@@ -192,8 +192,8 @@ def test_the_help_of_submit_has_each_option_once_under_a_title(hpcdl: Run) -> No
     names = [name for each in submit.params if isinstance(each, click.Option) for name in each.opts if name[:2] == "--"]
     listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", told, re.MULTILINE)
     assert sorted(listed) == sorted([*names, "--help"])
-    assert [title for title in (*submithelp.SECTIONS, "This submit") if f"\n{title}:\n" not in told] == []
-    assert {name for names in submithelp.SECTIONS.values() for name in names.split()} <= {
+    assert [title for title in (*options.SECTIONS, "This submit") if f"\n{title}:\n" not in told] == []
+    assert {name for names in options.SECTIONS.values() for name in names.split()} <= {
         each.name for each in submit.params
     }
     assert "Usage: hpcdl submit [OPTIONS] [--] COMMAND..." in told

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.cli.completing import PATIENCE
-from hpcdl.cli.completion import SHELLS, script
+from hpcdl.cli.completion import PATIENCE, SHELLS, script
 from hpcdl.cli.root import COMMANDS, COMPLETE, cli
 from hpcdl.wire.access import AccessFile, write_access
 from tests.cli.conftest import Run

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.config import SETTINGS, Config
+from hpcdl.config.settings import SETTINGS, Config
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 

@@ -9,7 +9,7 @@ import pytest
 
 from hpcdl.daemon.__main__ import _told
 from hpcdl.daemon.launch import LaunchError
-from hpcdl.daemon.ready import Ready
+from hpcdl.daemon.ready import ReadyPipe
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_a_home_is_told_in_words(hpcdl: Run, tmp_path: P
 def test_a_full_disk_is_named(tmp_path: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     assert _told(full, tmp_path) == f"{tmp_path}: No space left on device: make room, then start it again"
-    monkeypatch.setattr("hpcdl.cli.sending.put", Mock(side_effect=full))
+    monkeypatch.setattr("hpcdl.wire.spool.put", Mock(side_effect=full))
     done = hpcdl("submit", "--", "true")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("hpcdl: No space left on device: make room")
@@ -144,10 +144,10 @@ def test_a_full_disk_is_named(tmp_path: Path, hpcdl: Run, monkeypatch: pytest.Mo
 
 def test_what_a_daemon_in_the_foreground_says_is_for_people(capfd: pytest.CaptureFixture[str]) -> None:
     told = {"pid": 7, "home": "/home/ada/.hpcdl", "nodes": ["n1"], "fence": 1}
-    Ready(None, people=True).tell(told | {"note": "no agent has called"})
-    Ready(None, people=True).tell({"error": "no room: make some"})
+    ReadyPipe(None, people=True).tell(told | {"note": "no agent has called"})
+    ReadyPipe(None, people=True).tell({"error": "no room: make some"})
     out, err = capfd.readouterr()
     first = "daemon (pid 7) started on /home/ada/.hpcdl: Ctrl-C saves all jobs and stops it\n"
     assert (out, err) == (f"{first}no agent has called\n", "hpcdl: no room: make some\n")
-    Ready(None).tell(told)
+    ReadyPipe(None).tell(told)
     assert json.loads(capfd.readouterr().out) == told

@@ -9,24 +9,26 @@ from typing import Any
 import pytest
 
 from hpcdl.cli import drill
-from hpcdl.cli.drillrounds import BETWEEN, SAVE, SUSPEND, Round
+from hpcdl.cli.drill_rounds import BETWEEN, SAVE, SUSPEND, DrillRound
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
-from tests.cli.test_drillrounds import event
+from tests.cli.test_drill_rounds import event
 
 ROW: dict[str, Any] = {"id": 7, "spec": {"grace_s": 2.0}}
 SAVED = [event(0.0, "TrainerReady", step=0), event(1.0, "Saved", step=20), event(2.0, "Saved", step=40)]
 
 
-def suspended() -> Round:
-    return Round(SUSPEND, 1, 2, 40, 10.0, 10.5, 11.0, 11.5, 12.0, 13.0, 13.5, 42, 42)
+def suspended() -> DrillRound:
+    return DrillRound(SUSPEND, 1, 2, 40, 10.0, 10.5, 11.0, 11.5, 12.0, 13.0, 13.5, 42, 42)
 
 
-def killed(what: str, durable: int | None, reached: int, resumed: int, **more: Any) -> Round:
-    return Round(what, 2, 3, durable, reached=reached, resumed=resumed, killed=True, ready=1.0, stepped=2.0, **more)
+def killed(what: str, durable: int | None, reached: int, resumed: int, **more: Any) -> DrillRound:
+    return DrillRound(
+        what, 2, 3, durable, reached=reached, resumed=resumed, killed=True, ready=1.0, stepped=2.0, **more
+    )
 
 
-def verdict(*rounds: Round, events: list[Any] = SAVED, every: int | None = None) -> dict[str, Any]:
+def verdict(*rounds: DrillRound, events: list[Any] = SAVED, every: int | None = None) -> dict[str, Any]:
     conduct = SimpleNamespace(done=list(rounds), every=every, story=SimpleNamespace(events=events))
     return drill._verdict(conduct, ROW, None)  # type: ignore[arg-type]
 
@@ -41,7 +43,7 @@ def verdict(*rounds: Round, events: list[Any] = SAVED, every: int | None = None)
         (killed(SAVE, 40, 60, 60), None, 20),
     ],
 )
-def test_it_passes(kill: Round, every: int | None, interval: int) -> None:
+def test_it_passes(kill: DrillRound, every: int | None, interval: int) -> None:
     found = verdict(suspended(), kill, every=every)
     assert (found["passed"], found["detail"], found["interval_steps"]) == (True, "", interval)
     assert (found["suspend_s"], found["save_s"], found["free_s"], found["resume_s"]) == (1.5, 0.5, 0.5, 1.0)
@@ -58,7 +60,7 @@ def test_it_passes(kill: Round, every: int | None, interval: int) -> None:
         (killed(SAVE, 40, 60, 20, problem="it went on at step 20"), None, "it went on at step 20"),
     ],
 )
-def test_it_does_not(kill: Round, every: int | None, why: str) -> None:
+def test_it_does_not(kill: DrillRound, every: int | None, why: str) -> None:
     found = verdict(suspended(), kill, every=every)
     assert not found["passed"]
     assert found["detail"].startswith(why)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpcdl.cli import drillrounds
-from hpcdl.cli.drillrounds import BETWEEN, SAVE, SUSPEND, Round
+from hpcdl.cli import drill_rounds
+from hpcdl.cli.drill_rounds import BETWEEN, SAVE, SUSPEND, DrillRound
 
 
 def event(at: float, kind: str, incarnation: int = 1, **body: Any) -> dict[str, Any]:
@@ -42,8 +42,8 @@ def test_a_preemption() -> None:
         *again(13.0, 2, 42),
     ]
     for upto in range(len(events)):
-        assert not drillrounds.read(SUSPEND, events[:upto], 40).over
-    found = drillrounds.read(SUSPEND, events, 40)
+        assert not drill_rounds.read(SUSPEND, events[:upto], 40).over
+    found = drill_rounds.read(SUSPEND, events, 40)
     assert found.over
     assert not found.torn
     assert found.row == {
@@ -51,7 +51,7 @@ def test_a_preemption() -> None:
         "resume_s": 1.0, "first_step_s": pytest.approx(0.05), "durable_step": 42, "reached_step": 42,
         "resumed_step": 42, "lost_steps": 0, "in_a_save": False, "problem": "",
     }  # fmt: skip
-    assert drillrounds.grace_needed_s([found], 0.25) == pytest.approx(1.5 * 1.0 + 0.25 + 1.0, abs=0.1)
+    assert drill_rounds.grace_needed_s([found], 0.25) == pytest.approx(1.5 * 1.0 + 0.25 + 1.0, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_preemption() -> None:
 )
 def test_a_kill_in_a_save(durable: int | None, resumed: int, told: bool, torn: bool, lost: int, problem: str) -> None:
     saved = [event(19.9, "Saved", step=60, final=False)] if told else []
-    found = drillrounds.read(SAVE, [*saved, KILLED, FREED, ENDED, *again(21.0, 2, resumed)], durable, 1)
+    found = drill_rounds.read(SAVE, [*saved, KILLED, FREED, ENDED, *again(21.0, 2, resumed)], durable, 1)
     assert (found.killed, found.lost, found.reached, found.resumed) == (True, lost, 60, resumed)
     if not (told and torn):
         assert found.torn is torn
@@ -79,7 +79,7 @@ def test_a_kill_in_a_save(durable: int | None, resumed: int, told: bool, torn: b
 
 def test_a_job_of_several_nodes_whose_rest_follows() -> None:
     other = event(25.0, "Exited", node="n2", signal="SIGTERM", ended_by="end", step=None)
-    found = drillrounds.read(SAVE, [KILLED, FREED, other, event(26.0, "GpusFreed"), ENDED, *again(27.0, 2, 40)], 40, 1)
+    found = drill_rounds.read(SAVE, [KILLED, FREED, other, event(26.0, "GpusFreed"), ENDED, *again(27.0, 2, 40)], 40, 1)
     assert (found.killed, found.exited, found.freed, found.lost, found.problem) == (True, 25.0, 26.0, 20, "")
 
 
@@ -98,21 +98,21 @@ def test_a_warm_start_that_waited_and_one_that_failed() -> None:
         event(11.4, "TrainerReady", 3, step=42),
         event(11.5, "Progressed", 3, step=43),
     ]
-    found = drillrounds.read(SUSPEND, events, 40)
+    found = drill_rounds.read(SUSPEND, events, 40)
     assert (found.incarnation, found.next, found.problem, found.row["resume_s"]) == (1, 3, "", pytest.approx(0.1))
 
 
 def test_ranks_that_go_on_without_the_killed_node() -> None:
     events = [KILLED, FREED, event(22.0, "Reformed", step=58), event(22.5, "Progressed", step=59)]
-    found = drillrounds.read(BETWEEN, events, 40, 1)
+    found = drill_rounds.read(BETWEEN, events, 40, 1)
     assert (found.over, found.lost, found.problem) == (True, 2, "")
     events[2] = event(22.0, "Reformed", step=63)  # they had come further than was told
-    assert drillrounds.read(BETWEEN, [event(21.0, "Broken", step=62), *events], 40, 1).problem == ""
+    assert drill_rounds.read(BETWEEN, [event(21.0, "Broken", step=62), *events], 40, 1).problem == ""
     saved = event(19.0, "Saved", step=40, final=False)
-    assert drillrounds.last_durable([saved, *events]) == 40
-    assert drillrounds.only_in_memory([saved, *events])
-    assert not drillrounds.only_in_memory([saved, *events, event(23.0, "Saved", step=80, final=False)])
-    assert not drillrounds.only_in_memory([event(0.0, "Reformed", step=0), saved])
+    assert drill_rounds.last_durable([saved, *events]) == 40
+    assert drill_rounds.only_in_memory([saved, *events])
+    assert not drill_rounds.only_in_memory([saved, *events, event(23.0, "Saved", step=80, final=False)])
+    assert not drill_rounds.only_in_memory([event(0.0, "Reformed", step=0), saved])
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_ranks_that_go_on_without_the_killed_node() -> None:
     ],
 )
 def test_what_never_trains_again(more: list[dict[str, Any]], problem: str) -> None:
-    found = drillrounds.read(SAVE, [KILLED, FREED, ENDED, *more], 40, 1)
+    found = drill_rounds.read(SAVE, [KILLED, FREED, ENDED, *more], 40, 1)
     assert (found.over, found.problem, found.lost) == (True, problem, None)
 
 
@@ -140,7 +140,7 @@ def test_intervals_are_those_of_saves_that_nobody_asked_for() -> None:
         event(2.0, "Saved", step=37, final=False),
         event(2.0, "Saved", step=37, final=True),
     ]
-    assert drillrounds.interval(events) is None
+    assert drill_rounds.interval(events) is None
     events += [
         event(3.0, "TrainerReady", 2, step=37),
         event(4.0, "Saved", 2, step=40, final=False),
@@ -148,7 +148,7 @@ def test_intervals_are_those_of_saves_that_nobody_asked_for() -> None:
         event(5.1, "Saved", 2, step=60, final=False),
         event(6.0, "Saved", 2, step=90, final=True),
     ]
-    assert drillrounds.interval(events) == 20
+    assert drill_rounds.interval(events) == 20
 
 
 def test_from_a_save_that_was_asked_for_to_the_next_is_a_part_of_an_interval() -> None:
@@ -158,23 +158,23 @@ def test_from_a_save_that_was_asked_for_to_the_next_is_a_part_of_an_interval() -
         event(3.0, "TrainerReady", 2, step=67),
         event(4.0, "Saved", 2, step=200, final=False),
     ]
-    assert drillrounds.interval(events) == 133
-    cut = Round(SAVE, 2, 3, 200, reached=400, resumed=200, killed=True)
-    assert drillrounds.allowed_loss(events, [cut]) == 200
+    assert drill_rounds.interval(events) == 133
+    cut = DrillRound(SAVE, 2, 3, 200, reached=400, resumed=200, killed=True)
+    assert drill_rounds.allowed_loss(events, [cut]) == 200
     events += [event(5.0, "TrainerReady", 3, step=200), event(6.0, "Saved", 3, step=400, final=False)]
-    assert drillrounds.interval(events) == 200
-    twice = Round(SAVE, 3, 4, 400, reached=800, resumed=400, killed=True)
-    assert drillrounds.allowed_loss(events, [cut, twice]) == 200  # a save at 600 was missing
-    assert drillrounds.allowed_loss(events[:2], []) is None
+    assert drill_rounds.interval(events) == 200
+    twice = DrillRound(SAVE, 3, 4, 400, reached=800, resumed=400, killed=True)
+    assert drill_rounds.allowed_loss(events, [cut, twice]) == 200  # a save at 600 was missing
+    assert drill_rounds.allowed_loss(events[:2], []) is None
 
 
 def test_a_step_takes_what_the_slowest_stretch_says() -> None:
     events = [*again(0.0, 1, 0), event(3.05, "Progressed", step=5), event(4.05, "Progressed", step=15)]
-    assert drillrounds.step_s(events) == pytest.approx(0.5)
-    assert drillrounds.step_s([]) == 0.0
+    assert drill_rounds.step_s(events) == pytest.approx(0.5)
+    assert drill_rounds.step_s([]) == 0.0
 
 
 def test_nothing_is_said_of_what_was_not_seen() -> None:
-    assert drillrounds.grace_needed_s([Round(SAVE, killed=True, asked=1.0, exited=9.0)], 0.1) is None
-    assert drillrounds.middle([], "save_s") is drillrounds.largest([], "save_s") is None
-    assert drillrounds.middle([{"save_s": 1.0}, {"save_s": None}, {"save_s": 3.0}], "save_s") == 2.0
+    assert drill_rounds.grace_needed_s([DrillRound(SAVE, killed=True, asked=1.0, exited=9.0)], 0.1) is None
+    assert drill_rounds.middle([], "save_s") is drill_rounds.largest([], "save_s") is None
+    assert drill_rounds.middle([{"save_s": 1.0}, {"save_s": None}, {"save_s": 3.0}], "save_s") == 2.0

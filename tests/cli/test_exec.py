@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.cli import shellclient
+from hpcdl.cli import exec
 from hpcdl.client import ClientError
 from hpcdl.wire.messages import ShellDataMessage
 from tests.cli.conftest import Run
@@ -55,14 +55,14 @@ def test_no_such_job(hpcdl: Run, fake: FakeDaemon) -> None:
 
 def test_a_daemon_that_knows_no_shells(fake: FakeDaemon, home: Path) -> None:
     with pytest.raises(ClientError, match=r"the daemon (refused with status|of .* cannot be reached)"):
-        shellclient.run(home, 1, ("true",), "", terminal=False)
+        exec.run(home, 1, ("true",), "", terminal=False)
 
 
 def test_the_window_of_a_stream_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read from stdin stays within what the other end said it took."""
     read, write = os.pipe()
-    monkeypatch.setattr(shellclient, "STDIN", read)
-    streams = shellclient._Streams(terminal=False)
+    monkeypatch.setattr(exec, "STDIN", read)
+    streams = exec._Streams(terminal=False)
     try:
         os.write(write, b"x" * 60_000)
         thread = threading.Thread(target=streams.read_input)

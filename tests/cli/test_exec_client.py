@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from websockets.sync.server import ServerConnection, serve
 
-from hpcdl.cli import shellclient
-from hpcdl.cli.shellclient import Ended
+from hpcdl.cli import exec
+from hpcdl.cli.exec import ShellExit
 from hpcdl.wire.access import AccessFile, write_access
 from hpcdl.wire.messages import (
     Message,
@@ -29,7 +29,7 @@ from hpcdl.wire.messages import (
     decode_message,
     encode_message,
 )
-from hpcdl.wire.private import make_private_folder, write_new
+from hpcdl.wire.private_files import make_private_folder, write_new
 from hpcdl.wire.tls import make_certificate, server_context
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGCONT)
@@ -84,9 +84,9 @@ class Stage:
         except BaseException as error:
             self._failed.append(error)
 
-    def run(self, talk: Talk, terminal: bool = False) -> Ended:
+    def run(self, talk: Talk, terminal: bool = False) -> ShellExit:
         self._talk = talk
-        ended = shellclient.run(self._home, 7, ("ls",), "", terminal)
+        ended = exec.run(self._home, 7, ("ls",), "", terminal)
         assert self._failed == [], ended
         return ended
 
@@ -98,7 +98,7 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     read, write = os.pipe()
-    monkeypatch.setattr(shellclient, "STDIN", read)
+    monkeypatch.setattr(exec, "STDIN", read)
     before = [signal.getsignal(number) for number in HANDLED]
     opened = Stage(tmp_path / "home")
     yield opened
@@ -114,8 +114,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The client's, of 31 rows; afterwards it is as it was."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, (31, 71))
-    monkeypatch.setattr(shellclient, "STDIN", theirs)
-    monkeypatch.setattr(shellclient, "STDOUT", theirs)
+    monkeypatch.setattr(exec, "STDIN", theirs)
+    monkeypatch.setattr(exec, "STDOUT", theirs)
     before = termios.tcgetattr(theirs)
     yield ours
     assert termios.tcgetattr(theirs) == before
@@ -133,7 +133,7 @@ def test_ctrl_c_in_whichever_thread(stage: Stage) -> None:
             heard.append(other.hear())
         other.signal(signal.SIGINT)
 
-    assert stage.run(talk) == Ended(130)
+    assert stage.run(talk) == ShellExit(130)
     assert heard == [ShellToldMessage("", "INT"), ShellToldMessage("", "TERM")]
 
 
@@ -143,7 +143,7 @@ def test_it_leaves_when_it_is_told_to(stage: Stage, number: signal.Signals) -> N
         other.hear()
         other.signal(number)
 
-    assert stage.run(talk) == Ended(128 + number)
+    assert stage.run(talk) == ShellExit(128 + number)
 
 
 def test_nohup(stage: Stage) -> None:
@@ -156,14 +156,14 @@ def test_nohup(stage: Stage) -> None:
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert stage.run(talk) == Ended(3)
+        assert stage.run(talk) == ShellExit(3)
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
 def test_output_that_nobody_reads_keeps_no_signal_waiting(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
-    monkeypatch.setattr(shellclient, "STDOUT", write)
+    monkeypatch.setattr(exec, "STDOUT", write)
 
     def talk(other: Other) -> None:
         other.hear()
@@ -176,7 +176,7 @@ def test_output_that_nobody_reads_keeps_no_signal_waiting(stage: Stage, monkeypa
         other.signal(signal.SIGTERM)
 
     monkeypatch.setattr(Other, "print", lambda other, data: other.say(_printed(write, data)))
-    assert stage.run(talk) == Ended(143)
+    assert stage.run(talk) == ShellExit(143)
     for end in (read, write):
         os.close(end)
 
@@ -187,7 +187,7 @@ def _printed(stream: int, data: bytes) -> ShellDataMessage:
 
 def test_output_that_cannot_be_written(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "wb") as full:
-        monkeypatch.setattr(shellclient, "STDOUT", full.fileno())
+        monkeypatch.setattr(exec, "STDOUT", full.fileno())
 
         def talk(other: Other) -> None:
             other.hear()
@@ -200,7 +200,7 @@ def test_output_that_cannot_be_written(stage: Stage, monkeypatch: pytest.MonkeyP
 
 def test_signals_before_the_command_is_opened(stage: Stage, terminal: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They come while the terminal is being made raw: none is lost, none comes before what opens the command."""
-    make_raw = shellclient._make_raw
+    make_raw = exec._make_raw
     heard: list[Message] = []
 
     def raw() -> None:
@@ -208,7 +208,7 @@ def test_signals_before_the_command_is_opened(stage: Stage, terminal: int, monke
         os.kill(os.getpid(), signal.SIGINT)
 
     def sized() -> tuple[int, int]:
-        monkeypatch.setattr(shellclient, "_size", size)
+        monkeypatch.setattr(exec, "_size", size)
         found = size()
         termios.tcsetwinsize(terminal, (50, 60))
         os.kill(os.getpid(), signal.SIGWINCH)
@@ -218,10 +218,10 @@ def test_signals_before_the_command_is_opened(stage: Stage, terminal: int, monke
         heard.extend(other.hear() for _ in range(3))
         other.say(ShellEndMessage("", 0))
 
-    size = shellclient._size
-    monkeypatch.setattr(shellclient, "_make_raw", raw)
-    monkeypatch.setattr(shellclient, "_size", sized)
-    assert stage.run(talk, terminal=True) == Ended(0)
+    size = exec._size
+    monkeypatch.setattr(exec, "_make_raw", raw)
+    monkeypatch.setattr(exec, "_size", sized)
+    assert stage.run(talk, terminal=True) == ShellExit(0)
     opened, interrupted, resized = heard
     assert isinstance(opened, ShellOpenMessage)
     assert (opened.rows, opened.columns) == (31, 71)
@@ -231,14 +231,14 @@ def test_signals_before_the_command_is_opened(stage: Stage, terminal: int, monke
 def test_told_to_leave_before_the_command_is_opened(
     stage: Stage, terminal: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_raw = shellclient._make_raw
+    make_raw = exec._make_raw
 
     def raw() -> None:
         make_raw()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(shellclient, "_make_raw", raw)
-    assert stage.run(lambda other: None, terminal=True) == Ended(143)
+    monkeypatch.setattr(exec, "_make_raw", raw)
+    assert stage.run(lambda other: None, terminal=True) == ShellExit(143)
 
 
 def test_signals_while_it_ends(stage: Stage, terminal: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,11 +255,11 @@ def test_signals_while_it_ends(stage: Stage, terminal: int, monkeypatch: pytest.
         monkeypatch.setattr(termios, "tcsetattr", put_back)
         other.say(ShellEndMessage("", 6))
 
-    assert stage.run(talk, terminal=True) == Ended(6)
+    assert stage.run(talk, terminal=True) == ShellExit(6)
 
 
 def test_a_terminal_that_another_made_its_own_while_this_was_stopped(stage: Stage, terminal: int) -> None:
-    theirs = shellclient.STDIN
+    theirs = exec.STDIN
     usual = termios.tcgetattr(theirs)
 
     def talk(other: Other) -> None:
@@ -270,14 +270,14 @@ def test_a_terminal_that_another_made_its_own_while_this_was_stopped(stage: Stag
         assert not termios.tcgetattr(theirs)[3] & (termios.ICANON | termios.ECHO)
         other.say(ShellEndMessage("", 0))
 
-    assert stage.run(talk, terminal=True) == Ended(0)
+    assert stage.run(talk, terminal=True) == ShellExit(0)
 
 
 def test_input_that_another_process_was_faster_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
     os.write(write, b"hm")
     os.close(write)
-    monkeypatch.setattr(shellclient, "STDIN", read)
+    monkeypatch.setattr(exec, "STDIN", read)
     read_bytes, refused = os.read, [True]
 
     def read_once_more(fd: int, size: int) -> bytes:
@@ -287,7 +287,7 @@ def test_input_that_another_process_was_faster_to_read(monkeypatch: pytest.Monke
         return read_bytes(fd, size)
 
     monkeypatch.setattr(os, "read", read_once_more)
-    streams = shellclient._Streams(terminal=False)
+    streams = exec._Streams(terminal=False)
     streams.read_input()
     assert streams.outgoing.get_nowait() == _printed(read, b"hm")
     assert streams.outgoing.get_nowait() == ShellDataMessage("", read, "")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.cli.rows import moment_text
+from hpcdl.cli.job_row import moment_text
 from hpcdl.ledger import Lease, SqliteJournal
 from tests.cli.conftest import Run
 from tests.ledger.histories import submissions

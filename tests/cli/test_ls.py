@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.cli.rows import moment_text
+from hpcdl.cli.job_row import moment_text
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 

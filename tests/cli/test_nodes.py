@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.cli.rows import asked_text
+from hpcdl.cli.job_row import asked_text
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 

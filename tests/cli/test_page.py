@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 from tests.cli.test_process import argv, environment
-from tests.report.test_now import answer
+from tests.report.test_live import answer
 
 SOON_S = 60.0
 

@@ -74,7 +74,7 @@ def test_a_command_imports_only_what_it_needs(fake: FakeDaemon, line: str) -> No
     assert "hpcdl.cli.root" in loaded
     assert not loaded & HEAVY
     if line.startswith("--"):
-        assert not loaded & {"hpcdl.cli.listing", "hpcdl.cli.submit", "hpcdl.core.model"}
+        assert not loaded & {"hpcdl.cli.ls", "hpcdl.cli.submit.command", "hpcdl.core.model.world"}
 
 
 def test_python_m_hpcdl_is_the_command(home: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.sim.replay import studies
-from hpcdl.sim.replay.printed import printed
+from hpcdl.sim.replay.studies import printed
 from tests.cli.conftest import Run
 
 TRACE = """node,idle_from_s,idle_until_s

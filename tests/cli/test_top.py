@@ -15,8 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdl.cli.top import _Screen
-from hpcdl.cli.topview import View
+from hpcdl.cli.top import TopView, _Screen
 from hpcdl.client import Client
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
@@ -161,7 +160,7 @@ def test_a_request_to_end_that_comes_while_it_ends(monkeypatch: pytest.MonkeyPat
 
     with open(its, closefd=False) as terminal_in:
         monkeypatch.setattr("sys.stdin", terminal_in)
-        screen = _Screen(cast(Client, None), cast(View, None), 1.0)
+        screen = _Screen(cast(Client, None), cast(TopView, None), 1.0)
         monkeypatch.setattr(screen, "_loop", lambda rounds: None)
         monkeypatch.setattr(termios, "tcsetattr", late)
         screen.run()

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from hpcdl.cli.output import width_of
-from hpcdl.cli.showing import why_lines
-from hpcdl.cli.top import keys
-from hpcdl.cli.topview import KEYS, Answers, View, draw
+from hpcdl.cli.show import why_lines
+from hpcdl.cli.top import KEYS, Answers, TopView, draw, keys
 from tests.cli.fake import row
 
 STATUS = {
@@ -33,10 +32,10 @@ JOBS = [
     row(2, name="a", state="RUNNING", gpus=1, step=7),
     row(3, name="wait", reason="needs 4 GPUs, 1 free"),
 ]
-VIEW = View(Answers(STATUS, nodes(), JOBS))
+VIEW = TopView(Answers(STATUS, nodes(), JOBS))
 
 
-def text(view: View, width: int = 80, height: int | None = 24) -> list[str]:
+def text(view: TopView, width: int = 80, height: int | None = 24) -> list[str]:
     return [line for line, _ in draw(view, width, height)]
 
 
@@ -62,7 +61,11 @@ def test_the_whole_of_it() -> None:
 @pytest.mark.parametrize("many", [1, 40])
 def test_it_fits_every_terminal(width: int, height: int, many: int) -> None:
     jobs = [row(n, name="名前\x1b[31m" * 9, reason="r" * 300) for n in range(1, 200)]
-    for view in (View(Answers(STATUS, nodes(many), jobs), chosen=120), View(Answers()), replace(VIEW, note="away")):
+    for view in (
+        TopView(Answers(STATUS, nodes(many), jobs), chosen=120),
+        TopView(Answers()),
+        replace(VIEW, note="away"),
+    ):
         lines = text(view, width, height)
         assert len(lines) == height
         assert all(width_of(line) <= width for line in lines)
@@ -72,7 +75,7 @@ def test_it_fits_every_terminal(width: int, height: int, many: int) -> None:
 def test_who_is_chosen_is_in_sight() -> None:
     jobs = [row(n) for n in range(1, 200)]
     for chosen in (1, 100, 199):
-        view = View(Answers(STATUS, nodes(), jobs), chosen=chosen)
+        view = TopView(Answers(STATUS, nodes(), jobs), chosen=chosen)
         (line,) = [line for line, style in draw(view, 80, 24) if style == "chosen"]
         assert line.split()[0] == str(chosen)
 
@@ -83,27 +86,27 @@ def test_order_and_selection() -> None:
     assert VIEW.near(1) == 1, "nobody was chosen"
     by_name = replace(VIEW, sort="name", chosen=1)
     assert (by_name.near(1), by_name.near(-1), by_name.near(9)) == (3, 2, 3)
-    assert View(Answers()).near(1) is None
+    assert TopView(Answers()).near(1) is None
 
 
 def test_gpus_that_cannot_be_used_and_those_without_room() -> None:
     bad = [{"name": "n1", "gpus": [gpu(0, state="lost"), gpu(1, avoided_until=9.0), gpu(2, util=None)]}]
-    lines = text(View(Answers(STATUS, bad, ())), 40)
+    lines = text(TopView(Answers(STATUS, bad, ())), 40)
     assert lines[1].startswith("GPUs  0 held, 1 free of 3, 2 not usable")
     assert "!lost!" in lines[4]
     assert "avoided" in lines[5]
     assert "??????????" in lines[6]
-    crowded = text(View(Answers(STATUS, nodes(100), JOBS)))
+    crowded = text(TopView(Answers(STATUS, nodes(100), JOBS)))
     assert any(line.startswith("… ") and line.endswith(" more GPUs: hpcdl ls gpus") for line in crowded)
     assert any(line.startswith(" 3  wait") for line in crowded)
 
 
 def test_a_snapshot_has_everything_and_no_keys() -> None:
     jobs = [row(n) for n in range(1, 200)]
-    lines = text(View(Answers(STATUS, nodes(100), jobs)), 80, None)
+    lines = text(TopView(Answers(STATUS, nodes(100), jobs)), 80, None)
     assert len(lines) == 4 + 100 + 1 + 200
     assert not any("quit" in line for line in lines)
-    assert text(View(Answers(STATUS, (), ())), 80, None)[-1] == "no unfinished jobs: hpcdl submit -- COMMAND"
+    assert text(TopView(Answers(STATUS, (), ())), 80, None)[-1] == "no unfinished jobs: hpcdl submit -- COMMAND"
 
 
 def test_why_in_place_of_the_table_and_trouble_in_place_of_the_keys() -> None:

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from hpcdl.cli.defaults import _nothing_is_set
-from hpcdl.cli.submit import submit
-from hpcdl.config import SUBMIT_OPTIONS, ConfigError, load_config, load_submit, mistyped
-from hpcdl.layers import project_path
-from hpcdl.sites import read_site
+from hpcdl.batch.site import read_site
+from hpcdl.cli.submit.command import _nothing_is_set, submit
+from hpcdl.config.layers import ConfigError, project_path
+from hpcdl.config.settings import SUBMIT_OPTIONS, load_config, load_submit, mistyped
 
 NOBODY = Path("/nonexistent/site.yaml")
 
@@ -191,7 +190,7 @@ def test_every_default_is_of_an_option_that_there_is() -> None:
 
 
 def test_every_such_option_is_documented() -> None:
-    told = (Path(__file__).parents[1] / "docs" / "settings.md").read_text(encoding="utf-8")
+    told = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
     listed = next(line for line in told.split("\n\n") if line.startswith("They are `gpus`"))
     assert set(re.findall(r"`(\w+)`", listed.partition(", written as")[0])) == set(SUBMIT_OPTIONS)
 
@@ -223,7 +222,7 @@ def test_a_whole_submit_takes_them(home: Path, project: Path, tmp_path: Path) ->
 
     def run(*argv: str, **more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "hpcdl", "--home", str(home), "submit", *argv, "--json", "--", "true"]
-        environ = {**os.environ, **env(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1]), **more}
+        environ = {**os.environ, **env(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2]), **more}
         home.chmod(0o700)
         return subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=120)
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core.policy import Policies
+from hpcdl.config.policy_files import BadPolicyFile, register_files
+from hpcdl.core.model.plan import Policies
 from hpcdl.policies import all_policies
-from hpcdl.policyfiles import BadPolicyFile, register_files
-from hpcdl.wire.private import NotPrivate
+from hpcdl.wire.private_files import NotPrivate
 
 MINE = """
 from dataclasses import dataclass
-from hpcdl.core.plan import Plan
-from hpcdl.placing import pool_of
+from hpcdl.core.model.plan import Plan
+from hpcdl.placement import pool_of
 
 @dataclass(frozen=True)
 class Setting:

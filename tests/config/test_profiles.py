@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from benchmarks import fit_marble_profiles as fit
-from hpcdl import layers as loader
-from hpcdl.core.profile import ProfileError, find_profile
-from hpcdl.profiles import conf_folder, load_profiles
+from hpcdl.config import layers as loader
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.profile import ProfileError, find_profile
 
 ONE = "profiles:\n  Net:\n    aliases: [net-v1]\n    points: [{gpus: 1, rate: 2}]\n"
 
@@ -134,7 +135,7 @@ def test_conf_folder_in_a_checkout_and_installed(tmp_path: Path, monkeypatch: py
     (checkout / "hpcdl").mkdir(parents=True)
     (checkout / "conf" / "profiles").mkdir(parents=True)
     data = tmp_path / "venv"
-    monkeypatch.setattr(loader, "__file__", str(checkout / "hpcdl" / "layers.py"))
+    monkeypatch.setattr(loader, "__file__", str(checkout / "hpcdl" / "config" / "layers.py"))
     monkeypatch.setattr(sysconfig, "get_path", lambda name, scheme=None: str(data))
     # A folder that happens to be called conf beside an installed package is not ours.
     with pytest.raises(FileNotFoundError, match="is hpcdl installed"):

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from hpcdl.config import SETTINGS, SITE_FILE, Config, ConfigError, load_config
-from hpcdl.core.endings import Rules
-from hpcdl.core.intake import Settings
+from hpcdl.config.layers import ConfigError
+from hpcdl.config.settings import SETTINGS, SITE_FILE, Config, load_config
+from hpcdl.core.rules.endings import Rules
+from hpcdl.core.rules.intake import Settings
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCUMENTED = ROOT / "conf" / "hpcdl.yaml"
 
 
@@ -180,7 +181,7 @@ def test_the_defaults_are_those_of_the_core() -> None:
 
 
 def test_yaml_is_not_imported_where_there_is_no_file(tmp_path: Path) -> None:
-    code = "import sys, pathlib; from hpcdl.config import load_config; home = pathlib.Path(sys.argv[1])"
+    code = "import sys, pathlib; from hpcdl.config.settings import load_config; home = pathlib.Path(sys.argv[1])"
     code += "; load_config(home, site=home / 'none')"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; print('yaml' in sys.modules)", str(tmp_path)],

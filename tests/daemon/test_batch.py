@@ -10,20 +10,29 @@ from typing import Any
 
 import pytest
 
-from hpcdl.batch import Allocation, BatchError, Capabilities, Commands, Launched, PilotScript
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.model import GpuInfo, JobSpec, World
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, PilotSpec, Waiting, pilot_mark
-from hpcdl.core.plan import Plan, Profiles, View
-from hpcdl.core.policy import Policies
-from hpcdl.daemon.batching import SUBMITS, TRIES, Batching, BatchSettings
-from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.loop import Loop
+from hpcdl.batch.limits import PilotLimits
+from hpcdl.batch.pilots import pilot_policy
+from hpcdl.batch.system import AgentCommand, Allocation, BatchError, Capabilities, Commands, PilotScript
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.pilot import (
+    BatchJob,
+    BatchState,
+    Hole,
+    PendingBatchJob,
+    Pilot,
+    PilotChoice,
+    PilotSpec,
+    pilot_mark,
+)
+from hpcdl.core.model.plan import Plan, Policies, Profiles, View
+from hpcdl.core.model.world import GpuInfo, World
+from hpcdl.daemon.batch import SUBMITS, TRIES, BatchSettings, BatchThread
+from hpcdl.daemon.clock import WallClock
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.marble import register
-from hpcdl.pilots.choice import pilot_policy
-from hpcdl.pilots.site import Site
 
 AWAY = BatchError("squeue has not answered within 30 s", away=True)
 FULL = BatchError("sbatch: QOSMaxSubmitJobPerUserLimit", again=True)
@@ -41,7 +50,7 @@ class System:
         self.idle: tuple[Hole, ...] = ()
         self.errors: dict[str, BatchError] = {}
         self.lost_answers = 0
-        self.others: tuple[Waiting, ...] = ()
+        self.others: tuple[PendingBatchJob, ...] = ()
         self.truth: dict[str, BatchJob] | None = None
         """What a second command says, where that is another thing than the first one's."""
         self.scripts: list[PilotScript] = []
@@ -64,7 +73,7 @@ class System:
         self._ask("holes", frozenset(own))
         return self.idle
 
-    def waiting(self, own: Collection[str]) -> tuple[Waiting, ...]:
+    def waiting(self, own: Collection[str]) -> tuple[PendingBatchJob, ...]:
         return self.others
 
     def submit(self, spec: PilotSpec, script: PilotScript) -> str:
@@ -96,8 +105,8 @@ class System:
     def signal(self, batch_id: str, name: str) -> None:
         self._ask("signal", batch_id)
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> Launched:
-        return Launched(tuple(argv))
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
+        return AgentCommand(tuple(argv))
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
         return {}
@@ -115,15 +124,17 @@ class Scene:
         register(policies)
         self.journal = MemoryJournal()
         controller = Controller(self.journal, policies, Profiles({}), None, self._choose)
-        self.loop = Loop(controller, Clock(0.0), 0.0, lambda world: None, lambda requests: None, lambda why: None)
+        self.loop = ControllerLoop(
+            controller, WallClock(0.0), 0.0, lambda world: None, lambda requests: None, lambda why: None
+        )
         self.loop.start()
         self.seconds = 1000.0
         self.batching = self.daemon()
 
-    def daemon(self, pilots: bool = True) -> Batching:
+    def daemon(self, pilots: bool = True) -> BatchThread:
         """The thread of a daemon that starts now; its turns are called by the test."""
         settings = BatchSettings(self.home, "d-1", 30.0, pilots, ("--account=x",))
-        self.batching = Batching(self.system, self.loop, settings, monotonic=lambda: self.seconds)
+        self.batching = BatchThread(self.system, self.loop, settings, monotonic=lambda: self.seconds)
         return self.batching
 
     def _choose(
@@ -133,7 +144,7 @@ class Scene:
         pilots: Sequence[Pilot],
         holes: Sequence[Hole],
         known: Set[str],
-        waiting: Sequence[Waiting] = (),
+        waiting: Sequence[PendingBatchJob] = (),
     ) -> PilotChoice:
         choice = PilotChoice(tuple(self.wanted), tuple(self.unwanted), ("enough of them",))
         self.wanted, self.unwanted = [], []
@@ -246,12 +257,12 @@ def test_a_submission_whose_answer_was_lost_is_found_not_repeated(scene: Scene) 
 
 
 def test_who_waits_is_known_since_when(scene: Scene) -> None:
-    scene.system.others = (Waiting("900", 1, ("n1",), "normal"),)
+    scene.system.others = (PendingBatchJob("900", 1, ("n1",), "normal"),)
     scene.turn()
     waiting = [scene.loop.call(lambda controller: controller.waiting).result(60)]
     assert waiting[0][0].since > 0.0
     scene.turn(31.0)
-    scene.system.others = (*scene.system.others, Waiting("901", 1, ("n1",), "normal"))
+    scene.system.others = (*scene.system.others, PendingBatchJob("901", 1, ("n1",), "normal"))
     scene.turn(31.0)
     waiting.append(scene.loop.call(lambda controller: controller.waiting).result(60))
     assert waiting[1][0] == waiting[0][0]
@@ -496,7 +507,7 @@ def test_a_command_that_hangs_holds_up_neither_the_controller_nor_the_end(scene:
 
     scene.system.holes = hang  # type: ignore[method-assign]
     settings = BatchSettings(scene.home, "d-1", 30.0, True)
-    batching = Batching(scene.system, scene.loop, settings, commands=commands)
+    batching = BatchThread(scene.system, scene.loop, settings, commands=commands)
     batching.start()
     assert asking.wait(60)
     assert scene.loop.send(cmd.Tick()).result(60) is None
@@ -513,6 +524,6 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_where_no_pilot_may_be_and_none_is_nothing_is_looked_at() -> None:
-    choose = pilot_policy(Site(pilots_max=0))
+    choose = pilot_policy(PilotLimits(pilots_max=0))
     over = Pilot(1, ONE, 0.0, 0.0, how="ended")
     assert choose(None, None, (over,), (), set()) == PilotChoice()  # type: ignore[arg-type]

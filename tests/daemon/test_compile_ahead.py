@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from hpcdl.daemon.ahead import POLICIES, Ahead
+from hpcdl.daemon.daemon import POLICIES, Ahead
 from hpcdl.policies import all_policies
 
 

@@ -5,21 +5,22 @@ from typing import Any
 
 import pytest
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core import deadlineevents as de
-from hpcdl.core import events as ev
-from hpcdl.core import noticeevents as ne
-from hpcdl.core.intake import Settings
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.model import GpuInfo, JobSpec
-from hpcdl.core.notice import NoticeRules
-from hpcdl.core.plan import Profiles
-from hpcdl.core.profile import Profile
-from hpcdl.daemon import outlooks as looks
-from hpcdl.daemon.loop import Loop
-from hpcdl.daemon.outlooks import PAUSE, SURE_S, DeadlineWatch
-from hpcdl.daemon.remaining import measured_rate
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as de
+from hpcdl.core.model import events as ev
+from hpcdl.core.model import events as ne
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.notice import NoticeRules
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import GpuInfo
+from hpcdl.core.rules.intake import Settings
+from hpcdl.daemon import deadline_watch as looks
+from hpcdl.daemon.deadline_watch import PAUSE, SURE_S, DeadlineWatch
+from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.daemon.time_left import measured_rate
 from hpcdl.policies import all_policies
 
 NOW = 1_000_000.0
@@ -51,7 +52,7 @@ class Daemon:
             self.journal, all_policies(), PROFILES, Settings(notices=NoticeRules(("mailto:me@example.org",)))
         )
         controller.begin(ev.DaemonStarted(controller.world.fence + 1, "0", 1, "host"), self.clock.time)
-        self.loop = Loop(controller, self.clock, 0.0, lambda _: None, lambda _: None, lambda _: None)  # type: ignore[arg-type]
+        self.loop = ControllerLoop(controller, self.clock, 0.0, lambda _: None, lambda _: None, lambda _: None)  # type: ignore[arg-type]
         self.loop.start()
         self.watch = DeadlineWatch(self.loop, PROFILES, monotonic=self.clock.now)
 

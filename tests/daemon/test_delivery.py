@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from hpcdl.agent.processes import tagged
-from hpcdl.core.notice import Notice, NoticeKind
-from hpcdl.daemon import delivering
-from hpcdl.daemon.delivering import Letter, NotDelivered, Ways, deliver
-from hpcdl.wire.private import write_new
+from hpcdl.agent.supervisor.processes import tagged
+from hpcdl.core.model.notice import Notice, NoticeKind
+from hpcdl.daemon import delivery
+from hpcdl.daemon.delivery import Letter, NotDelivered, Ways, deliver
+from hpcdl.wire.private_files import write_new
 from hpcdl.wire.tls import make_certificate, server_context
 
 
@@ -91,7 +91,7 @@ def test_a_digest_says_what_its_notices_have_in_common() -> None:
     assert (facts["HPCDL_NOTICE_JOB"], facts["HPCDL_NOTICE_NAME"]) == ("3,4,9", "")
     assert facts["HPCDL_NOTICE_STATE"] == "DONE"
     large = Letter("inst", tuple(notice(n, detail="x" * 5000) for n in range(1000)))
-    assert max(len(value) for value in large.variables.values()) <= delivering.TEXT_LENGTH
+    assert max(len(value) for value in large.variables.values()) <= delivery.TEXT_LENGTH
     assert len(json.loads(large.body)["notices"]) == 1000
 
 
@@ -125,7 +125,7 @@ def test_a_command_that_is_not_there_says_so(ways: Ways) -> None:
 def test_a_command_that_hangs_is_killed_with_all_it_started(
     tmp_path: Path, ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivering, "COMMAND_S", 2.0)
+    monkeypatch.setattr(delivery, "COMMAND_S", 2.0)
     with pytest.raises(NotDelivered, match="has not ended within 2 s"):
         deliver(program(tmp_path, "subprocess.Popen(['sleep', '600'])\ntime.sleep(600)"), LETTER, ways)
     no_more(f"{ways.instance}:notice")
@@ -338,7 +338,7 @@ def test_a_server_that_talks_on_without_saying_anything_is_left(
 ) -> None:
     """Each byte of it comes within the time that a server may be silent."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(delivering, "ANSWER_S", 0.5)
+    monkeypatch.setattr(delivery, "ANSWER_S", 0.5)
     listener = socket.create_server(("127.0.0.1", 0))
 
     def drip() -> None:

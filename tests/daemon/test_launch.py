@@ -15,12 +15,10 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdl.daemon import launch, serve
-from hpcdl.daemon.launch import LaunchError
-from hpcdl.daemon.serve import Daemon
-from hpcdl.local import launcher
-from hpcdl.local.activity import Activity
-from hpcdl.local.launcher import LocalAgent
+from hpcdl.daemon import daemon, launch, local_agent
+from hpcdl.daemon.daemon import Daemon
+from hpcdl.daemon.launch import Activity, LaunchError
+from hpcdl.daemon.local_agent import LocalAgent
 
 SAY = "import json, os, sys, time\ndef say(**body): os.write(int(sys.argv[1]), json.dumps(body).encode() + b'\\n')\n"
 
@@ -162,17 +160,17 @@ def test_only_this_nodes_own_agent_makes_it_ready(tmp_path: Path) -> None:
 def test_an_agent_that_does_not_come_is_told_of(tmp_path: Path) -> None:
     note, _ = waited(Agents(["n2"], math.inf, "hpcdl agent: no room"), tmp_path)
     assert note == "the agent of this node (n1) has not called yet, so its GPUs are not known: hpcdl agent: no room"
-    note, _ = waited(Agents([], serve.AGENTS_S + 1), tmp_path)
+    note, _ = waited(Agents([], daemon.AGENTS_S + 1), tmp_path)
     assert note.endswith(f"see {tmp_path}/run/n1/agent.log")
 
 
 def test_an_agent_that_ends_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcdl.local.launcher.sys.executable", "/bin/false")
+    monkeypatch.setattr("hpcdl.daemon.local_agent.sys.executable", "/bin/false")
     agent, now = LocalAgent(tmp_path, "n1", None, lambda: False), 0.0
-    (tmp_path / launcher.OUT).write_text("hpcdl agent: of another launch\n")
+    (tmp_path / local_agent.OUT).write_text("hpcdl agent: of another launch\n")
     assert agent.still_s(now) == 0.0
     assert agent.last_words() == ""
-    for _ in range(launcher.FAILURES):
+    for _ in range(local_agent.FAILURES):
         assert agent.still_s(now) < math.inf
         agent.look(now)
         process = agent._process

@@ -12,12 +12,13 @@ import pytest
 import yaml
 
 from hpcdl.client import Client, ClientError, path_with
-from hpcdl.core.model import GpuInfo, JobSpec, Node, World
-from hpcdl.core.plan import Profiles
-from hpcdl.core.profile import Observation, Profile, Seen, Timing
-from hpcdl.daemon.learnt import Learnt, shape_of
-from hpcdl.daemon.profilerows import profile_row, profile_rows
-from hpcdl.profiles import load_profiles
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.profile import Observation, Observations, Profile, Timing
+from hpcdl.core.model.world import GpuInfo, Node, World
+from hpcdl.daemon.api.profiles import profile_row, profile_rows
+from hpcdl.daemon.learner import Learner, shape_of
 
 SOON_S = 90.0
 SCRIPT = """
@@ -101,9 +102,9 @@ def small_world() -> World:
         gpus = tuple(GpuInfo(index, f"{name}-{index}", kind) for index in range(many))
         nodes[name] = Node(name, gpus)
     seen = {
-        "a @ x.py": Seen((Observation("v100", 1, 2, 600, 60),), (Timing("save_s", 2, 9),)),
-        "meta/b @ x.py": Seen((), (Timing("startup_s", 1, 9),)),
-        "a @ y.py": Seen((Observation("v100", 1, 1, 60, 60),)),
+        "a @ x.py": Observations((Observation("v100", 1, 2, 600, 60),), (Timing("save_s", 2, 9),)),
+        "meta/b @ x.py": Observations((), (Timing("startup_s", 1, 9),)),
+        "a @ y.py": Observations((Observation("v100", 1, 1, 60, 60),)),
     }
     return World(nodes=nodes, observed=seen)
 
@@ -112,7 +113,7 @@ def test_learnt_profiles_are_for_the_nodes_that_there_are() -> None:
     world = small_world()
     assert shape_of(world) == (4, 4, ("k80", "v100"))
     assert shape_of(World()) == (1, 1, ())
-    learnt = Learnt(lambda: world)
+    learnt = Learner(lambda: world)
     seen = world.observed["a @ x.py"]
     profile = learnt.learn("a @ x.py", seen)
     assert profile is not None
@@ -128,7 +129,7 @@ def test_learnt_profiles_are_for_the_nodes_that_there_are() -> None:
 
 
 def test_a_metric_is_foreseen_by_optimus_fit() -> None:
-    profiles = Learnt(World).profiles({})
+    profiles = Learner(World).profiles({})
     assert profiles.foresee is not None
     points = tuple((step, 1 - 1 / (1 + step / 50)) for step in range(10, 200, 10))
     steps = profiles.foresee(points, 0.95)
@@ -139,7 +140,7 @@ def test_a_metric_is_foreseen_by_optimus_fit() -> None:
 def test_rows_of_profiles() -> None:
     world = small_world()
     file = Profile("Made", ((1, 1, 2.0), (1, 2, 3.0)), aliases=("mk",))
-    profiles = Learnt(lambda: world).profiles({"made": file, "mk": file})
+    profiles = Learner(lambda: world).profiles({"made": file, "mk": file})
     rows = profile_rows(world, profiles)
     assert [(row["name"], row["learnt"]) for row in rows] == [("Made", False), ("a @ x.py", True), ("a @ y.py", True)]
     assert rows[0]["points"][1] == {"kind": "", "nodes": 1, "gpus": 2, "rate": 3.0, "seen_s": None}

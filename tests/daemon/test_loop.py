@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.commands import Refused
-from hpcdl.core.events import Recorded
-from hpcdl.core.journal import JournalError, LeaseLost, MemoryJournal, Request, Stamped
-from hpcdl.core.model import GpuInfo, JobSpec, World
-from hpcdl.core.plan import Profiles
-from hpcdl.core.policy import Policies
-from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.loop import RETRY_S, Loop
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import JournalError, LeaseLost, MemoryJournal, Stamped
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.commands import CommandRefused, Request
+from hpcdl.core.model.events import Recorded
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Policies, Profiles
+from hpcdl.core.model.world import GpuInfo, World
+from hpcdl.daemon.clock import WallClock
+from hpcdl.daemon.loop import RETRY_S, ControllerLoop
 from hpcdl.marble import register
 
 SPEC = JobSpec(("true",), "job")
@@ -45,8 +45,8 @@ class Running:
         self.worlds: list[World] = []
         self.requests: Future[list[Request]] = Future()
         self.lost: Future[str] = Future()
-        self.loop = Loop(
-            self.controller, Clock(0.0), 0.005, self.worlds.append, self._on_requests, self.lost.set_result
+        self.loop = ControllerLoop(
+            self.controller, WallClock(0.0), 0.005, self.worlds.append, self._on_requests, self.lost.set_result
         )
         self.loop.start()
 
@@ -81,7 +81,7 @@ def test_a_submit_is_answered_after_its_commit_and_decided_after_that(running: R
 
 def test_a_refused_command_harms_no_other(running: Running) -> None:
     futures = [running.loop.send(cmd.Cancel(99)), running.loop.send(cmd.Submit((SPEC,), "r"))]
-    with pytest.raises(Refused, match="no job 99"):
+    with pytest.raises(CommandRefused, match="no job 99"):
         futures[0].result(60)
     assert futures[1].result(60) == (1,)
 

@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.intake import Settings
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.model import JobSpec
-from hpcdl.core.notice import NoticeRules
-from hpcdl.core.plan import Profiles
-from hpcdl.core.policy import Policies
-from hpcdl.daemon.delivering import Letter, NotDelivered, Ways
-from hpcdl.daemon.loop import Loop
-from hpcdl.daemon.notices import BUNDLE_S, COLLECT_S, LIMIT_S, PAUSE_S, Notifier
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.notice import NoticeRules
+from hpcdl.core.model.plan import Policies, Profiles
+from hpcdl.core.rules.intake import Settings
+from hpcdl.daemon.delivery import Letter, NotDelivered, Ways
+from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.daemon.notifier import BUNDLE_S, COLLECT_S, LIMIT_S, PAUSE_S, Notifier
 from hpcdl.marble import register
 
 A, B = "mailto:a@example.org", "mailto:b@example.org"
@@ -42,7 +41,7 @@ class Post:
         register(policies)
         settings = Settings(notices=NoticeRules((A,)))
         controller = Controller(self.journal, policies, Profiles({}), settings)
-        self.loop = Loop(controller, self.clock, 0.0, lambda _: None, lambda _: None, lambda _: None)  # type: ignore[arg-type]
+        self.loop = ControllerLoop(controller, self.clock, 0.0, lambda _: None, lambda _: None, lambda _: None)  # type: ignore[arg-type]
         self.loop.start()
         self.ways = Ways("i", home)  # its commands are ours alone: there are none
         self.sent: list[tuple[str, Letter]] = []

@@ -4,29 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.model import (
-    GpuInfo,
-    Incarnation,
-    IncarnationState,
-    Job,
-    JobSpec,
-    Node,
-    Part,
-    Placement,
-    Purpose,
-    Share,
-    Target,
-    World,
-)
-from hpcdl.core.plan import Profiles
-from hpcdl.core.profile import Profile
-from hpcdl.core.units import GpuRef
-from hpcdl.daemon.explain import explain, reason
-from hpcdl.daemon.queue import PLACES, Place, Queue, Queues, new_holders, place_text
-from hpcdl.daemon.rows import Rows
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.job import Incarnation, IncarnationState, JobSpec, Part, Placement, Purpose, Share
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import GpuInfo, Job, Node, Target, World
+from hpcdl.daemon.api.rows import RowBuilder
+from hpcdl.daemon.api.why import explain, reason
+from hpcdl.daemon.queue import PLACES, Queue, QueuePlace, Queues, new_holders, place_text
 from hpcdl.policies import all_policies
 
 NOW = 1_000_000.0
@@ -58,7 +46,9 @@ class Cluster:
     def row(self, number: int, at: float = NOW) -> str:
         world = self.controller.world
         queue = self.queues.look(world, at)
-        return str(Rows(world, PROFILES, self.controller.reasons, at, queue=queue).job(world.jobs[number])["reason"])
+        return str(
+            RowBuilder(world, PROFILES, self.controller.reasons, at, queue=queue).job(world.jobs[number])["reason"]
+        )
 
     def why(self, number: int) -> tuple[str, tuple[str, ...]]:
         world = self.controller.world
@@ -108,7 +98,7 @@ def test_what_is_in_the_way() -> None:
 
 
 def test_jobs_far_behind_have_no_place() -> None:
-    places = {number: Place(number, NOW) for number in range(1, PLACES + 1)}
+    places = {number: QueuePlace(number, NOW) for number in range(1, PLACES + 1)}
     queue = Queue(((4, 0),), frozenset(range(1, 200)), places)
     assert queue.text(Job(150, SPEC, 0.0), NOW) == (
         f"waiting for 1 GPU: all 4 busy; more than {PLACES} jobs are before it"
@@ -117,11 +107,11 @@ def test_jobs_far_behind_have_no_place() -> None:
 
 
 def test_places_in_words() -> None:
-    assert [place_text(Place(number, None), NOW).split()[0] for number in (1, 2, 3, 4, 11, 12, 13, 22, 101, 111)] == [
-        *("1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "22nd", "101st", "111th")
-    ]
-    assert place_text(Place(3, NOW + 46.0), NOW) == "3rd in the queue, starts in about 46 s"
-    assert place_text(Place(1, NOW + 120.0, resumes=True), NOW) == "1st in the queue, resumes in about 2 min 00 s"
+    assert [
+        place_text(QueuePlace(number, None), NOW).split()[0] for number in (1, 2, 3, 4, 11, 12, 13, 22, 101, 111)
+    ] == [*("1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "22nd", "101st", "111th")]
+    assert place_text(QueuePlace(3, NOW + 46.0), NOW) == "3rd in the queue, starts in about 46 s"
+    assert place_text(QueuePlace(1, NOW + 120.0, resumes=True), NOW) == "1st in the queue, resumes in about 2 min 00 s"
 
 
 def world_of(*jobs: Job, targets: dict[int, Target] | None = None, **more: object) -> World:
@@ -136,7 +126,7 @@ def test_a_preempted_job_says_by_whom_and_when_it_resumes() -> None:
     low = Job(1, SPEC, 0.0, live=(saving,), first_start_at=1.0)
     high = Job(23, replace(SPEC, priority=10), 0.0)
     world = world_of(low, high, targets={23: Target(23, ON_GPU_0, "")})
-    queue = Queue(places={1: Place(1, NOW + 120.0, resumes=True)})
+    queue = Queue(places={1: QueuePlace(1, NOW + 120.0, resumes=True)})
     found = reason(world, low, {}, now=NOW, queue=queue)
     assert found == "being preempted by job 23 (priority 10); 1st in the queue, resumes in about 2 min 00 s"
     assert reason(world, low, {}, now=NOW) == "being preempted by job 23 (priority 10)"

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from starlette.websockets import WebSocket
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.model import JobSpec
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.job import JobSpec
 from hpcdl.daemon.shells import Sessions
 from hpcdl.wire import messages as msg
-from tests.model_cluster import Cluster
+from tests.support.model_cluster import Cluster
 
 SPEC = JobSpec(("train",), "j", steps=4000, profile="plain", gpus_min=2, gpus_max=2, nodes=2)
 OPEN = msg.ShellOpenMessage(("ls", "-l"), term="xterm")

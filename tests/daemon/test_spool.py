@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 
 from hpcdl.client import Client
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.codec import to_json
-from hpcdl.core.journal import JournalError, MemoryJournal
-from hpcdl.core.model import JobSpec
-from hpcdl.core.plan import Profiles
-from hpcdl.core.policy import Policies
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import JournalError, MemoryJournal
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.frozen import to_json
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Policies, Profiles
 from hpcdl.daemon import spool as daemon_spool
-from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.loop import Loop
+from hpcdl.daemon.clock import WallClock
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.spool import SpoolReader
 from hpcdl.marble import register
 from hpcdl.wire import spool as wire_spool
@@ -36,8 +35,8 @@ class Running:
         self.journal = journal or MemoryJournal()
         policies = Policies()
         register(policies)
-        self.loop = Loop(
-            Controller(self.journal, policies, Profiles({})), Clock(0.0), 0.005, lambda _: None, lambda _: None,
+        self.loop = ControllerLoop(
+            Controller(self.journal, policies, Profiles({})), WallClock(0.0), 0.005, lambda _: None, lambda _: None,
             lambda _: None,
         )  # fmt: skip
         self.loop.start()

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from hpcdl.core.model import Incarnation, IncarnationState, Job, JobSpec, Part, World
-from hpcdl.core.stalls import LEAST_S, Still
-from hpcdl.daemon.watching import measured
+from hpcdl.core.model.commands import StallMeasurement
+from hpcdl.core.model.job import Incarnation, IncarnationState, JobSpec, Part
+from hpcdl.core.model.world import Job, World
+from hpcdl.core.rules.stalls import LEAST_S
+from hpcdl.daemon.agents import measured
 from hpcdl.wire.messages import HeartbeatMessage, TrainerLine
 
 SPEC = JobSpec(("train",), "j")
@@ -25,7 +27,7 @@ def line(step_s: float | None, idle_s: float | None = None, started_s: float = 9
 
 def test_what_moves_on_one_node_moves() -> None:
     found = measured(world(), beats(n1=line(900.0), n2=line(None, 3.0, 800.0)), None)
-    assert found == (Still(1, 2, ("n1", "n2"), 900.0, 3.0, 800.0),)
+    assert found == (StallMeasurement(1, 2, ("n1", "n2"), 900.0, 3.0, 800.0),)
     assert measured(world(), beats(n1=line(LEAST_S - 1)), None) == ()
 
 

@@ -5,22 +5,22 @@ from collections.abc import Sequence
 
 import pytest
 
-from hpcdl.daemon import telemetry
-from hpcdl.daemon.telemetry import Telemetry
-from hpcdl.ledger.samples import Sample
+from hpcdl.daemon import agents
+from hpcdl.daemon.agents import Telemetry
+from hpcdl.ledger.samples import GpuTelemetry
 from hpcdl.wire.messages import GpuLine, HeartbeatMessage
 
 
 def test_what_comes_together_is_handed_over_together(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(telemetry, "GATHER_S", 0.05)
-    kept: list[Sequence[Sample]] = []
+    monkeypatch.setattr(agents, "GATHER_S", 0.05)
+    kept: list[Sequence[GpuTelemetry]] = []
 
     async def run() -> None:
         handed = asyncio.Event()
 
-        def keep(samples: Sequence[Sample]) -> None:
+        def keep(samples: Sequence[GpuTelemetry]) -> None:
             kept.append(samples)
             handed.set()
 
@@ -36,7 +36,7 @@ def test_what_comes_together_is_handed_over_together(
 
     asyncio.run(asyncio.wait_for(run(), 60))
     assert kept == [
-        [Sample(7.0, "n1", 0, 50, 100, 90.0), Sample(7.0, "n2", 0, 60, None, None)],
-        [Sample(7.0, "n1", 0, 70, 100, 90.0)],
+        [GpuTelemetry(7.0, "n1", 0, 50, 100, 90.0), GpuTelemetry(7.0, "n2", 0, 60, None, None)],
+        [GpuTelemetry(7.0, "n1", 0, 70, 100, 90.0)],
     ]
     assert "samples of n3 are dropped" in caplog.text

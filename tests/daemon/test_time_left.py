@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdl.cli.jobtexts import deadline_text
-from hpcdl.core import commands as cmd
-from hpcdl.core.model import World
-from hpcdl.daemon.answering import Encoded
-from hpcdl.daemon.deadlines import when, when_text
-from hpcdl.daemon.jobroutes import JobRoutes
-from hpcdl.daemon.overview import OverviewRoutes
+from hpcdl.cli.show import deadline_text
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.world import World
+from hpcdl.daemon.api.estimates import when, when_text
+from hpcdl.daemon.api.http import Encoded
+from hpcdl.daemon.api.jobs import JobRoutes
+from hpcdl.daemon.api.overview import OverviewRoutes
 from hpcdl.daemon.queue import Queues
-from hpcdl.daemon.remaining import remaining
+from hpcdl.daemon.time_left import remaining
 from hpcdl.policies import all_policies
-from tests.core.stage import Stage, running
+from tests.support.stage import Stage, running
 
 
 class Scene:

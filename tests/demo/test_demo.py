@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent.processes import Process
-from hpcdl.demo import jobset, run, sweep
-from hpcdl.demo.watch import Watch
+from hpcdl.agent.supervisor.processes import Process
+from hpcdl.demo import episode, run
+from hpcdl.demo.watch import EventWatch
 from tests.report.story import rows, set_three
 from tests.trainer.supervisor import ROOT
 
@@ -49,7 +49,7 @@ class Demo:
         return sorted(self.temporary.glob("hpcdl-demo-*/*"))
 
     def left(self) -> list[Process]:
-        return [process for home in self.homes() or [self.temporary] for process in sweep.find(home, "")]
+        return [process for home in self.homes() or [self.temporary] for process in episode.find_processes(home, "")]
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -123,7 +123,7 @@ def test_a_daemon_that_dies(tmp_path: Path) -> None:
         demo.await_text("Inception-v3 started on 3 GPUs")
         home = demo.homes()[0]
         pid = json.loads((home / "access.json").read_text())["pid"]
-        assert pid in [process.pid for process in sweep.find(home, "")]
+        assert pid in [process.pid for process in episode.find_processes(home, "")]
         os.kill(pid, signal.SIGKILL)
         assert demo.process.wait(90) == 1, demo.text()
     finally:
@@ -141,21 +141,21 @@ def test_a_wrong_scale(scale: float, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_sets() -> None:
-    three = jobset.load_set(3)
+    three = episode.load_set(3)
     assert [(job.model, job.steps) for job in three.jobs] == [
         ("ResNet-50", 900),
         ("Inception-v3", 2000),
         ("VGG-16", 800),
     ]
     assert (three.gpus, three.lsf_s, three.marble_s, three.reduction) == (6, 707, 501, 0.291)
-    assert [job.name for job in jobset.load_set(1).jobs] == ["ResNet-50/800", "ResNet-50/3600", "Inception-v3"]
+    assert [job.name for job in episode.load_set(1).jobs] == ["ResNet-50/800", "ResNet-50/3600", "Inception-v3"]
     for number in (0, 4, 99):
         with pytest.raises(ValueError, match="choose 1, 2 or 3"):
-            jobset.load_set(number)
+            episode.load_set(number)
 
 
 def test_what_is_shown_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = Watch(10.0, live=False)
+    watch = EventWatch(10.0, live=False)
     watch.take(rows(set_three()))
     assert watch.finished
     lines = capsys.readouterr().out.splitlines()
@@ -166,7 +166,7 @@ def test_what_is_shown_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_shown_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = Watch(10.0, live=True)
+    watch = EventWatch(10.0, live=True)
     told = rows(set_three())
     watch.take(told[:8])
     first = capsys.readouterr().out

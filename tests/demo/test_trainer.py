@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import read_profiles
 from hpcdl.demo.trainer import granted, reference, trained
-from hpcdl.profiles import conf_folder, read_profiles
 from hpcdl.trainer import emulated
 from tests.trainer.supervisor import ROOT, supervisor, until
 

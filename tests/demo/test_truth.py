@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
 from hpcdl.demo.compare import simulate_again, truth_text
-from hpcdl.demo.episode import play
-from hpcdl.demo.jobset import JobSet, SetJob
-from hpcdl.profiles import conf_folder, load_profiles
-from hpcdl.sim.truth import TOLERANCE, Comparison
+from hpcdl.demo.episode import JobSet, SetJob, play
+from hpcdl.sim.validation import TOLERANCE, Comparison
 
 SCALE = 40.0
 """The jobs take 5 to 25 s of this machine's time, far enough apart that no order depends on how loaded it is."""

@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from hpcdl.learning.convergence import predict_steps
+from hpcdl.estimators.convergence import predict_steps
 
 Points = list[tuple[float, float]]
 

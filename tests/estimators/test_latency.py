@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from hpcdl.learning.latency import LatencyModel, LightRun, Setting, Stretch, fit, mean_error, plan_light_runs
+from hpcdl.estimators.latency import LatencyModel, LightRun, Setting, Stretch, fit, mean_error, plan_light_runs
 
 # gamma, lambda, and b0 of a rate per GPU of b / (b + b0)
 MODELS = {

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import yaml
 
-from hpcdl.core.profile import Observation, Profile, Seen, Timing
-from hpcdl.learning.posterior import Posterior
-from hpcdl.learning.scaling import SAVE_S, STARTUP_S, Curve, fit_curve, learner
+from hpcdl.core.model.profile import Observation, Observations, Profile, Timing
+from hpcdl.estimators.posterior import Posterior
+from hpcdl.estimators.scaling import SAVE_S, STARTUP_S, ScalingCurve, fit_curve, learner
 
 SUMMIT = Path(__file__).parents[2] / "conf" / "profiles" / "summit-v100.yaml"
 
@@ -241,9 +241,9 @@ def test_a_profile_of_many_nodes_has_few_points() -> None:
 
 def test_what_learns_for_the_controller() -> None:
     learn = learner(8, 2, kinds=("v100", "k80"), base=Profile("base", ((1, 1, 1.0),), startup_s=20))
-    assert learn("x @ train.py", Seen()) is None
-    assert learn("x @ train.py", Seen((Observation("v100", 1, 1, 0, 60),))) is None
-    profile = learn("x @ train.py", Seen((Observation("v100", 1, 2, 600, 60),)))
+    assert learn("x @ train.py", Observations()) is None
+    assert learn("x @ train.py", Observations((Observation("v100", 1, 1, 0, 60),))) is None
+    profile = learn("x @ train.py", Observations((Observation("v100", 1, 2, 600, 60),)))
     assert profile is not None
     assert profile.on("v100").rate(2) == pytest.approx(10, rel=0.02)
     assert profile.startup_s == 20
@@ -253,20 +253,20 @@ def test_what_learns_for_the_controller() -> None:
 def test_the_times_of_a_profile_are_those_seen() -> None:
     rates = (Observation("", 1, 2, 600, 60),)
     learn = learner(4)
-    fresh = learn("x @ train.py", Seen(rates))
+    fresh = learn("x @ train.py", Observations(rates))
     assert fresh is not None
     assert (fresh.startup_s, fresh.save_s, fresh.resume_s) == (STARTUP_S, SAVE_S, STARTUP_S)
-    started = learn("x @ train.py", Seen(rates, (Timing("startup_s", 2, 240),)))
+    started = learn("x @ train.py", Observations(rates, (Timing("startup_s", 2, 240),)))
     assert started is not None
     assert (started.startup_s, started.resume_s) == (120, 120)
-    again = learn("x @ train.py", Seen(rates, (Timing("startup_s", 2, 240), Timing("resume_up_s", 1, 40))))
+    again = learn("x @ train.py", Observations(rates, (Timing("startup_s", 2, 240), Timing("resume_up_s", 1, 40))))
     assert again is not None
     assert (again.startup_s, again.resume_s, again.resume_up_s) == (120, 40, 40)
-    moved = learn("x @ train.py", Seen(rates, (Timing("move_s", 2, 400), Timing("move_save_s", 2, 70))))
+    moved = learn("x @ train.py", Observations(rates, (Timing("move_s", 2, 400), Timing("move_save_s", 2, 70))))
     assert moved is not None
     assert moved.restart_s(2, 2, moved=True, running=True) == 235
     base = Profile("base", ((1, 1, 1.0),), startup_s=100, gate_s=80, save_s=3, resume_s=9)
-    known = learner(4, base=base)("x", Seen(rates, (Timing("startup_s", 1, 20), Timing("resume_s", 1, 11))))
+    known = learner(4, base=base)("x", Observations(rates, (Timing("startup_s", 1, 20), Timing("resume_s", 1, 11))))
     assert known is not None
     assert (known.startup_s, known.gate_s, known.save_s, known.resume_s) == (80, 80, 3, 11)
 
@@ -299,7 +299,7 @@ def test_places_that_cannot_be() -> None:
     with pytest.raises(ValueError, match="1 or more"):
         fit_curve([], 0)
     with pytest.raises(ValueError, match="1 or more"):
-        Curve("", 1, 0, Posterior(()))
+        ScalingCurve("", 1, 0, Posterior(()))
     for gpus, nodes in ((-1, 1), (1, 0), (0, 0)):
         with pytest.raises(ValueError, match="1 or more"):
             fit_curve([], 8).rate(gpus, nodes)

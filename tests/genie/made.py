@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hpcdl.core.model import JobState, Placement, Role, Share
-from hpcdl.core.plan import JobView, NodeView, Plan, View, check
-from hpcdl.core.policy import Policy
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.plan import JobView, NodeView, Plan, Policy, View, check
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 
 # Rates by (nodes, GPUs each): 4 GPUs of a node are less than twice as fast as 2.
 CURVE = Profile("curve", ((1, 1, 1.0), (1, 2, 1.9), (1, 4, 2.8), (2, 1, 1.5), (2, 2, 2.9), (2, 4, 4.0)), startup_s=30.0)

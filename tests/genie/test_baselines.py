@@ -1,6 +1,6 @@
 """The baselines of section 7.1 on views made by hand."""
 
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.profile import Profile
 from hpcdl.genie import Capacity, Fifo, MinMin, TetrisCer, TetrisPerf, WeightedFair
 from tests.genie.made import CURVE, FLAT, decide, gpus, job, on, running, shapes
 

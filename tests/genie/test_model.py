@@ -2,9 +2,9 @@
 
 import pytest
 
-from hpcdl.core.model import JobState
-from hpcdl.core.plan import NodeView, View
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.plan import NodeView, View
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 from hpcdl.genie import model
 from tests.genie.made import CURVE, job
 
@@ -60,7 +60,7 @@ def test_a_placement_has_gpus_of_one_kind_at_that_kinds_rate() -> None:
 
 
 def test_latency_of_equation_4() -> None:
-    option = model.Option("", 1, 2, 1.9, 0.3, 6.3)
+    option = model.PlacementOption("", 1, 2, 1.9, 0.3, 6.3)
     assert model.latency(job(1), option, 0.0) == pytest.approx(30 + 1000 / 1.9)
     assert model.latency(job(1, step=620), option, 0.0) == pytest.approx(30 + 380 / 1.9)
     assert model.latency(job(1, total=None), option, 0.0) is None
@@ -69,7 +69,7 @@ def test_latency_of_equation_4() -> None:
 
 def test_a_suspended_job_resumes() -> None:
     profile = Profile("p", CURVE.points, startup_s=30.0, resume_s=37.0)
-    option = model.Option("", 1, 2, 1.9, 0.3, 6.3)
+    option = model.PlacementOption("", 1, 2, 1.9, 0.3, 6.3)
     suspended = job(1, profile=profile, state=JobState.SUSPENDED, step=810)
     assert model.latency(suspended, option, 0.0) == pytest.approx(37 + 190 / 1.9)
 

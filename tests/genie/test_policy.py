@@ -2,10 +2,9 @@
 
 import pytest
 
-from hpcdl.core.model import JobState
-from hpcdl.core.plan import NodeView
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.plan import NodeView, Policies
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 from hpcdl.genie import Genie, register
 from tests.genie.made import CURVE, decide, decide_on, gpus, job, live, on, running, shapes
 

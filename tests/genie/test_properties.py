@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core.plan import JobView, NodeView
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.plan import JobView, NodeView, Policies
+from hpcdl.core.model.profile import Profile
 from hpcdl.genie import register
 from tests.genie.made import CURVE, FLAT, job, live
 

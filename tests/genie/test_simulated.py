@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core.model import JobState
-from hpcdl.core.policy import Policies
+from hpcdl.core.model.plan import Policies
+from hpcdl.core.model.world import JobState
 from hpcdl.genie import register
 from hpcdl.sim import Conditions, NodeSpell, Workload, simulate
 from hpcdl.sim.papers.data import genie

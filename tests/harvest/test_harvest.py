@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core.model import JobState, Placement, Share
-from hpcdl.core.plan import JobView
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.plan import JobView
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 from hpcdl.harvest import Harvest
 from hpcdl.milp import Reallocation
 from hpcdl.milp.policy import PATIENCE_RUNS, PATIENCE_S

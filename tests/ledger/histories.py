@@ -7,20 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hpcdl.core import careevents as ce
-from hpcdl.core import deadlineevents as de
-from hpcdl.core import events as ev
-from hpcdl.core import noticeevents as ne
-from hpcdl.core import pilotevents as pe
-from hpcdl.core.drill import Drill
-from hpcdl.core.idevents import IdsRaised
-from hpcdl.core.journal import Stamped
-from hpcdl.core.lifecycle import Draft
-from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Share, Target, World
-from hpcdl.core.notice import NoticeKind
-from hpcdl.core.pilot import BatchJob, BatchState, PilotSpec
-from hpcdl.core.retireevents import JobsRetired
-from hpcdl.core.validate import validate
+from hpcdl.core.controller.journal import Stamped
+from hpcdl.core.fold.fold import Draft
+from hpcdl.core.model import events as ce
+from hpcdl.core.model import events as de
+from hpcdl.core.model import events as ev
+from hpcdl.core.model import events as ne
+from hpcdl.core.model import events as pe
+from hpcdl.core.model.events import IdsRaised, JobsRetired
+from hpcdl.core.model.job import Cause, Drill, JobSpec, Placement, Purpose, Role, Share
+from hpcdl.core.model.notice import NoticeKind
+from hpcdl.core.model.pilot import BatchJob, BatchState, PilotSpec
+from hpcdl.core.model.world import GpuInfo, JobState, Target, World, validate
 
 NOW = 1_700_000_000.0
 NODES = ("n1", "n2")

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcdl.agent.launch import dies_with
+from hpcdl.agent.supervisor.launch import dies_with
 from hpcdl.ledger.lease import Lease, LeaseHeld
 
 ACTING = ("write_new", "atomic_write")  # of wire/private.py; the rest of it only looks

@@ -12,23 +12,23 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import JobSpec
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import JobSpec
 from hpcdl.ledger import SqliteJournal
-from hpcdl.ledger.losses import LedgerShrank, Resumed, open_resumed
+from hpcdl.ledger.integrity import LedgerShrank, UsableLedger, open_resumed
 
-FILES = ("ledger/mark.py", "ledger/losses.py", "ledger/stamp.py", "ledger/journal.py")
+FILES = ("ledger/high_water_mark.py", "ledger/integrity.py", "ledger/backup_stamp.py", "ledger/journal.py")
 ACTING = ("write_new", "atomic_write", "begin_above")
 NOW = 1e9
 KNOWN = 9
 """Jobs that were acknowledged before the case begins."""
 
 
-def opened(home: Path, accept_loss: bool) -> Resumed:
+def opened(home: Path, accept_loss: bool) -> UsableLedger:
     return open_resumed(home, lambda: SqliteJournal(home / "ledger.sqlite"), accept_loss=accept_loss, first_job=1)
 
 
-def begin(resumed: Resumed) -> None:
+def begin(resumed: UsableLedger) -> None:
     """As a daemon does."""
     fence = max(resumed.fence, resumed.journal.load().fence) + 1
     started: list[ev.Event] = [ev.DaemonStarted(fence, "1", 1, "h")]
@@ -112,7 +112,7 @@ def prepare(case: str, home: Path) -> None:
         submit(resumed.journal)
         if case == "backup" and number == 4:
             resumed.journal.close()
-            from hpcdl.ledger.care import back_up
+            from hpcdl.ledger.maintenance import back_up
 
             backup = home.with_name(f"{home.name}-backup")
             backup.mkdir(mode=0o700)

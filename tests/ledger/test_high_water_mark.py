@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core import events as ev
-from hpcdl.core.journal import JournalError, Request
-from hpcdl.core.model import Placement, Share
-from hpcdl.ledger import SqliteJournal, care, mark
-from hpcdl.ledger.losses import LedgerShrank, Resumed, open_resumed
-from hpcdl.ledger.mark import NAME, NOW, read_mark
-from hpcdl.ledger.traces import look
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.commands import Request
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.ledger import SqliteJournal, high_water_mark, maintenance
+from hpcdl.ledger.high_water_mark import NAME, NOW, read_mark
+from hpcdl.ledger.integrity import LedgerShrank, UsableLedger, open_resumed, traces_of
 from tests.ledger.histories import SPEC
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def opened(home: Path, *, accept_loss: bool = False, first_job: int = 1) -> Resumed:
+def opened(home: Path, *, accept_loss: bool = False, first_job: int = 1) -> UsableLedger:
     """As a daemon opens it, and says so."""
     path = home / "ledger.sqlite"
     resumed = open_resumed(home, lambda: SqliteJournal(path), accept_loss=accept_loss, first_job=first_job)
@@ -68,7 +68,7 @@ def test_whatever_happens_no_id_is_given_twice(home: Path, monkeypatch: pytest.M
     """Kills, power failures, restores and losses, one after the other at random."""
     chance = random.Random(7)
     boot = 0
-    monkeypatch.setattr(mark, "_boot", lambda: f"boot{boot}")
+    monkeypatch.setattr(high_water_mark, "_boot", lambda: f"boot{boot}")
     resumed = opened(home)
     backup, given = back_up_open(resumed, home), 0
     for turn in range(60):
@@ -108,13 +108,13 @@ def test_whatever_happens_no_id_is_given_twice(home: Path, monkeypatch: pytest.M
     resumed.journal.close()
 
 
-def back_up_open(resumed: Resumed, home: Path) -> Path:
+def back_up_open(resumed: UsableLedger, home: Path) -> Path:
     copy = home.with_name("copy") / "ledger.sqlite"
     copy.parent.mkdir(mode=0o700, exist_ok=True)
     resumed.journal.copy(copy)
     folder = home.with_name("backup")
     folder.mkdir(mode=0o700, exist_ok=True)
-    care.back_up(copy, folder, lambda text: None)
+    maintenance.back_up(copy, folder, lambda text: None)
     return folder / "ledger.sqlite"
 
 
@@ -125,7 +125,7 @@ def test_an_id_is_not_given_where_it_cannot_be_reserved(home: Path, monkeypatch:
         def full(*_: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(mark, "atomic_write", full)
+        monkeypatch.setattr(high_water_mark, "atomic_write", full)
         assert submit(journal, 99) == 100  # of the block that is reserved
         with pytest.raises(JournalError, match=r"mark\.json: No space left on device: its disk is full: make room"):
             submit(journal)
@@ -182,7 +182,7 @@ def test_what_lies_in_a_home_counts(home: Path) -> None:
     body = '{"n":4,"kind":"Saved","body":{"job":80,"incarnation":3,"step":1},"at":1.0,"boot":"b"}'
     lines = ['{"log_id":"x","v":1}', '{"last":3,"fence":1,"lease_s":600.0}', '{"mark":[79,1],"rec":1}', body, "rubbish"]
     (home / "run" / "n1" / "reports.jsonl").write_text("\n".join(lines))
-    traces = look(home)
+    traces = traces_of(home)
     assert (traces.ids.job, traces.ids.pilot, traces.ids.incarnation, traces.heard) == (81, 4, 3, 1)
     resumed = opened(home)
     assert resumed.raised is not None
@@ -225,12 +225,12 @@ def test_the_copy_before_an_upgrade_is_a_backup(home: Path) -> None:
     journal = opened(home).journal
     submit(journal, 2)
     journal.close()
-    from hpcdl.ledger import migrations, stamp
+    from hpcdl.ledger import backup_stamp, migrations
     from hpcdl.ledger.offline import Reader
 
     copy = home / "copy.sqlite"
     with Reader(home / "ledger.sqlite") as reader, reader.reading() as connection:
-        migrations.copy_database(connection, copy, stamp.of_ledger(connection))
+        migrations.copy_database(connection, copy, backup_stamp.of_ledger(connection))
     journal = opened(home).journal
     submit(journal, 3)
     journal.close()

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core import events as ev
-from hpcdl.core.journal import JournalError, LeaseLost, MemoryJournal, Request
-from hpcdl.core.lifecycle import fold
-from hpcdl.core.model import Placement, Share, World
-from hpcdl.core.transitions import IllegalEvent
-from hpcdl.core.validate import validate
+from hpcdl.core.controller.journal import JournalError, LeaseLost, MemoryJournal
+from hpcdl.core.fold.fold import fold
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.commands import Request
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.transitions import IllegalEvent
+from hpcdl.core.model.world import World, validate
 from hpcdl.ledger import Lease, SqliteJournal
 from tests.ledger.histories import NOW, every_kind, history, submissions
 
@@ -315,7 +316,7 @@ def test_with_a_real_lease(path: Path) -> None:
 OPENER = """
 import sys
 from pathlib import Path
-from hpcdl.core.journal import JournalError
+from hpcdl.core.controller.journal import JournalError
 from hpcdl.ledger import SqliteJournal
 try:
     SqliteJournal(Path(sys.argv[1])).close()
@@ -410,7 +411,7 @@ def test_world_of_any_prefix_and_the_rest(path: Path) -> None:
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from hpcdl.core.journal import JournalError
+from hpcdl.core.controller.journal import JournalError
 from hpcdl.ledger import SqliteJournal
 from tests.ledger.histories import submissions
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.ledger.lease import Holder, Lease, LeaseError, LeaseHeld, _myself
-from hpcdl.wire.private import NotPrivate, atomic_write
+from hpcdl.wire.private_files import NotPrivate, atomic_write
 
 ROOT = Path(__file__).parents[2]
 BOOT_ID = "/proc/sys/kernel/random/boot_id"

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core import events as ev
-from hpcdl.core.journal import JournalError
-from hpcdl.core.model import JobSpec, World
-from hpcdl.ledger import SqliteJournal, care
-from hpcdl.ledger.export import jobs_csv, lines
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.world import World
+from hpcdl.ledger import SqliteJournal, maintenance
+from hpcdl.ledger.maintenance import jobs_csv, lines
 from hpcdl.ledger.offline import Reader, leased
 from hpcdl.ledger.trim import trim
 from tests.ledger.histories import EVERY_KIND, NOW, every_kind, submissions
@@ -59,15 +60,15 @@ def edit(path: Path, statement: str) -> None:
 
 def test_what_is_wrong_is_found_and_rebuilt(path: Path) -> None:
     world = world_of(path)
-    assert care.verify(path, quiet).events == EVENTS
+    assert maintenance.verify(path, quiet).events == EVENTS
     edit(path, "UPDATE job SET name = 'other' WHERE id = 1000")
     with pytest.raises(JournalError, match=r"job 1000: the table says .*other.*: hpcdl ledger rebuild makes"):
-        care.verify(path, quiet)
+        maintenance.verify(path, quiet)
     edit(path, "UPDATE snapshot SET body = replace(body, '\"marble\"', '\"mürble\"')")
     edit(path, "DELETE FROM node")
-    found = care.rebuild(path, quiet)
+    found = maintenance.rebuild(path, quiet)
     assert (found.events, found.jobs, found.snapshot) == (EVENTS, len(world.jobs) + sum(world.retired.values()), EVENTS)
-    assert care.verify(path, quiet) == found
+    assert maintenance.verify(path, quiet) == found
     assert world_of(path) == world
 
 
@@ -78,8 +79,8 @@ def test_a_snapshot_that_lies_is_made_anew(path: Path) -> None:
         wrong.policy = "other"
         journal.snapshot(wrong)
     with pytest.raises(JournalError, match=f"the snapshot at seq {EVENTS} differs from the events"):
-        care.verify(path, quiet)
-    care.rebuild(path, quiet)
+        maintenance.verify(path, quiet)
+    maintenance.rebuild(path, quiet)
     assert world_of(path) == world
 
 
@@ -87,13 +88,13 @@ def test_damaged_events_are_named_and_nothing_is_changed(path: Path) -> None:
     edit(path, "UPDATE event SET body = '{' WHERE seq = 40")
     before = path.read_bytes()
     with pytest.raises(JournalError, match="event 40"):
-        care.rebuild(path, quiet)
+        maintenance.rebuild(path, quiet)
     assert path.read_bytes() == before
 
 
 def test_shrinking_archives_all_but_the_newest_events(path: Path) -> None:
     world = world_of(path)
-    moved, _, after = care.shrink(path, 10, quiet)
+    moved, _, after = maintenance.shrink(path, 10, quiet)
     assert moved == EVENTS - 30 - 10
     assert after == path.stat().st_size
     with closing(sqlite3.connect(path)) as connection:
@@ -103,20 +104,20 @@ def test_shrinking_archives_all_but_the_newest_events(path: Path) -> None:
         assert len(journal.read(0, 1000)) == EVENTS
         assert journal.snapshot_seq == EVENTS
         journal.verify()
-    assert care.shrink(path, 10, quiet)[0] == 0
+    assert maintenance.shrink(path, 10, quiet)[0] == 0
 
 
 def test_a_backup_is_a_ledger(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     folder.mkdir(mode=0o700)
-    copies = care.back_up(path, folder, quiet)
+    copies = maintenance.back_up(path, folder, quiet)
     assert [each.stat().st_mode & 0o777 for each in copies] == [0o600, 0o600]
     assert world_of(folder / "ledger.sqlite") == world_of(path)
-    assert care.verify(folder / "ledger.sqlite", quiet).events == EVENTS
-    assert care.back_up(path, folder, quiet) == copies
+    assert maintenance.verify(folder / "ledger.sqlite", quiet).events == EVENTS
+    assert maintenance.back_up(path, folder, quiet) == copies
     next(path.parent.glob("ledger-archive-*")).unlink()
     with pytest.raises(JournalError, match="is missing: put it back"):
-        care.back_up(path, folder, quiet)
+        maintenance.back_up(path, folder, quiet)
 
 
 def test_a_backup_on_a_full_disk_leaves_the_one_before(
@@ -124,7 +125,7 @@ def test_a_backup_on_a_full_disk_leaves_the_one_before(
 ) -> None:
     folder = tmp_path / "backup"
     folder.mkdir(mode=0o700)
-    care.back_up(path, folder, quiet)
+    maintenance.back_up(path, folder, quiet)
     there = {each.name: each.read_bytes() for each in folder.iterdir()}
     connect = sqlite3.connect
 
@@ -136,7 +137,7 @@ def test_a_backup_on_a_full_disk_leaves_the_one_before(
 
     monkeypatch.setattr(sqlite3, "connect", small)
     with pytest.raises(JournalError, match=f"{folder / 'ledger.sqlite'}: .*: its disk is full: make room"):
-        care.back_up(path, folder, quiet)
+        maintenance.back_up(path, folder, quiet)
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == there
 
 
@@ -146,7 +147,7 @@ def test_a_copy_while_it_is_open(path: Path) -> None:
         assert journal.copy(target) == EVENTS
         journal.append(submissions(1, first=2000))
     assert target.stat().st_mode & 0o777 == 0o600
-    assert care.verify(target, quiet).events == EVENTS
+    assert maintenance.verify(target, quiet).events == EVENTS
     with SqliteJournal(path) as journal, pytest.raises(JournalError, match="nonexistent"):
         journal.copy(path.parent / "nonexistent" / "copy.sqlite")
 
@@ -260,7 +261,7 @@ def test_logs_go_only_when_asked_and_of_jobs_that_are_over(tmp_path: Path) -> No
 KILLED = """
 import sys
 from pathlib import Path
-from hpcdl.ledger import care
+from hpcdl.ledger import maintenance as care
 path = Path(sys.argv[1])
 def tell(text):
     pass
@@ -288,7 +289,7 @@ def test_killed_at_any_time_nothing_is_lost(path: Path) -> None:
         finally:
             process.send_signal(signal.SIGKILL)
             process.communicate(timeout=60)
-        assert care.verify(path, quiet).events == EVENTS
+        assert maintenance.verify(path, quiet).events == EVENTS
         assert world_of(path) == world
         backed_up = path.parent / "backup" / "ledger.sqlite"
         if backed_up.exists():

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core.events import Recorded, decode
-from hpcdl.core.lifecycle import fold
-from hpcdl.core.model import JobState, World
-from hpcdl.core.validate import validate
+from hpcdl.core.fold.fold import fold
+from hpcdl.core.model.events import Recorded, decode
+from hpcdl.core.model.world import JobState, World, validate
 from hpcdl.ledger import SqliteJournal
 from hpcdl.ledger.snapshots import FORMAT
 

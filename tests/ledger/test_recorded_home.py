@@ -17,29 +17,28 @@ from typing import Any
 
 import pytest
 
-from hpcdl.config import Config
-from hpcdl.controller import Controller
-from hpcdl.core.codec import to_json
-from hpcdl.core.events import KINDS, DaemonStarted
-from hpcdl.core.lifecycle import fold
-from hpcdl.core.model import JobState, World
-from hpcdl.core.plan import Profiles
-from hpcdl.core.transitions import state_of
-from hpcdl.core.validate import validate
-from hpcdl.daemon.api import About, Api
-from hpcdl.daemon.changes import Changes
-from hpcdl.daemon.hub import Hub, HubSettings
-from hpcdl.daemon.loop import Loop
-from hpcdl.daemon.opening import open_ledger
-from hpcdl.daemon.submits import submit_of
+from hpcdl.config.settings import Config
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.fold.fold import fold
+from hpcdl.core.model.events import KINDS, DaemonStarted
+from hpcdl.core.model.frozen import to_json
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.world import JobState, World, validate
+from hpcdl.daemon.agents import Hub, HubSettings
+from hpcdl.daemon.api.app import Api, DaemonStatus
+from hpcdl.daemon.api.submit import submit_of
+from hpcdl.daemon.api.wait import Changes
+from hpcdl.daemon.daemon import open_ledger
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.ledger import Lease, SqliteJournal
+from hpcdl.ledger.high_water_mark import read_mark
+from hpcdl.ledger.integrity import LedgerShrank
 from hpcdl.ledger.lease import LeaseHeld
-from hpcdl.ledger.losses import LedgerShrank
-from hpcdl.ledger.mark import read_mark
 from hpcdl.policies import all_policies
 from hpcdl.wire.access import read_access
 from hpcdl.wire.spool import Spool
-from tests.model_parts import PLAIN
+from tests.support.model_parts import PLAIN
 
 RECORDED = Path(__file__).parents[1] / "recordings" / "home"
 ARCHIVE = "ledger-archive-000000000001-000000000309.jsonl.gz"
@@ -101,10 +100,10 @@ class Asked:
         profiles = Profiles({"plain": PLAIN})
         controller = Controller(journal, all_policies(), profiles)
         changes = self._runner.run(self._changes())
-        self.loop = Loop(controller, clock, 3600.0, changes.announce, lambda requests: None, lambda why: None)
+        self.loop = ControllerLoop(controller, clock, 3600.0, changes.announce, lambda requests: None, lambda why: None)
         self.loop.start()
         hub = Hub(self.loop, HubSettings("d-1", home, 600.0, 10.0), lambda node, beat: None)
-        about = About(1, "h", 0.0, "0", "/home/jo/.hpcdl", ("marble",))
+        about = DaemonStatus(1, "h", 0.0, "0", "/home/jo/.hpcdl", ("marble",))
         self._api = Api(self.loop, hub, changes, profiles, clock, about, TOKEN, lambda now: 0.0).application()
 
     async def _changes(self) -> Changes:

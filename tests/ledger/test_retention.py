@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, create_engine, text
 
-from hpcdl.core.codec import CodecError, from_json, to_json
-from hpcdl.core.journal import JournalError
-from hpcdl.core.model import World
-from hpcdl.core.units import GpuRef
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model.frozen import CodecError, from_json, to_json
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import World
 from hpcdl.ledger import SqliteJournal, journal, migrations, schema, snapshots
 from hpcdl.ledger.database import close_database, open_database
-from hpcdl.ledger.samples import Sample
+from hpcdl.ledger.samples import GpuTelemetry
 from tests.ledger.histories import NOW, submissions
 from tests.ledger.test_journal import after_every_kind, at_random, edit, opened
 
@@ -144,7 +144,7 @@ def test_a_crash_between_archive_file_and_commit(path: Path, monkeypatch: pytest
 
 
 def test_the_ring_is_bounded_and_written_with_the_next_commit(path: Path) -> None:
-    samples = [Sample(NOW + n, f"n{n % 2}", n % 4, n, 2.0 * n, None) for n in range(40)]
+    samples = [GpuTelemetry(NOW + n, f"n{n % 2}", n % 4, n, 2.0 * n, None) for n in range(40)]
     with SqliteJournal(path, samples=10) as ledger:
         ledger.add_samples(samples[:4])
         assert ledger.samples() == samples[:4]
@@ -175,7 +175,7 @@ def rows(path: Path, query: str) -> list[tuple]:
 @pytest.mark.parametrize("wrong", [{"at": float("nan")}, {"util": 1e300}, {"gpu": 1 << 70}, {"node": "\udcff"}])
 def test_a_sample_that_cannot_be_written_is_refused_at_once(wrong: dict) -> None:
     with pytest.raises(ValueError, match="sample"):
-        Sample(**({"at": NOW, "node": "n1", "gpu": 0} | wrong))
+        GpuTelemetry(**({"at": NOW, "node": "n1", "gpu": 0} | wrong))
 
 
 # --- migrations ------------------------------------------------------------------------------------------------------

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core import events as ev
-from hpcdl.core.journal import JournalError, Stamped
-from hpcdl.core.lifecycle import Draft
-from hpcdl.core.model import Job, JobSpec, JobState, World
-from hpcdl.core.retireevents import JobsRetired
-from hpcdl.core.transitions import IllegalEvent
-from hpcdl.ledger import SqliteJournal, care, migrations, schema, snapshots
+from hpcdl.core.controller.journal import JournalError, Stamped
+from hpcdl.core.fold.fold import Draft
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.events import JobsRetired
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.transitions import IllegalEvent
+from hpcdl.core.model.world import Job, JobState, World
+from hpcdl.ledger import SqliteJournal, maintenance, migrations, schema, snapshots
 from hpcdl.ledger import journal as journals
 from hpcdl.ledger.database import close_database, open_database
-from hpcdl.ledger.retired import every_job, rows_of
+from hpcdl.ledger.records import every_job, retired_rows
 from hpcdl.ledger.trim import trim
 from tests.ledger.histories import NOW
 from tests.ledger.test_journal import after_every_kind, edit, opened
@@ -132,10 +133,10 @@ def test_what_is_wrong_is_found_without_being_shown_and_made_anew(path: Path) ->
     ):
         edit(path, damage)
         with pytest.raises(JournalError, match=f"{where}.*: the table and the events differ: hpcdl ledger") as error:
-            care.verify(path, lambda text: None)
+            maintenance.verify(path, lambda text: None)
         assert "secret" not in str(error.value)
-        found = care.rebuild(path, lambda text: None)
-        assert (found.jobs, care.verify(path, lambda text: None).jobs) == (4, 4)
+        found = maintenance.rebuild(path, lambda text: None)
+        assert (found.jobs, maintenance.verify(path, lambda text: None).jobs) == (4, 4)
     with opened(path) as ledger:
         assert ledger.retired() == was
     edit(path, "UPDATE retired SET body = '{}' WHERE job = 2")
@@ -145,7 +146,7 @@ def test_what_is_wrong_is_found_without_being_shown_and_made_anew(path: Path) ->
 
 def test_a_row_has_nothing_that_is_so_by_default() -> None:
     job = Job(7, JobSpec(("train",), "j"), NOW)
-    assert rows_of(job)[0][2] == f'{{"id":7,"spec":{{"command":["train"],"name":"j"}},"submitted_at":{NOW}}}'
+    assert retired_rows(job)[0][2] == f'{{"id":7,"spec":{{"command":["train"],"name":"j"}},"submitted_at":{NOW}}}'
 
 
 @pytest.mark.parametrize("seed", range(3))

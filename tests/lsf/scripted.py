@@ -3,12 +3,8 @@
 import time
 from collections.abc import Mapping, Sequence
 
-from hpcdl.batch import (
-    TIMEOUT_S,
-    Completed,
-    PilotScript,
-)
-from hpcdl.lsf.adapter import Lsf, Ways
+from hpcdl.batch.system import TIMEOUT_S, Completed, PilotScript
+from hpcdl.lsf.adapter import Lsf, LsfSettings
 from hpcdl.lsf.jobs import FIELDS
 
 NOW = time.mktime((2026, 1, 21, 22, 20, 0, 0, 0, -1))
@@ -30,7 +26,7 @@ GPUS = "HOST_NAME gpu_id gpu_model gpu_driver gpu_factor numa_id vendor\n" + "".
 USAGE = Completed("", "bjobs: invalid option -- 'o'\nUsage: bjobs [-h] [-V] [-w |-l]\n", 255)
 SCRIPT = PilotScript(("hpcdl", "allocation"), "hpcdl:ab:p7", "hpcdl-p7", "/tmp/p7.log")
 TAKEN = Completed("Job <113> is submitted to queue <fill>.\n", "", 0)
-PLAIN = Ways()
+PLAIN = LsfSettings()
 WAIT = Completed("", "Cannot connect to LSF. Please wait ...\n", 255)
 NOTHING = Completed("", "", 0)
 
@@ -86,7 +82,7 @@ class Fake:
     def lsf(
         self,
         *,
-        ways: Ways = PLAIN,
+        ways: LsfSettings = PLAIN,
         without: Sequence[str] = ("jsrun", "jobstat"),
         host: str = "n1.x",
         environ: Mapping[str, str] | None = None,

@@ -2,16 +2,9 @@
 
 import pytest
 
-from hpcdl.batch import (
-    Allocation,
-    BatchAdapter,
-    BatchError,
-    Completed,
-    HalfAnAllocation,
-    Unsupported,
-)
-from hpcdl.core.pilot import BatchState
-from hpcdl.lsf.adapter import Ways
+from hpcdl.batch.system import Allocation, BatchAdapter, BatchError, Completed, HalfAnAllocation, Unsupported
+from hpcdl.core.model.pilot import BatchState
+from hpcdl.lsf.adapter import LsfSettings
 from tests.lsf.scripted import BHOSTS, BQUEUES, NOTHING, NOW, USAGE, WAIT, Fake, fields, json_of, relative
 
 
@@ -184,7 +177,7 @@ def test_marks() -> None:
 
 def test_holes_of_backfill_windows() -> None:
     fake = Fake(bslots="SLOTS:    8\nRUNTIME:  0 hours 10 minutes 0 seconds\nHOSTS:    4*n1.x 4*n3.x \n")
-    (hole,) = fake.lsf(ways=Ways(select="CN")).holes(NOW, ["1"])
+    (hole,) = fake.lsf(ways=LsfSettings(select="CN")).holes(NOW, ["1"])
     assert (hole.nodes, hole.count, hole.until, hole.queue) == (("n1", "n3"), 2, NOW + 600, "fill")
     assert (hole.gpus, hole.kind, hole.walltime_s) == (2, "teslav100", 3600.0)
     assert fake.of("bslots") == [["bslots", "-l", "-Rselect[CN]"]]
@@ -278,7 +271,9 @@ def test_agents_from_a_launch_node_by_jsrun() -> None:
     assert found is not None
     assert (found.nodes, found.here, found.gpus) == (("h1", "h2"), "", 0)
     assert lsf.launch(found, "h1", ["agent"]).argv[0] == "jsrun"
-    assert fake.lsf(ways=Ways(launcher="blaunch"), without=()).launch(found, "h1", ["agent"]).argv[0] == "blaunch"
+    assert (
+        fake.lsf(ways=LsfSettings(launcher="blaunch"), without=()).launch(found, "h1", ["agent"]).argv[0] == "blaunch"
+    )
     with pytest.raises(Unsupported, match="neither blaunch nor jsrun"):
         fake.lsf(without=("blaunch", "jsrun")).launch(found, "h1", ["agent"])
 

@@ -6,14 +6,9 @@ from typing import Any
 
 import pytest
 
-from hpcdl.batch import (
-    TIMEOUT_S,
-    BatchError,
-    Completed,
-    PilotScript,
-)
-from hpcdl.core.pilot import PilotSpec
-from hpcdl.lsf.adapter import Lsf, Ways
+from hpcdl.batch.system import TIMEOUT_S, BatchError, Completed, PilotScript
+from hpcdl.core.model.pilot import PilotSpec
+from hpcdl.lsf.adapter import Lsf, LsfSettings
 from hpcdl.lsf.environment import outside
 from tests.lsf.scripted import NOTHING, NOW, SCRIPT, TAKEN, WAIT, Fake, json_of, relative
 
@@ -40,7 +35,7 @@ def test_a_submission_to_a_relative_never_has_options_that_it_reads_differently(
 def test_a_submission_by_file(tmp_path: Path) -> None:
     fake = Fake(bsub=TAKEN)
     script = PilotScript(("hpcdl", "x"), "hpcdl:ab:p7", "hpcdl p/7", str(tmp_path / "p7.log"))
-    lsf = fake.lsf(ways=Ways(submit_by="file", nodes_by="nodes"))
+    lsf = fake.lsf(ways=LsfSettings(submit_by="file", nodes_by="nodes"))
     assert lsf.submit(PilotSpec(3, 600.0), script) == "113"
     (argv,) = fake.of("bsub")
     path = tmp_path / "hpcdl-p-7.bsub"
@@ -145,7 +140,7 @@ def test_a_pilot_gets_nothing_of_the_allocation_that_its_daemon_is_in() -> None:
         return fake(argv, timeout_s, **more)
 
     fake = Fake(bsub=TAKEN)
-    lsf = Lsf(answer, now=lambda: NOW, which=lambda name: name, environ=inside, ways=Ways(nodes_by="slots"))
+    lsf = Lsf(answer, now=lambda: NOW, which=lambda name: name, environ=inside, ways=LsfSettings(nodes_by="slots"))
     assert lsf.submit(PilotSpec(1, 600.0), SCRIPT) == "113"
     assert asked[-1][:8] == ["env", "-u", "CUDA_VISIBLE_DEVICES", "-u", "LSB_JOBID", "-u", "LSB_MCPU_HOSTS", "bsub"]
     assert outside(["bsub"], {"CUDA_VISIBLE_DEVICES": "0"}) == ["bsub"]

@@ -5,13 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core.pilot import BatchState
-from hpcdl.lsf.hosts import parse_bhosts, parse_gpus, parse_lshosts
-from hpcdl.lsf.jobs import Form, parse_bjobs
-from hpcdl.lsf.jobstat import parse_jobstat
-from hpcdl.lsf.long import parse_bhist
-from hpcdl.lsf.queues import parse_bqueues, parse_bqueues_long
-from hpcdl.lsf.windows import parse_bslots
+from hpcdl.core.model.pilot import BatchState
+from hpcdl.lsf.cluster import parse_bhosts, parse_bqueues, parse_bqueues_long, parse_gpus, parse_lshosts
+from hpcdl.lsf.holes import parse_bslots
+from hpcdl.lsf.jobs import Form, parse_bhist, parse_bjobs, parse_jobstat
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recordings" / "lsf").glob("*.txt"))
 NOW = 1769033955.0

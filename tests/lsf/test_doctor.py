@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.sites import read_site
+from hpcdl.batch.site import read_site
 from tests.lsf.cluster import LsfCluster
 
 

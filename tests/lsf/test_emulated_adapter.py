@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import TIMEOUT_S, BatchError, Completed, PilotScript, run
-from hpcdl.core.pilot import BatchJob, BatchState, PilotSpec
-from hpcdl.lsf.adapter import Lsf, Ways
+from hpcdl.batch.system import TIMEOUT_S, BatchError, Completed, PilotScript, run
+from hpcdl.core.model.pilot import BatchJob, BatchState, PilotSpec
+from hpcdl.lsf.adapter import Lsf, LsfSettings
 from tests.lsf.cluster import LsfCluster
 
 MakeLsf = Callable[..., LsfCluster]
@@ -258,9 +258,10 @@ print("codes", [one.wait() for one in each], flush=True)
 
 
 @pytest.mark.parametrize("settings, here, by", [
-    ({}, "h1", Ways()),
-    ({"launch_node": "batch1", "node_jobs": True, "script_file": True}, "", Ways("file", "nodes", "jsrun", "CN")),
-    ({"launch_node": "batch1", "node_jobs": True}, "", Ways()),
+    ({}, "h1", LsfSettings()),
+    ({"launch_node": "batch1", "node_jobs": True, "script_file": True}, "",
+     LsfSettings("file", "nodes", "jsrun", "CN")),
+    ({"launch_node": "batch1", "node_jobs": True}, "", LsfSettings()),
 ])  # fmt: skip
 def test_inside_an_allocation(
     make_lsf: MakeLsf,
@@ -268,7 +269,7 @@ def test_inside_an_allocation(
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, object],
     here: str,
-    by: Ways,
+    by: LsfSettings,
 ) -> None:
     cluster = make_lsf(**settings)
     enter(cluster)

@@ -4,13 +4,32 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import Completed
-from hpcdl.core.pilot import Hole
-from hpcdl.lsf.gaps import from_idle, from_windows, slots_of, usual
-from hpcdl.lsf.hosts import HostGpus, HostRow, parse_bhosts, parse_gpus, parse_lshosts
-from hpcdl.lsf.jobstat import parse_jobstat
-from hpcdl.lsf.queues import Queue, for_gaps, for_idle, not_preempted, parse_bqueues, parse_bqueues_long
-from hpcdl.lsf.windows import Window, bslots_argv, no_window, parse_bslots
+from hpcdl.batch.system import Completed
+from hpcdl.core.model.pilot import Hole
+from hpcdl.lsf.cluster import (
+    HostGpus,
+    HostRow,
+    LsfQueue,
+    for_gaps,
+    for_idle,
+    not_preempted,
+    parse_bhosts,
+    parse_bqueues,
+    parse_bqueues_long,
+    parse_gpus,
+    parse_lshosts,
+)
+from hpcdl.lsf.holes import (
+    BackfillWindow,
+    bslots_argv,
+    from_idle,
+    from_windows,
+    no_window,
+    parse_bslots,
+    slots_of,
+    usual,
+)
+from hpcdl.lsf.jobs import parse_jobstat
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "lsf"
 
@@ -22,18 +41,18 @@ def recording(name: str) -> str:
 @pytest.mark.parametrize(
     "name, windows",
     [
-        ("bslots-two-windows", (Window(42, 92571), Window(27384, 4310))),
-        ("bslots-one-window", (Window(127764, 1375),)),
-        ("bslots-unlimited", (Window(2, None),)),
+        ("bslots-two-windows", (BackfillWindow(42, 92571), BackfillWindow(27384, 4310))),
+        ("bslots-one-window", (BackfillWindow(127764, 1375),)),
+        ("bslots-unlimited", (BackfillWindow(2, None),)),
         (
             "bslots-long-two-windows",
-            (Window(42, None, (("h41n04", 42),)), Window(84, 4310, (("h41n03", 42), ("h41n02", 42)))),
+            (BackfillWindow(42, None, (("h41n04", 42),)), BackfillWindow(84, 4310, (("h41n03", 42), ("h41n02", 42)))),
         ),
         ("bslots-none-exists", ()),
         ("bslots-none-meets", ()),
     ],
 )
-def test_windows(name: str, windows: tuple[Window, ...]) -> None:
+def test_windows(name: str, windows: tuple[BackfillWindow, ...]) -> None:
     assert parse_bslots(recording(name)) == windows
 
 
@@ -131,27 +150,29 @@ def test_the_preempting_queue_tells_which_one_is_preemptable() -> None:
 
 def test_the_table_of_queues() -> None:
     assert parse_bqueues(recording("bqueues-table")) == (
-        Queue("interactive", 400, True),
-        Queue("night", 40, False),
+        LsfQueue("interactive", 400, True),
+        LsfQueue("night", 40, False),
     )
 
 
 def test_which_queue_takes_a_pilot() -> None:
-    interruptible = Queue("background", 1, backfill=True, interruptible_s=1.0)
-    backfill = Queue("fill", 5, backfill=True)
-    assert for_gaps((interruptible, Queue("urgent", 90, backfill=True), backfill, Queue("normal", 30))) == backfill
-    assert for_gaps((interruptible, Queue("closed", 9, open=False, backfill=True))) == interruptible
-    assert for_gaps((Queue("normal"),)) is None
-    assert for_gaps((backfill, Queue("normal", 30), interruptible), ("normal", "background")) == interruptible
-    assert for_gaps((backfill, Queue("normal", 30)), ("normal",)) == Queue("normal", 30)
-    killable, low = Queue("killable", 10, preemptable=True), Queue("low", 1)
-    assert for_idle((low, killable, Queue("normal", 30)), ["n1"]) == killable
+    interruptible = LsfQueue("background", 1, backfill=True, interruptible_s=1.0)
+    backfill = LsfQueue("fill", 5, backfill=True)
+    assert (
+        for_gaps((interruptible, LsfQueue("urgent", 90, backfill=True), backfill, LsfQueue("normal", 30))) == backfill
+    )
+    assert for_gaps((interruptible, LsfQueue("closed", 9, open=False, backfill=True))) == interruptible
+    assert for_gaps((LsfQueue("normal"),)) is None
+    assert for_gaps((backfill, LsfQueue("normal", 30), interruptible), ("normal", "background")) == interruptible
+    assert for_gaps((backfill, LsfQueue("normal", 30)), ("normal",)) == LsfQueue("normal", 30)
+    killable, low = LsfQueue("killable", 10, preemptable=True), LsfQueue("low", 1)
+    assert for_idle((low, killable, LsfQueue("normal", 30)), ["n1"]) == killable
     assert for_idle((low, killable), ["n1"], ("low",)) == low
-    theirs = Queue("theirs", 2, preemptable=True, hosts=("n2",))
+    theirs = LsfQueue("theirs", 2, preemptable=True, hosts=("n2",))
     assert for_idle((low, theirs), ["n1", "n2"]) == theirs
-    group = Queue("group", 2, preemptable=True, hosts=("some_group",))
+    group = LsfQueue("group", 2, preemptable=True, hosts=("some_group",))
     assert for_idle((low, group), ["n1"]) == group
-    assert for_idle((Queue("closed", open=False),), ["n1"]) is None
+    assert for_idle((LsfQueue("closed", open=False),), ["n1"]) is None
 
 
 def test_jobstat_with_usernames() -> None:
@@ -198,7 +219,7 @@ def test_slots_are_not_nodes_and_launch_nodes_do_not_count() -> None:
 def test_a_hole_for_each_window() -> None:
     slots = slots_of(SUMMIT, {})
     gpus = {name: HostGpus(6, "teslav100") for name in slots}
-    fill = Queue("fill", backfill=True, run_limit_s=7200)
+    fill = LsfQueue("fill", backfill=True, run_limit_s=7200)
     holes = from_windows(parse_bslots(recording("bslots-two-windows")), slots, gpus, fill, now=1000)
     assert [(hole.count, hole.until, hole.nodes, hole.gpus, hole.walltime_s, hole.queue) for hole in holes] == [
         (1, 93571, (), 6, 7200, "fill"),
@@ -213,21 +234,24 @@ def test_a_hole_for_each_window() -> None:
 
 def test_slots_that_make_no_whole_node_are_no_hole() -> None:
     slots = slots_of(SUMMIT, {})
-    assert from_windows((Window(41, 600),), slots, {}, None, now=0) == ()
+    assert from_windows((BackfillWindow(41, 600),), slots, {}, None, now=0) == ()
     assert (
-        from_windows((Window(41, 600, (("h41n01", 41),)), Window(42, 600, (("batch1", 42),))), slots, {}, None, 0) == ()
+        from_windows(
+            (BackfillWindow(41, 600, (("h41n01", 41),)), BackfillWindow(42, 600, (("batch1", 42),))), slots, {}, None, 0
+        )
+        == ()
     )
 
 
 def test_nodes_of_different_kinds_are_different_holes() -> None:
     slots = {"n1": 4, "n2": 4, "n3": 4}
     gpus = {"n1": HostGpus(4, "a100"), "n2": HostGpus(0), "n3": HostGpus(4, "a100")}
-    window = Window(12, 600, (("n1", 4), ("n2", 4), ("n3", 4)))
+    window = BackfillWindow(12, 600, (("n1", 4), ("n2", 4), ("n3", 4)))
     assert [(hole.nodes, hole.gpus) for hole in from_windows((window,), slots, gpus, None, 0)] == [
         (("n1", "n3"), 4),
         (("n2",), 0),
     ]
-    (unnamed,) = from_windows((Window(12, 600),), slots, gpus, None, 0)
+    (unnamed,) = from_windows((BackfillWindow(12, 600),), slots, gpus, None, 0)
     assert (unnamed.count, unnamed.gpus) == (3, None)
 
 
@@ -240,23 +264,23 @@ def test_idle_hosts_where_there_is_no_bslots() -> None:
         HostRow("n5", "ok", 4, 0, 0),
     ]
     slots = slots_of(rows, {})
-    (hole,) = from_idle(rows, slots, {}, Queue("killable", preemptable=True))
+    (hole,) = from_idle(rows, slots, {}, LsfQueue("killable", preemptable=True))
     assert hole == Hole("killable", 2, ("n1", "n5"), why="nobody says until when they idle: this LSF has no bslots")
-    (hole,) = from_idle(rows, slots, {}, Queue("small", hosts=("n1", "n2")))
+    (hole,) = from_idle(rows, slots, {}, LsfQueue("small", hosts=("n1", "n2")))
     assert hole.nodes == ("n1",)
-    (hole,) = from_idle(rows, slots, {}, Queue("small", hosts=("some_group",)))
+    (hole,) = from_idle(rows, slots, {}, LsfQueue("small", hosts=("some_group",)))
     assert hole.nodes == ("n1", "n5")
 
 
 def test_what_the_queue_gives_one_job_limits_a_pilot() -> None:
     slots = {"n1": 4, "n2": 4, "n3": 4}
     rows = [HostRow(name, "ok", 4, 0, 0) for name in slots]
-    queue = Queue("small", hosts=("n1.x", "n2.x", "n3.x"), slots_max=9)
-    (hole,) = from_windows((Window(12, 600),), slots, {}, queue, 0)
+    queue = LsfQueue("small", hosts=("n1.x", "n2.x", "n3.x"), slots_max=9)
+    (hole,) = from_windows((BackfillWindow(12, 600),), slots, {}, queue, 0)
     assert (hole.count, hole.nodes_max) == (3, 2)
     assert [each.nodes_max for each in from_idle(rows, slots, {}, queue)] == [2]
-    tiny = Queue("tiny", slots_max=3)
-    assert from_windows((Window(12, 600),), slots, {}, tiny, 0) == ()
+    tiny = LsfQueue("tiny", slots_max=3)
+    assert from_windows((BackfillWindow(12, 600),), slots, {}, tiny, 0) == ()
     assert from_idle(rows, slots, {}, tiny) == ()
     text = "QUEUE: q\nPRIO NICE STATUS MAX\n 1 0 Open:Active -\n"
     text += " CPULIMIT                 TASKLIMIT\n 5.0 min of a      1 4 48\n"
@@ -265,16 +289,16 @@ def test_what_the_queue_gives_one_job_limits_a_pilot() -> None:
 
 def test_hosts_that_the_queue_may_not_use_are_in_no_hole() -> None:
     slots = {"n1": 4, "n2": 4}
-    window = Window(8, 600, (("n1.x", 4), ("n2.x", 4)))
-    (hole,) = from_windows((window,), slots, {}, Queue("theirs", hosts=("n2.x",)), 0)
+    window = BackfillWindow(8, 600, (("n1.x", 4), ("n2.x", 4)))
+    (hole,) = from_windows((window,), slots, {}, LsfQueue("theirs", hosts=("n2.x",)), 0)
     assert hole.nodes == ("n2",)
-    (hole,) = from_windows((window,), slots, {}, Queue("group", hosts=("some_group", "n2.x")), 0)
+    (hole,) = from_windows((window,), slots, {}, LsfQueue("group", hosts=("some_group", "n2.x")), 0)
     assert hole.nodes == ("n1", "n2")
 
 
 def test_a_window_of_interruptible_backfill_says_so() -> None:
-    queue = Queue("background", backfill=True, interruptible_s=1.0)
-    (hole,) = from_windows((Window(4, 600),), {"n1": 4}, {}, queue, 0)
+    queue = LsfQueue("background", backfill=True, interruptible_s=1.0)
+    (hole,) = from_windows((BackfillWindow(4, 600),), {"n1": 4}, {}, queue, 0)
     assert "whatever walltime was asked" in hole.why
 
 

@@ -6,12 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core.pilot import BatchJob, BatchState
+from hpcdl.core.model.pilot import BatchJob, BatchState
 from hpcdl.lsf import jobs as lsf_jobs
-from hpcdl.lsf.jobs import FEW, FIELDS, Form, bjobs_argv
-from hpcdl.lsf.long import bhist_argv, parse_bhist, parse_long, unwrapped
-from hpcdl.lsf.moments import clock_length, limit_of, moment, run_limit, run_time, time_left, window_length
-from hpcdl.lsf.steady import Steady, Told
+from hpcdl.lsf.jobs import (
+    FEW,
+    FIELDS,
+    BjobsTimes,
+    Form,
+    Steady,
+    bhist_argv,
+    bjobs_argv,
+    parse_bhist,
+    parse_long,
+    unwrapped,
+)
+from hpcdl.lsf.text import clock_length, limit_of, moment, run_limit, run_time, time_left, window_length
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "lsf"
 
@@ -309,7 +318,7 @@ def test_no_history() -> None:
     assert parse_bhist("No matching job found\n", NOW) == {}
 
 
-def running(now: float, **values: str) -> Told:
+def running(now: float, **values: str) -> BjobsTimes:
     told = lsf_jobs.parse_bjobs(Form.FIELDS, fields(jobid="5", stat="RUN", **values), now)
     assert told is not None
     return told["5"]
@@ -336,7 +345,7 @@ def test_a_requeued_job_is_another_run_even_within_a_minute() -> None:
     first = steady.job(running(NOW - 20, run_time="30 second(s)", **START))
     second = steady.job(running(NOW - 5, run_time="1 second(s)", **START))
     assert (first.started_at, second.started_at) == (NOW - 50, NOW - 6)
-    steady.job(Told(BatchJob("5", BatchState.PENDING)))
+    steady.job(BjobsTimes(BatchJob("5", BatchState.PENDING)))
     third = steady.job(running(NOW - 1, run_time="2 second(s)", **START))
     assert third.started_at == NOW - 3
 

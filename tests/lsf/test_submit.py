@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent.leaving import SIGNALS
-from hpcdl.batch import Completed, HalfAnAllocation, PilotScript
-from hpcdl.core.pilot import PilotSpec
-from hpcdl.lsf.environment import Given, blaunch_argv, given, here, jsrun_argv
+from hpcdl.agent.departure import SIGNALS
+from hpcdl.batch.system import Completed, HalfAnAllocation, PilotScript
+from hpcdl.core.model.pilot import PilotSpec
+from hpcdl.lsf.environment import LsfAllocation, blaunch_argv, here, jsrun_argv, lsf_allocation
 from hpcdl.lsf.text import (
     WARNING,
     Asking,
@@ -255,22 +255,22 @@ HOSTFILE = "login1\nbatch1\n" + "h1n1\n" * 20 + "h1n2\n" * 20
 )
 def test_hosts_of_an_allocation(environ: Mapping[str, str], found: tuple[tuple[str, ...], bool]) -> None:
     read = {"/x": HOSTFILE}
-    told = given(
+    told = lsf_allocation(
         {"LSB_JOBID": "5", "LSB_JOBINDEX": "0", "LSB_QUEUE": "batch", **environ},
         lambda path: read[path] if path in read else nothing(path),
     )
-    assert told == Given("5", found[0], found[1], "batch")
+    assert told == LsfAllocation("5", found[0], found[1], "batch")
 
 
 def test_no_allocation_and_half_of_one() -> None:
-    assert given({"PATH": "/bin"}, nothing) is None
+    assert lsf_allocation({"PATH": "/bin"}, nothing) is None
     with pytest.raises(HalfAnAllocation, match=r"LSB_JOBID is 5, but LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS, .* missing"):
-        given({"LSB_JOBID": "5"}, nothing)
+        lsf_allocation({"LSB_JOBID": "5"}, nothing)
     with pytest.raises(HalfAnAllocation, match="LSB_DJOB_HOSTFILE cannot be read"):
-        given({"LSB_JOBID": "5", "LSB_DJOB_HOSTFILE": "/gone"}, nothing)
+        lsf_allocation({"LSB_JOBID": "5", "LSB_DJOB_HOSTFILE": "/gone"}, nothing)
     with pytest.raises(HalfAnAllocation, match="LSB_MCPU_HOSTS is set, but LSB_JOBID is missing"):
-        given({"LSB_MCPU_HOSTS": "a 4"}, nothing)
-    array = given({"LSB_JOBID": "5", "LSB_JOBINDEX": "3", "LSB_HOSTS": "n1"}, nothing)
+        lsf_allocation({"LSB_MCPU_HOSTS": "a 4"}, nothing)
+    array = lsf_allocation({"LSB_JOBID": "5", "LSB_JOBINDEX": "3", "LSB_HOSTS": "n1"}, nothing)
     assert array is not None
     assert array.id == "5[3]"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcdl.batch import BatchError, Completed
-from hpcdl.lsf.waiting import Listed, parse_waiting, waiting_argv
+from hpcdl.batch.system import BatchError, Completed
+from hpcdl.lsf.jobs import PendingJob, parse_waiting, waiting_argv
 from tests.lsf.scripted import NOTHING, NOW, Fake, json_of, relative
 
 LINES = (
@@ -20,7 +20,7 @@ NONE = "No backfill window exists at this time\n"
 def test_which_jobs_wait_for_hosts() -> None:
     found = parse_waiting(True, "You have new mail\n" + LINES)
     assert [each.id for each in found if each.for_hosts] == ["41", "44", "46"]
-    assert found[0] == Listed("41", "fill", 8, True, False)
+    assert found[0] == PendingJob("41", "fill", 8, True, False)
     assert [each.id for each in found if each.is_pilot] == ["44"]
     assert parse_waiting(True, "") == ()
     for wrong in (LINES + "aGVsbG8gd29ybGQ=\n", LINES[:-30]):
@@ -37,9 +37,9 @@ def test_without_fields_each_is_reckoned_to_wait_for_a_host() -> None:
     )
     assert waiting_argv(False) == ["bjobs", "-u", "all", "-p", "-w"]
     assert parse_waiting(False, text) == (
-        Listed("52", "normal", 1, True, False),
-        Listed("53", "normal", 1, False, False),
-        Listed("54", "low", 1, True, True),
+        PendingJob("52", "normal", 1, True, False),
+        PendingJob("53", "normal", 1, False, False),
+        PendingJob("54", "low", 1, True, True),
     )
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core.model import JobState, Placement, Role, Share, Target
-from hpcdl.core.plan import JobView, NodeView, Plan, View, check
-from hpcdl.core.policy import Policies, Policy
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.plan import JobView, NodeView, Plan, Policies, Policy, View, check
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState, Target
 from hpcdl.marble import FifoExclusive, Marble, MarbleWarm, register
 
 BEST_4 = Profile("best4", ((1, 1, 1.0), (1, 4, 4.0), (1, 6, 3.0)))

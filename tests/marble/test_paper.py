@@ -5,13 +5,15 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import JobSpec, JobState, Role
-from hpcdl.core.plan import Plan, View
-from hpcdl.core.profile import Profile, find_profile
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import JobSpec, Role
+from hpcdl.core.model.plan import Plan, View
+from hpcdl.core.model.profile import Profile, find_profile
+from hpcdl.core.model.world import JobState
 from hpcdl.marble import Marble
-from hpcdl.profiles import conf_folder, load_profiles
-from tests.model_cluster import Cluster
+from tests.support.model_cluster import Cluster
 
 LSF = {1: 958, 2: 940, 3: 707}
 MARBLE = {1: 496, 2: 608, 3: 501}

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from hpcdl.counts import Curve, Trainer, allocate
-from hpcdl.milp.counts_level import allocate_highs
-from hpcdl.milp.model import Limits
-from tests.counts.instances import several, tiny
+from hpcdl.milp.counts_program import allocate_highs
+from hpcdl.milp.model import SolverLimits
+from hpcdl.solver import ElasticTrainer, ThroughputCurve, allocate
+from tests.solver.instances import several, tiny
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -31,7 +31,10 @@ def test_it_agrees_with_the_exact_solver(seed: int) -> None:
 
 
 def test_what_is_between_the_knots_costs_no_columns() -> None:
-    trainers = [Trainer((Curve(((10_000, 10_000.0 * rate),)),), most=10_000, now=3, up_s=5.0) for rate in (1, 2, 3)]
+    trainers = [
+        ElasticTrainer((ThroughputCurve(((10_000, 10_000.0 * rate),)),), most=10_000, now=3, up_s=5.0)
+        for rate in (1, 2, 3)
+    ]
     found = allocate_highs(trainers, [10_000])
     assert found.counts == allocate(trainers, [10_000]).counts
     assert found.solver == "counts-highs"
@@ -39,12 +42,12 @@ def test_what_is_between_the_knots_costs_no_columns() -> None:
 
 def test_limits_are_kept_and_said() -> None:
     trainers = several(random.Random(3), 20, 300, 64)
-    found = allocate_highs(trainers, [300], Limits(work=1))
+    found = allocate_highs(trainers, [300], SolverLimits(work=1))
     best = allocate(trainers, [300])
     assert found.value <= best.value * (1 + 1e-9) <= found.bound * (1 + 1e-6)
 
 
 def test_nothing_to_do() -> None:
     assert allocate_highs([], [4]).counts == ()
-    none = allocate_highs([Trainer((None,))], [4])
+    none = allocate_highs([ElasticTrainer((None,))], [4])
     assert (none.counts, none.groups, none.value, none.optimal) == ((0,), (None,), 0.0, True)

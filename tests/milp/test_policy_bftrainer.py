@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.config import PACKING as CONFIGURED
-from hpcdl.core.model import JobState, Placement
-from hpcdl.core.plan import View
+from hpcdl.config.settings import PACKING as CONFIGURED
+from hpcdl.core.model.job import Placement
+from hpcdl.core.model.plan import View
+from hpcdl.core.model.world import JobState
 from hpcdl.milp import BFTrainer, Reallocation
 from hpcdl.milp.policy import PATIENCE_RUNS, PATIENCE_S
-from hpcdl.milp.reallocation import PACKING
+from hpcdl.milp.values import PACKING
 from tests.milp.trainer_views import (
     ELASTIC,
     GPUS,

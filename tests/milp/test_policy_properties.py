@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core.model import JobState, Placement
-from hpcdl.core.plan import JobView, NodeView, View
-from hpcdl.core.policy import Policy
-from hpcdl.core.profile import Profile
-from hpcdl.core.validate import validate
+from hpcdl.core.model.job import Placement
+from hpcdl.core.model.plan import JobView, NodeView, Policy, View
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState, validate
 from hpcdl.harvest import Harvest
 from hpcdl.milp import BFTrainer, EqualShare, Reallocation
 from hpcdl.policies import all_policies

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.milp.reading import ProblemError, read
+from hpcdl.milp.problem import ProblemError, read
 
 
 def asked(**changes: Any) -> dict[str, Any]:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from hpcdl.counts import Trainer, allocate
-from hpcdl.milp.problem import Problem, allowed
-from hpcdl.milp.reading import read
-from hpcdl.milp.solving import SOLVERS, solve
-from tests.seeds import seeds
+from hpcdl.milp.problem import Problem, allowed, read
+from hpcdl.milp.solve import SOLVERS, solve
+from hpcdl.solver import ElasticTrainer, allocate
+from tests.support.seeds import seeds
 
 FAST = ("exact", "dp")
 
@@ -106,7 +105,7 @@ def test_what_is_nothing_beside_another_one_gets_what_is_left(solver: str) -> No
         assert (found.counts[0], sum(found.counts), found.optimal) == (200, 377, True), weight
 
 
-def _numbers(question: dict[str, Any]) -> tuple[tuple[Trainer, ...], list[int]]:
+def _numbers(question: dict[str, Any]) -> tuple[tuple[ElasticTrainer, ...], list[int]]:
     problem = read(json.dumps(question))
     return problem.trainers, problem.capacities
 

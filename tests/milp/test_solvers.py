@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from hpcdl.milp import solving
+from hpcdl.milp import solve as solving
 from hpcdl.milp.answer import nodes_of, reasons
-from hpcdl.milp.highs import solve as by_highs
-from hpcdl.milp.model import Found, Limits, Model, SolverError
-from hpcdl.milp.nodelevel import node_level
-from hpcdl.milp.problem import Problem
-from hpcdl.milp.reading import read
-from hpcdl.milp.solving import SOLVERS, free_bound, legal, solve
+from hpcdl.milp.model import IntegerProgram, SolverError, SolverLimits, SolverResult
+from hpcdl.milp.problem import Problem, read
+from hpcdl.milp.program import node_level
+from hpcdl.milp.solve import SOLVERS, free_bound, legal, solve
+from hpcdl.milp.solvers import solve_with_highs as by_highs
 from tests.milp.made import best, faults, problem
-from tests.seeds import seeds
+from tests.support.seeds import seeds
 
 OVER_NODES = ("highs", "cbc", "gurobi")
 
@@ -140,7 +139,7 @@ def large() -> Problem:
 @pytest.mark.parametrize("solver", ["highs", "cbc"])
 def test_without_a_map_at_the_limit_the_current_one_stays(solver: str) -> None:
     asked = large()
-    found = solve(asked, solver, Limits(work=0, seconds=1e-3)).allotment
+    found = solve(asked, solver, SolverLimits(work=0, seconds=1e-3)).allotment
     assert not found.optimal
     assert found.counts == (3,) * 20
     assert found.value == pytest.approx(asked.stay("").value)
@@ -154,13 +153,13 @@ def test_at_a_limit_the_better_map_is_taken(low: float, stays: bool, monkeypatch
     row = {"id": "a", "current": 3, "max": 4, "scale_down_s": 1, "curve": [[1, 5.0], [2, 1.0 + low], [4, 9.0]]}
     asked = read(json.dumps({"horizon_s": 10, "nodes": 4, "trainers": [row]}))
 
-    def stopped(model: Model, limits: Limits) -> Found:
+    def stopped(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
         # It found two nodes for the trainer, and has not proven anything.
         program = node_level(asked)
         values = [0.0] * model.columns
         for column in program.nodes[0, 0][:2]:
             values[column] = 1.0
-        return Found(values, -1e30, False)
+        return SolverResult(values, -1e30, False)
 
     monkeypatch.setattr(solving, "_solver", lambda name: stopped)
     found = solve(asked, "highs").allotment
@@ -212,8 +211,8 @@ def test_a_licence_that_is_too_small_falls_back_with_its_numbers() -> None:
 def test_a_map_that_breaks_the_rules_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = read(json.dumps({"horizon_s": 1, "nodes": 4, "trainers": [{"id": "a", "min": 3, "curve": [[3, 1.0]]}]}))
 
-    def wrong(model: Model, limits: Limits) -> Found:
-        return Found([1.0] + [0.0] * (model.columns - 1), 0.0, True)
+    def wrong(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
+        return SolverResult([1.0] + [0.0] * (model.columns - 1), 0.0, True)
 
     monkeypatch.setattr(solving, "_solver", lambda name: wrong)
     said = solve(asked, "highs")
@@ -227,17 +226,17 @@ def test_a_map_that_breaks_the_rules_is_not_taken(monkeypatch: pytest.MonkeyPatc
 def test_limits_and_names_are_checked() -> None:
     for work, seconds in ((-1, 1.0), (1, 0.0), (1, float("nan"))):
         with pytest.raises(ValueError, match="a limit of"):
-            Limits(work, seconds)
+            SolverLimits(work, seconds)
     with pytest.raises(ValueError, match="no solver is called 'simplex'"):
         solve(read(json.dumps(problem(1))), "simplex")
 
 
 def test_a_program_that_makes_no_sense_is_refused() -> None:
-    model = Model()
+    model = IntegerProgram()
     model.column(1.0, 0.0)
     model.row(float("nan"), 0.0, [(0, 1.0)])
     with pytest.raises(SolverError, match="HiGHS"):
-        by_highs(model, Limits())
+        by_highs(model, SolverLimits())
 
 
 def test_the_free_bound_is_above_every_map() -> None:
@@ -250,7 +249,7 @@ def test_the_free_bound_is_above_every_map() -> None:
 
 def test_no_solver_is_loaded_before_it_is_asked_for() -> None:
     code = (
-        "import sys, hpcdl.milp.solving, hpcdl.milp.answer\n"
+        "import sys, hpcdl.milp.solve, hpcdl.milp.answer\n"
         "print([name for name in ('highspy', 'pulp', 'gurobipy', 'ortools') if name in sys.modules])"
     )
     done = subprocess.run(
@@ -268,7 +267,7 @@ def test_no_solver_is_loaded_before_it_is_asked_for() -> None:
 def test_a_bound_at_a_limit_is_one(solver: str) -> None:
     asked = large()
     highest = solve(asked).allotment.value
-    for limits in (Limits(work=1), Limits(work=0, seconds=0.3), Limits(work=3, seconds=1.0)):
+    for limits in (SolverLimits(work=1), SolverLimits(work=0, seconds=0.3), SolverLimits(work=3, seconds=1.0)):
         found = solve(asked, solver, limits).allotment
         assert found.value <= highest * (1 + 1e-9)
         assert found.bound >= highest * (1 - 1e-12)

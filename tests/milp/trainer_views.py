@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
-from hpcdl.core.model import JobState, Placement, Share
-from hpcdl.core.plan import JobView, NodeView, Plan, View, check
-from hpcdl.core.policy import Policy
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.plan import JobView, NodeView, Plan, Policy, View, check
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 
 ELASTIC = Profile(
     "elastic",

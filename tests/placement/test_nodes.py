@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from hpcdl.placing.nearness import Tree, position
-from hpcdl.placing.whole import WholeNode, choose
+from hpcdl.placement.nodes import WholeNode, choose
+from hpcdl.placement.topology import Tree, position
 
 
 def free(*names: str) -> list[WholeNode]:

@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Role, Share
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, JobSpec, Placement, Purpose, Role, Share
+from hpcdl.core.model.world import GpuInfo, JobState
 
 
 def rows(stamped: Iterable[tuple[float, ev.Event]]) -> list[dict[str, Any]]:
-    """As daemon/rows.py writes them: of the environment only the names."""
+    """As daemon/api/rows.py writes them: of the environment only the names."""
     rows = []
     for seq, (at, event) in enumerate(stamped, 1):
         body = ev.encode(event)

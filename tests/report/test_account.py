@@ -7,17 +7,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core import events as ev
-from hpcdl.core.lifecycle import Draft
-from hpcdl.core.model import Cause, JobSpec, JobState, World
+from hpcdl.core.fold.fold import Draft
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, JobSpec
+from hpcdl.core.model.world import JobState, World
 from hpcdl.report.account import BY, NAMES, Account, Shares, account, story_of, story_of_rows
 from hpcdl.report.stacked import account_page, hours, summary
-from tests.core.test_elastic_workloads import ACTS, Story
-from tests.core.test_workloads import NODES, PHASES, Act, acts, perform
-from tests.model_cluster import Cluster
+from tests.core.workloads.test_elastic import ACTS, Story
+from tests.core.workloads.test_every_verb import NODES, PHASES, Act, acts, perform
 from tests.report.story import node, placed, rows, set_three
-from tests.seeds import seeds
 from tests.sim.runs import jobs_of, run
+from tests.support.model_cluster import Cluster
+from tests.support.seeds import seeds
 
 
 def told(stamped: Iterable[tuple[float, ev.Event]], by: str = "job") -> Account:

@@ -5,10 +5,19 @@ import re
 import pytest
 
 from hpcdl.report import read_history
-from hpcdl.report.beside import Cell, Pair, bars, bars_legend, beside_table
-from hpcdl.report.comparison import Compared, Measure, best_of, curves, decimals, number, queue_measures, side_by_side
-from hpcdl.report.curves import Steps
+from hpcdl.report.comparison import (
+    ComparedRun,
+    Measure,
+    best_of,
+    curves,
+    decimals,
+    number,
+    queue_measures,
+    side_by_side,
+)
+from hpcdl.report.curves import StepFunction
 from hpcdl.report.heat import COLUMNS, LEVELS, MOST_ROWS, heat, heat_legend, node_rows, shares_of
+from hpcdl.report.printed import Cell, Pair, bars, bars_legend, beside_table
 from tests.report.story import rows, set_three
 from tests.report.test_page import Checker
 
@@ -39,7 +48,7 @@ def test_the_best(
 
 
 def test_the_table_marks_the_best_by_more_than_colour() -> None:
-    runs = [Compared("a", HISTORY), Compared(EVIL, HISTORY)]
+    runs = [ComparedRun("a", HISTORY), ComparedRun(EVIL, HISTORY)]
     table = side_by_side(
         runs,
         [
@@ -57,19 +66,19 @@ def test_the_table_marks_the_best_by_more_than_colour() -> None:
 
 
 def test_queue_measures() -> None:
-    mean, most = queue_measures([Compared("a", HISTORY)])
+    mean, most = queue_measures([ComparedRun("a", HISTORY)])
     assert mean.values[0] == pytest.approx(167 / 501)
     assert most.values == (1,)
 
 
 def test_curves_are_four_drawings_with_a_legend() -> None:
-    drawn = curves([Compared(EVIL, HISTORY), Compared("b", HISTORY)], Steps((0.0,), (6.0,), 501.0))
+    drawn = curves([ComparedRun(EVIL, HISTORY), ComparedRun("b", HISTORY)], StepFunction((0.0,), (6.0,), 501.0))
     checked = Checker(drawn)
     assert checked.tags.count("figure") == 4
     assert "script" not in checked.tags
     assert EVIL in "".join(checked.text)
     assert curves([], None).count("<figure") == 4
-    assert curves([Compared("none", read_history([]))]).count("<figure") == 4
+    assert curves([ComparedRun("none", read_history([]))]).count("<figure") == 4
 
 
 def test_nodes_are_in_the_order_of_their_numbers_and_share_rows() -> None:

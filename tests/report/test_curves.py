@@ -6,14 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause, JobState, Role
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, Role
+from hpcdl.core.model.world import JobState
 from hpcdl.report import read_history
-from hpcdl.report.charts import Axis, Curve, axis_for, chart, curve_legend, kind, rungs_up_to
+from hpcdl.report.charts import Axis, StepCurve, axis_for, chart, curve_legend, kind, rungs_up_to
 from hpcdl.report.curves import (
     BINS,
     QUANTILES,
-    Steps,
+    StepFunction,
     distribution,
     gpus_held,
     gpus_there,
@@ -24,7 +25,7 @@ from hpcdl.report.curves import (
 from tests.report.story import node, placed, rows, set_three, submitted
 
 
-def steps(curve: Steps) -> list[tuple[float, float]]:
+def steps(curve: StepFunction) -> list[tuple[float, float]]:
     return list(zip(curve.times, curve.values, strict=True))
 
 
@@ -85,25 +86,25 @@ def test_nothing() -> None:
 
 def test_steps_that_make_no_sense() -> None:
     with pytest.raises(ValueError, match="2 times for 1 values"):
-        Steps((0, 1), (1,), 2)
+        StepFunction((0, 1), (1,), 2)
     with pytest.raises(ValueError, match="ascend"):
-        Steps((0, 0), (1, 2), 2)
+        StepFunction((0, 0), (1, 2), 2)
 
 
 @pytest.mark.parametrize("length", [None, 1000.0, 1777.0])
 def test_thinning_keeps_the_area(length: float | None) -> None:
     times = tuple(number * 0.37 for number in range(2600))
-    curve = Steps(times, tuple(float(number * 7919 % 101) for number in range(2600)), 970.0)
+    curve = StepFunction(times, tuple(float(number * 7919 % 101) for number in range(2600)), 970.0)
     thin = curve.thinned(length=length)
     assert len(thin.times) <= BINS + 1
     assert thin.end == curve.end
     assert curve.mean is not None
     assert thin.mean == pytest.approx(curve.mean)
     assert thin.most <= curve.most
-    ends = Steps((*times, 970.0), (*curve.values, 0.0), 970.0).thinned(length=length)
+    ends = StepFunction((*times, 970.0), (*curve.values, 0.0), 970.0).thinned(length=length)
     assert (ends.times[-1], ends.values[-1]) == (970.0, 0.0)
     assert ends.mean == pytest.approx(curve.mean)
-    few = Steps((0.0, 1.0), (1.0, 2.0), 3.0)
+    few = StepFunction((0.0, 1.0), (1.0, 2.0), 3.0)
     assert few.thinned() is few
 
 
@@ -137,11 +138,11 @@ def test_the_axis_of_times_that_differ_much_is_logarithmic() -> None:
 
 def test_a_drawing_stays_inside_and_names_its_curves() -> None:
     curves = [
-        Curve("flat & low", Steps((0.0, 40.0), (1.0, 2.0), 100.0), 0),
-        Curve("high", Steps((0.0, 10.0), (9.0, 10.0), 80.0), 1),
-        Curve("empty", Steps((), (), 0.0), 2),
+        StepCurve("flat & low", StepFunction((0.0, 40.0), (1.0, 2.0), 100.0), 0),
+        StepCurve("high", StepFunction((0.0, 10.0), (9.0, 10.0), 80.0), 1),
+        StepCurve("empty", StepFunction((), (), 0.0), 2),
     ]
-    drawn = chart("GPUs", "over time", curves, Axis(0.0, 100.0), Steps((0.0,), (10.0,), 100.0))
+    drawn = chart("GPUs", "over time", curves, Axis(0.0, 100.0), StepFunction((0.0,), (10.0,), 100.0))
     first, second, third = re.findall(r'<path d="([^"]+)"', drawn)
     assert first == "M0 200V0H2000"
     assert second == "M0 200V180H800V160H2000"
@@ -160,6 +161,6 @@ def test_the_first_eight_curves_differ_in_colour_and_neighbours_in_dashes() -> N
 
 
 def test_curves_that_lie_on_each_other_get_no_name() -> None:
-    same = Steps((0.0, 50.0), (5.0, 3.0), 100.0)
-    drawn = chart("x", "y", [Curve(name, same, place) for place, name in enumerate("abc")], Axis(0.0, 100.0))
+    same = StepFunction((0.0, 50.0), (5.0, 3.0), 100.0)
+    drawn = chart("x", "y", [StepCurve(name, same, place) for place, name in enumerate("abc")], Axis(0.0, 100.0))
     assert "direct" not in drawn

@@ -4,11 +4,12 @@ from itertools import pairwise
 
 import pytest
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause, JobState, Placement, Purpose, Role, Share
-from hpcdl.core.profile import Profile
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, Placement, Purpose, Role, Share
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 from hpcdl.report import measure, read_history
-from hpcdl.report.spans import Phase
+from hpcdl.report.history import Phase
 from tests.report.story import node, placed, rows, set_three, submitted
 
 PROFILES = {

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause
 from hpcdl.report import grid
 from hpcdl.report.heat import COLUMNS, shares_of
-from hpcdl.report.now import SCRIPT, Shown, now_page
-from hpcdl.report.recent import Recent
+from hpcdl.report.html import html, visible
+from hpcdl.report.live import SCRIPT, PageState, Recent, now_page
 from hpcdl.report.spans import history_of
 from hpcdl.report.timeline import axis_marks
-from hpcdl.report.visible import html, visible
 from tests.report.story import placed, rows
 
 HOSTILE = st.text(max_size=60) | st.sampled_from(
@@ -66,7 +65,7 @@ def answer(**more: Any) -> dict[str, Any]:
 def drawn(told: dict[str, Any], **shown: Any) -> str:
     recent = Recent(3600.0)
     recent.take(told)
-    stands = Shown(10.0, lambda at: f"at {at:g}", **shown)
+    stands = PageState(10.0, lambda at: f"at {at:g}", **shown)
     return now_page(told, recent.history(told), recent.names, stands)
 
 

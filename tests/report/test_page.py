@@ -5,9 +5,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause, JobState
-from hpcdl.report import Run, Table, read_history, render, timeline_page
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause
+from hpcdl.core.model.world import JobState
+from hpcdl.report import HtmlTable, ReportedRun, read_history, render, timeline_page
 from hpcdl.report.timeline import SECONDS_UP_TO, ticks
 from tests.report.story import node, placed, rows, set_three, submitted
 from tests.report.test_history import rescaled
@@ -97,8 +98,8 @@ def test_names_are_escaped() -> None:
         (9, ev.IncarnationEnded(1, 1, Cause.DONE)),
         (9, ev.JobEnded(1, JobState.DONE)),
     ]
-    table = Table(evil, (evil,), ((evil,),))
-    page = render([Run(evil, read_history(rows(told)))], evil, [evil], [table])
+    table = HtmlTable(evil, (evil,), ((evil,),))
+    page = render([ReportedRun(evil, read_history(rows(told)))], evil, [evil], [table])
     checked = Checker(page)
     assert "script" not in checked.tags
     assert "<script" not in page
@@ -107,7 +108,7 @@ def test_names_are_escaped() -> None:
 
 def test_runs_share_the_time_scale() -> None:
     history = read_history(rows(set_three()))
-    page = render([Run("fast", history), Run("slow", history, factor=2.0)], "both")
+    page = render([ReportedRun("fast", history), ReportedRun("slow", history, factor=2.0)], "both")
     drawings = page.split("<section>")[1:]
     ends = [
         max(float(x) + float(w) for x, w in re.findall(r'<svg x="([0-9.]+)%" y="\d+" width="([0-9.]+)%"', each))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.wire.viewer import ViewerFile
+from hpcdl.wire.viewer_file import ViewerFile
 from tests.cli.fake import FakeDaemon
 from tests.security.stranger import WHY_NOT
 from tests.system.cluster import Cluster

@@ -81,7 +81,7 @@ def _runs(python: str, path: dict[str, str]) -> bool:
             null = os.open(os.devnull, os.O_RDWR)
             for number in (0, 1, 2):
                 os.dup2(null, number)
-            code = "import hpcdl.daemon.serve, cryptography.x509, sqlalchemy, uvicorn"
+            code = "import hpcdl.daemon.daemon, cryptography.x509, sqlalchemy, uvicorn"
             os.execve(python, [python, "-c", code], {"PATH": "/usr/bin:/bin", **path})
         finally:
             os._exit(1)

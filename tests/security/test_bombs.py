@@ -7,12 +7,12 @@ from typing import Any
 import click
 import pytest
 
-from hpcdl.cli import jobsfile
-from hpcdl.core.profile import ProfileError
-from hpcdl.layers import MAX_DEPTH, MAX_VALUES
-from hpcdl.profiles import read_profiles
-from hpcdl.sim.readers.choose import read_workload
-from hpcdl.sites import SiteError, read_site
+from hpcdl.batch.site import SiteError, read_site
+from hpcdl.cli.submit import jobs_file
+from hpcdl.config.layers import MAX_DEPTH, MAX_VALUES
+from hpcdl.config.profiles import read_profiles
+from hpcdl.core.model.profile import ProfileError
+from hpcdl.sim.readers.reader import read_workload
 
 
 def aliases(levels: int, inside: str) -> str:
@@ -28,7 +28,7 @@ Read = Callable[[Path], Any]
 
 
 def jobs_of(path: Path) -> Any:
-    return jobsfile._load(path.name, path.read_text())
+    return jobs_file._load(path.name, path.read_text())
 
 
 def workload_of(path: Path) -> Any:

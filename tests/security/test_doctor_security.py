@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.cli import daemonchecks, securitychecks
-from hpcdl.cli.checks import State
-from hpcdl.cli.daemonchecks import Around
+from hpcdl.cli.doctor import security
+from hpcdl.cli.doctor.machine import CheckState
+from hpcdl.cli.doctor.security import CheckContext
 from hpcdl.wire.access import read_access
 from hpcdl.wire.tls import server_context
 from tests.cli.conftest import Run
-from tests.cli.conftest import hpcdl as hpcdl
 from tests.cli.fake import FakeDaemon
 from tests.security.stranger import UID
 from tests.security.test_looking import Hostile
@@ -78,53 +77,59 @@ def test_files_that_others_may_change_fail(hpcdl: Run, home: Path, change: Calla
 def test_files_that_only_the_folder_closes_are_told(home: Path) -> None:
     (home / "notes").touch(0o644)
     (home / "notes").chmod(0o644)
-    assert securitychecks.files_below(home).state is State.WARN
+    assert security.files_below(home).state is CheckState.WARN
 
 
 def test_a_listener_that_lets_strangers_in_fails(fake: FakeDaemon) -> None:
     access = read_access(fake.home)
-    assert (daemonchecks._plain(access), daemonchecks._without_token(access)) == ("", "")
+    assert (security._plain(access), security._without_token(access)) == ("", "")
     context = server_context(fake.home / "tls" / "certificate.pem", fake.home / "tls" / "key.pem")
     for tls in (None, context):
         open_ = Hostile(lambda peer: peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n"), tls)
         try:
             here = replace(access, port=open_.port)
-            assert daemonchecks._plain(here) == ("it answers without TLS" if tls is None else "")
-            assert "/v1/status" in daemonchecks._without_token(here)
-            (check,) = daemonchecks.listeners(Around(fake.home, here, {}, {}))
-            assert check.state is State.FAIL
+            assert security._plain(here) == ("it answers without TLS" if tls is None else "")
+            assert "/v1/status" in security._without_token(here)
+            (check,) = security.listeners(CheckContext(fake.home, here, {}, {}))
+            assert check.state is CheckState.FAIL
         finally:
             open_.close()
 
 
 @pytest.mark.parametrize(
     "mode, state",
-    [(0o700, State.OK), (0o750, State.OK), (0o755, State.WARN), (0o770, State.WARN), (0o777, State.FAIL)],
+    [
+        (0o700, CheckState.OK),
+        (0o750, CheckState.OK),
+        (0o755, CheckState.WARN),
+        (0o770, CheckState.WARN),
+        (0o777, CheckState.FAIL),
+    ],
 )
-def test_checkpoint_folders(tmp_path: Path, mode: int, state: State) -> None:
+def test_checkpoint_folders(tmp_path: Path, mode: int, state: CheckState) -> None:
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     folder.chmod(mode)
-    around = Around(tmp_path, None, {}, {1: str(folder), 2: str(tmp_path / "none")})
-    assert daemonchecks.checkpoints(around).state is state
+    around = CheckContext(tmp_path, None, {}, {1: str(folder), 2: str(tmp_path / "none")})
+    assert security.checkpoints(around).state is state
 
 
 def test_secrets_in_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = {1: "python train.py --lr 0.1 --token-dim 64", 2: "python x --password=hunter2", 3: "x --api-key abcdef"}
-    monkeypatch.setattr(daemonchecks, "_arguments_of", lambda pid: lines[pid])
-    found = {pid: daemonchecks.arguments(Around(tmp_path, None, {pid: "a trainer"}, {})).state for pid in lines}
-    assert found == {1: State.OK, 2: State.WARN, 3: State.WARN}
+    monkeypatch.setattr(security, "_arguments_of", lambda pid: lines[pid])
+    found = {pid: security.arguments(CheckContext(tmp_path, None, {pid: "a trainer"}, {})).state for pid in lines}
+    assert found == {1: CheckState.OK, 2: CheckState.WARN, 3: CheckState.WARN}
 
 
 def test_ports_of_trainers(tmp_path: Path) -> None:
     import socket
 
-    around = Around(tmp_path, None, {os.getpid(): "a trainer"}, {})
+    around = CheckContext(tmp_path, None, {os.getpid(): "a trainer"}, {})
     with socket.create_server(("127.0.0.1", 0)) as inside:
-        assert ("127.0.0.1", inside.getsockname()[1]) in list(daemonchecks.listening(os.getpid()))
-        assert daemonchecks.ports(around).state is State.OK
+        assert ("127.0.0.1", inside.getsockname()[1]) in list(security.listening(os.getpid()))
+        assert security.ports(around).state is CheckState.OK
     with socket.create_server(("0.0.0.0", 0)):
-        assert daemonchecks.ports(around).state is State.WARN
+        assert security.ports(around).state is CheckState.WARN
 
 
 def test_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +141,12 @@ def test_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("rw,hidepid=0", False),
     ):
         mounts.write_text(f"22 1 0:20 / /proc rw,relatime shared:5 - proc proc {options}\n")
-        assert securitychecks._hidepid(mounts) is hidden
+        assert security._hidepid(mounts) is hidden
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert securitychecks.core_dumps(None).state is State.WARN
+    assert security.core_dumps(None).state is CheckState.WARN
     monkeypatch.setattr(resource, "getrlimit", lambda which: (0, 0))
-    assert securitychecks.core_dumps(None).state is State.OK
-    assert securitychecks._core_limit(os.getpid()) >= -1
+    assert security.core_dumps(None).state is CheckState.OK
+    assert security._core_limit(os.getpid()) >= -1
 
 
 def test_usage(hpcdl: Run, home: Path) -> None:

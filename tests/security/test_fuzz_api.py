@@ -19,21 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.routing import Match, Route
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.events import GpuChanged
-from hpcdl.core.jobspec import JobSpec
-from hpcdl.core.journal import Journal, MemoryJournal
-from hpcdl.core.model import GpuInfo, World
-from hpcdl.core.plan import Profiles
-from hpcdl.core.policy import Policies
-from hpcdl.core.validate import validate
-from hpcdl.daemon.api import About, Api
-from hpcdl.daemon.changes import Changes
-from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.hub import Hub, HubSettings
-from hpcdl.daemon.jobverbs import VERBS
-from hpcdl.daemon.loop import Loop
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import Journal, MemoryJournal
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.events import GpuChanged
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Policies, Profiles
+from hpcdl.core.model.world import GpuInfo, World, validate
+from hpcdl.daemon.agents import Hub, HubSettings
+from hpcdl.daemon.api.app import Api, DaemonStatus
+from hpcdl.daemon.api.jobs import VERBS
+from hpcdl.daemon.api.wait import Changes
+from hpcdl.daemon.clock import WallClock
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.marble import register
 from hpcdl.wire import messages as msg
 from tests.security.fuzz import JSON, SCALARS, TEXTS, fuzzed
@@ -52,16 +50,26 @@ class Scene:
         register(policies)
         self.controller = Controller(journal or MemoryJournal(), policies, Profiles({}))
         changes = self.runner.run(self._changes())
-        self.loop = Loop(self.controller, Clock(0.0), 3600.0, changes.announce, lambda requests: None, lambda why: None)
+        self.loop = ControllerLoop(
+            self.controller, WallClock(0.0), 3600.0, changes.announce, lambda requests: None, lambda why: None
+        )
         self.loop.start()
         self.hub = Hub(self.loop, HubSettings("d-1", home, 600.0, 10.0), lambda node, beat: None)
         gpus = (GpuInfo(0, "GPU-0", "V100", 16_384),)
         self.send(cmd.Hello("n1", "log-1"))
         self.send(cmd.Inventory("n1", gpus, 4, 1000, 1, "boot", "log-1", True))
         self.send(cmd.Submit((JobSpec(("true",), "job"),), "r-1"))
-        about = About(1, "h", 0.0, "0", str(home), ("marble",))
+        about = DaemonStatus(1, "h", 0.0, "0", str(home), ("marble",))
         api = Api(
-            self.loop, self.hub, changes, Profiles({}), Clock(0.0), about, TOKEN, lambda now: 0.0, viewer_token=VIEWER
+            self.loop,
+            self.hub,
+            changes,
+            Profiles({}),
+            WallClock(0.0),
+            about,
+            TOKEN,
+            lambda now: 0.0,
+            viewer_token=VIEWER,
         )
         self.application = api.application()
 

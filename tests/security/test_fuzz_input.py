@@ -13,15 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdl.agent import packets
-from hpcdl.agent.startfile import BadStart
-from hpcdl.agent.startfile import decode as decode_start
+from hpcdl.agent.supervisor import packets
+from hpcdl.agent.supervisor.start_file import BadStart
+from hpcdl.agent.supervisor.start_file import decode as decode_start
+from hpcdl.batch.site import SiteError, load_site
 from hpcdl.cli import main
 from hpcdl.cli.root import cli
-from hpcdl.config import SETTINGS, ConfigError, load_config
-from hpcdl.core.profile import ProfileError
-from hpcdl.profiles import load_profiles
-from hpcdl.sites import SiteError, load_site
+from hpcdl.config.layers import ConfigError
+from hpcdl.config.profiles import load_profiles
+from hpcdl.config.settings import SETTINGS, load_config
+from hpcdl.core.model.profile import ProfileError
 from tests.security.fuzz import JSON, SCALARS, TEXTS, fuzzed
 
 
@@ -50,7 +51,7 @@ PACKET = st.fixed_dictionaries(
 @fuzzed(60)
 @given(raw=(PACKET | JSON).map(lambda body: json.dumps(body).encode()) | st.binary(max_size=80))
 def test_packets(raw: bytes) -> None:
-    assert refused_in_a_line(lambda: packets.parse(raw), packets.Malformed, packets.WrongVersion)
+    assert refused_in_a_line(lambda: packets.parse(raw), packets.MalformedPacket, packets.WrongVersion)
     assert refused_in_a_line(lambda: decode_start(raw), BadStart)
 
 
@@ -58,7 +59,7 @@ def test_packets(raw: bytes) -> None:
     "raw", [b"[" * 60_000, b'{"v":1,"type":"done","step":' + b"9" * 6000 + b"}", b"{" * 65_000, b"\x00"]
 )
 def test_packets_by_hand(raw: bytes) -> None:
-    with pytest.raises(packets.Malformed):
+    with pytest.raises(packets.MalformedPacket):
         packets.parse(raw)
     with pytest.raises(BadStart):
         decode_start(raw)

@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from hpcdl.cli import viewing
-from hpcdl.wire import viewer as files
+from hpcdl.cli import all_users
+from hpcdl.wire import viewer_file as files
 from hpcdl.wire.tls import make_certificate, server_context
 from tests.cli.conftest import Run
-from tests.cli.conftest import home as home
-from tests.cli.conftest import hpcdl as hpcdl
 from tests.cli.fake import FakeDaemon
 from tests.cli.fake import row as job_row
 from tests.security.conftest import viewer_of
@@ -79,7 +77,7 @@ def test_homes_by_folder_pattern_and_list(hpcdl: Run, fake: FakeDaemon, shared: 
 def test_a_folder_with_too_many_names_keeps_nobody_waiting(
     hpcdl: Run, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcdl.cli.viewing.NAMES_LIMIT", 3)
+    monkeypatch.setattr("hpcdl.cli.all_users.NAMES_LIMIT", 3)
     crowded = tmp_path / "crowded"
     for number in range(5):
         (crowded / str(number)).mkdir(parents=True)
@@ -273,7 +271,7 @@ def test_who_does_not_answer_as_a_daemon_keeps_nobody_waiting(
     why: str,
 ) -> None:
     if why.startswith("does not"):
-        monkeypatch.setattr(viewing, "ASK_S", 1.0)
+        monkeypatch.setattr(all_users, "ASK_S", 1.0)
     put(shared, viewer_of(fake, instance="good"))
     put(shared, viewer_of(fake, instance="bad", port=hostile(answer).port))
     told = hpcdl("ls", "--all-users", "--json").value
@@ -294,18 +292,18 @@ def test_who_is_not_the_daemon_gets_no_token(
 
 
 def test_a_place_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(viewing, "PLACE_S", 0.3)
+    monkeypatch.setattr(all_users, "PLACE_S", 0.3)
     ended = threading.Event()
 
-    def hang(home: Path) -> Iterator[files.Found]:
+    def hang(home: Path) -> Iterator[files.ViewerFilePlace]:
         if home.name == "hangs":
             ended.wait(60)
-        yield files.Found(str(home), 1, None, f"{home.name} was looked at")
+        yield files.ViewerFilePlace(str(home), 1, None, f"{home.name} was looked at")
 
     monkeypatch.setattr(files, "in_home", hang)
     for name in ("hangs", "fine"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "access.json").touch()
-    seen = viewing.in_homes([str(tmp_path / "hangs"), str(tmp_path / "fine")])
+    seen = all_users.in_homes([str(tmp_path / "hangs"), str(tmp_path / "fine")])
     assert sorted(seen.problems) == [f"{tmp_path}/hangs: no answer within 0.3 s", "fine was looked at"]
     ended.set()

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent import adopt, processes, start
-from hpcdl.agent.processes import Process
-from hpcdl.agent.records import NAME as RECORDS
-from hpcdl.agent.runfolder import LOCK
-from hpcdl.agent.sidechannel import NAME as SOCKET
+from hpcdl.agent import agent, run_folder
+from hpcdl.agent.supervisor import processes
+from hpcdl.agent.supervisor.processes import Process
+from hpcdl.agent.supervisor.run_folder import LOCK
+from hpcdl.agent.supervisor.run_folder import RECORD_FILE as RECORDS
+from hpcdl.agent.supervisor.side_channel import NAME as SOCKET
 from tests.security.stranger import UID, as_uid, attempt
 from tests.system.cluster import Cluster, kill
 
@@ -69,7 +70,7 @@ def test_a_forged_record_has_nobody_killed(bystander: "subprocess.Popen[bytes]",
         {"pid": 1 << 40, "start": began},
         {},
     ):
-        assert start.kill_supervisor(folder, record) is False, record
+        assert run_folder.kill_supervisor(folder, record) is False, record
 
 
 def test_who_holds_the_lock_is_the_supervisor(folder: Path) -> None:
@@ -77,15 +78,15 @@ def test_who_holds_the_lock_is_the_supervisor(folder: Path) -> None:
         holder = subprocess.Popen(["sleep", "600"], stdin=lock)
     began = processes.start_ticks(holder.pid)
     assert began is not None
-    assert start.kill_supervisor(folder, {"pid": holder.pid, "start": began + 1}) is False, (
+    assert run_folder.kill_supervisor(folder, {"pid": holder.pid, "start": began + 1}) is False, (
         "its pid is another's by now"
     )
-    assert start.kill_supervisor(folder, {"pid": holder.pid, "start": began}) is True
+    assert run_folder.kill_supervisor(folder, {"pid": holder.pid, "start": began}) is True
     assert holder.wait(60) == -signal.SIGKILL
 
 
 def test_a_pid_that_is_used_again_is_left_alone(bystander: "subprocess.Popen[bytes]") -> None:
-    now = processes.look(bystander.pid)
+    now = processes.process_of(bystander.pid)
     assert now is not None
     for changed in (
         replace(now, start_ticks=now.start_ticks - 1),
@@ -115,13 +116,13 @@ def test_root_signals_nobody_elses_process(as_root: None, reachable: Path) -> No
     try:
         assert os.read(told, 2) == b"up"
         end = time.monotonic() + 60.0
-        while (found := processes.look(child)) is None or found.tag != tag:
+        while (found := processes.process_of(child)) is None or found.tag != tag:
             assert time.monotonic() < end, f"root can read its tag, unless it is just becoming another program: {found}"
         assert processes.tagged(INSTANCE) == []
         assert processes.signal_process(found, signal.SIGKILL) is False
         assert processes.kill_all(lambda: [found], 0.05) == []
-        assert adopt.sweep(INSTANCE, "n1", set()) == 0
-        assert processes.look(child) is not None
+        assert agent.kill_unclaimed(INSTANCE, "n1", set()) == 0
+        assert processes.process_of(child) is not None
     finally:
         kill(child)
         os.waitpid(child, 0)
@@ -134,7 +135,7 @@ def test_only_our_tag_is_swept(bystander: "subprocess.Popen[bytes]") -> None:
     ]
     ours = spawn(f"{INSTANCE}:7:1:n1")
     try:
-        assert adopt.sweep(INSTANCE, "n1", set()) == 1
+        assert agent.kill_unclaimed(INSTANCE, "n1", set()) == 1
         assert ours.wait(60) == -signal.SIGKILL
         assert [process.poll() for process in others] == [None] * 4
         with pytest.raises(ValueError, match="every process"):
@@ -151,7 +152,7 @@ def test_forged_processes_are_not_signalled_without_pidfds(
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(os, "pidfd_open", none)
-    now = processes.look(bystander.pid)
+    now = processes.process_of(bystander.pid)
     assert now is not None
     assert processes.signal_process(Process(now.pid, now.start_ticks + 1, "", "S"), signal.SIGKILL) is False
 
@@ -238,12 +239,12 @@ def test_a_process_of_ours_that_is_no_rank_is_refused(victim: Cluster, run: Path
 
 
 def test_a_link_in_the_place_of_the_run_folder_is_not_followed(tmp_path: Path) -> None:
-    from hpcdl.agent.runfolder import NotOurs, open_folder
+    from hpcdl.agent.supervisor.run_folder import RunFolderTaken, open_folder
 
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to("real")
     with pytest.raises(OSError):
         open_folder(str(tmp_path / "link"))
     (tmp_path / "real").chmod(0o750)
-    with pytest.raises(NotOurs):
+    with pytest.raises(RunFolderTaken):
         open_folder(str(tmp_path / "real"))

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent import claim as agents_claim
 from hpcdl.agent import folder as agents_folder
-from hpcdl.layers import ConfigError, read_layer
-from hpcdl.trainer import claim as trainers_claim
-from hpcdl.trainer import folder
-from hpcdl.wire.private import NotPrivate, check_way
+from hpcdl.agent.supervisor import claim as agents_claim
+from hpcdl.config.layers import ConfigError, read_layer
+from hpcdl.trainer import checkpoints
+from hpcdl.trainer import checkpoints as trainers_claim
+from hpcdl.wire.private_files import NotPrivate, check_way
 from tests.security.stranger import OTHER_UID, ROOT, UID, as_uid
 
 PLANTED = ("argparse", "asyncio", "json", "logging", "signal", "socket", "tempfile")
@@ -81,9 +81,9 @@ def test_a_daemon_does_not_start_where_anybody_could_replace_its_home(tmp_path: 
 
 
 def put(directory: Path, step: int, incarnation: int) -> Path:
-    with folder.write(directory, step, incarnation) as temporary:
+    with checkpoints.write(directory, step, incarnation) as temporary:
         (temporary / "weights").write_text("x" * step)
-    return folder.at(directory, step, incarnation).path
+    return checkpoints.at(directory, step, incarnation).path
 
 
 @pytest.fixture
@@ -101,16 +101,18 @@ def test_a_checkpoint_that_another_user_put_there_is_not_loaded(common: Path, ca
     as_uid(OTHER_UID, lambda: os.symlink(planted, common / "step-000000001000.i9"))
 
     def resume_and_save() -> list[str]:
-        before = [each.path.name for each in folder.complete(common)]
+        before = [each.path.name for each in checkpoints.complete(common)]
         put(common, 5, 1)
         put(common, 6, 1)
         put(common, 7, 1)  # and the first of ours goes
-        return before + sorted(each.path.name for each in folder.complete(common))
+        return before + sorted(each.path.name for each in checkpoints.complete(common))
 
     assert as_uid(UID, resume_and_save) == ["step-000000000006.i1", "step-000000000007.i1"]
     assert Path(planted, "COMPLETE").exists(), "what is not ours is left alone"
     os.symlink(common / "step-000000000007.i1", common / "step-000000000008.i1")
-    assert as_uid(UID, lambda: len(folder.complete(common))) == 2, "a link of root's is root's, but names another step"
+    assert as_uid(UID, lambda: len(checkpoints.complete(common))) == 2, (
+        "a link of root's is root's, but names another step"
+    )
 
 
 def test_a_save_does_not_take_anothers_checkpoint_for_its_own(common: Path) -> None:
@@ -136,9 +138,9 @@ def test_where_all_belongs_to_one_uid_it_is_ours(tmp_path: Path, monkeypatch: py
     for name in ("stat", "lstat", "fstat"):
         function = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *a, _f=function, **k: mapped(_f(*a, **k)))
-    assert [each.step for each in folder.complete(tmp_path)] == [3]
-    monkeypatch.setattr(folder, "_maker", lambda directory: uid + 1)
-    assert folder.complete(tmp_path) == []
+    assert [each.step for each in checkpoints.complete(tmp_path)] == [3]
+    monkeypatch.setattr(checkpoints, "_maker", lambda directory: uid + 1)
+    assert checkpoints.complete(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["claim.json", "COMPLETE"])
@@ -148,10 +150,10 @@ def test_a_fifo_keeps_no_trainer_waiting(tmp_path: Path, name: str) -> None:
     target.unlink(missing_ok=True)
     os.mkfifo(target)
     if name == "COMPLETE":
-        assert folder.complete(tmp_path) == []
+        assert checkpoints.complete(tmp_path) == []
     else:
         with pytest.raises(OSError, match="not a file"):
-            folder.check_claim(tmp_path, 1)
+            checkpoints.check_claim(tmp_path, 1)
 
 
 def test_a_claim_is_written_into_no_file_that_was_put_there(tmp_path: Path) -> None:

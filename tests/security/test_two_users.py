@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hpcdl.config import ConfigError
-from hpcdl.daemon.viewers import group_id
+from hpcdl.config.layers import ConfigError
+from hpcdl.daemon.api.viewers import group_id
 from hpcdl.wire.access import read_access, write_access
 from tests.cli.fake import FakeDaemon
 from tests.security.stranger import OTHER_UID, UID, as_uid, attempt, python_for_others

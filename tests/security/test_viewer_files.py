@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpcdl.wire import viewer as files
-from hpcdl.wire.viewer import ViewerFile
+from hpcdl.wire import viewer_file as files
+from hpcdl.wire.viewer_file import ViewerFile
 from tests.security.stranger import UID, as_uid, attempt
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"

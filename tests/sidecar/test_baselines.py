@@ -1,9 +1,9 @@
 """Kubernetes' default and Optimus on views."""
 
-from hpcdl.core.policy import Policies
-from hpcdl.elastic import K8sDefault, Optimus, register
+from hpcdl.core.model.plan import Policies
+from hpcdl.sidecar import K8sDefault, Optimus, register
 from tests.adaptive.views import decide, gpus, node, reasons
-from tests.elastic.views import RESNET, job, running, view
+from tests.sidecar.views import RESNET, job, running, view
 
 
 def test_registered() -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile
-from hpcdl.core.validate import validate
-from hpcdl.elastic import register
+from hpcdl.core.model.plan import Policies
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import validate
+from hpcdl.sidecar import register
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.results import summarise

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from hpcdl.core.plan import JobView, NodeView, Plan, View
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.plan import JobView, NodeView, Plan, View
+from hpcdl.core.model.profile import Profile
 from tests.adaptive import views
 from tests.adaptive.views import node
 

@@ -3,15 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import Placement, Share, Target
-from hpcdl.core.plan import Plan, View
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile
-from hpcdl.core.validate import validate
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.plan import Plan, Policies, View
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import Target, validate
 from hpcdl.policies import all_policies
 from hpcdl.sim import SimJob, Workload, cluster, simulate
-from hpcdl.sim.conditions import Conditions, Simulated
+from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.workload import NodeSpell
 
 COSTS = Profile(
@@ -72,7 +71,7 @@ def run(
     nodes: Sequence[NodeSpell] | None = None,
     policy: str | Any = "marble",
     **conditions: Any,
-) -> Simulated:
+) -> SimulatedRun:
     """Simulates, and checks that what is left makes sense."""
     policies = all_policies()
     name = policy
@@ -87,12 +86,12 @@ def run(
     return ran
 
 
-def happened(ran: Simulated, kind: type[ev.Event], job: int = 1) -> list[float]:
+def happened(ran: SimulatedRun, kind: type[ev.Event], job: int = 1) -> list[float]:
     """When events of that kind happened to a job."""
     events = [(record.at, record.event) for record in ran.records if isinstance(record.event, kind)]
     return [round(at, 6) for at, event in events if getattr(event, "job", job) == job]
 
 
-def ends(ran: Simulated) -> list[float]:
+def ends(ran: SimulatedRun) -> list[float]:
     """When each job ended, in the order of their ids."""
     return [round(job.finished_at, 6) for job in ran.history.jobs if job.finished_at is not None]

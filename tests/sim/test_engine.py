@@ -8,23 +8,25 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from hpcdl.core import events as ev
-from hpcdl.core.codec import to_json
-from hpcdl.core.model import Cause, JobState, Placement, Share, Target
-from hpcdl.core.plan import Plan, View
-from hpcdl.core.profile import Profile, find_profile
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.frozen import to_json
+from hpcdl.core.model.job import Cause, Placement, Share
+from hpcdl.core.model.plan import Plan, View
+from hpcdl.core.model.profile import Profile, find_profile
+from hpcdl.core.model.world import JobState, Target
 from hpcdl.policies import all_policies
-from hpcdl.profiles import conf_folder, load_profiles
 from hpcdl.report import measure
 from hpcdl.sim import SimJob, Workload, cluster, engine, simulate
-from hpcdl.sim.conditions import Simulated
+from hpcdl.sim.conditions import SimulatedRun
 from hpcdl.sim.workload import NodeSpell, WorkloadError
 from tests.sim.runs import COSTS, Calls, Script, ends, happened, jobs_of, on, run
 
 TWO = cluster(2, 4)
 
 
-def journal(ran: Simulated) -> str:
+def journal(ran: SimulatedRun) -> str:
     return json.dumps([[each.seq, each.at, each.event.kind, to_json(each.event)] for each in ran.records])
 
 

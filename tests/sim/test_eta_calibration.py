@@ -2,8 +2,8 @@
 
 from benchmarks.eta_calibration import fitted, row, told
 from hpcdl.adaptive.eta import CLAIM
-from hpcdl.daemon.deadlines import LastViews, when
-from tests.core.stage import running
+from hpcdl.daemon.api.estimates import LastViews, when
+from tests.support.stage import running
 
 
 def test_the_bands_hold_as_often_as_they_claim() -> None:

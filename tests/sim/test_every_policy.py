@@ -9,11 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core.model import JobState
-from hpcdl.core.plan import Plan, View, check
-from hpcdl.core.policy import Policies, Policy
-from hpcdl.core.profile import Profile
-from hpcdl.core.validate import validate
+from hpcdl.core.model.plan import Plan, Policies, Policy, View, check
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState, validate
 from hpcdl.policies import all_policies
 from hpcdl.sim import SimJob, Workload, simulate
 from hpcdl.sim.conditions import Conditions

@@ -6,20 +6,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core import events as ev
-from hpcdl.core.exempt import STARTS
-from hpcdl.core.profile import Profile
-from hpcdl.core.validate import validate
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import validate
+from hpcdl.core.rules.exemption import STARTS
 from hpcdl.policies import all_policies
 from hpcdl.sim import SimJob, Workload, cluster, simulate
-from hpcdl.sim.conditions import Conditions, Simulated
+from hpcdl.sim.conditions import Conditions, SimulatedRun
 from tests.sim.test_every_policy import OBJECTIVES, workloads
 
 SLOW = Profile("slow", ((1, 1, 1.0), (1, 4, 3.0)), startup_s=40.0, save_s=1.0, resume_s=40.0)
 SHORT = Profile("short", ((1, 1, 1.0),), startup_s=2.0, save_s=1.0, resume_s=2.0)
 
 
-def preempted_too_soon(ran: Simulated) -> list[str]:
+def preempted_too_soon(ran: SimulatedRun) -> list[str]:
     """Suspends and ends that came before their time, by what was recorded; nodes that left count for nothing."""
     requested: dict[tuple[int, int], float] = {}
     gates: dict[tuple[int, int], float] = {}

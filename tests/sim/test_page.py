@@ -5,15 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core.model import Cause, JobState, Placement, Role, Share, World
-from hpcdl.core.profile import Profile
-from hpcdl.core.units import GpuRef
+from hpcdl.core.model.job import Cause, Placement, Role, Share
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import JobState, World
 from hpcdl.policies import all_policies
-from hpcdl.report.spans import History, JobHistory, Phase, Piece, Span, Stay
-from hpcdl.sim import Conditions, NodeSpell, SimJob, Simulated, Workload, cluster, simulate, summarise
+from hpcdl.report.history import History, JobAttempt, JobHistory, Phase, Piece, Span
+from hpcdl.sim import Conditions, NodeSpell, SimJob, SimulatedRun, Workload, cluster, simulate, summarise
 from hpcdl.sim.page import MOST_JOBS, Run, draws_every_bar, page_of
 from hpcdl.sim.papers.page import papers_page
-from hpcdl.sim.papers.table import Row, Table
+from hpcdl.sim.papers.table import PaperRow, PaperTable
 from tests.report.test_page import Checker
 
 EVIL = "<b>bold</b> & \"'"
@@ -48,14 +49,16 @@ def made(jobs: int, nodes: int, policy: str, seed: int) -> Run:
             Piece(Phase.STARTING, Role.PRIMARY, begin, begin + 30),
             Piece(Phase.TRAINING, Role.PRIMARY, begin + 30, end),
         )
-        stay = Stay(1, Placement((Share(gpu.node, (gpu.number,)),)), begin, begin + 30, end_at=end, cause=Cause.DONE)
+        stay = JobAttempt(
+            1, Placement((Share(gpu.node, (gpu.number,)),)), begin, begin + 30, end_at=end, cause=Cause.DONE
+        )
         told.append(JobHistory(number, f"job-{number}", None, now, end, JobState.DONE, (stay,)))
         spans.append(Span(number, f"job-{number}", 1, *gpu, 1, begin, begin + 30, end, pieces, Cause.DONE))
         simulated.append(SimJob(now, f"job-{number}", PROFILE, 1000))
     ends = max(job.finished_at or 0.0 for job in told)
     history = History(told[0].submitted_at, ends, tuple(gpus), tuple(told), tuple(spans), ())
     workload = Workload("many", tuple(simulated), cluster(nodes, 4))
-    run = Simulated(workload, policy, Conditions(), history, World(), (), dict(enumerate(simulated, 1)), {})
+    run = SimulatedRun(workload, policy, Conditions(), history, World(), (), dict(enumerate(simulated, 1)), {})
     return run, summarise(run)
 
 
@@ -143,16 +146,20 @@ def test_size(jobs: int, nodes: int, listed: bool) -> None:
 
 def test_the_papers_page() -> None:
     tables = [
-        Table(
+        PaperTable(
             f"Sets {EVIL}",
             (
-                Row("set 1", EVIL, 500.0, 400.0, {"qos": 0.5, "qos_ci95": 0.04, "suspends": 2}, {"makespan_s": 496}),
-                Row("set 1", "b", 496.0, float("nan"), {"qos": 0.25, "why": EVIL}, {"makespan_s": 496, "qos": 0.3}),
-                Row("set 2", "b", 496.0, 1.0, {"qos": None}, {"qos_gain_up_to": 0.674}),
+                PaperRow(
+                    "set 1", EVIL, 500.0, 400.0, {"qos": 0.5, "qos_ci95": 0.04, "suspends": 2}, {"makespan_s": 496}
+                ),
+                PaperRow(
+                    "set 1", "b", 496.0, float("nan"), {"qos": 0.25, "why": EVIL}, {"makespan_s": 496, "qos": 0.3}
+                ),
+                PaperRow("set 2", "b", 496.0, 1.0, {"qos": None}, {"qos_gain_up_to": 0.674}),
             ),
             (EVIL,),
         ),
-        Table("Nothing printed", (Row("w", "p", 1.0, 1.0),)),
+        PaperTable("Nothing printed", (PaperRow("w", "p", 1.0, 1.0),)),
     ]
     page = papers_page(tables)
     assert page == papers_page(tables)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.profile import Profile
 from hpcdl.policies import all_policies
 from hpcdl.sim import SimJob, Workload, cluster, simulate
 from hpcdl.sim.results import percentile, summarise

@@ -6,41 +6,41 @@ from statistics import pstdev
 
 import pytest
 
-from hpcdl.core.model import Placement, Share
-from hpcdl.core.profile import ProfileError
+from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.profile import ProfileError
 from hpcdl.sim import SimJob
 from hpcdl.sim.conditions import Conditions
-from hpcdl.sim.trainers import Delays, Past, Trainer, predicted_total
+from hpcdl.sim.trainers import Delays, PastIncarnations, SimulatedTrainer, predicted_total
 from hpcdl.sim.workload import WorkloadError
 from tests.sim.runs import COSTS, on
 
 JOB = SimJob(0.0, "j", COSTS, 1000)
 
 
-def trainer(placement: Placement | None = None, job: int = 1, number: int = 1) -> Trainer:
+def trainer(placement: Placement | None = None, job: int = 1, number: int = 1) -> SimulatedTrainer:
     where = placement or on("n1", 0)
-    return Trainer(job, number, where.nodes, where)
+    return SimulatedTrainer(job, number, where.nodes, where)
 
 
 @pytest.mark.parametrize(
     ("past", "waited_s", "seconds"),
     [
-        (Past(), 0.0, 10.0),
-        (Past(), 1.0, 9.0),
-        (Past(), 50.0, 6.0),
-        (Past(), -1.0, 10.0),
-        (Past(5.0, True, ("n1",), 1), 50.0, 5.0),
-        (Past(5.0, True, ("n1",), 4), 50.0, 5.0),
-        (Past(5.0, True, ("n2",), 1), 50.0, 13.0),
+        (PastIncarnations(), 0.0, 10.0),
+        (PastIncarnations(), 1.0, 9.0),
+        (PastIncarnations(), 50.0, 6.0),
+        (PastIncarnations(), -1.0, 10.0),
+        (PastIncarnations(5.0, True, ("n1",), 1), 50.0, 5.0),
+        (PastIncarnations(5.0, True, ("n1",), 4), 50.0, 5.0),
+        (PastIncarnations(5.0, True, ("n2",), 1), 50.0, 13.0),
     ],
 )
-def test_start_ups(past: Past, waited_s: float, seconds: float) -> None:
+def test_start_ups(past: PastIncarnations, waited_s: float, seconds: float) -> None:
     assert Delays(Conditions()).startup_s(JOB, past, trainer(), waited_s) == seconds
 
 
 def test_a_start_up_on_more_gpus() -> None:
     up = trainer(Placement((Share("n1", (0, 1)),)))
-    assert Delays(Conditions()).startup_s(JOB, Past(5.0, True, ("n1",), 1), up, 0.0) == 7.0
+    assert Delays(Conditions()).startup_s(JOB, PastIncarnations(5.0, True, ("n1",), 1), up, 0.0) == 7.0
 
 
 def test_saves_and_gates() -> None:
@@ -49,7 +49,7 @@ def test_saves_and_gates() -> None:
     assert delays.gate_s(JOB, trainer()) == 4.0
     assert delays.gate_s(SimJob(0.0, "j", replace(COSTS, gate_s=0.0), 1), trainer()) == 10.0
     with pytest.raises(ValueError, match="does not start up"):
-        delays.startup_s(JOB, Past(), Trainer(1, 1, ("n1",), None), 0.0)
+        delays.startup_s(JOB, PastIncarnations(), SimulatedTrainer(1, 1, ("n1",), None), 0.0)
 
 
 def test_the_profile_says_how_far_times_differ() -> None:
@@ -74,7 +74,11 @@ def test_chance_depends_on_the_seed_and_on_whom_it_concerns() -> None:
     def drawn(seed: int, job: int, number: int) -> tuple[float, float, float]:
         delays = Delays(Conditions(seed, jitter=0.2, mtbf_s=100.0))
         who = trainer(job=job, number=number)
-        return delays.startup_s(JOB, Past(), who, 0.0), delays.save_s(JOB, who, False), delays.fails_after_s(who)
+        return (
+            delays.startup_s(JOB, PastIncarnations(), who, 0.0),
+            delays.save_s(JOB, who, False),
+            delays.fails_after_s(who),
+        )
 
     assert drawn(1, 2, 3) == drawn(1, 2, 3)
     others = {drawn(1, 2, 3), drawn(2, 2, 3), drawn(1, 3, 3), drawn(1, 2, 4)}

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from hpcdl.policies import all_policies
-from hpcdl.report.spans import History
+from hpcdl.report.history import History
 from hpcdl.sim import SimJob, cluster
-from hpcdl.sim.truth import Comparison, compare, decisions, measured_pace, with_measured_costs
+from hpcdl.sim.validation import Comparison, compare, decisions, measured_pace, with_measured_costs
 from tests.sim.runs import COSTS, run
 
 NODES = cluster(1, 4)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.profile import Profile
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload, WorkloadError, check_fits, cluster
 
 PROFILE = Profile("p", ((1, 1, 1.0),))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import TIMEOUT_S, Allocation, BatchAdapter, BatchError, Completed, PilotScript
-from hpcdl.core.pilot import BatchState, PilotSpec
+from hpcdl.batch.system import TIMEOUT_S, Allocation, BatchAdapter, BatchError, Completed, PilotScript
+from hpcdl.core.model.pilot import BatchState, PilotSpec
 from hpcdl.slurm.adapter import Slurm
-from hpcdl.slurm.jobs import Expected
+from hpcdl.slurm.jobs import PlannedJob
 from hpcdl.slurm.text import TIMES
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "slurm"
@@ -217,7 +217,7 @@ def test_who_waits_for_which_nodes() -> None:
     ],
 )
 def test_which_nodes_will_do(features: str, kinds: tuple[str, ...], takes: bool) -> None:
-    job = Expected("1", None, (), features=features, kinds=frozenset(kinds))
+    job = PlannedJob("1", None, (), features=features, kinds=frozenset(kinds))
     assert job.takes({"fast", "bigmem"}, {"a100"}) is takes
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests import standins
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.home import Home
-from tests.standins import StandIns
+from tests.support import standins
+from tests.support.standins import StandIns
 from tests.system.batch import site_file
 
 pytestmark = pytest.mark.timeout(300)

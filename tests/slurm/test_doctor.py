@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hpcdl.sites import read_site
+from hpcdl.batch.site import read_site
 from tests.slurm.cluster import SlurmCluster
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core.pilot import BatchState
+from hpcdl.core.model.pilot import BatchState
 from hpcdl.slurm.jobs import (
     STATES,
     SlurmJob,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import BatchError
+from hpcdl.batch.system import BatchError
 from hpcdl.slurm.nodes import gpus_of, nodes_argv, nodes_of_json, nodes_of_text, states_of
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "slurm"

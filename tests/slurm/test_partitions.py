@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import BatchError, HalfAnAllocation
-from hpcdl.slurm.environment import allocation_of
-from hpcdl.slurm.site import (
+from hpcdl.batch.system import BatchError, HalfAnAllocation
+from hpcdl.slurm.cluster import (
     Partition,
-    Wanted,
+    PilotConstraints,
     not_preempted,
     parse_config,
     parse_licences,
@@ -18,9 +17,10 @@ from hpcdl.slurm.site import (
     parse_reservations,
     parse_topology,
     parse_version,
+    pilot_constraints,
     qos_not_preempted,
-    wanted,
 )
+from hpcdl.slurm.environment import allocation_of
 from hpcdl.slurm.system import SYSTEM
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "slurm"
@@ -102,17 +102,17 @@ def test_licences() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ((), Wanted()),
-        (("--account=a", "-C", "gpu"), Wanted()),
-        (("-L", "matlab:2,fluent"), Wanted("", (("fluent", 1), ("matlab", 2)))),
-        (("-Lmatlab:2",), Wanted("", (("matlab", 2),))),
-        (("--licenses=matlab", "--reservation=mine"), Wanted("mine", (("matlab", 1),))),
-        (("--reservation", "mine"), Wanted("mine")),
-        (("--reservation",), Wanted()),
+        ((), PilotConstraints()),
+        (("--account=a", "-C", "gpu"), PilotConstraints()),
+        (("-L", "matlab:2,fluent"), PilotConstraints("", (("fluent", 1), ("matlab", 2)))),
+        (("-Lmatlab:2",), PilotConstraints("", (("matlab", 2),))),
+        (("--licenses=matlab", "--reservation=mine"), PilotConstraints("mine", (("matlab", 1),))),
+        (("--reservation", "mine"), PilotConstraints("mine")),
+        (("--reservation",), PilotConstraints()),
     ],
 )
-def test_what_the_sites_options_ask_for(options: tuple[str, ...], expected: Wanted) -> None:
-    assert wanted(options) == expected
+def test_what_the_sites_options_ask_for(options: tuple[str, ...], expected: PilotConstraints) -> None:
+    assert pilot_constraints(options) == expected
 
 
 def test_topology() -> None:

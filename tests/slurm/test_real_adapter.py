@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import TIMEOUT_S, BatchError, Completed, PilotScript, run
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, PilotSpec
+from hpcdl.batch.system import TIMEOUT_S, BatchError, Completed, PilotScript, run
+from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PilotSpec
 from hpcdl.slurm.adapter import Slurm
 from tests.slurm.cluster import SlurmCluster
 

@@ -50,7 +50,8 @@ def test_six_jobs_share_an_allocation_of_two_nodes(slurm: SlurmCluster, make_hom
     home.check_sets(jobs)
     began = [starts(home, job) for job in jobs]
     promoted = [each for each in began if each[0][0] == "secondary" and each[-1][0] == "primary"]
-    # Packed beside another, suspended, and started again on more GPUs; none where starts are slow (core/exempt.py).
+    # Packed beside another, suspended, and started again on more GPUs; none where starts are slow
+    # (core/rules/exemption.py).
     assert all(each[0][1] < each[-1][1] for each in promoted)
     seen = home.environments()
     assert {job for job, _ in seen} == {str(job) for job in jobs}

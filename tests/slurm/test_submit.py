@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import Allocation, BatchError, PilotScript
-from hpcdl.core.pilot import PilotSpec
-from hpcdl.slurm.submission import launch_argv, refusal, signal_argv, submit_argv, submit_script, submitted
+from hpcdl.batch.system import Allocation, BatchError, PilotScript
+from hpcdl.core.model.pilot import PilotSpec
+from hpcdl.slurm.submit import launch_argv, refusal, signal_argv, submit_argv, submit_script, submitted
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "slurm"
 SCRIPT = PilotScript(("hpcdl", "pilot"), "hpcdl:a:p3", "hpcdl-p3", "/scratch/p3.out", ("--account=acc",), 60.0)

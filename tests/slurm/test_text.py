@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import BatchError
-from hpcdl.core.units import fold_nodes
+from hpcdl.batch.system import BatchError
+from hpcdl.core.model.units import fold_nodes
 from hpcdl.slurm.text import columns, complaint, duration, entries, expand, is_away, moment, number, pairs, rows, words
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "slurm"

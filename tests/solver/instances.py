@@ -5,12 +5,12 @@ import math
 import random
 from collections.abc import Sequence
 
-from hpcdl.counts import Curve, Trainer
+from hpcdl.solver import ElasticTrainer, ThroughputCurve
 
 KINDS = ("concave", "linear", "any", "steps", "alike")
 
 
-def tiny(draw: random.Random, groups: int = 1) -> tuple[list[Trainer], list[int]]:
+def tiny(draw: random.Random, groups: int = 1) -> tuple[list[ElasticTrainer], list[int]]:
     """Few trainers with small whole numbers, so that ties are common; of every strange sort."""
     capacities = [draw.randint(0, 7) for _ in range(groups)]
     trainers = []
@@ -21,7 +21,7 @@ def tiny(draw: random.Random, groups: int = 1) -> tuple[list[Trainer], list[int]
         fewest = draw.randint(1, 4)
         sizes = tuple(sorted(draw.sample(range(1, 9), draw.randint(1, 4)))) if draw.random() < 0.3 else ()
         trainers.append(
-            Trainer(
+            ElasticTrainer(
                 curves,
                 fewest,
                 fewest + draw.randint(0, 5),
@@ -37,25 +37,25 @@ def tiny(draw: random.Random, groups: int = 1) -> tuple[list[Trainer], list[int]
     return trainers, capacities
 
 
-def _whole(draw: random.Random) -> Curve:
+def _whole(draw: random.Random) -> ThroughputCurve:
     at = sorted(draw.sample(range(1, 9), draw.randint(1, 3)))
-    return Curve(tuple((nodes, float(draw.randint(0, 6))) for nodes in at))
+    return ThroughputCurve(tuple((nodes, float(draw.randint(0, 6))) for nodes in at))
 
 
-def curve(draw: random.Random, most: int, kind: str) -> Curve:
+def curve(draw: random.Random, most: int, kind: str) -> ThroughputCurve:
     """A curve up to `most` nodes: concave with noise, linear, of any shape, in steps, or the same as all others."""
     if kind == "concave":
         power, rate = draw.uniform(0.5, 1.0), draw.uniform(1, 10)
         at = sorted({1, most, *(max(1, round(most ** (step / 9))) for step in range(10))})
-        return Curve(tuple((nodes, rate * nodes**power * draw.uniform(0.97, 1.03)) for nodes in at))
+        return ThroughputCurve(tuple((nodes, rate * nodes**power * draw.uniform(0.97, 1.03)) for nodes in at))
     if kind == "linear":
-        return Curve(((most, draw.choice([1.0, 1.0, 2.0]) * most),))
+        return ThroughputCurve(((most, draw.choice([1.0, 1.0, 2.0]) * most),))
     if kind == "alike":
         at = [nodes for nodes in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 10000) if nodes <= most]
-        return Curve(tuple((nodes, nodes**0.8) for nodes in at))
+        return ThroughputCurve(tuple((nodes, nodes**0.8) for nodes in at))
     at = sorted(draw.sample(range(1, most + 1), min(most, draw.randint(1, 8))))
     if kind == "any":
-        return Curve(tuple((nodes, draw.uniform(0, nodes)) for nodes in at))
+        return ThroughputCurve(tuple((nodes, draw.uniform(0, nodes)) for nodes in at))
     points: list[tuple[int, float]] = []
     level = 0.0
     for nodes in at:
@@ -63,7 +63,7 @@ def curve(draw: random.Random, most: int, kind: str) -> Curve:
             points.append((nodes - 1, level))
         level += draw.randint(1, 3)
         points.append((nodes, level))
-    return Curve(tuple(points))
+    return ThroughputCurve(tuple(points))
 
 
 def several(
@@ -74,7 +74,7 @@ def several(
     groups: int = 1,
     kinds: Sequence[str] = KINDS,
     gaps: bool = True,
-) -> list[Trainer]:
+) -> list[ElasticTrainer]:
     """Trainers that hold about all of the nodes, or wait; with kinds of curves mixed or all of one kind."""
     kind = draw.choice(kinds) if draw.random() < 0.7 else None
     share = max(1, 2 * nodes // many)
@@ -91,11 +91,11 @@ def several(
         up, down = draw.choice([(20.0, 5.0), (0.0, 0.0), (18.0, 12.0), (draw.uniform(0, 60), draw.uniform(0, 60))])
         weight, horizon = draw.choice([1.0, 1.0, draw.uniform(0.5, 3)]), draw.choice([120.0, 120.0, 30.0])
         group = draw.randrange(groups)
-        trainers.append(Trainer(curves, fewest, highest, sizes, now, group, up, down, weight, horizon))
+        trainers.append(ElasticTrainer(curves, fewest, highest, sizes, now, group, up, down, weight, horizon))
     return trainers
 
 
-def every_choice(trainers: Sequence[Trainer], capacities: Sequence[int]) -> tuple[float, tuple[int, ...]]:
+def every_choice(trainers: Sequence[ElasticTrainer], capacities: Sequence[int]) -> tuple[float, tuple[int, ...]]:
     """The value and the counts of the best of all choices, by the documented order of ties."""
     options = [
         [(0, 0), *((n, g) for g, room in enumerate(capacities) for n in range(1, room + 1) if trainer.allows(n, g))]

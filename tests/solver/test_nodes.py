@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from hpcdl.counts import Allotment, Curve, Trainer, allocate, exact, fast, kernels
-from hpcdl.counts.rows import read
-from tests.counts.instances import every_choice, several, tiny
-from tests.seeds import seeds
+from hpcdl.solver import Allotment, ElasticTrainer, ThroughputCurve, allocate, exact, kernels
+from hpcdl.solver import compiled as fast
+from hpcdl.solver.rows import read
+from tests.solver.instances import every_choice, several, tiny
+from tests.support.seeds import seeds
 
 BATCH = 100  # instances of a test
-LINE = Curve(((1, 1.0), (64, 64.0)))
+LINE = ThroughputCurve(((1, 1.0), (64, 64.0)))
 
 
 @pytest.fixture(params=["numpy", "numba"])
@@ -40,13 +41,13 @@ def hard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "SHORT", 1)
 
 
-def medium(seed: int) -> tuple[list[Trainer], list[int]]:
+def medium(seed: int) -> tuple[list[ElasticTrainer], list[int]]:
     draw = random.Random(seed)
     nodes = draw.randint(1, 120)
     return several(draw, draw.randint(1, 14), nodes, draw.choice([4, 16, 64, 150])), [nodes]
 
 
-def check(trainers: list[Trainer], capacities: list[int], found: Allotment, seed: object = None) -> None:
+def check(trainers: list[ElasticTrainer], capacities: list[int], found: Allotment, seed: object = None) -> None:
     """It is allowed, it fits, it is worth what it says, and the bound is one."""
     use = [0] * len(capacities)
     for trainer, nodes, group in zip(trainers, found.counts, found.groups, strict=True):
@@ -55,7 +56,7 @@ def check(trainers: list[Trainer], capacities: list[int], found: Allotment, seed
             assert trainer.allows(nodes, group), f"seed {seed}"
             use[group] += nodes
     assert all(used <= room for used, room in zip(use, capacities, strict=True)), f"seed {seed}"
-    worth = math.fsum(map(Trainer.worth, trainers, found.counts, found.groups))
+    worth = math.fsum(map(ElasticTrainer.worth, trainers, found.counts, found.groups))
     assert found.value == pytest.approx(worth, rel=1e-12, abs=1e-9), f"seed {seed}"
     assert found.bound >= found.value, f"seed {seed}"
     assert found.gap == (found.bound - found.value if not found.optimal else 0.0), f"seed {seed}"
@@ -93,7 +94,7 @@ def test_branches_cores_and_windows_find_the_same(loops: None, hard: None, batch
 @pytest.mark.parametrize("batch", range(seeds(2)))
 def test_several_groups_against_the_dynamic_program(loops: None, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SMALL", "MIDDLE"):
-        monkeypatch.setattr(sys.modules["hpcdl.counts.allocate"], name, -1)
+        monkeypatch.setattr(sys.modules["hpcdl.solver.nodes"], name, -1)
     optimal = 0
     for seed in range(30_000 + batch * 30, 30_000 + (batch + 1) * 30):
         draw = random.Random(seed)
@@ -168,42 +169,45 @@ def test_nothing_to_choose(loops: None) -> None:
     for capacities in ([], [0], [5], [3, 4]):
         assert allocate([], capacities) == Allotment((), (), 0.0, 0.0, True, "exact")
     for capacities in ([], [0], [1]):
-        assert allocate([Trainer((LINE,), 2, 4)], capacities).counts == (0,)
-    assert allocate([Trainer((None,), 1, 4)], [9]).counts == (0,)
-    stopped = allocate([Trainer((LINE,), 2, 4, now=3, down_s=5.0)], [0])
+        assert allocate([ElasticTrainer((LINE,), 2, 4)], capacities).counts == (0,)
+    assert allocate([ElasticTrainer((None,), 1, 4)], [9]).counts == (0,)
+    stopped = allocate([ElasticTrainer((LINE,), 2, 4, now=3, down_s=5.0)], [0])
     assert (stopped.counts, stopped.value) == ((0,), -15.0)
 
 
 def test_costs_larger_than_gains_keep_everyone_where_they_are(loops: None) -> None:
-    trainers = [Trainer((LINE,), 1, 64, now=3, up_s=1e6, down_s=1e6), Trainer((LINE,), 1, 64, now=2, up_s=1e6)]
+    trainers = [
+        ElasticTrainer((LINE,), 1, 64, now=3, up_s=1e6, down_s=1e6),
+        ElasticTrainer((LINE,), 1, 64, now=2, up_s=1e6),
+    ]
     assert allocate(trainers, [64]).counts == (3, 2)
     assert allocate([trainers[1]], [64]).counts == (2,)
 
 
 def test_what_is_worth_less_than_nothing_is_not_chosen(loops: None) -> None:
-    falling = Curve(((1, -1.0), (4, -2.0), (8, 1.0)))
-    assert allocate([Trainer((falling,), 1, 8)], [6]).counts == (0,)
-    assert allocate([Trainer((falling,), 1, 8)], [8]).counts == (8,)
+    falling = ThroughputCurve(((1, -1.0), (4, -2.0), (8, 1.0)))
+    assert allocate([ElasticTrainer((falling,), 1, 8)], [6]).counts == (0,)
+    assert allocate([ElasticTrainer((falling,), 1, 8)], [8]).counts == (8,)
 
 
 def test_a_count_that_it_could_not_be_given(loops: None) -> None:
-    assert allocate([Trainer((LINE,), 4, 8, now=2, up_s=10.0)], [6]).counts == (6,)
-    assert allocate([Trainer((LINE,), 4, 8, now=20, down_s=1.0)], [30]).counts == (8,)
-    assert allocate([Trainer((LINE,), 1, 64, (1, 2, 4, 8), now=3)], [7]).counts == (4,)
+    assert allocate([ElasticTrainer((LINE,), 4, 8, now=2, up_s=10.0)], [6]).counts == (6,)
+    assert allocate([ElasticTrainer((LINE,), 4, 8, now=20, down_s=1.0)], [30]).counts == (8,)
+    assert allocate([ElasticTrainer((LINE,), 1, 64, (1, 2, 4, 8), now=3)], [7]).counts == (4,)
 
 
 def test_ties_go_to_few_nodes_then_to_the_current_counts_then_to_the_first(loops: None) -> None:
-    flat = Curve(((2, 5.0),))
-    assert allocate([Trainer((flat,), 1, 8)], [8]).counts == (2,)
-    line = Trainer((LINE,), 1, 8)
+    flat = ThroughputCurve(((2, 5.0),))
+    assert allocate([ElasticTrainer((flat,), 1, 8)], [8]).counts == (2,)
+    line = ElasticTrainer((LINE,), 1, 8)
     assert allocate([line, line], [8]).counts == (8, 0)
     assert allocate([line, dataclasses.replace(line, now=6), line], [8]).counts == (2, 6, 0)
-    assert allocate([Trainer((LINE, LINE), 1, 4, now=2, group=1)], [4, 4]).groups == (1,)
+    assert allocate([ElasticTrainer((LINE, LINE), 1, 4, now=2, group=1)], [4, 4]).groups == (1,)
 
 
 def test_a_move_to_another_group_costs_a_rescale_up() -> None:
-    double = Curve(((64, 128.0),))
-    mover = Trainer((LINE, double), 1, 4, now=4, group=0, up_s=50.0, down_s=1.0, horizon_s=100.0)
+    double = ThroughputCurve(((64, 128.0),))
+    mover = ElasticTrainer((LINE, double), 1, 4, now=4, group=0, up_s=50.0, down_s=1.0, horizon_s=100.0)
     assert mover.worth(4, 1) == 100.0 * 8 - 4 * 50.0
     found = allocate([mover], [4, 4])
     assert (found.counts, found.groups, found.value) == ((4,), (1,), 600.0)
@@ -213,14 +217,16 @@ def test_a_move_to_another_group_costs_a_rescale_up() -> None:
 
 
 def test_worth_is_the_definition() -> None:
-    trainer = Trainer((Curve(((2, 10.0), (4, 14.0))),), 1, 6, now=2, up_s=20.0, down_s=5.0, weight=2.0, horizon_s=60.0)
+    trainer = ElasticTrainer(
+        (ThroughputCurve(((2, 10.0), (4, 14.0))),), 1, 6, now=2, up_s=20.0, down_s=5.0, weight=2.0, horizon_s=60.0
+    )
     assert [trainer.worth(nodes) for nodes in (0, 1, 2, 3, 4, 6)] == [-100.0, 500.0, 1200.0, 1040.0, 1280.0, 1280.0]
 
 
 @pytest.mark.parametrize("points", [(), ((0, 1.0),), ((2, 1.0), (2, 2.0)), ((1, float("nan")),), ((1, float("inf")),)])
 def test_curves_without_sense(points: tuple) -> None:
     with pytest.raises(ValueError, match=r"a curve at|throughput"):
-        Curve(points)
+        ThroughputCurve(points)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +248,7 @@ def test_curves_without_sense(points: tuple) -> None:
 )
 def test_trainers_without_sense(change: dict) -> None:
     with pytest.raises(ValueError, match=r"."):
-        Trainer(**{"curves": (LINE, None), "most": 8, **change})
+        ElasticTrainer(**{"curves": (LINE, None), "most": 8, **change})
 
 
 def test_problems_without_sense(loops: None) -> None:
@@ -251,14 +257,16 @@ def test_problems_without_sense(loops: None) -> None:
     with pytest.raises(ValueError, match="group 1 has -1 nodes"):
         allocate([], [4, -1])
     with pytest.raises(ValueError, match="runs in group 1, which is not there"):
-        allocate([Trainer((LINE, LINE), 1, 4, now=2, group=1)], [4])
+        allocate([ElasticTrainer((LINE, LINE), 1, 4, now=2, group=1)], [4])
     with pytest.raises(ValueError, match="too large"):
-        allocate([Trainer((Curve(((1, 1e200),)),), 1, 4, horizon_s=1e120)], [4])
+        allocate([ElasticTrainer((ThroughputCurve(((1, 1e200),)),), 1, 4, horizon_s=1e120)], [4])
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-3, 1e200])
 def test_values_of_any_size(loops: None, scale: float) -> None:
-    trainers = [Trainer((Curve(((1, 3 * scale), (2, 4 * scale))),), 1, 2, horizon_s=1.0) for _ in range(2)]
+    trainers = [
+        ElasticTrainer((ThroughputCurve(((1, 3 * scale), (2, 4 * scale))),), 1, 2, horizon_s=1.0) for _ in range(2)
+    ]
     found = allocate(trainers, [3])
     assert found.counts == (2, 1)
     assert found.value == pytest.approx(7 * scale)
@@ -278,7 +286,7 @@ def test_loops_for_the_compiler_do_what_numpy_does(name: str) -> None:
 
 def test_numba_is_loaded_only_where_it_pays() -> None:
     script = (
-        "import sys, hpcdl.cli, hpcdl.counts as c\n"
+        "import sys, hpcdl.cli, hpcdl.solver as c\n"
         "t = c.Trainer((c.Curve(((1, 1.0),)),), 1, 4)\n"
         "print(c.allocate([t], [4]).counts, 'numba' in sys.modules, 'scipy' in sys.modules)"
     )

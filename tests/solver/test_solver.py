@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from hpcdl.counts import InfeasibleError, Item, Solution, dynamic, solve, solver
+from hpcdl.solver import InfeasibleError, Item, Solution, dynamic, solve, solver
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 Chosen = tuple[int | None, ...]

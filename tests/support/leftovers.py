@@ -15,8 +15,8 @@ import time
 import uuid
 from pathlib import Path
 
-from hpcdl.agent import processes
-from hpcdl.agent.processes import Process
+from hpcdl.agent.supervisor import processes
+from hpcdl.agent.supervisor.processes import Process
 
 VARIABLE = "TESTS_OF_HPCDL"
 PATIENCE_S = 20.0

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.intake import Settings
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotSpec
-from hpcdl.pilots.choice import pilot_policy
-from hpcdl.pilots.site import Site
+from hpcdl.batch.limits import PilotLimits
+from hpcdl.batch.pilots import pilot_policy
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, Pilot, PilotSpec
+from hpcdl.core.rules.intake import Settings
 from hpcdl.policies import all_policies
-from tests.model_cluster import Cluster
-from tests.model_parts import Agent
+from tests.support.model_cluster import Cluster
+from tests.support.model_parts import Agent
 
 GPUS = 4
 POLL_S = 10.0
@@ -57,7 +57,7 @@ class BatchCluster(Cluster):
     """The Controller, agents that come with pilots, and a machine that is mostly somebody else's."""
 
     def __init__(
-        self, nodes: int, site: Site, *, policy: str, seed: int, grace_s: float = 30.0, rough: bool = False
+        self, nodes: int, site: PilotLimits, *, policy: str, seed: int, grace_s: float = 30.0, rough: bool = False
     ) -> None:
         self.site = site
         self.rough = rough

@@ -11,23 +11,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.careevents import GpuFaulted
-from hpcdl.core.intake import Settings
-from hpcdl.core.journal import JournalError, Request
-from hpcdl.core.lifecycle import fold
-from hpcdl.core.model import GpuInfo, JobSpec, JobState, World
-from hpcdl.core.plan import Profiles
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile
-from hpcdl.core.reconcile import reconcile
-from hpcdl.core.units import GpuRef
-from hpcdl.core.validate import validate
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.controller.reconcile import reconcile
+from hpcdl.core.fold.fold import fold
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.commands import Request
+from hpcdl.core.model.events import GpuFaulted
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Policies, Profiles
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import GpuInfo, JobState, World, validate
+from hpcdl.core.rules.intake import Settings
 from hpcdl.marble import register
-from tests.model_elastic import Elastic
-from tests.model_parts import PLAIN, Agent, Conduct, FlakyJournal, Trainer
+from tests.support.model_elastic import Elastic
+from tests.support.model_parts import PLAIN, Agent, Conduct, FlakyJournal, Trainer
 
 
 class Cluster:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.core import events as ev
-from hpcdl.core.journal import Request
-from hpcdl.core.model import JobSpec
-from hpcdl.core.units import GpuRef
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.commands import Request
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.units import GpuRef
 
 if TYPE_CHECKING:
-    from tests.model_cluster import Cluster
+    from tests.support.model_cluster import Cluster
 
 FORM_PATIENCE_S = 8.0
 """Ranks that do not find the others of a membership say so after so long."""

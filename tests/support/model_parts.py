@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core.journal import JournalError, MemoryJournal
-from hpcdl.core.model import GpuInfo, Placement
-from hpcdl.core.profile import Profile
+from hpcdl.core.controller.journal import JournalError, MemoryJournal
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Placement
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import GpuInfo
 
 PLAIN = Profile("plain", ((1, 1, 1.0), (1, 2, 2.0)), startup_s=3.0, save_s=2.0, resume_s=4.0)
 

@@ -1,6 +1,6 @@
 """TCP ports for processes that can only be told a number."""
 
-from hpcdl.agent.ports import Port
+from hpcdl.agent.part import Port
 
 
 def free_port() -> str:

@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.intake import Settings
-from hpcdl.core.model import JobSpec, Placement, Share, Target
-from hpcdl.core.plan import Plan, View
-from tests.model_cluster import Cluster
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import JobSpec, Placement, Share
+from hpcdl.core.model.plan import Plan, View
+from hpcdl.core.model.world import Target
+from hpcdl.core.rules.intake import Settings
+from tests.support.model_cluster import Cluster
 
 
 class Wanted:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.client import ApiError, Client, DaemonAway
+from hpcdl.config.layers import conf_folder
 from hpcdl.demo import trainer as demo
-from hpcdl.profiles import conf_folder
 from tests.system.cluster import TRAINER, Cluster
 from tests.system.trainer import final
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.client import ApiError, Client, DaemonAway
-from hpcdl.core.validate import validate
+from hpcdl.core.model.world import validate
 from hpcdl.ledger import SqliteJournal
 from tests.system.trainer import final
 

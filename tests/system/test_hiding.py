@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.agent import processes
+from hpcdl.agent.supervisor import processes
 from tests.system.cluster import Cluster, kill
 
 pytestmark = pytest.mark.timeout(600)
@@ -65,7 +65,7 @@ def test_what_hides_ends_with_its_job(make_cluster: Callable[..., Cluster], tmp_
     cluster.cli("cancel", "1")
     job = cluster.submit(steps=5)
     cluster.until_done(job)
-    assert processes.look(pid) is None, "the GPU was given on"
+    assert processes.process_of(pid) is None, "the GPU was given on"
     cluster.cli("daemon", "stop", "--now")
     if file.exists():  # it was started again before the cancel came
-        assert processes.look(int(file.read_text())) is None
+        assert processes.process_of(int(file.read_text())) is None

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.ledger.mark import NAME, NOW
+from hpcdl.ledger.high_water_mark import NAME, NOW
 from tests.system.cluster import Cluster
 
 MakeCluster = Callable[..., Cluster]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.profiles import read_profiles
+from hpcdl.config.profiles import read_profiles
 from tests.system.cluster import Cluster
 
 # On n GPUs n b / (b + 12) x 1000 samples/s, of which two GPUs lose a tenth. It never ends by itself.

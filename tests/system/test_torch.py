@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 from tests.system.cluster import Cluster
 from tests.trainer.preloaded import PLAIN, ROOT, Preloaded, preloaded
 

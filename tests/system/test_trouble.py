@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import ClientConnection, connect
 
 from hpcdl.client import ApiError, Client
-from hpcdl.core.events import TroubleSeen
+from hpcdl.core.model.events import TroubleSeen
 from hpcdl.ledger import SqliteJournal
 from hpcdl.wire.access import AccessFile, read_access
 from hpcdl.wire.messages import MAX_MESSAGE, VERSION

@@ -17,10 +17,10 @@ import hpcdl.trainer as hpcdl
 
 hpcdl.attach()
 
-from hpcdl.trainer import inplace, training  # noqa: E402
+from hpcdl.trainer import in_place  # noqa: E402
 
-inplace.PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", inplace.PATIENCE_S))
-steps = training.World.steps
+in_place.PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", in_place.PATIENCE_S))
+steps = in_place.World.steps
 
 
 def digest(state: Any) -> str:
@@ -31,7 +31,7 @@ def digest(state: Any) -> str:
     return hashlib.sha256(buffer.getvalue()).hexdigest()[:16]
 
 
-def told(world: training.World) -> Iterator[int]:
+def told(world: in_place.World) -> Iterator[int]:
     held = world._training
     state = [part.state_dict() for _, part in sorted(held.parts.items())]
     line = f"holds {world.membership} {world.rank} {held.step} {digest(state)}\n"
@@ -39,6 +39,6 @@ def told(world: training.World) -> Iterator[int]:
     return steps(world)
 
 
-training.World.steps = told  # type: ignore[method-assign, assignment]
+in_place.World.steps = told  # type: ignore[method-assign, assignment]
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -12,25 +12,24 @@ from typing import Any
 
 import pytest
 
-from hpcdl.trainer import digest, folder, loop
-from hpcdl.trainer.claim import claim
-from hpcdl.trainer.folder import StaleIncarnation
+from hpcdl.trainer import checkpoints, digest, loop
+from hpcdl.trainer.checkpoints import StaleIncarnation, claim
 from hpcdl.trainer.session import Session
 
 
-def put(directory: Path, step: int, incarnation: int, text: str = "weights") -> folder.Checkpoint:
-    with folder.write(directory, step, incarnation) as temporary:
+def put(directory: Path, step: int, incarnation: int, text: str = "weights") -> checkpoints.Checkpoint:
+    with checkpoints.write(directory, step, incarnation) as temporary:
         (temporary / "deep" / "er").mkdir(parents=True)
         (temporary / "deep" / "er" / "w").write_text(text)
-    return folder.at(directory, step, incarnation)
+    return checkpoints.at(directory, step, incarnation)
 
 
 def steps(directory: Path) -> list[tuple[int, int]]:
-    return [each.order for each in folder.complete(directory)]
+    return [each.order for each in checkpoints.complete(directory)]
 
 
 def test_two_are_kept_and_ordered_by_incarnation_first(tmp_path: Path) -> None:
-    assert folder.complete(tmp_path / "none") == []
+    assert checkpoints.complete(tmp_path / "none") == []
     for step, incarnation in [(10, 1), (20, 1), (30, 1), (12, 2)]:
         put(tmp_path, step, incarnation)
     assert steps(tmp_path) == [(2, 12), (1, 30)]
@@ -85,10 +84,10 @@ def test_a_disk_full_at_any_fsync_leaves_the_previous(
 
 
 def test_failing_block_leaves_no_trace(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), folder.write(tmp_path, 1, 1):
+    with pytest.raises(KeyboardInterrupt), checkpoints.write(tmp_path, 1, 1):
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="COMPLETE"), folder.write(tmp_path, 1, 1) as temporary:
+    with pytest.raises(ValueError, match="COMPLETE"), checkpoints.write(tmp_path, 1, 1) as temporary:
         (temporary / "COMPLETE").write_text("")
     assert list(tmp_path.iterdir()) == []
 
@@ -109,7 +108,7 @@ def test_newer_claim(tmp_path: Path, when: str) -> None:
         (tmp_path / "claim.json").write_text(json.dumps({"v": 1, "job": 1, "incarnation": incarnation, "tag": ""}))
 
     claim(2 if when == "before" else 1)
-    with pytest.raises(StaleIncarnation) as caught, folder.write(tmp_path, 2, 1):
+    with pytest.raises(StaleIncarnation) as caught, checkpoints.write(tmp_path, 2, 1):
         claim(2)
     assert caught.value.code == 75
     assert steps(tmp_path) == [(1, 1)]
@@ -133,14 +132,14 @@ def test_only_its_own_claim_lets_a_trainer_write(tmp_path: Path, found: tuple[st
     claim = {"v": 1, "job": job, "incarnation": incarnation, "tag": f"{instance}:{job}:{incarnation}:n2"}
     (tmp_path / "claim.json").write_text(json.dumps(claim))
     if not stale:
-        with folder.write(tmp_path, 5, 2, tag="i:7:2:n1"):
+        with checkpoints.write(tmp_path, 5, 2, tag="i:7:2:n1"):
             pass
         assert steps(tmp_path) == [(2, 5)]
         return
     with pytest.raises(StaleIncarnation, match=f"attempt 2 is stale: attempt {incarnation} of") as caught:
-        folder.check_claim(tmp_path, 2, "i:7:2:n1")
+        checkpoints.check_claim(tmp_path, 2, "i:7:2:n1")
     assert (str(claim["tag"]) in str(caught.value)) is ((instance, job) != ("i", 7))
-    with pytest.raises(StaleIncarnation), folder.write(tmp_path, 5, 2, tag="i:7:2:n1"):
+    with pytest.raises(StaleIncarnation), checkpoints.write(tmp_path, 5, 2, tag="i:7:2:n1"):
         pass
     assert os.listdir(tmp_path) == ["claim.json"]
 
@@ -178,20 +177,20 @@ def test_a_claim_of_memberships(tmp_path: Path) -> None:
     assert os.listdir(directory) == ["claim.json"]
     with (
         pytest.raises(StaleIncarnation, match="membership 3 has claimed the folder"),
-        folder.write(directory, 5, 2, tag="i:7:2:n1", membership=2) as temporary,
+        checkpoints.write(directory, 5, 2, tag="i:7:2:n1", membership=2) as temporary,
     ):
         (temporary / "w").write_text("w")
-    assert folder.complete(directory) == []
-    with folder.write(directory, 5, 2, tag="i:7:2:n2", membership=3) as temporary:
+    assert checkpoints.complete(directory) == []
+    with checkpoints.write(directory, 5, 2, tag="i:7:2:n2", membership=3) as temporary:
         (temporary / "w").write_text("w")
     assert steps(directory) == [(2, 5)]
-    folder.check_claim(directory, 2, "i:7:2:n2", 4)
+    checkpoints.check_claim(directory, 2, "i:7:2:n2", 4)
     (directory / "claim.json").write_text(json.dumps({"v": 1, "job": 7, "incarnation": 2, "tag": "i:7:2:n1"}))
-    folder.check_claim(directory, 2, "i:7:2:n2")  # none named: membership 0
+    checkpoints.check_claim(directory, 2, "i:7:2:n2")  # none named: membership 0
 
 
 def test_a_claim_waits_for_whoever_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcdl.trainer.claim.LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr("hpcdl.trainer.checkpoints.LOCK_WAIT_S", 0.05)
     held = os.open(tmp_path, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -215,7 +214,7 @@ def session(directory: Path) -> Session:
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path: Path, how: str) -> None:
     for step in (1, 2):
         put(tmp_path, step, 1)
-    newest = folder.at(tmp_path, 2, 1).path
+    newest = checkpoints.at(tmp_path, 2, 1).path
     match how:
         case "flipped":
             flip(newest / "deep/er/w")
@@ -232,11 +231,11 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path: 
     found = session(tmp_path).resume()
     assert found is not None
     assert found.step == 1
-    assert folder.aside(tmp_path) == ["damaged-step-000000000002.i1"]
+    assert checkpoints.aside(tmp_path) == ["damaged-step-000000000002.i1"]
     for step in (3, 4, 5):
         put(tmp_path, step, 1)
     assert steps(tmp_path) == [(1, 5), (1, 4)]
-    assert folder.aside(tmp_path) == ["damaged-step-000000000002.i1"], "it is kept"
+    assert checkpoints.aside(tmp_path) == ["damaged-step-000000000002.i1"], "it is kept"
 
 
 def test_where_all_are_damaged_nothing_begins_anew_in_silence(tmp_path: Path) -> None:
@@ -244,7 +243,7 @@ def test_where_all_are_damaged_nothing_begins_anew_in_silence(tmp_path: Path) ->
         flip(put(tmp_path, step, 1).path / "deep/er/w")
     for _ in range(2):  # the second time they are aside already
         with pytest.raises(
-            folder.DamagedCheckpoints, match="no checkpoint is left that is whole: damaged-step"
+            checkpoints.DamagedCheckpoints, match="no checkpoint is left that is whole: damaged-step"
         ) as told:
             session(tmp_path).resume()
         assert told.value.code == os.EX_DATAERR
@@ -296,8 +295,8 @@ class Two:
 
     agree = any
 
-    def choose(self, found: folder.Checkpoint | None) -> folder.Checkpoint | None:
-        first: folder.Checkpoint | None = self._all(found)[0]
+    def choose(self, found: checkpoints.Checkpoint | None) -> checkpoints.Checkpoint | None:
+        first: checkpoints.Checkpoint | None = self._all(found)[0]
         return first
 
     def barrier(self) -> None:
@@ -307,7 +306,7 @@ class Two:
 def test_all_ranks_load_what_rank_0_found_whole(tmp_path: Path) -> None:
     for step in (1, 2):
         put(tmp_path, step, 1)
-    flip(folder.at(tmp_path, 2, 1).path / "deep/er/w")
+    flip(checkpoints.at(tmp_path, 2, 1).path / "deep/er/w")
     meet, board, loaded = threading.Barrier(2), [None, None], list[tuple[int, str]]()
 
     def rank(number: int) -> None:
@@ -320,12 +319,12 @@ def test_all_ranks_load_what_rank_0_found_whole(tmp_path: Path) -> None:
     for each in threads:
         each.join(60)
     assert sorted(loaded) == [(0, "step-000000000001.i1"), (1, "step-000000000001.i1")]
-    assert folder.aside(tmp_path) == ["damaged-step-000000000002.i1"]
+    assert checkpoints.aside(tmp_path) == ["damaged-step-000000000002.i1"]
 
 
 def test_of_other_jobs_nothing_counts_and_nothing_is_removed(tmp_path: Path) -> None:
     for step, whose in [(10, "theirs"), (20, "theirs"), (1, ""), (2, "mine"), (3, "mine"), (4, "mine")]:
-        with folder.write(tmp_path, step, 1, identity=whose, tag="i:7:1:n" if whose else "") as temporary:
+        with checkpoints.write(tmp_path, step, 1, identity=whose, tag="i:7:1:n" if whose else "") as temporary:
             (temporary / "w").write_text("x")
-    assert [each.step for each in folder.complete(tmp_path, "mine")] == [4, 3]
-    assert [each.step for each in folder.complete(tmp_path)] == [20, 10, 4, 3], "whoever may go on from any"
+    assert [each.step for each in checkpoints.complete(tmp_path, "mine")] == [4, 3]
+    assert [each.step for each in checkpoints.complete(tmp_path)] == [20, 10, 4, 3], "whoever may go on from any"

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hpcdl.trainer import folder
+from hpcdl.trainer import checkpoints
 from hpcdl.trainer.membership import Membership, from_packet
-from tests.ports import free_port
+from tests.support.ports import free_port
 from tests.trainer.nodes import Nodes, curve, nodes, stop
 from tests.trainer.preloaded import Preloaded, preloaded
 from tests.trainer.supervisor import until
@@ -118,7 +118,7 @@ def test_a_story_of_memberships(tmp_path: Path, origin: Preloaded) -> None:
         final = cluster["c"].of("saved")[-1]
         assert final["final"] is True
         assert final["membership"] == overtaking["membership"]
-        best = folder.complete(cluster.checkpoints)[0]
+        best = checkpoints.complete(cluster.checkpoints)[0]
         assert (best.step, str(best.path)) == (final["step"], final["path"])
         assert len(cluster["a"].of("ready") + cluster["c"].of("ready")) == 1
 
@@ -141,7 +141,7 @@ def test_at_the_gate(tmp_path: Path, origin: Preloaded) -> None:
         cluster["b"].send("leave")
         assert [cluster.end(name) for name in "ab"] == [0, 0]
         assert [cluster[name].kinds() for name in "ab"] == [["attach", "join"]] * 2
-        assert folder.complete(cluster.checkpoints) == []
+        assert checkpoints.complete(cluster.checkpoints) == []
 
 
 def test_an_older_membership_renames_nothing(tmp_path: Path, origin: Preloaded) -> None:
@@ -155,11 +155,11 @@ def test_an_older_membership_renames_nothing(tmp_path: Path, origin: Preloaded) 
         claim = {"v": 1, "job": 7, "incarnation": 1, "membership": 2, "tag": "test:7:1:z"}
         (tmp_path / "claim").write_text(json.dumps(claim))
         os.rename(tmp_path / "claim", cluster.checkpoints / "claim.json")
-        before = {each.path for each in folder.complete(cluster.checkpoints)}
+        before = {each.path for each in checkpoints.complete(cluster.checkpoints)}
         assert cluster.end("a") == os.EX_TEMPFAIL
         assert "membership 2 has claimed the folder" in cluster["a"].of("save_failed")[0]["why"]
         saved = {Path(each["path"]) for each in cluster["a"].of("saved")}
-        assert {each.path for each in folder.complete(cluster.checkpoints)} <= before | saved
+        assert {each.path for each in checkpoints.complete(cluster.checkpoints)} <= before | saved
         assert json.loads((cluster.checkpoints / "claim.json").read_text()) == claim
         # Nor does it form, where it comes late: the newer one's claim is there first.
         cluster.number = 0

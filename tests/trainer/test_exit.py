@@ -12,7 +12,7 @@ from tests.trainer.supervisor import ROOT
 SCRIPT = """
 import hpcdl.trainer
 import atexit, multiprocessing, os, sys, time
-from hpcdl.trainer.leaving import leave
+from hpcdl.trainer.exit import leave
 class Teardown:
     def __del__(self, write=os.write):
         write(1, b"torn down ")
@@ -46,7 +46,7 @@ def test_only_the_teardown_is_left_out(code: int) -> None:
 def test_a_forked_child_exits_as_ever() -> None:
     script = """
 import os
-from hpcdl.trainer import leaving
+from hpcdl.trainer import exit as leaving
 pid = os.fork()
 if pid == 0:
     raise SystemExit(5)
@@ -64,7 +64,9 @@ finally:
 
 @pytest.mark.parametrize("before", ["", "import logging, json, argparse"])
 def test_nothing_is_lost_where_hpcdl_was_imported_first(before: str) -> None:
-    script = f"{before}\nimport hpcdl.trainer\nfrom hpcdl.trainer import leaving\nprint(leaving.nothing_is_lost())"
+    script = (
+        f"{before}\nimport hpcdl.trainer\nfrom hpcdl.trainer import exit as leaving\nprint(leaving.nothing_is_lost())"
+    )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert done.stdout == "True\n", done.stderr
 
@@ -74,7 +76,7 @@ def test_what_was_registered_before_hpcdl_is_done_at_a_suspend() -> None:
 import atexit
 atexit.register(print, "registered before")
 import hpcdl.trainer
-from hpcdl.trainer import leaving
+from hpcdl.trainer import exit as leaving
 print(leaving.nothing_is_lost())
 hpcdl.trainer.exit_suspended()
 """

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hpcdl.trainer import rng
-from tests.ports import free_port
+from tests.support.ports import free_port
 from tests.trainer.preloaded import Preloaded, preloaded
 from tests.trainer.supervisor import EXAMPLES, Supervisor, supervisor
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.trainer import Session, StaleIncarnation, folder
+from hpcdl.trainer import Session, StaleIncarnation, checkpoints
 from tests.trainer.supervisor import EXAMPLES, ROOT
 
 
@@ -66,7 +66,7 @@ def test_ranks(tmp_path: Path) -> None:
     with outside(rank=1, checkpoint_dir=tmp_path).checkpoint(1) as scratch:
         (scratch / "w").write_text("w")
     assert not scratch.exists()
-    assert folder.complete(tmp_path) == []
+    assert checkpoints.complete(tmp_path) == []
 
 
 def test_example_resumes_by_itself(tmp_path: Path) -> None:

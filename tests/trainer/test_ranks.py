@@ -108,7 +108,7 @@ def test_a_rank_for_each_gpu() -> None:
 
 STATES = """
 import os, torch, torch.distributed as dist
-from hpcdl.trainer import forming, sharing
+from hpcdl.trainer import process_groups as forming, broadcast as sharing
 rank = int(os.environ["HPCDL_LOCAL_RANK"])
 sharing.PIECE = 64
 

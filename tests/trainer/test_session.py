@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.trainer import channel, folder
+from hpcdl.trainer import channel, checkpoints
 from hpcdl.trainer.channel import Refused
 from tests.trainer.supervisor import EXAMPLES, ROOT, supervisor, until
 
@@ -63,7 +63,7 @@ def test_suspend_and_resume(tmp_path: Path, how: str) -> None:
         assert final["final"] is True
         assert parent.kinds()[-1] == "saved"
         assert 0 < final["step"] < 60
-        assert folder.is_complete(folder.at(tmp_path / "ckpt", final["step"], 1))
+        assert checkpoints.is_complete(checkpoints.at(tmp_path / "ckpt", final["step"], 1))
         assert final["path"] == str(tmp_path / "ckpt" / f"step-{final['step']:012d}.i1")
         assert final["seconds"] > 0
         until(lambda: parent.signals, "SIGUSR1")
@@ -120,7 +120,7 @@ def test_channel_full(tmp_path: Path) -> None:
         assert parent.end(child) == 0
         assert child.stdout is not None
         assert 0.2 <= float(child.stdout.read()) < 60
-        assert [each.step for each in folder.complete(tmp_path / "ckpt")] == [5]
+        assert [each.step for each in checkpoints.complete(tmp_path / "ckpt")] == [5]
         until(lambda: parent.signals, "SIGUSR1")
 
 
@@ -130,7 +130,7 @@ def test_supervisor_gone(tmp_path: Path) -> None:
         parent.wait("progress")
         parent.hang_up()
         assert parent.end(child) == 0
-        assert len(folder.complete(tmp_path / "ckpt")) >= 1
+        assert len(checkpoints.complete(tmp_path / "ckpt")) >= 1
         assert not (tmp_path / "out.json").exists()
 
 
@@ -139,7 +139,7 @@ def test_supervisor_gone_before_attach(tmp_path: Path) -> None:
         parent.hang_up()
         child = parent.start(plain(tmp_path))
         assert parent.end(child) == 0
-        assert [each.step for each in folder.complete(tmp_path / "ckpt")] == [0]
+        assert [each.step for each in checkpoints.complete(tmp_path / "ckpt")] == [0]
 
 
 def test_refused(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     with supervisor(tmp_path / "last", tmp_path / "ckpt") as parent:
         assert parent.end(parent.start(argv, 99)) == 0
     assert (tmp_path / "out.json").read_text() == reference(tmp_path)
-    assert len(os.listdir(tmp_path / "ckpt")) == folder.KEPT
+    assert len(os.listdir(tmp_path / "ckpt")) == checkpoints.KEPT
 
 
 def test_periodic_save_without_disk_lets_training_go_on(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.wire.http import Answer, Connection, Disconnected, HttpError
+from hpcdl.wire.http_client import Disconnected, HttpConnection, HttpError, HttpResponse
 
 
 class Plain:
@@ -22,7 +22,7 @@ class Plain:
 
 
 @contextmanager
-def answering(*answers: bytes) -> Iterator[tuple[Connection, list[bytes]]]:
+def answering(*answers: bytes) -> Iterator[tuple[HttpConnection, list[bytes]]]:
     """A connection to a server that answers so, whatever is asked, and closes it."""
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -40,7 +40,7 @@ def answering(*answers: bytes) -> Iterator[tuple[Connection, list[bytes]]]:
         thread = threading.Thread(target=serve)
         thread.start()
         context: Any = Plain()
-        connection = Connection("127.0.0.1", listener.getsockname()[1], 60.0, context, most=1 << 20)
+        connection = HttpConnection("127.0.0.1", listener.getsockname()[1], 60.0, context, most=1 << 20)
         try:
             yield connection, heard
         finally:
@@ -48,7 +48,7 @@ def answering(*answers: bytes) -> Iterator[tuple[Connection, list[bytes]]]:
             thread.join(60)
 
 
-def ask(*answers: bytes) -> list[Answer]:
+def ask(*answers: bytes) -> list[HttpResponse]:
     with answering(*answers) as (connection, _):
         found = []
         for _ in answers:
@@ -60,23 +60,23 @@ def ask(*answers: bytes) -> list[Answer]:
 def test_answers_with_a_length_follow_one_another() -> None:
     first = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab"
     second = b"HTTP/1.1 404 Not Found\r\ncontent-length: 1\r\nConnection: close\r\n\r\nc"
-    assert ask(first, second) == [Answer(200, b"ab", False), Answer(404, b"c", True)]
+    assert ask(first, second) == [HttpResponse(200, b"ab", False), HttpResponse(404, b"c", True)]
 
 
 @pytest.mark.parametrize(
     "raw, expected",
     [
-        (b"HTTP/1.1 200 OK\r\n\r\nall of it", Answer(200, b"all of it", True)),
-        (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", Answer(200, b"x", True)),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", Answer(204, b"", False)),
-        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx", Answer(200, b"x", False)),
+        (b"HTTP/1.1 200 OK\r\n\r\nall of it", HttpResponse(200, b"all of it", True)),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", HttpResponse(200, b"x", True)),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", HttpResponse(204, b"", False)),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx", HttpResponse(200, b"x", False)),
         (
             b"HTTP/1.1 400 Bad\r\nTransfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n",
-            Answer(400, b"abc0123456789", False),
+            HttpResponse(400, b"abc0123456789", False),
         ),
     ],
 )
-def test_other_forms_of_an_answer(raw: bytes, expected: Answer) -> None:
+def test_other_forms_of_an_answer(raw: bytes, expected: HttpResponse) -> None:
     assert ask(raw) == [expected]
 
 
@@ -136,5 +136,5 @@ def test_a_handshake_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
         thread = threading.Thread(target=refuse)
         thread.start()
         with pytest.raises(ssl.SSLError):
-            Connection("127.0.0.1", listener.getsockname()[1], 60.0, ssl.create_default_context())
+            HttpConnection("127.0.0.1", listener.getsockname()[1], 60.0, ssl.create_default_context())
         thread.join(60)

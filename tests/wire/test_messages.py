@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from hpcdl.wire.together import until_first
+from hpcdl.wire.messages import until_first
 
 
 def test_the_others_are_cancelled_and_have_ended_when_it_returns() -> None:

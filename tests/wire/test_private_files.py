@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.wire.private import (
+from hpcdl.wire.private_files import (
     NotPrivate,
     atomic_write,
     make_private_folder,
@@ -111,7 +111,7 @@ def test_atomic_write_that_fails_keeps_the_old_content(
 
 def test_the_client_side_imports_the_standard_library_only() -> None:
     code = (
-        "import sys; import hpcdl.wire.access, hpcdl.wire.tls, hpcdl.wire.private\n"
+        "import sys; import hpcdl.wire.access, hpcdl.wire.tls, hpcdl.wire.private_files\n"
         "names = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'hpcdl', '__main__'}\n"
         "print(sorted(name for name in names if not name.startswith(('_', 'sitecustomize'))))"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.wire.private import NotPrivate, atomic_write
+from hpcdl.wire.private_files import NotPrivate, atomic_write
 from hpcdl.wire.tls import SKEW_S, VALID_S, client_context, make_certificate, server_context
 
 

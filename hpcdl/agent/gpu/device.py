@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from hpcdl.core.health import Health
+from hpcdl.core.model.health import Health
 
 GpuState = Literal["ok", "lost", "unknown"]
 

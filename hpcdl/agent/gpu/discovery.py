@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from hpcdl.gpu.device import GpuSource, GpuSourceError, NoGpus
-from hpcdl.gpu.emulated import EmulatedSource
-from hpcdl.gpu.nvml import NvmlSource
-from hpcdl.gpu.smi import SmiSource
+from hpcdl.agent.gpu.device import GpuSource, GpuSourceError, NoGpus
+from hpcdl.agent.gpu.emulated import EmulatedSource
+from hpcdl.agent.gpu.nvml import NvmlSource
+from hpcdl.agent.gpu.smi import SmiSource
 
 
 def discover(emulate: int | None, emulated_folder: Path) -> GpuSource:

@@ -18,8 +18,8 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
-from hpcdl.core.health import Health
-from hpcdl.gpu.device import Gpu, GpuSample
+from hpcdl.agent.gpu.device import Gpu, GpuSample
+from hpcdl.core.model.health import Health
 
 FLOCK = "@hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 NOTE_LIMIT = 4096

@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hpcdl.core.health import Health
-from hpcdl.gpu.device import Gpu, GpuSample, GpuSourceError, GpuState
+from hpcdl.agent.gpu.device import Gpu, GpuSample, GpuSourceError, GpuState
+from hpcdl.core.model.health import Health
 
 FIELDS = (
     "index",
@@ -78,7 +78,7 @@ class SmiApp:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class SmiOutput:
     """What a command did. `status` is None if it was not started or not finished in time; `text` then says why."""
 
     status: int | None
@@ -128,7 +128,7 @@ def bus_of(text: str) -> str | None:
     return f"{int(domain, 16):x}:{bus}:{device}.{function}".lower()
 
 
-def run(argv: Sequence[str], timeout: float) -> Output:
+def run(argv: Sequence[str], timeout: float) -> SmiOutput:
     """Runs a command, stdout and stderr as one text. Past `timeout` seconds it is killed, and never waited for: a
     process that hangs in a driver does not die."""
     environment = {**os.environ, "LC_ALL": "C"}
@@ -143,10 +143,10 @@ def run(argv: Sequence[str], timeout: float) -> Output:
             env=environment,
         )
     except OSError as error:
-        return Output(None, f"{argv[0]} cannot be started: {error.strerror}")
+        return SmiOutput(None, f"{argv[0]} cannot be started: {error.strerror}")
     try:
         text, _ = process.communicate(timeout=timeout)
-        return Output(process.returncode, text)
+        return SmiOutput(process.returncode, text)
     except subprocess.TimeoutExpired:
         process.kill()
     if process.stdout is not None:
@@ -155,8 +155,8 @@ def run(argv: Sequence[str], timeout: float) -> Output:
     try:
         process.wait(timeout=1)
     except subprocess.TimeoutExpired:
-        return Output(None, why, process)
-    return Output(None, why)
+        return SmiOutput(None, why, process)
+    return SmiOutput(None, why)
 
 
 class SmiSource:
@@ -202,15 +202,15 @@ class SmiSource:
         if self._hanging is not None and self._hanging.poll() is not None:
             self._hanging = None
 
-    def _run(self, argv: Sequence[str]) -> Output:
+    def _run(self, argv: Sequence[str]) -> SmiOutput:
         self._reap()
         if self._hanging is not None:
-            return Output(None, f"an earlier {self._program} (pid {self._hanging.pid}) still hangs in the driver")
+            return SmiOutput(None, f"an earlier {self._program} (pid {self._hanging.pid}) still hangs in the driver")
         output = run(argv, self._timeout_s)
         self._hanging = output.left
         return output
 
-    def _query(self) -> tuple[Output, SmiReport]:
+    def _query(self) -> tuple[SmiOutput, SmiReport]:
         output = self._run(gpu_argv(self._program, self._mig, self._health))
         while (self._mig or self._health) and INVALID_FIELD in output.text:
             if self._mig and (MIG_FIELD in output.text or not self._health):  # it names the first that it does not know

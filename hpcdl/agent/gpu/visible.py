@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdl.gpu.device import MIG_INDEX_STEP, Gpu
+from hpcdl.agent.gpu.device import MIG_INDEX_STEP, Gpu
 
 UNLISTED_MIG_INDEX = 10_000
 

@@ -41,7 +41,7 @@ class NotClaimed(NamedTuple):
     foreign: bool = False
 
 
-class Owner(NamedTuple):
+class ClaimOwner(NamedTuple):
     """Whose a folder is, as its claim or its checkpoints say. `tag`: instance:job:..., `identity`: "" where none is
     known."""
 
@@ -53,13 +53,13 @@ class Owner(NamedTuple):
         """Its number, "" where it is not known."""
         return self.tag.split(":")[1] if ":" in self.tag else ""
 
-    def is_of(self, other: Owner) -> bool:
+    def is_of(self, other: ClaimOwner) -> bool:
         """Whether both are one job; what was written by earlier versions has no identity, and its number counts."""
         if _job_of(self.tag) != _job_of(other.tag):
             return False
         return not self.identity or not other.identity or self.identity == other.identity
 
-    def may_take(self, other: Owner, continue_from: str) -> bool:
+    def may_take(self, other: ClaimOwner, continue_from: str) -> bool:
         """Whether this job may go on from that one's checkpoints."""
         if not other.tag or continue_from == ANY or self.is_of(other):
             return True
@@ -95,7 +95,7 @@ def write_claim(
     try:
         with _locked(folder):
             newest, owner, membership, _ = _read(folder)
-            me = Owner(tag, identity)
+            me = ClaimOwner(tag, identity)
             other = _stranger(folder, me, continue_from)
             if other is not None:
                 raise Foreign(
@@ -120,7 +120,7 @@ def write_claim(
 def another_jobs(directory: str, instance: str, continue_from: str) -> str:
     """Why a job that is to be submitted may not take this folder, in one line with the option; "" where it may, or
     nobody knows here."""
-    me = Owner(f"{instance}:new")
+    me = ClaimOwner(f"{instance}:new")
     try:
         folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -139,35 +139,35 @@ def another_jobs(directory: str, instance: str, continue_from: str) -> str:
     )
 
 
-def _whose(me: Owner, other: Owner) -> str:
+def _whose(me: ClaimOwner, other: ClaimOwner) -> str:
     if me.tag.split(":")[0] != other.tag.split(":")[0]:
         return f"that of a job of another HPCDL_HOME ({other.tag[:80]})"
     return f"that of another job {other.job}" if me.job == other.job else f"that of job {other.job}"
 
 
-def _word(me: Owner, other: Owner) -> str:
+def _word(me: ClaimOwner, other: ClaimOwner) -> str:
     return other.job if me.tag.split(":")[0] == other.tag.split(":")[0] and other.job.isdigit() else ANY
 
 
-def _stranger(folder: int, me: Owner, continue_from: str) -> Owner | None:
+def _stranger(folder: int, me: ClaimOwner, continue_from: str) -> ClaimOwner | None:
     """The other job whose folder it is: who claimed it, or, where nobody has, whose all its checkpoints are. None where
     it has nothing, or what this one may load. Raises OSError."""
     names = os.listdir(folder)
     if all(_ALL_JOBS.fullmatch(name) for name in names):
         return None
     _, tag, _, identity = _read(folder)
-    if tag and not me.may_take(Owner(tag, identity), continue_from):
-        return Owner(tag, identity)
+    if tag and not me.may_take(ClaimOwner(tag, identity), continue_from):
+        return ClaimOwner(tag, identity)
     markers = [f"{name}/{MARKER}" for name in sorted(names, reverse=True) if _CHECKPOINT.fullmatch(name)]
     found = [owner for name in markers[:MARKERS_READ] if (owner := _marked(folder, name)) is not None]
     return found[0] if found and not any(me.may_take(each, continue_from) for each in found) else None
 
 
-def _marked(folder: int, name: str) -> Owner | None:
+def _marked(folder: int, name: str) -> ClaimOwner | None:
     """Whose checkpoint it is; one that names no job is nobody's, and anybody's. None where it is torn."""
     try:
         marker = json.loads(_content(folder, name, MARKER_LIMIT))
-        return Owner(str(marker.get("owner") or "")[:200], str(marker.get("identity") or "")[:200])
+        return ClaimOwner(str(marker.get("owner") or "")[:200], str(marker.get("identity") or "")[:200])
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
 

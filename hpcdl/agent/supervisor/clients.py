@@ -6,29 +6,40 @@ import selectors
 from collections.abc import Callable
 from typing import Protocol
 
-from hpcdl.agent import packets
-from hpcdl.agent.agentlink import AgentLink
-from hpcdl.agent.clock import Clock
-from hpcdl.agent.packets import Attach, FromAgent, FromRank, Hello, Malformed, Progress, WrongVersion
-from hpcdl.agent.ranks import Rank
-from hpcdl.agent.sidechannel import Closed, Connection, Listener
+from hpcdl.agent.supervisor import packets
+from hpcdl.agent.supervisor.packets import (
+    AttachPacket,
+    FromAgent,
+    FromRank,
+    HelloPacket,
+    MalformedPacket,
+    ProgressPacket,
+    WrongVersion,
+)
+from hpcdl.agent.supervisor.ranks import Rank
+from hpcdl.agent.supervisor.side_channel import Closed, Listener, RunningClock, SideChannelClient
 
 HELLO_S = 10.0  # a client says within this time what it is
+
 CONNECTIONS_LIMIT = 256
+
 PACKETS_AT_ONCE = 64  # of one client, then the others get their turn
+
 PACKETS_AT_END = 10_000
+
 PROGRESS_INTERVAL_S = 0.2
+
 RETRY_S = 1.0
 
 
-class Refusal(Exception):
+class ClientRefusal(Exception):
     """This client is not taken; the message tells it why."""
 
 
-class Hearer(Protocol):
+class ClientHandler(Protocol):
     """Who acts on what clients say: the supervisor."""
 
-    def on_attach(self, packet: Attach, connection: Connection) -> Rank:
+    def on_attach(self, packet: AttachPacket, connection: SideChannelClient) -> Rank:
         """A rank says who it is. Raises Refusal."""
 
     def on_attached(self, rank: Rank) -> None:
@@ -48,9 +59,9 @@ class Clients:
         self,
         selector: selectors.BaseSelector,
         listener: Listener,
-        clock: Clock,
+        clock: RunningClock,
         records: list[bytes],
-        hearer: Hearer,
+        hearer: ClientHandler,
         note: Callable[[str], None],
     ) -> None:
         self._selector = selector
@@ -59,11 +70,11 @@ class Clients:
         self._records = records
         self._hearer = hearer
         self._note = note
-        self._since: dict[Connection, float] = {}
-        self._ranks: dict[Connection, Rank] = {}
+        self._since: dict[SideChannelClient, float] = {}
+        self._ranks: dict[SideChannelClient, Rank] = {}
         self._agent: AgentLink | None = None
-        self._progress: Progress | None = None
-        self._measured: Progress | None = None  # the newest one that said its metric
+        self._progress: ProgressPacket | None = None
+        self._measured: ProgressPacket | None = None  # the newest one that said its metric
         self._progress_due: float | None = None
         self._progress_sent = self._clock.now() - PROGRESS_INTERVAL_S
         self._listen_again: float | None = None
@@ -100,7 +111,7 @@ class Clients:
         else:
             self._interest(connection, self._agent.waiting)
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: ProgressPacket) -> None:
         """To the agent, soon; only the newest counts, and the newest metric."""
         self._progress = progress
         if progress.metric is not None:
@@ -108,7 +119,7 @@ class Clients:
         if self._agent is not None and self._progress_due is None:
             self._progress_due = self._progress_sent + PROGRESS_INTERVAL_S
 
-    def _send(self, connection: Connection, kind: str, **body: object) -> None:
+    def _send(self, connection: SideChannelClient, kind: str, **body: object) -> None:
         try:
             connection.send(packets.encode(kind, **body))
         except Closed:
@@ -116,11 +127,11 @@ class Clients:
         else:
             self._interest(connection, connection.waiting)
 
-    def _refuse(self, connection: Connection, why: str) -> None:
+    def _refuse(self, connection: SideChannelClient, why: str) -> None:
         self._send(connection, "refused", why=why)
         self._drop(connection)
 
-    def _interest(self, connection: Connection, writing: bool) -> None:
+    def _interest(self, connection: SideChannelClient, writing: bool) -> None:
         if connection not in self._since:
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0)
@@ -146,7 +157,7 @@ class Clients:
                 self._note(f"no connection can be accepted: {error.strerror}")
             self._listen_again = self._clock.now() + RETRY_S
 
-    def _reader(self, connection: Connection) -> Callable[[], None]:
+    def _reader(self, connection: SideChannelClient) -> Callable[[], None]:
         return lambda: self._read(connection, PACKETS_AT_ONCE)
 
     def drain(self) -> None:
@@ -176,10 +187,10 @@ class Clients:
         if self._agent is not None and self._agent.waiting:
             self.push()
 
-    def _is_agent(self, connection: Connection) -> bool:
+    def _is_agent(self, connection: SideChannelClient) -> bool:
         return self._agent is not None and self._agent.connection is connection
 
-    def _read(self, connection: Connection, most: int) -> None:
+    def _read(self, connection: SideChannelClient, most: int) -> None:
         if self._is_agent(connection):
             self.push()
         try:
@@ -195,19 +206,19 @@ class Clients:
         if connection in self._ranks:
             self._interest(connection, connection.waiting)
 
-    def _on_packet(self, connection: Connection, raw: bytes) -> None:
+    def _on_packet(self, connection: SideChannelClient, raw: bytes) -> None:
         try:
             packet = packets.parse(raw)
-        except Malformed:
+        except MalformedPacket:
             self.malformed += 1
             return
         except WrongVersion as error:
             self._refuse(connection, str(error))
             return
         rank = self._ranks.get(connection)
-        if isinstance(packet, Attach):
+        if isinstance(packet, AttachPacket):
             self._attach(connection, packet)
-        elif isinstance(packet, Hello):
+        elif isinstance(packet, HelloPacket):
             self._hello(connection, packet)
         elif isinstance(packet, FromAgent):
             if self._is_agent(connection):
@@ -215,7 +226,7 @@ class Clients:
         elif packet is not None and rank is not None:
             self._hearer.on_rank(rank, packet)
 
-    def _attach(self, connection: Connection, packet: Attach) -> None:
+    def _attach(self, connection: SideChannelClient, packet: AttachPacket) -> None:
         if self._is_agent(connection) or connection in self._ranks:
             self.malformed += 1
             return
@@ -225,7 +236,7 @@ class Clients:
         before = [each for each, rank in self._ranks.items() if rank.pid == packet.pid]
         try:
             rank = self._hearer.on_attach(packet, connection)
-        except Refusal as refusal:
+        except ClientRefusal as refusal:
             self._refuse(connection, str(refusal))
             return
         for each in before:
@@ -234,7 +245,7 @@ class Clients:
         self._send(connection, "attached")
         self._hearer.on_attached(rank)
 
-    def _hello(self, connection: Connection, packet: Hello) -> None:
+    def _hello(self, connection: SideChannelClient, packet: HelloPacket) -> None:
         if connection in self._ranks:
             self.malformed += 1
             return
@@ -246,7 +257,7 @@ class Clients:
             self.progress(self._progress)
         self.push()
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: SideChannelClient) -> None:
         if self._since.pop(connection, None) is None:
             return
         self._selector.unregister(connection)
@@ -259,3 +270,48 @@ class Clients:
             self._progress_due = None
             self.absent_since = self._clock.now()
         connection.close()
+
+
+# The agent's connection: every record in order, at the agent's pace, and the newest progress.
+
+STUCK_S = 30.0  # an agent that reads nothing for so long is as good as absent
+
+
+class AgentLink:
+    """Keeps only a position in the records, so that a slow agent costs no memory and delays nobody."""
+
+    def __init__(self, connection: SideChannelClient, packets: list[bytes], after: int) -> None:
+        """`packets` is the list of all records, which grows; the agent has the first `after` of them."""
+        self.connection = connection
+        self._packets = packets
+        self._next = min(after, len(packets))
+        self._stuck_since: float | None = None
+        self.progress: bytes | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """True while the agent has not taken all that there is."""
+        return self._next < len(self._packets) or self.progress is not None
+
+    def push(self, now: float) -> None:
+        """Send what the agent takes. Raises Closed, also when it has taken nothing for STUCK_S."""
+        while self.waiting:
+            record = self._next < len(self._packets)
+            packet = self._packets[self._next] if record else self.progress
+            if packet is None:
+                break
+            if not self.connection.offer(packet):
+                self._check(now)
+                return
+            self._stuck_since = None
+            if record:
+                self._next += 1
+            else:
+                self.progress = None
+        self._stuck_since = None
+
+    def _check(self, now: float) -> None:
+        if self._stuck_since is None:
+            self._stuck_since = now
+        elif now - self._stuck_since >= STUCK_S:
+            raise Closed("the agent does not read")

@@ -5,27 +5,27 @@ from __future__ import annotations
 import os
 import signal
 
-from hpcdl.agent import packets, processes
-from hpcdl.agent.closing import Recorder
-from hpcdl.agent.ranks import Trainer, send_all
+from hpcdl.agent.supervisor import packets, processes
+from hpcdl.agent.supervisor.ranks import TrainerProcesses, send_all
+from hpcdl.agent.supervisor.termination import Recorder
 
 SOONER = 0.25  # of the time before: the last save was over before the kill
 
 
-class Drill:
+class DrillKill:
     """At most one kill is in store. Times are the supervisor's clock's."""
 
-    def __init__(self, trainer: Trainer, record: Recorder) -> None:
+    def __init__(self, trainer: TrainerProcesses, record: Recorder) -> None:
         self._trainer = trainer
         self._record = record
-        self._order: packets.Drill | None = None
+        self._order: packets.DrillPacket | None = None
         self._heard = ""
         self._after_s = 0.0
         self._until = 0.0
         self.due: float | None = None
         self.killed = False
 
-    def order(self, order: packets.Drill, now: float) -> None:
+    def order(self, order: packets.DrillPacket, now: float) -> None:
         """Takes the place of an earlier order; the same one again changes nothing."""
         if order.id == self._heard or self.killed:
             return
@@ -64,7 +64,7 @@ class Drill:
         self.forget()
         self.killed = True
         # Those that save come first: to look for all the others takes as long as a small checkpoint.
-        ranks = [each for rank in self._trainer.living_ranks if (each := processes.look(rank.pid)) is not None]
+        ranks = [each for rank in self._trainer.living_ranks if (each := processes.process_of(rank.pid)) is not None]
         hit = send_all(ranks, signal.SIGKILL)
         others = [each for each in self._trainer.processes() if each.pid not in hit and each.pid != os.getpid()]
         hit += send_all(others, signal.SIGKILL)

@@ -3,15 +3,284 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcdl.agent import outofmemory, rankfailure
-from hpcdl.agent.output import printable
-from hpcdl.agent.rankfailure import RankFailure
+from hpcdl.agent.supervisor.output import last_line, printable
+
+# Did an incarnation run out of memory, of the node or of a GPU? From the cgroup's counter and the last output.
+
+TEXTS = (b"CUDA out of memory", b"OutOfMemoryError", b"RESOURCE_EXHAUSTED")
+
+ROOT = "/sys/fs/cgroup"
+
+_COUNTER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+
+
+class OomKillCounter:
+    """How many processes the kernel has killed for want of memory in the cgroups of an incarnation."""
+
+    def __init__(self, cgroup: str | None) -> None:
+        """`cgroup`: the folder whose memory.events counts; None: those of the processes that `watch` names."""
+        self._fixed = cgroup is not None
+        self._before: dict[str, int] = {}
+        if cgroup is not None:
+            self._note(os.path.join(cgroup, "memory.events"))
+
+    def watch(self, pid: int) -> None:
+        """From now on the cgroup of this process counts, too."""
+        if not self._fixed:
+            for path in _of(pid):
+                self._note(path)
+
+    def grew(self) -> bool:
+        """Whether one of them counts more than when it was seen first."""
+        return any((now := _kills(path)) is not None and now > before for path, before in self._before.items())
+
+    def verdict(self, tail: bytes, counts: bool) -> tuple[bool, str]:
+        """Whether it ran out of memory, and the line of its last output that says so, if one does. `counts`: what the
+        kernel says does."""
+        if _in_output(tail):
+            return True, last_line(tail, TEXTS)
+        return counts and self.grew(), ""
+
+    def _note(self, path: str) -> None:
+        count = _kills(path) if path not in self._before else None
+        if count is not None:
+            self._before[path] = count
+
+
+def _kills(path: str) -> int | None:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            found = _COUNTER.search(file.read(65536))
+    except OSError:
+        return None
+    return int(found[1]) if found else None
+
+
+def _of(pid: int) -> list[str]:
+    """The files of its cgroup that count, of version 2 and of version 1."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return []
+    unified = [f"{ROOT}{path}/memory.events" for _, names, path in lines if not names]
+    older = [f"{ROOT}/memory{path}/memory.oom_control" for _, names, path in lines if names == "memory"]
+    return unified + older
+
+
+def _in_output(tail: bytes) -> bool:
+    """The last lines of the output say that a GPU's memory was not enough."""
+    last = b"\n".join(tail.rstrip().split(b"\n")[-LAST_LINES:])
+    return any(text in last for text in TEXTS)
+
+
+# What the output says of a trainer that failed: the line that names the cause, and a rank that a signal ended.
+#
+# A launcher (torchrun, accelerate, deepspeed) ends with 1 whatever its ranks died of, and prints a banner after what
+# they said. Pure; text is data here: it changes what people read and whether a retry is spent, nothing else.
+
+MARK = b"failed (exitcode:"
+"""In the line that torchrun writes when it has seen that a rank failed; the ranks' own output is before it."""
+
+_MARK = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
+
+_ROOT = re.compile(rb"ChildFailedError:(?s:.*)Root Cause(?s:.*?)exitcode\s*: (-?\d+) \(pid: (\d+)\)")
+"""The same in its banner, where a LOGLEVEL hides that line."""
+
+_FORCED = re.compile(rb"(?:shutdown process|Unable to shutdown process) (\d+) via")
+
+_LISTED = re.compile(rb"exitcode\s*: (-?\d+) \(pid: (\d+)\)")
+
+_PREFIX = re.compile(r"^\[(?:rank|default|[\w.-]*?)(\d+)\]:\s?")
+
+_TRACEBACK = "Traceback (most recent call last):"
+
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(?::\s.*|:?)")
+
+_CHAINED = ("During handling of the above", "The above exception was", "Original Traceback")
+
+_LOGGED = re.compile(
+    r"(\[\w+\]:)?\[?[DIWEF]\d{4} \d\d:\d\d|(?![\w.]+Error:).*torch[./]distributed[./](elastic|run|launcher)|[\W_]*$"
+)
+"""Lines of launchers and of libraries in C++, and rules."""
+
+_LAUNCHERS = ("CalledProcessError", "ChildFailedError")
+"""What a launcher raises because a process of its own failed."""
+
+_KILLED = (
+    re.compile(r"died with <Signals\.(SIG[A-Z]+)"),  # subprocess, so accelerate with one process
+    re.compile(r"process \d+ terminated with signal (SIG[A-Z]+)"),  # torch.multiprocessing
+    re.compile(r"exits with return code = -(\d+)"),  # deepspeed
+    re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: (Killed)"),
+)
+
+LAST_LINES = 40
+
+AFTER_LINES = 20  # of what Python and libraries say after a traceback, at their end
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailure:
+    """How a rank failed: with a code, or by a signal's name, and the line that says why."""
+
+    code: int | None
+    signal: str | None
+    detail: str
+
+
+def torchrun_failure(output: bytes) -> RankFailure | None:
+    """The failure that torchrun reported last in this output, None where it reported none."""
+    marks = list(_MARK.finditer(output)) or list(_ROOT.finditer(output))
+    if not marks:
+        return None
+    last = marks[-1]
+    said = output_before_failure(output[marks[-2].end() if len(marks) > 1 else 0 :])
+    # Torchrun blames the rank that it sees first; another one may have been killed, and taken this one with it.
+    forced = {each[1] for each in _FORCED.finditer(output)}
+    failed = [(int(last[1]), last[2])]
+    failed += [(int(each[1]), each[2]) for each in _LISTED.finditer(output, last.end()) if each[2] not in forced]
+    code, pid = next((each for each in failed if each[0] == -signal.SIGKILL), failed[0])
+    if code < 0:
+        name = signal_name(-code)
+        return RankFailure(None, name, f"{name} ended one of its ranks (process {pid.decode()})")
+    return RankFailure(
+        code, None, cause_line(said, first=True) or f"a rank ended with exit code {code} and said nothing"
+    )
+
+
+def output_before_failure(output: bytes) -> bytes:
+    """What was said before torchrun reported the last failure; all of it where it reported none."""
+    marks = list(_MARK.finditer(output)) or list(_ROOT.finditer(output))
+    return output[: marks[-1].start()].rpartition(b"\n")[0] if marks else output
+
+
+def killed_rank(output: bytes) -> str | None:
+    """The signal that ended a process below the first one, where the launcher's last words say so."""
+    for line in reversed(_lines(output)[-LAST_LINES:]):
+        for each in _KILLED:
+            if found := each.search(line):
+                said = found[1]
+                return "SIGKILL" if said == "Killed" else signal_name(int(said)) if said.isdecimal() else said
+    return None
+
+
+def cause_line(output: bytes, first: bool = False) -> str:
+    """The line that names the cause: a traceback's last one, else the last line. `first`: of several ranks' tracebacks
+    the first, since the others failed for want of that rank."""
+    lines = [line for line in _lines(output) if not _LOGGED.match(line)]
+    found = _errors(lines)
+    own = [each for each in found if not each[1].partition(":")[0].endswith(_LAUNCHERS)]
+    if first and own:
+        return printable(own[0][1])
+    if own and (own[-1] != found[-1] or len(lines) - own[-1][0] <= AFTER_LINES):
+        return printable(own[-1][1])
+    return printable(_PREFIX.sub("", lines[-1])) if lines else last_line(output)
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"
+
+
+def _lines(output: bytes) -> list[str]:
+    text = output.decode("utf-8", "replace").replace("\r", "\n")
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def _errors(lines: Sequence[str]) -> list[tuple[int, str]]:
+    """The last line of each traceback, with its place; one that led to another is left out."""
+    found: list[tuple[int, str]] = []
+    ranks: dict[str, tuple[int, str]] = {}  # whose traceback it is, where ranks say who they are
+    inside: set[str] = set()
+    for place, line in enumerate(lines):
+        prefix = match[0] if (match := _PREFIX.match(line)) else ""
+        text = line[len(prefix) :]
+        if text.startswith(_CHAINED) and prefix in ranks:
+            found.remove(ranks.pop(prefix))
+        elif text.startswith(_TRACEBACK):
+            inside.add(prefix)
+        elif prefix in inside and not text.startswith(" ") and _ERROR.fullmatch(text):
+            ranks[prefix] = (place, text)
+            found.append((place, text))
+            inside.discard(prefix)
+    return found
+
+
+# --- the same again and again ---------------------------------------------------------------------------------------
+ALIKE = 3
+"""So many failures alike with nothing gained between them, and the next start would fail in the same way."""
+
+UNLIKE = 4
+
+OUTSIDE = 10  # times in a row that something kills them: no fault of the trainer's, but it gets nowhere here
+
+LONG_S = 600.0
+"""Ranks that tell nothing of their steps and live for longer may have trained."""
+
+OWN_LONG_S = 60.0
+"""The same under a torchrun of the user's own, who has said how often it may start them again."""
+
+ENDED_UNSAVED = 143  # a rank that ended because the others go to another membership
+
+OUTSIDE_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+
+_VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+_PEER = re.compile(r"connection (closed|reset|refused)|broken pipe|peer|gloo|nccl|rendezvous|tcpstore", re.IGNORECASE)
+
+
+class Repeats:
+    """Failures of ranks that torchrun starts again whatever they fail of. Times are the supervisor's clock's."""
+
+    def __init__(self, long_s: float = LONG_S) -> None:
+        self._long_s = long_s
+        self._last: tuple[object, ...] | None = None
+        self._gained: int | None = None
+        self._alike = 0
+        self._in_a_row = 0
+        self._killed = 0
+        self._at = 0.0
+
+    def failed(
+        self, failure: RankFailure, outside: bool, membership: int, step: int | None, now: float
+    ) -> tuple[int, str]:
+        """One more. How often it was the same, and why the trainer is to be ended, else "". `outside`: something else
+        than the job ended the rank. `step`: the highest so far."""
+        if step != self._gained or (step is None and now - self._at > self._long_s):
+            self._last, self._alike, self._in_a_row, self._killed = None, 0, 0, 0
+        self._gained, self._at = step, now
+        where = "before their first step" if step is None else f"at step {step}"
+        if failure.code == ENDED_UNSAVED:
+            return 1, ""
+        if outside:
+            self._killed += 1
+            again = self._killed >= OUTSIDE
+            return 1, f"its ranks were ended from outside {OUTSIDE} times in a row {where}" if again else ""
+        # A peer that is lost fails the others alike, each time that one is; then the membership is another.
+        means = membership if _PEER.search(failure.detail) else 0
+        what = (failure.code, failure.signal, _VARIES.sub("#", failure.detail), means)
+        self._alike = self._alike + 1 if what == self._last else 1
+        self._last = what
+        self._in_a_row += 1
+        if self._alike >= ALIKE:
+            return self._alike, f"{failure.detail} ({ALIKE} times alike {where})"
+        if self._in_a_row >= UNLIKE:
+            return self._alike, f"{failure.detail} (its ranks failed {UNLIKE} times in a row {where})"
+        return self._alike, ""
+
 
 FAILED = 1
+
 STALE = os.EX_TEMPFAIL
+
 SHELL_KILLED = 128 + signal.SIGKILL  # what a shell makes of it
 
 
@@ -36,27 +305,27 @@ class Exit:
         return found | {"detail": printable(self.detail)}
 
 
-def exit_of(status: int | None, tail: bytes, attached: bool, ours: bool, oom_kills: outofmemory.Counter) -> Exit:
+def exit_of(status: int | None, tail: bytes, attached: bool, ours: bool, oom_kills: OomKillCounter) -> Exit:
     """`status`: as waitpid gives it. `ours`: who was killed may have been killed by us."""
     code, name = (None, None) if status is None else describe(status)
     if code == 0:
         return Exit(0)
-    rank = rankfailure.marked(tail)
+    rank = torchrun_failure(tail)
     killed = None if rank is None else rank.signal
     if killed is None and (rank is None or rank.code == 1):
-        killed = rankfailure.killed(tail)
+        killed = killed_rank(tail)
     # The kernel's counter may speak of a neighbour: it counts only for who was killed, and not by us.
     counts = not ours and (signal.SIGKILL.name in (name, killed) or code == SHELL_KILLED)
-    oom, detail = oom_kills.verdict(rankfailure.said_before(tail), counts)
+    oom, detail = oom_kills.verdict(output_before_failure(tail), counts)
     if not detail:
-        detail = rankfailure.cause(tail) if rank is None else rank.detail
-    outside = killed if killed in rankfailure.OUTSIDE_SIGNALS and name is None and not ours else None
+        detail = cause_line(tail) if rank is None else rank.detail
+    outside = killed if killed in OUTSIDE_SIGNALS and name is None and not ours else None
     return Exit(code, name, detail, code == STALE and attached, oom, None if oom else outside)
 
 
 def given_up(failure: RankFailure, oom: bool, why: str, repeats: int) -> Exit:
     """Of ranks that torchrun would start again, and that would fail again."""
-    if oom or failure.signal in rankfailure.OUTSIDE_SIGNALS:
+    if oom or failure.signal in OUTSIDE_SIGNALS:
         return Exit(FAILED, None, why, oom=oom, killed=None if oom else failure.signal, repeats=repeats)
     return Exit(failure.code, failure.signal, why, repeats=repeats)
 
@@ -64,5 +333,5 @@ def given_up(failure: RankFailure, oom: bool, why: str, repeats: int) -> Exit:
 def describe(status: int) -> tuple[int | None, str | None]:
     """Exit code and signal name of a wait status; one of them is None."""
     if os.WIFSIGNALED(status):
-        return None, rankfailure.signal_name(os.WTERMSIG(status))
+        return None, signal_name(os.WTERMSIG(status))
     return os.WEXITSTATUS(status), None

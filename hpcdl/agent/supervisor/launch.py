@@ -10,7 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 
-from hpcdl.agent.startfile import TORCHRUN, Start
+from hpcdl.agent.supervisor.start_file import TORCHRUN, Start
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -18,7 +18,7 @@ PR_GET_CHILD_SUBREAPER = 37
 NOT_FOUND = 127  # exit codes as a shell gives them
 NOT_EXECUTABLE = 126
 NO_PYTHON = "--no-python"
-"""What stands before the job's command in the line that starts torchrun (hpcdl/agent/torchrun.py)."""
+"""What stands before the job's command in the line that starts torchrun (hpcdl/agent/start_request.py)."""
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTSTP, signal.SIGPIPE, signal.SIGUSR2, signal.SIGXCPU)
 """Signals that the supervisor ignores, and the trainer must not: a batch system sends some to all that runs in it."""
 
@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
 
 
-class NotStarted(Exception):
+class CommandNotStarted(Exception):
     """The command could not be started; `code` is what a shell would exit with, the message is for the user."""
 
     def __init__(self, code: int, detail: str) -> None:
@@ -97,19 +97,21 @@ def _look_for_command(start: Start, environment: dict[str, str]) -> None:
     path = environment.get("PATH", os.defpath)
     at = os.path.join(start.cwd, command) if "/" in command else shutil.which(command, path=path)
     if at is None or not os.path.exists(at):
-        raise NotStarted(NOT_FOUND, f"command not found: {command}")
+        raise CommandNotStarted(NOT_FOUND, f"command not found: {command}")
     if not os.access(at, os.X_OK) or os.path.isdir(at):
-        raise NotStarted(NOT_EXECUTABLE, f"cannot start {command}: {os.strerror(errno.EACCES)}")
+        raise CommandNotStarted(NOT_EXECUTABLE, f"cannot start {command}: {os.strerror(errno.EACCES)}")
 
 
-def _not_started(start: Start, error: Exception) -> NotStarted:
+def _not_started(start: Start, error: Exception) -> CommandNotStarted:
     if not isinstance(error, OSError):
-        return NotStarted(NOT_EXECUTABLE, f"cannot start {start.argv[0]}: {error}")
+        return CommandNotStarted(NOT_EXECUTABLE, f"cannot start {start.argv[0]}: {error}")
     code = NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE
     if error.filename == start.cwd and not os.access(start.cwd, os.X_OK | os.R_OK):
-        return NotStarted(code, f"cannot enter the working directory {start.cwd}: {error.strerror}")
+        return CommandNotStarted(code, f"cannot enter the working directory {start.cwd}: {error.strerror}")
     if error.errno == errno.ENOENT:
-        return NotStarted(code, f"command not found: {start.argv[0]}")
+        return CommandNotStarted(code, f"command not found: {start.argv[0]}")
     if error.errno == errno.ENOEXEC:
-        return NotStarted(code, f"cannot start {start.argv[0]}: it is no program, nor a script that begins with #!")
-    return NotStarted(code, f"cannot start {start.argv[0]}: {error.strerror}")
+        return CommandNotStarted(
+            code, f"cannot start {start.argv[0]}: it is no program, nor a script that begins with #!"
+        )
+    return CommandNotStarted(code, f"cannot start {start.argv[0]}: {error.strerror}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hpcdl.agent.closing import Recorder, Send
-from hpcdl.agent.packets import Broken, Join, Ready, Reformed, Rescale
-from hpcdl.agent.rankfailure import LONG_S, OUTSIDE_SIGNALS, OWN_LONG_S, RankFailure, Repeats
-from hpcdl.agent.ranks import Rank, Trainer, world_of
-from hpcdl.agent.startfile import IN_PROCESS, TORCHRUN, Start
+from hpcdl.agent.supervisor.exit_cause import LONG_S, OUTSIDE_SIGNALS, OWN_LONG_S, RankFailure, Repeats
+from hpcdl.agent.supervisor.packets import BrokenPacket, JoinPacket, ReadyPacket, ReformedPacket, RescalePacket
+from hpcdl.agent.supervisor.ranks import Rank, TrainerProcesses, world_of
+from hpcdl.agent.supervisor.start_file import IN_PROCESS, TORCHRUN, Start
+from hpcdl.agent.supervisor.termination import Recorder, Send
 
 LOOK_INTERVAL_S = 0.2
 LOOK_INTERVAL_FORMED_S = 0.5
@@ -27,13 +27,13 @@ MOST_STARTS = 4
 class Memberships:
     """Times are the supervisor's clock's. Only the newest membership counts, save for checkpoints of earlier ones."""
 
-    def __init__(self, start: Start, trainer: Trainer, record: Recorder, send: Send) -> None:
+    def __init__(self, start: Start, trainer: TrainerProcesses, record: Recorder, send: Send) -> None:
         self._start = start
         self._trainer = trainer
         self._record = record
         self._send = send
-        self._told: dict[int, Rescale] = {}
-        self._newest: Rescale | None = None
+        self._told: dict[int, RescalePacket] = {}
+        self._newest: RescalePacket | None = None
         self._told_at = 0.0
         self._broken = False  # since it was told of the newest
         self._formed = False  # the newest, under torchrun
@@ -53,7 +53,7 @@ class Memberships:
         """Whether this node was ever asked to be in one."""
         return self._newest is not None
 
-    def tell(self, packet: Rescale, now: float) -> None:
+    def tell(self, packet: RescalePacket, now: float) -> None:
         """A membership to form. One that is not newer than the newest changes nothing."""
         if self._newest is not None and packet.membership <= self._newest.membership:
             return
@@ -107,19 +107,19 @@ class Memberships:
         """A rank has done a step."""
         self._trained_at = now
 
-    def on_rank(self, rank: Rank, packet: Join | Ready | Reformed | Broken, now: float) -> None:
+    def on_rank(self, rank: Rank, packet: JoinPacket | ReadyPacket | ReformedPacket | BrokenPacket, now: float) -> None:
         """What a rank says about memberships."""
         match packet:
-            case Join():
+            case JoinPacket():
                 if packet.address:
                     self._record("join", address=packet.address)
-            case Ready():
+            case ReadyPacket():
                 rank.ready_step, rank.ready_at, rank.trained_before = packet.step, now, self._trained_at
-            case Reformed():
+            case ReformedPacket():
                 if self._newest is not None and packet.membership == self._newest.membership and self._leads:
                     rank.membership = packet.membership
                     self._record("reformed", membership=packet.membership, step=packet.step, seconds=packet.seconds)
-            case Broken():
+            case BrokenPacket():
                 # One of a node is enough. It is told as of the newest membership: if that is not the one that broke,
                 # it was chosen without knowing of this.
                 self._break(packet.step, packet.why)
@@ -142,7 +142,7 @@ class Memberships:
         if not (self._broken or ends):
             self._look_for_loss(newest, now, step)
 
-    def _look_for(self, newest: Rescale, now: float, step: int | None) -> None:
+    def _look_for(self, newest: RescalePacket, now: float, step: int | None) -> None:
         """It has formed when a rank of a world of that size is ready, or, if none ever attaches, when such run."""
         old = self._counted if now - self._told_at < UNCHANGED_S else frozenset()
         living = [rank for rank in self._trainer.living_ranks if rank.ready_step is not None and rank.pid not in old]
@@ -159,7 +159,7 @@ class Memberships:
             elif self._seen_at is not None and now - self._seen_at >= SILENT_S:
                 self._form(newest, step or 0, max(0.0, self._seen_at - self._told_at))
 
-    def _look_for_loss(self, newest: Rescale, now: float, step: int | None) -> None:
+    def _look_for_loss(self, newest: RescalePacket, now: float, step: int | None) -> None:
         """Ranks that torchrun starts anew in a smaller world, or not at all, have lost a node. What is on the way to a
         membership may be smaller, too, and so is a world that a slow node has yet to come to."""
         short, patience = "", 0.0
@@ -173,7 +173,7 @@ class Memberships:
         if now - self._short_since >= patience:
             self._break(step or 0, short)
 
-    def _short_of(self, newest: Rescale) -> tuple[str, float]:
+    def _short_of(self, newest: RescalePacket) -> tuple[str, float]:
         """Why the ranks here are not those of the membership, "" if they may be; and how long that may last."""
         if self._trainer.attached:
             worlds, patience = [rank.world for rank in self._trainer.living_ranks], SMALLER_S
@@ -189,7 +189,7 @@ class Memberships:
             self._broken = True
             self._record("broken", membership=self._newest.membership, step=step, why=why)
 
-    def _form(self, newest: Rescale, step: int, seconds: float) -> None:
+    def _form(self, newest: RescalePacket, step: int, seconds: float) -> None:
         self._formed = True
         self._counted = frozenset(each.pid for each in self._trainer.below())
         self._record("reformed", membership=newest.membership, step=step, seconds=round(max(0.0, seconds), 3))

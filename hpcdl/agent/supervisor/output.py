@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
 
-from hpcdl.agent.packets import NUMBER_LIMIT, Progress
-from hpcdl.agent.progressbars import PRESETS, Bars
+from hpcdl.agent.supervisor.packets import NUMBER_LIMIT, ProgressPacket
+from hpcdl.agent.supervisor.progress_bars import PRESETS, Bars
 
 PIPE_BYTES = 1 << 20
 READ_BYTES = 1 << 18
@@ -111,7 +111,7 @@ class ProgressReader:
                 self._regex = None
                 note(f"the progress expression is not used: {error}")
 
-    def feed(self, data: bytes) -> Progress | None:
+    def feed(self, data: bytes) -> ProgressPacket | None:
         """What the last line with a step in it says, if any is complete now."""
         if self._regex is None and self._bars is None:
             return None
@@ -128,11 +128,11 @@ class ProgressReader:
             return True
         return self._total is not None and self._step is not None and self._step >= self._total
 
-    def finish(self) -> Progress | None:
+    def finish(self) -> ProgressPacket | None:
         """As feed, for a last line without an end."""
         return self.feed(b"\n")
 
-    def _limited(self, lines: list[bytes]) -> Progress | None:
+    def _limited(self, lines: list[bytes]) -> ProgressPacket | None:
         # An expression like (a+)+b may take years for a single line. The engine looks for signals now and then, so a
         # timer ends it: of CPU time, for who is stopped, or waits for a busy machine, is not slow.
         before = signal.signal(signal.SIGVTALRM, _too_slow)
@@ -151,17 +151,17 @@ class ProgressReader:
         finally:
             signal.signal(signal.SIGVTALRM, before)
 
-    def _of_bars(self, bars: Bars, lines: list[bytes]) -> Progress | None:
+    def _of_bars(self, bars: Bars, lines: list[bytes]) -> ProgressPacket | None:
         found = None
         for line in lines:
             found = bars.take(line[:LINE_BYTES].decode("utf-8", "replace")) or found
         if found is None or found[0] > NUMBER_LIMIT:
             return None
         self._step, total = found
-        return Progress(self._step, total, None)
+        return ProgressPacket(self._step, total, None)
 
-    def _newest(self, regex: re.Pattern[str], lines: list[bytes]) -> Progress | None:
-        found: Progress | None = None
+    def _newest(self, regex: re.Pattern[str], lines: list[bytes]) -> ProgressPacket | None:
+        found: ProgressPacket | None = None
         metric: float | None = None
         measures = "metric" in regex.groupindex
         for line in reversed(lines):
@@ -177,27 +177,27 @@ class ProgressReader:
         if found is not None:
             self._step = found.step
         elif metric is not None and self._step is not None:
-            found = Progress(self._step, self._total, None)
+            found = ProgressPacket(self._step, self._total, None)
         return None if found is None else replace(found, metric=metric)
 
-    def _progress(self, match: re.Match[str]) -> Progress | None:
+    def _progress(self, match: re.Match[str]) -> ProgressPacket | None:
         names = match.re.groupindex
         step = _number(match["step"] if "step" in names else match[1])
         total = _number(match["total"]) if "total" in names else None
         if step is None or (self._total is not None and (step > self._total or total not in (None, self._total))):
             return None  # of several bars, one that is not of the training's steps
         samples = _number(match["samples"]) if "samples" in names else None
-        return Progress(step, self._total if total is None else total, samples)
+        return ProgressPacket(step, self._total if total is None else total, samples)
 
 
-class Output:
+class TrainerOutput:
     """The reading end of the trainer's pipe."""
 
     def __init__(
         self,
         log: Log,
         reader: ProgressReader,
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[ProgressPacket], None],
         mark: bytes = b"",
         on_mark: Callable[[bytes], None] | None = None,
     ) -> None:
@@ -279,7 +279,7 @@ class Output:
         for said in reversed(marks):
             self._on_mark(said)
 
-    def _say(self, progress: Progress | None) -> None:
+    def _say(self, progress: ProgressPacket | None) -> None:
         if progress is not None:
             self._on_progress(progress)
 

@@ -20,7 +20,7 @@ NODES_LIMIT = 8192  # of a membership; the packet's limit comes sooner where the
 SUSPENDERS = ("daemon", "agent")
 
 
-class Malformed(ValueError):
+class MalformedPacket(ValueError):
     """Not a packet of ours; it is counted and ignored."""
 
 
@@ -29,7 +29,7 @@ class WrongVersion(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Attach:
+class AttachPacket:
     pid: int
     rank: int
     incarnation: int
@@ -39,29 +39,29 @@ class Attach:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class GatePacket:
     warm_s: float
     cuda: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedPacket:
     gpus: tuple[str, ...] | None
     ok: bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyPacket:
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class LoopPacket:
     """The rank's training loop has begun: from now on it can save when it is asked to suspend."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ProgressPacket:
     """`metric`: what it is trained for, as it was at this step, where that is said."""
 
     step: int
@@ -71,12 +71,12 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class SavingPacket:
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedPacket:
     incarnation: int
     membership: int
     step: int
@@ -86,14 +86,14 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveFailed:
+class SaveFailedPacket:
     step: int
     errno: int | None
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
+class DamagedPacket:
     """A checkpoint that is not what was written is kept at `path`; `step` None: none is left that is whole."""
 
     step: int | None
@@ -102,55 +102,55 @@ class Damaged:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class DonePacket:
     step: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinPacket:
     """A rank waits to be taken into a membership, which could meet at `address` (the node's lead rank names one)."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reformed:
+class ReformedPacket:
     membership: int
     step: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenPacket:
     step: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class HelloPacket:
     """The agent's first packet: it has the records up to number `after`."""
 
     after: int
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenPacket:
     gpu_env: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Suspend:
+class SuspendPacket:
     grace_s: float | None
     by: str
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndPacket:
     grace_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Rescale:
+class RescalePacket:
     """The ranks are to form this membership: so many `ranks` on each of `nodes`, in the order of their numbers."""
 
     membership: int
@@ -160,11 +160,11 @@ class Rescale:
 
     def __post_init__(self) -> None:
         if self.membership < 1:
-            raise Malformed("membership must be 1 or more")
+            raise MalformedPacket("membership must be 1 or more")
         if not self.nodes or len(set(self.nodes)) < len(self.nodes) or len(self.nodes) != len(self.ranks):
-            raise Malformed("nodes must be different ones, each with its number of ranks")
+            raise MalformedPacket("nodes must be different ones, each with its number of ranks")
         if min(self.ranks) < 1:
-            raise Malformed("ranks must be numbers from 1 on")
+            raise MalformedPacket("ranks must be numbers from 1 on")
 
     @property
     def size(self) -> int:
@@ -183,14 +183,14 @@ class Rescale:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class LeavePacket:
     """This node's ranks are to go, and the others to train on."""
 
     grace_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Drill:
+class DrillPacket:
     """Kill what trains here, `after_s` seconds into the next save, or at once; forgotten after `within_s` seconds."""
 
     id: str
@@ -200,27 +200,39 @@ class Drill:
 
 
 FromRank = (
-    Gate | Opened | Join | Loop | Ready | Reformed | Broken | Progress | Saving | Saved | SaveFailed | Damaged | Done
+    GatePacket
+    | OpenedPacket
+    | JoinPacket
+    | LoopPacket
+    | ReadyPacket
+    | ReformedPacket
+    | BrokenPacket
+    | ProgressPacket
+    | SavingPacket
+    | SavedPacket
+    | SaveFailedPacket
+    | DamagedPacket
+    | DonePacket
 )
-FromAgent = Open | Rescale | Leave | Suspend | End | Drill
-Packet = Attach | Hello | FromRank | FromAgent
+FromAgent = OpenPacket | RescalePacket | LeavePacket | SuspendPacket | EndPacket | DrillPacket
+Packet = AttachPacket | HelloPacket | FromRank | FromAgent
 
 
 def parse(raw: bytes) -> Packet | None:
     """The packet, or None where its type is not known. Raises Malformed and WrongVersion."""
     if len(raw) > LIMIT:
-        raise Malformed(f"more than {LIMIT} bytes")
+        raise MalformedPacket(f"more than {LIMIT} bytes")
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError):
-        raise Malformed("not JSON") from None
+        raise MalformedPacket("not JSON") from None
     if not isinstance(body, dict):
-        raise Malformed("not an object")
+        raise MalformedPacket("not an object")
     if body.get("v") != VERSION:
         raise WrongVersion(f"version {str(body.get('v'))[:20]} is not spoken here, {VERSION} is")
     kind = body.get("type")
     if not isinstance(kind, str):
-        raise Malformed("no type")
+        raise MalformedPacket("no type")
     read = _KINDS.get(kind)
     return None if read is None else read(body)
 
@@ -233,7 +245,7 @@ def encode(kind: str, **body: object) -> bytes:
 def _whole(body: Mapping[str, Any], name: str) -> int:
     value = body.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= NUMBER_LIMIT:
-        raise Malformed(f"{name} must be a whole number from 0 on")
+        raise MalformedPacket(f"{name} must be a whole number from 0 on")
     return value
 
 
@@ -244,7 +256,7 @@ def _whole_or_none(body: Mapping[str, Any], name: str) -> int | None:
 def _seconds(body: Mapping[str, Any], name: str) -> float:
     value = body.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= NUMBER_LIMIT:
-        raise Malformed(f"{name} must be seconds from 0 on")  # NaN fails the comparison, too
+        raise MalformedPacket(f"{name} must be seconds from 0 on")  # NaN fails the comparison, too
     return float(value)
 
 
@@ -253,7 +265,7 @@ def _finite_or_none(body: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, int | float) or isinstance(value, bool) or not -math.inf < value < math.inf:
-        raise Malformed(f"{name} must be a finite number")
+        raise MalformedPacket(f"{name} must be a finite number")
     return float(value)
 
 
@@ -264,14 +276,14 @@ def _seconds_or_none(body: Mapping[str, Any], name: str) -> float | None:
 def _flag(body: Mapping[str, Any], name: str) -> bool:
     value = body.get(name, False)
     if not isinstance(value, bool):
-        raise Malformed(f"{name} must be true or false")
+        raise MalformedPacket(f"{name} must be true or false")
     return value
 
 
 def _text(body: Mapping[str, Any], name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str) or len(value) > TEXT_LIMIT:
-        raise Malformed(f"{name} must be a text of at most {TEXT_LIMIT} characters")
+        raise MalformedPacket(f"{name} must be a text of at most {TEXT_LIMIT} characters")
     return value
 
 
@@ -280,33 +292,33 @@ def _texts_or_none(body: Mapping[str, Any], name: str) -> tuple[str, ...] | None
     if value is None:
         return None
     if not isinstance(value, list) or len(value) > GPUS_LIMIT:
-        raise Malformed(f"{name} must be a list of at most {GPUS_LIMIT}")
+        raise MalformedPacket(f"{name} must be a list of at most {GPUS_LIMIT}")
     return tuple(_text({name: each}, name) for each in value)
 
 
 def _list(body: Mapping[str, Any], name: str) -> list[Any]:
     value = body.get(name)
     if not isinstance(value, list) or len(value) > NODES_LIMIT:
-        raise Malformed(f"{name} must be a list of at most {NODES_LIMIT}")
+        raise MalformedPacket(f"{name} must be a list of at most {NODES_LIMIT}")
     return value
 
 
 def _variables(body: Mapping[str, Any], name: str) -> Mapping[str, str]:
     value = body.get(name)
     if not isinstance(value, dict):
-        raise Malformed(f"{name} must map names to texts")
+        raise MalformedPacket(f"{name} must map names to texts")
     return {variable: _text(value, variable) for variable in value}
 
 
 def _suspender(body: Mapping[str, Any]) -> str:
     by = body.get("by", SUSPENDERS[0])
     if by not in SUSPENDERS:
-        raise Malformed(f"by must be one of {', '.join(SUSPENDERS)}")
+        raise MalformedPacket(f"by must be one of {', '.join(SUSPENDERS)}")
     return str(by)
 
 
 _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Packet]] = {
-    "attach": lambda body: Attach(
+    "attach": lambda body: AttachPacket(
         _whole(body, "pid"),
         _whole(body, "rank"),
         _whole(body, "incarnation"),
@@ -314,18 +326,20 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Packet]] = {
         _flag(body, "handler"),
         _flag(body, "says_loop"),
     ),
-    "gate": lambda body: Gate(_seconds_or_none(body, "warm_s") or 0.0, _flag(body, "cuda")),
-    "opened": lambda body: Opened(_texts_or_none(body, "gpus"), None if body.get("ok") is None else _flag(body, "ok")),
-    "loop": lambda body: Loop(),
-    "ready": lambda body: Ready(_whole(body, "step")),
-    "progress": lambda body: Progress(
+    "gate": lambda body: GatePacket(_seconds_or_none(body, "warm_s") or 0.0, _flag(body, "cuda")),
+    "opened": lambda body: OpenedPacket(
+        _texts_or_none(body, "gpus"), None if body.get("ok") is None else _flag(body, "ok")
+    ),
+    "loop": lambda body: LoopPacket(),
+    "ready": lambda body: ReadyPacket(_whole(body, "step")),
+    "progress": lambda body: ProgressPacket(
         _whole(body, "step"),
         _whole_or_none(body, "total"),
         _whole_or_none(body, "samples"),
         _finite_or_none(body, "metric"),
     ),
-    "saving": lambda body: Saving(_whole(body, "step")),
-    "saved": lambda body: Saved(
+    "saving": lambda body: SavingPacket(_whole(body, "step")),
+    "saved": lambda body: SavedPacket(
         _whole(body, "incarnation"),
         _whole(body, "membership"),
         _whole(body, "step"),
@@ -333,24 +347,28 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Packet]] = {
         _seconds(body, "seconds"),
         _flag(body, "final"),
     ),
-    "save_failed": lambda body: SaveFailed(_whole(body, "step"), _whole_or_none(body, "errno"), _text(body, "why")),
-    "damaged": lambda body: Damaged(_whole_or_none(body, "step"), _text(body, "path"), _text(body, "why")),
-    "done": lambda body: Done(_whole_or_none(body, "step")),
-    "join": lambda body: Join(_text(body, "address")),
-    "reformed": lambda body: Reformed(_whole(body, "membership"), _whole(body, "step"), _seconds(body, "seconds")),
-    "broken": lambda body: Broken(_whole(body, "step"), _text(body, "why")),
-    "agent": lambda body: Hello(_whole_or_none(body, "after") or 0),
-    "open": lambda body: Open(_variables(body, "gpu_env")),
-    "rescale": lambda body: Rescale(
+    "save_failed": lambda body: SaveFailedPacket(
+        _whole(body, "step"), _whole_or_none(body, "errno"), _text(body, "why")
+    ),
+    "damaged": lambda body: DamagedPacket(_whole_or_none(body, "step"), _text(body, "path"), _text(body, "why")),
+    "done": lambda body: DonePacket(_whole_or_none(body, "step")),
+    "join": lambda body: JoinPacket(_text(body, "address")),
+    "reformed": lambda body: ReformedPacket(
+        _whole(body, "membership"), _whole(body, "step"), _seconds(body, "seconds")
+    ),
+    "broken": lambda body: BrokenPacket(_whole(body, "step"), _text(body, "why")),
+    "agent": lambda body: HelloPacket(_whole_or_none(body, "after") or 0),
+    "open": lambda body: OpenPacket(_variables(body, "gpu_env")),
+    "rescale": lambda body: RescalePacket(
         _whole(body, "membership"),
         tuple(_text({"nodes": each}, "nodes") for each in _list(body, "nodes")),
         tuple(_whole({"ranks": each}, "ranks") for each in _list(body, "ranks")),
         _text(body, "address"),
     ),
-    "leave": lambda body: Leave(_seconds_or_none(body, "grace_s")),
-    "suspend": lambda body: Suspend(_seconds_or_none(body, "grace_s"), _suspender(body)),
-    "end": lambda body: End(_seconds_or_none(body, "grace_s")),
-    "drill": lambda body: Drill(
+    "leave": lambda body: LeavePacket(_seconds_or_none(body, "grace_s")),
+    "suspend": lambda body: SuspendPacket(_seconds_or_none(body, "grace_s"), _suspender(body)),
+    "end": lambda body: EndPacket(_seconds_or_none(body, "grace_s")),
+    "drill": lambda body: DrillPacket(
         _text(body, "id"), _flag(body, "saving"), _seconds(body, "after_s"), _seconds(body, "within_s")
     ),
 }

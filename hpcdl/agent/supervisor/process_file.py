@@ -15,10 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdl.agent import processes, strictjson
-from hpcdl.agent.processes import Process
+from hpcdl.agent import strict_json
+from hpcdl.agent.supervisor import processes
+from hpcdl.agent.supervisor.processes import Process
 
-NAME = "processes"
+PROCESS_FILE = "processes"
 TEMPORARY = ".processes.tmp"
 VERSION = 1
 LIMIT = 4 << 20  # bytes
@@ -28,7 +29,7 @@ SHARE = 0.01  # of a CPU that looking may cost
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedProcesses:
     """What such a file says, if it is of this boot. `supervisor`: who wrote it."""
 
     supervisor: Process | None = None
@@ -71,7 +72,7 @@ class ProcessFile:
             self._written = below
 
     def _below(self, root: int) -> Iterable[Process]:
-        own = processes.look(root) if root != self._me else None
+        own = processes.process_of(root) if root != self._me else None
         return [*([own] if own is not None else []), *processes.descendants(root, tags=False)]
 
     def _write(self, below: list[tuple[int, int]]) -> None:
@@ -83,7 +84,7 @@ class ProcessFile:
             left = memoryview(json.dumps(body, separators=(",", ":")).encode())
             while left:
                 left = left[os.write(file, left) :]
-            os.replace(TEMPORARY, NAME, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.replace(TEMPORARY, PROCESS_FILE, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError:
             os.unlink(TEMPORARY, dir_fd=self._folder)  # half of it is no use on a full disk
             raise
@@ -91,30 +92,30 @@ class ProcessFile:
             os.close(file)
 
 
-def read(folder: Path) -> Recorded:
+def read_process_file(folder: Path) -> RecordedProcesses:
     """What is recorded in this folder; nothing where there is no such file, of another boot, or not what it should
     be."""
     try:
-        file = os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = os.open(folder / PROCESS_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return Recorded()
+        return RecordedProcesses()
     try:
         info = os.fstat(file)
         if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or info.st_size > LIMIT:
-            return Recorded()
+            return RecordedProcesses()
         content = b""
         while len(content) <= LIMIT and (piece := os.read(file, LIMIT + 1 - len(content))):
             content += piece
-        body = strictjson.loads(content)
+        body = strict_json.loads(content)
     except (OSError, ValueError):
-        return Recorded()
+        return RecordedProcesses()
     finally:
         os.close(file)
     if not isinstance(body, dict) or body.get("v") != VERSION or body.get("boot") != processes.boot_id():
-        return Recorded()
+        return RecordedProcesses()
     listed = body.get("processes")
     below = [_process(each) for each in listed] if isinstance(listed, list) else []
-    return Recorded(_process(body.get("supervisor")), tuple(each for each in below if each is not None))
+    return RecordedProcesses(_process(body.get("supervisor")), tuple(each for each in below if each is not None))
 
 
 def _process(value: object) -> Process | None:

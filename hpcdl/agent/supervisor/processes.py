@@ -74,7 +74,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return mask is not None and bool(int(mask, 16) >> (number - 1) & 1)
 
 
-def look(pid: int) -> Process | None:
+def process_of(pid: int) -> Process | None:
     """The process as it is now, or None when it is gone."""
     stat = _stat(pid)
     if stat is None or stat.gone:
@@ -100,7 +100,7 @@ def tagged(wanted: str) -> list[Process]:
     for pid in _pids():
         if _owner(pid) != os.geteuid():
             continue
-        process = look(pid)
+        process = process_of(pid)
         if process is not None and process.tag and matches(process.tag, wanted):
             found.append(process)
     return found
@@ -125,7 +125,7 @@ def descendants(root: int, tags: bool = True) -> list[Process]:
     """All processes below root, without it, whatever their environment. Below a subreaper that is everything that was
     ever started there and still lives. Without `tags` no environment is read, which is cheaper."""
     found: list[Process] = []
-    see = look if tags else _glance
+    see = process_of if tags else _glance
     seen = {root}
     front = [root]
     while front:
@@ -279,7 +279,7 @@ def _send(send: Callable[[], None]) -> bool:
 
 
 def _same(process: Process) -> bool:
-    now = look(process.pid)
+    now = process_of(process.pid)
     if now is None or now.start_ticks != process.start_ticks or (process.tag and now.tag != process.tag):
         return False
     return _status(process.pid).get("Uid", "").split()[:1] == [str(os.geteuid())]

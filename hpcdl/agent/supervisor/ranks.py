@@ -6,11 +6,11 @@ import os
 import signal
 from collections.abc import Iterable
 
-from hpcdl.agent import processes
-from hpcdl.agent.packets import Attach, FromRank, Gate, Join, Opened
-from hpcdl.agent.processes import Process
-from hpcdl.agent.processfile import ProcessFile
-from hpcdl.agent.sidechannel import Connection
+from hpcdl.agent.supervisor import processes
+from hpcdl.agent.supervisor.packets import AttachPacket, FromRank, GatePacket, JoinPacket, OpenedPacket
+from hpcdl.agent.supervisor.process_file import ProcessFile
+from hpcdl.agent.supervisor.processes import Process
+from hpcdl.agent.supervisor.side_channel import SideChannelClient
 
 KILL_S = 0.1  # of one attempt to end what forks as fast as it is killed
 RUNS = ("started", "attached", "ready")
@@ -26,11 +26,11 @@ def world_of(pid: int) -> int | None:
 class Rank:
     """A process that attached. It keeps its pid over an exec, and then attaches again."""
 
-    def __init__(self, attach: Attach, connection: Connection) -> None:
+    def __init__(self, attach: AttachPacket, connection: SideChannelClient) -> None:
         self.pid = attach.pid
         self.number = attach.rank
         self.membership = attach.membership
-        self.connection: Connection | None = connection
+        self.connection: SideChannelClient | None = connection
         self.gated = False
         # An older hpcdl.trainer does not say when its loop begins, so it may be in it all the time.
         self.loops = not attach.says_loop
@@ -43,7 +43,7 @@ class Rank:
 
     def hear(self, packet: FromRank) -> None:
         """Whatever a rank says but this, it says from its training loop."""
-        self.loops = self.loops or not isinstance(packet, Gate | Opened | Join)
+        self.loops = self.loops or not isinstance(packet, GatePacket | OpenedPacket | JoinPacket)
 
     @property
     def alive(self) -> bool:
@@ -53,7 +53,7 @@ class Rank:
         return self.alive and processes.catches(self.pid, number)
 
 
-class Trainer:
+class TrainerProcesses:
     """The processes of one incarnation, below this supervisor or tagged."""
 
     def __init__(self, tag: str, folder: int) -> None:
@@ -103,10 +103,10 @@ class Trainer:
 
     def holds(self, pid: int) -> bool:
         """Whether the process is of this incarnation, by its tag or by who started it, or has ended since."""
-        found = processes.look(pid)
+        found = processes.process_of(pid)
         return found is None or found.tag == self._tag or any(each.pid == pid for each in self.below())
 
-    def attach(self, packet: Attach, connection: Connection) -> Rank:
+    def attach(self, packet: AttachPacket, connection: SideChannelClient) -> Rank:
         """The rank, in the place of the one that this pid was before an exec."""
         rank = self.ranks[packet.pid] = Rank(packet, connection)
         self.attached = True

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import struct
+import time
 from collections import deque
+from collections.abc import Iterable
+from types import FrameType
 
-from hpcdl.agent.packets import LIMIT
+from hpcdl.agent.supervisor.packets import LIMIT
 
 NAME = "s"  # of the socket in the run folder
+
 BACKLOG = 64
+
 QUEUE_LIMIT = 256  # packets to a peer that does not read
+
 _PEER = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -20,7 +27,7 @@ class Closed(Exception):
     """The peer is gone."""
 
 
-class Connection:
+class SideChannelClient:
     """One client: a rank of the trainer, or the agent."""
 
     def __init__(self, peer: socket.socket) -> None:
@@ -110,14 +117,14 @@ class Listener:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def accept(self) -> Connection | None:
+    def accept(self) -> SideChannelClient | None:
         """A client that waits, if there is one; one of another uid is dropped. Raises OSError (no descriptors left)."""
         while True:
             try:
                 peer, _ = self._socket.accept()
             except (BlockingIOError, ConnectionError):
                 return None
-            connection = Connection(peer)
+            connection = SideChannelClient(peer)
             if is_ours(connection.uid):
                 return connection
             connection.close()
@@ -132,3 +139,77 @@ class Listener:
 
 def is_ours(uid: int) -> bool:
     return uid == os.geteuid()
+
+
+# The supervisor's time: monotonic, without the time in which it was stopped itself.
+
+STALL_S = 5.0
+
+
+class RunningClock:
+    """A batch system that suspends a job stops the supervisor with its trainer. That time spends no grace, no absence
+    and no patience: everything due is put off by it."""
+
+    def __init__(self) -> None:
+        self._lost = 0.0
+        self._last = time.monotonic()
+
+    def now(self) -> float:
+        """Seconds, from an arbitrary beginning."""
+        return time.monotonic() - self._lost
+
+    def turn(self, expected_s: float) -> float:
+        """Call it once a turn of the loop, with the longest that the turn may wait; the seconds that were lost."""
+        now = time.monotonic()
+        excess = now - self._last - expected_s
+        self._last = now
+        if excess < STALL_S:
+            return 0.0
+        self._lost += excess
+        return excess
+
+
+# Signals as events of a selector: what a handler may do is set a flag, and the loop wakes up.
+
+
+class Wakeup:
+    """Readable after any signal that is handled. SIGUSR1 and SIGCHLD only wake; SIGTERM is remembered."""
+
+    def __init__(self, ignored: Iterable[signal.Signals]) -> None:
+        self._reading, self._writing = socket.socketpair()
+        self._reading.setblocking(False)
+        self._writing.setblocking(False)
+        self._terminate = False
+        signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGUSR1, signal.SIGCHLD):
+            signal.signal(number, _wake)
+        signal.signal(signal.SIGTERM, self._on_terminate)
+
+    def fileno(self) -> int:
+        return self._reading.fileno()
+
+    def clear(self) -> None:
+        try:
+            while self._reading.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    @property
+    def terminate(self) -> bool:
+        """Whether a SIGTERM came that nobody has taken."""
+        return self._terminate
+
+    def take_terminate(self) -> bool:
+        """True once for the SIGTERMs that came."""
+        was, self._terminate = self._terminate, False
+        return was
+
+    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
+        self._terminate = True
+
+
+def _wake(number: int, frame: FrameType | None) -> None:
+    """Waking up is all that is wanted."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import Any
 
-from hpcdl.agent import strictjson
-from hpcdl.agent.progressbars import PRESETS as PROGRESS
+from hpcdl.agent import strict_json
+from hpcdl.agent.supervisor.progress_bars import PRESETS as PROGRESS
 
 VERSION = 1
 LIMIT = 8 << 20  # bytes
 LOG_LIMIT_BYTES = 1 << 30
-NAME = "start.json"
+START_FILE = "start.json"
 
 PRESETS: Mapping[str, signal.Signals | None] = {
     "hpcdl": signal.SIGTSTP,
@@ -108,15 +108,15 @@ class Start:
 def decode(content: bytes) -> Start:
     """The order in a start.json. Raises BadStart; keys that are not known are ignored."""
     try:
-        body = strictjson.loads(content)
+        body = strict_json.loads(content)
     except ValueError as error:
-        raise BadStart(f"{NAME} is not JSON: {error}") from None
+        raise BadStart(f"{START_FILE} is not JSON: {error}") from None
     if not isinstance(body, dict) or body.get("v") != VERSION:
-        raise BadStart(f"{NAME} is not of version {VERSION}")
+        raise BadStart(f"{START_FILE} is not of version {VERSION}")
     try:
         return Start(**{name: _KINDS[name](name, body[name]) for name in _KINDS if name in body})
     except TypeError as error:
-        raise BadStart(f"{NAME}: {error}") from None
+        raise BadStart(f"{START_FILE}: {error}") from None
 
 
 def _text(name: str, value: object) -> str:

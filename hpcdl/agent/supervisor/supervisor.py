@@ -6,39 +6,42 @@ agent; the trainer never outlives it. One thread, standard library only; docs/pr
 
 from __future__ import annotations
 
+import glob
 import os
 import selectors
 import signal
 import sys
 from collections.abc import Callable, Mapping
 
-from hpcdl.agent import launch, outofmemory, packets, processes, rankfailure, runfolder
-from hpcdl.agent.claim import NotClaimed, claim
-from hpcdl.agent.clients import RETRY_S, Clients, Refusal
-from hpcdl.agent.clock import Clock
-from hpcdl.agent.closing import Closing
-from hpcdl.agent.drill import Drill
-from hpcdl.agent.escalation import ABSENCE, DONE, END, LEAVE, SUSPEND
-from hpcdl.agent.exits import FAILED, STALE, Exit, exit_of, given_up
-from hpcdl.agent.lingering import Lingering
-from hpcdl.agent.memberships import Memberships
-from hpcdl.agent.output import Log, Output, ProgressReader, printable
-from hpcdl.agent.ownsaves import newest
-from hpcdl.agent.packets import Attach, Progress
-from hpcdl.agent.ranks import Rank, Trainer
-from hpcdl.agent.records import AlreadyStarted, Records
-from hpcdl.agent.sidechannel import NAME, Connection, Listener
-from hpcdl.agent.startfile import NAME as START_FILE
-from hpcdl.agent.startfile import BadStart, Start, decode
-from hpcdl.agent.wakeup import Wakeup
+from hpcdl.agent.supervisor import exit_cause, launch, packets, processes, run_folder
+from hpcdl.agent.supervisor.claim import NotClaimed, claim
+from hpcdl.agent.supervisor.clients import RETRY_S, ClientRefusal, Clients
+from hpcdl.agent.supervisor.drill import DrillKill
+from hpcdl.agent.supervisor.exit_cause import FAILED, STALE, Exit, exit_of, given_up
+from hpcdl.agent.supervisor.memberships import Memberships
+from hpcdl.agent.supervisor.output import Log, ProgressReader, TrainerOutput, printable
+from hpcdl.agent.supervisor.packets import AttachPacket, ProgressPacket
+from hpcdl.agent.supervisor.ranks import Rank, TrainerProcesses
+from hpcdl.agent.supervisor.run_folder import AlreadyStarted, Records
+from hpcdl.agent.supervisor.side_channel import NAME, Listener, RunningClock, SideChannelClient, Wakeup
+from hpcdl.agent.supervisor.start_file import START_FILE, BadStart, Start, decode
+from hpcdl.agent.supervisor.termination import ABSENCE, DONE, END, LEAVE, SUSPEND, Termination
+from hpcdl.agent.supervisor.watchdog import Watchdog
 
 TICK_S = 1.0
+
 FAST_TICK_S = 0.05  # while something is about to end
+
 CLAIMLESS_GRACE_S = 5.0  # for a trainer at the gate whose claim failed, or that fails again and again
+
 LINGER_S = 2.0  # for the agent to take the last records
+
 ERROR_NOTES = 10
+
 CLAIM_FAILED = os.EX_CANTCREAT
+
 REFUSED = os.EX_USAGE  # exit codes of the supervisor itself: nothing was started, no record was written
+
 USAGE = "usage: python -m hpcdl.agent.supervisor RUNFOLDER [--lock-fd N]"
 
 
@@ -51,21 +54,21 @@ class Supervisor:
         self._umask = umask
         self._records = records
         self._listener = listener
-        self._clock = Clock()
+        self._clock = RunningClock()
         self._selector = selectors.DefaultSelector()
         self._wakeup = Wakeup(launch.IGNORED)
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._wakeup.clear)
         self._clients = Clients(self._selector, listener, self._clock, records.packets, self, self._note)
-        self._trainer = Trainer(start.tag, records.folder)
-        self._closing = Closing(start, self._trainer, self._record, self._clients.send, self._clock.now())
-        self._drill = Drill(self._trainer, self._record)
+        self._trainer = TrainerProcesses(start.tag, records.folder)
+        self._closing = Termination(start, self._trainer, self._record, self._clients.send, self._clock.now())
+        self._drill = DrillKill(self._trainer, self._record)
         self._memberships = Memberships(start, self._trainer, self._record, self._clients.send)
         me = os.getpid()
         self._record("supervisor", pid=me, start=processes.start_ticks(me))
         log = Log(start.log, start.log_limit_bytes, self._note)
         reader = ProgressReader(start.progress_regex, start.steps, self._note, start.progress)
         self._read_progress = reader
-        self._output = Output(log, reader, self._on_progress, rankfailure.MARK, self._on_rank_failure)
+        self._output = TrainerOutput(log, reader, self._on_progress, exit_cause.MARK, self._on_rank_failure)
         self._output_read = False
         self._gpu_env: Mapping[str, str] | None = None
         self._failure: Exit | None = None  # why we ended or never began it
@@ -80,7 +83,7 @@ class Supervisor:
         self._save_errno: int | None = None
         self._errors = 0
         self._retry_at = 0.0
-        self._oom_kills = outofmemory.Counter(start.cgroup)
+        self._oom_kills = exit_cause.OomKillCounter(start.cgroup)
         self._oom_kills.watch(me)  # where the trainer begins
 
     # the loop
@@ -174,7 +177,7 @@ class Supervisor:
         environment = self._start.environment(os.path.join(self._path, NAME))
         try:
             pid = launch.launch(self._start, environment, self._output.write_end, self._umask)
-        except launch.NotStarted as error:
+        except launch.CommandNotStarted as error:
             self._failure = Exit(error.code, detail=str(error))
             self._finish()
             return
@@ -220,7 +223,7 @@ class Supervisor:
             self._output_read = False
             self._selector.unregister(self._output)
 
-    def _on_progress(self, progress: Progress) -> None:
+    def _on_progress(self, progress: ProgressPacket) -> None:
         self._reached(progress.step)
         self._clients.progress(progress)
 
@@ -230,38 +233,38 @@ class Supervisor:
 
     def on_agent(self, packet: packets.FromAgent) -> None:
         """The agent commands; after the trainer has ended there is nothing left to command."""
-        if isinstance(packet, packets.Open):
+        if isinstance(packet, packets.OpenPacket):
             self._open(packet.gpu_env)
             return
         if self._trainer.status is not None:
             return
         now = self._clock.now()
-        if isinstance(packet, packets.Drill):
+        if isinstance(packet, packets.DrillPacket):
             self._drill.order(packet, now)
             return
-        if isinstance(packet, packets.Rescale):
+        if isinstance(packet, packets.RescalePacket):
             self._memberships.tell(packet, now)
             return
         grace_s = self._start.grace_s if packet.grace_s is None else packet.grace_s
-        if isinstance(packet, packets.Suspend):
+        if isinstance(packet, packets.SuspendPacket):
             self._closing.request(SUSPEND, packet.by, grace_s, now)
-        elif isinstance(packet, packets.Leave):
+        elif isinstance(packet, packets.LeavePacket):
             self._closing.request(LEAVE, "", grace_s, now, self._memberships.told)
         else:
             self._drill.forget()
             self._closing.request(END, "", grace_s, now)
 
-    def on_attach(self, packet: Attach, connection: Connection) -> Rank:
+    def on_attach(self, packet: AttachPacket, connection: SideChannelClient) -> Rank:
         """A rank says who it is. Raises Refusal for one of another incarnation, or of a membership before the first
         that this node was asked to be in: whoever is merely behind is told of the newest."""
         if packet.incarnation != self._start.incarnation:
-            raise Refusal(f"attempt {packet.incarnation} attached to attempt {self._start.incarnation}")
+            raise ClientRefusal(f"attempt {packet.incarnation} attached to attempt {self._start.incarnation}")
         if packet.membership < self._start.membership:
-            raise Refusal(f"membership {packet.membership} is stale: this is {self._start.membership}")
+            raise ClientRefusal(f"membership {packet.membership} is stale: this is {self._start.membership}")
         if self._exited_at is not None:
-            raise Refusal("the attempt has ended")
+            raise ClientRefusal("the attempt has ended")
         if not self._trainer.holds(packet.pid):
-            raise Refusal(f"process {packet.pid} is not of this attempt")
+            raise ClientRefusal(f"process {packet.pid} is not of this attempt")
         rank = self._trainer.attach(packet, connection)
         self._oom_kills.watch(packet.pid)
         self._record("attached", pid=packet.pid, rank=packet.rank, handler=packet.handler)
@@ -276,11 +279,11 @@ class Supervisor:
 
     def _on_rank_failure(self, output: bytes) -> None:
         """torchrun has seen one of its ranks fail, and starts them again. `output`: the last of it."""
-        failure = rankfailure.marked(output)
+        failure = exit_cause.torchrun_failure(output)
         if failure is None or self._failure is not None or self._closing.ended_by is not None:
             return
         killed = failure.signal == signal.SIGKILL.name and not self._drill.killed
-        oom, detail = self._oom_kills.verdict(rankfailure.said_before(output), killed)
+        oom, detail = self._oom_kills.verdict(exit_cause.output_before_failure(output), killed)
         repeats, why = self._memberships.failed(failure, oom, self._step, self._clock.now())
         if why:
             self._give_up(given_up(failure, oom, detail or why, repeats))
@@ -293,49 +296,49 @@ class Supervisor:
         """A rank reports."""
         rank.hear(packet)
         match packet:
-            case packets.Gate():
+            case packets.GatePacket():
                 rank.gated = True
                 self._record("gate", warm_s=packet.warm_s, cuda=packet.cuda)
                 if self._gpu_env is not None:
                     self._clients.send(rank, "open", env=dict(self._gpu_env))
-            case packets.Opened():
+            case packets.OpenedPacket():
                 rank.gated = False
                 self._record("opened", gpus=packet.gpus, ok=packet.ok)
-            case packets.Join() | packets.Reformed() | packets.Broken():
+            case packets.JoinPacket() | packets.ReformedPacket() | packets.BrokenPacket():
                 self._memberships.on_rank(rank, packet, self._clock.now())
-                if not isinstance(packet, packets.Join):
+                if not isinstance(packet, packets.JoinPacket):
                     self._reached(packet.step)
-            case packets.Ready():
+            case packets.ReadyPacket():
                 self._memberships.on_rank(rank, packet, self._clock.now())
                 if rank is self._trainer.lead:
                     self._record("ready", step=packet.step)
                 self._reached(packet.step)
-            case packets.Progress():
+            case packets.ProgressPacket():
                 self._lingering.trained(packet.step)
                 if rank is self._trainer.lead:
                     self._memberships.trained(self._clock.now())
                     self._on_progress(packet)
-            case packets.Saving():
+            case packets.SavingPacket():
                 self._reached(packet.step)
                 self._drill.saving(self._clock.now())
                 rank.saving = True
                 self._closing.heard = True
-            case packets.Saved():
+            case packets.SavedPacket():
                 self._on_saved(rank, packet)
-            case packets.SaveFailed():
+            case packets.SaveFailedPacket():
                 rank.saving = False
                 self._drill.saved()
                 self._save_failed, self._save_errno = True, packet.errno
                 self._record("save_failed", step=packet.step, errno=packet.errno, why=packet.why)
-            case packets.Damaged() if packet.step is None:
+            case packets.DamagedPacket() if packet.step is None:
                 self._unloadable = packet.why
-            case packets.Damaged():
+            case packets.DamagedPacket():
                 self._record("damaged", step=packet.step, path=packet.path, why=packet.why)
-            case packets.Done():
+            case packets.DonePacket():
                 self._reached(packet.step)
                 self._lingering.said_done(self._step or 0, self._clock.now())
 
-    def _on_saved(self, rank: Rank, packet: packets.Saved) -> None:
+    def _on_saved(self, rank: Rank, packet: packets.SavedPacket) -> None:
         rank.saving = False
         writes = self._memberships.writes(rank, packet.membership)
         if packet.incarnation != self._start.incarnation or writes is None:
@@ -404,25 +407,25 @@ def _claim_for(start: Start, directory: str) -> NotClaimed | None:
 def main(argv: list[str]) -> int:
     """Exit code 0 after an `exit` record; REFUSED, and a line on stderr, if this run folder is not ours to start."""
     try:
-        path, lock = runfolder.arguments(argv)
+        path, lock = run_folder.arguments(argv)
     except ValueError as error:
         return _refuse(f"{error}\n{USAGE}")
     umask = os.umask(0o077)
     try:
-        folder = runfolder.open_folder(path)
-        held = runfolder.hold_lock(folder, lock)
+        folder = run_folder.open_folder(path)
+        held = run_folder.hold_lock(folder, lock)
         records = Records(folder)
-    except (OSError, runfolder.NotOurs, AlreadyStarted) as error:
+    except (OSError, run_folder.RunFolderTaken, AlreadyStarted) as error:
         return _refuse(f"{path}: {error}")
     if os.getsid(0) != os.getpid() and os.getpgrp() != os.getpid():
         os.setsid()
     os.chdir("/")
     launch.become_subreaper()
     try:
-        start = decode(runfolder.read_start(folder))
+        start = decode(run_folder.read_start(folder))
         listener = Listener(folder)
     except (BadStart, OSError) as error:
-        runfolder.record_unstarted(records, str(error))
+        run_folder.record_unstarted(records, str(error))
         return 0
     Supervisor(start, path, records, listener, umask).run()
     os.close(held)
@@ -434,5 +437,66 @@ def _refuse(why: str) -> int:
     return REFUSED
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+# A trainer that said that it is done and then stands still for ever: it would hold its GPUs for as long.
+
+STILL = 0.02
+"""Of a CPU for each rank. The threads of one that hangs wait with timeouts, which costs less."""
+
+LOOK_S = 10.0
+
+
+class Lingering:
+    """`patience_s`: how long it may neither end, nor write output, nor use a CPU; who exports or evaluates does one of
+    these. Times are the supervisor's clock's."""
+
+    def __init__(self, log: str, patience_s: float) -> None:
+        self._ranks = 0  # that are done
+        self._step = 0  # at which they were
+        self._log = log
+        self._patience_s = patience_s
+        self._stillness = Watchdog(log, 0.0)
+        self._next_look = 0.0
+
+    @property
+    def done(self) -> bool:
+        """A rank said that training is complete."""
+        return self._ranks > 0
+
+    def trained(self, step: int) -> None:
+        """A rank has come to this step: beyond the last one it is another training of the same program."""
+        if step > self._step:
+            self._ranks = 0
+
+    def said_done(self, step: int, now: float) -> None:
+        """A rank says it."""
+        self._ranks += 1
+        self._step = max(self._step, step)
+        self._stillness = Watchdog(self._log, now, STILL * self._ranks)
+        self._next_look = now
+
+    def over(self, supervisor: int, now: float) -> bool:
+        """Once a turn while the main process runs: true when it has stood still for too long."""
+        if not self.done or now < self._next_look:
+            return False
+        self._next_look = now + min(LOOK_S, self._patience_s / 4)
+        self._stillness.look(supervisor, now)
+        _, still_s, _ = self._stillness.measured(now)
+        return still_s is not None and still_s >= self._patience_s
+
+
+# Checkpoints that a program writes by itself, found by its user's pattern (`--resumes 'out/checkpoint-*'`).
+
+SLACK_S = 2.0  # of file systems that round times
+
+
+def newest(pattern: str, cwd: str, since: float) -> str:
+    """The name of the match that was changed last, "" where none was since then (seconds, of the file system)."""
+    found: tuple[float, str] | None = None
+    for path in glob.iglob(os.path.join(cwd, os.path.expanduser(pattern))):
+        try:
+            changed = os.stat(path).st_mtime
+        except OSError:
+            continue
+        if changed >= since - SLACK_S and (found is None or (changed, path) > found):
+            found = (changed, path)
+    return "" if found is None else os.path.basename(found[1].rstrip("/"))

@@ -4,21 +4,135 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
-from hpcdl.agent import processes
-from hpcdl.agent.escalation import ABSENCE, DONE, END, KILL_INTERVAL_S, LEAVE, SUSPEND, Action, Ending, Seen
-from hpcdl.agent.processes import Process
-from hpcdl.agent.ranks import Rank, Trainer, send_all
-from hpcdl.agent.startfile import TORCHRUN, Start
+from hpcdl.agent.supervisor import processes
+from hpcdl.agent.supervisor.processes import Process
+from hpcdl.agent.supervisor.ranks import Rank, TrainerProcesses, send_all
+from hpcdl.agent.supervisor.start_file import TORCHRUN, Start
+
+# When a trainer that must end is asked, asked again, sent SIGTERM and SIGKILL. Pure; seconds on one clock.
+
+ASK_AGAIN_AFTER = 1 / 3  # of the grace
+
+TERMINATE_AFTER = 0.8
+
+KILL_INTERVAL_S = 0.5
+
+SUSPEND, END, ABSENCE, LEAVE = "suspend", "end", "absence", "leave"  # what `exit` says in `ended_by`
+
+DONE = "done"  # it said that it is, and stands still: not asked for by anybody, so `exit` does not say it
+
+
+class EscalationStep(Enum):
+    """What is to be done to the trainer's processes; the value says to whom."""
+
+    ASK = "the message and the suspend signal to whoever handles them"
+    TERMINATE = "SIGTERM to all"
+    KILL = "SIGKILL to all"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerStatus:
+    """What is seen of the trainer now. `answerable`: somebody would notice being asked; `expected`: nobody yet, but it
+    started just now and may attach; `saving`: a save is under way, or the final one is durable; `heard`: a save was
+    begun or ended since it was asked."""
+
+    answerable: bool
+    expected: bool
+    saving: bool
+    heard: bool
+
+
+class Escalation:
+    """One request to end, from its beginning to the last process."""
+
+    def __init__(self, ended_by: str, began: float, grace_s: float, askable: bool, patient: bool = False) -> None:
+        """`askable`: the trainer has a suspend signal, or is to leave, and this is not a cancel. `patient`: it has done
+        all of its steps, so it is left to end by itself for most of the grace."""
+        self._patient = patient
+        self.ended_by = ended_by
+        self._began = began
+        self._grace_s = grace_s
+        self._askable = askable and ended_by not in (END, DONE)
+        self._asked_again = False
+        self.asked = False
+        self.terminated = False
+        self._next_kill = began
+
+    @property
+    def deadline(self) -> float:
+        return self._began + self._grace_s
+
+    def left(self, now: float) -> float:
+        """Seconds of the grace that are left."""
+        return max(0.0, self.deadline - now)
+
+    def hasten(self, now: float, grace_s: float) -> bool:
+        """Asked again: the end of the grace may come nearer, and never moves away. True if it moved."""
+        if now + grace_s >= self.deadline:
+            return False
+        self._began, self._grace_s = now, grace_s
+        return True
+
+    def wants_look(self, now: float) -> bool:
+        """False while `next` would answer None whatever is seen, so that nobody needs to look."""
+        if now >= self.deadline:
+            return now >= self._next_kill
+        if self.terminated:
+            return False
+        if not self.asked and not self._patient:
+            return True
+        again = not self._asked_again and now >= self._began + ASK_AGAIN_AFTER * self._grace_s
+        return again or now >= self._began + TERMINATE_AFTER * self._grace_s
+
+    def next(self, now: float, seen: TrainerStatus) -> EscalationStep | None:
+        """What is to be done now, if anything; done once, SIGKILL again and again."""
+        if now >= self.deadline:
+            if now < self._next_kill:
+                return None
+            self._next_kill = now + KILL_INTERVAL_S
+            return EscalationStep.KILL
+        if self.terminated:
+            return None
+        third = now >= self._began + ASK_AGAIN_AFTER * self._grace_s
+        if self._patient:
+            late = now >= self._began + TERMINATE_AFTER * self._grace_s
+            return self._terminate() if late and not seen.saving else None
+        if not self.asked:
+            if self._askable and seen.answerable:
+                self.asked = True
+                self._asked_again = third
+                return EscalationStep.ASK
+            return None if self._askable and seen.expected and not third else self._terminate()
+        if now >= self._began + TERMINATE_AFTER * self._grace_s:
+            return None if seen.saving else self._terminate()
+        if third and not self._asked_again:
+            self._asked_again = True
+            return None if seen.heard or seen.saving else EscalationStep.ASK
+        return None
+
+    def _terminate(self) -> EscalationStep:
+        self.terminated = True
+        return EscalationStep.TERMINATE
+
 
 YOUNG_S = 5.0  # a trainer younger than this may still be about to attach
+
 UNTRAINED_GRACE_S = 5.0  # for a trainer that has nothing to save: to tidy up after SIGTERM
+
 LEFTOVER_PATIENCE_S = 0.5  # after the main process ended, for the others to end by themselves
+
 LEFTOVER_KILL_S = 5.0  # after their SIGTERM
+
 STUCK_NOTE_S = 30.0
+
 CONTINUE_INTERVAL_S = 0.5
+
 LOOK_INTERVAL_S = 0.1
+
 STOPPED_LOOK_S = 2.0
 
 
@@ -34,17 +148,17 @@ class Send(Protocol):
     def __call__(self, rank: Rank, kind: str, **body: object) -> None: ...
 
 
-class Closing:
+class Termination:
     """What is under way to end this trainer, if anything is. Times are the supervisor's clock's."""
 
-    def __init__(self, start: Start, trainer: Trainer, record: Recorder, send: Send, began: float) -> None:
+    def __init__(self, start: Start, trainer: TrainerProcesses, record: Recorder, send: Send, began: float) -> None:
         self._start = start
         self._trainer = trainer
         self._record = record
         self._send = send
         self._began = began
         self._signal = start.suspend_signal
-        self._ending: Ending | None = None
+        self._ending: Escalation | None = None
         self._young = False
         self._untrained = False
         self._stopped_since: dict[tuple[int, int], float] = {}
@@ -85,7 +199,7 @@ class Closing:
             askable = state if ended_by == LEAVE else self._signal is not None and not self._untrained
             if self._untrained and self._trainer.attached:
                 grace_s = min(grace_s, UNTRAINED_GRACE_S)
-            self._ending = Ending(ended_by, now, grace_s, askable, finished)
+            self._ending = Escalation(ended_by, now, grace_s, askable, finished)
             if finished:
                 self._record("note", text=f"all of its steps are done: it has {grace_s:.0f} s to end by itself")
             self._young = not self._trainer.attached and now - self._began < YOUNG_S
@@ -122,7 +236,7 @@ class Closing:
             return
         self._send(rank, "suspend", grace_s=round(self._ending.left(now), 3))
         if self._ending.asked and self._signal is not None and rank.catches(self._signal):
-            found = processes.look(rank.pid)
+            found = processes.process_of(rank.pid)
             self._signalled(self._signal, [found] if found is not None else [])
 
     def escalate(self, now: float) -> None:
@@ -134,23 +248,23 @@ class Closing:
             return
         self._next_look = now + LOOK_INTERVAL_S
         action = ending.next(now, self._seen(ending))
-        if action is Action.ASK:
+        if action is EscalationStep.ASK:
             self._ask(ending, now)
-        elif action is Action.TERMINATE:
+        elif action is EscalationStep.TERMINATE:
             self._terminate()
-        elif action is Action.KILL:
+        elif action is EscalationStep.KILL:
             self._kill()
 
-    def _end_launcher(self, ending: Ending) -> None:
+    def _end_launcher(self, ending: Escalation) -> None:
         # torchrun's way to leave: it passes SIGTERM on to its ranks, which commit together with the other nodes'. If
         # they ended by themselves, it would wait for those, and then close the rendezvous for all of them.
         if ending.terminated:
             return
         ending.terminated = True
-        found = None if self._trainer.main is None else processes.look(self._trainer.main)
+        found = None if self._trainer.main is None else processes.process_of(self._trainer.main)
         self._signalled(signal.SIGTERM, [] if found is None else [found])
 
-    def _seen(self, ending: Ending) -> Seen:
+    def _seen(self, ending: Escalation) -> TrainerStatus:
         if ending.asked:
             answers = False
         elif ending.ended_by == LEAVE:
@@ -158,9 +272,9 @@ class Closing:
         else:
             answers = self._signal is not None and self._trainer.answers(self._signal)
         expected = self._young and not self._trainer.attached and self._start.signal == "hpcdl"
-        return Seen(answers, expected, self._trainer.saving or self.final, self.heard)
+        return TrainerStatus(answers, expected, self._trainer.saving or self.final, self.heard)
 
-    def _ask(self, ending: Ending, now: float) -> None:
+    def _ask(self, ending: Escalation, now: float) -> None:
         self._continue([each for each in self._trainer.processes() if each.stopped])
         if ending.ended_by == LEAVE:  # no signal: it would suspend the ranks of the other nodes, too
             for rank in self._trainer.living_ranks:

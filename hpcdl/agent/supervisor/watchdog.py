@@ -1,4 +1,4 @@
-"""How long nothing of a part has moved, for the watchdog (hpcdl/core/stalls.py): steps, output, CPU time.
+"""How long nothing of a part has moved, for the watchdog (hpcdl/core/rules/stalls.py): steps, output, CPU time.
 
 By a clock that stands still with the machine (CLOCK_MONOTONIC); time in which this agent was stopped counts for nobody,
 since what a trainer said meanwhile is read after it.
@@ -7,7 +7,7 @@ since what a trainer said meanwhile is read after it.
 import os
 import time
 
-from hpcdl.agent.processes import cpu_s
+from hpcdl.agent.supervisor.processes import cpu_s
 
 SLEEPS = 0.005
 """A trainer that uses less than this share of a CPU does nothing."""
@@ -21,7 +21,7 @@ def clock() -> float:
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
-class Stillness:
+class Watchdog:
     """Of one part, from its start, or from when an agent found it. `log`: where its output goes, "" if not known;
     `sleeps`: the share of a CPU below which it does nothing."""
 

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from hpcdl.allocation.detect import find_system
-from hpcdl.batch import (
+from hpcdl.batch.site import SiteError, SiteFile, load_site
+from hpcdl.batch.system import (
     AdapterSettings,
     Allocation,
     BatchAdapter,
@@ -20,12 +21,12 @@ from hpcdl.batch import (
     run,
     systems,
 )
-from hpcdl.cli.checks import Check, State, fail, ok, warn
-from hpcdl.cli.rows import moment_text
-from hpcdl.config import Config, ConfigError, load_config
-from hpcdl.core.units import count, fold_nodes, seconds_text
-from hpcdl.daemon.clock import Clock
-from hpcdl.sites import SiteError, SiteFile, load_site
+from hpcdl.cli.doctor.machine import Check, CheckState, fail, ok, warn
+from hpcdl.cli.job_row import moment_text
+from hpcdl.config.layers import ConfigError
+from hpcdl.config.settings import Config, load_config
+from hpcdl.core.model.units import count, fold_nodes, seconds_text
+from hpcdl.daemon.clock import WallClock
 
 SITE = "hpcdl doctor --site writes a file with this site's limits for pilots"
 _WHERE = "on a node of the cluster, where its commands work; or set batch: none"
@@ -83,7 +84,7 @@ def batch_checks(
         why = "the setting batch is none" if config.batch == "none" else f"not on PATH ({looked})"
         step = "" if config.batch == "none" else "on a cluster: load its module, or set batch"
         return [ok("batch system", f"none: {why}; hpcdl works without one, on this machine", step)], None
-    system = found.adapter(AdapterSettings(run, Clock(0.0).now, site.site, site.keys, environ))
+    system = found.adapter(AdapterSettings(run, WallClock(0.0).now, site.site, site.keys, environ))
     checks, about = _capabilities(system, needed=found.inside(environ) or config.batch != "auto" or config.pilots > 0)
     allocation, check = _allocation(system, environ)
     checks += [check, _pilots(config, site, found.name, about["not_preempted"])]
@@ -99,7 +100,7 @@ def _capabilities(system: BatchAdapter, *, needed: bool) -> tuple[list[Check], d
     except BatchError as error:
         found = Capabilities(system.kind, "", False)
         about |= {**asdict(found), "answers": False}
-        state = State.FAIL if needed else State.WARN
+        state = CheckState.FAIL if needed else CheckState.WARN
         return [Check("batch system", state, f"{system.kind}: {error}", f"run hpcdl {_WHERE}")], about
     return list(_told(found)), about | asdict(found)
 

@@ -32,21 +32,21 @@ def doctor(ctx: click.Context, site: str | None, security: bool, target: Path | 
     if security and (site is not None or target is not None):
         raise click.UsageError("--security goes without --site and --output", ctx)
     if site is not None:
-        from hpcdl.cli.sitefile import write_site_file
+        from hpcdl.cli.doctor.site_file import write_site_file
 
         write_site_file(ctx, home, site, target, output)
         return
     if target is not None:
         raise click.UsageError("--output is where --site writes", ctx)
-    from hpcdl.cli.checks import State, local_checks
+    from hpcdl.cli.doctor.machine import CheckState, local_checks
 
     batch: Row | None = None
     if security:
-        from hpcdl.cli.securitychecks import security_checks
+        from hpcdl.cli.doctor.security import security_checks
 
         checks = list(security_checks(home))
     else:
-        from hpcdl.cli.batchchecks import batch_checks, read_settings
+        from hpcdl.cli.doctor.batch_system import batch_checks, read_settings
 
         config, site_file, read = read_settings(home)
         found, batch = batch_checks(config, site_file, os.environ)
@@ -54,7 +54,7 @@ def doctor(ctx: click.Context, site: str | None, security: bool, target: Path | 
     rows: list[Row] = [
         {"name": each.name, "state": each.state.value, "detail": each.detail, "next": each.next} for each in checks
     ]
-    failed = [row["name"] for row in rows if row["state"] == State.FAIL]
+    failed = [row["name"] for row in rows if row["state"] == CheckState.FAIL]
     if not output.print_data({"ok": not failed, "checks": rows} | ({} if security else {"batch": batch}), failed):
         _print(rows)
     if failed:

@@ -13,7 +13,7 @@ _COSTS = "each submit waits until the file server has it"
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class FileSystemAdvice:
     """`fine`: nothing that is acknowledged is lost. `text`: what to know; `step`: what to do, "" where nothing."""
 
     fine: bool
@@ -42,25 +42,25 @@ _SAFE = {
 }
 
 
-def meaning_of(mount: Mount) -> Meaning | None:
+def meaning_of(mount: Mount) -> FileSystemAdvice | None:
     """What a shared file system means; None for one of this machine alone."""
     if not mount.shared:
         return None
     for kind, why in _UNSAFE.items():
         if mount.kind.startswith(kind):
-            return Meaning(False, f"{why}: submits that were acknowledged may be lost", _ELSEWHERE)
+            return FileSystemAdvice(False, f"{why}: submits that were acknowledged may be lost", _ELSEWHERE)
     if "soft" in mount.options:
         step = f"have it mounted hard, or {_ELSEWHERE}"
-        return Meaning(False, "mounted soft: what was written may be lost when its server is slow", step)
+        return FileSystemAdvice(False, "mounted soft: what was written may be lost when its server is slow", step)
     for kind, text in _SAFE.items():
         if mount.kind.startswith(kind):
-            return Meaning(
+            return FileSystemAdvice(
                 True,
                 f"shared, and fine for the ledger ({text}); only the daemon opens it, under a lease that needs no "
                 f"locks; {_COSTS}",
             )
     text = f"shared, and hpcdl does not know whether its fsync means what it says; {_COSTS}"
-    return Meaning(False, text, f"ask its admins, or {_ELSEWHERE}")
+    return FileSystemAdvice(False, text, f"ask its admins, or {_ELSEWHERE}")
 
 
 def told_at_start(home: Path) -> str:

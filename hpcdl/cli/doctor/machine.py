@@ -15,14 +15,14 @@ from pathlib import Path
 
 from hpcdl import __version__
 from hpcdl.agent.folder import mount_of
-from hpcdl.cli.filesystems import meaning_of
+from hpcdl.agent.gpu import discover
+from hpcdl.cli.doctor.file_system import meaning_of
 from hpcdl.client import Client, ClientError, DaemonAway
-from hpcdl.core.units import count, seconds_text
-from hpcdl.daemon.clock import Clock
-from hpcdl.gpu import discover
-from hpcdl.profiles import conf_folder
+from hpcdl.config.layers import conf_folder
+from hpcdl.core.model.units import count, seconds_text
+from hpcdl.daemon.clock import WallClock
 from hpcdl.wire.access import NAME
-from hpcdl.wire.private import NotPrivate, open_private_folder
+from hpcdl.wire.private_files import NotPrivate, open_private_folder
 
 SKEW_S = 5.0
 """Clocks that are further apart confuse people who compare times; nothing in hpcdl is decided by another's clock."""
@@ -31,7 +31,7 @@ FREE_MIB = 1024
 OLDEST = 1_704_067_200.0  # 2024: a clock before it was never set
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     """FAIL: hpcdl cannot work so. WARN: it works, and something costs."""
 
     OK = "OK"
@@ -44,24 +44,24 @@ class Check:
     """What was looked at, what was found, and the next step, "" where none is needed."""
 
     name: str
-    state: State
+    state: CheckState
     detail: str
     next: str = ""
 
 
 def ok(name: str, detail: str, next: str = "") -> Check:
     """Nothing is wrong with it."""
-    return Check(name, State.OK, detail, next)
+    return Check(name, CheckState.OK, detail, next)
 
 
 def warn(name: str, detail: str, next: str) -> Check:
     """It works, and something costs."""
-    return Check(name, State.WARN, detail, next)
+    return Check(name, CheckState.WARN, detail, next)
 
 
 def fail(name: str, detail: str, next: str) -> Check:
     """hpcdl cannot work so."""
-    return Check(name, State.FAIL, detail, next)
+    return Check(name, CheckState.FAIL, detail, next)
 
 
 def local_checks(home: Path) -> Iterator[Check]:
@@ -140,7 +140,7 @@ def file_system(home: Path) -> Check:
         return warn("file system", f"{where}: all is lost when the machine boots", "set HPCDL_HOME elsewhere")
     meaning = meaning_of(mount)
     if meaning is not None:
-        state = State.OK if meaning.fine else State.WARN
+        state = CheckState.OK if meaning.fine else CheckState.WARN
         return Check("file system", state, f"{where}: {meaning.text}", meaning.step)
     return ok(
         "file system",
@@ -197,7 +197,7 @@ def daemon(home: Path) -> Check:
 
 def clock(home: Path) -> Check:
     """This machine's against that of the folder's file server."""
-    now = Clock(0.0).now()
+    now = WallClock(0.0).now()
     if now < OLDEST:
         return fail("clock", "it was never set", "have the time set: certificates depend on it")
     if not home.is_dir():
@@ -205,7 +205,7 @@ def clock(home: Path) -> Check:
     path = home / f".doctor-{os.getpid()}-clock"
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        skew = path.stat().st_mtime - Clock(0.0).now()
+        skew = path.stat().st_mtime - WallClock(0.0).now()
     except OSError as error:
         return warn("clock", f"{home}: {error.strerror}", "see the check `home`")
     finally:

@@ -8,20 +8,28 @@ import contextlib
 import os
 import re
 import resource
+import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcdl.agent.folder import is_local
-from hpcdl.cli import daemonchecks as running
-from hpcdl.cli.checks import Check, fail, ok, warn
-from hpcdl.cli.daemonchecks import some
-from hpcdl.config import Config, ConfigError, load_config
-from hpcdl.core.units import count, fold_nodes
-from hpcdl.daemon.viewers import group_id
-from hpcdl.wire.access import NAME
-from hpcdl.wire.private import NotPrivate, open_private_folder
-from hpcdl.wire.viewer import folder_of
+from hpcdl.agent.supervisor.processes import tagged
+from hpcdl.cli.doctor.machine import Check, fail, ok, warn
+from hpcdl.client import Client, ClientError
+from hpcdl.config.layers import ConfigError
+from hpcdl.config.settings import Config, load_config
+from hpcdl.core.model.units import count, fold_nodes, seconds_text
+from hpcdl.daemon.api.viewers import group_id
+from hpcdl.daemon.clock import WallClock
+from hpcdl.wire.access import NAME, AccessError, AccessFile, read_access
+from hpcdl.wire.http_client import HttpConnection, HttpError
+from hpcdl.wire.private_files import NotPrivate, open_private_folder
+from hpcdl.wire.tls import client_context
+from hpcdl.wire.viewer_file import folder_of
 
 FILES_LIMIT = 50_000
 
@@ -34,21 +42,19 @@ def security_checks(home: Path) -> Iterator[Check]:
     except (ConfigError, OSError) as error:
         yield fail("settings", str(error), "correct it, then look again")
         return
-    around, said = running.look_around(home)
+    around, said = look_around(home)
     yield said
     yield _sockets(home)
-    yield from running.listeners(around)
-    yield running.certificate(around)
+    yield from listeners(around)
+    yield certificate(around)
     yield _viewers(config)
-    yield running.checkpoints(around)
-    yield running.ports(around)
-    yield running.arguments(around)
+    yield checkpoints(around)
+    yield ports(around)
+    yield arguments(around)
     yield from machine(around.access.pid if around.access is not None else None)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
-
-
 def _home(home: Path) -> Iterator[Check]:
     try:
         os.close(open_private_folder(home))
@@ -156,8 +162,6 @@ def _viewers(config: Config) -> Check:
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
-
-
 def machine(daemon: int | None) -> Iterator[Check]:
     """What the machine's admins decide. `daemon`: its pid here, None without one."""
     try:
@@ -208,3 +212,242 @@ def _core_limit(pid: int) -> int:
                 soft = line.split()[4]
                 return -1 if soft == "unlimited" else int(soft)
     return 0
+
+
+# What of `hpcdl doctor --security` concerns a running daemon: its listener, certificate, processes and jobs.
+
+JOBS_LIMIT = 200
+
+TRY_S = 5.0
+
+EXPIRES_S = 30 * 86400.0
+
+SHOWN = 3
+"""Of many that are wrong, so many are named."""
+
+_SECRET = re.compile(r"(?i)(pass(word|wd)|secret|api[-_]?key|(access|auth)[-_]?token|private[-_]?key)[=: ]\S{4,}")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckContext:
+    """What the checks share. `access` is None without a daemon that answers; `pids`: process -> what it is."""
+
+    home: Path
+    access: AccessFile | None
+    pids: Mapping[int, str]
+    folders: Mapping[int, str]
+
+
+def some(found: list[str]) -> str:
+    """Those, the first few by name."""
+    return "; ".join(found[:SHOWN]) + (f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+
+
+# --- the daemon -------------------------------------------------------------------------------------------------------
+def look_around(home: Path) -> tuple[CheckContext, Check]:
+    """What the other checks need, and whether a daemon answers."""
+    nobody = CheckContext(home, None, {}, {})
+    try:
+        access = read_access(home)
+    except AccessError as error:
+        if (home / NAME).exists():
+            return nobody, fail("access", str(error), "hpcdl daemon stop, then hpcdl daemon start")
+        return nobody, ok("access", "no daemon was started here: what concerns one is not looked at")
+    try:
+        with Client(home, patience_s=0.0) as client:
+            status, rows = client.get("/v1/status"), client.get("/v1/jobs")["jobs"]
+            details = [client.get(f"/v1/jobs/{row['id']}")["job"] for row in rows[:JOBS_LIMIT]]
+    except ClientError as error:
+        return nobody, warn("access", str(error), "start the daemon, then look again")
+    pids = _processes(home, status, access.instance)
+    folders = {
+        int(row["id"]): str(row["spec"]["checkpoint_dir"]) for row in details if row["spec"].get("checkpoint_dir")
+    }
+    detail = f"{home / NAME}, yours alone; a token of {len(access.token)} characters"
+    return CheckContext(home, access, pids, folders), ok("access", detail)
+
+
+def _processes(home: Path, status: Mapping[str, Any], instance: str) -> dict[int, str]:
+    """Those of this daemon on this machine."""
+    found = {process.pid: "a trainer" for process in tagged(instance)}
+    if status["daemon"]["host"] == socket.gethostname():
+        found[int(status["daemon"]["pid"])] = "the daemon"
+    for line in status["trainers"]:
+        if int(line["pid"]) in found:
+            found[int(line["supervisor"])] = "a supervisor"
+    for line in status["agents"]:
+        if f"-m hpcdl.agent --home {home} " in _arguments_of(int(line["pid"])):
+            found[int(line["pid"])] = "an agent"
+    return {pid: what for pid, what in found.items() if _owner(pid) == os.geteuid()}
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
+def listeners(around: CheckContext) -> Iterator[Check]:
+    """Where the daemon listens, and what a stranger gets there."""
+    access = around.access
+    if access is None:
+        return
+    where = f"{access.host}:{access.port}"
+    troubles = [trouble for trouble in (_plain(access), _without_token(access)) if trouble]
+    others = [
+        f"{what} (pid {pid}) on {address}:{port}"
+        for pid, what in around.pids.items()
+        if what != "a trainer"
+        for address, port in listening(pid)
+        if port != access.port
+    ]
+    if troubles:
+        yield fail("listener", f"{where}: {'; '.join(troubles)}", "stop the daemon, and report it")
+    elif others:
+        yield warn("listener", f"beside {where}: {some(others)}", "see what they are, with ss -ltnp")
+    elif access.host in ("127.0.0.1", "::1", "localhost"):
+        yield ok("listener", f"{where}, this machine alone; TLS 1.3, and nothing without the token")
+    else:
+        yield ok("listener", f"{where}, from other machines too; TLS 1.3, and nothing without the token")
+
+
+def _plain(access: AccessFile) -> str:
+    """What is wrong with the answer to somebody who speaks no TLS."""
+    try:
+        with closing(HttpConnection(access.host, access.port, TRY_S, None)) as connection:
+            connection.send("GET", "/v1/status", None, {})
+            connection.receive_status()
+    except (OSError, HttpError):
+        return ""
+    return "it answers without TLS"
+
+
+def _without_token(access: AccessFile) -> str:
+    """What is wrong with the answers to somebody without the token, or with a wrong one."""
+    told = []
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "c2VjdXJpdHktZG9jdG9yLg==",
+    }
+    wrong = {"Authorization": f"Bearer {'0' * len(access.token)}"}
+    for path, headers in (("status", {}), ("status", wrong), ("agent", upgrade), ("agent", upgrade | wrong)):
+        try:
+            with closing(
+                HttpConnection(access.host, access.port, TRY_S, client_context(access.certificate))
+            ) as connection:
+                connection.send("GET", f"/v1/{path}", None, headers)
+                status = connection.receive_status()
+                if status not in (401, 403):
+                    told.append(f"/v1/{path} answers {status} to a stranger")
+        except (OSError, HttpError) as error:
+            told.append(f"/v1/{path}: {error}")
+    return some(told)
+
+
+def certificate(around: CheckContext) -> Check:
+    """How long the daemon's is valid."""
+    if around.access is None:
+        return ok("certificate", "made at the daemon's first start")
+    from cryptography import x509
+
+    try:
+        found = x509.load_pem_x509_certificate(around.access.certificate.encode())
+    except ValueError as error:
+        return fail("certificate", f"it is damaged: {error}", "hpcdl daemon stop, then start")
+    left_s = found.not_valid_after_utc.timestamp() - WallClock(0.0).now()
+    step = f"hpcdl daemon stop, remove {around.home / 'tls' / 'certificate.pem'}, hpcdl daemon start"
+    if left_s < 0:
+        return warn("certificate", "it is out of date: hpcdl takes it all the same, others do not", step)
+    if left_s < EXPIRES_S:
+        return warn("certificate", f"it is valid for another {seconds_text(left_s)}", step)
+    return ok("certificate", f"its own, trusted by nobody else; valid for {left_s / 86400:.0f} days")
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+def checkpoints(around: CheckContext) -> Check:
+    """Folders that jobs named themselves; those in the daemon's folder are closed by it."""
+    wrong, shared, open_ = list[str](), list[str](), list[str]()
+    for job, folder in around.folders.items():
+        try:
+            info = os.stat(folder)
+        except OSError:
+            continue
+        told = f"job {job}: {folder} (uid {info.st_uid}, mode {stat.S_IMODE(info.st_mode):04o})"
+        if info.st_mode & 0o002:
+            wrong.append(told)
+        elif info.st_mode & 0o020 or info.st_uid not in (0, os.geteuid()):
+            shared.append(told)
+        elif info.st_mode & 0o005:
+            open_.append(told)
+    if wrong:
+        step = "chmod o-w them: who can change a checkpoint can change what a job loads, pickles included"
+        return fail("checkpoints", f"anybody may write: {some(wrong)}", step)
+    if shared:
+        step = "see that all who can write there are to be trusted: a checkpoint may hold code"
+        return warn("checkpoints", f"a group, or their owner, may write: {some(shared)}", step)
+    if open_:
+        return warn("checkpoints", f"anybody may read: {some(open_)}", "chmod o-rx them, if they are private")
+    named = f"; {count(len(around.folders), 'job')} named a folder of its own, closed too" if around.folders else ""
+    return ok("checkpoints", f"in the daemon's folder{named}")
+
+
+def ports(around: CheckContext) -> Check:
+    """Ports of frameworks, which ask nobody for a token."""
+    found = [
+        f"pid {pid} on {address}:{port}"
+        for pid, what in around.pids.items()
+        if what == "a trainer"
+        for address, port in listening(pid)
+        if not address.startswith("127.") and address != "::1"
+    ]
+    if found:
+        step = "torchrun, gloo and NCCL authenticate nobody: see docs/security.md, and firewall the nodes' network"
+        return warn("ports", f"trainers can be reached from other machines: {some(found)}", step)
+    return ok("ports", "no trainer here can be reached from another machine")
+
+
+def arguments(around: CheckContext) -> Check:
+    """Secrets where everybody on the machine can read them."""
+    token = around.access.token if around.access is not None else None
+    leaks, risky = list[str](), list[str]()
+    for pid, what in around.pids.items():
+        line = _arguments_of(pid)
+        if token is not None and token in line:
+            leaks.append(f"{what} (pid {pid})")
+        elif _SECRET.search(line):
+            risky.append(f"{what} (pid {pid})")
+    if leaks:
+        return fail("arguments", f"the token is in the arguments of {some(leaks)}", "report it")
+    if risky:
+        step = "anybody on the machine can read arguments: give secrets in the environment, or in a file"
+        return warn("arguments", f"what looks like a secret is in those of {some(risky)}", step)
+    return ok("arguments", f"no secret in those of the {len(around.pids)} processes of this daemon here")
+
+
+def _arguments_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def listening(pid: int) -> Iterator[tuple[str, int]]:
+    """Addresses and ports of TCP on which a process of ours listens."""
+    sockets = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry.path)):
+                    sockets.add(match[1])
+    for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and fields[9] in sockets:  # LISTEN
+                    number, _, port = fields[1].partition(":")
+                    # Words of four bytes, each in the machine's own order.
+                    words = [bytes.fromhex(number[at : at + 8])[::-1] for at in range(0, len(number), 8)]
+                    yield socket.inet_ntop(family, b"".join(words)), int(port, 16)

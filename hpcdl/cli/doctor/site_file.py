@@ -9,13 +9,13 @@ from pathlib import Path
 import click
 
 from hpcdl.allocation.detect import detect
-from hpcdl.batch import SiteQueue, SiteReport, system_named
-from hpcdl.cli.batchchecks import asked_from_here, read_settings
+from hpcdl.batch.site import read_site
+from hpcdl.batch.system import SiteQueue, SiteReport, system_named
+from hpcdl.cli.doctor.batch_system import asked_from_here, read_settings
 from hpcdl.cli.output import Output, escape, say
-from hpcdl.core.units import count, seconds_text
-from hpcdl.daemon.clock import Clock
-from hpcdl.sites import read_site
-from hpcdl.wire.private import make_private_folder
+from hpcdl.core.model.units import count, seconds_text
+from hpcdl.daemon.clock import WallClock
+from hpcdl.wire.private_files import make_private_folder
 
 
 def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | None, output: Output) -> None:
@@ -23,7 +23,7 @@ def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | No
     config, site, checks = read_settings(home)
     if checks[0].state == "FAIL":
         raise click.ClickException(checks[0].detail)
-    system = detect(config.batch, os.environ, now=Clock(0.0).now, site=site)
+    system = detect(config.batch, os.environ, now=WallClock(0.0).now, site=site)
     if system is None:
         raise click.ClickException("no batch system was found here: hpcdl doctor says what it looked for")
     with asked_from_here(system.kind):

@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.files import InputFile
-from hpcdl.cli.numbers import Seconds
+from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Output, escape, outputs_as, say
-from hpcdl.cli.profiles import yaml_text
-from hpcdl.cli.rows import connect
+from hpcdl.cli.params import InputFile, Seconds
+from hpcdl.cli.profile.show import yaml_text
 from hpcdl.client import DaemonAway
 
 if TYPE_CHECKING:
-    from hpcdl.core.profile import Profile
+    from hpcdl.core.model.profile import Profile
 
 _RATE = re.compile(r"(?:(\d{1,6})x)?(\d{1,4})=([0-9.eE+-]{1,30})")
 
 
 def _rates(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[dict[str, Any]]:
     """`4=30.5` on a node, `2x4=55` on two with 4 GPUs each."""
-    from hpcdl.core.profile import MAX_GPUS, MAX_NODES
+    from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES
 
     points: list[dict[str, Any]] = []
     typed: dict[tuple[int, int], str] = {}
@@ -76,7 +75,7 @@ def add(ctx: click.Context, /, output: Output, file: Path | None, replace: bool,
     found = _asked(ctx, file, given)
     home: Path = ctx.find_root().obj
     places = _places(home, found, replace)
-    from hpcdl.wire.private import atomic_write, make_private_folder
+    from hpcdl.wire.private_files import atomic_write, make_private_folder
 
     make_private_folder(home)
     make_private_folder(home / "profiles")
@@ -105,8 +104,8 @@ def add(ctx: click.Context, /, output: Output, file: Path | None, replace: bool,
 
 def _asked(ctx: click.Context, file: Path | None, given: dict[str, Any]) -> "list[Profile]":
     """The profiles of the file, or the one that the options describe. UsageError, ProfileError."""
-    from hpcdl.core.profile import Profile, ProfileError
-    from hpcdl.profiles import read_profiles
+    from hpcdl.config.profiles import read_profiles
+    from hpcdl.core.model.profile import Profile, ProfileError
 
     if file is not None:
         if any(value for value in given.values()):
@@ -127,7 +126,8 @@ def _asked(ctx: click.Context, file: Path | None, given: dict[str, Any]) -> "lis
 
 def _places(home: Path, found: "Sequence[Profile]", replace: bool) -> "list[tuple[Path, Profile]]":
     """Where each is to be: a file of its own. ClickException where a name is taken, or would be in two files."""
-    from hpcdl.profiles import conf_folder, load_profiles, read_profiles
+    from hpcdl.config.layers import conf_folder
+    from hpcdl.config.profiles import load_profiles, read_profiles
 
     folder = home / "profiles"
     known = load_profiles([conf_folder() / "profiles", folder])

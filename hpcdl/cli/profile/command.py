@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.files import InputFile
-from hpcdl.cli.jobparts import default_name, environment, user_name
-from hpcdl.cli.numbers import Seconds
+from hpcdl.cli.job_row import FINISHED, connect, duration_text, end_text
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, say
-from hpcdl.cli.profileadd import add
-from hpcdl.cli.profileplot import plot
-from hpcdl.cli.profiles import ls, show, yaml_text
-from hpcdl.cli.rows import FINISHED, connect, duration_text, end_text
+from hpcdl.cli.params import InputFile, Seconds
+from hpcdl.cli.profile.add import add
+from hpcdl.cli.profile.plot import plot
+from hpcdl.cli.profile.show import ls, show, yaml_text
+from hpcdl.cli.submit.job import default_name, environment, user_name
 from hpcdl.client import Client, path_with
-from hpcdl.core.codec import to_json
-from hpcdl.core.model import Cause, JobSpec
+from hpcdl.core.model.frozen import to_json
+from hpcdl.core.model.job import Cause, JobSpec
 
 if TYPE_CHECKING:
-    from hpcdl.cli.lightruns import Speed
-    from hpcdl.learning import LightRun, Setting
+    from hpcdl.cli.profile.light_runs import Speed
+    from hpcdl.estimators import LightRun, Setting
 
 BATCH = "HPCDL_PROFILE_BATCH"
 """The variable that tells a script the global batch size of this run."""
@@ -85,7 +84,7 @@ def run(ctx: click.Context, /, output: Output, **options: Any) -> None:
     be the number of a job that the daemon knows: its command is run, in its folder. A run is cancelled once it is
     measured, so the script may train as long as it likes.
     """
-    asked = _Asked(**options)
+    asked = _RunOptions(**options)
     client = connect(ctx)
     asked = _known_job(client, asked)
     settings = asked.settings()
@@ -130,7 +129,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _RunOptions:
     """The options of `run`."""
 
     command: tuple[str, ...]
@@ -148,7 +147,7 @@ class _Asked:
 
     def settings(self) -> "list[Setting]":
         """In the order in which they are run."""
-        from hpcdl.learning import Setting, plan_light_runs
+        from hpcdl.estimators import Setting, plan_light_runs
 
         if self.light:
             return plan_light_runs(self.batches, self.nodes, self.gpus)
@@ -174,7 +173,7 @@ class _Asked:
         )
 
 
-def _known_job(client: Client, asked: _Asked) -> _Asked:
+def _known_job(client: Client, asked: _RunOptions) -> _RunOptions:
     """With the command and folder of the job that COMMAND names, if it is a number; else as it was given, and here."""
     only = asked.command[0]
     if len(asked.command) > 1 or not (only.isascii() and only.isdigit()):
@@ -187,7 +186,7 @@ def _known_job(client: Client, asked: _Asked) -> _Asked:
 
 def _check_room(client: Client, settings: "Sequence[Setting]") -> None:
     """ClickException for a setting that the nodes can never hold: its job would wait for ever."""
-    from hpcdl.cli.lightruns import shape_text
+    from hpcdl.cli.profile.light_runs import shape_text
 
     nodes = [each for each in client.get("/v1/nodes")["nodes"] if each["connected"]]
     sizes = [sum(gpu["state"] == "ok" for gpu in each["gpus"]) for each in nodes]
@@ -199,7 +198,7 @@ def _check_room(client: Client, settings: "Sequence[Setting]") -> None:
 
 
 def _kept(path: Path) -> "list[LightRun]":
-    from hpcdl.cli.lightruns import read_runs
+    from hpcdl.cli.profile.light_runs import read_runs
 
     if not path.exists():
         return []
@@ -210,20 +209,20 @@ def _kept(path: Path) -> "list[LightRun]":
 
 
 def _write(path: Path, runs: "Sequence[LightRun]") -> None:
-    from hpcdl.cli.files import replace_file
-    from hpcdl.cli.lightruns import runs_text
+    from hpcdl.cli.params import replace_file
+    from hpcdl.cli.profile.light_runs import runs_text
 
     replace_file(path, runs_text(runs))
 
 
 def _measure(
-    ctx: click.Context, client: Client, asked: _Asked, setting: "Setting", what: str
+    ctx: click.Context, client: Client, asked: _RunOptions, setting: "Setting", what: str
 ) -> "tuple[LightRun | None, bool]":
     """One run as a job, which is over when this returns. None: it was not measured, and the user was told why.
 
     Also whether other runs of the command will hardly do better: only want of memory is the setting's own.
     """
-    from hpcdl.cli.lightruns import shape_text
+    from hpcdl.cli.profile.light_runs import shape_text
 
     try:
         body = {"request_id": os.urandom(16).hex(), "jobs": [to_json(asked.spec(setting))]}
@@ -242,7 +241,7 @@ def _measure(
     return None, row.get("cause") != Cause.OUT_OF_MEMORY
 
 
-def _why(row: Any, asked: _Asked) -> str:
+def _why(row: Any, asked: _RunOptions) -> str:
     log = f"see hpcdl logs {row['id']}"
     if row["state"] == "FAILED":
         return f"{end_text(row)}: {log}"
@@ -253,9 +252,9 @@ def _why(row: Any, asked: _Asked) -> str:
     )
 
 
-def _watch(client: Client, number: int, asked: _Asked) -> "Speed | None":
+def _watch(client: Client, number: int, asked: _RunOptions) -> "Speed | None":
     """Until the job has been measured, or is over, or too long under way."""
-    from hpcdl.cli.lightruns import speed_of
+    from hpcdl.cli.profile.light_runs import speed_of
 
     events: list[Any] = []
     started_at = None
@@ -328,8 +327,8 @@ def fit(
 
     hpcdl profile fit runs.csv --name resnet50 -o ~/.hpcdl/profiles/resnet50.yaml
     """
-    from hpcdl.cli.lightruns import read_runs
-    from hpcdl.learning.latency import fit as fit_model
+    from hpcdl.cli.profile.light_runs import read_runs
+    from hpcdl.estimators.latency import fit as fit_model
 
     found = read_runs(runs)
     if out is not None and out.exists():
@@ -357,6 +356,6 @@ def fit(
 
 
 def _save(out: Path, name: str, mapping: dict[str, Any]) -> None:
-    from hpcdl.cli.files import replace_file
+    from hpcdl.cli.params import replace_file
 
     replace_file(out, yaml_text(name, mapping))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdl.cli.output import Row
-from hpcdl.learning import LightRun, Setting
-from hpcdl.sim.readers.table import read_table
+from hpcdl.estimators import LightRun, Setting
+from hpcdl.sim.readers.source import read_table
 
 REQUIRED = ("batch", "nodes", "gpus", "samples_per_s")
 OPTIONAL = ("startup_s", "steps_per_s")

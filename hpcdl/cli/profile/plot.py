@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.files import OutputFile, replace_file
+from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table
-from hpcdl.cli.rows import connect
+from hpcdl.cli.params import OutputFile, replace_file
 from hpcdl.client import DaemonAway, path_with
 
 if TYPE_CHECKING:
@@ -44,13 +44,14 @@ def plot(ctx: click.Context, output: Output, names: tuple[str, ...], target: Pat
 
 def _scalings(ctx: click.Context, name: str) -> "list[Scaling]":
     """The curves of one profile. ClickException, with the nearest name, where there is none."""
-    from hpcdl.core.profile import Profile, find_profile
+    from hpcdl.core.model.profile import Profile, find_profile
     from hpcdl.report.scaling import scaling_of
 
     try:
         (row,) = connect(ctx, 0.0).get(path_with("/v1/profiles", name=name))["profiles"]
     except DaemonAway:
-        from hpcdl.profiles import conf_folder, load_profiles
+        from hpcdl.config.layers import conf_folder
+        from hpcdl.config.profiles import load_profiles
 
         home: Path = ctx.find_root().obj
         known = load_profiles([conf_folder() / "profiles", home / "profiles"])

@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from hpcdl.cli import completing
+from hpcdl.cli import completion
+from hpcdl.cli.job_row import connect, duration_text
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_table, say
-from hpcdl.cli.rows import connect, duration_text
 from hpcdl.client import path_with
 
 _SHOWN = 6
@@ -30,7 +30,7 @@ def ls(ctx: click.Context, output: Output) -> None:
 
 
 @click.command()
-@click.argument("name", shell_complete=completing.profiles)
+@click.argument("name", shell_complete=completion.profiles)
 @outputs_as("Its name only.")
 @click.pass_context
 def show(ctx: click.Context, name: str, output: Output) -> None:
@@ -47,7 +47,7 @@ def show(ctx: click.Context, name: str, output: Output) -> None:
 
 
 def yaml_text(name: str, mapping: dict[str, Any]) -> str:
-    """A file with one profile, as `hpcdl.profiles.load_profiles` reads it."""
+    """A file with one profile, as `hpcdl.config.profiles.load_profiles` reads it."""
     import yaml
 
     text: str = yaml.safe_dump({"profiles": {name: _rounded(mapping)}}, sort_keys=False, allow_unicode=True)

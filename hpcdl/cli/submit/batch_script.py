@@ -13,16 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from hpcdl.cli.batchlines import (
-    BadLine,
-    BatchOptions,
-    IgnoredOption,
-    IndexArray,
-    NotForHpcdl,
-    WrittenOption,
-)
-from hpcdl.core.arrays import literal
-from hpcdl.wire.private import atomic_write, make_private_folder
+from hpcdl.cli.submit.batch_options import BadLine, BatchOptions, IgnoredOption, IndexArray, NotForHpcdl, WrittenOption
+from hpcdl.core.model.arrays import literal
+from hpcdl.wire.private_files import atomic_write, make_private_folder
 
 LIMIT = 4 << 20
 """Bytes of a script."""
@@ -199,8 +192,8 @@ class SubmitCommand:
 
 def commands() -> tuple[SubmitCommand, ...]:
     """All of them; where a script has lines of several, those of the first are read."""
-    from hpcdl.cli.lsflines import BSUB
-    from hpcdl.cli.slurmlines import SBATCH
+    from hpcdl.cli.submit.bsub import BSUB
+    from hpcdl.cli.submit.sbatch import SBATCH
 
     return SBATCH, BSUB
 

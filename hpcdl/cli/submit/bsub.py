@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from hpcdl.cli.batchlines import (
+from hpcdl.cli.submit.batch_options import (
     AGAIN,
     HOLD,
     HOST,
@@ -32,7 +32,15 @@ from hpcdl.cli.batchlines import (
     option_table,
     several_nodes,
 )
-from hpcdl.cli.batchscript import INDEX, BatchDependency, BatchScript, SubmitCommand, find, job_number, read_stdin
+from hpcdl.cli.submit.batch_script import (
+    INDEX,
+    BatchDependency,
+    BatchScript,
+    SubmitCommand,
+    find,
+    job_number,
+    read_stdin,
+)
 
 OPTIONS = option_table(
     {

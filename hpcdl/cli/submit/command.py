@@ -3,32 +3,31 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from click.core import ParameterSource
 
-from hpcdl.cli import completing
-from hpcdl.cli.defaults import put_defaults, told_origin
-from hpcdl.cli.entries import Wanted, here, wanted
-from hpcdl.cli.jobparts import default_name
+from hpcdl.cli import completion
+from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Output, outputs, say
-from hpcdl.cli.rows import connect
-from hpcdl.cli.sending import send, show
-from hpcdl.cli.submitoptions import job_options
+from hpcdl.cli.submit.job import JobRequest, default_name, here, job_request
+from hpcdl.cli.submit.options import job_options
+from hpcdl.cli.submit.send import send, show
 from hpcdl.client import ApiError, Client, ClientError
-from hpcdl.core.codec import to_json
+from hpcdl.core.model.frozen import to_json
 
 if TYPE_CHECKING:  # most submits have no batch script
-    from hpcdl.cli.batchlines import BatchOptions
-    from hpcdl.cli.batchscript import BatchScript
+    from hpcdl.cli.submit.batch_options import BatchOptions
+    from hpcdl.cli.submit.batch_script import BatchScript
 
 
 class _Submit(click.Command):
     """Knows the defaults that settings give its options, and whether `--` stood before the command."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from hpcdl.cli.submithelp import write_options
+        from hpcdl.cli.submit.options import write_options
 
         write_options(self, ctx, formatter)
 
@@ -69,7 +68,7 @@ _PLAIN = "hpcdl.submit.plain"
     help="COMMAND is the arguments of sbatch or bsub, whose words are answered; for jobscripts/sbatch and bsub.",
 )  # fmt: skip
 @click.option("--else", "other", metavar="FILE", help="With --as: what takes jobs that are not for hpcdl.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...", shell_complete=completing.files)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...", shell_complete=completion.files)
 @outputs
 @click.pass_context
 def submit(
@@ -104,7 +103,7 @@ def submit(
     client = connect(ctx)
     batch: BatchScript | None = None
     if file is not None:
-        from hpcdl.cli.jobsfile import read
+        from hpcdl.cli.submit.jobs_file import read
 
         if command or like is not None:
             raise click.UsageError("with --file the commands are in the file: leave COMMAND out", ctx)
@@ -130,7 +129,7 @@ def submit(
     if strict or like is not None:  # what no node could run is the batch system's
         body["strict"] = True
     if dry_run:
-        from hpcdl.cli.trying import tell
+        from hpcdl.cli.submit.send import tell
 
         tell(client.request("POST", "/v1/jobs", body | {"dry_run": True}, wait_s=30.0), output, doubts)
         return
@@ -140,9 +139,9 @@ def submit(
         _fail(like, other, command, error)
     if batch is not None:
         if like is not None:
-            from hpcdl.cli import dropin
+            from hpcdl.cli.submit import drop_in
 
-            dropin.tell(batch, int(answer["jobs"][0]["id"]))
+            drop_in.tell(batch, int(answer["jobs"][0]["id"]))
             return
         for each in batch.asked.ignored:
             say(str(each))
@@ -157,12 +156,12 @@ def _refuse_folders(
     like: str | None,
     other: str | None,
     command: tuple[str, ...],
-    found: Sequence[Wanted],
+    found: Sequence[JobRequest],
 ) -> None:
     """Refuses jobs whose --checkpoint-dir is another job's, as far as that can be seen here."""
     if all(each.spec.checkpoint_dir is None for each in found):
         return
-    from hpcdl.cli.submitchecks import others_folder
+    from hpcdl.cli.submit.job import others_folder
     from hpcdl.wire.access import AccessError, read_access
 
     try:
@@ -175,9 +174,9 @@ def _refuse_folders(
             _fail(like, other, command, click.ClickException(why))
 
 
-def _add_git(found: Sequence[Wanted], entries: Sequence[dict[str, Any]]) -> None:
+def _add_git(found: Sequence[JobRequest], entries: Sequence[dict[str, Any]]) -> None:
     """Puts into the entries what is checked out in the folders of their jobs."""
-    from hpcdl.cli.worktree import WorkTrees
+    from hpcdl.cli.submit.git import WorkTrees
 
     trees = WorkTrees()
     for each, entry in zip(found, entries, strict=True):
@@ -196,7 +195,7 @@ def _single(
     given: Mapping[str, Any],
     *,
     ping: bool,
-) -> Wanted:
+) -> JobRequest:
     """What the command line asks for. `ping`: nothing is where no daemon answers."""
     asked = None
     if batch is not None:
@@ -208,7 +207,7 @@ def _single(
     else:
         words = command
     try:
-        return wanted(given, words, here(), asked)
+        return job_request(given, words, here(), asked)
     except ValueError as error:
         _fail(like, other, command, click.UsageError(str(error), ctx))
 
@@ -219,16 +218,16 @@ def _batch(
     """The batch script that is to be submitted; None: the command is one."""
     if like is None and (ctx.meta[_PLAIN] or not os.path.isfile(command[0])):
         return None
-    from hpcdl.cli.batchlines import BadLine
-    from hpcdl.cli.batchscript import find
+    from hpcdl.cli.submit.batch_options import BadLine
+    from hpcdl.cli.submit.batch_script import find
 
     try:
         if like is None:
             found = find(command[0])
             return None if found is None else found[0].read(command[0], found[1], command[1:])
-        from hpcdl.cli import dropin
+        from hpcdl.cli.submit import drop_in
 
-        return dropin.waiting_for(client, like, other, dropin.batch_of(like, command, os.environ))
+        return drop_in.waiting_for(client, like, other, drop_in.batch_of(like, command, os.environ))
     except (BadLine, ClientError) as error:
         _fail(like, other, command, click.ClickException(str(error)))
 
@@ -237,9 +236,9 @@ def _fail(like: str | None, other: str | None, command: tuple[str, ...], error: 
     """hpcdl cannot take the job: raises `error`; with --as the batch system's command takes this process's place."""
     if like is None:
         raise error from None
-    from hpcdl.cli import dropin
+    from hpcdl.cli.submit import drop_in
 
-    dropin.pass_on(like, other, command, str(error), click.get_current_context().find_root().obj)
+    drop_in.pass_on(like, other, command, str(error), click.get_current_context().find_root().obj)
 
 
 def _without_flags(ctx: click.Context, asked: "BatchOptions") -> "BatchOptions":
@@ -267,8 +266,8 @@ def _command_of(
     ping: bool,
 ) -> tuple[str, ...]:
     """The command of a batch script's job or jobs; the script is kept."""
-    from hpcdl.cli.batchlines import BadLine
-    from hpcdl.cli.batchscript import command_of
+    from hpcdl.cli.submit.batch_options import BadLine
+    from hpcdl.cli.submit.batch_script import command_of
 
     try:
         if ping or like is not None:
@@ -278,3 +277,67 @@ def _command_of(
         _fail(like, other, command, error)
     except BadLine as error:
         _fail(like, other, command, click.ClickException(str(error)))
+
+
+# Defaults of the options of `hpcdl submit`, from HPCDL_SUBMIT_* and settings files, put under what the user gave.
+
+_META = "hpcdl.defaults"
+
+
+def put_defaults(ctx: click.Context) -> Exception | None:
+    """Give the context of `hpcdl submit` the defaults that hold in this folder, before it reads its arguments.
+
+    Returns what is wrong with a settings file, for the caller to raise once `--help` has had its turn.
+    """
+    home, here = ctx.find_root().obj, _here()
+    if ctx.resilient_parsing or _nothing_is_set(home, here):
+        return None
+    from hpcdl.config.layers import ConfigError
+    from hpcdl.config.settings import load_submit
+
+    try:
+        found = load_submit(home, here)
+    except (ConfigError, OSError) as error:
+        return error
+    ctx.meta[_META] = {option: origin for option, (_, origin) in found.items()}
+    ctx.default_map = {option: value for option, (value, _) in found.items()}
+    return None
+
+
+def told_origin(ctx: click.Context, error: click.BadParameter) -> Exception:
+    """The error as it is, or with the place of the default that is wrong where no option of the user's is."""
+    from hpcdl.config.layers import ConfigError
+
+    name = error.param.name if error.param is not None else None
+    if name is None or ctx.get_parameter_source(name) is not ParameterSource.DEFAULT_MAP:
+        return error
+    return ConfigError(f"{default_origins(ctx).get(name, 'default')}: submit: {name}: {error.message}")
+
+
+def default_origins(ctx: click.Context) -> Mapping[str, str]:
+    """Where the defaults that `put_defaults` found come from, by the option's name."""
+    origins: Any = ctx.meta.get(_META, {})
+    return dict(origins)
+
+
+def _nothing_is_set(home: Path, here: Path) -> bool:
+    """Whether there is none of the files and variables that `load_submit` looks at; else it may find one or not.
+
+    Most submits find none, and need not wait for what reads settings.
+    """
+    if any(name.startswith(_PREFIXES) for name in os.environ):
+        return False
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.environ.get("HOME", ""), ".config")
+    places: list[Path | str] = [home / "config.yaml", f"{base}/hpcdl/config.yaml", "/etc/hpcdl/config.yaml"]
+    places += [folder / "hpcdl.yaml" for folder in (here, *here.parents)]
+    return not any(os.path.lexists(place) for place in places)
+
+
+_PREFIXES = ("HPCDL_SUBMIT_", "HPCDL_SITE", "HPCDL_PROJECT")
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path("/")

@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 
-from hpcdl.batch import BatchError, Completed, run
-from hpcdl.cli.batchscript import BatchDependency, SubmitCommand, command_named
-from hpcdl.cli.rows import FINISHED
+from hpcdl.batch.system import BatchError, Completed, run
+from hpcdl.cli.job_row import FINISHED
+from hpcdl.cli.submit.batch_script import BatchDependency, SubmitCommand, command_named
 from hpcdl.client import Client, ClientError, path_with
 
 _PIECE = 500

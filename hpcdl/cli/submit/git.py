@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 
-from hpcdl.core.jobspec import GitState
+from hpcdl.core.model.job import GitState
 
 STATUS_S = 0.25
 """A big work tree takes longer to be looked through: whether it is dirty is then unknown."""

@@ -1,29 +1,29 @@
 """From the options of one job to what the API takes for it: a spec, an array, whether it is held."""
 
 import os
-from collections.abc import Mapping, Sequence
+import pwd
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.arrays import array_of, checked, plain, with_sweeps
-from hpcdl.cli.jobparts import default_name, environment, runs_gate, user_name
-from hpcdl.cli.submitchecks import doubts, script_text, unwritable
-from hpcdl.core.arrays import Array, literal
-from hpcdl.core.codec import to_json
-from hpcdl.core.jobspec import JobSpec, check_counts
-from hpcdl.core.launchers import check_launcher
+from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, literal, named
+from hpcdl.core.model.frozen import to_json
+from hpcdl.core.model.job import JobSpec, check_counts
+from hpcdl.core.rules.launchers import SHELLS, check_launcher, shell_script
 
 if TYPE_CHECKING:  # most submits have no batch script
-    from hpcdl.cli.batchlines import BatchOptions, ExportedVariables
+    from hpcdl.cli.submit.batch_options import BatchOptions, ExportedVariables
 
 _OF_MEMBERS = ("array", "array_index", "array_most", "sweep")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class JobRequest:
     """One job, or an array of them, that is to be submitted."""
 
     spec: JobSpec
@@ -49,7 +49,9 @@ class Wanted:
         return list(doubts(self.spec, array=self.array is not None))
 
 
-def wanted(given: Mapping[str, Any], command: Sequence[str], here: Path, asked: "BatchOptions | None" = None) -> Wanted:
+def job_request(
+    given: Mapping[str, Any], command: Sequence[str], here: Path, asked: "BatchOptions | None" = None
+) -> JobRequest:
     """The job that these options of submit (by the names of its parameters) and this command say.
 
     `asked`: what its batch script asks for, as far as the options leave that to it; then the command is the script's,
@@ -65,7 +67,7 @@ def wanted(given: Mapping[str, Any], command: Sequence[str], here: Path, asked: 
             low, high, counts = asked.gpus, asked.gpus, ()
         nodes = (asked.nodes, asked.nodes) if asked.nodes else nodes
         if asked.array is not None and not indices:
-            from hpcdl.core.arrays import indices_of
+            from hpcdl.core.model.arrays import indices_of
 
             indices, most = indices_of(asked.array.indices), most or asked.array.most or None
     array = array_of(indices, given["sweep"], most)
@@ -112,10 +114,10 @@ def wanted(given: Mapping[str, Any], command: Sequence[str], here: Path, asked: 
     checked(spec, array)
     if spec.checkpoint_dir is not None and (why := unwritable(spec.checkpoint_dir)):
         raise click.ClickException(why)
-    return Wanted(spec, array, given["hold"])
+    return JobRequest(spec, array, given["hold"])
 
 
-def with_after(found: Wanted, after: tuple[int, ...]) -> Wanted:
+def with_after(found: JobRequest, after: tuple[int, ...]) -> JobRequest:
     """The same, waiting for other jobs."""
     return replace(found, spec=replace(found.spec, after=after))
 
@@ -138,3 +140,208 @@ def _variables(given: Sequence[str], exports: "ExportedVariables | None") -> dic
 def _means(command: Sequence[str], nodes: tuple[int, int]) -> str:
     """How a job goes to other nodes where nobody says: torchrun starts and restarts the ranks of an elastic one."""
     return "torchrun" if nodes[1] > nodes[0] and not runs_gate(command) else "restart"
+
+
+# From options of a submit to an array, and from an array to its lines on a terminal.
+
+Sweeps = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def with_sweeps(command: Sequence[str], sweep: Sweeps) -> tuple[str, ...]:
+    """The command with `--NAME {NAME}` at its end for each sweep that no word of it names."""
+    known = named(command)
+    more = [word for name, _ in sweep if name not in known for word in (f"--{name}", f"{{{name}}}")]
+    return (*command, *more)
+
+
+def array_of(indices: tuple[Steps, ...], sweep: Sweeps, most: int | None) -> Array | None:
+    """The array that the options ask for, None for a single job. Raises ValueError."""
+    if not indices and not sweep:
+        if most is not None:
+            raise ValueError("--max-parallel needs --array or --sweep")
+        return None
+    return Array(indices, sweep, most or 0)
+
+
+def checked(spec: JobSpec, array: Array | None) -> None:
+    """Raises ValueError where a word names what the array does not have."""
+    if array is not None:
+        check_places(spec, array)
+
+
+def plain(array: Array) -> dict[str, object]:
+    """As the API takes it."""
+    parts = [
+        str(first) if first == last else f"{first}-{last}" + (f":{step}" if step != 1 else "")
+        for first, last, step in array.indices
+    ]
+    found: dict[str, object] = {"indices": ",".join(parts)} if parts else {}
+    if array.sweep:
+        found["sweep"] = {name: list(values) for name, values in array.sweep}
+    if array.max_parallel:
+        found["max_parallel"] = array.max_parallel
+    return found
+
+
+# The parts of a job that its command and the submitting shell give: its name, its user, its environment.
+
+LEFT = re.compile(
+    r"_|PWD|OLDPWD|SHLVL|LS_COLORS|(BASH_FUNC|SSH|DBUS|XDG_SESSION)_.*|(HPCDL|SLURM|LSB|PMI|PMIX|OMPI)_.*"
+)
+"""Names of the submitting shell, its session or a batch step: they mean nothing to the job, or the wrong thing."""
+
+SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|(API|ACCESS|PRIVATE)_?KEY|(^|_)(KEY|PASS|PASSPHRASE|PAT|DATABASE_URL)$",
+    re.IGNORECASE,
+)
+"""Names that are never taken along by themselves, for what they hold would go into the ledger. docs/commands.md and the
+help of `hpcdl submit` list them."""
+
+_THREADS = "OMP_NUM_THREADS"
+
+
+def user_name() -> str:
+    """Whose job it is; the number of a user without a name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def default_name(command: Sequence[str]) -> str:
+    """The basename of the script that is run, else of the module (`-m`), else of the program."""
+    after_module = False
+    module = ""
+    chosen = ""
+    for part in command:
+        if part.endswith((".py", ".sh")):
+            chosen = os.path.basename(part)
+            break
+        if after_module and not module:
+            module = part
+        after_module = part == "-m"
+    text = chosen or module or os.path.basename(command[0]) or command[0]
+    return "".join(c if c.isprintable() else "?" for c in text)[:200]
+
+
+def runs_gate(command: Sequence[str]) -> bool:
+    """Whether the command is a script behind `python -m hpcdl.trainer.gate`, so that it may be started ahead."""
+    return any(pair == ("-m", "hpcdl.trainer.gate") for pair in pairwise(command))
+
+
+def environment(
+    given: Sequence[str], around: Mapping[str, str], *, every: bool = True, left: Collection[str] = ()
+) -> dict[str, str]:
+    """The job's own variables: those of `around` that mean something to it, then `K=V` and `K` as given.
+
+    Not `every`: only those given. `left`: names that are not taken by themselves. Raises click.UsageError.
+    """
+    kept = {}
+    if every:
+        kept = {
+            name: value
+            for name, value in around.items()
+            if not LEFT.fullmatch(name) and not SECRET.search(name) and name not in left
+        }
+        if kept.get(_THREADS, "") == around.get(f"HPCDL_{_THREADS}"):  # a job that submits: its own share was no choice
+            del kept[_THREADS]
+    for entry in given:
+        name, equals, value = entry.partition("=")
+        if not name:
+            raise click.BadParameter(f"{entry!r} has no name: write K=V or K", param_hint="'--env'")
+        if not equals:
+            if name not in around:
+                raise click.BadParameter(f"{name} is not set here: write {name}=VALUE", param_hint="'--env'")
+            value = around[name]
+        kept[name] = value
+    return kept
+
+
+# What can be seen at a submit, on this machine, of what will go wrong with the job where it runs.
+
+SCRIPT_CHARACTERS = 1 << 18
+
+MEMBERS_LOOKED_AT = 200
+"""Of an array whose members have a checkpoint folder each; what the others have is seen when they start."""
+
+
+def unwritable(folder: str) -> str:
+    """Why checkpoints cannot be written into a folder, with the next step; "" where they can, or nobody knows here."""
+    path = Path(folder)
+    if named((folder,)):
+        parts = path.parts
+        path = Path(*parts[: next(place for place, part in enumerate(parts) if named((part,)))])
+    while not os.path.lexists(path):
+        path = path.parent
+    if path == Path("/"):
+        return ""  # nothing of it is on this machine
+    if not path.is_dir():
+        return f"the checkpoint folder {folder} cannot be made: {path} is no folder: choose another --checkpoint-dir"
+    if not os.access(path, os.W_OK | os.X_OK):
+        return f"the checkpoint folder {folder} cannot be written: {path} is not yours: choose another --checkpoint-dir"
+    return ""
+
+
+def script_text(command: Sequence[str], cwd: str) -> str:
+    """What is in the shell script that a command runs, by a shell or by its #! line; "" where nobody can tell here."""
+    words = command[1:] if command[0].rpartition("/")[2] == "env" else command
+    program = next((word for word in words if "=" not in word), "")
+    file = shell_script(command)
+    try:
+        with open(os.path.join(cwd, file or program), encoding="utf-8", errors="surrogateescape") as opened:
+            text = opened.read(SCRIPT_CHARACTERS)
+    except (OSError, ValueError):
+        return ""
+    first = text.split("\n", 1)[0]
+    is_shell = first.startswith("#!") and any(word.rpartition("/")[2] in SHELLS for word in first[2:].split())
+    return text if (file or is_shell) and "\0" not in text else ""
+
+
+def others_folder(spec: JobSpec, array: Array | None, instance: str) -> str:
+    """Why its checkpoint folder, or one of an array's first members, may not be taken: it is another job's; else ""."""
+    if spec.checkpoint_dir is None:
+        return ""
+    from hpcdl.agent.supervisor.claim import another_jobs
+
+    folders = [spec.checkpoint_dir]
+    if array is not None and named(folders):
+        folders = list(folders_of(spec.checkpoint_dir, array, MEMBERS_LOOKED_AT))
+    return next((why for each in folders if (why := another_jobs(each, instance, spec.continue_from))), "")
+
+
+def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:
+    """What may go wrong: the folder or the command is not here. `array`: the command may hold placeholders."""
+    folder = Path(spec.cwd)
+    here = folder.is_dir()
+    if not here:
+        yield f"{folder} is not a folder on this machine; the job needs it where it runs"
+    program = spec.command[0]
+    if array and named((program,)):
+        return
+    env = dict(spec.env)
+    if program == "env":
+        program = next((word for word in spec.command[1:] if "=" not in word), program)
+    shown = program if len(program) <= 100 else f"{program[:100]}…"
+    if "/" in program:
+        if here and not os.path.exists(folder / program):
+            yield f"{shown} is not there: the job fails where it is not there either"
+        elif here and os.path.isdir(folder / program):
+            yield f"{shown} is a folder: give the program in it"
+        elif here and not os.access(folder / program, os.X_OK):
+            yield f"{shown} may not be run: chmod +x, or name its interpreter: python {shown}"
+    elif not _on_path(program, env.get("PATH") or os.defpath):
+        hint = f": ./{shown}, or python {shown}?" if here and _exists(folder / program) else ""
+        yield f"{shown} is not a program on PATH here; the job fails where it is none either{hint}"
+
+
+def _on_path(program: str, path: str) -> bool:
+    """As shutil.which, whose module takes longer to import than all that is done here."""
+    places = (os.path.join(folder, program) for folder in path.split(os.pathsep))
+    return any(os.access(place, os.X_OK) and not os.path.isdir(place) for place in places)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # too long a name
+        return False

@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 
 import click
 
-from hpcdl.cli.entries import Wanted, here, wanted
-from hpcdl.cli.files import check_input
+from hpcdl.cli.params import check_input
+from hpcdl.cli.submit.job import JobRequest, here, job_request
 
 MAX_BYTES = 8 << 20
 MAX_VALUES = 200_000
@@ -83,7 +83,7 @@ class _Value:
                 _wrong(self.file, self.keys.get(name, self.line), name, f"there is no such key; {hint}")
 
 
-def read(ctx: click.Context, file: str) -> tuple[list[Wanted], list[dict[str, Any]]]:
+def read(ctx: click.Context, file: str) -> tuple[list[JobRequest], list[dict[str, Any]]]:
     """The jobs of a file, and what the API takes for them. Raises FileError."""
     shown = "standard input" if file == "-" else file
     root = _load(shown, _text(shown, file))
@@ -103,7 +103,7 @@ def read(ctx: click.Context, file: str) -> tuple[list[Wanted], list[dict[str, An
         defaults["command"].wrong("command", "each job has its own: it is no default")
     if defaults and isinstance(root.value, dict):
         root.value["defaults"].check_keys(tuple(options))
-    found: list[Wanted] = []
+    found: list[JobRequest] = []
     entries: list[dict[str, Any]] = []
     names: dict[str, int] = {}
     for number, item in enumerate(listed.value):
@@ -140,7 +140,7 @@ def _text(shown: str, file: str) -> str:
 def _load(file: str, text: str) -> _Value:
     import yaml
 
-    from hpcdl.layers import check_nesting
+    from hpcdl.config.layers import check_nesting
 
     kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     loader = kind(text)
@@ -204,7 +204,7 @@ def _job(
     keys: Mapping[str, _Value],
     options: Mapping[str, click.Option],
     names: Mapping[str, int],
-) -> tuple[Wanted, list[int]]:
+) -> tuple[JobRequest, list[int]]:
     """The job that these keys say, and the places of the jobs above that it waits for."""
     if "command" not in keys:
         item.wrong("command", "is missing: what the job runs")
@@ -226,7 +226,7 @@ def _job(
     own.default_map = ctx.default_map
     try:
         click.Command.parse_args(ctx.command, own, [*flags, "--", *words])
-        return wanted(own.params, words, here()), list(dict.fromkeys(earlier))
+        return job_request(own.params, words, here()), list(dict.fromkeys(earlier))
     except click.BadParameter as error:
         key = (error.param.name if error.param is not None else None) or ""
         _wrong(item.file, lines.get(key, item.line), key.replace("_", "-"), error.message)

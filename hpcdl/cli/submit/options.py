@@ -6,12 +6,11 @@ from typing import Any
 
 import click
 
-from hpcdl.cli import completing
-from hpcdl.cli.moments import moment
-from hpcdl.cli.numbers import Finite, Seconds
-from hpcdl.cli.rows import job_ids
-from hpcdl.core.arrays import Array, indices_from
-from hpcdl.core.jobspec import (
+from hpcdl.cli import completion
+from hpcdl.cli.job_row import job_ids
+from hpcdl.cli.params import Finite, Seconds, moment
+from hpcdl.core.model.arrays import Array, indices_from
+from hpcdl.core.model.job import (
     ECT_CLASSES,
     MOST_RETRIES,
     MOST_STEPS,
@@ -21,9 +20,9 @@ from hpcdl.core.jobspec import (
     SIGNAL_PRESETS,
     check_continue_from,
 )
-from hpcdl.core.notice import check_destinations
-from hpcdl.core.units import parse_counts, parse_range
-from hpcdl.daemon.clock import Clock
+from hpcdl.core.model.notice import check_destinations
+from hpcdl.core.model.units import parse_counts, parse_range
+from hpcdl.daemon.clock import WallClock
 
 Gpus = tuple[int, int | None, tuple[int, ...]]
 
@@ -68,7 +67,7 @@ def _deadline(value: str | None) -> tuple[float | None, str | None]:
     if text in ECT_CLASSES:
         return None, text
     try:
-        return moment(text, Clock(0.0).now()), None
+        return moment(text, WallClock(0.0).now()), None
     except (ValueError, OverflowError):
         classes = ", ".join(ECT_CLASSES)
         hint = f"{value!r} is no deadline: give +2h, 18:30, 2026-05-01T08:00, or one of {classes}"
@@ -188,7 +187,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--profile", metavar="NAME", help="The scaling profile that tells how fast it is on how many GPUs.",
-        shell_complete=completing.profiles,
+        shell_complete=completion.profiles,
     ),
     click.option(
         "--steps", type=click.IntRange(1, MOST_STEPS), metavar="N", help="Training steps in all, for estimated times."
@@ -262,3 +261,26 @@ def job_options(command: Any) -> Any:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+# How `hpcdl submit --help` lists its options: by what they are about.
+
+SECTIONS: dict[str, str] = {
+    "The job": "name env cwd git after hold priority weight deadline",
+    "GPUs, nodes and speed": "gpus nodes rescale profile steps model accuracy",
+    "Many jobs at once": "array sweep max_parallel file",
+    "Checkpoints and failures": "grace signal checkpoint_dir continue_from resumes progress "
+    "progress_regex retries stall notify",
+}
+"""Title -> names of parameters. What stands in none is listed last."""
+
+
+def write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """In place of `format_options` of click, which lists all in one piece."""
+    options = [each for each in command.get_params(ctx) if isinstance(each, click.Option)]
+    lines = {each.name: each.get_help_record(ctx) for each in options}
+    for title, names in SECTIONS.items():
+        with formatter.section(title):
+            formatter.write_dl([line for name in names.split() if (line := lines.pop(name)) is not None])
+    with formatter.section("This submit"):
+        formatter.write_dl([line for line in lines.values() if line is not None])

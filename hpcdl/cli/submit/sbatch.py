@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from hpcdl.cli.batchlines import (
+from hpcdl.cli.submit.batch_options import (
     AGAIN,
     HOLD,
     HOST,
@@ -37,7 +37,15 @@ from hpcdl.cli.batchlines import (
     option_table,
     several_nodes,
 )
-from hpcdl.cli.batchscript import INDEX, BatchDependency, BatchScript, SubmitCommand, job_number, read_file, read_stdin
+from hpcdl.cli.submit.batch_script import (
+    INDEX,
+    BatchDependency,
+    BatchScript,
+    SubmitCommand,
+    job_number,
+    read_file,
+    read_stdin,
+)
 
 OPTIONS = option_table(
     {

@@ -7,26 +7,21 @@ that, the policy is asked, its plan checked and reconciled, and plan and request
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core import exempt
-from hpcdl.core import pilotevents as pe
-from hpcdl.core.batching import with_agents
-from hpcdl.core.careevents import GpuFaulted, StallOver
-from hpcdl.core.commands import BatchSeen, Command, Refused, Tick
-from hpcdl.core.deadlineevents import DEADLINE_EVENTS
-from hpcdl.core.idevents import IdsRaised
-from hpcdl.core.intake import Intake, Settings
-from hpcdl.core.journal import Journal, JournalError, Request
-from hpcdl.core.leaving import due
-from hpcdl.core.lifecycle import Draft, Touched
-from hpcdl.core.model import Target, World
-from hpcdl.core.noticeevents import NOTICE_EVENTS
-from hpcdl.core.pilot import Hole, Waiting
-from hpcdl.core.plan import BadPlan, Plan, Profiles, Reasons, Targets, View, check
-from hpcdl.core.policy import PilotPolicy, Policies, Policy
-from hpcdl.core.reconcile import reconcile
-from hpcdl.core.retireevents import JobsRetired
-from hpcdl.core.views import Views
+from hpcdl.core.controller.journal import Journal, JournalError
+from hpcdl.core.controller.reconcile import reconcile
+from hpcdl.core.controller.view_builder import Views
+from hpcdl.core.fold.fold import ChangeSet, Draft
+from hpcdl.core.model import events as ev
+from hpcdl.core.model import events as pe
+from hpcdl.core.model.commands import BatchSeen, Command, CommandRefused, Request, Tick
+from hpcdl.core.model.events import DEADLINE_EVENTS, NOTICE_EVENTS, GpuFaulted, IdsRaised, JobsRetired, StallOver
+from hpcdl.core.model.pilot import Hole, PendingBatchJob
+from hpcdl.core.model.plan import BadPlan, PilotPolicy, Plan, Policies, Policy, Profiles, Reasons, Targets, View, check
+from hpcdl.core.model.world import Target, World
+from hpcdl.core.rules import exemption
+from hpcdl.core.rules.batch_poll import with_agents
+from hpcdl.core.rules.departures import nodes_to_leave
+from hpcdl.core.rules.intake import Intake, Settings
 
 _DECIDES_NOTHING = (
     ev.Progressed, ev.ReportsSeen, ev.Noted, ev.TroubleSeen, ev.TrainerReady, ev.Started, ev.Saved,
@@ -68,7 +63,7 @@ class Controller:
         """Why each unfinished job stands where it stands, in the words of the last plan."""
         self.holes: tuple[Hole, ...] = ()
         """What idled in the batch system at the last poll."""
-        self.waiting: tuple[Waiting, ...] = ()
+        self.waiting: tuple[PendingBatchJob, ...] = ()
         """Others' batch jobs that waited for nodes then."""
         self.pilot_notes: tuple[str, ...] = ()
         """Why there are no more pilots than there are."""
@@ -79,7 +74,7 @@ class Controller:
         self._pending: dict[int, Request] = {request.id: request for request in journal.pending()}
         self._trouble = ""
         self._views = Views(self.settings.exempt_starts)
-        self._touched: Touched | None = None
+        self._touched: ChangeSet | None = None
         self._still: set[int] = set()
 
     def begin(self, event: ev.DaemonStarted, now: float, raised: IdsRaised | None = None) -> None:
@@ -110,7 +105,7 @@ class Controller:
         for command in inputs:
             try:
                 answers.append(intake.take(command))
-            except Refused as refusal:
+            except CommandRefused as refusal:
                 answers.append(refusal)
         intake.finish()
         news = [event for _, event in draft.events if self._is_news(event)]
@@ -159,7 +154,7 @@ class Controller:
             job = self.world.jobs.get(event.job) if isinstance(event, _BEGINS) else None
             if job is None or job.running is None or job.running.begun_at != now:
                 continue
-            known = exempt.exemption(self.world, job, None, self.settings.exempt_starts)
+            known = exemption.exemption(self.world, job, None, self.settings.exempt_starts)
             if known is not None and known.suspend_until > now:
                 self.wake_at = min(known.suspend_until, self.wake_at or known.suspend_until)
                 found = True
@@ -183,14 +178,14 @@ class Controller:
 
     def _replan(self, draft: Draft, now: float) -> list[float]:
         """Asks the policy and adds what its plan changes; when to ask again."""
-        leaving, next_at = due(draft.world, now, self.settings.leave_margin_s)
+        leaving, next_at = nodes_to_leave(draft.world, now, self.settings.leave_margin_s)
         for event in leaving:
             draft.add(event, now)
         touched = self._touched
         if touched is not None and leaving:
             touched.merge(draft.touched)
         view = self._views.build(draft.world, self.profiles, now, touched)
-        self._touched = Touched()
+        self._touched = ChangeSet()
         wakes = [job.retry_at for job in view.between if job.retry_at > now]
         wakes += self._views.exempt_ends(now)
         if next_at is not None:
@@ -246,12 +241,12 @@ class Controller:
 
     def _decide(self, policy: Policy, view: View) -> Plan:
         """The policy's plan, checked. What is exempt may be preempted for a higher priority, and only for that."""
-        lifted = exempt.lifted(view)
+        lifted = exemption.lifted(view)
         while lifted:
-            seen = exempt.without(view, lifted)
+            seen = exemption.without(view, lifted)
             plan = policy.decide(seen)
             check(plan, seen)
-            wrong = exempt.unjustified(seen, plan, lifted)
+            wrong = exemption.unjustified(seen, plan, lifted)
             if not wrong:
                 return plan
             lifted -= wrong

@@ -1,14 +1,13 @@
 """The journal that the Controller writes to: SQLite in the daemon, memory in the simulator and in tests."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from hpcdl.core.changed import changed
-from hpcdl.core.events import Event, Recorded
-from hpcdl.core.lifecycle import Draft, fold
-from hpcdl.core.model import Job, Placement, World
-from hpcdl.core.retireevents import JobsRetired
+from hpcdl.core.fold.fold import Draft, fold
+from hpcdl.core.model.commands import Request
+from hpcdl.core.model.events import Event, JobsRetired, Recorded
+from hpcdl.core.model.frozen import changed
+from hpcdl.core.model.world import Job, World
 
 Stamped = tuple[float, Event]
 """An event and when it happened, in the daemon's seconds since the epoch."""
@@ -20,27 +19,6 @@ class JournalError(Exception):
 
 class LeaseLost(JournalError):
     """Another daemon holds the lease: this one must write nothing more and end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked of an agent. `kind`: start (which names all `nodes`), open, rescale, leave, suspend, end.
-
-    A rescale names the nodes of the new membership in the order of their ranks, and where they meet (`address`). `id`:
-    from the journal. Agents are idempotent by (job, incarnation, kind), of rescales the newest membership counts;
-    requests with a fence below the highest seen are refused.
-    """
-
-    kind: str
-    node: str
-    job: int
-    incarnation: int
-    membership: int = 1
-    nodes: tuple[str, ...] = ()
-    placement: Placement | None = None
-    grace_s: float = 0.0
-    address: str = ""
-    id: int = 0
 
 
 class Journal(Protocol):

@@ -1,23 +1,26 @@
 """From the world to what a policy sees of it. What has not changed since the last view is taken from there."""
 
 import math
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from hpcdl.core.exempt import STARTS, Exemption, exemption
-from hpcdl.core.lifecycle import Touched
-from hpcdl.core.model import IncarnationState, Job, Target, World
-from hpcdl.core.observing import arrivals_of, seen_of, slower
-from hpcdl.core.parallel import Turns
-from hpcdl.core.plan import JobView, Profiles, View
-from hpcdl.core.profile import Profile, Seen, Timing
-from hpcdl.core.sorting import Sorted
-from hpcdl.core.standing import StandingNodes, There
-from hpcdl.core.transitions import state_of
-from hpcdl.core.units import count
+from hpcdl.core.fold.fold import ChangeSet
+from hpcdl.core.fold.observations import arrivals_of, observations_of, slower
+from hpcdl.core.model.health import Avoided
+from hpcdl.core.model.job import LARGEST, IncarnationState
+from hpcdl.core.model.plan import JobView, NodeView, Profiles, Standing, View, held_on
+from hpcdl.core.model.profile import Observations, Profile, Timing
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.units import count, gpu_kind
+from hpcdl.core.model.world import GpuInfo, Job, Node, Target, World, can_suspend, lifts_hold
+from hpcdl.core.rules.exemption import STARTS, Exemption, exemption
 
 
 @dataclass(frozen=True, slots=True)
-class _MadeOf:
+class _JobInputs:
     """A JobView and what it was made of."""
 
     job: Job
@@ -28,12 +31,12 @@ class _MadeOf:
 
 
 @dataclass(frozen=True, slots=True)
-class _Learnt:
+class _LearntProfile:
     """A profile that was learnt, None where nothing could be, and of what."""
 
-    own: Seen
+    own: Observations
     usual: tuple[Timing, ...]
-    seen: Seen | None
+    seen: Observations | None
     profile: Profile | None
 
 
@@ -44,20 +47,20 @@ class Views:
         """`exempt_starts`: see `exempt.exemption`."""
         self._exempt_starts = exempt_starts
         self._exempt: dict[int, float] = {}  # by job, when what its view says of that ends by itself
-        self._jobs: dict[int, _MadeOf] = {}
+        self._jobs: dict[int, _JobInputs] = {}
         self._standing = StandingNodes()
-        self._learnt_of: dict[str, _Learnt] = {}
-        self._named_of: dict[tuple[str, str], tuple[Seen, Profile, Profile]] = {}
-        self._sorted = Sorted()
+        self._learnt_of: dict[str, _LearntProfile] = {}
+        self._named_of: dict[tuple[str, str], tuple[Observations, Profile, Profile]] = {}
+        self._sorted = SortedJobs()
         self._restless: set[int] = set()
         self._learns: dict[int, str] = {}
         self._alike: dict[str, set[int]] = {}
         self._last_learnt: dict[str, Profile | None] = {}
         self._turns = Turns()
-        self._there: There | None = None
+        self._there: ViewNodes | None = None
         self._made_with: tuple[int, bool, Profiles] | None = None
 
-    def build(self, world: World, profiles: Profiles, now: float, touched: Touched | None = None) -> View:
+    def build(self, world: World, profiles: Profiles, now: float, touched: ChangeSet | None = None) -> View:
         """The view of a world. Jobs that only wait for their processes to go are `leaving`.
 
         `touched`: all to which anything has happened since the view before; None: it may have been anything.
@@ -162,7 +165,7 @@ class Views:
         else:
             total = profiles.total_of(job)
         view = _job_view(job, target, profile, total, blocked, largest, exempt, now)
-        self._jobs[job.id] = _MadeOf(job, target, profile, view, exempt)
+        self._jobs[job.id] = _JobInputs(job, target, profile, view, exempt)
         return view
 
     def _profile(self, world: World, job: Job, profiles: Profiles) -> Profile | None:
@@ -193,30 +196,18 @@ class Views:
         known = self._learnt_of.get(key)
         if known is not None and known.own is own and known.usual is world.usual_times:
             return known.profile
-        seen = seen_of(world, key, self._exempt_starts > 0)  # the studies of the papers learn as they did
+        seen = observations_of(world, key, self._exempt_starts > 0)  # the studies of the papers learn as they did
         if known is not None and known.seen == seen:
             profile = known.profile
         else:
             profile = None if seen is None else profiles.of(job, seen)
-        self._learnt_of[key] = _Learnt(own, world.usual_times, seen, profile)
+        self._learnt_of[key] = _LearntProfile(own, world.usual_times, seen, profile)
         return profile
 
 
 def build_view(world: World, profiles: Profiles, now: float, exempt_starts: float = STARTS) -> View:
     """The view of a world, made from nothing."""
     return Views(exempt_starts).build(world, profiles, now)
-
-
-def lifts_hold(job: Job) -> str:
-    """The verb that lets a held job go on: what was never started is released."""
-    return "release" if job.first_start_at is None else "resume"
-
-
-def can_suspend(job: Job) -> bool:
-    """Whether the job has shown, by attaching or by its signal's preset, that it checkpoints when it is asked to."""
-    if job.spec.resumes is not None:
-        return True  # it resumes by itself
-    return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")
 
 
 def _job_view(
@@ -303,3 +294,298 @@ def blocked_why(world: World, job: Job, now: float) -> str:
     if job.retry_at > now and job.running is None:  # running: the clock was set back
         return f"pauses after {count(job.repeats, 'equal failure')}: {job.last_detail}"
     return ""
+
+
+# Arrays of which only so many members may hold GPUs at a time: which of those that wait have a turn.
+
+
+class _Capped:
+    """One such array. `using`: members that hold GPUs or were given some; `waiting`: others that could be placed."""
+
+    __slots__ = ("admitted", "most", "size", "using", "waiting")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.size = 0
+        self.using: set[int] = set()
+        self.waiting: list[int] = []  # ascending
+        self.admitted: set[int] = set()
+
+    def settle(self) -> set[int]:
+        """Decides anew who has a turn; those for whom that changed."""
+        before = self.admitted
+        self.admitted = set(self.waiting[: max(0, self.most - len(self.using))])
+        return before ^ self.admitted
+
+
+class Turns:
+    """Of each capped array the members that wait have their turn in order, as far as there is room.
+
+    Members that hold GPUs, or that the last plan gave some, count; those that are held by their user, pause or wait for
+    other jobs neither count nor keep others from their turn. Only a cache of what follows from the world.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, _Capped] = {}
+        self._array_of: dict[int, int] = {}
+        self._changed: set[int] = set()
+
+    def note(self, world: World, job: Job | None, number: int, blocked: str) -> None:
+        """A job may stand otherwise than before; None: it is finished. `blocked`: why it cannot be placed anyway."""
+        spec = None if job is None else job.spec
+        if spec is None or not spec.array_most:
+            self._forget(number)
+            return
+        assert job is not None
+        array = self._arrays.get(spec.array)
+        if array is None:
+            array = self._arrays[spec.array] = _Capped(spec.array_most)
+        if number not in self._array_of:
+            self._array_of[number] = spec.array
+            array.size += 1
+        target = world.targets.get(number)
+        uses = job.running is not None or (target is not None and target.placement is not None)
+        waits = not uses and not blocked
+        if uses != (number in array.using):
+            (array.using.add if uses else array.using.discard)(number)
+            self._changed.add(spec.array)
+        place = bisect_left(array.waiting, number)
+        waited = place < len(array.waiting) and array.waiting[place] == number
+        if waits != waited:
+            if waits:
+                insort(array.waiting, number)
+            else:
+                del array.waiting[place]
+            self._changed.add(spec.array)
+
+    def _forget(self, number: int) -> None:
+        which = self._array_of.pop(number, None)
+        if which is None:
+            return
+        array = self._arrays[which]
+        array.size -= 1
+        array.using.discard(number)
+        place = bisect_left(array.waiting, number)
+        if place < len(array.waiting) and array.waiting[place] == number:
+            del array.waiting[place]
+        self._changed.add(which)
+
+    def settle(self) -> set[int]:
+        """The jobs that have their turn now and had not before, or the other way round."""
+        found: set[int] = set()
+        for which in self._changed:
+            array = self._arrays[which]
+            found |= array.settle()
+            if not array.size:
+                del self._arrays[which]
+        self._changed.clear()
+        return found
+
+    def wants(self, job: Job) -> str:
+        """Why it has to wait for its turn; "" where it need not."""
+        spec = job.spec
+        array = self._arrays.get(spec.array) if spec.array_most else None
+        if array is None or job.id in array.using or job.id in array.admitted:
+            return ""
+        return f"at most {spec.array_most} of array {spec.array} at a time"
+
+
+# The jobs of one view after another, kept sorted by how they stand and by node, so that a view costs what changed.
+
+
+class SortedJobs:
+    """The jobs as they are now. What is handed out does not change any more."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, JobView] = {}
+        self._standing = {each: _SortedJob() for each in Standing}
+        self._by_node: dict[str, tuple[JobView, ...]] = {}
+        self._held: dict[str, frozenset[int]] = {}
+        self._changed: set[str] = set()
+        self._ordered = _SortedJob()
+        self._memo: dict[str, Any] | None = None
+
+    def put(self, job: JobView) -> None:
+        """A job is new, or stands otherwise than before."""
+        before = self.jobs.get(job.id)
+        if before is job:
+            return
+        self._memo = None
+        self.jobs[job.id] = job
+        self._ordered.put(job)
+        if before is not None:
+            self._off_nodes(before)
+            if before.standing is not job.standing:
+                self._standing[before.standing].drop(job.id)
+        self._standing[job.standing].put(job)
+        for name in () if job.placement is None else job.placement.nodes:
+            others = self._by_node.get(name)
+            there = (job,) if others is None else tuple(sorted((*others, job), key=lambda each: each.order))
+            self._by_node[name], self._held[name] = there, held_on(name, there)
+            self._changed.add(name)
+
+    def drop(self, number: int) -> None:
+        """A job is finished."""
+        job = self.jobs.pop(number, None)
+        if job is None:
+            return
+        self._memo = None
+        self._ordered.drop(number)
+        self._standing[job.standing].drop(number)
+        self._off_nodes(job)
+
+    def _off_nodes(self, job: JobView) -> None:
+        for name in () if job.placement is None else job.placement.nodes:
+            self._changed.add(name)
+            left = tuple(each for each in self._by_node[name] if each is not job)
+            if left:
+                self._by_node[name], self._held[name] = left, held_on(name, left)
+            else:
+                del self._by_node[name], self._held[name]
+
+    def changed_nodes(self) -> set[str]:
+        """Nodes of which other jobs, or the same ones otherwise, hold GPUs than when this was asked for before."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def all(self) -> tuple[JobView, ...]:
+        """Every job, in order."""
+        return self._ordered.all()
+
+    def memo(self) -> dict[str, Any]:
+        """For `View.memo`: what a view would work out from all jobs."""
+        if self._memo is None:
+            standing = {each: ordered.all() for each, ordered in self._standing.items()}
+            self._memo = {
+                "standing": standing,
+                "by_id": self._ordered.by_id(),
+                "by_node": self._by_node.copy(),
+                "held": self._held.copy(),
+            }
+        return self._memo
+
+
+class _SortedJob:
+    """Jobs in their order."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, JobView] = {}
+        self._last = (-LARGEST, 0)
+        self._in_order = True
+        self._all: tuple[JobView, ...] | None = None
+
+    def put(self, job: JobView) -> None:
+        self._all = None
+        if job.id not in self._jobs:
+            order = job.order
+            self._in_order = self._in_order and order > self._last
+            self._last = max(self._last, order)
+        self._jobs[job.id] = job
+
+    def drop(self, number: int) -> None:
+        self._all = None
+        del self._jobs[number]
+
+    def by_id(self) -> dict[int, JobView]:
+        self._sort()
+        return self._jobs.copy()
+
+    def _sort(self) -> None:
+        if not self._in_order:
+            found = sorted(self._jobs.values(), key=lambda job: job.order)
+            self._jobs = {job.id: job for job in found}
+            self._in_order = True
+
+    def all(self) -> tuple[JobView, ...]:
+        self._sort()
+        if self._all is None:
+            self._all = tuple(self._jobs.values())
+        return self._all
+
+
+# The nodes of one view after another, as policies see them, at the cost of those that changed.
+
+_NodeInputs = tuple[tuple[GpuInfo, ...], bool, float | None, float, tuple[Avoided, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewNodes:
+    """The nodes of a view, by name. `largest`: GPUs of the largest node that there ever was; `memo`: as `View.memo`."""
+
+    nodes: tuple[NodeView, ...]
+    bare: frozenset[str]
+    largest: int
+    memo: dict[str, Any]
+
+
+class StandingNodes:
+    """The nodes as they are now. What is handed out does not change any more."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[_NodeInputs, NodeView]] = {}
+        self._names: list[str] = []
+        self._views: dict[str, NodeView] = {}
+        self._kinds: dict[str, str] = {}
+        self._gpus: dict[str, frozenset[int]] = {}
+        self._free: dict[str, tuple[int, ...]] = {}
+        self._bare: set[str] = set()
+        self._sizes: dict[str, int] = {}
+        self._by_size: Counter[int] = Counter()
+        self._fresh: set[str] = set()
+
+    def look(self, world: World, changed: Iterable[str] | None) -> ViewNodes:
+        """The nodes of a world. `changed`: all that changed since the last look; None: it may have been any."""
+        for name in world.nodes if changed is None else changed:
+            node = world.nodes.get(name)
+            if node is not None:
+                self._put(node)
+        largest = max((size for size, many in self._by_size.items() if many), default=0)
+        nodes = tuple(map(self._views.__getitem__, self._names))
+        memo = {"kinds": self._kinds.copy(), "gpus": self._gpus.copy()}
+        return ViewNodes(nodes, frozenset(self._bare), largest, memo)
+
+    def free(self, changed: Iterable[str], held: Mapping[str, frozenset[int]]) -> dict[str, tuple[int, ...]]:
+        """GPUs that nobody holds, by node. `changed`: nodes of which other GPUs are held than before."""
+        none = frozenset[int]()
+        for name in self._fresh.union(changed):
+            gpus = self._gpus.get(name)
+            if gpus is not None:
+                taken = held.get(name, none)
+                self._free[name] = tuple(sorted(gpus - taken)) if taken else self._views[name].gpus
+        self._fresh.clear()
+        return self._free.copy()
+
+    def _put(self, node: Node) -> None:
+        name, size = node.name, len(node.gpus)
+        before = self._sizes.get(name)
+        if size != before:
+            if before is not None:
+                self._by_size[before] -= 1
+            self._by_size[size] += 1
+            self._sizes[name] = size
+        there = node.connected and not node.lost
+        view = self._view(node) if there else None
+        self._bare.discard(name)
+        if view is not None and view.gpus:
+            if name not in self._views:
+                self._names.insert(bisect_left(self._names, name), name)
+            self._views[name], self._kinds[name], self._gpus[name] = view, view.kind, frozenset(view.gpus)
+            self._fresh.add(name)
+            return
+        if there and node.gpus:
+            self._bare.add(name)
+        if self._views.pop(name, None) is not None:
+            del self._names[bisect_left(self._names, name)], self._kinds[name], self._gpus[name]
+            self._free.pop(name, None)
+            self._fresh.discard(name)
+
+    def _view(self, node: Node) -> NodeView:
+        made_of = (node.gpus, node.leaving, node.until, node.joined_at, node.avoided)
+        known = self._made.get(node.name)
+        if known is not None and known[0] == made_of:
+            return known[1]
+        names = {gpu.name for gpu in node.gpus}
+        kind = gpu_kind(names.pop()) if len(names) == 1 else ""
+        view = NodeView(node.name, node.usable(), kind, node.joined_at, node.until, node.place)
+        self._made[node.name] = (made_of, view)
+        return view

@@ -4,30 +4,43 @@ A function here may replace entries of the world's outer dicts, which are a draf
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hpcdl.core import careeffects as care
-from hpcdl.core import careevents as ce
-from hpcdl.core import deadlineevents as de
-from hpcdl.core import events as ev
-from hpcdl.core import membership as ms
-from hpcdl.core import nodeeffects as nd
-from hpcdl.core import noticeeffects as no
-from hpcdl.core import noticeevents as ne
-from hpcdl.core import numbering, retiring
-from hpcdl.core import observing as ob
-from hpcdl.core import piloteffects as pl
-from hpcdl.core import pilotevents as pe
-from hpcdl.core import retireevents as rt
-from hpcdl.core import slipping as sl
-from hpcdl.core import submiteffects as sb
-from hpcdl.core.changed import changed
-from hpcdl.core.changing import gpu_s, hold, part_of, put, put_part, put_settled, release, step_of, story
-from hpcdl.core.idevents import IdsRaised
-from hpcdl.core.model import Cause, Incarnation, IncarnationState, World
-from hpcdl.core.transitions import FAILURES
+from hpcdl.core.fold import incarnations as ms
+from hpcdl.core.fold import jobs as sb
+from hpcdl.core.fold import nodes
+from hpcdl.core.fold import nodes as care
+from hpcdl.core.fold import nodes as nd
+from hpcdl.core.fold import notices as no
+from hpcdl.core.fold import observations as ob
+from hpcdl.core.fold import pilots as pl
+from hpcdl.core.fold.jobs import deadline_foreseen, deadline_slipped, jobs_retired
+from hpcdl.core.fold.write import (
+    free_gpus,
+    gpu_s,
+    grant_gpus,
+    jobs_on,
+    part_of,
+    put,
+    put_part,
+    put_without_gone_parts,
+    step_of,
+    story,
+)
+from hpcdl.core.model import events as ce
+from hpcdl.core.model import events as de
+from hpcdl.core.model import events as ev
+from hpcdl.core.model import events as ne
+from hpcdl.core.model import events as pe
+from hpcdl.core.model import events as rt
+from hpcdl.core.model.events import IdsRaised
+from hpcdl.core.model.frozen import changed
+from hpcdl.core.model.job import Cause, Incarnation, IncarnationState
+from hpcdl.core.model.transitions import FAILURES
+from hpcdl.core.model.world import World
 
 
 def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
@@ -41,7 +54,7 @@ def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
         raise story(world, event, "another incarnation is in its way")
     placed = event.placement is not None
     if event.placement is not None:
-        hold(world, event, event.placement)
+        grant_gpus(world, event, event.placement)
     incarnation = Incarnation(
         number=event.incarnation,
         state=IncarnationState.RUNNING if placed else IncarnationState.GATED,
@@ -67,7 +80,7 @@ def _open_requested(world: World, event: ev.OpenRequested, at: float) -> None:
         raise story(world, event, "an older incarnation still holds GPUs")
     if any(part.exited or part.lost for part in incarnation.parts):
         raise story(world, event, "a part of it is gone")
-    hold(world, event, event.placement)
+    grant_gpus(world, event, event.placement)
     gpus = {share.node: share.gpus for share in event.placement.shares}
     parts = tuple(changed(part, gpus=gpus.get(part.node, ())) for part in incarnation.parts)
     opened = changed(incarnation, parts=parts, placement=event.placement, granted_at=at)
@@ -95,8 +108,8 @@ def _join_requested(world: World, event: ev.JoinRequested, at: float) -> None:
     job, incarnation = step_of(world, event)
     if any(part.node in event.placement.nodes for part in incarnation.parts):
         raise story(world, event, "it has a part there already")
-    hold(world, event, event.placement)
-    put_settled(world, job, ms.joined(incarnation, event.placement, at), at)
+    grant_gpus(world, event, event.placement)
+    put_without_gone_parts(world, job, ms.joined(incarnation, event.placement, at), at)
 
 
 def _rescale_requested(world: World, event: ev.RescaleRequested, at: float) -> None:
@@ -106,14 +119,16 @@ def _rescale_requested(world: World, event: ev.RescaleRequested, at: float) -> N
     staying = {part.node for part in incarnation.parts if part.stays}
     if not event.members or not staying.issuperset(event.members):
         raise story(world, event, f"of {'+'.join(event.members)} only {'+'.join(sorted(staying))} can be members")
-    put_settled(world, job, ms.told(incarnation, event.membership, event.members, event.leaving, at), at)
+    put_without_gone_parts(
+        world, job, ms.form_membership(incarnation, event.membership, event.members, event.leaving, at), at
+    )
 
 
 def _leave_requested(world: World, event: ev.LeaveRequested, at: float) -> None:
     job, incarnation = step_of(world, event)
     if not {part.node for part in (*incarnation.joining, *incarnation.newcomers)}.issuperset(event.nodes):
         raise story(world, event, f"{'+'.join(event.nodes)} is not about to join")
-    put_settled(world, job, ms.left(incarnation, event.nodes), at)
+    put_without_gone_parts(world, job, ms.left(incarnation, event.nodes), at)
 
 
 def _left_behind(world: World, event: ev.LeftBehind, at: float) -> None:
@@ -122,9 +137,9 @@ def _left_behind(world: World, event: ev.LeftBehind, at: float) -> None:
         part = incarnation.part(node)
         if part is None or part.gone or not part.leaving:
             raise story(world, event, f"its part on {node} is not one that is to leave")
-        release(world, (job.id, incarnation.number), part)
+        free_gpus(world, (job.id, incarnation.number), part)
         incarnation = put_part(incarnation, changed(part, lost=True, detail="its agent is silent"))
-    put_settled(world, job, incarnation, at)
+    put_without_gone_parts(world, job, incarnation, at)
 
 
 def _role_changed(world: World, event: ev.RoleChanged, at: float) -> None:
@@ -247,7 +262,7 @@ def _exited(world: World, event: ev.Exited, at: float) -> None:
     step = event.step if event.step is not None and trained and not part.leaving else job.step
     if event.attached and not incarnation.attached:
         incarnation = changed(incarnation, attached=True)
-    put_settled(world, job, incarnation, at, step=step)
+    put_without_gone_parts(world, job, incarnation, at, step=step)
 
 
 def _gpus_freed(world: World, event: ev.GpusFreed, at: float) -> None:
@@ -255,8 +270,8 @@ def _gpus_freed(world: World, event: ev.GpusFreed, at: float) -> None:
     part = part_of(world, event, incarnation)
     if not part.exited:
         raise story(world, event, f"its processes on {event.node} have not exited")
-    release(world, (job.id, incarnation.number), part)
-    put_settled(world, job, put_part(incarnation, changed(part, freed=True)), at)
+    free_gpus(world, (job.id, incarnation.number), part)
+    put_without_gone_parts(world, job, put_part(incarnation, changed(part, freed=True)), at)
 
 
 def _noted(world: World, event: ev.Noted | ev.CheckpointDamaged, at: float) -> None:
@@ -355,16 +370,16 @@ EFFECTS: dict[type[ev.Event], Callable[[World, Any, float], None]] = {
     ce.GpuFaulted: care.gpu_faulted,
     ce.GpuAvoided: care.gpu_avoided,
     ce.AvoidLifted: care.avoid_lifted,
-    de.DeadlineForeseen: sl.deadline_foreseen,
-    de.DeadlineSlipped: sl.deadline_slipped,
+    de.DeadlineForeseen: deadline_foreseen,
+    de.DeadlineSlipped: deadline_slipped,
     ne.NoticeDue: no.notice_due,
     ne.NoticesSent: no.notices_sent,
     ne.NoticesFailed: no.notices_failed,
     ne.NoticesGivenUp: no.notices_given_up,
     ne.NoticesRetried: no.notices_retried,
     ne.NoticeDropped: no.notice_dropped,
-    rt.JobsRetired: retiring.jobs_retired,
-    IdsRaised: numbering.ids_raised,
+    rt.JobsRetired: jobs_retired,
+    IdsRaised: nodes.ids_raised,
 }
 """What `fold` does for each kind of event: (world, event, at), raising IllegalEvent before anything is changed."""
 
@@ -403,3 +418,103 @@ WRITES: dict[type[ev.Event], tuple[str, ...]] = dict.fromkeys(EFFECTS, ("jobs",)
     IdsRaised: (),
 }
 """The dicts of the world in which each kind of event replaces entries; it leaves the others alone."""
+
+# `fold`: the only way in which the world changes, live, on restart and in tests.
+#
+# `effects` says what each event does, `transitions` when it may. The world is pure at its border: the outer dicts
+# that
+# events write to are copied first, and the frozen values inside are replaced.
+
+_OF_ANY = (ev.DaemonStarted, ev.DaemonStopping)
+
+_OF_THEIR_JOBS = (ev.NodeJoined, ev.NodeSilent, ev.NodeLost, ev.NodeLeaves, ce.GpuAvoided, ce.AvoidLifted)
+
+_DICTS = (
+    "jobs", "active", "nodes", "holders", "request_ids", "observed", "live", "awaited", "pilots", "notices", "routes",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class ChangeSet:
+    """What events were about: `jobs` by id, `nodes` that came, went or changed, by name; None where it may be any."""
+
+    jobs: set[int] | None = field(default_factory=set)
+    nodes: set[str] | None = field(default_factory=set)
+
+    def add(self, event: ev.Event, near: Iterable[int] = ()) -> None:
+        """Notes what an event is about. `near`: the jobs that have to do with the node that it is about."""
+        if isinstance(event, ev.JobEvent):
+            if self.jobs is not None:
+                self.jobs.update(event.members if isinstance(event, ev.ArraySubmitted) else (event.job,))
+        elif isinstance(event, ev.PlanAdopted):
+            if self.jobs is not None:
+                self.jobs.update([target.job for target in event.targets])
+        elif isinstance(event, ev.NodeEvent):
+            if self.nodes is not None and not isinstance(event, ev.ReportsSeen):
+                self.nodes.add(event.node)
+            if self.jobs is not None:
+                self.jobs.update(near)
+        elif isinstance(event, _OF_ANY):
+            self.jobs = self.nodes = None
+
+    def merge(self, other: "ChangeSet") -> None:
+        """Notes what others were about."""
+        self.jobs = None if self.jobs is None or other.jobs is None else self.jobs | other.jobs
+        self.nodes = None if self.nodes is None or other.nodes is None else self.nodes | other.nodes
+
+
+def _jobs_near(world: World, node: str) -> list[int]:
+    """Those that live and have a part there, or are to have one."""
+    found = jobs_on(world, node)
+    for number in world.live:
+        target = world.targets.get(number)
+        if target is not None and target.placement is not None and node in target.placement.nodes:
+            found.append(number)
+    return found
+
+
+class Draft:
+    """A world that events are being added to, before they are recorded. Thrown away when recording fails."""
+
+    def __init__(self, world: World) -> None:
+        """Shares everything with `world` until an event writes to it."""
+        self.world = copy(world)
+        self.events: list[tuple[float, ev.Event]] = []
+        self.touched = ChangeSet()
+        self._shared = set(_DICTS)
+
+    def add(self, event: ev.Event, at: float) -> Iterable[int]:
+        """Applies one event as the next in the journal. Raises IllegalEvent and changes nothing.
+
+        Of what happens to a node, returns the jobs that had something there, or were to have.
+        """
+        kind = type(event)
+        for name in WRITES[kind]:
+            if name in self._shared:
+                self._shared.remove(name)
+                setattr(self.world, name, dict(getattr(self.world, name)))
+        near = _jobs_near(self.world, event.node) if isinstance(event, _OF_THEIR_JOBS) else ()
+        EFFECTS[kind](self.world, event, at)
+        self.world.seq += 1
+        self.world.at = max(self.world.at, at)
+        self.events.append((at, event))
+        self.touched.add(event, near)
+        return near
+
+
+def copied(world: World) -> World:
+    """A world of its own: what is done to it does not show in `world`."""
+    own = copy(world)
+    for name in _DICTS:
+        setattr(own, name, dict(getattr(world, name)))
+    return own
+
+
+def fold(world: World, records: Iterable[ev.Recorded]) -> World:
+    """The world after these records, in order. `world` is left as it was. Raises IllegalEvent."""
+    folded = copied(world)
+    for record in records:
+        EFFECTS[type(record.event)](folded, record.event, record.at)
+        folded.seq = record.seq
+        folded.at = max(folded.at, record.at)
+    return folded

@@ -5,9 +5,9 @@ Only `effects` calls it. A job that is rescaled by suspend and resume has one me
 
 from dataclasses import replace
 
-from hpcdl.core.changed import changed
-from hpcdl.core.endings import slipped
-from hpcdl.core.model import Incarnation, IncarnationState, Job, Part, Placement, Share
+from hpcdl.core.model.frozen import changed
+from hpcdl.core.model.job import Incarnation, IncarnationState, Part, Placement, Share, ended_from_outside
+from hpcdl.core.model.world import Job
 
 
 def first_parts(job: Job, nodes: tuple[str, ...], placement: Placement | None) -> tuple[Part, ...]:
@@ -23,7 +23,7 @@ def joined(incarnation: Incarnation, placement: Placement, at: float) -> Incarna
     return with_living_placement(changed(incarnation, parts=incarnation.parts + new, asked_for=number))
 
 
-def told(
+def form_membership(
     incarnation: Incarnation, membership: int, members: tuple[str, ...], leaving: tuple[str, ...], at: float
 ) -> Incarnation:
     """Told to form a membership. What is gone and no member is forgotten."""
@@ -56,7 +56,7 @@ def left(incarnation: Incarnation, nodes: tuple[str, ...]) -> Incarnation:
     return with_living_placement(changed(incarnation, parts=parts))
 
 
-def settled(incarnation: Incarnation, in_place: bool) -> Incarnation:
+def without_gone_parts(incarnation: Incarnation, in_place: bool) -> Incarnation:
     """After a part of it changed: without parts that are gone and were no members, and what it holds by what stays.
 
     A member that slipped away stays in `parts` until the others are told to go on without it. Before the first
@@ -68,7 +68,7 @@ def settled(incarnation: Incarnation, in_place: bool) -> Incarnation:
     gone = [part for part in incarnation.parts if part.lost or (part.exited and part.freed)]
     if gone:  # of hundreds of parts, at each report
         members = frozenset(incarnation.members)
-        dropped = [part for part in gone if part.node not in members and (members or slipped(part))]
+        dropped = [part for part in gone if part.node not in members and (members or ended_from_outside(part))]
     failed = [part for part in dropped if incarnation.members and not (part.leaving or part.lost)]
     failures = incarnation.join_failures + len(failed)
     if dropped:
@@ -108,7 +108,7 @@ def with_living_placement(incarnation: Incarnation) -> Incarnation:
 
 def _failed(part: Part) -> bool:
     """It ended by its own doing: that ends the others too, and what they held is what the failure was on."""
-    return part.exited and not part.leaving and not slipped(part)
+    return part.exited and not part.leaving and not ended_from_outside(part)
 
 
 def _address(parts: tuple[Part, ...], node: str) -> str:

@@ -4,17 +4,21 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core.arrays import expand
-from hpcdl.core.changed import changed, unchecked
-from hpcdl.core.changing import job_of, story
-from hpcdl.core.model import Job, JobSpec, JobState, World
+from hpcdl.core.fold.write import job_of, story
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.arrays import expand
+from hpcdl.core.model.events import DeadlineForeseen, DeadlineSlipped, JobsRetired
+from hpcdl.core.model.frozen import changed, unchecked
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.world import Expectation, Job, JobState, World
 
 REPEATED_S = 30 * 24 * 3600.0
 """For so long at least a submit may be repeated: by a client that had no answer, or from a spool."""
+
 REMEMBERED = 1_000
 """The last submits are remembered however old they are: what was taken in from the spool right before the daemon was
 killed, and is still there when it is started months later, is among them. One look takes 200 files."""
+
 ROUND = 1_000
 """Jobs between two looks for submits that are to be forgotten: each goes through all that go."""
 
@@ -151,3 +155,38 @@ def job_ended(world: World, event: ev.JobEnded, at: float) -> None:
     del world.active[job.id]
     if job.id in world.targets:
         world.targets = {number: target for number, target in world.targets.items() if number != job.id}
+
+
+def jobs_retired(world: World, event: JobsRetired, at: float) -> None:
+    """What the event does to the world; only `effects` calls it."""
+    counts, folders = dict(world.retired), dict(world.folders)
+    for number in event.jobs:
+        job = world.jobs.get(number)
+        if job is None or job.outcome is None:
+            raise story(world, event, f"job {number} is not a finished one")
+        if any(each in world.active for each in world.awaited.get(number, ())):
+            raise story(world, event, f"a job waits for job {number}")
+    for number in event.jobs:
+        job = world.jobs.pop(number)
+        world.awaited.pop(number, None)
+        state = str(job.outcome)
+        counts[state] = counts.get(state, 0) + 1
+        folder = job.spec.checkpoint_dir
+        if folder is not None:
+            incarnation, beginning = folders.get(folder, (0, 0))
+            folders[folder] = (max(incarnation, job.last_incarnation), max(beginning, job.beginning))
+    world.retired, world.folders = counts, folders
+
+
+def deadline_foreseen(world: World, event: DeadlineForeseen, at: float) -> None:
+    """The effect."""
+    world.jobs[event.job] = changed(
+        unfinished(world, event), expectation=Expectation(event.meets, at, event.probability, event.ends_at)
+    )
+
+
+def deadline_slipped(world: World, event: DeadlineSlipped, at: float) -> None:
+    """The effect."""
+    world.jobs[event.job] = changed(
+        unfinished(world, event), expectation=Expectation(False, at, event.probability, event.ends_at, slipped=True)
+    )

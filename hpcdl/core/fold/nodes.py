@@ -3,15 +3,17 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from hpcdl.core import events as ev
-from hpcdl.core.changed import changed
-from hpcdl.core.changing import jobs_on, put_part, put_settled, release, story
-from hpcdl.core.health import Avoided
-from hpcdl.core.model import RESTARTED, GpuInfo, Node, World
+from hpcdl.core.fold.write import free_gpus, jobs_on, put, put_part, put_without_gone_parts, step_of, story
+from hpcdl.core.model import events as ce
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.events import IdsRaised
+from hpcdl.core.model.frozen import changed
+from hpcdl.core.model.health import KEPT, Avoided, Failed
+from hpcdl.core.model.job import Cause, Incarnation
+from hpcdl.core.model.world import RESTARTED, Floor, GpuInfo, Node, World
 
 GAPS = 64
 """Changes of the set of nodes that are remembered."""
-
 
 UNTIL_CHANGED_S = 30.0
 """An end that is told this much otherwise than before is another one; less is rounding."""
@@ -96,10 +98,10 @@ def node_lost(world: World, event: ev.NodeLost, at: float) -> None:
         for incarnation in world.jobs[number].live:
             part = incarnation.part(event.node)
             if part is not None and not part.gone:
-                release(world, (number, incarnation.number), part)
+                free_gpus(world, (number, incarnation.number), part)
                 # What has exited was not ended by the loss; only its GPUs went with the node.
                 gone = changed(part, freed=True) if part.exited else changed(part, lost=True, detail=event.reason)
-                put_settled(world, world.jobs[number], put_part(incarnation, gone), at)
+                put_without_gone_parts(world, world.jobs[number], put_part(incarnation, gone), at)
 
 
 def node_leaves(world: World, event: ev.NodeLeaves, at: float) -> None:
@@ -156,3 +158,85 @@ def plan_adopted(world: World, event: ev.PlanAdopted, at: float) -> None:
 
 def trouble_seen(world: World, event: ev.TroubleSeen, at: float) -> None:
     """Told to people; changes nothing."""
+
+
+# What the events of stalls and of avoided GPUs do to the world; `effects` has the table.
+
+
+def job_stalled(world: World, event: ce.JobStalled, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    put(
+        world,
+        job,
+        changed(incarnation, stalled_at=event.since, stalled_what=event.what, stalled_restart=event.restart),
+    )
+
+
+def stall_over(world: World, event: ce.StallOver, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    put(world, job, changed(incarnation, stalled_at=None, stalled_what="", stalled_restart=False))
+
+
+def gpu_faulted(world: World, event: ce.GpuFaulted, at: float) -> None:
+    """Told to people; what follows from it is an event of its own."""
+    _known_node(world, event)
+
+
+def gpu_avoided(world: World, event: ce.GpuAvoided, at: float) -> None:
+    node = _known_node(world, event)
+    uuid = next((gpu.uuid for gpu in node.gpus if gpu.index == event.index), None)
+    if event.index is not None and uuid is None:
+        raise story(world, event, f"{event.node} has no GPU {event.index}")
+    avoided = Avoided(event.index, uuid or "", at, event.until, event.reason, event.times, event.moves)
+    others = tuple(each for each in node.avoided if each.index != event.index)
+    world.nodes[event.node] = changed(node, avoided=(*others, avoided))
+
+
+def avoid_lifted(world: World, event: ce.AvoidLifted, at: float) -> None:
+    node = _known_node(world, event)
+    if all(each.over or each.index != event.index for each in node.avoided):
+        raise story(world, event, "it is not excluded")
+    avoided = tuple(
+        changed(each, over=True, until=min(each.until, at)) if each.index == event.index else each
+        for each in node.avoided
+    )
+    # What failed there before has been paid for.
+    failed = tuple(each for each in node.failed if event.index is not None and event.index not in each.gpus)
+    world.nodes[event.node] = changed(node, avoided=avoided, failed=failed)
+
+
+def note_ending(world: World, number: int, incarnation: Incarnation, cause: Cause, at: float) -> None:
+    """An incarnation ended: on each of its nodes that is a failure of the machine, or shows that its GPUs are well."""
+    machine = cause in (Cause.INFRASTRUCTURE, Cause.STALLED)
+    if not machine and cause not in (Cause.DONE, Cause.SUSPENDED):
+        return
+    for part in incarnation.parts:
+        node = world.nodes.get(part.node)
+        if node is None or not part.gpus or (not machine and not node.failed):
+            continue
+        if machine:
+            failed = (*node.failed[1 - KEPT :], Failed(at, number, part.gpus))
+        else:
+            failed = tuple(each for each in node.failed if not set(each.gpus) & set(part.gpus))
+        world.nodes[part.node] = changed(node, failed=failed)
+
+
+# Numbers that are given once: what `IdsRaised` does to the world, and what is known of the ids that it jumped over.
+
+
+def ids_raised(world: World, event: IdsRaised, at: float) -> None:
+    """What the event does to the world; only `effects` calls it."""
+    if min(event.job, event.pilot, event.notice) < 1 or min(event.incarnation, event.beginning) < 0:
+        raise story(world, event, "ids begin at 1")
+    if event.job > world.next_job:
+        # Ids below those of a site were never given; the others may be those of jobs that are forgotten.
+        world.unknown = (*world.unknown, (world.next_job, event.job - 1))
+    known = world.floor
+    world.floor = Floor(
+        max(known.job, world.next_job),
+        max(known.incarnation, event.incarnation),
+        max(known.beginning, event.beginning),
+    )
+    world.next_job = max(world.next_job, event.job)
+    world.next_pilot = max(world.next_pilot, event.pilot)
+    world.next_notice = max(world.next_notice, event.notice)

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from hpcdl.core import noticeevents as ne
-from hpcdl.core.changing import story
-from hpcdl.core.model import World
-from hpcdl.core.notice import Notice, Route
+from hpcdl.core.fold.write import story
+from hpcdl.core.model import events as ne
+from hpcdl.core.model.notice import Notice, Route
+from hpcdl.core.model.world import World
 
 KEPT = 1_000
 """Notices that were given up and are remembered."""

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from hpcdl.core.changed import changed
-from hpcdl.core.model import Incarnation, Job, Part, Placement, World
-from hpcdl.core.profile import Observation, Profile, Seen, Timing
-from hpcdl.core.units import gpu_kind
-from hpcdl.core.view import Arrival
+from hpcdl.core.model.frozen import changed
+from hpcdl.core.model.job import Incarnation, Part, Placement
+from hpcdl.core.model.plan import Arrival
+from hpcdl.core.model.profile import Observation, Observations, Profile, Timing
+from hpcdl.core.model.units import gpu_kind
+from hpcdl.core.model.world import Job, World
 
 MEMORY_S = 24 * 3600.0
 """Seconds of training after which older observations count less: machines and scripts change."""
@@ -60,7 +61,7 @@ def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: flo
         return  # it may have been killed, or the placement is not one that a curve has a place for
     spot = (_kind_on(world, placement), len(placement.shares), placement.per_node)
     steps, seconds = float(step - incarnation.progressed_step), at - since
-    before = world.observed.get(job.spec.learns_as, Seen())
+    before = world.observed.get(job.spec.learns_as, Observations())
     others = []
     for known in before.rates:
         if (known.kind, known.nodes, known.gpus) == spot:
@@ -69,7 +70,7 @@ def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: flo
         else:
             others.append(known)
     rates = (*others[-KEPT_RATES + 1 :], Observation(*spot, steps, seconds))
-    _keep(world, job, Seen(rates, before.times))
+    _keep(world, job, Observations(rates, before.times))
 
 
 def observe_start(world: World, job: Job, incarnation: Incarnation, at: float) -> None:
@@ -127,7 +128,7 @@ def reformed(incarnation: Incarnation, seconds: float, at: float) -> Incarnation
     return changed(incarnation, reformed_at=at, reform_s=cost_s)
 
 
-def seen_of(world: World, key: str, own_starts: bool = True) -> Seen | None:
+def observations_of(world: World, key: str, own_starts: bool = True) -> Observations | None:
     """What was seen of jobs with this `learns_as`, with the usual times where they showed none; None without a step.
 
     Rounded, so that it stays the same while what is reported is no news. `own_starts`: once one kind of its starts is
@@ -140,10 +141,10 @@ def seen_of(world: World, key: str, own_starts: bool = True) -> Seen | None:
     if own_starts and not own.isdisjoint(OF_A_START):
         own.update(OF_A_START)
     usual = (timing for timing in world.usual_times if timing.what not in own)
-    return Seen(tuple(map(_rounded, seen.rates)), tuple(map(_mean, (*seen.times, *usual))))
+    return Observations(tuple(map(_rounded, seen.rates)), tuple(map(_mean, (*seen.times, *usual))))
 
 
-def slower(profile: Profile, seen: Seen) -> Profile:
+def slower(profile: Profile, seen: Observations) -> Profile:
     """The profile, with what starts of such jobs were seen to take where that is clearly longer than it says."""
     took = {each.what: _mean(each).seconds for each in seen.times if each.what in OF_A_START}
     if not took:
@@ -192,8 +193,8 @@ def thinned(points: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], .
 
 
 def _took(world: World, job: Job, what: str, seconds: float) -> None:
-    before = world.observed.get(job.spec.learns_as, Seen())
-    _keep(world, job, Seen(before.rates, _with(before.times, what, seconds)))
+    before = world.observed.get(job.spec.learns_as, Observations())
+    _keep(world, job, Observations(before.rates, _with(before.times, what, seconds)))
     world.usual_times = _with(world.usual_times, what, seconds)
 
 
@@ -209,7 +210,7 @@ def _with(times: Iterable[Timing], what: str, seconds: float) -> tuple[Timing, .
     return (*others, Timing(what, many, seconds))
 
 
-def _keep(world: World, job: Job, seen: Seen) -> None:
+def _keep(world: World, job: Job, seen: Observations) -> None:
     """Puts it at the end, and drops what has been at the front for longest where there is too much."""
     key = job.spec.learns_as
     world.observed.pop(key, None)

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from hpcdl.core import pilotevents as pe
-from hpcdl.core.changing import story
-from hpcdl.core.eventbase import PilotEvent
-from hpcdl.core.model import World
-from hpcdl.core.pilot import BatchState, Pilot
+from hpcdl.core.fold.write import story
+from hpcdl.core.model import events as pe
+from hpcdl.core.model.events import PilotEvent
+from hpcdl.core.model.pilot import BatchState, Pilot
+from hpcdl.core.model.world import World
 
 KEPT = 64
 """Pilots that have ended and are remembered."""

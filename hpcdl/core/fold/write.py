@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core import membership as ms
-from hpcdl.core.changed import changed
-from hpcdl.core.model import Incarnation, IncarnationState, Job, Part, Placement, World
-from hpcdl.core.transitions import TRANSITIONS, IllegalEvent, state_of
-from hpcdl.core.units import GpuRef
+from hpcdl.core.fold import incarnations as ms
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.frozen import changed
+from hpcdl.core.model.job import Incarnation, IncarnationState, Part, Placement
+from hpcdl.core.model.transitions import TRANSITIONS, IllegalEvent, state_of
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import Job, World
 
 
 def story(world: World, event: Any, why: str) -> IllegalEvent:
@@ -72,7 +73,7 @@ def part_of(world: World, event: ev.Report, incarnation: Incarnation) -> Part:
     return part
 
 
-def hold(world: World, event: ev.IncarnationEvent, placement: Placement) -> None:
+def grant_gpus(world: World, event: ev.IncarnationEvent, placement: Placement) -> None:
     for gpu in placement.gpus:
         holder = world.holders.get(gpu)
         if holder is not None:
@@ -80,10 +81,10 @@ def hold(world: World, event: ev.IncarnationEvent, placement: Placement) -> None
     world.holders.update((gpu, (event.job, event.incarnation)) for gpu in placement.gpus)
 
 
-def put_settled(world: World, job: Job, incarnation: Incarnation, at: float, **changes: Any) -> None:
+def put_without_gone_parts(world: World, job: Job, incarnation: Incarnation, at: float, **changes: Any) -> None:
     """After what it holds may have changed: GPU time is counted up to now."""
     before = job.incarnation(incarnation.number)
-    incarnation = ms.settled(incarnation, job.spec.rescale != "restart")
+    incarnation = ms.without_gone_parts(incarnation, job.spec.rescale != "restart")
     if before is not None and before.placement is not None and incarnation.placement is not before.placement:
         changes["held_gpu_s"] = job.held_gpu_s + gpu_s(before, at)
         incarnation = changed(incarnation, placed_at=at)
@@ -99,7 +100,7 @@ def gpu_s(incarnation: Incarnation, at: float) -> float:
     return max(0.0, at - since) * len(incarnation.placement.gpus)
 
 
-def release(world: World, key: tuple[int, int], part: Part) -> None:
+def free_gpus(world: World, key: tuple[int, int], part: Part) -> None:
     for index in part.gpus:
         gpu = GpuRef(part.node, index)
         if world.holders.get(gpu) == key:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 
-from hpcdl.core.changed import unchecked
-from hpcdl.core.jobspec import JobSpec
+from hpcdl.core.model.frozen import unchecked
+from hpcdl.core.model.job import JobSpec
 
 INDEX = "index"
 """The placeholder of a member's index; no sweep may have that name."""

@@ -3,17 +3,62 @@
 import math
 from dataclasses import dataclass
 
-from hpcdl.core.arrays import Array
-from hpcdl.core.drill import Drill
-from hpcdl.core.events import Event
-from hpcdl.core.journal import Request
-from hpcdl.core.model import GpuInfo, JobSpec
-from hpcdl.core.pilot import BatchJob, Hole, Waiting
-from hpcdl.core.slipping import Outlook
-from hpcdl.core.stalls import Still
+from hpcdl.core.model.arrays import Array
+from hpcdl.core.model.events import (
+    Event,
+)
+from hpcdl.core.model.job import Drill, JobSpec, Placement
+from hpcdl.core.model.pilot import BatchJob, Hole, PendingBatchJob
+from hpcdl.core.model.world import GpuInfo
 
 
-class Refused(ValueError):
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of an agent. `kind`: start (which names all `nodes`), open, rescale, leave, suspend, end.
+
+    A rescale names the nodes of the new membership in the order of their ranks, and where they meet (`address`). `id`:
+    from the journal. Agents are idempotent by (job, incarnation, kind), of rescales the newest membership counts;
+    requests with a fence below the highest seen are refused.
+    """
+
+    kind: str
+    node: str
+    job: int
+    incarnation: int
+    membership: int = 1
+    nodes: tuple[str, ...] = ()
+    placement: Placement | None = None
+    grace_s: float = 0.0
+    address: str = ""
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineForecast:
+    """What a forecast says of a job's deadline: see `DeadlineForeseen`."""
+
+    job: int
+    probability: float
+    ends_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StallMeasurement:
+    """How long nothing of an incarnation moved, as the agents of `nodes` measured it.
+
+    `step_s`: seconds since a step was done, or its training began; None where it has shown neither. `idle_s`: seconds
+    without output and CPU time. `started_s`: seconds since it was started, or its agent was.
+    """
+
+    job: int
+    incarnation: int
+    nodes: tuple[str, ...]
+    step_s: float | None
+    idle_s: float | None
+    started_s: float
+
+
+class CommandRefused(ValueError):
     """The command cannot be carried out; one clear line with the next step. Nothing changed. `code`: for machines."""
 
     def __init__(self, message: str, code: str = "refused") -> None:
@@ -207,7 +252,7 @@ class BatchSeen:
     holes: tuple[Hole, ...] | None = None
     asked_at: float = math.inf
     own: str = ""
-    waiting: tuple[Waiting, ...] | None = None
+    waiting: tuple[PendingBatchJob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +349,7 @@ class DropNotice:
 class Tick:
     """The monitoring interval: leases are looked at, and the policy is asked again. `still`: what does not move."""
 
-    still: tuple[Still, ...] = ()
+    still: tuple[StallMeasurement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +363,7 @@ class Retire:
 class Outlooks:
     """What forecasts say of deadlines."""
 
-    outlooks: tuple[Outlook, ...]
+    outlooks: tuple[DeadlineForecast, ...]
 
 
 Command = (
@@ -330,7 +375,7 @@ Command = (
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedIncarnation:
     """An incarnation that the daemon believes to live on the agent's node. `taken`: the agent has its start."""
 
     job: int
@@ -345,7 +390,7 @@ class Welcome:
 
     fence: int
     reports_seen: int
-    expected: tuple[Expected, ...]
+    expected: tuple[ExpectedIncarnation, ...]
 
 
 @dataclass(frozen=True, slots=True)

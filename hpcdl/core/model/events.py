@@ -4,30 +4,88 @@ Each names its job, incarnation, membership and node where it has them. `kind` i
 daemon's, in seconds since the epoch, and belong to the record, not the event.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from hpcdl.core.codec import CodecError, from_json, to_json
-from hpcdl.core.drill import Drill
-from hpcdl.core.eventbase import KINDS as KINDS
-from hpcdl.core.eventbase import Event as Event
-from hpcdl.core.eventbase import IncarnationEvent as IncarnationEvent
-from hpcdl.core.eventbase import JobEvent as JobEvent
-from hpcdl.core.eventbase import NodeEvent as NodeEvent
-from hpcdl.core.idevents import IdsRaised as IdsRaised
-from hpcdl.core.model import Cause, JobSpec, JobState, Placement, Purpose, Role, Target
-from hpcdl.core.nodeevents import GpuChanged as GpuChanged
-from hpcdl.core.nodeevents import NodeJoined as NodeJoined
-from hpcdl.core.nodeevents import NodeLeaves as NodeLeaves
-from hpcdl.core.nodeevents import NodeLost as NodeLost
-from hpcdl.core.nodeevents import NodeSilent as NodeSilent
-from hpcdl.core.nodeevents import ReportsSeen as ReportsSeen
-from hpcdl.core.submitevents import ArraySubmitted as ArraySubmitted
-from hpcdl.core.submitevents import JobRetried as JobRetried
+# A ledger has events of pilots, notices, deadlines, faults and retired jobs too: whoever can decode the ones above can
+# decode those.
+from hpcdl.core.model.arrays import Array, expand
+from hpcdl.core.model.frozen import CodecError, from_json, to_json
+from hpcdl.core.model.job import Cause, Drill, JobSpec, Placement, Purpose, Role
+from hpcdl.core.model.notice import NoticeKind
+from hpcdl.core.model.pilot import BatchJob, PilotSpec
+from hpcdl.core.model.units import runs
+from hpcdl.core.model.world import GpuInfo, JobState, Target
+
+# What all events have: a kind, a stream, and their registration under the class's name. See `events`.
+
+KINDS: dict[str, type["Event"]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events."""
+
+    stream_of: ClassVar[str] = "daemon"
+
+    def __init_subclass__(cls, **extra: Any) -> None:
+        # slots=True makes each class twice; the second, with slots, is the one that stays.
+        KINDS[cls.__name__] = cls
+
+    @property
+    def kind(self) -> str:
+        """The event's name in the ledger and in `hpcdl events`."""
+        return type(self).__name__
+
+    @property
+    def stream(self) -> str:
+        """`job/7`, `node/n1`, `pilot/3` or `daemon`: what the event's version counts within."""
+        if self.stream_of == "job":
+            return f"job/{self.job}"  # type: ignore[attr-defined]
+        if self.stream_of == "node":
+            return f"node/{self.node}"  # type: ignore[attr-defined]
+        if self.stream_of == "pilot":
+            return f"pilot/{self.pilot}"  # type: ignore[attr-defined]
+        return "daemon"
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent(Event):
+    """Base of the events of one job."""
+
+    stream_of: ClassVar[str] = "job"
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class IncarnationEvent(JobEvent):
+    """Base of the events of one incarnation."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent(Event):
+    """Base of the events of one node."""
+
+    stream_of: ClassVar[str] = "node"
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class PilotEvent(Event):
+    """Base of the events of one pilot."""
+
+    stream_of: ClassVar[str] = "pilot"
+    pilot: int
+
+
+for _base in (JobEvent, IncarnationEvent, NodeEvent, PilotEvent):
+    KINDS.pop(_base.__name__, None)
+
 
 # --- jobs: what users ask -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class JobSubmitted(JobEvent):
     """Acknowledges a submit; the same `request_id` again is the same job."""
@@ -68,8 +126,6 @@ class JobEnded(JobEvent):
 
 
 # --- incarnations: what we ask -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class StartRequested(IncarnationEvent):
     """A start with its GPUs (`placement`), or a warm start on `nodes` that waits at the gate (`placement` None)."""
@@ -148,8 +204,6 @@ class RoleChanged(IncarnationEvent):
 
 
 # --- incarnations: what agents report ------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Report(IncarnationEvent):
     """Base of what an agent reports of its node's part; `age_s`: how long ago it happened when it was sent."""
@@ -290,8 +344,6 @@ REPORTS = (
 
 
 # --- incarnations: what endings concludes --------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class IncarnationEnded(IncarnationEvent):
     """Nothing of it is left. `reached`: the last step seen; `step`: where the next one resumes; `retry_at`: not before;
@@ -314,8 +366,6 @@ class IncarnationEnded(IncarnationEvent):
 
 
 # --- the daemon ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class DaemonStarted(Event):
     """A daemon got the lease, with this fence. Agents must call again."""
@@ -370,15 +420,6 @@ class TroubleSeen(Event):
     detail: str
 
 
-# A ledger has events of pilots, notices, deadlines, faults and retired jobs too: whoever can decode the ones above can
-# decode those.
-import hpcdl.core.pilotevents  # noqa: E402, I001
-import hpcdl.core.careevents  # noqa: E402
-import hpcdl.core.deadlineevents  # noqa: E402
-import hpcdl.core.noticeevents  # noqa: E402
-import hpcdl.core.retireevents  # noqa: E402, F401
-
-
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """An event in the journal. `version` counts within its stream; `cause`: seq of the event that led to it."""
@@ -402,3 +443,372 @@ def decode(kind: str, body: dict[str, Any]) -> Event:
     if found is None:
         raise CodecError(f"unknown event {kind!r}")
     return from_json(found, body)
+
+
+# The events of jobs that make no progress, and of GPUs and nodes that are avoided. See `events`.
+
+
+@dataclass(frozen=True, slots=True)
+class JobStalled(IncarnationEvent):
+    """No progress of it was seen since `since`; `what`: of which kind. `restart`: it is to be started again.
+
+    `step`: where it stands.
+    """
+
+    since: float
+    what: str
+    step: int | None = None
+    restart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StallOver(IncarnationEvent):
+    """It makes progress again."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFaulted(NodeEvent):
+    """An agent saw a fault of a GPU: `xid 79`, or one of `health.CONDITIONS`. What follows is an event of its own."""
+
+    index: int
+    fault: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAvoided(NodeEvent):
+    """Nobody is given this GPU (None: any of the node) until then. `moves`: what runs there is to leave it.
+
+    `by_user`: `hpcdl avoid`.
+    """
+
+    index: int | None
+    until: float
+    reason: str
+    times: int = 1
+    moves: bool = False
+    by_user: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AvoidLifted(NodeEvent):
+    """It may be granted again: its time is over, or its user says so."""
+
+    index: int | None
+    reason: str
+
+
+CARE_EVENTS = (JobStalled, StallOver, GpuFaulted, GpuAvoided, AvoidLifted)
+"""The events of this module."""
+
+# The events of deadlines: what is expected of them, by forecasts. See `events`.
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineForeseen(JobEvent):
+    """Whether the job is expected to meet its deadline: for the first time, or again after it had slipped.
+
+    `probability` that it is met; `ends_at`: when the job would be done if nothing else came, None: not in sight.
+    """
+
+    meets: bool
+    probability: float
+    ends_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineSlipped(JobEvent):
+    """It was expected to meet its deadline, and is not any more; `passed`: the deadline is over already."""
+
+    probability: float
+    ends_at: float | None = None
+    passed: bool = False
+
+
+DEADLINE_EVENTS = (DeadlineForeseen, DeadlineSlipped)
+"""The events of this module."""
+
+# The event of ids that are not given, since they were given before. `events` has it with all the others.
+
+
+@dataclass(frozen=True, slots=True)
+class IdsRaised(Event):
+    """The next ids are these or higher: those below them may have been given, by a ledger that knew more than this one.
+
+    `why`: `backup` (one was restored), `loss` (the ledger lost events, and its user went on without), `folders` (what
+    lies in HPCDL_HOME is of jobs that the ledger does not know) or `site` (its file says where ids begin).
+    `incarnation`, `beginning`: jobs that are known may have had so many of them. `detail`: in words, for people.
+    """
+
+    why: str
+    job: int = 1
+    pilot: int = 1
+    notice: int = 1
+    incarnation: int = 0
+    beginning: int = 0
+    detail: str = ""
+
+
+# The events of nodes: joined, silent, lost, leaving, their GPUs. `events` has them with all the others.
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined(NodeEvent):
+    """Its agent connected, for the first time or again. `log_id` names the agent's report log.
+
+    `until`: when the node goes, where the agent knows. `place`: where it is in the network, the outermost switch first.
+    `allocation`: the id of the batch job that holds the node for us, "" outside of any.
+    """
+
+    gpus: tuple[GpuInfo, ...]
+    cpus: int = 0
+    memory_mib: int = 0
+    agent_pid: int = 0
+    boot_id: str = ""
+    log_id: str = ""
+    emulated: bool = False
+    until: float | None = None
+    place: tuple[str, ...] = ()
+    allocation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilent(NodeEvent):
+    """The connection to its agent is gone. Concludes nothing."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost(NodeEvent):
+    """Concluded: the batch system says so, or the agent's lease has run out."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeaves(NodeEvent):
+    """It goes at `until` (None: nobody knows when). `now`: nothing starts there, and what runs there leaves it."""
+
+    until: float | None
+    now: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChanged(NodeEvent):
+    """A GPU became ok, lost or dirty."""
+
+    index: int
+    state: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsSeen(NodeEvent):
+    """Reports up to `number` of the agent's log were taken in (or dropped as stale); it may forget them."""
+
+    number: int
+
+
+# The events of notices: due with what caused them, sent, failed, given up. See `events`.
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeDue(Event):
+    """These destinations are to be told; in the same commit as what they are to be told of. `notice`: its number.
+
+    `about`: a job's id, 0 for none.
+    """
+
+    notice: int
+    what: NoticeKind
+    about: int
+    name: str
+    destinations: tuple[str, ...]
+    state: str = ""
+    cause: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoticesSent(Event):
+    """A destination has taken these, in one message."""
+
+    destination: str
+    notices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoticesFailed(Event):
+    """A destination did not take them: the `attempt`-th time in a row; the next one is at `retry_at`."""
+
+    destination: str
+    notices: tuple[int, ...]
+    attempt: int
+    why: str
+    retry_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoticesGivenUp(Event):
+    """A destination will not be told of these: it has not taken them for too long."""
+
+    destination: str
+    notices: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoticesRetried(Event):
+    """`hpcdl notices --retry`: what failed or was given up is due again, at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeDropped(Event):
+    """`hpcdl notices --drop`: nobody is to be told of it any more."""
+
+    notice: int
+
+
+NOTICE_EVENTS: tuple[type[Event], ...] = (
+    NoticeDue,
+    NoticesSent,
+    NoticesFailed,
+    NoticesGivenUp,
+    NoticesRetried,
+    NoticeDropped,
+)
+"""The events of notices."""
+
+# The events of pilots: decided, taken or refused by the batch system, seen, ended. See `events`.
+
+
+@dataclass(frozen=True, slots=True)
+class PilotRequested(PilotEvent):
+    """It is to be submitted; until the batch system has taken it, it is asked for again after every restart."""
+
+    spec: PilotSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PilotSubmitted(PilotEvent):
+    """The batch system has taken it."""
+
+    batch_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PilotRefused(PilotEvent):
+    """The batch system did not take it; in its words. That is the pilot's end."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PilotSeen(PilotEvent):
+    """What the batch system says of it is another thing than before."""
+
+    job: BatchJob
+
+
+@dataclass(frozen=True, slots=True)
+class PilotFound(PilotEvent):
+    """It was taken to be over, and its batch job is listed, with its mark: it goes on with that batch job."""
+
+    job: BatchJob
+
+
+@dataclass(frozen=True, slots=True)
+class PilotCancelRequested(PilotEvent):
+    """It is not wanted any more."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PilotEnded(PilotEvent):
+    """Concluded: its batch job is over, or gone. `job`: the last that was seen of it. To be preempted is no failure."""
+
+    how: str
+    job: BatchJob | None = None
+
+
+PILOT_EVENTS: tuple[type[PilotEvent], ...] = (
+    PilotRequested,
+    PilotSubmitted,
+    PilotRefused,
+    PilotSeen,
+    PilotFound,
+    PilotCancelRequested,
+    PilotEnded,
+)
+
+# The event of jobs that leave the world. `events` has it with all the others.
+
+
+@dataclass(frozen=True, slots=True)
+class JobsRetired(Event):
+    """These jobs ended long ago, and are kept as history only: the ledger has them in a table, the world no more.
+
+    `ranges`: the first and the last id of those that follow each other.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> "JobsRetired":
+        """Of these ids, which go up."""
+        return cls(tuple(runs(numbers)))
+
+    @property
+    def jobs(self) -> Iterator[int]:
+        """The ids."""
+        for first, last in self.ranges:
+            yield from range(first, last + 1)
+
+
+# The events of arrays and retries. `events` has them with all the others.
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySubmitted(JobEvent):
+    """Acknowledges an array, whose first member is `job`; the others follow it. `arrays.expand` says what they are.
+
+    `spec`: their template. `indices`, `sweep`, `max_parallel`: of an `arrays.Array`. `held`: they are held at once.
+    """
+
+    spec: JobSpec
+    request_id: str
+    indices: tuple[tuple[int, int, int], ...] = ()
+    sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    max_parallel: int = 0
+    held: bool = False
+    nonce: str = ""
+
+    @property
+    def array(self) -> Array:
+        """Which jobs it has."""
+        return Array(self.indices, self.sweep, self.max_parallel)
+
+    @property
+    def members(self) -> range:
+        """Their ids."""
+        return range(self.job, self.job + self.array.size)
+
+    @property
+    def specs(self) -> tuple[JobSpec, ...]:
+        """Of its members, in order."""
+        return expand(self.spec, self.array, self.job)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRetried(JobEvent):
+    """Its user has a job that FAILED or was CANCELLED queued again; it resumes from its last checkpoint.
+
+    `beginning`: with it its checkpoint folder is begun anew, for the time of that number; 0: it is not. `failures`: so
+    often it has failed until then, which is still told; earlier versions began at 0 again, and their events still do.
+    """
+
+    beginning: int = 0
+    failures: int = 0

@@ -25,7 +25,7 @@ KEPT = 16
 """Failures of jobs that are remembered of a node."""
 
 
-class Action(StrEnum):
+class FaultAction(StrEnum):
     """NOTE: it is told. AVOID: nothing new is started there for a while. MOVE: and what runs there leaves it."""
 
     NOTE = "note"
@@ -38,33 +38,33 @@ class Fault:
     """What a fault is called, and what follows from it."""
 
     said: str
-    action: Action
+    action: FaultAction
 
 
 XIDS: dict[int, Fault] = {
-    46: Fault("the GPU stopped processing", Action.MOVE),
-    48: Fault("an uncorrectable (double-bit) ECC error", Action.MOVE),
-    62: Fault("an internal micro-controller halted", Action.MOVE),
-    63: Fault("a memory row or page was marked for repair, at the next reset", Action.NOTE),
-    64: Fault("a memory row or page could not be marked for repair", Action.AVOID),
-    74: Fault("an NVLink error", Action.MOVE),
-    79: Fault("the GPU has fallen off the bus", Action.MOVE),
-    92: Fault("many single-bit ECC errors", Action.NOTE),
-    94: Fault("a contained ECC error: the application that met it ends, others go on", Action.AVOID),
-    95: Fault("an uncontained ECC error: the GPU has to be reset", Action.MOVE),
-    109: Fault("a context switch timed out", Action.AVOID),
-    119: Fault("the GPU's system processor (GSP) does not answer", Action.MOVE),
-    120: Fault("an error of the GPU's system processor (GSP)", Action.MOVE),
-    140: Fault("an ECC error that was not recovered", Action.MOVE),
-    143: Fault("the GPU could not be initialised", Action.AVOID),
+    46: Fault("the GPU stopped processing", FaultAction.MOVE),
+    48: Fault("an uncorrectable (double-bit) ECC error", FaultAction.MOVE),
+    62: Fault("an internal micro-controller halted", FaultAction.MOVE),
+    63: Fault("a memory row or page was marked for repair, at the next reset", FaultAction.NOTE),
+    64: Fault("a memory row or page could not be marked for repair", FaultAction.AVOID),
+    74: Fault("an NVLink error", FaultAction.MOVE),
+    79: Fault("the GPU has fallen off the bus", FaultAction.MOVE),
+    92: Fault("many single-bit ECC errors", FaultAction.NOTE),
+    94: Fault("a contained ECC error: the application that met it ends, others go on", FaultAction.AVOID),
+    95: Fault("an uncontained ECC error: the GPU has to be reset", FaultAction.MOVE),
+    109: Fault("a context switch timed out", FaultAction.AVOID),
+    119: Fault("the GPU's system processor (GSP) does not answer", FaultAction.MOVE),
+    120: Fault("an error of the GPU's system processor (GSP)", FaultAction.MOVE),
+    140: Fault("an ECC error that was not recovered", FaultAction.MOVE),
+    143: Fault("the GPU could not be initialised", FaultAction.AVOID),
 }
 """Xid numbers that say something of the GPU. The others are a program's doing, or nobody's (13, 31, 43, 45, ...)."""
 
 CONDITIONS: dict[str, Fault] = {
-    ECC: Fault("uncorrectable ECC errors since the driver was loaded", Action.AVOID),
-    REMAP_FAILED: Fault("a row of its memory could not be remapped", Action.AVOID),
-    REMAP_PENDING: Fault("a row of its memory is remapped at the next reset", Action.NOTE),
-    RETIRED_PENDING: Fault("a page of its memory is retired at the next reset", Action.NOTE),
+    ECC: Fault("uncorrectable ECC errors since the driver was loaded", FaultAction.AVOID),
+    REMAP_FAILED: Fault("a row of its memory could not be remapped", FaultAction.AVOID),
+    REMAP_PENDING: Fault("a row of its memory is remapped at the next reset", FaultAction.NOTE),
+    RETIRED_PENDING: Fault("a page of its memory is retired at the next reset", FaultAction.NOTE),
 }
 """What a driver tells besides Xids. With rows or pages pending, jobs may start and go on."""
 

@@ -77,7 +77,7 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingBatchJob:
     """A batch job of others that waits for nodes, and for nothing else as far as the batch system says.
 
     `count`: how many it needs of `nodes`, those that it could run on as far as that is known. `preempts`: the queues

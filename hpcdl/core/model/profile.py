@@ -57,7 +57,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observations:
     """What was seen of jobs that scale alike: how fast they trained, and how long starts and suspends took."""
 
     rates: tuple[Observation, ...] = ()

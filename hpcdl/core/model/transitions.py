@@ -1,8 +1,9 @@
 """The one table of transitions of an incarnation, and what is read off it."""
 
-from hpcdl.core import careevents as ce
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause, IncarnationState, Job, JobState, Purpose, World
+from hpcdl.core.model import events as ce
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, IncarnationState, Purpose
+from hpcdl.core.model.world import Job, JobState, World
 
 
 class IllegalEvent(ValueError):

@@ -4,26 +4,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
 
-from hpcdl.core.changed import unchecked
-from hpcdl.core.drill import Drill
-from hpcdl.core.health import Avoided, Failed
-from hpcdl.core.incarnation import Cause as Cause
-from hpcdl.core.incarnation import Incarnation as Incarnation
-from hpcdl.core.incarnation import IncarnationState as IncarnationState
-from hpcdl.core.incarnation import Part as Part
-from hpcdl.core.incarnation import Placement as Placement
-from hpcdl.core.incarnation import Purpose as Purpose
-from hpcdl.core.incarnation import Role as Role
-from hpcdl.core.incarnation import Share as Share
-from hpcdl.core.jobspec import ECT_CLASSES as ECT_CLASSES
-from hpcdl.core.jobspec import LARGEST as LARGEST
-from hpcdl.core.jobspec import RESCALES as RESCALES
-from hpcdl.core.jobspec import SIGNAL_PRESETS as SIGNAL_PRESETS
-from hpcdl.core.jobspec import JobSpec as JobSpec
-from hpcdl.core.notice import Notice, Route
-from hpcdl.core.pilot import Pilot
-from hpcdl.core.profile import Seen, Timing
-from hpcdl.core.units import GpuRef
+from hpcdl.core.model.frozen import unchecked
+from hpcdl.core.model.health import Avoided, Failed
+from hpcdl.core.model.job import (
+    Cause,
+    Drill,
+    Incarnation,
+    JobSpec,
+    Placement,
+)
+from hpcdl.core.model.notice import Notice, Route
+from hpcdl.core.model.pilot import Pilot
+from hpcdl.core.model.profile import Observations, Timing
+from hpcdl.core.model.units import GpuRef
 
 RESTARTED = "the daemon restarted"
 """Why a node is silent whose agent has not called since the daemon started."""
@@ -258,7 +251,7 @@ class World:
     stopping: bool = False
     stopping_now: bool = False
     next_job: int = 1
-    observed: dict[str, Seen] = field(default_factory=dict)
+    observed: dict[str, Observations] = field(default_factory=dict)
     usual_times: tuple[Timing, ...] = ()
     gaps: tuple[float, ...] = ()
     nodes_changed_at: float = 0.0
@@ -283,3 +276,92 @@ class World:
 
     def __copy__(self) -> "World":
         return unchecked(self)  # at every step: a fifth of what `copy` takes by itself
+
+
+# Checkpoint folders that are begun anew: `hpcdl retry --from-start` removes nothing, it goes on in a folder within.
+
+NAME = "from-start-{}"
+"""The folder within a checkpoint folder that its n-th new beginning has."""
+
+
+def beginning_of(world: World, job: Job) -> int:
+    """How many times the job's checkpoint folder was begun anew, for this job or another one that uses it."""
+    folder = job.spec.checkpoint_dir
+    if folder is None:
+        return job.beginning
+    there = (each.beginning for each in world.jobs.values() if each.spec.checkpoint_dir == folder)
+    return max(world.folders.get(folder, (0, 0))[1], *there, job.beginning)
+
+
+def folder_within(folder: str, beginning: int) -> str:
+    """Where checkpoints are, of a checkpoint folder that was begun anew so many times."""
+    return f"{folder}/{NAME.format(beginning)}" if beginning else folder
+
+
+# Whether a world contradicts itself: looked at by tests at every teardown, and by `SqliteJournal.verify`.
+
+
+def validate(world: World) -> None:
+    """Raises ValueError where the world contradicts itself: a GPU held twice, a finished job that lives."""
+    expected: dict[GpuRef, tuple[int, int]] = {}
+    for job in world.jobs.values():
+        if job.finished == (job.id in world.active):
+            raise ValueError(f"job {job.id}: finished is {job.finished}, but active is {job.id in world.active}")
+        if job.finished and job.live:
+            raise ValueError(f"job {job.id} is {job.outcome} and has live incarnations")
+        if len(job.live) != sum(each is not None for each in (job.running, job.gated)):
+            raise ValueError(f"job {job.id} has two incarnations with GPUs, or two at the gate")
+        for incarnation in job.live:
+            if incarnation.number > job.last_incarnation:
+                raise ValueError(f"job {job.id}: incarnation {incarnation.number} > last {job.last_incarnation}")
+            if incarnation.placement is None:
+                continue
+            for share in incarnation.placement.shares:
+                part = incarnation.part(share.node)
+                if part is None or part.gpus != share.gpus:
+                    raise ValueError(f"job {job.id}.{incarnation.number} has {share} and no such part")
+            if len({part.node for part in incarnation.parts}) != len(incarnation.parts):
+                raise ValueError(f"job {job.id}.{incarnation.number} has two parts on one node: {incarnation.nodes}")
+            if not set(incarnation.nodes).issuperset(incarnation.members):
+                raise ValueError(f"job {job.id}.{incarnation.number}: members {incarnation.members} without a part")
+            for part in incarnation.parts:
+                for gpu in (GpuRef(part.node, index) for index in part.gpus if not (part.freed or part.lost)):
+                    if gpu in expected:
+                        raise ValueError(f"GPU {gpu} is in jobs {expected[gpu][0]} and {job.id}")
+                    expected[gpu] = (job.id, incarnation.number)
+    alive = {job.id for job in world.jobs.values() if job.live}
+    if alive != set(world.live):
+        raise ValueError(f"jobs {sorted(alive)} have incarnations, but live are {sorted(world.live)}")
+    if expected != world.holders:
+        raise ValueError(f"holders are {world.holders}, incarnations say {expected}")
+
+
+def is_unknown(world: World, number: int) -> bool:
+    """Whether the id is one that this ledger never gave and never will: its job, if there was one, is forgotten."""
+    return any(first <= number <= last for first, last in world.unknown)
+
+
+def floor_of(world: World, job: Job) -> Floor:
+    """Incarnation and new beginning that the job, or another in its checkpoint folder, may have had unseen."""
+    if job.id < world.floor.job or job.spec.checkpoint_dir is not None:
+        return world.floor
+    return Floor()
+
+
+def no_such_job(world: World, number: int) -> str:
+    """What is said to whoever names a job that is not there."""
+    if is_unknown(world, number):
+        return f"nothing is known of a job {number}, whose id was left out: hpcdl ls --all lists those that are known"
+    return f"there is no job {number}: hpcdl ls --all lists them"
+
+
+def lifts_hold(job: Job) -> str:
+    """The verb that lets a held job go on: what was never started is released."""
+    return "release" if job.first_start_at is None else "resume"
+
+
+def can_suspend(job: Job) -> bool:
+    """Whether the job has shown, by attaching or by its signal's preset, that it checkpoints when it is asked to."""
+    if job.spec.resumes is not None:
+        return True  # it resumes by itself
+    return job.spec.signal != "none" and (job.can_suspend or job.spec.signal != "hpcdl")

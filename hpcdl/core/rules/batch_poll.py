@@ -10,11 +10,11 @@ import math
 from collections.abc import Collection, Iterable, Iterator, MutableMapping
 from dataclasses import replace
 
-from hpcdl.core import events as ev
-from hpcdl.core import pilotevents as pe
-from hpcdl.core.model import Node, World
-from hpcdl.core.nodeeffects import UNTIL_CHANGED_S
-from hpcdl.core.pilot import BatchJob, BatchState, Pilot, pilot_of
+from hpcdl.core.fold.nodes import UNTIL_CHANGED_S
+from hpcdl.core.model import events as ev
+from hpcdl.core.model import events as pe
+from hpcdl.core.model.pilot import BatchJob, BatchState, Pilot, pilot_of
+from hpcdl.core.model.world import Node, World
 
 MISSES = 3
 """Polls in a row in which the batch system must not know a batch job before it is concluded to be gone."""
@@ -25,7 +25,7 @@ SAME_S = 60.0
 _LIVES = (BatchState.PENDING, BatchState.RUNNING, BatchState.SUSPENDED)
 
 
-def polled(
+def poll_events(
     world: World,
     jobs: Iterable[BatchJob],
     missed: MutableMapping[str, int],
@@ -85,7 +85,7 @@ def doubted(world: World, jobs: Iterable[BatchJob], asked_at: float = math.inf, 
 def _doubts(world: World, job: BatchJob, pilot: Pilot | None, asked_at: float, own: str) -> bool:
     if job.state in (BatchState.MISSING, BatchState.ENDED, BatchState.GONE):
         return not _is_there(world, job.id, own)
-    for event in polled(world, (job,), {}, asked_at, own):
+    for event in poll_events(world, (job,), {}, asked_at, own):
         if not isinstance(event, pe.PilotSeen):
             return True
         before = None if pilot is None else pilot.job

@@ -4,13 +4,11 @@ It is told once: not again until the forecasts had it well on time in between.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from hpcdl.core.changed import changed
-from hpcdl.core.deadlineevents import DeadlineForeseen, DeadlineSlipped
-from hpcdl.core.model import RESTARTED, Expectation, Job, World
-from hpcdl.core.submiteffects import unfinished
-from hpcdl.core.units import seconds_text
+from hpcdl.core.model.commands import DeadlineForecast
+from hpcdl.core.model.events import DeadlineForeseen, DeadlineSlipped
+from hpcdl.core.model.units import seconds_text
+from hpcdl.core.model.world import RESTARTED, Job, World
 
 MISSES = 0.5
 """A job whose deadline is met with a smaller probability is expected to miss it, ..."""
@@ -19,16 +17,9 @@ MEETS = 0.75
 """... and once it is, to meet it again only from this one on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a forecast says of a job's deadline: see `DeadlineForeseen`."""
-
-    job: int
-    probability: float
-    ends_at: float | None = None
-
-
-def judged(world: World, outlooks: Iterable[Outlook], now: float) -> list[DeadlineForeseen | DeadlineSlipped]:
+def deadline_events(
+    world: World, outlooks: Iterable[DeadlineForecast], now: float
+) -> list[DeadlineForeseen | DeadlineSlipped]:
     """What is news of these. A deadline that is over is missed, whatever was foreseen."""
     found: list[DeadlineForeseen | DeadlineSlipped] = []
     # Agents that have not called since the daemon's start may be about to: what they have is missing in the forecast.
@@ -52,7 +43,7 @@ def judged(world: World, outlooks: Iterable[Outlook], now: float) -> list[Deadli
     return found
 
 
-def slipped(job: Job, event: DeadlineSlipped) -> str:
+def deadline_text(job: Job, event: DeadlineSlipped) -> str:
     """In words: `it is met with a probability of 12 %; if nothing else comes, the job is done 40 min 10 s after it`."""
     late = ""
     if event.ends_at is not None and job.spec.deadline is not None:
@@ -65,17 +56,3 @@ def slipped(job: Job, event: DeadlineSlipped) -> str:
     if event.probability == 0.0:
         chance = "it cannot be met any more"
     return f"{chance}; {late}" if late else chance
-
-
-def deadline_foreseen(world: World, event: DeadlineForeseen, at: float) -> None:
-    """The effect."""
-    world.jobs[event.job] = changed(
-        unfinished(world, event), expectation=Expectation(event.meets, at, event.probability, event.ends_at)
-    )
-
-
-def deadline_slipped(world: World, event: DeadlineSlipped, at: float) -> None:
-    """The effect."""
-    world.jobs[event.job] = changed(
-        unfinished(world, event), expectation=Expectation(False, at, event.probability, event.ends_at, slipped=True)
-    )

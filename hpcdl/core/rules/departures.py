@@ -1,8 +1,8 @@
 """Nodes that go at a known time: what runs there is saved, or leaves them, before that."""
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import Job, World
-from hpcdl.core.units import seconds_text
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.units import seconds_text
+from hpcdl.core.model.world import Job, World
 
 SAVES_AGAIN = 1.5
 """A save is reckoned to take this many times what the job's last one took."""
@@ -44,7 +44,7 @@ def _save_s(job: Job) -> float:
     return min(job.spec.grace_s, max(SAVES_AGAIN * job.last_save_s, drilled_s))
 
 
-def due(world: World, now: float, margin_s: float) -> tuple[list[ev.NodeLeaves], float | None]:
+def nodes_to_leave(world: World, now: float, margin_s: float) -> tuple[list[ev.NodeLeaves], float | None]:
     """The nodes that have to be left now, and when the next one will have to be (None: no end is known)."""
     ending = [(node, node.until) for node in world.nodes.values() if node.until is not None and not node.lost]
     found, next_at = [], None

@@ -3,18 +3,19 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from hpcdl.core.events import Event, IncarnationEnded, JobEnded, LeftBehind
-from hpcdl.core.model import Cause, Incarnation, IncarnationState, Job, JobState, Part, World
-from hpcdl.core.notice import POISON
-from hpcdl.core.transitions import FAILURES
-
-OUTSIDE_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU"})
-"""Signals that somebody sends; the others (SIGSEGV, SIGABRT, ...) are a program's own doing."""
-
-_OUTSIDE_CODES = {137: "SIGKILL", 143: "SIGTERM", 247: "SIGKILL", 241: "SIGTERM"}
-"""What a shell, or a program in Python, exits with when such a signal ended the program that it ran."""
-
-_OUTSIDE_CAUSES = frozenset({Cause.INFRASTRUCTURE, Cause.NODE_LOST, Cause.PREEMPTED})
+from hpcdl.core.model.events import Event, IncarnationEnded, JobEnded, LeftBehind
+from hpcdl.core.model.job import (
+    OUTSIDE_CAUSES,
+    OUTSIDE_CODES,
+    Cause,
+    Incarnation,
+    IncarnationState,
+    Part,
+    killed_from_outside,
+)
+from hpcdl.core.model.notice import POISON
+from hpcdl.core.model.transitions import FAILURES
+from hpcdl.core.model.world import Job, JobState, World
 
 UNTRAINED = "it had not begun to train, so there was nothing to save"
 """What is said of an attempt that was suspended while it started."""
@@ -24,20 +25,6 @@ NOT_RUN = (126, 127)
 
 STALE_EXIT = 75
 """A trainer that saw a newer claim in its checkpoint folder exits with this code."""
-
-
-def slipped(part: Part) -> bool:
-    """Whether a part went by no doing of the job's: with its node, for lack of a daemon, or killed."""
-    if part.lost or not part.exited:
-        return part.lost
-    if part.ended_by is not None:
-        return part.ended_by == "absence"
-    return _killed(part) or part.hint in _OUTSIDE_CAUSES
-
-
-def _killed(part: Part) -> bool:
-    """Whether a signal that somebody sends ended it, or the program that it ran."""
-    return part.signal in OUTSIDE_SIGNALS or (part.hint is None and part.code in _OUTSIDE_CODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +135,7 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
         return Cause.PREEMPTED, f"nothing new at {job.spec.resumes} since it was asked{seen}, {detail}"
     if asked and culprit is None:
         return Cause.PREEMPTED, f"no checkpoint within the grace period, {detail}"
-    if _killed(worst):
+    if killed_from_outside(worst):
         return Cause.INFRASTRUCTURE, f"killed from outside, {detail}"
     if worst.code == STALE_EXIT and worst.signal is None and incarnation.attached:
         return Cause.INFRASTRUCTURE, "a newer attempt had claimed its checkpoint folder"
@@ -166,8 +153,8 @@ def _by_itself(job: Job, parts: Iterable[Part]) -> str:
 def _failed(part: Part) -> bool:
     """Whether it ended by an error of its own."""
     if part.hint is not None:
-        return part.hint not in _OUTSIDE_CAUSES
-    return part.ended_by is None and bool(part.code or part.signal) and not _killed(part)
+        return part.hint not in OUTSIDE_CAUSES
+    return part.ended_by is None and bool(part.code or part.signal) and not killed_from_outside(part)
 
 
 def _untrained(job: Job, incarnation: Incarnation) -> bool:
@@ -185,7 +172,7 @@ def _culprit(parts: Iterable[Part]) -> Part | None:
     failed = [part for part in parts if part.ended_by is None and (part.hint or part.code or part.signal)]
 
     def order(part: Part) -> tuple[bool, bool, float]:
-        return part.hint is None, not _killed(part), part.exited_at or 0.0
+        return part.hint is None, not killed_from_outside(part), part.exited_at or 0.0
 
     return min(failed, key=order, default=None)
 
@@ -194,8 +181,8 @@ def _how(part: Part) -> str:
     if part.code is None and part.signal is None:  # it never ran
         return part.detail or "its end was not seen"
     ended = f"exit code {part.code}" if part.signal is None else f"ended by {part.signal}"
-    if part.signal is None and part.hint is None and part.code in _OUTSIDE_CODES:
-        ended += f" ({_OUTSIDE_CODES[part.code]} of a process below it)"
+    if part.signal is None and part.hint is None and part.code in OUTSIDE_CODES:
+        ended += f" ({OUTSIDE_CODES[part.code]} of a process below it)"
     return f"{ended}: {part.detail}" if part.detail else ended
 
 

@@ -9,10 +9,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from hpcdl.core.model import IncarnationState, Job, World
-from hpcdl.core.observing import OF_A_START
-from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.core.profile import Profile, Seen, Timing
+from hpcdl.core.fold.observations import OF_A_START
+from hpcdl.core.model.job import IncarnationState
+from hpcdl.core.model.plan import JobView, Plan, View
+from hpcdl.core.model.profile import Observations, Profile, Timing
+from hpcdl.core.model.world import Job, World
 
 STARTS = 3.0
 """An attempt is exempt until it has trained so many times what its start took."""
@@ -69,7 +70,7 @@ def expected_start_s(world: World, job: Job, profile: Profile | None) -> float:
     """What a start of the job takes: its last one did, else those of jobs like it, or what is said of it, or usual."""
     if job.startup_s is not None:
         return job.startup_s
-    seen = _slowest(world.observed.get(job.spec.learns_as, Seen()).times, OF_A_START)
+    seen = _slowest(world.observed.get(job.spec.learns_as, Observations()).times, OF_A_START)
     if seen is not None:
         return seen
     if profile is not None:
@@ -80,7 +81,7 @@ def expected_start_s(world: World, job: Job, profile: Profile | None) -> float:
 
 def _rescale_s(world: World, job: Job, start_s: float) -> float:
     """What a rescale in place costs that nobody has seen of this attempt: torchrun's ranks start anew."""
-    seen = _slowest(world.observed.get(job.spec.learns_as, Seen()).times, OF_A_RESCALE)
+    seen = _slowest(world.observed.get(job.spec.learns_as, Observations()).times, OF_A_RESCALE)
     if seen is not None:
         return seen
     return start_s if job.spec.rescale == "torchrun" else 0.0

@@ -5,27 +5,24 @@ from dataclasses import dataclass, field
 from functools import cache, singledispatchmethod
 from typing import Any, cast
 
-from hpcdl.core import batching, caring, noticing, retiring, slipping
-from hpcdl.core import careevents as ce
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core import pilotevents as pe
-from hpcdl.core.commands import Refused
-from hpcdl.core.endings import Rules, conclusions
-from hpcdl.core.exempt import STARTS
-from hpcdl.core.journal import Request
-from hpcdl.core.lifecycle import Draft
-from hpcdl.core.model import Job, JobState, World
-from hpcdl.core.notice import NoticeRules
-from hpcdl.core.pilot import BY_USER, Pilot
-from hpcdl.core.plan import Profiles
-from hpcdl.core.policy import Policies, UnknownPolicy
-from hpcdl.core.preempting import preemptible
-from hpcdl.core.retireevents import JobsRetired
-from hpcdl.core.stalls import judged
-from hpcdl.core.submitting import Submitting, job_of, unfinished
-from hpcdl.core.transitions import accepts
-from hpcdl.core.units import seconds_text
+from hpcdl.core.fold.fold import Draft
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ce
+from hpcdl.core.model import events as ev
+from hpcdl.core.model import events as pe
+from hpcdl.core.model.commands import CommandRefused, Request
+from hpcdl.core.model.events import JobsRetired
+from hpcdl.core.model.notice import NoticeRules
+from hpcdl.core.model.pilot import BY_USER, Pilot
+from hpcdl.core.model.plan import Policies, Profiles, UnknownPolicy
+from hpcdl.core.model.transitions import accepts
+from hpcdl.core.model.units import seconds_text
+from hpcdl.core.model.world import Job, JobState, World
+from hpcdl.core.rules import batch_poll, deadlines, notices, quarantine, retention
+from hpcdl.core.rules.endings import Rules, conclusions
+from hpcdl.core.rules.exemption import STARTS
+from hpcdl.core.rules.jobs import Submitting, existing_job, preemptible, unfinished
+from hpcdl.core.rules.stalls import stall_events
 
 OBJECTIVES = ("jct", "makespan", "throughput", "efficiency", "priority", "deadline", "fair")
 """What a policy may be asked to aim for; each policy says which of them it heeds."""
@@ -105,20 +102,22 @@ class Intake:
 
     def _add(self, event: ev.Event, at: float | None = None) -> Iterable[int]:
         near = self.draft.add(event, self.now if at is None else at)
-        if isinstance(event, noticing.NOTICED):
+        if isinstance(event, notices.NOTICED):
             self._follow(event)
         return near
 
     def _follow(self, event: ev.Event) -> None:
         """Adds what follows from the event at once: whom it is told, and what is avoided and left because of it."""
-        for notice in noticing.due(self.draft.world, event, self.now, self._settings.notices):
+        for notice in notices.notices_of(self.draft.world, event, self.now, self._settings.notices):
             self.draft.add(notice, self.now)
         if isinstance(event, ce.GpuAvoided):
-            for preempt in list(caring.moved(self.draft.world, event)):
+            for preempt in list(quarantine.moved(self.draft.world, event)):
                 self._add(preempt)
         elif isinstance(event, ev.IncarnationEnded):
             settings = self._settings
-            for found in caring.suspected(self.draft.world, event, self.now, settings.avoid_failures, settings.avoid_s):
+            for found in quarantine.suspected(
+                self.draft.world, event, self.now, settings.avoid_failures, settings.avoid_s
+            ):
                 self._add(found)
 
     @singledispatchmethod
@@ -152,7 +151,7 @@ class Intake:
 
     @_take.register
     def _(self, command: cmd.Drilled) -> None:
-        job_of(self.draft.world, command.job)
+        existing_job(self.draft.world, command.job)
         self._add(ev.JobDrilled(command.job, command.drill))
 
     @_take.register
@@ -167,7 +166,7 @@ class Intake:
     @_take.register
     def _(self, command: cmd.Retire) -> int:
         busy = (request.job for request in self._pending.values())
-        jobs = retiring.due(self.draft.world, self.now, command.keep, busy)
+        jobs = retention.jobs_to_retire(self.draft.world, self.now, command.keep, busy)
         if jobs:
             self._add(JobsRetired.of(jobs))
         return len(jobs)
@@ -184,14 +183,16 @@ class Intake:
         try:
             self._policies.make(command.policy)
         except UnknownPolicy as error:
-            raise Refused(str(error), "unknown-policy") from error
+            raise CommandRefused(str(error), "unknown-policy") from error
         if self.draft.world.policy != command.policy:
             self._add(ev.PolicyChosen(command.policy))
 
     @_take.register
     def _(self, command: cmd.ChooseObjective) -> None:
         if command.objective not in OBJECTIVES:
-            raise Refused(f"no objective {command.objective!r}; there are {', '.join(OBJECTIVES)}", "unknown-objective")
+            raise CommandRefused(
+                f"no objective {command.objective!r}; there are {', '.join(OBJECTIVES)}", "unknown-objective"
+            )
         if self.draft.world.objective != command.objective:
             self._add(ev.ObjectiveChosen(command.objective))
 
@@ -246,7 +247,7 @@ class Intake:
     def _(self, command: cmd.AgentReport) -> None:
         node = self.draft.world.nodes.get(command.node)
         if node is None or node.log_id != command.log_id:
-            raise Refused("a report came before the inventory", "protocol")
+            raise CommandRefused("a report came before the inventory", "protocol")
         if command.number is not None:
             if command.number <= self._seen.get(command.node, node.reports_seen):
                 return
@@ -261,7 +262,7 @@ class Intake:
                 self._add(event)
             elif isinstance(event, ce.GpuFaulted) and event.node == command.node:
                 self._add(event)
-                avoided = caring.faulted(self.draft.world, event, self.now, self._settings.avoid_s)
+                avoided = quarantine.faulted(self.draft.world, event, self.now, self._settings.avoid_s)
                 if avoided is not None:
                     self._add(avoided)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -290,13 +291,13 @@ class Intake:
     def _(self, command: cmd.Drain) -> None:
         node = self.draft.world.nodes.get(command.node)
         if node is None or node.lost:
-            raise Refused(f"there is no node {command.node!r}: hpcdl nodes lists them", "unknown-node")
+            raise CommandRefused(f"there is no node {command.node!r}: hpcdl nodes lists them", "unknown-node")
         if (node.leaving, node.until) != (command.now, command.until):
             self._add(ev.NodeLeaves(command.node, command.until, command.now, command.reason))
 
     @_take.register
     def _(self, command: cmd.Avoid | cmd.Lift) -> None:
-        self._add(caring.wished(self.draft.world, command, self.now))
+        self._add(quarantine.wished(self.draft.world, command, self.now))
 
     def _lose(self, node: str, reason: str) -> None:
         known = self.draft.world.nodes.get(node)
@@ -308,7 +309,9 @@ class Intake:
 
     @_take.register
     def _(self, command: cmd.BatchSeen) -> None:
-        for event in list(batching.polled(self.draft.world, command.jobs, self._missed, command.asked_at, command.own)):
+        for event in list(
+            batch_poll.poll_events(self.draft.world, command.jobs, self._missed, command.asked_at, command.own)
+        ):
             if isinstance(event, ev.NodeLost):
                 self._lose(event.node, event.reason)
             else:
@@ -338,21 +341,21 @@ class Intake:
     def _pilot(self, number: int) -> Pilot:
         pilot = self.draft.world.pilots.get(number)
         if pilot is None:
-            raise Refused(f"there is no pilot p{number}: hpcdl pilots --all lists them", "unknown-pilot")
+            raise CommandRefused(f"there is no pilot p{number}: hpcdl pilots --all lists them", "unknown-pilot")
         if pilot.over:
-            raise Refused(f"pilot p{number} is over already: {pilot.how}", "finished")
+            raise CommandRefused(f"pilot p{number} is over already: {pilot.how}", "finished")
         return pilot
 
     # --- notices ---------------------------------------------------------------------------------------------------
 
     @_take.register
     def _(self, command: cmd.NoticesTaken | cmd.NoticesNotTaken | cmd.RetryNotices | cmd.DropNotice) -> None:
-        for event in noticing.answered(self.draft.world, command, self.now):
+        for event in notices.answered(self.draft.world, command, self.now):
             self._add(event)
 
     @_take.register
     def _(self, command: cmd.Outlooks) -> None:
-        for event in slipping.judged(self.draft.world, command.outlooks, self.now):
+        for event in deadlines.deadline_events(self.draft.world, command.outlooks, self.now):
             self._add(event)
 
     # --- ourselves -------------------------------------------------------------------------------------------------
@@ -364,7 +367,10 @@ class Intake:
     @_take.register
     def _(self, command: cmd.Tick) -> None:
         world = self.draft.world
-        for each in (*judged(world, command.still, self.now, self._settings.stall_s), *caring.expired(world, self.now)):
+        for each in (
+            *stall_events(world, command.still, self.now, self._settings.stall_s),
+            *quarantine.expired(world, self.now),
+        ):
             self._add(each)
         world = self.draft.world
         for node in list(world.nodes.values()):
@@ -393,7 +399,7 @@ def _jobs_on(world: World, node: str) -> list[int]:
     ]
 
 
-def _expected(world: World, node: str, waiting: set[tuple[int, int]]) -> list[cmd.Expected]:
+def _expected(world: World, node: str, waiting: set[tuple[int, int]]) -> list[cmd.ExpectedIncarnation]:
     found = []
     for number in world.live:
         for incarnation in world.jobs[number].live:
@@ -401,5 +407,5 @@ def _expected(world: World, node: str, waiting: set[tuple[int, int]]) -> list[cm
             if part is not None and not part.gone:
                 taken = (number, incarnation.number) not in waiting
                 newest = max(part.since, incarnation.membership)
-                found.append(cmd.Expected(number, incarnation.number, newest, taken))
+                found.append(cmd.ExpectedIncarnation(number, incarnation.number, newest, taken))
     return found

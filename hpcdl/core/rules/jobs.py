@@ -4,20 +4,18 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from dataclasses import replace
 from difflib import get_close_matches
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.arrays import check_places, expand, named
-from hpcdl.core.beginnings import beginning_of
-from hpcdl.core.commands import Entry, Refused
-from hpcdl.core.jobspec import check_counts
-from hpcdl.core.launchers import check_launcher
-from hpcdl.core.lifecycle import Draft
-from hpcdl.core.model import ECT_CLASSES, Job, JobSpec, JobState, World
-from hpcdl.core.numbering import floor_of, no_such_job
-from hpcdl.core.profile import Profile
-from hpcdl.core.retiring import as_history, is_retired
-from hpcdl.core.transitions import state_of
-from hpcdl.core.units import count, seconds_text
+from hpcdl.core.fold.fold import Draft
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.arrays import check_places, expand, named
+from hpcdl.core.model.commands import CommandRefused, Entry
+from hpcdl.core.model.job import ECT_CLASSES, Incarnation, IncarnationState, JobSpec, check_counts
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.units import count, seconds_text
+from hpcdl.core.model.world import Job, JobState, World, beginning_of, can_suspend, floor_of, no_such_job
+from hpcdl.core.rules.launchers import check_launcher
+from hpcdl.core.rules.retention import as_history, is_retired
 
 MOST_AWAITED = 200_000
 """Jobs times the jobs that they wait for, in one entry: a thousand that wait for a hundred, say."""
@@ -54,9 +52,9 @@ class Submitting:
         entries = [each if isinstance(each, Entry) else Entry(each) for each in command.specs]
         number = sum(1 if each.array is None else each.array.size for each in entries)
         if not 1 <= number <= self._most:
-            raise Refused(f"a submit takes 1 to {self._most} jobs, got {number}")
+            raise CommandRefused(f"a submit takes 1 to {self._most} jobs, got {number}")
         if world.stopping:
-            raise Refused("the daemon is stopping: submit again once it has been started", "stopping")
+            raise CommandRefused("the daemon is stopping: submit again once it has been started", "stopping")
         entries = [self._checked(each, command.strict, command.elsewhere) for each in entries]
         planned = self._planned(entries)
         self._refuse_shared_folders([spec for entry, numbers in planned for spec in _specs(entry, numbers)])
@@ -71,29 +69,29 @@ class Submitting:
         try:
             check_counts(spec)
         except ValueError as error:
-            raise Refused(str(error), "too-many") from None
+            raise CommandRefused(str(error), "too-many") from None
         try:
             check_launcher(spec)
         except ValueError as error:
-            raise Refused(str(error), "launcher") from None
+            raise CommandRefused(str(error), "launcher") from None
         missing = [number for number in spec.after if number not in world.jobs]
         if missing and is_retired(world, missing[0]):
-            raise Refused(f"{as_history(missing[0])}: submit this one without waiting for it", "finished")
+            raise CommandRefused(f"{as_history(missing[0])}: submit this one without waiting for it", "finished")
         if missing:
-            raise Refused(f"there is no job {missing[0]} to wait for: hpcdl ls --all lists them", "unknown-job")
+            raise CommandRefused(f"there is no job {missing[0]} to wait for: hpcdl ls --all lists them", "unknown-job")
         if spec.profile is not None and spec.profile.lower() not in self._profiles:
             names = ", ".join(sorted({profile.name for profile in self._profiles.values()})) or "none"
             near = get_close_matches(spec.profile.lower(), list(self._profiles), 1)
             meant = f": did you mean {self._profiles[near[0]].name!r}?" if near else ""
-            raise Refused(f"there is no profile {spec.profile!r}{meant}; there are {names}", "unknown-profile")
+            raise CommandRefused(f"there is no profile {spec.profile!r}{meant}; there are {names}", "unknown-profile")
         if entry.array is not None:
             try:
                 check_places(spec, entry.array)
             except ValueError as error:
-                raise Refused(str(error), "array") from None
+                raise CommandRefused(str(error), "array") from None
         doubts = doubts_of(world, spec, elsewhere) if strict else ()
         if doubts:
-            raise Refused(f"refused by --strict: {doubts[0]}", "strict")
+            raise CommandRefused(f"refused by --strict: {doubts[0]}", "strict")
         return replace(entry, spec=self._with_deadline(spec))
 
     def _planned(self, entries: Sequence[Entry]) -> list[tuple[Entry, range]]:
@@ -104,11 +102,13 @@ class Submitting:
             after = list(entry.spec.after)
             for other in entry.after:
                 if not 0 <= other < place:
-                    raise Refused(f"entry {place} waits for entry {other}: it must wait for earlier ones", "after")
+                    raise CommandRefused(
+                        f"entry {place} waits for entry {other}: it must wait for earlier ones", "after"
+                    )
                 after += found[other][1]
             size = 1 if entry.array is None else entry.array.size
             if len(after) * size > MOST_AWAITED:
-                raise Refused(
+                raise CommandRefused(
                     f"{count(size, 'job')} that wait for {count(len(after), 'job')} each are too many: have one job "
                     "wait for them all, and the others for that one",
                     "after",
@@ -140,11 +140,11 @@ class Submitting:
         if spec.ect is None:
             if spec.deadline is not None and spec.deadline < self._now:
                 ago = seconds_text(self._now - spec.deadline)
-                raise Refused(f"the deadline was {ago} ago: choose a later one, +2h for example", "deadline")
+                raise CommandRefused(f"the deadline was {ago} ago: choose a later one, +2h for example", "deadline")
             return spec
         profile = self._profiles.get(spec.profile.lower()) if spec.profile else None
         if profile is None or spec.steps is None:
-            raise Refused(
+            raise CommandRefused(
                 f"--deadline {spec.ect} is computed from the time on one GPU: it needs --profile and --steps "
                 "(or give a time: +2h, 18:30)",
                 "deadline",
@@ -169,21 +169,23 @@ class Submitting:
             before = _all_before(world, spec.after) if folder in users else set()
             user = next((number for number in users.get(folder, ()) if number not in before), None)
             if user is not None:
-                raise Refused(
+                raise CommandRefused(
                     f"job {user} checkpoints into {folder} and is not finished: choose another --checkpoint-dir, "
                     f"or wait for it with --after {user}",
                     "checkpoint-dir",
                 )
             earlier = [number for number in users.get(folder, ()) if number in before]
             if earlier and not told and spec.continue_from not in ("any", *map(str, earlier)):
-                raise Refused(
+                raise CommandRefused(
                     f"job {earlier[-1]}, which it waits for, checkpoints into {folder}: add --continue-from "
                     f"{earlier[-1]} to go on from there, or choose another --checkpoint-dir",
                     "checkpoint-dir",
                 )
             if folder in taken:
                 hint = ": name {index} or a sweep in it" if spec.array else ""
-                raise Refused(f"two jobs of one submit cannot both checkpoint into {folder}{hint}", "checkpoint-dir")
+                raise CommandRefused(
+                    f"two jobs of one submit cannot both checkpoint into {folder}{hint}", "checkpoint-dir"
+                )
             taken.add(folder)
 
     # --- verbs -----------------------------------------------------------------------------------------------------
@@ -192,9 +194,9 @@ class Submitting:
         """Adds the event, if it is not held yet. Raises Refused."""
         job = unfinished(self._draft.world, command.job)
         if job.cancelling:
-            raise Refused(f"job {command.job} is being cancelled: there is nothing to suspend", "finished")
+            raise CommandRefused(f"job {command.job} is being cancelled: there is nothing to suspend", "finished")
         if command.waiting and not job.held and job.live:
-            raise Refused(
+            raise CommandRefused(
                 f"job {job.id} is {state_of(job)}, and only a job that waits can be held: hpcdl suspend {job.id} "
                 "checkpoints it first",
                 "running",
@@ -208,28 +210,28 @@ class Submitting:
         One that is not finished needs no retry, and nothing happens to it.
         """
         world = self._draft.world
-        job = job_of(world, command.job)
+        job = existing_job(world, command.job)
         if not job.finished:
             if command.from_start:
                 step = f"hpcdl cancel {job.id}, and retry it from the start once that is done"
-                raise Refused(
+                raise CommandRefused(
                     f"job {job.id} is {state_of(job)}, and goes on from its last checkpoint: {step}", "running"
                 )
             return cmd.Retried((), ())
         if job.outcome is JobState.DONE:
-            raise Refused(f"job {job.id} is DONE: submit it again for another run", "finished")
+            raise CommandRefused(f"job {job.id} is DONE: submit it again for another run", "finished")
         if world.stopping:
-            raise Refused("the daemon is stopping: retry once it has been started", "stopping")
+            raise CommandRefused("the daemon is stopping: retry once it has been started", "stopping")
         failed = next((each for each in job.spec.after if _gone(world, each)), None)
         if failed is not None:
-            raise Refused(
+            raise CommandRefused(
                 f"job {job.id} waits for job {failed}, which is {world.jobs[failed].outcome}: hpcdl retry {failed} "
                 "--with-dependents retries both",
                 "after",
             )
         retired = next((each for each in job.spec.after if is_retired(world, each)), None)
         if retired is not None:
-            raise Refused(f"job {job.id} waits for a job, and {as_history(retired)}: submit it again", "after")
+            raise CommandRefused(f"job {job.id} waits for a job, and {as_history(retired)}: submit it again", "after")
         self._refuse_shared_folders((job.spec,), told=True)
         beginning = max(beginning_of(world, job), floor_of(world, job).beginning) + 1
         self._again(job, beginning if command.from_start else 0)
@@ -241,9 +243,9 @@ class Submitting:
             other = self._draft.world.jobs[number]
             try:
                 if any(_gone(self._draft.world, each) or is_retired(world, each) for each in other.spec.after):
-                    raise Refused("it waits for another one that failed, or is history")
+                    raise CommandRefused("it waits for another one that failed, or is history")
                 self._refuse_shared_folders((other.spec,), told=True)
-            except Refused:
+            except CommandRefused:
                 left.append(number)
             else:
                 self._again(other)
@@ -255,21 +257,21 @@ class Submitting:
         self._touched[job.id] = None
 
 
-def job_of(world: World, number: int) -> Job:
+def existing_job(world: World, number: int) -> Job:
     """The job. Raises Refused."""
     job = world.jobs.get(number)
     if job is None and is_retired(world, number):
-        raise Refused(f"{as_history(number)}: submit it again", "finished")
+        raise CommandRefused(f"{as_history(number)}: submit it again", "finished")
     if job is None:
-        raise Refused(no_such_job(world, number), "unknown-job")
+        raise CommandRefused(no_such_job(world, number), "unknown-job")
     return job
 
 
 def unfinished(world: World, number: int) -> Job:
     """The job. Raises Refused where it is finished, too."""
-    job = job_of(world, number)
+    job = existing_job(world, number)
     if job.finished:
-        raise Refused(f"job {number} is {job.outcome} already: hpcdl show {number}", "finished")
+        raise CommandRefused(f"job {number} is {job.outcome} already: hpcdl show {number}", "finished")
     return job
 
 
@@ -331,4 +333,33 @@ def _specs(entry: Entry, numbers: range) -> Sequence[JobSpec]:
     try:
         return expand(spec, array, numbers[0])
     except ValueError as error:
-        raise Refused(str(error), "array") from None
+        raise CommandRefused(str(error), "array") from None
+
+
+# When a job may be preempted on purpose: suspended by the handshake, and placed again at once.
+
+
+def preemptible(world: World, job: Job) -> Incarnation:
+    """The incarnation that may be preempted now. Raises Refused, with the next step."""
+    running = job.running
+    if world.stopping:
+        raise CommandRefused("the daemon is stopping: hpcdl daemon start, then again", "stopping")
+    if running is None or running.state is not IncarnationState.RUNNING or running.ending is not None or job.cancelling:
+        raise CommandRefused(
+            f"job {job.id} is {state_of(job)}, not training: again once it runs (hpcdl why {job.id})", "not-running"
+        )
+    if job.held:
+        raise CommandRefused(f"job {job.id} is held: hpcdl resume {job.id} first", "not-running")
+    if job.spec.signal == "none":
+        raise CommandRefused(
+            f"job {job.id} was submitted with --signal none, so nobody can ask it to checkpoint: "
+            "submit it with a signal that it answers",
+            "no-checkpoint",
+        )
+    if not can_suspend(job):
+        raise CommandRefused(
+            f"job {job.id} has shown no way to checkpoint: call hpcdl.attach() in its script, "
+            "or submit it with --signal",
+            "no-checkpoint",
+        )
+    return running

@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from hpcdl.core.jobspec import JobSpec
+from hpcdl.core.model.job import JobSpec
 
 PROGRAMS = frozenset({"torchrun", "deepspeed", "horovodrun", "mpirun", "mpiexec"})
 MODULES = frozenset({

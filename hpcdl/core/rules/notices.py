@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable, Iterator
 
-from hpcdl.core import careevents as ce
-from hpcdl.core import deadlineevents as de
-from hpcdl.core import events as ev
-from hpcdl.core import noticeevents as ne
-from hpcdl.core.commands import DropNotice, NoticesNotTaken, NoticesTaken, Refused, RetryNotices
-from hpcdl.core.endings import UNTRAINED
-from hpcdl.core.model import Cause, Job, JobState, World
-from hpcdl.core.notice import PASSED, POISON, NoticeKind, NoticeRules, redacted
-from hpcdl.core.slipping import slipped
-from hpcdl.core.stalls import stalled
-from hpcdl.core.transitions import state_of
+from hpcdl.core.model import events as ce
+from hpcdl.core.model import events as de
+from hpcdl.core.model import events as ev
+from hpcdl.core.model import events as ne
+from hpcdl.core.model.commands import CommandRefused, DropNotice, NoticesNotTaken, NoticesTaken, RetryNotices
+from hpcdl.core.model.job import Cause
+from hpcdl.core.model.notice import PASSED, POISON, NoticeKind, NoticeRules, redacted
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.world import Job, JobState, World
+from hpcdl.core.rules.deadlines import deadline_text
+from hpcdl.core.rules.endings import UNTRAINED
+from hpcdl.core.rules.stalls import stalled
 
 INTERRUPTED = frozenset({Cause.PREEMPTED, Cause.WALLTIME, Cause.NODE_LOST, Cause.INFRASTRUCTURE, Cause.STALLED})
 """Causes of ends that a job survives, and that nobody wanted."""
@@ -21,7 +22,7 @@ NOTICED = (ev.JobEnded, ev.IncarnationEnded, ce.JobStalled, ce.GpuAvoided, de.De
 """Events that anybody may want to know of."""
 
 
-def due(world: World, event: ev.Event, now: float, rules: NoticeRules) -> Iterator[ne.NoticeDue]:
+def notices_of(world: World, event: ev.Event, now: float, rules: NoticeRules) -> Iterator[ne.NoticeDue]:
     """The notice of an event that is in `world` already, if anybody wants one."""
     what = _kind(event)
     if what is None or what not in rules.kinds:
@@ -72,7 +73,7 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
     if isinstance(event, ev.CheckpointDamaged):
         return "damaged", f"step {event.step}: {event.why}; it is kept as {event.path}, and the one before is used"
     if isinstance(event, de.DeadlineSlipped):
-        return PASSED if event.passed else "forecast", slipped(job, event)
+        return PASSED if event.passed else "forecast", deadline_text(job, event)
     running = job.running
     return "stalled", "" if running is None else stalled(job, running, now)
 
@@ -93,7 +94,9 @@ def answered(
         waits = world.routes or any(notice.given_up for notice in world.notices.values())
         return [ne.NoticesRetried()] if waits else []
     if command.notice not in world.notices:
-        raise Refused(f"no notification {command.notice} waits: hpcdl notifications lists them", "unknown-notice")
+        raise CommandRefused(
+            f"no notification {command.notice} waits: hpcdl notifications lists them", "unknown-notice"
+        )
     return [ne.NoticeDropped(command.notice)]
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from hpcdl.core import careevents as ce
-from hpcdl.core import events as ev
-from hpcdl.core.commands import Avoid, Lift, Refused
-from hpcdl.core.health import Action, Avoided, again, fault_of, suspects
-from hpcdl.core.model import Cause, Node, World
-from hpcdl.core.preempting import preemptible
-from hpcdl.core.units import count
+from hpcdl.core.model import events as ce
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.commands import Avoid, CommandRefused, Lift
+from hpcdl.core.model.health import Avoided, FaultAction, again, fault_of, suspects
+from hpcdl.core.model.job import Cause
+from hpcdl.core.model.units import count
+from hpcdl.core.model.world import Node, World
+from hpcdl.core.rules.jobs import preemptible
 
 MOST_S = 30 * 24 * 3600.0
 """For longer than this nothing is avoided at a user's wish: `hpcdl drain` is for that."""
@@ -24,7 +25,9 @@ def wished(world: World, command: Avoid | Lift, now: float) -> ce.GpuAvoided | c
 def _avoided(world: World, command: Avoid, now: float) -> ce.GpuAvoided:
     node = _known(world, command.node, command.index)
     if not 0 < command.for_s <= MOST_S:
-        raise Refused(f"it can be excluded for 1 s to {MOST_S / 86_400:g} days; hpcdl drain {command.node} has no end")
+        raise CommandRefused(
+            f"it can be excluded for 1 s to {MOST_S / 86_400:g} days; hpcdl drain {command.node} has no end"
+        )
     times = getattr(_entry(node, command.index), "times", 0) + 1
     reason = command.reason or "its user says so"
     return ce.GpuAvoided(command.node, command.index, now + command.for_s, reason, times, command.moves, by_user=True)
@@ -37,17 +40,17 @@ def _lifted(world: World, command: Lift) -> ce.AvoidLifted:
     if before is None or before.over:
         whole = node.avoids(command.index)
         hint = f"; all of {command.node} is: hpcdl avoid --lift {command.node}" if whole is not None else ""
-        raise Refused(f"{name} is not excluded{hint} (hpcdl avoid lists what is)", "not-avoided")
+        raise CommandRefused(f"{name} is not excluded{hint} (hpcdl avoid lists what is)", "not-avoided")
     return ce.AvoidLifted(command.node, command.index, "its user says so")
 
 
 def _known(world: World, name: str, index: int | None) -> Node:
     node = world.nodes.get(name)
     if node is None or node.lost:
-        raise Refused(f"there is no node {name!r}: hpcdl nodes lists them", "unknown-node")
+        raise CommandRefused(f"there is no node {name!r}: hpcdl nodes lists them", "unknown-node")
     if index is not None and all(gpu.index != index for gpu in node.gpus):
         has = ", ".join(str(gpu.index) for gpu in node.gpus) or "none"
-        raise Refused(f"{name} has no GPU {index}; it has {has}", "unknown-gpu")
+        raise CommandRefused(f"{name} has no GPU {index}; it has {has}", "unknown-gpu")
     return node
 
 
@@ -58,7 +61,7 @@ def _entry(node: Node, index: int | None) -> Avoided | None:
 def faulted(world: World, event: ce.GpuFaulted, now: float, avoid_s: float) -> ce.GpuAvoided | None:
     """What follows from a fault that an agent saw; None where nothing does. A fault that goes on adds time only."""
     fault, node = fault_of(event.fault), world.nodes.get(event.node)
-    if fault is None or fault.action is Action.NOTE or node is None or avoid_s <= 0:
+    if fault is None or fault.action is FaultAction.NOTE or node is None or avoid_s <= 0:
         return None
     if all(gpu.index != event.index for gpu in node.gpus):
         return None
@@ -69,7 +72,7 @@ def faulted(world: World, event: ce.GpuFaulted, now: float, avoid_s: float) -> c
         until, times = max(before.until, now + avoid_s), before.times
         if before.reason == reason and until - before.until < avoid_s / 4:
             return None  # one fault often tells itself several times
-    return ce.GpuAvoided(event.node, event.index, until, reason, times, fault.action is Action.MOVE)
+    return ce.GpuAvoided(event.node, event.index, until, reason, times, fault.action is FaultAction.MOVE)
 
 
 def _titled(fault: str) -> str:
@@ -132,6 +135,6 @@ def moved(world: World, event: ce.GpuAvoided) -> Iterator[ev.PreemptRequested]:
             continue
         try:
             preemptible(world, job)
-        except Refused:
+        except CommandRefused:
             continue  # it would start over: better that it goes on for as long as it can
         yield ev.PreemptRequested(number, running.number)

@@ -5,10 +5,7 @@ The event names them; the ledger keeps each as it was, in a table, for whoever a
 
 from collections.abc import Iterable
 
-from hpcdl.core.changing import story
-from hpcdl.core.model import Job, JobState, World
-from hpcdl.core.numbering import is_unknown
-from hpcdl.core.retireevents import JobsRetired
+from hpcdl.core.model.world import Job, JobState, World, is_unknown
 
 DONE_S = 24 * 3600.0
 """For so long after its end a job stays, however many there are: others may be submitted that wait for it."""
@@ -18,7 +15,7 @@ BATCH = 1_000
 """Jobs of one event; an array leaves as a whole, and may be larger."""
 
 
-def due(world: World, now: float, keep: int, busy: Iterable[int] = ()) -> tuple[int, ...]:
+def jobs_to_retire(world: World, now: float, keep: int, busy: Iterable[int] = ()) -> tuple[int, ...]:
     """The ids that are to leave now, the lowest first; () while there are hardly more than `keep` finished jobs.
 
     Never one for which an unfinished job waits, that a notice is about, or that is in `busy`; and of an array all, or
@@ -47,27 +44,6 @@ def _is_old(job: Job, now: float) -> bool:
     if job.finished_at is None:
         return False
     return now - job.finished_at >= (DONE_S if job.outcome is JobState.DONE else FAILED_S)
-
-
-def jobs_retired(world: World, event: JobsRetired, at: float) -> None:
-    """What the event does to the world; only `effects` calls it."""
-    counts, folders = dict(world.retired), dict(world.folders)
-    for number in event.jobs:
-        job = world.jobs.get(number)
-        if job is None or job.outcome is None:
-            raise story(world, event, f"job {number} is not a finished one")
-        if any(each in world.active for each in world.awaited.get(number, ())):
-            raise story(world, event, f"a job waits for job {number}")
-    for number in event.jobs:
-        job = world.jobs.pop(number)
-        world.awaited.pop(number, None)
-        state = str(job.outcome)
-        counts[state] = counts.get(state, 0) + 1
-        folder = job.spec.checkpoint_dir
-        if folder is not None:
-            incarnation, beginning = folders.get(folder, (0, 0))
-            folders[folder] = (max(incarnation, job.last_incarnation), max(beginning, job.beginning))
-    world.retired, world.folders = counts, folders
 
 
 def is_retired(world: World, number: int) -> bool:

@@ -5,11 +5,12 @@ or a trainer was stopped, for agents leave that out.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from hpcdl.core.careevents import JobStalled, StallOver
-from hpcdl.core.model import Incarnation, IncarnationState, Job, World
-from hpcdl.core.units import seconds_text
+from hpcdl.core.model.commands import StallMeasurement
+from hpcdl.core.model.events import JobStalled, StallOver
+from hpcdl.core.model.job import Incarnation, IncarnationState
+from hpcdl.core.model.units import seconds_text
+from hpcdl.core.model.world import Job, World
 
 LEAST_S = 600.0
 """Where nothing is set, no job is said to stall that made a step within this time, ..."""
@@ -29,23 +30,9 @@ STARTED = ("startup_s", "move_s", "resume_s", "resume_up_s")
 NO_STEP, NOT_READY, NO_OUTPUT = "no step", "not ready to train", "no output and no CPU time"
 
 
-@dataclass(frozen=True, slots=True)
-class Still:
-    """How long nothing of an incarnation moved, as the agents of `nodes` measured it.
-
-    `step_s`: seconds since a step was done, or its training began; None where it has shown neither. `idle_s`: seconds
-    without output and CPU time. `started_s`: seconds since it was started, or its agent was.
-    """
-
-    job: int
-    incarnation: int
-    nodes: tuple[str, ...]
-    step_s: float | None
-    idle_s: float | None
-    started_s: float
-
-
-def judged(world: World, measured: Iterable[Still], now: float, setting: float | None) -> list[JobStalled | StallOver]:
+def stall_events(
+    world: World, measured: Iterable[StallMeasurement], now: float, setting: float | None
+) -> list[JobStalled | StallOver]:
     """What is news of these: jobs that stall, and jobs that go on again. `setting`: `stall_s`, see `limit_s`."""
     found: list[JobStalled | StallOver] = []
     for still in measured:
@@ -66,7 +53,7 @@ def judged(world: World, measured: Iterable[Still], now: float, setting: float |
     return found
 
 
-def _watched(world: World, incarnation: Incarnation, still: Still) -> bool:
+def _watched(world: World, incarnation: Incarnation, still: StallMeasurement) -> bool:
     """Whether it is to train now: nothing was asked of it, and every agent that could tell of progress is there."""
     if incarnation.state is not IncarnationState.RUNNING or incarnation.asked_at is not None:
         return False
@@ -82,7 +69,7 @@ def _watched(world: World, incarnation: Incarnation, still: Still) -> bool:
     return True
 
 
-def _quiet(incarnation: Incarnation, still: Still, now: float) -> tuple[str, float | None]:
+def _quiet(incarnation: Incarnation, still: StallMeasurement, now: float) -> tuple[str, float | None]:
     """Of which kind the progress is that is missing, and for how long."""
     granted = incarnation.granted_at if incarnation.granted_at is not None else now
     if still.step_s is not None:

@@ -16,34 +16,32 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.intake import OBJECTIVES
-from hpcdl.core.journal import JournalError
-from hpcdl.core.leaving import leave_s
-from hpcdl.core.plan import Profiles
-from hpcdl.core.transitions import state_of
-from hpcdl.daemon.answering import Problem, body_of, error_answer, json_answer, not_found, number_of, seconds_of
-from hpcdl.daemon.batching import Batching
-from hpcdl.daemon.batchroutes import BatchRoutes
-from hpcdl.daemon.careroutes import CareRoutes, notices_summary
-from hpcdl.daemon.changes import Changes
-from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.drills import DrillRoutes
-from hpcdl.daemon.hub import Hub
-from hpcdl.daemon.jobevents import events_of
-from hpcdl.daemon.jobroutes import JobRoutes
-from hpcdl.daemon.jobverbs import VERBS
-from hpcdl.daemon.ledgerroutes import LedgerRoutes
-from hpcdl.daemon.loop import Loop
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.rules.departures import leave_s
+from hpcdl.core.rules.intake import OBJECTIVES
+from hpcdl.daemon.agents import Hub
+from hpcdl.daemon.api.drills import DrillRoutes
+from hpcdl.daemon.api.http import ApiProblem, body_of, error_answer, json_answer, not_found, number_of, seconds_of
+from hpcdl.daemon.api.jobs import VERBS, JobRoutes
+from hpcdl.daemon.api.ledger import LedgerRoutes
+from hpcdl.daemon.api.metrics import MetricsRoutes, ProcessMetrics
+from hpcdl.daemon.api.nodes import NodeRoutes
+from hpcdl.daemon.api.notices import CareRoutes, notices_summary
+from hpcdl.daemon.api.overview import OverviewRoutes
+from hpcdl.daemon.api.pilots import BatchRoutes
+from hpcdl.daemon.api.profiles import ProfileRoutes
+from hpcdl.daemon.api.rows import event_row, events_of
+from hpcdl.daemon.api.viewers import ONLY as VIEWERS_ONLY
+from hpcdl.daemon.api.viewers import AccessRole, job_seen, jobs_seen, metrics_seen, nodes_seen, status_seen
+from hpcdl.daemon.api.wait import Changes
+from hpcdl.daemon.batch import BatchThread
+from hpcdl.daemon.clock import WallClock
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.meter import Meter
-from hpcdl.daemon.metrics import MetricsRoutes, Process
-from hpcdl.daemon.noderoutes import NodeRoutes
-from hpcdl.daemon.overview import OverviewRoutes
-from hpcdl.daemon.profileroutes import ProfileRoutes
 from hpcdl.daemon.queue import Queues
-from hpcdl.daemon.rows import event_row
-from hpcdl.daemon.viewers import ONLY as VIEWERS_ONLY
-from hpcdl.daemon.viewers import Role, job_seen, jobs_seen, metrics_seen, nodes_seen, status_seen
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -80,7 +78,7 @@ register_url_convertor("verb", _Verb())
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class DaemonStatus:
     """What `GET /v1/status` says of the daemon itself."""
 
     pid: int
@@ -99,15 +97,15 @@ class Api:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: ControllerLoop,
         hub: Hub,
         changes: Changes,
         profiles: Profiles,
-        clock: Clock,
-        about: About,
+        clock: WallClock,
+        about: DaemonStatus,
         token: str,
         on_stop: Callable[[bool], float],
-        batching: Batching | None = None,
+        batching: BatchThread | None = None,
         viewer_token: str | None = None,
         on_proven: Callable[[tuple[str, int] | None], None] = lambda caller: None,
         meter: Meter | None = None,
@@ -122,9 +120,9 @@ class Api:
         self._profiles = profiles
         self._clock = clock
         self._about = about
-        self._tokens = {Role.OWNER: b"Bearer " + token.encode()}
+        self._tokens = {AccessRole.OWNER: b"Bearer " + token.encode()}
         if viewer_token is not None:
-            self._tokens[Role.VIEWER] = b"Bearer " + viewer_token.encode()
+            self._tokens[AccessRole.VIEWER] = b"Bearer " + viewer_token.encode()
         self._on_proven = on_proven
         self._traced_at = -FAULT_EVERY_S
         self._untraced = 0
@@ -138,7 +136,7 @@ class Api:
         self._drills = DrillRoutes(loop, hub)
         self._care = CareRoutes(loop)
         self._overview = OverviewRoutes(loop, hub, profiles, queues, self._status)
-        self._metrics = MetricsRoutes(loop, hub, meter or Meter(), Process(about.started_at, about.version))
+        self._metrics = MetricsRoutes(loop, hub, meter or Meter(), ProcessMetrics(about.started_at, about.version))
 
     def application(self) -> Starlette:
         """The ASGI application."""
@@ -180,11 +178,11 @@ class Api:
         application.router.redirect_slashes = False  # what is not a route is none, for strangers too
         return application
 
-    def _role(self, connection: HTTPConnection) -> Role | None:
+    def _role(self, connection: HTTPConnection) -> AccessRole | None:
         """Who asks, by the token; None for a token that is not ours."""
         given = connection.headers.get("authorization", "").encode("utf-8", "replace")
         role = next((role for role, token in self._tokens.items() if hmac.compare_digest(given, token)), None)
-        if role is Role.OWNER:
+        if role is AccessRole.OWNER:
             self._on_proven(connection.client)
         return role
 
@@ -199,14 +197,14 @@ class Api:
             try:
                 role = self._role(request)
                 if role is None:
-                    raise Problem(401, "the token is not this daemon's: read access.json again", "token")
-                if role is Role.VIEWER and seen is None:
-                    raise Problem(403, VIEWERS_ONLY, "viewer")
+                    raise ApiProblem(401, "the token is not this daemon's: read access.json again", "token")
+                if role is AccessRole.VIEWER and seen is None:
+                    raise ApiProblem(403, VIEWERS_ONLY, "viewer")
                 answer = await handler(request)
-                return json_answer(200, seen(answer) if seen is not None and role is Role.VIEWER else answer)
-            except Problem as problem:
+                return json_answer(200, seen(answer) if seen is not None and role is AccessRole.VIEWER else answer)
+            except ApiProblem as problem:
                 return error_answer(problem.status, str(problem), problem.code)
-            except cmd.Refused as refusal:
+            except cmd.CommandRefused as refusal:
                 return error_answer(STATUS_OF_CODE.get(refusal.code, 400), str(refusal), refusal.code)
             except JournalError as error:
                 return error_answer(503, f"nothing was recorded: {error}", "not-recorded")
@@ -232,13 +230,13 @@ class Api:
         return await asyncio.wrap_future(self._loop.send(command))
 
     async def _agent(self, socket: WebSocket) -> None:
-        if self._role(socket) is not Role.OWNER:
+        if self._role(socket) is not AccessRole.OWNER:
             await socket.close(4003, "the token is not this daemon's")
             return
         await self._hub.serve(socket)
 
     async def _shell(self, socket: WebSocket) -> None:
-        if self._role(socket) is not Role.OWNER:
+        if self._role(socket) is not AccessRole.OWNER:
             await socket.close(4003, "the token is not this daemon's")
             return
         await self._hub.sessions.serve(socket, socket.path_params["job"])
@@ -315,7 +313,7 @@ class Api:
                 "objective": cmd.ChooseObjective,
             }
             if not body or not body.keys() <= choices.keys() or not all(isinstance(v, str) for v in body.values()):
-                raise Problem(400, "the body must name a policy or an objective")
+                raise ApiProblem(400, "the body must name a policy or an objective")
             for key, value in body.items():
                 await self._send(choices[key](value))
         world = self._loop.world
@@ -331,6 +329,6 @@ class Api:
     async def _stop(self, request: Request) -> dict[str, Any]:
         now = (await body_of(request)).get("now", False)
         if not isinstance(now, bool):
-            raise Problem(400, "now must be true or false")
+            raise ApiProblem(400, "now must be true or false")
         await self._send(cmd.Stop(now))
         return {"stopping": True, "within_s": self._on_stop(now)}

@@ -6,18 +6,17 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.core.model import Job, World
-from hpcdl.core.observing import seen_of
-from hpcdl.core.plan import Profiles, View
-from hpcdl.core.policy import deadlines_unheeded
-from hpcdl.core.units import seconds_text
-from hpcdl.core.views import Views, build_view
-from hpcdl.daemon.loop import Loop
-from hpcdl.daemon.remaining import measured_rate, remaining
+from hpcdl.core.controller.view_builder import Views, build_view
+from hpcdl.core.fold.observations import observations_of
+from hpcdl.core.model.plan import Profiles, View, deadlines_unheeded
+from hpcdl.core.model.units import seconds_text
+from hpcdl.core.model.world import Job, World
+from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.daemon.time_left import measured_rate, remaining
 
 if TYPE_CHECKING:
-    from hpcdl.adaptive.eta import Band, Eta, Grounds
-    from hpcdl.adaptive.forecast import Foreseen
+    from hpcdl.adaptive.eta import Band, Eta, EtaBasis
+    from hpcdl.adaptive.forecast import DeadlineEstimate
 
 Json = dict[str, Any]
 
@@ -42,7 +41,7 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
     answer: Json = {"deadline": job.spec.deadline, "probability": None, "ends_at": None, "helps": [], "text": ""}
     if found is None:
         missing = [] if profiles.total_of(job) else ["--steps"]
-        if profiles.of(job, seen_of(world, job.spec.learns_as)) is None:
+        if profiles.of(job, observations_of(world, job.spec.learns_as)) is None:
             missing.append("a profile (--profile, or a job like it that has trained)")
         needs = f": that needs {' and '.join(missing)}" if missing else ""
         late = " has passed" if job.spec.deadline < now else f" cannot be estimated{needs}"
@@ -59,7 +58,7 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
     }
 
 
-def _foreseen(world: World, job: Job, profiles: Profiles, now: float) -> "Foreseen | None":
+def _foreseen(world: World, job: Job, profiles: Profiles, now: float) -> "DeadlineEstimate | None":
     from hpcdl.adaptive.forecast import foresee  # numpy takes its time, and few jobs have a deadline
 
     view = build_view(world, profiles, now)
@@ -70,7 +69,7 @@ def _foreseen(world: World, job: Job, profiles: Profiles, now: float) -> "Forese
 class Deadlines:
     """What the API says of jobs' deadlines."""
 
-    def __init__(self, loop: Loop, profiles: Profiles) -> None:
+    def __init__(self, loop: ControllerLoop, profiles: Profiles) -> None:
         self._loop = loop
         self._profiles = profiles
 
@@ -124,7 +123,9 @@ def when(world: World, job: Job, profiles: Profiles, now: float, views: LastView
         return None
 
 
-def grounds(world: World, job: Job, profiles: Profiles, now: float, views: LastViews | None = None) -> "Grounds | None":
+def grounds(
+    world: World, job: Job, profiles: Profiles, now: float, views: LastViews | None = None
+) -> "EtaBasis | None":
     """What `when` says follows from: of an unfinished job, None where nothing can be said."""
     from hpcdl.adaptive.eta import grounds_of  # as above
 

@@ -6,13 +6,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hpcdl.daemon.rows import SCHEMA
+from hpcdl.daemon.api.rows import SCHEMA
 
 MAX_BODY = 8 << 20
 MAX_WAIT_S = 60.0
 
 
-class Problem(Exception):
+class ApiProblem(Exception):
     """A request that is not carried out: its HTTP status, one line for the user, a code for machines."""
 
     def __init__(self, status: int, message: str, code: str = "bad-input") -> None:
@@ -63,21 +63,21 @@ async def body_of(request: Request) -> dict[str, Any]:
     async for chunk in request.stream():
         size += len(chunk)
         if size > MAX_BODY:
-            raise Problem(413, f"the body is over {MAX_BODY >> 20} MiB", "too-large")
+            raise ApiProblem(413, f"the body is over {MAX_BODY >> 20} MiB", "too-large")
         chunks.append(chunk)
     try:
         data = json.loads(b"".join(chunks) or b"{}")
     except (ValueError, RecursionError) as error:
-        raise Problem(400, "the body is not JSON") from error
+        raise ApiProblem(400, "the body is not JSON") from error
     if not isinstance(data, dict):
-        raise Problem(400, "the body is not a JSON object")
+        raise ApiProblem(400, "the body is not a JSON object")
     return data
 
 
 def number_of(text: str, name: str) -> int:
     """A whole number from a query. Raises Problem."""
     if not text.isascii() or not text.isdigit() or len(text) > 15:
-        raise Problem(400, f"{name} must be a whole number, got {text[:40]!r}")
+        raise ApiProblem(400, f"{name} must be a whole number, got {text[:40]!r}")
     return int(text)
 
 
@@ -89,7 +89,7 @@ def numbers_of(text: str, most: int) -> list[int]:
         first = number_of(start, "ids")
         last = number_of(end, "ids") if end else first
         if last - first + len(found) >= most:
-            raise Problem(400, f"a request names {most} jobs at most")
+            raise ApiProblem(400, f"a request names {most} jobs at most")
         found += range(first, last + 1)
     return found
 
@@ -102,5 +102,5 @@ def seconds_of(request: Request, name: str, default: float) -> float:
     try:
         value = float(text)
     except ValueError as error:
-        raise Problem(400, f"{name} must be a number of seconds, got {text[:40]!r}") from error
+        raise ApiProblem(400, f"{name} must be a number of seconds, got {text[:40]!r}") from error
     return min(MAX_WAIT_S, max(0.0, value)) if value == value else default

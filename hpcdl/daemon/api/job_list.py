@@ -9,11 +9,11 @@ from itertools import islice
 from json.encoder import encode_basestring
 from typing import Any
 
-from hpcdl.core.model import Job, JobState, Target, World
-from hpcdl.core.retiring import is_retired
-from hpcdl.core.transitions import state_of
-from hpcdl.daemon.answering import Problem, number_of
-from hpcdl.daemon.rows import JOB_KEYS, SCHEMA, Rows
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.world import Job, JobState, Target, World
+from hpcdl.core.rules.retention import is_retired
+from hpcdl.daemon.api.http import ApiProblem, number_of
+from hpcdl.daemon.api.rows import JOB_KEYS, SCHEMA, RowBuilder
 
 FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 KEPT = 20_000
@@ -30,7 +30,7 @@ Retired = Callable[[Sequence[int] | None, int | None], list[Job]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JobQuery:
     """What `GET /v1/jobs` asks for. `states`, `ids`, `fields`: None is all (without `every`: all but finished jobs).
 
     `last`: only so many of them, those that were submitted last. `by_column`: a list for each field in place of a row
@@ -47,26 +47,26 @@ class Asked:
     by_column: bool = False
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> "Asked":
+    def of(cls, query: Mapping[str, str]) -> "JobQuery":
         """What a query says. Raises Problem."""
         states = fields = None
         if "state" in query:
             given = [part.strip().upper() for part in query["state"].split(",") if part.strip()]
             wrong = next((part for part in given if part not in JobState.__members__), None)
             if wrong is not None or not given:
-                raise Problem(400, f"there is no state {wrong or query['state']!r:.40}: {', '.join(JobState)}")
+                raise ApiProblem(400, f"there is no state {wrong or query['state']!r:.40}: {', '.join(JobState)}")
             states = frozenset(map(JobState, given))
         if "fields" in query:
             fields = tuple(dict.fromkeys(part for part in query["fields"].split(",") if part))
             unknown = next((part for part in fields if part not in JOB_KEYS), None)
             if unknown is not None or not fields:
-                raise Problem(400, f"a row has no {unknown or query['fields']!r:.40}: {', '.join(sorted(JOB_KEYS))}")
+                raise ApiProblem(400, f"a row has no {unknown or query['fields']!r:.40}: {', '.join(sorted(JOB_KEYS))}")
         ids = None
         if "ids" in query:
             ids = tuple(number_of(part, "ids") for part in query["ids"].split(",") if part)
         by_column = "by" in query
         if by_column and (query["by"] != "column" or fields is None):
-            raise Problem(400, "by must be column, and goes with fields")
+            raise ApiProblem(400, "by must be column, and goes with fields")
         last = number_of(query["last"], "last") if "last" in query else None
         return cls(query.get("all") == "1", ids, states, query.get("user"), query.get("name"), fields, last, by_column)
 
@@ -117,7 +117,7 @@ def _pieces(retired: Retired) -> Iterator[list[Job]]:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedRow:
     """A row's JSON, value by value where it has chosen keys, and all that it was made of: the job, and what
     `explain.reason` looks at where it waits. `said`: the job's reason in `reasons`, as these were when last looked at.
     """
@@ -132,20 +132,20 @@ class _Kept:
     texts: tuple[str, ...]
 
 
-class Listed:
+class JobList:
     """Answers to `GET /v1/jobs`. For one thread."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, ...] | None, dict[int, _Kept]] = {}
+        self._kept: dict[tuple[str, ...] | None, dict[int, _CachedRow]] = {}
 
     @staticmethod
-    def past(rows: Rows, asked: Asked, retired: Retired) -> dict[int, Texts]:
+    def past(rows: RowBuilder, asked: JobQuery, retired: Retired) -> dict[int, Texts]:
         """What `answer` is to tell of jobs that have left the world; for a thread that may take its time."""
         if not rows.world.retired:
             return {}
         return {job.id: _made(rows, job, asked.fields) for job in asked.past(rows.world, retired)}
 
-    def answer(self, rows: Rows, asked: Asked, past: dict[int, Texts] | None = None) -> bytes:
+    def answer(self, rows: RowBuilder, asked: JobQuery, past: dict[int, Texts] | None = None) -> bytes:
         """The whole answer. With `fields` a row has these keys only, and of these none that is null; a column that has
         nothing else is left out too. `past`: as the method of that name has it, of the same world.
         """
@@ -172,7 +172,9 @@ class Listed:
         return f'{{"schema":{SCHEMA},{told}}}'.encode("utf-8", "backslashreplace")
 
     @staticmethod
-    def _texts(kept: dict[int, _Kept], rows: Rows, job: Job, fields: tuple[str, ...] | None) -> tuple[str, ...]:
+    def _texts(
+        kept: dict[int, _CachedRow], rows: RowBuilder, job: Job, fields: tuple[str, ...] | None
+    ) -> tuple[str, ...]:
         known = kept.get(job.id)
         target = rows.world.targets.get(job.id)
         if known is not None and known.job is job:
@@ -189,11 +191,13 @@ class Listed:
         still = job.finished or (not job.live and (target is None or target.placement is None))
         if still and (len(kept) < KEPT or job.id in kept):
             said = None if job.finished else rows.reasons.get(job.id)
-            kept[job.id] = _Kept(job, target, rows.reasons, said, rows.nothing, rows.queue.text(job, rows.now), texts)
+            kept[job.id] = _CachedRow(
+                job, target, rows.reasons, said, rows.nothing, rows.queue.text(job, rows.now), texts
+            )
         return texts
 
 
-def _made(rows: Rows, job: Job, fields: tuple[str, ...] | None) -> Texts:
+def _made(rows: RowBuilder, job: Job, fields: tuple[str, ...] | None) -> Texts:
     row = rows.job(job, fields)
     return (_encode(row),) if fields is None else tuple([_value(row.get(key)) for key in fields])
 

@@ -1,40 +1,41 @@
 """The API's routes about jobs (docs/api.md)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.events import Recorded
-from hpcdl.core.model import Job
-from hpcdl.core.numbering import no_such_job
-from hpcdl.core.plan import Profiles
-from hpcdl.core.retiring import is_retired
-from hpcdl.core.transitions import state_of
-from hpcdl.daemon.aftermath import aftermath, past_of
-from hpcdl.daemon.answering import Encoded, Problem, body_of, number_of, numbers_of, seconds_of
-from hpcdl.daemon.batchroutes import BatchRoutes
-from hpcdl.daemon.changes import Changes
-from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.deadlines import Deadlines, when, when_json, when_text
-from hpcdl.daemon.explain import explain
-from hpcdl.daemon.jobverbs import MOST, array_of, chosen, maker, past_array_of, settled
-from hpcdl.daemon.listed import Asked, Listed
-from hpcdl.daemon.loop import Loop
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.arrays import members_of
+from hpcdl.core.model.commands import CommandRefused
+from hpcdl.core.model.events import Recorded
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.world import Job, JobState, World, no_such_job
+from hpcdl.core.rules.retention import as_history, is_retired
+from hpcdl.daemon.api.estimates import Deadlines, when, when_json, when_text
+from hpcdl.daemon.api.http import ApiProblem, Encoded, body_of, number_of, numbers_of, seconds_of
+from hpcdl.daemon.api.job_list import JobList, JobQuery
+from hpcdl.daemon.api.pilots import BatchRoutes
+from hpcdl.daemon.api.post_mortem import aftermath, past_of
+from hpcdl.daemon.api.rows import JobRows
+from hpcdl.daemon.api.submit import SubmitAnswers, submit_of
+from hpcdl.daemon.api.wait import Changes
+from hpcdl.daemon.api.why import explain
+from hpcdl.daemon.clock import WallClock
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.queue import Queues
-from hpcdl.daemon.rows import JobRows
-from hpcdl.daemon.submits import submit_of
-from hpcdl.daemon.submitted import SubmitAnswers
 
 EVENTS = 1000
 """Of a job, in one piece."""
 
 
-async def _events_of(loop: Loop, job: int) -> list[Recorded]:
+async def _events_of(loop: ControllerLoop, job: int) -> list[Recorded]:
     """All events of a job, asked for in pieces: there may be many."""
     found: list[Recorded] = []
     while True:
@@ -49,7 +50,13 @@ class JobRoutes:
     """Handlers of requests; each answers one JSON object."""
 
     def __init__(
-        self, loop: Loop, changes: Changes, profiles: Profiles, clock: Clock, batch: BatchRoutes, queues: Queues
+        self,
+        loop: ControllerLoop,
+        changes: Changes,
+        profiles: Profiles,
+        clock: WallClock,
+        batch: BatchRoutes,
+        queues: Queues,
     ) -> None:
         """`batch`: why there are no more nodes from the batch system."""
         self._loop = loop
@@ -60,7 +67,7 @@ class JobRoutes:
         self._rows = JobRows(loop, profiles, clock, queues)
         self._deadlines = Deadlines(loop, profiles)
         self._submits = SubmitAnswers(loop, self._rows, self._deadlines)
-        self._listed = Listed()
+        self._listed = JobList()
 
     async def _job(self, request: Request) -> Job:
         number = request.path_params["job"]
@@ -68,7 +75,7 @@ class JobRoutes:
         if job is None and is_retired(self._loop.world, number):
             job = next(iter(await asyncio.to_thread(self._loop.retired, (number,))), None)
         if job is None:
-            raise Problem(404, no_such_job(self._loop.world, number), "unknown-job")
+            raise ApiProblem(404, no_such_job(self._loop.world, number), "unknown-job")
         return job
 
     async def submit(self, request: Request) -> dict[str, Any]:
@@ -82,9 +89,9 @@ class JobRoutes:
 
     async def list(self, request: Request) -> dict[str, Any]:
         """`GET /v1/jobs`."""
-        asked, rows = Asked.of(request.query_params), await self._rows.now(queued=True)
+        asked, rows = JobQuery.of(request.query_params), await self._rows.now(queued=True)
         reaches = rows.world.retired and (asked.finished or asked.ids is not None)
-        past = await asyncio.to_thread(Listed.past, rows, asked, self._loop.retired) if reaches else {}
+        past = await asyncio.to_thread(JobList.past, rows, asked, self._loop.retired) if reaches else {}
         return Encoded(self._listed.answer(rows, asked, past))
 
     async def show(self, request: Request) -> dict[str, Any]:
@@ -129,7 +136,7 @@ class JobRoutes:
             more = {name: body.get(name) is True for name in ("with_dependents", "from_start")}
             make = partial(cmd.Retry, **more)
         answers = [self._loop.send(make(number)) for number in numbers]
-        told, errors, left = await asyncio.to_thread(settled, numbers, answers)
+        told, errors, left = await asyncio.to_thread(outcomes, numbers, answers)
         for error in errors:
             if (job := self._loop.world.jobs.get(error["job"])) is not None:
                 error["state"] = state_of(job).value
@@ -146,11 +153,11 @@ class JobRoutes:
                 members = array_of(self._loop.world, array)
         numbers = list(dict.fromkeys((*numbers_of(request.query_params.get("ids", ""), MOST), *members)))
         if not numbers:
-            raise Problem(400, "ids or array must name a job")
+            raise ApiProblem(400, "ids or array must name a job")
         world = self._loop.world
         missing = [number for number in numbers if number not in world.jobs and not is_retired(world, number)]
         if missing:
-            raise Problem(404, no_such_job(world, missing[0]), "unknown-job")
+            raise ApiProblem(404, no_such_job(world, missing[0]), "unknown-job")
 
         def done() -> bool:
             jobs = self._loop.world.jobs
@@ -158,3 +165,118 @@ class JobRoutes:
 
         await self._changes.until(done, seconds_of(request, "timeout", 30.0))
         return {"jobs": await self._rows.of(numbers), "done": done()}
+
+
+# `POST /v1/jobs/verb`: one verb for many jobs, each of which is answered for.
+
+MOST = 100_000
+"""Jobs that one request names."""
+
+AT_ONCE = 1_000
+"""Retired jobs that are asked for in one go."""
+
+VERBS: dict[str, Callable[[int], cmd.Command]] = {
+    "cancel": cmd.Cancel,
+    "suspend": cmd.Hold,
+    "resume": cmd.Release,
+    "hold": lambda job: cmd.Hold(job, waiting=True),
+    "release": cmd.Release,
+    "retry": cmd.Retry,
+}
+
+_FAILED = (JobState.FAILED, JobState.CANCELLED)
+
+
+def maker(verb: object) -> Callable[[int], cmd.Command]:
+    """What makes the verb's command for a job. Raises Problem."""
+    make = VERBS.get(verb) if isinstance(verb, str) else None
+    if make is None:
+        raise ApiProblem(404, f"jobs can be told to {', '.join(VERBS)}", "unknown-verb")
+    return make
+
+
+def chosen(world: World, verb: str, body: Mapping[str, Any]) -> list[int]:
+    """The jobs that a request names: `ids`, `array` (those of its members that the verb concerns), and for retry
+    `failed` with `since` (seconds since the epoch). Raises Problem."""
+    ids, array, failed, since = (body.get(name) for name in ("ids", "array", "failed", "since"))
+    if ids is not None and not (isinstance(ids, list) and all(type(each) is int for each in ids)):
+        raise ApiProblem(400, "ids must be a list of whole numbers")
+    if array is not None and type(array) is not int:
+        raise ApiProblem(400, "array must be the id of a job")
+    if failed is not None and (type(failed) is not bool or verb != "retry"):
+        raise ApiProblem(400, "failed must be true or false, and goes with retry")
+    if since is not None and type(since) not in (int, float):
+        raise ApiProblem(400, "since must be a number of seconds since the epoch")
+    found: dict[int, None] = dict.fromkeys(ids or ())
+    if len(found) > MOST:
+        raise ApiProblem(400, f"a request names {MOST} jobs at most")
+    members: Iterable[int] | None = None
+    if array is not None:
+        members = array_of(world, array)
+    if verb == "retry" and (failed or array is not None):
+        for number in world.jobs if members is None else members:
+            job = world.jobs[number]
+            wanted = job.outcome is JobState.FAILED if failed else job.outcome in _FAILED
+            if wanted and (since is None or (job.finished_at or 0.0) >= since):
+                found[number] = None
+    elif members is not None:
+        found.update(dict.fromkeys(number for number in members if number in world.active))
+    elif not found:
+        raise ApiProblem(400, "ids or array must name a job")
+    return list(found)
+
+
+def array_of(world: World, number: int) -> Sequence[int]:
+    """The members of the array that a job is in. Raises Problem."""
+    members = members_of(lambda each: None if (job := world.jobs.get(each)) is None else job.spec, number)
+    if not members:
+        if is_retired(world, number):
+            raise ApiProblem(409, f"{as_history(number)}: submit it again", "finished")
+        if number not in world.jobs:
+            raise ApiProblem(404, no_such_job(world, number), "unknown-job")
+        raise ApiProblem(404, f"job {number} is in no array: hpcdl show {number}", "unknown-job")
+    return members
+
+
+def past_array_of(retired: Callable[[Sequence[int]], list[Job]], number: int) -> list[int]:
+    """The same of a job that has left the world, with all of its array. Raises Problem."""
+    found = retired((number,))
+    array = found[0].spec.array if found else 0
+    if not array:
+        raise ApiProblem(404, f"job {number} is in no array: hpcdl show {number}", "unknown-job")
+    members: list[int] = []
+    while True:
+        first = array + len(members)
+        piece = [job.id for job in retired(range(first, first + AT_ONCE)) if job.spec.array == array]
+        members += piece
+        if len(piece) < AT_ONCE:
+            return members
+
+
+def outcomes(
+    numbers: Iterable[int], answers: Iterable["Future[Any]"]
+) -> tuple[list[int], list[dict[str, Any]], list[int]]:
+    """What became of each: the jobs that were told, in order; the errors; and dependents that stay cancelled.
+
+    Waits for the answers. Raises JournalError where nothing was recorded at all.
+    """
+    told: dict[int, None] = {}
+    errors: list[dict[str, Any]] = []
+    left: dict[int, None] = {}
+    lost: JournalError | None = None
+    for number, answer in zip(numbers, answers, strict=True):
+        try:
+            value = answer.result()
+        except CommandRefused as refusal:
+            errors.append({"job": number, "error": str(refusal), "code": refusal.code})
+        except JournalError as error:
+            lost = error
+            errors.append({"job": number, "error": f"nothing was recorded: {error}", "code": "not-recorded"})
+        else:
+            told[number] = None
+            if isinstance(value, cmd.Retried):
+                told.update(dict.fromkeys(value.jobs))
+                left.update(dict.fromkeys(value.left))
+    if lost is not None and not told:
+        raise lost
+    return list(told), errors, [number for number in left if number not in told]

@@ -8,8 +8,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from hpcdl.core.journal import JournalError
-from hpcdl.daemon.loop import Loop
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.ledger import SqliteJournal
 from hpcdl.ledger.trim import COPY
 
@@ -17,7 +17,7 @@ from hpcdl.ledger.trim import COPY
 class LedgerRoutes:
     """Handlers of requests; each answers one JSON object."""
 
-    def __init__(self, loop: Loop, home: Path) -> None:
+    def __init__(self, loop: ControllerLoop, home: Path) -> None:
         self._loop = loop
         self._home = home
 

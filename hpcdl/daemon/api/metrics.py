@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starlette.requests import Request
 
-from hpcdl.core.model import GpuInfo, JobState, Node, World
-from hpcdl.core.transitions import state_of
-from hpcdl.core.units import GpuRef
-from hpcdl.daemon.answering import Encoded, Problem
-from hpcdl.daemon.durations import Durations
-from hpcdl.daemon.hub import Hub
-from hpcdl.daemon.listed import FINISHED
-from hpcdl.daemon.loop import Loop
-from hpcdl.daemon.meter import Meter, Totals
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import GpuInfo, JobState, Node, World
+from hpcdl.daemon.agents import Hub
+from hpcdl.daemon.api.http import ApiProblem, Encoded
+from hpcdl.daemon.api.job_list import FINISHED
+from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.daemon.meter import Durations, Meter, Totals
 from hpcdl.wire.messages import GpuLine, HeartbeatMessage
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessMetrics:
     """What the metrics say of the daemon itself. `started_at`: seconds since the epoch."""
 
     started_at: float
@@ -46,7 +45,7 @@ class Process:
 class MetricsRoutes:
     """Handlers of requests; each answers one JSON object, or text."""
 
-    def __init__(self, loop: Loop, hub: Hub, meter: Meter, process: Process) -> None:
+    def __init__(self, loop: ControllerLoop, hub: Hub, meter: Meter, process: ProcessMetrics) -> None:
         """`meter`: is told of each event in the loop's thread."""
         self._loop = loop
         self._hub = hub
@@ -57,7 +56,7 @@ class MetricsRoutes:
         """`GET /v1/metrics`; with `?form=json` the families and samples as JSON."""
         form = request.query_params.get("form", "text")
         if form not in ("text", "json"):
-            raise Problem(400, "form must be text or json")
+            raise ApiProblem(400, "form must be text or json")
         totals = await asyncio.wrap_future(self._loop.call(lambda controller: self._meter.totals(self._loop.now())))
         # The hub is of this thread: agents come and go in it.
         return await asyncio.to_thread(self._answer, form, totals, self._hub.heartbeats(), len(self._hub.nodes()))
@@ -77,7 +76,7 @@ class MetricsRoutes:
         return {"metrics": to_json(families)} if form == "json" else Encoded(text_of(families), CONTENT_TYPE)
 
 
-def about_daemon(world: World, process: Process, planning: Durations) -> "Iterator[Metric]":
+def about_daemon(world: World, process: ProcessMetrics, planning: Durations) -> "Iterator[Metric]":
     """The process and its decisions."""
     labels = {"version": process.version, "policy": world.policy, "objective": world.objective}
     yield family(
@@ -241,12 +240,12 @@ def text_of(families: "Iterable[Metric]") -> bytes:
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
-    registry.register(_Snapshot([each for each in families if each.samples]))
+    registry.register(_DaemonSnapshot([each for each in families if each.samples]))
     return generate_latest(registry)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Snapshot:
+class _DaemonSnapshot:
     """A collector of what was collected."""
 
     families: "Sequence[Metric]"

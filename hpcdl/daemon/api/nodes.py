@@ -5,24 +5,24 @@ from typing import Any
 
 from starlette.requests import Request
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.plan import Profiles
-from hpcdl.daemon.answering import Problem, body_of
-from hpcdl.daemon.hub import Hub
-from hpcdl.daemon.loop import Loop
-from hpcdl.daemon.rows import Rows
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.plan import Profiles
+from hpcdl.daemon.agents import Hub
+from hpcdl.daemon.api.http import ApiProblem, body_of
+from hpcdl.daemon.api.rows import RowBuilder
+from hpcdl.daemon.loop import ControllerLoop
 
 
 class NodeRoutes:
     """Handlers of requests; each answers one JSON object."""
 
-    def __init__(self, loop: Loop, hub: Hub, profiles: Profiles) -> None:
+    def __init__(self, loop: ControllerLoop, hub: Hub, profiles: Profiles) -> None:
         self._loop = loop
         self._hub = hub
         self._profiles = profiles
 
-    def _rows(self) -> Rows:
-        return Rows(self._loop.world, self._profiles, self._loop.reasons, self._loop.now())
+    def _rows(self) -> RowBuilder:
+        return RowBuilder(self._loop.world, self._profiles, self._loop.reasons, self._loop.now())
 
     async def nodes(self, request: Request) -> dict[str, Any]:
         """`GET /v1/nodes`."""
@@ -35,9 +35,9 @@ class NodeRoutes:
         body = await body_of(request)
         now, until, reason = body.get("now", False), body.get("until"), body.get("reason", "")
         if not isinstance(now, bool) or not isinstance(reason, str) or len(reason) > 200:
-            raise Problem(400, "now must be true or false, reason a text of 200 characters at most")
+            raise ApiProblem(400, "now must be true or false, reason a text of 200 characters at most")
         if until is not None and not (isinstance(until, int | float) and not isinstance(until, bool) and until >= 0):
-            raise Problem(400, "until must be a time in seconds since the epoch, or null")
+            raise ApiProblem(400, "until must be a time in seconds since the epoch, or null")
         name = request.path_params["node"]
         command = cmd.Drain(name, None if until is None else float(until), now, reason)
         await asyncio.wrap_future(self._loop.send(command))

@@ -5,12 +5,12 @@ from typing import Any
 
 from starlette.requests import Request
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.model import World
-from hpcdl.core.notice import Notice, redacted
-from hpcdl.core.noticing import failing
-from hpcdl.daemon.answering import Problem, body_of
-from hpcdl.daemon.loop import Loop
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.notice import Notice, redacted
+from hpcdl.core.model.world import World
+from hpcdl.core.rules.notices import failing
+from hpcdl.daemon.api.http import ApiProblem, body_of
+from hpcdl.daemon.loop import ControllerLoop
 
 Json = dict[str, Any]
 
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 class CareRoutes:
     """Handlers of requests; each answers one JSON object."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: ControllerLoop) -> None:
         self._loop = loop
 
     async def _send(self, command: cmd.Command) -> Any:
@@ -58,9 +58,9 @@ class CareRoutes:
         body, node = await body_of(request), request.path_params["node"]
         for_s, reason, moves = body.get("for_s", 3600), body.get("reason", ""), body.get("moves", False)
         if isinstance(for_s, bool) or not isinstance(for_s, int | float):
-            raise Problem(400, "for_s must be a number of seconds")
+            raise ApiProblem(400, "for_s must be a number of seconds")
         if not isinstance(reason, str) or len(reason) > 200 or not isinstance(moves, bool):
-            raise Problem(400, "reason must be a text of 200 characters at most, moves true or false")
+            raise ApiProblem(400, "reason must be a text of 200 characters at most, moves true or false")
         await self._send(cmd.Avoid(node, _gpu_of(body), float(for_s), reason, moves))
         return {"avoided": [row for row in avoided_rows(self._loop.world, self._loop.now()) if row["node"] == node]}
 
@@ -74,7 +74,7 @@ class CareRoutes:
 def _gpu_of(body: Json) -> int | None:
     gpu = body.get("gpu")
     if gpu is not None and (isinstance(gpu, bool) or not isinstance(gpu, int) or gpu < 0):
-        raise Problem(400, "gpu must be the index of a GPU, or null for the node")
+        raise ApiProblem(400, "gpu must be the index of a GPU, or null for the node")
     return gpu
 
 

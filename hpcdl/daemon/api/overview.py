@@ -9,20 +9,20 @@ from typing import Any
 
 from starlette.requests import Request
 
-from hpcdl.controller import Controller
-from hpcdl.core import events as ev
-from hpcdl.core.events import Recorded
-from hpcdl.core.model import Job, JobState, World
-from hpcdl.core.plan import Profiles
-from hpcdl.core.units import GpuRef
-from hpcdl.daemon.answering import number_of
-from hpcdl.daemon.careroutes import notice_row
-from hpcdl.daemon.deadlines import when, when_json
-from hpcdl.daemon.hub import Hub
-from hpcdl.daemon.loop import Loop
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.events import Recorded
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import Job, JobState, World
+from hpcdl.daemon.agents import Hub
+from hpcdl.daemon.api.estimates import when, when_json
+from hpcdl.daemon.api.http import number_of
+from hpcdl.daemon.api.notices import notice_row
+from hpcdl.daemon.api.rows import RowBuilder, event_row
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.queue import Queues
-from hpcdl.daemon.remaining import measured_rate
-from hpcdl.daemon.rows import Rows, event_row
+from hpcdl.daemon.time_left import measured_rate
 from hpcdl.wire.messages import HeartbeatMessage
 
 MOST_NODES = 2000
@@ -56,7 +56,7 @@ class OverviewRoutes:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: ControllerLoop,
         hub: Hub,
         profiles: Profiles,
         queues: Queues,
@@ -97,7 +97,7 @@ class OverviewRoutes:
         self, world: World, now: float, status: Json, after: int, records: list[Recorded], beats: Beats
     ) -> Json:
         queue = self._queues.look(world, now)
-        rows = Rows(world, self._profiles, self._loop.reasons, now, queue=queue)
+        rows = RowBuilder(world, self._profiles, self._loop.reasons, now, queue=queue)
         running = sorted(
             (world.jobs[number] for number in world.live if world.jobs[number].running is not None), key=_size
         )
@@ -136,7 +136,7 @@ class OverviewRoutes:
         found = [job for _, job in newest if job.outcome is JobState.FAILED]
         return sorted(found, key=lambda job: -(job.finished_at or 0.0))[:MOST_FAILED]
 
-    def _rows(self, rows: Rows, jobs: Iterable[Job]) -> list[Json]:
+    def _rows(self, rows: RowBuilder, jobs: Iterable[Job]) -> list[Json]:
         """With the nodes, the rate, and a band of when it starts and is done while there is time for that."""
         found = []
         end = time.monotonic() + BANDS_S

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hpcdl.core.pilot import Hole, Pilot
+from hpcdl.core.model.pilot import Hole, Pilot
 
 Json = dict[str, Any]
 

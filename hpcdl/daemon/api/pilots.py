@@ -6,11 +6,11 @@ from typing import Any
 
 from starlette.requests import Request
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.batching import with_agents
-from hpcdl.daemon.batching import Batching
-from hpcdl.daemon.batchrows import hole_row, pilot_row
-from hpcdl.daemon.loop import Loop
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.rules.batch_poll import with_agents
+from hpcdl.daemon.api.pilot_rows import hole_row, pilot_row
+from hpcdl.daemon.batch import BatchThread
+from hpcdl.daemon.loop import ControllerLoop
 
 HOLES_S = 20.0
 """So long an answer waits for holes that are looked at just then."""
@@ -22,7 +22,11 @@ class BatchRoutes:
     """Handlers of requests; each answers one JSON object."""
 
     def __init__(
-        self, loop: Loop, batching: Batching | None, pilots_max: int, wait: Callable[[float], Awaitable[bool]]
+        self,
+        loop: ControllerLoop,
+        batching: BatchThread | None,
+        pilots_max: int,
+        wait: Callable[[float], Awaitable[bool]],
     ) -> None:
         """`batching`: None without a batch system. `wait(seconds)`: until the next commit, at most so long."""
         self._loop = loop

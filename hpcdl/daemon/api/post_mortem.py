@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause, Job, JobState, Purpose
-from hpcdl.core.units import count, seconds_text
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, Purpose
+from hpcdl.core.model.units import count, seconds_text
+from hpcdl.core.model.world import Job, JobState
 
 _NEXT = {
     Cause.USER_ERROR: "hpcdl logs {id} shows what it printed; corrected, hpcdl retry {id} runs it again",
@@ -27,7 +28,7 @@ _FOR = {
 
 
 @dataclass(slots=True)
-class Past:
+class PostMortem:
     """Seconds that a job waited for GPUs, started and trained; checkpoints and the seconds that they took; suspends by
     purpose; starts; steps, and seconds of training, that were done again or are lost.
     """
@@ -59,7 +60,7 @@ class Past:
 
 
 @dataclass(slots=True)
-class _Run:
+class _Attempt:
     """An incarnation, from its GPUs to its end. `first`: the step at which it began to train."""
 
     since: float
@@ -69,10 +70,10 @@ class _Run:
     told: bool = False  # it reports steps: else it trains from its start on, as far as anybody knows
 
 
-def past_of(records: Iterable[ev.Recorded], submitted_at: float) -> Past:
+def past_of(records: Iterable[ev.Recorded], submitted_at: float) -> PostMortem:
     """What the events of one job tell, oldest first."""
-    past = Past()
-    runs: dict[int, _Run] = {}
+    past = PostMortem()
+    runs: dict[int, _Attempt] = {}
     free_since: float | None = submitted_at
     for record in records:
         event, at = record.event, record.at
@@ -86,12 +87,12 @@ def past_of(records: Iterable[ev.Recorded], submitted_at: float) -> Past:
 
 
 def _take(
-    past: Past, runs: dict[int, _Run], event: ev.IncarnationEvent, at: float, free_since: float | None
+    past: PostMortem, runs: dict[int, _Attempt], event: ev.IncarnationEvent, at: float, free_since: float | None
 ) -> float | None:
     run = runs.get(event.incarnation)
     match event:
         case ev.StartRequested(placement=placement) | ev.OpenRequested(placement=placement) if placement is not None:
-            runs[event.incarnation] = _Run(at)
+            runs[event.incarnation] = _Attempt(at)
             past.starts += 1
             past.waited_s += 0.0 if free_since is None else at - free_since
             return None
@@ -118,7 +119,7 @@ def _take(
     return free_since
 
 
-def _end(past: Past, run: _Run, event: ev.IncarnationEnded, at: float) -> None:
+def _end(past: PostMortem, run: _Attempt, event: ev.IncarnationEnded, at: float) -> None:
     until = at if run.until is None else run.until
     ready = until if run.ready_at is None else min(run.ready_at, until)
     past.started_s += ready - run.since
@@ -136,7 +137,7 @@ def _end(past: Past, run: _Run, event: ev.IncarnationEnded, at: float) -> None:
             past.lost_s += trained_s * min(1.0, lost / done)
 
 
-def aftermath(job: Job, past: Past) -> list[str]:
+def aftermath(job: Job, past: PostMortem) -> list[str]:
     """The lines of `hpcdl why` about a finished job."""
     lines = []
     if past.starts:

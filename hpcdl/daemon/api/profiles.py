@@ -8,17 +8,19 @@ from typing import Any
 
 from starlette.requests import Request
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.plan import Profiles
-from hpcdl.core.profile import Profile, ProfileError
-from hpcdl.daemon.answering import Problem
-from hpcdl.daemon.loop import Loop
-from hpcdl.daemon.profilerows import profile_row, profile_rows
-from hpcdl.profiles import conf_folder, load_profiles
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.fold.observations import observations_of
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.profile import Observations, Profile, ProfileError, find_profile
+from hpcdl.core.model.world import World
+from hpcdl.daemon.api.http import ApiProblem
+from hpcdl.daemon.loop import ControllerLoop
 
 
-class Known(Mapping[str, Profile]):
+class ProfileNames(Mapping[str, Profile]):
     """Profiles by name and alias, in lower case, as they were read last. Two of them are equal only if they are one:
     what was made with an earlier one is made again.
     """
@@ -42,10 +44,10 @@ class Known(Mapping[str, Profile]):
     def __hash__(self) -> int:
         return id(self)
 
-    def read_anew(self, profiles: dict[str, Profile]) -> "Known":
+    def read_anew(self, profiles: dict[str, Profile]) -> "ProfileNames":
         """From now on these; another one that shows the same."""
         self._read[0] = profiles
-        return Known(self._read)
+        return ProfileNames(self._read)
 
 
 def read_known(home: Path) -> dict[str, Profile]:
@@ -57,7 +59,7 @@ def read_known(home: Path) -> dict[str, Profile]:
 class ProfileRoutes:
     """Handlers of requests; each answers one JSON object."""
 
-    def __init__(self, loop: Loop, profiles: Profiles, home: Path) -> None:
+    def __init__(self, loop: ControllerLoop, profiles: Profiles, home: Path) -> None:
         self._loop = loop
         self._profiles = profiles
         self._home = home
@@ -75,7 +77,7 @@ class ProfileRoutes:
                 name.strip().lower(), [*self._profiles.by_name, *map(str.lower, world.observed)], 1
             )
             hint = f"did you mean {near[0]!r}?" if near else "hpcdl profile ls lists them"
-            raise Problem(404, f"there is no profile {name[:100]!r}: {hint}", "unknown-profile")
+            raise ApiProblem(404, f"there is no profile {name[:100]!r}: {hint}", "unknown-profile")
         return {"profiles": [row]}
 
     async def read(self, request: Request) -> dict[str, Any]:
@@ -83,12 +85,12 @@ class ProfileRoutes:
         try:
             found = await asyncio.to_thread(read_known, self._home)
         except (ProfileError, OSError) as error:
-            raise Problem(400, f"nothing was changed: {error}", "bad-profile") from error
+            raise ApiProblem(400, f"nothing was changed: {error}", "bad-profile") from error
 
         def take(controller: Controller) -> dict[str, Any]:
             known = controller.profiles.by_name
-            if not isinstance(known, Known):
-                raise Problem(409, "this daemon's profiles are fixed: start it again", "fixed")
+            if not isinstance(known, ProfileNames):
+                raise ApiProblem(409, "this daemon's profiles are fixed: start it again", "fixed")
             before = {profile.name: profile for profile in known.values()}
             after = {profile.name: profile for profile in found.values()}
             controller.profiles = replace(controller.profiles, by_name=known.read_anew(found))
@@ -101,3 +103,63 @@ class ProfileRoutes:
         answer = await asyncio.wrap_future(self._loop.call(take))
         self._loop.send(cmd.Tick())
         return answer
+
+
+# Profiles as the API answers with them (docs/api.md): those of files, and those that were learnt.
+
+Json = dict[str, Any]
+
+
+def profile_rows(world: World, profiles: Profiles) -> list[Json]:
+    """All profiles: those of files by name, then those that were learnt, the one that was seen last at the end.
+
+    Takes a while where many were learnt.
+    """
+    known = {profile.name: profile for profile in profiles.by_name.values()}
+    rows = [_row(known[name], None) for name in sorted(known)]
+    for key in [*world.observed]:
+        seen = world.observed.get(key)
+        profile = _learnt(world, profiles, key)
+        if profile is not None and seen is not None:
+            rows.append(_row(profile, seen))
+    return rows
+
+
+def profile_row(world: World, profiles: Profiles, name: str) -> Json | None:
+    """One of them, with all its points; None where there is none of that name."""
+    profile = find_profile(profiles.by_name, name)
+    seen = None
+    if profile is None:
+        key = name.strip().lower()
+        keys = [each for each in world.observed if key in (each.lower(), each.lower().partition(" @ ")[0])]
+        if not keys:
+            return None
+        exact = [each for each in keys if each.lower() == key]
+        seen = world.observed.get((exact or keys)[-1])
+        profile = _learnt(world, profiles, (exact or keys)[-1])
+    return None if profile is None else _row(profile, seen) | {"profile": profile.to_mapping()}
+
+
+def _learnt(world: World, profiles: Profiles, key: str) -> Profile | None:
+    seen = observations_of(world, key)
+    return None if seen is None or profiles.learn is None else profiles.learn(key, seen)
+
+
+def _row(profile: Profile, seen: Observations | None) -> Json:
+    if seen is None:
+        curves = [*profile.kinds] or [("", profile.points)]
+        points: list[tuple[str, int, int, float, float | None]]
+        points = [(kind, nodes, gpus, rate, None) for kind, points in curves for nodes, gpus, rate in points]
+    else:
+        rates = sorted(seen.rates, key=lambda each: (each.kind, each.nodes, each.gpus))
+        points = [(each.kind, each.nodes, each.gpus, each.steps / each.seconds, each.seconds) for each in rates]
+    keys = ("kind", "nodes", "gpus", "rate", "seen_s")
+    return {
+        "name": profile.name,
+        "learnt": seen is not None,
+        "aliases": list(profile.aliases),
+        "points": [dict(zip(keys, point, strict=True)) for point in points],
+        "times": {} if seen is None else {each.what: each.seconds / each.times for each in seen.times},
+        "spread": profile.spread,
+        "source": profile.source,
+    }

@@ -5,30 +5,31 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdl.core.beginnings import beginning_of
-from hpcdl.core.codec import to_json
-from hpcdl.core.events import Recorded, encode
-from hpcdl.core.model import Incarnation, Job, JobSpec, World
-from hpcdl.core.notice import redacted
-from hpcdl.core.noticing import failing
-from hpcdl.core.plan import Profiles
-from hpcdl.core.retiring import is_retired
-from hpcdl.core.transitions import state_of
-from hpcdl.core.units import GpuRef
-from hpcdl.core.views import can_suspend
-from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.explain import NOBODY, nothing_here, reason, retries_used
-from hpcdl.daemon.loop import Loop
+from hpcdl.core.controller.journal import Journal
+from hpcdl.core.model.events import ArraySubmitted, Recorded, encode
+from hpcdl.core.model.frozen import to_json
+from hpcdl.core.model.job import Incarnation, JobSpec
+from hpcdl.core.model.notice import redacted
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import Job, World, beginning_of, can_suspend
+from hpcdl.core.rules.notices import failing
+from hpcdl.core.rules.retention import is_retired
+from hpcdl.daemon.api.why import NOBODY, nothing_here, reason, retries_used
+from hpcdl.daemon.clock import WallClock
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.queue import Queue, Queues
-from hpcdl.daemon.remaining import remaining
+from hpcdl.daemon.time_left import remaining
 from hpcdl.wire.messages import GpuLine
 
 Json = dict[str, Any]
+
 SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowBuilder:
     """Makes rows from one world at one time. `past`: jobs that have left it, as far as they are asked for."""
 
     world: World
@@ -185,19 +186,19 @@ class Rows:
 class JobRows:
     """The rows of an answer: made here, of the world as it was committed last, and handed on finished."""
 
-    def __init__(self, loop: Loop, profiles: Profiles, clock: Clock, queues: Queues) -> None:
+    def __init__(self, loop: ControllerLoop, profiles: Profiles, clock: WallClock, queues: Queues) -> None:
         self._loop = loop
         self._profiles = profiles
         self._clock = clock
         self._queues = queues
 
-    async def now(self, numbers: Iterable[int] = (), queued: bool = False) -> Rows:
+    async def now(self, numbers: Iterable[int] = (), queued: bool = False) -> RowBuilder:
         """With those of these jobs that have left the world, and with the queue where it is wanted."""
         world, now = self._loop.world, self._clock.now()
         gone = [number for number in numbers if is_retired(world, number)]
         past = await asyncio.to_thread(self._loop.retired, gone) if gone else ()
         queue = await asyncio.to_thread(self._queues.look, world, now) if queued else NOBODY
-        return Rows(world, self._profiles, self._loop.reasons, now, {job.id: job for job in past}, queue)
+        return RowBuilder(world, self._profiles, self._loop.reasons, now, {job.id: job for job in past}, queue)
 
     async def of(self, numbers: Collection[int]) -> list[Json]:
         """Of these jobs."""
@@ -216,7 +217,7 @@ def deadline_of(job: Job) -> Json | None:
     return {"since": None, "probability": None, "ends_at": None, **found}
 
 
-JOB_KEYS = frozenset(Rows(World(), Profiles(), {}, 0.0).job(Job(1, JobSpec(("train",), "train"), 0.0)))
+JOB_KEYS = frozenset(RowBuilder(World(), Profiles(), {}, 0.0).job(Job(1, JobSpec(("train",), "train"), 0.0)))
 """The keys of a job's row."""
 
 
@@ -240,3 +241,22 @@ def event_row(record: Recorded) -> Json:
         "kind": record.event.kind,
         "body": body,
     }
+
+
+# The events of one job: of a member of an array, its submit is an event of the first member.
+
+
+def events_of(journal: Journal, world: World, after: int, limit: int, job: int | None) -> list[Recorded]:
+    """At most `limit` events after the seq `after`, of one job where given, oldest first. Raises JournalError."""
+    known = None if job is None else world.jobs.get(job)
+    if job is not None and is_retired(world, job):
+        known = next(iter(journal.retired((job,))), None)
+    array = 0 if known is None else known.spec.array
+    found: list[Recorded] = []
+    if array and array != job:
+        found = [each for each in journal.read(0, 1, array) if each.seq > after and _submits(each)]
+    return (found + journal.read(after, limit, job))[:limit]
+
+
+def _submits(record: Recorded) -> bool:
+    return isinstance(record.event, ArraySubmitted)

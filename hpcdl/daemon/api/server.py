@@ -2,23 +2,25 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
+import time
 from asyncio.sslproto import SSLProtocol
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from hpcdl.daemon.door import Door
-from hpcdl.daemon.websocket import PingedProtocol
+from hpcdl.daemon.api.admission import Admission
 from hpcdl.wire.messages import MAX_MESSAGE
 from hpcdl.wire.tls import server_context
 
 PING_S = 10.0
 """An agent that has said nothing for so long is asked whether it is there; if it does not answer for as long, it is
 away."""
-
 
 TLS_BUFFER = 8 << 10
 """Bytes that each connection keeps for what comes in. asyncio's own 256 KiB would be 250 MiB for a
@@ -28,7 +30,7 @@ thousand agents, who say a few hundred bytes at a time."""
 class _Server(uvicorn.Server):
     """uvicorn's, whose connections come in by a door."""
 
-    def __init__(self, config: uvicorn.Config, door: Door) -> None:
+    def __init__(self, config: uvicorn.Config, door: Admission) -> None:
         super().__init__(config)
         self._door = door
 
@@ -50,7 +52,7 @@ class _Server(uvicorn.Server):
         self.started = True
 
 
-def make_server(application: Starlette, certificate: Path, key: Path, door: Door) -> uvicorn.Server:
+def make_server(application: Starlette, certificate: Path, key: Path, door: Admission) -> uvicorn.Server:
     """TLS with this certificate, no logs of its own, and no handlers of signals: a stop suspends first.
 
     `door`: is told by the application which connections have shown the token.
@@ -76,3 +78,70 @@ def make_server(application: Starlette, certificate: Path, key: Path, door: Door
     server = _Server(config, door)
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
     return server
+
+
+# Keeps strangers from filling the daemon's log: what libraries say of connections, anybody who connects can cause.
+
+LIBRARIES = ("asyncio", "uvicorn")
+"""Whose loggers speak of connections that have shown no token."""
+
+MOST, PERIOD_S = 20, 60.0
+"""So many records of these are written in so many seconds."""
+
+
+class LogRateFilter(logging.Filter):
+    """A filter for a handler: of LIBRARIES at most MOST records in PERIOD_S; the next one says how many are missing."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._since = -PERIOD_S
+        self._told = self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is written."""
+        if record.name.partition(".")[0] not in LIBRARIES:
+            return True
+        now = self._monotonic()
+        if now - self._since >= PERIOD_S:
+            self._since, self._told = now, 0
+        if self._told >= MOST:
+            self._left_out += 1
+            return False
+        self._told += 1
+        if self._left_out:
+            record.msg, record.args = f"{record.getMessage()} ({self._left_out} more of these are left out)", None
+            self._left_out = 0
+        return True
+
+
+# uvicorn's WebSocket connection, which asks only who is silent, and ends at once when a ping is not answered.
+
+
+class PingedProtocol(WebSocketsSansIOProtocol):
+    """Where the network swallows what it is given, a TLS connection that is closed waits long for its peer's goodbye,
+    and the application hears of the end only then. A peer that does not answer a ping is not waited for; one that has
+    just said something, as agents do all the time, is not asked."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._heard_at = self.loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        """See uvicorn."""
+        self._heard_at = self.loop.time()
+        super().data_received(data)
+
+    def send_keepalive_ping(self) -> None:
+        """See uvicorn."""
+        assert self.ping_interval is not None, "else it would not be called"
+        silent_in_s = self._heard_at + self.ping_interval - self.loop.time()
+        if silent_in_s > 0:
+            self.ping_timer = self.loop.call_later(silent_in_s, self.send_keepalive_ping)
+        else:
+            super().send_keepalive_ping()
+
+    def keepalive_timeout(self) -> None:
+        """See uvicorn."""
+        super().keepalive_timeout()
+        self.transport.abort()

@@ -14,10 +14,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from hpcdl.config import Config, ConfigError
+from hpcdl.config.layers import ConfigError
+from hpcdl.config.settings import Config
 from hpcdl.daemon.identity import Identity
-from hpcdl.wire import viewer as files
-from hpcdl.wire.viewer import NotViewable, ViewerFile
+from hpcdl.wire import viewer_file as files
+from hpcdl.wire.viewer_file import NotViewable, ViewerFile
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -30,7 +31,7 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """A listener on all addresses is reached on this one, from the node that it is on."""
 
 
-class Role(Enum):
+class AccessRole(Enum):
     """Who asks, by the token."""
 
     OWNER = "owner"

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from hpcdl.core.model import World
+from hpcdl.core.model.world import World
 
 log = logging.getLogger("hpcdl.daemon")
 

@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from hpcdl.core.arrays import members_of
-from hpcdl.core.batching import with_agents
-from hpcdl.core.exempt import STARTS, exemption
-from hpcdl.core.model import Incarnation, IncarnationState, Job, JobState, Node, Placement, Purpose, World
-from hpcdl.core.pilot import Pilot
-from hpcdl.core.stalls import stalled
-from hpcdl.core.transitions import state_of
-from hpcdl.core.units import count, fold_nodes, seconds_text
-from hpcdl.core.views import can_suspend, lifts_hold
-from hpcdl.daemon.avoided import all_avoided, avoided_lines
+from hpcdl.core.model.arrays import members_of
+from hpcdl.core.model.health import Avoided
+from hpcdl.core.model.job import Incarnation, IncarnationState, Placement, Purpose
+from hpcdl.core.model.pilot import Pilot
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.units import count, fold_nodes, seconds_text
+from hpcdl.core.model.world import Job, JobState, Node, World, can_suspend, lifts_hold
+from hpcdl.core.rules.batch_poll import with_agents
+from hpcdl.core.rules.exemption import STARTS, exemption
+from hpcdl.core.rules.stalls import stalled
 from hpcdl.daemon.queue import Queue, jobs_text, place_text
 
 NOBODY = Queue()
@@ -23,14 +24,14 @@ MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Explanation:
     """`reason`: one line. `details`: more lines."""
 
     reason: str
     details: tuple[str, ...]
 
 
-def explain(world: World, job: Job, said: Mapping[int, str], now: float, queue: Queue = NOBODY) -> Answer:
+def explain(world: World, job: Job, said: Mapping[int, str], now: float, queue: Queue = NOBODY) -> Explanation:
     """The answer of `hpcdl why`. `said`: the last plan's reasons by job."""
     text = reason(world, job, said, now=now, queue=queue)
     planned = _planned(world, job, said)
@@ -41,7 +42,7 @@ def explain(world: World, job: Job, said: Mapping[int, str], now: float, queue: 
         details.insert(0, f"policy {world.policy}: {planned}")
     if job.running is None and not (job.finished or job.held or job.cancelling or job.id in world.targets):
         text += _exempt(world, job, now)
-    return Answer(text, tuple(details))
+    return Explanation(text, tuple(details))
 
 
 def _planned(world: World, job: Job, said: Mapping[int, str]) -> str:
@@ -288,3 +289,36 @@ def _on_its_way(pilot: Pilot) -> str:
 def retries_used(job: Job) -> int:
     """Retries spent on user errors; the error that found none left has spent none."""
     return min(job.retries_used, job.spec.retries)
+
+
+# What is avoided, in words: for `hpcdl why`.
+
+SHOWN = 4
+"""So many are named; the others are counted."""
+
+
+def until_text(at: float, since: float) -> str:
+    """`14:20`, with the date where it is more than a day after `since`."""
+    return f"{datetime.fromtimestamp(at).astimezone():{'%H:%M' if at - since < 86_400 else '%Y-%m-%d %H:%M'}}"
+
+
+def avoided_lines(world: World) -> list[str]:
+    """`n1:0 is avoided until 14:20: Xid 79: …`, of each."""
+    found = [_line(node, each) for node in world.nodes.values() for each in node.avoided if not each.over]
+    more = len(found) - SHOWN
+    return found if more <= 0 else [*found[:SHOWN], f"{more} more are excluded: hpcdl avoid lists them"]
+
+
+def _line(node: Node, each: Avoided) -> str:
+    name = node.name if each.index is None else f"{node.name}:{each.index}"
+    return f"{name} is excluded until {until_text(each.until, each.since)}: {each.reason}"
+
+
+def all_avoided(world: World) -> str:
+    """Where there are GPUs, and each that could be granted is avoided: which, or ""."""
+    here = [node for node in world.nodes.values() if node.connected and not node.lost and not node.leaving]
+    if any(node.usable() for node in here):
+        return ""
+    if not any(gpu.state == "ok" and node.avoids(gpu.index) for node in here for gpu in node.gpus):
+        return ""
+    return "; ".join(avoided_lines(world)) + " (hpcdl avoid --lift)"

@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
 
 from hpcdl.sim.papers.figures import figures
-from hpcdl.sim.papers.table import Table
+from hpcdl.sim.papers.table import PaperTable
 
 PAPERS = ("marble", "sidecar", "genie", "unknown")
 """Modules of this package that have `tables()`: three papers, and what it costs to know no profile."""
@@ -18,7 +18,7 @@ PARTS = {"genie": ("densities", "sizes", "priorities", "durations", "prediction"
 
 def all_tables(
     papers: Sequence[str] = PAPERS, seeds: int | None = None, progress: Callable[[str], None] | None = None
-) -> tuple[tuple[Table, ...], tuple[str, ...]]:
+) -> tuple[tuple[PaperTable, ...], tuple[str, ...]]:
     """The tables of these papers, first of all what ours is to reach beside what it reached; and what went wrong.
 
     `seeds`: no study takes more than so many; None: each its own number. `progress`: is told what is ready. As many
@@ -26,7 +26,7 @@ def all_tables(
     """
     told = progress or (lambda _: None)
     parts = [(name, part) for name in papers for part in PARTS.get(name, ("",))]
-    made: dict[tuple[str, str], tuple[Table, ...]] = {}
+    made: dict[tuple[str, str], tuple[PaperTable, ...]] = {}
     problems: list[str] = []
     with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(parts))) as pool:
         making = {
@@ -49,12 +49,12 @@ def all_tables(
 _LONGEST = ("genie", "sidecar", "unknown", "marble")
 
 
-def tables_of(name: str, part: str, seeds: int | None) -> tuple[Table, ...]:
+def tables_of(name: str, part: str, seeds: int | None) -> tuple[PaperTable, ...]:
     """The tables of one paper, or of a part of it; see `all_tables`."""
     module = import_module(f"hpcdl.sim.papers.{name}")
     wanted = tuple(module.SEEDS)[:seeds]
     if part:
-        table: Table = getattr(module.Runs(wanted, module.FEW, lambda _: None), part)()
+        table: PaperTable = getattr(module.Runs(wanted, module.FEW, lambda _: None), part)()
         return (table,)
-    tables: tuple[Table, ...] = tuple(module.tables(wanted))
+    tables: tuple[PaperTable, ...] = tuple(module.tables(wanted))
     return tables

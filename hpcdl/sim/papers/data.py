@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
-from hpcdl.core.profile import Point, Profile
-from hpcdl.profiles import conf_folder
+from hpcdl.config.layers import conf_folder
+from hpcdl.core.model.profile import Point, Profile
 from hpcdl.sim.generators import (
     GENIE_HOURS,
     GENIE_SHARES,
@@ -20,8 +20,7 @@ from hpcdl.sim.generators import (
     draw_genie,
     draw_sidecar,
 )
-from hpcdl.sim.readers.source import Place
-from hpcdl.sim.readers.table import read_table
+from hpcdl.sim.readers.source import Place, read_table
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload, WorkloadError, cluster
 
 STEPS_PER_S = 10.0

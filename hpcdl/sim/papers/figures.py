@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import fsum
 
-from hpcdl.sim.papers.table import Row, Table
+from hpcdl.sim.papers.table import PaperRow, PaperTable
 
 OURS = "adaptive"
 EQUAL = 1e-3
@@ -23,13 +23,13 @@ class Goal:
     table: str
     workload: str
     what: str
-    of: Callable[[Mapping[tuple[str, str], Row]], float]
+    of: Callable[[Mapping[tuple[str, str], PaperRow]], float]
     least: float | None = None
     most: float | None = None
     policy: str = OURS
 
 
-Rows = Mapping[tuple[str, str], Row]
+Rows = Mapping[tuple[str, str], PaperRow]
 
 
 def _more(workload: str, key: str, policy: str = OURS) -> Callable[[Rows], float]:
@@ -86,7 +86,7 @@ def _goals() -> Iterable[Goal]:
 GOALS = tuple(_goals())
 
 
-def figures(tables: Iterable[Table]) -> Table:
+def figures(tables: Iterable[PaperTable]) -> PaperTable:
     """A row for every figure whose table is there: target, reached, and whether it is met."""
     by_name = {table.name: {(row.workload, row.policy): row for row in table.rows} for table in tables}
     rows = []
@@ -102,6 +102,6 @@ def figures(tables: Iterable[Table]) -> Table:
         row = there[goal.workload, goal.policy]
         bound = f"at least {goal.least:g}" if goal.least is not None else f"at most {goal.most:g}"
         more = {"figure": f"{goal.table}: {goal.what}", "target": bound, "reached": reached, "met": met}
-        rows.append(Row(goal.workload, goal.policy, row.makespan_s, row.mean_jct_s, more))
+        rows.append(PaperRow(goal.workload, goal.policy, row.makespan_s, row.mean_jct_s, more))
     missed = sum(not row.more["met"] for row in rows)
-    return Table("Figures to reach", tuple(rows), (f"{len(rows) - missed} of {len(rows)} are met in this run.",))
+    return PaperTable("Figures to reach", tuple(rows), (f"{len(rows) - missed} of {len(rows)} are met in this run.",))

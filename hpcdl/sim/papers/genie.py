@@ -7,23 +7,15 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from hpcdl.core.profile import Profile
-from hpcdl.learning import LightRun, fit, plan_light_runs
+from hpcdl.core.model.profile import Profile
+from hpcdl.estimators import LightRun, fit, plan_light_runs
 from hpcdl.policies import all_policies
-from hpcdl.sim.conditions import Conditions, Simulated
+from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.generators import chance
-from hpcdl.sim.papers.data import (
-    GENIE_GPUS,
-    GENIE_LOADS,
-    GENIE_MODELS,
-    GENIE_NODES,
-    STEPS_PER_S,
-    genie,
-    genie_speedup,
-)
+from hpcdl.sim.papers.data import GENIE_GPUS, GENIE_LOADS, GENIE_MODELS, GENIE_NODES, STEPS_PER_S, genie, genie_speedup
 from hpcdl.sim.papers.sidecar import interval
-from hpcdl.sim.papers.table import Row, Table
+from hpcdl.sim.papers.table import PaperRow, PaperTable
 from hpcdl.sim.results import percentile
 from hpcdl.sim.workload import SimJob, Workload
 
@@ -76,7 +68,7 @@ _GAINS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class GenieMeasures:
     """A run: see `_FIGURES`. Times are seconds; shares and errors lie from 0 to 1."""
 
     qos: float
@@ -92,7 +84,7 @@ def single_latency_s(job: SimJob) -> float:
     return job.profile.startup_s + job.steps / job.profile.rate(1)
 
 
-def measure_run(run: Simulated) -> Measured:
+def measure_run(run: SimulatedRun) -> GenieMeasures:
     """AssertionError where a job did not end."""
     if run.problems:
         raise AssertionError(f"{run.workload.name} under {run.policy}: {run.problems[0]}")
@@ -106,7 +98,7 @@ def measure_run(run: Simulated) -> Measured:
         waits.append(told.first_start_at - job.submit_s)
     late = [wait for wait, good in zip(waits, met, strict=True) if not good]
     not_urgent = [good for (job, _), good in zip(ends, met, strict=True) if not _urgent(job)]
-    return Measured(
+    return GenieMeasures(
         qos=fmean(met),
         qos_prior_normal=fmean(not_urgent),
         makespan_s=max(end for _, end in ends) - min(job.submit_s for job, _ in ends),
@@ -206,7 +198,7 @@ def _samples_per_s(model: str, kind: str, batch: int, nodes: int, gpus: int) -> 
 
 def tables(
     seeds: Iterable[int] = SEEDS, few: int = FEW, progress: Callable[[str], None] | None = None
-) -> tuple[Table, ...]:
+) -> tuple[PaperTable, ...]:
     """Figures 13, 14, 15 and 17. `few`: of the seeds, how many the sensitivity figures take. `progress`: is told what
     comes next."""
     told = progress or (lambda _: None)
@@ -228,17 +220,17 @@ class Runs:
         there = all_policies().names()
         return (*BASELINES, "genie", *(name for name in ("adaptive",) if name in there))
 
-    def densities(self) -> Table:
+    def densities(self) -> PaperTable:
         """Figures 13 and 14 (a, b)."""
-        rows: list[Row] = []
+        rows: list[PaperRow] = []
         for per_hour in GENIE_LOADS:
             runs = self.measure(f"{per_hour}/h", self.policies, self.seeds, partial(genie, per_hour))
             rows += rows_of(f"{per_hour}/h", runs, _PAPER_13)
         return self._table("GENIE figures 13 and 14 (a, b): arrivals an hour", rows, self.seeds)
 
-    def drawn(self) -> Table:
+    def drawn(self) -> PaperTable:
         """Figure 13 with drawn requests."""
-        rows: list[Row] = []
+        rows: list[PaperRow] = []
         for per_hour in GENIE_LOADS:
             runs = self.measure(
                 f"{per_hour}/h, drawn requests",
@@ -249,9 +241,9 @@ class Runs:
             rows += rows_of(f"{per_hour}/h", runs, {})
         return self._table("GENIE figure 13: black boxes with drawn requests", rows, self._few)
 
-    def priorities(self) -> Table:
+    def priorities(self) -> PaperTable:
         """Figure 14 (c, d)."""
-        rows: list[Row] = []
+        rows: list[PaperRow] = []
         for shares in PRIORITIES:
             name = "/".join(map(str, shares))
             runs = self.measure(
@@ -264,9 +256,9 @@ class Runs:
         note = f"At {PRIORITIES_PER_HOUR} an hour (the paper does not say); per cent of urgent, prior and normal jobs."
         return self._table("GENIE figure 14 (c, d): priorities", rows, self._few, note)
 
-    def durations(self) -> Table:
+    def durations(self) -> PaperTable:
         """Figure 14 (e, f)."""
-        rows: list[Row] = []
+        rows: list[PaperRow] = []
         for hours in DURATIONS_H:
             runs = self.measure(f"{hours} h", self.policies, self._few, partial(lasting, hours))
             rows += rows_of(f"{hours} h", runs, _PAPER_14)
@@ -276,9 +268,9 @@ class Runs:
         )
         return self._table("GENIE figure 14 (e, f): duration of arrivals", rows, self._few, note)
 
-    def sizes(self) -> Table:
+    def sizes(self) -> PaperTable:
         """Figure 17."""
-        rows: list[Row] = []
+        rows: list[PaperRow] = []
         for nodes in SIZES:
             name = f"{nodes * GENIE_GPUS} GPUs"
             runs = self.measure(name, self.policies, self._few, partial(genie, SIZES_PER_HOUR, nodes=nodes))
@@ -286,7 +278,7 @@ class Runs:
         note = f"{SIZES_PER_HOUR} an hour; a job has at most 4 nodes on larger clusters too: its smallest batch is 16."
         return self._table("GENIE figure 17: 16 to 128 GPUs", rows, self._few, note)
 
-    def prediction(self, loads: Sequence[int] = GENIE_LOADS) -> Table:
+    def prediction(self, loads: Sequence[int] = GENIE_LOADS) -> PaperTable:
         """Figure 15, and what GENIE comes to with such predictions."""
         rows = []
         for per_hour in loads:
@@ -313,22 +305,22 @@ class Runs:
 
     def measure(
         self, name: str, policies: Sequence[str], seeds: Sequence[int], make: Callable[[int], Workload]
-    ) -> dict[str, list[Measured]]:
-        runs: dict[str, list[Measured]] = {}
+    ) -> dict[str, list[GenieMeasures]]:
+        runs: dict[str, list[GenieMeasures]] = {}
         for policy in policies:
             self.told(f"GENIE: {name} under {policy}")
             runs[policy] = [measure_run(_run(by_type(make(seed)), policy)) for seed in seeds]
         return runs
 
-    def _table(self, name: str, rows: Sequence[Row], seeds: Sequence[int], *notes: str) -> Table:
-        return Table(
+    def _table(self, name: str, rows: Sequence[PaperRow], seeds: Sequence[int], *notes: str) -> PaperTable:
+        return PaperTable(
             name,
             tuple(rows),
             (f"Seeds {seeds[0]} to {seeds[-1]}, {len(seeds)} of them.", *notes, _FIGURES, _OPEN, _CAPACITY, _GAINS),
         )
 
 
-def prediction_errors(run: Simulated) -> list[float]:
+def prediction_errors(run: SimulatedRun) -> list[float]:
     """Of each job: the relative error of its predicted latency at the placement it had."""
     errors = []
     for each in run.history.jobs:
@@ -349,11 +341,11 @@ def _of_priorities(shares: Sequence[int], seed: int) -> Workload:
     return with_priorities(genie(PRIORITIES_PER_HOUR, seed), shares, seed)
 
 
-def _run(workload: Workload, policy: str) -> Simulated:
+def _run(workload: Workload, policy: str) -> SimulatedRun:
     return simulate(workload, policy, all_policies(), Conditions(objective="deadline", exempt_starts=0.0))
 
 
-def rows_of(name: str, runs: Mapping[str, Sequence[Measured]], paper: Mapping[str, float]) -> list[Row]:
+def rows_of(name: str, runs: Mapping[str, Sequence[GenieMeasures]], paper: Mapping[str, float]) -> list[PaperRow]:
     theirs = [own for policy, own in runs.items() if policy in BASELINES]
     best_qos = max(fmean(run.qos for run in own) for own in theirs)
     best_makespan_s = min(fmean(run.makespan_s for run in own) for own in theirs)
@@ -371,8 +363,8 @@ def rows_of(name: str, runs: Mapping[str, Sequence[Measured]], paper: Mapping[st
 
 
 def _row(
-    workload: str, policy: str, own: Sequence[Measured], more: Mapping[str, Any], paper: Mapping[str, float]
-) -> Row:
+    workload: str, policy: str, own: Sequence[GenieMeasures], more: Mapping[str, Any], paper: Mapping[str, float]
+) -> PaperRow:
     qos, qos_ci = interval([run.qos for run in own])
     prior, prior_ci = interval([run.qos_prior_normal for run in own])
     makespan_s, makespan_ci = interval([run.makespan_s for run in own])
@@ -388,4 +380,4 @@ def _row(
         "longest_wait_missed_s": max(run.longest_wait_missed_s for run in own),
         "seeds": len(own),
     }
-    return Row(workload, policy, makespan_s, fmean(run.jct_s for run in own), {**figures, **more}, paper)
+    return PaperRow(workload, policy, makespan_s, fmean(run.jct_s for run in own), {**figures, **more}, paper)

@@ -9,16 +9,17 @@ from typing import Any
 
 import yaml
 
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile, find_profile
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.plan import Policies
+from hpcdl.core.model.profile import Profile, find_profile
 from hpcdl.policies import all_policies
-from hpcdl.profiles import conf_folder, load_profiles
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers.optimum import OfflineJob, Optimum, bound, optimum
 from hpcdl.sim.papers.optimus import OptimusNodes
 from hpcdl.sim.papers.sidecar import interval
-from hpcdl.sim.papers.table import Row, Table
+from hpcdl.sim.papers.table import PaperRow, PaperTable
 from hpcdl.sim.results import Results, summarise
 from hpcdl.sim.workload import SimJob, Workload, WorkloadError, cluster
 
@@ -91,7 +92,7 @@ _OPTIMUS_NOTES = (
 )
 _GPU_BY_GPU_NOTES = (
     (
-        "Another reading: one node, and Optimus as the SideCar paper runs it (hpcdl/elastic/baselines.py): jobs "
+        "Another reading: one node, and Optimus as the SideCar paper runs it (hpcdl/sidecar/baselines.py): jobs "
         "start on one GPU, and free GPUs are added one by one. That gives every job a GPU at once, which on these "
         "curves is better than Algorithm 1: MARBLE is not shorter then."
     ),
@@ -147,7 +148,7 @@ def run_one(workload: Workload, policy: str, warm: bool = False, policies: Polic
     return summarise(run)
 
 
-def tables(seeds: Iterable[int] = SEEDS, progress: Callable[[str], None] | None = None) -> tuple[Table, ...]:
+def tables(seeds: Iterable[int] = SEEDS, progress: Callable[[str], None] | None = None) -> tuple[PaperTable, ...]:
     """All job sets. `seeds`: of the noise in the curves. `progress`: is told what comes next."""
     told = progress or (lambda _: None)
     return (
@@ -161,17 +162,17 @@ def tables(seeds: Iterable[int] = SEEDS, progress: Callable[[str], None] | None 
     )
 
 
-def single_node(progress: Callable[[str], None]) -> Table:
+def single_node(progress: Callable[[str], None]) -> PaperTable:
     """Sets 1 to 3 beside the printed totals and the offline optimum."""
-    rows: list[Row] = []
+    rows: list[PaperRow] = []
     for number in SINGLE:
         progress(f"MARBLE: set {number}")
         rows += _rows(number, marble_set(number), ("fifo-exclusive", "marble", "adaptive"))
     rows += _sums(rows)
-    return Table("MARBLE sets 1 to 3", tuple(rows), _FIT_NOTES)
+    return PaperTable("MARBLE sets 1 to 3", tuple(rows), _FIT_NOTES)
 
 
-def warm_starts(progress: Callable[[str], None]) -> Table:
+def warm_starts(progress: Callable[[str], None]) -> PaperTable:
     """Sets 1 to 3 with warm starts."""
     rows = []
     for number in SINGLE:
@@ -182,38 +183,38 @@ def warm_starts(progress: Callable[[str], None]) -> Table:
             result = run_one(workload, policy, warm=True)
             more = _more(result) | {"vs_marble": 1 - result.makespan_s / cold.makespan_s}
             rows.append(_row(workload.name, policy, result, more, {}))
-    return Table("MARBLE sets 1 to 3, warm starts", tuple(rows), _WARM_NOTES)
+    return PaperTable("MARBLE sets 1 to 3, warm starts", tuple(rows), _WARM_NOTES)
 
 
-def several_nodes(title: str, speed: float, progress: Callable[[str], None]) -> Table:
+def several_nodes(title: str, speed: float, progress: Callable[[str], None]) -> PaperTable:
     """Sets 4 to 6 beside the printed reductions."""
     rows = []
     for number in MULTI:
         progress(f"{title}: set {number}")
         rows += _rows(number, marble_set(number, speed), ("fifo-exclusive", "marble", "adaptive"))
-    return Table(title, tuple(rows), _MULTI_NOTES)
+    return PaperTable(title, tuple(rows), _MULTI_NOTES)
 
 
-def against_optimus(progress: Callable[[str], None]) -> Table:
+def against_optimus(progress: Callable[[str], None]) -> PaperTable:
     """Sets 7 to 9 on eight nodes: Optimus with whole nodes, MARBLE and ours with GPUs on each of them."""
     rows = []
     for number in OPTIMUS:
         progress(f"MARBLE: set {number}")
         by_node = optimus_set(number)
         rows += _beside_optimus(marble_set(number, COUNTED_TOGETHER, NODES), by_node)
-    return Table("MARBLE sets 7 to 9", tuple(rows), _OPTIMUS_NOTES)
+    return PaperTable("MARBLE sets 7 to 9", tuple(rows), _OPTIMUS_NOTES)
 
 
-def gpu_by_gpu(progress: Callable[[str], None]) -> Table:
+def gpu_by_gpu(progress: Callable[[str], None]) -> PaperTable:
     """Sets 7 to 9 on one node, where Optimus gives GPUs."""
     rows = []
     for number in OPTIMUS:
         progress(f"MARBLE: set {number} on one node")
         rows += _beside_optimus(marble_set(number), None)
-    return Table("MARBLE sets 7 to 9, GPU by GPU", tuple(rows), _GPU_BY_GPU_NOTES)
+    return PaperTable("MARBLE sets 7 to 9, GPU by GPU", tuple(rows), _GPU_BY_GPU_NOTES)
 
 
-def _beside_optimus(workload: Workload, by_node: Workload | None) -> list[Row]:
+def _beside_optimus(workload: Workload, by_node: Workload | None) -> list[PaperRow]:
     if by_node is None:
         theirs = run_one(workload, "optimus")
     else:
@@ -232,7 +233,7 @@ def _beside_optimus(workload: Workload, by_node: Workload | None) -> list[Row]:
         "vs_optimus": 1 - best.makespan_s / theirs.makespan_s,
         "bound_s": least_s,
     }
-    rows.append(Row(workload.name, "optimum", best.makespan_s, fmean(best.ends), more))
+    rows.append(PaperRow(workload.name, "optimum", best.makespan_s, fmean(best.ends), more))
     return rows
 
 
@@ -242,7 +243,7 @@ class _Noisy:
     jct_s: float
 
 
-def noise(seeds: Sequence[int], progress: Callable[[str], None]) -> Table:
+def noise(seeds: Sequence[int], progress: Callable[[str], None]) -> PaperTable:
     """Sets 1 to 3 with errors in the curves that policies believe."""
     rows = []
     for number in SINGLE:
@@ -262,8 +263,8 @@ def noise(seeds: Sequence[int], progress: Callable[[str], None]) -> Table:
                 "seeds": len(runs),
             }
             words = "" if policy == "marble" else f", error {'told' if told else 'not told'}"
-            rows.append(Row(f"set {number}, noise{words}", policy, mean_s, fmean(run.jct_s for run in runs), more))
-    return Table("MARBLE sets 1 to 3, noise in the curves", tuple(rows), (*_FIT_NOTES[:1], *_NOISE_NOTES))
+            rows.append(PaperRow(f"set {number}, noise{words}", policy, mean_s, fmean(run.jct_s for run in runs), more))
+    return PaperTable("MARBLE sets 1 to 3, noise in the curves", tuple(rows), (*_FIT_NOTES[:1], *_NOISE_NOTES))
 
 
 def offline(workload: Workload, known_s: float) -> tuple[Optimum, float]:
@@ -280,7 +281,7 @@ def _noisy(result: Results) -> _Noisy:
     return _Noisy(result.makespan_s, result.mean_jct_s or 0.0)
 
 
-def _rows(number: int, workload: Workload, policies: Sequence[str]) -> list[Row]:
+def _rows(number: int, workload: Workload, policies: Sequence[str]) -> list[PaperRow]:
     """A row for each policy, the first of which is LSF's, and one for the offline optimum."""
     printed = _sets()[number]["printed"]
     results = {policy: run_one(workload, policy) for policy in policies}
@@ -300,7 +301,7 @@ def _rows(number: int, workload: Workload, policies: Sequence[str]) -> list[Row]
         "vs_marble": 1 - best.makespan_s / marble_s,
         "bound_s": least_s,
     }
-    rows.append(Row(workload.name, "optimum", best.makespan_s, fmean(best.ends), more))
+    rows.append(PaperRow(workload.name, "optimum", best.makespan_s, fmean(best.ends), more))
     return rows
 
 
@@ -313,7 +314,7 @@ def _printed(policy: str, printed: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _sums(rows: Sequence[Row]) -> list[Row]:
+def _sums(rows: Sequence[PaperRow]) -> list[PaperRow]:
     """One row for each policy: the totals of all sets together."""
     found = []
     for policy in dict.fromkeys(row.policy for row in rows):
@@ -323,7 +324,7 @@ def _sums(rows: Sequence[Row]) -> list[Row]:
         printed = [row.paper["makespan_s"] for row in own if "makespan_s" in row.paper]
         paper = {"makespan_s": sum(printed)} if len(printed) == len(own) else {}
         more = {"vs_marble": 1 - total_s / theirs}
-        found.append(Row("all together", policy, total_s, fmean(row.mean_jct_s for row in own), more, paper))
+        found.append(PaperRow("all together", policy, total_s, fmean(row.mean_jct_s for row in own), more, paper))
     return found
 
 
@@ -331,8 +332,8 @@ def _more(result: Results) -> dict[str, Any]:
     return {"suspends": result.suspends, "utilisation": result.utilisation, "suspend_resume_share": result.lost_share}
 
 
-def _row(workload: str, policy: str, result: Results, more: Mapping[str, Any], printed: Mapping[str, Any]) -> Row:
-    return Row(workload, policy, result.makespan_s, result.mean_jct_s or 0.0, more, printed)
+def _row(workload: str, policy: str, result: Results, more: Mapping[str, Any], printed: Mapping[str, Any]) -> PaperRow:
+    return PaperRow(workload, policy, result.makespan_s, result.mean_jct_s or 0.0, more, printed)
 
 
 @lru_cache(maxsize=1)

@@ -23,7 +23,7 @@ from itertools import product
 import numpy as np
 from scipy.optimize import linprog
 
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.profile import Profile
 
 _BETTER = 1e-6  # seconds; less than that is rounding
 

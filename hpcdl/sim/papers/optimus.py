@@ -1,9 +1,10 @@
 """Optimus as the MARBLE paper runs it against MARBLE (section VII.C): it gives jobs nodes, not GPUs."""
 
-from hpcdl.core.model import JobState, Placement, Role, Share
-from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.core.units import count
-from hpcdl.placing.pool import Pool, pool_of
+from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.plan import JobView, Plan, View
+from hpcdl.core.model.units import count
+from hpcdl.core.model.world import JobState
+from hpcdl.placement.pool import Pool, pool_of
 
 PERIOD_S = 600.0
 """Seconds between two reallocations: "Optimus schedules DL jobs in 10 minutes slots"."""

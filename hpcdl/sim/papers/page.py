@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, TypeGuard
 
-from hpcdl.report.beside import Cell, Pair, bars, bars_legend, beside_table
-from hpcdl.report.document import document, note
-from hpcdl.sim.papers.table import Row, Table
+from hpcdl.report.html import document, note
+from hpcdl.report.printed import Cell, Pair, bars, bars_legend, beside_table
+from hpcdl.sim.papers.table import PaperRow, PaperTable
 
 TITLE = "The papers' tables, simulated"
 _INTERVAL = "_ci95"
@@ -21,7 +21,7 @@ _SAID = (
 )
 
 
-def papers_page(tables: Sequence[Table]) -> str:
+def papers_page(tables: Sequence[PaperTable]) -> str:
     """One page for all tables. The same tables, the same page."""
     links = "".join(f'<li><a href="#t{place}">{escape(table.name)}</a></li>' for place, table in enumerate(tables, 1))
     parts = [
@@ -40,24 +40,24 @@ def papers_page(tables: Sequence[Table]) -> str:
     return document(TITLE, parts)
 
 
-def _figures(row: Row) -> dict[str, Any]:
+def _figures(row: PaperRow) -> dict[str, Any]:
     return {"makespan_s": row.makespan_s, "mean_jct_s": row.mean_jct_s, **row.more}
 
 
-def _keys(table: Table) -> list[str]:
+def _keys(table: PaperTable) -> list[str]:
     """Columns in the order in which they come; what only the paper prints at the end."""
     own = [key for row in table.rows for key in _figures(row)]
     theirs = [key for row in table.rows for key in row.paper]
     return [key for key in dict.fromkeys(own + theirs) if not key.endswith(_INTERVAL)]
 
 
-def _table(table: Table) -> str:
+def _table(table: PaperTable) -> str:
     keys = _keys(table)
     rows = [((row.workload, row.policy), [_cell(key, row) for key in keys]) for row in table.rows]
     return beside_table(("Workload", "Policy", *(_title(key) for key in keys)), rows)
 
 
-def _cell(key: str, row: Row) -> Cell:
+def _cell(key: str, row: PaperRow) -> Cell:
     figures = _figures(row)
     ours, printed, half = figures.get(key), row.paper.get(key), figures.get(key + _INTERVAL)
     text = _text(key, ours)
@@ -66,7 +66,7 @@ def _cell(key: str, row: Row) -> Cell:
     return Cell(text, "" if printed is None else _text(key, printed), _difference(key, ours, printed))
 
 
-def _pairs(table: Table) -> list[tuple[str, list[Pair]]]:
+def _pairs(table: PaperTable) -> list[tuple[str, list[Pair]]]:
     """For each figure that both have in some rows, those rows."""
     found = []
     for key in _keys(table):

@@ -8,7 +8,7 @@ _FIXED = frozenset({"workload", "policy", "makespan_s", "mean_jct_s", "paper"})
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PaperRow:
     """A workload under a policy. Times are seconds.
 
     more: further figures of ours by key: numbers, words, or None where there is none.
@@ -40,11 +40,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PaperTable:
     """Rows, and notes: where the paper leaves an input open, and what was chosen."""
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[PaperRow, ...]
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

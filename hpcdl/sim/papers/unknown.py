@@ -12,19 +12,19 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from hpcdl.core.plan import Learn
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Point, Profile
-from hpcdl.elastic import K8sDefault
-from hpcdl.learning import learner
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.plan import Learn, Policies
+from hpcdl.core.model.profile import Point, Profile
+from hpcdl.estimators import learner
 from hpcdl.policies import all_policies
-from hpcdl.profiles import conf_folder, load_profiles
-from hpcdl.sim.conditions import Conditions, Simulated
+from hpcdl.sidecar import K8sDefault
+from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.generators import chance, poisson
 from hpcdl.sim.papers.data import SIDECAR_WORKLOADS, sidecar
 from hpcdl.sim.papers.sidecar import interval
-from hpcdl.sim.papers.table import Row, Table
+from hpcdl.sim.papers.table import PaperRow, PaperTable
 from hpcdl.sim.workload import SimJob, Workload, WorkloadError, cluster
 
 SEEDS = tuple(range(8))
@@ -68,7 +68,7 @@ _NOTES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class UnknownCase:
     """How a workload is run. `told`: policies know the truth; `learns`: they learn it; `before`: after another day."""
 
     name: str
@@ -79,17 +79,17 @@ class Case:
 
 
 CASES = (
-    Case("fifo, no profile", "fifo"),
-    Case("k8s-default, no profile", "k8s-default"),
-    Case("adaptive, told", "adaptive", told=True),
-    Case("adaptive, never", "adaptive"),
-    Case("adaptive, learnt", "adaptive", learns=True),
-    Case("adaptive, learnt before", "adaptive", learns=True, before=True),
+    UnknownCase("fifo, no profile", "fifo"),
+    UnknownCase("k8s-default, no profile", "k8s-default"),
+    UnknownCase("adaptive, told", "adaptive", told=True),
+    UnknownCase("adaptive, never", "adaptive"),
+    UnknownCase("adaptive, learnt", "adaptive", learns=True),
+    UnknownCase("adaptive, learnt before", "adaptive", learns=True, before=True),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class UnknownMeasures:
     """Of one run, in seconds."""
 
     jct_s: float
@@ -97,21 +97,21 @@ class Measured:
     suspends: float
 
 
-def tables(seeds: Iterable[int] = SEEDS, progress: Callable[[str], None] | None = None) -> tuple[Table, ...]:
+def tables(seeds: Iterable[int] = SEEDS, progress: Callable[[str], None] | None = None) -> tuple[PaperTable, ...]:
     """One table: W1 to W4 and a Poisson workload under every case."""
     tell = progress or (lambda _: None)
     wanted = tuple(seeds)
     rows = []
     for name in (*SIDECAR_WORKLOADS, POISSON):
-        runs: dict[str, list[Measured]] = {}
+        runs: dict[str, list[UnknownMeasures]] = {}
         for case in CASES:
             tell(f"no profiles: {name}, {case.name}")
             runs[case.name] = [run_one(name, seed, case) for seed in wanted]
             rows.append(_row(name, case.name, runs))
-    return (Table("Jobs without profiles", tuple(rows), (f"{len(wanted)} seeds.", *_NOTES)),)
+    return (PaperTable("Jobs without profiles", tuple(rows), (f"{len(wanted)} seeds.", *_NOTES)),)
 
 
-def run_one(name: str, seed: int, case: Case) -> Measured:
+def run_one(name: str, seed: int, case: UnknownCase) -> UnknownMeasures:
     """A workload under one case. WorkloadError where the run had a problem."""
     work = workload(name, seed)
     skipped = 0
@@ -191,16 +191,16 @@ def _drawn(job: SimJob, seed: int, number: int) -> int:
     return random.Random(f"draw {seed} {number}").choice(job.gpus_counts or tuple(range(1, POISSON_GPUS + 1)))
 
 
-def _measured(run: Simulated, skipped: int) -> Measured:
+def _measured(run: SimulatedRun, skipped: int) -> UnknownMeasures:
     later = [job for number, job in enumerate(run.history.jobs) if number >= skipped]
     ended = [job.finished_at for job in later if job.finished_at is not None]
     begun = min(job.submitted_at for job in later)
     jcts = [job.finished_at - job.submitted_at for job in later if job.finished_at is not None]
     suspends = sum(max(0, len(job.stays) - 1) for job in later)
-    return Measured(fmean(jcts), max(ended) - begun, float(suspends))
+    return UnknownMeasures(fmean(jcts), max(ended) - begun, float(suspends))
 
 
-def _row(name: str, case: str, runs: Mapping[str, Sequence[Measured]]) -> Row:
+def _row(name: str, case: str, runs: Mapping[str, Sequence[UnknownMeasures]]) -> PaperRow:
     own = runs[case]
     more: dict[str, Any] = {"mean_jct_s_ci95": interval([run.jct_s for run in own])[1]}
     for other, key in (
@@ -212,4 +212,4 @@ def _row(name: str, case: str, runs: Mapping[str, Sequence[Measured]]) -> Row:
             losses = [mine.jct_s / its.jct_s - 1 for mine, its in zip(own, runs[other], strict=True)]
             more[f"jct_vs_{key}"], more[f"jct_vs_{key}_ci95"] = interval(losses)
     more |= {"suspends": fmean(run.suspends for run in own), "seeds": len(own)}
-    return Row(name, case, fmean(run.makespan_s for run in own), fmean(run.jct_s for run in own), more)
+    return PaperRow(name, case, fmean(run.makespan_s for run in own), fmean(run.jct_s for run in own), more)

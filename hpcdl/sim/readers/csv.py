@@ -3,16 +3,15 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcdl.sim.readers.asking import Given, Notes, Row, make_job, parse_asked
-from hpcdl.sim.readers.source import MAX_SECONDS, Place
-from hpcdl.sim.readers.table import read_table
+from hpcdl.sim.readers.job_rules import Notes, ReaderDefaults, WorkloadRow, make_job, parse_asked
+from hpcdl.sim.readers.source import MAX_SECONDS, Place, read_table
 from hpcdl.sim.workload import SimJob, Workload
 
 REQUIRED = ("submit_s", "model", "gpus")
 OPTIONAL = ("steps", "duration_s", "nodes", "deadline_s", "user", "kind", "name")
 
 
-def read_csv(path: Path, given: Given) -> Workload:
+def read_csv(path: Path, given: ReaderDefaults) -> Workload:
     """The jobs of the file, which must be in the order of their submits; see `asking` for what its numbers mean.
 
     `model` is the name of a profile; `deadline_s` a moment on the clock of `submit_s`; each row has steps or a
@@ -32,14 +31,14 @@ def read_csv(path: Path, given: Given) -> Workload:
     return Workload(path.name, tuple(jobs), given.nodes, source=f"jobs of {path.name}", notes=notes.lines())
 
 
-def _row(place: Place, cells: Mapping[str, str], given: Given) -> Row:
+def _row(place: Place, cells: Mapping[str, str], given: ReaderDefaults) -> WorkloadRow:
     submit_s = place.number("submit_s", cells["submit_s"])
     asked = parse_asked(place, cells["gpus"], cells.get("nodes") or None, given.per_node)
     steps, duration, deadline = cells.get("steps"), cells.get("duration_s"), cells.get("deadline_s")
     if bool(steps) == bool(duration):
         both = "both are given" if steps else "neither is given"
         place.wrong("steps, duration_s", f"{both}: a job has steps, or a duration_s that stands for them")
-    return Row(
+    return WorkloadRow(
         submit_s=submit_s,
         model=cells["model"],
         asked=asked,

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from hpcdl.sim.readers.source import Place
-from hpcdl.sim.readers.table import read_table
+from hpcdl.sim.readers.source import Place, read_table
 from hpcdl.sim.workload import NodeSpell, WorkloadError
 
 COLUMNS = ("node", "idle_from_s", "idle_until_s")

@@ -6,27 +6,30 @@
   steps by the profile's rate; a job without a profile gets `rigid`, which is as fast as the log says on N GPUs.
 """
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
-from hpcdl.core.model import LARGEST
-from hpcdl.core.profile import MAX_GPUS, MAX_NODES, Profile, ProfileError
-from hpcdl.core.units import count, parse_range
-from hpcdl.sim.readers.models import ModelUnknown, as_inference, find_model, known_model, rigid
+from hpcdl.core.model.job import LARGEST
+from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Point, Profile, ProfileError, find_profile
+from hpcdl.core.model.units import count, parse_range
 from hpcdl.sim.readers.source import Place, shown
 from hpcdl.sim.workload import KINDS, NodeSpell, SimJob, WorkloadError
 
 YEAR_S: Final = 365 * 86400.0
+
 MOST_SECONDS: Final = 10 * YEAR_S
+
 _TOO_LONG: Final = (
     "a job that trains for more than 10 years on the GPUs that it asks for is a mistake in its length or its rate"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ReaderDefaults:
     """What the caller says where a file leaves it open.
 
     `profiles`: by casefolded name, as `load_profiles` gives them. `nodes`: those to run on; none: the file's own.
@@ -61,7 +64,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GpuRequest:
     """GPUs per node and nodes that a row asks for."""
 
     gpus_min: int
@@ -96,7 +99,7 @@ class Notes:
         )
 
 
-def parse_asked(place: Place, gpus: object, nodes: object, per_node: int | None) -> Asked:
+def parse_asked(place: Place, gpus: object, nodes: object, per_node: int | None) -> GpuRequest:
     """GPUs as `4`, `1:4`, `1|2|4`, `1 2 4` or a list of numbers, and nodes as `2` or `1:2` (None: not said).
 
     Without nodes, what no node can hold (`per_node` GPUs) is spread evenly over several.
@@ -106,16 +109,16 @@ def parse_asked(place: Place, gpus: object, nodes: object, per_node: int | None)
         first, last = _range(place, "nodes", nodes, MAX_NODES)
         if last is None:
             place.wrong("nodes", f"{shown(nodes)}: say a maximum")
-        return Asked(low, high, counts, first, None if last == first else last, draw)
+        return GpuRequest(low, high, counts, first, None if last == first else last, draw)
     most = counts[-1] if counts else high
     if per_node is None or most is None or most <= per_node or counts:
-        return Asked(low, high, counts, draw=draw)
+        return GpuRequest(low, high, counts, draw=draw)
     if draw is not None or low == high:  # asked for so many, no less
         over = -(-most // per_node)
         each = -(-most // over)
-        return Asked(1 if draw else each, each, nodes=over, draw=each if draw else None)
+        return GpuRequest(1 if draw else each, each, nodes=over, draw=each if draw else None)
     over = -(-low // per_node)
-    return Asked(min(low, -(-low // over)), per_node, nodes=over, nodes_max=-(-most // per_node))
+    return GpuRequest(min(low, -(-low // over)), per_node, nodes=over, nodes_max=-(-most // per_node))
 
 
 def _gpus(place: Place, value: object) -> tuple[int, int | None, tuple[int, ...], int | None]:
@@ -150,12 +153,12 @@ def _range(place: Place, column: str, value: object, limit: int) -> tuple[int, i
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WorkloadRow:
     """What a row says of a job, before it is known how fast it is; None: not said. `name`: "" for one of its model."""
 
     submit_s: float
     model: str
-    asked: Asked
+    asked: GpuRequest
     steps: int | None = None
     duration_s: float | None = None
     deadline_s: float | None = None
@@ -165,7 +168,7 @@ class Row:
     told: bool = True
 
 
-def make_job(place: Place, row: Row, given: Given, notes: Notes, number: int) -> SimJob:
+def make_job(place: Place, row: WorkloadRow, given: ReaderDefaults, notes: Notes, number: int) -> SimJob:
     """The job; `number` counts the jobs from 1. WorkloadError names file and line."""
     if row.kind not in KINDS:
         place.wrong("kind", f"expected {' or '.join(KINDS)}, got {shown(row.kind)}")
@@ -210,7 +213,7 @@ def make_job(place: Place, row: Row, given: Given, notes: Notes, number: int) ->
         place.wrong("", str(error))
 
 
-def _profile(row: Row, given: Given, notes: Notes, line: int) -> Profile:
+def _profile(row: WorkloadRow, given: ReaderDefaults, notes: Notes, line: int) -> Profile:
     if row.kind == "inference" and row.model:
         own = known_model(given.profiles, f"{row.model}-inference")
         if own is not None:
@@ -229,7 +232,7 @@ def _profile(row: Row, given: Given, notes: Notes, line: int) -> Profile:
     return as_inference(found) if row.kind == "inference" else found
 
 
-def _note_kinds(profile: Profile, given: Given, notes: Notes, line: int) -> None:
+def _note_kinds(profile: Profile, given: ReaderDefaults, notes: Notes, line: int) -> None:
     known = {kind for kind, _ in profile.kinds}
     for kind in given.kinds if known else ():
         if kind and kind not in known:
@@ -240,7 +243,7 @@ def _note_kinds(profile: Profile, given: Given, notes: Notes, line: int) -> None
             )
 
 
-def _steps(row: Row, profile: Profile, gpus: int, nodes: int) -> int:
+def _steps(row: WorkloadRow, profile: Profile, gpus: int, nodes: int) -> int:
     """Its duration in steps; the start-up is a part of the duration."""
     assert row.duration_s is not None
     return max(1, round(max(0.0, row.duration_s - profile.startup_s) * profile.rate(gpus, nodes)))
@@ -253,3 +256,77 @@ def rebased(jobs: list[SimJob]) -> tuple[SimJob, ...]:
     ordered = sorted(jobs, key=lambda job: job.submit_s)
     begin = ordered[0].submit_s
     return tuple(replace(job, submit_s=job.submit_s - begin) for job in ordered)
+
+
+# From the name of a model in a file to its profile, and profiles for jobs that have none.
+
+_BATCH = re.compile(r"\s*\(batch size \d+\)$")
+
+_NODES = 1_024
+
+
+class ModelUnknown(ValueError):
+    """No profile has that name, or several might be meant (`ambiguous`); the message lists the candidates."""
+
+    def __init__(self, message: str, ambiguous: bool = False) -> None:
+        super().__init__(message)
+        self.ambiguous = ambiguous
+
+
+def known_model(profiles: Mapping[str, Profile], name: str) -> Profile | None:
+    """The profile of that name or alias, whatever its case and spaces; `(batch size N)` may be left out.
+
+    None if there is none, ModelUnknown if there are several that only their batch size tells apart.
+    """
+    wanted = " ".join(name.split())
+    if not wanted:
+        return None
+    found = find_profile(profiles, wanted)
+    if found is not None:
+        return found
+    same = [profile for key, profile in profiles.items() if _BATCH.sub("", key) == wanted.casefold()]
+    if len(same) > 1:
+        names = ", ".join(repr(profile.name) for profile in same)
+        raise ModelUnknown(f"{name!r} may be any of {names}: write one of them in full", ambiguous=True)
+    return same[0] if same else None
+
+
+def find_model(profiles: Mapping[str, Profile], name: str) -> Profile:
+    """As `known_model`, but ModelUnknown with the nearest names where there is none."""
+    found = known_model(profiles, name)
+    if found is not None:
+        return found
+    if not name:
+        raise ModelUnknown("is empty: name a profile, or give a duration_s instead of steps")
+    near = difflib.get_close_matches(name.casefold(), [key.casefold() for key in profiles], n=3, cutoff=0.5)
+    listed = near or sorted(profiles)[:8]
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(map(repr, listed))}"
+    if not profiles:
+        hint = "there are no profiles: give some with --profiles, or a duration_s instead of steps"
+    raise ModelUnknown(f"no profile is called {name[:80]!r}; {hint}")
+
+
+@lru_cache(maxsize=4096)
+def rigid(name: str, gpus: int, nodes: int = 1) -> Profile:
+    """A profile that says only what a log does: 1 step/s on `nodes` x `gpus` GPUs, proportional below, flat above."""
+    points: tuple[Point, ...] = ((nodes, gpus, 1.0),)
+    source = f"assumed: the run time of a log on {nodes} x {gpus} GPUs, proportional below"
+    return Profile(name=name, points=points, source=source)
+
+
+@lru_cache(maxsize=4096)
+def as_inference(profile: Profile) -> Profile:
+    """Its rates without a communication penalty (GENIE: Comm = 0): n GPUs are n times one, on any number of nodes."""
+    return replace(
+        profile,
+        name=f"{profile.name}-inference",
+        aliases=(),
+        points=_linear(profile.rate(1)),
+        kinds=tuple((kind, _linear(profile.on(kind).rate(1))) for kind, _ in profile.kinds),
+        source=f"{profile.source}; inference: linear from one GPU, no communication".lstrip("; "),
+    )
+
+
+def _linear(one: float) -> tuple[Point, ...]:
+    # Between these four corners the interpolation, linear along both axes, gives nodes * gpus * one.
+    return tuple((nodes, gpus, one * nodes * gpus) for nodes in (1, _NODES) for gpus in (1, MAX_GPUS))

@@ -6,25 +6,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcdl.core import events as ev
-from hpcdl.core.codec import CodecError
-from hpcdl.core.model import JobSpec, JobState
-from hpcdl.core.profile import ProfileError, find_profile
-from hpcdl.report.spans import JobHistory, event_of, read_history
-from hpcdl.sim.readers.asking import Given, Notes
-from hpcdl.sim.readers.models import rigid
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.frozen import CodecError
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.profile import ProfileError, find_profile
+from hpcdl.core.model.world import JobState
+from hpcdl.report.history import JobHistory
+from hpcdl.report.spans import event_of, read_history
+from hpcdl.sim.readers.job_rules import Notes, ReaderDefaults, rigid
 from hpcdl.sim.readers.source import Place, read_text
 from hpcdl.sim.workload import SimJob, Workload, WorkloadError
 
 
 @dataclass(slots=True)
-class _Seen:
+class _LedgerJob:
     spec: JobSpec
     at: float
     step: int = 0
 
 
-def read_ledger(path: Path, given: Given) -> Workload:
+def read_ledger(path: Path, given: ReaderDefaults) -> Workload:
     """The jobs that were submitted, as they were asked for; the first submit becomes 0.
 
     A job that was done has the steps of its spec, another one the steps that it came to. One without a profile, or
@@ -66,19 +67,19 @@ def read_ledger(path: Path, given: Given) -> Workload:
     return Workload(path.name, shifted, given.nodes, f"ledger {path.name}", notes.lines())
 
 
-def _seen(rows: list[Mapping[str, Any]]) -> dict[int, _Seen]:
+def _seen(rows: list[Mapping[str, Any]]) -> dict[int, _LedgerJob]:
     """Spec, submit and last step of every job."""
-    seen: dict[int, _Seen] = {}
+    seen: dict[int, _LedgerJob] = {}
     for row in rows:
         try:
             event = event_of(row)
         except CodecError:
             continue
         if isinstance(event, ev.JobSubmitted):
-            seen[event.job] = _Seen(event.spec, float(row["at"]))
+            seen[event.job] = _LedgerJob(event.spec, float(row["at"]))
         elif isinstance(event, ev.ArraySubmitted):
             submitted = zip(event.members, event.specs, strict=True)
-            seen.update((number, _Seen(spec, float(row["at"]))) for number, spec in submitted)
+            seen.update((number, _LedgerJob(spec, float(row["at"]))) for number, spec in submitted)
         elif isinstance(event, ev.Progressed | ev.Saved | ev.TrainerReady | ev.IncarnationEnded) and event.job in seen:
             reached = event.reached if isinstance(event, ev.IncarnationEnded) else event.step
             job = seen[event.job]
@@ -86,7 +87,7 @@ def _seen(rows: list[Mapping[str, Any]]) -> dict[int, _Seen]:
     return seen
 
 
-def _job(place: Place, told: JobHistory, seen: _Seen, given: Given, notes: Notes) -> SimJob | None:
+def _job(place: Place, told: JobHistory, seen: _LedgerJob, given: ReaderDefaults, notes: Notes) -> SimJob | None:
     spec = seen.spec
     trained = sum(
         max(0.0, (stay.asked_at or stay.exited_at or stay.end_at or stay.ready_at) - stay.ready_at)

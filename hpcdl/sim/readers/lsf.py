@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
-from hpcdl.sim.readers.asking import Given, Notes, Row, make_job, parse_asked, rebased
+from hpcdl.sim.readers.job_rules import Notes, ReaderDefaults, WorkloadRow, make_job, parse_asked, rebased
 from hpcdl.sim.readers.source import Place, read_text
 from hpcdl.sim.workload import SimJob, Workload
 
@@ -38,7 +38,7 @@ _STOPS = ("Suspended", "Pending", "Job is being requeued", "Requeue")
 
 
 @dataclass(slots=True)
-class _Story:
+class _LsfStory:
     """What is told of a job. `ran`: stretches of running, from and until, in seconds; None: still."""
 
     number: str
@@ -81,7 +81,7 @@ class _Story:
         return 1
 
 
-def read_lsf(path: Path, given: Given) -> Workload:
+def read_lsf(path: Path, given: ReaderDefaults) -> Workload:
     """Every job that had GPUs and ran, for as long as it ran; the first submit becomes 0.
 
     Left out and counted in the notes: jobs without GPUs, and those that have not run.
@@ -103,14 +103,14 @@ def read_lsf(path: Path, given: Given) -> Workload:
             hosts = story.hosts()
             asked = parse_asked(place, gpus, hosts if hosts > 1 else None, given.per_node)
             name = f"{story.number} {story.name}".strip()[:200]
-            row = Row(submit_s=submit, model="", asked=asked, duration_s=seconds, user=story.user, name=name)
+            row = WorkloadRow(submit_s=submit, model="", asked=asked, duration_s=seconds, user=story.user, name=name)
             jobs.append(make_job(place, row, given, notes, len(jobs) + 1))
     if not jobs:
         Place(path).wrong("", "tells of no job with GPUs that ran: give it what bhist -l or bacct -l prints")
     return Workload(path.name, rebased(jobs), given.nodes, f"LSF history {path.name}", notes.lines())
 
 
-def _stories(place: Place, text: str) -> Iterator[_Story]:
+def _stories(place: Place, text: str) -> Iterator[_LsfStory]:
     text = text.replace("\r\n", "\n")
     starts = [match.start() for match in re.finditer(r"^Job <\d", text, re.MULTILINE)]
     wholes = [_WRAP.sub("", text[start:end]) for start, end in pairwise([*starts, len(text)])]
@@ -125,7 +125,7 @@ def _stories(place: Place, text: str) -> Iterator[_Story]:
         told = {key: match[1] if (match := pattern.search(head)) else "" for key, pattern in _FIELD.items()}
         place.line = line
         events = [(_seconds(place, moment, years), _ELEMENT.sub("D", moment[8])) for moment in _moments(whole)]
-        yield _Story(found[1], line, told["Job Name"], told["User"], whole, events)
+        yield _LsfStory(found[1], line, told["Job Name"], told["User"], whole, events)
 
 
 def _moments(whole: str) -> Iterator[re.Match[str]]:

@@ -4,18 +4,18 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hpcdl.core.profile import Profile
-from hpcdl.sim.readers.asking import Given
-from hpcdl.sim.readers.csvjobs import read_csv
+from hpcdl.core.model.profile import Profile
+from hpcdl.sim.readers.csv import read_csv
+from hpcdl.sim.readers.job_rules import ReaderDefaults
 from hpcdl.sim.readers.ledger import read_ledger
 from hpcdl.sim.readers.lsf import read_lsf
 from hpcdl.sim.readers.sacct import read_sacct
 from hpcdl.sim.readers.source import Place, read_text
 from hpcdl.sim.readers.swf import read_swf
-from hpcdl.sim.readers.yamljobs import read_yaml
+from hpcdl.sim.readers.yaml import read_yaml
 from hpcdl.sim.workload import NodeSpell, Workload
 
-READERS: dict[str, Callable[[Path, Given], Workload]] = {
+READERS: dict[str, Callable[[Path, ReaderDefaults], Workload]] = {
     "yaml": read_yaml,
     "csv": read_csv,
     "swf": read_swf,
@@ -42,7 +42,7 @@ def read_workload(
     describes. `procs_per_gpu`: for SWF. `form`: a key of READERS, None: found out.
     """
     path = Path(path)
-    given = Given(profiles, tuple(nodes), gpu_type, seed, procs_per_gpu)
+    given = ReaderDefaults(profiles, tuple(nodes), gpu_type, seed, procs_per_gpu)
     found = form or _form(path)
     if found not in READERS:
         Place(path).wrong("", f"no format is called {found!r}: choose from {', '.join(READERS)}")

@@ -5,16 +5,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hpcdl.sim.readers.asking import Given, Notes, Row, make_job, parse_asked, rebased
-from hpcdl.sim.readers.source import MAX_SECONDS, Place, read_text, shown
-from hpcdl.sim.readers.table import rows_of
+from hpcdl.sim.readers.job_rules import Notes, ReaderDefaults, WorkloadRow, make_job, parse_asked, rebased
+from hpcdl.sim.readers.source import MAX_SECONDS, Place, read_text, rows_of, shown
 from hpcdl.sim.workload import SimJob, Workload
 
 REQUIRED = ("Submit",)
 _NONE = ("", "Unknown", "None", "N/A")
 
 
-def read_sacct(path: Path, given: Given) -> Workload:
+def read_sacct(path: Path, given: ReaderDefaults) -> Workload:
     """Every job that had GPUs, with its run time on them; the first submit becomes 0.
 
     Needs JobID or JobIDRaw, Submit, one of AllocTRES, ReqTRES, AllocGRES and ReqGRES, and Elapsed, ElapsedRaw or Start
@@ -45,7 +44,7 @@ def read_sacct(path: Path, given: Given) -> Workload:
             asked = parse_asked(
                 place, -(-gpus // nodes) if nodes > 1 else gpus, nodes if nodes > 1 else None, given.per_node
             )
-            row = Row(
+            row = WorkloadRow(
                 submit_s=_moment(place, "Submit", cells["Submit"]),
                 model="",
                 asked=asked,

@@ -5,7 +5,7 @@ Some logs have more fields at the end of each line (energy, GPUs): these are pas
 
 from pathlib import Path
 
-from hpcdl.sim.readers.asking import Given, Notes, Row, make_job, parse_asked, rebased
+from hpcdl.sim.readers.job_rules import Notes, ReaderDefaults, WorkloadRow, make_job, parse_asked, rebased
 from hpcdl.sim.readers.source import MAX_ROWS, Place, read_text, shown
 from hpcdl.sim.workload import SimJob, Workload
 
@@ -16,7 +16,7 @@ FIELDS = (
 _PARTS = (2, 3, 4)  # lines that tell of a part of a job that a line of its own sums up
 
 
-def read_swf(path: Path, given: Given) -> Workload:
+def read_swf(path: Path, given: ReaderDefaults) -> Workload:
     """Every job that ran, with its run time on the processors that it had; `given.procs_per_gpu` are a GPU.
 
     Lines are sorted by submit, the first of which becomes 0. Jobs without a run time, and parts of jobs that were
@@ -53,7 +53,7 @@ def read_swf(path: Path, given: Given) -> Workload:
         else:
             gpus = -(-procs // given.procs_per_gpu)
             asked = parse_asked(place, gpus, None, given.per_node)
-            row = Row(
+            row = WorkloadRow(
                 submit_s=submit,
                 model="",
                 asked=asked,

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from hpcdl.core.profile import MAX_GPUS, Point, Profile, ProfileError
-from hpcdl.sim.readers.source import Place
-from hpcdl.sim.readers.table import read_table
+from hpcdl.core.model.profile import MAX_GPUS, Point, Profile, ProfileError
+from hpcdl.sim.readers.source import Place, read_table
 
 COLUMNS = ("model_and_batch_per_gpu", "gpu", "gpus", "steps_per_s")
 

@@ -5,26 +5,24 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hpcdl.sim.replay.best import Best
-from hpcdl.sim.replay.case import Case
-from hpcdl.sim.replay.driven import Ran
-from hpcdl.sim.replay.idle import Idle
-from hpcdl.sim.replay.models import Model
+from hpcdl.sim.replay.case import ReplayCase, ScalingModel
+from hpcdl.sim.replay.idle import IdleTrace
+from hpcdl.sim.replay.run import BestThroughput, ReplayRun
 from hpcdl.sim.workload import WorkloadError
 
-Mix = tuple[Model, ...]
+Mix = tuple[ScalingModel, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Yardstick:
+class ReplayBound:
     """By what a replay is measured. `mixes`: from when on which trainers are active; their F is `best.of(mix)`.
 
     static: A_s, the integral of F(N_eq) over the time: what the same trainers do on N_eq nodes that never change.
     free: the integral of F(N(t)): what they do at most on the nodes that there are, if rescaling costs nothing.
     """
 
-    idle: Idle
-    best: Best
+    idle: IdleTrace
+    best: BestThroughput
     mixes: tuple[tuple[float, Mix], ...]
     static: float = field(init=False)
     free: float = field(init=False)
@@ -64,14 +62,14 @@ class Yardstick:
         return total
 
 
-def yardstick_of(idle: Idle, case: Case, ran: Ran) -> Yardstick:
+def yardstick_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun) -> ReplayBound:
     """For the trainers that were active in a run: `parallel` at every moment."""
     ends = {number: ended for number, (_, ended) in ran.timeline.ends.items()}
-    best = Best(idle.most, case.fewest, case.most)
-    return Yardstick(idle, best, tuple(mixes(ran.models, ends, case.parallel)))
+    best = BestThroughput(idle.most, case.fewest, case.most)
+    return ReplayBound(idle, best, tuple(mixes(ran.models, ends, case.parallel)))
 
 
-def mixes(models: Mapping[int, Model], ends: Mapping[int, float], parallel: int) -> Sequence[tuple[float, Mix]]:
+def mixes(models: Mapping[int, ScalingModel], ends: Mapping[int, float], parallel: int) -> Sequence[tuple[float, Mix]]:
     """Which trainers are active from when on: whenever one ends, the next of the queue takes its place.
 
     `models`: by number, in the order of the queue; `ends`: when those ended that did.

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdl.sim.replay.best import Best
-from hpcdl.sim.replay.case import Case
-from hpcdl.sim.replay.idle import Idle
-from hpcdl.sim.replay.models import Model, Rates
-from hpcdl.sim.replay.yardstick import Yardstick, mixes
+from hpcdl.sim.replay.bound import ReplayBound, mixes
+from hpcdl.sim.replay.case import Rates, ReplayCase, ScalingModel
+from hpcdl.sim.replay.idle import IdleTrace
+from hpcdl.sim.replay.run import BestThroughput
 from hpcdl.sim.workload import WorkloadError
 
 POLICIES = ("bftrainer", "equal-share")
@@ -26,7 +25,7 @@ _EPSILON = 0.01
 @dataclass(slots=True)
 class _Trainer:
     number: int
-    model: Model
+    model: ScalingModel
     rates: Rates
     left: float
     nodes: list[str] = field(default_factory=list)
@@ -45,7 +44,7 @@ class _Trainer:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedReplay:
     """Figures as in Outcome, by counts alone."""
 
     U: float
@@ -57,7 +56,7 @@ class Counted:
     completed: int
 
 
-def counted(idle: Idle, case: Case) -> Counted:
+def counted(idle: IdleTrace, case: ReplayCase) -> CountedReplay:
     """The replay of a case. WorkloadError: a policy, objective or T_fwd that this does not know."""
     if case.policy not in POLICIES or case.objective not in OBJECTIVES:
         raise WorkloadError(
@@ -69,12 +68,12 @@ def counted(idle: Idle, case: Case) -> Counted:
 
 
 class _Counting:
-    def __init__(self, idle: Idle, case: Case, t_fwd_s: float) -> None:
+    def __init__(self, idle: IdleTrace, case: ReplayCase, t_fwd_s: float) -> None:
         self.idle, self.case, self.t_fwd_s = idle, case, t_fwd_s
         self.now = 0.0
         self.free: dict[str, None] = {}
         self.holder: dict[str, _Trainer] = {}
-        self.models: dict[int, Model] = {}
+        self.models: dict[int, ScalingModel] = {}
         self.active = [self._next() for _ in range(case.parallel)]
         self.ends: dict[int, float] = {}
         self.samples = self.rescale_loss = self.preemption_loss = 0.0
@@ -86,7 +85,7 @@ class _Counting:
         model = self.models[number] = self.case.model_of(number)
         return _Trainer(number, model, model.rates(self.case.most), float(self.case.samples))
 
-    def run(self) -> Counted:
+    def run(self) -> CountedReplay:
         idle, case = self.idle, self.case
         joins: dict[float, list[str]] = {}
         leaves: dict[float, list[str]] = {}
@@ -109,12 +108,12 @@ class _Counting:
                 place += 1
             self._complete()
             self._decide()
-        best = Best(idle.most, case.fewest, case.most)
+        best = BestThroughput(idle.most, case.fewest, case.most)
         efficient = case.objective == "efficiency"
         models = {number: model.per_node if efficient else model for number, model in self.models.items()}
-        yardstick = Yardstick(idle, best, tuple(mixes(models, self.ends, case.parallel)))
+        yardstick = ReplayBound(idle, best, tuple(mixes(models, self.ends, case.parallel)))
         total = self.samples - (self.rescale_loss + self.preemption_loss if case.in_paper else 0.0)
-        return Counted(
+        return CountedReplay(
             U=self.worth / yardstick.static,
             bound_U=yardstick.free / yardstick.static,
             samples=total,

@@ -16,7 +16,7 @@ MOST_HOURS = 10 * 366 * 24.0
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleTrace:
     """Which nodes are idle from 0 to `end_s`: `spells` by their begin, none beyond the end.
 
     `times` rise from 0 on, and `counts[i]` nodes are idle from `times[i]` until the next time, or the end.
@@ -50,12 +50,12 @@ class Idle:
         return self.mean * self.end_s / HOUR_S
 
 
-def read_idle(path: Path, hours: float | None) -> Idle:
+def read_idle(path: Path, hours: float | None) -> IdleTrace:
     """The first `hours` of a trace, None: all of it. WorkloadError with file and line for what makes no sense."""
     return idle_of(read_idle_trace(path, 1), hours)
 
 
-def idle_of(spells: Sequence[NodeSpell], hours: float | None = None) -> Idle:
+def idle_of(spells: Sequence[NodeSpell], hours: float | None = None) -> IdleTrace:
     """The first `hours` of these spells of nodes, None: until the last one ends."""
     if hours is not None and not (math.isfinite(hours) and 0 < hours <= MOST_HOURS):
         raise WorkloadError(f"hours must be above 0 and up to {MOST_HOURS:g}, got {hours:g}")
@@ -75,4 +75,4 @@ def idle_of(spells: Sequence[NodeSpell], hours: float | None = None) -> Idle:
             net[spell.until_s] = net.get(spell.until_s, 0) - 1
     times = np.array(sorted(net))
     counts = np.cumsum([net[at] for at in sorted(net)])
-    return Idle(tuple(kept), end_s, times, counts, tuple(float(at) for at in times if at > 0))
+    return IdleTrace(tuple(kept), end_s, times, counts, tuple(float(at) for at in times if at > 0))

@@ -9,18 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdl.sim.replay.case import Case
-from hpcdl.sim.replay.driven import Ran
-from hpcdl.sim.replay.idle import HOUR_S, Idle
-from hpcdl.sim.replay.timeline import Rescale, Stay
-from hpcdl.sim.replay.yardstick import Yardstick, yardstick_of
+from hpcdl.milp import Reallocation
+from hpcdl.policies import all_policies
+from hpcdl.sim.engine import rare_collections
+from hpcdl.sim.replay.bound import ReplayBound, yardstick_of
+from hpcdl.sim.replay.case import ReplayCase
+from hpcdl.sim.replay.idle import HOUR_S, IdleTrace
+from hpcdl.sim.replay.run import ReplayRun, Told, run
+from hpcdl.sim.replay.timeline import NodeChange, NodeHolding
 
 WINDOW_H = 6.0
 """Hours of a window of figure 10."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ReplayWindow:
     """A part of the time, in hours. `static`: A_s of it; the others as in Outcome."""
 
     from_h: float
@@ -50,8 +53,8 @@ class Outcome:
     `used_share`: of idle node-hours, those that some trainer held; `used`: from when on how many nodes were.
     """
 
-    case: Case
-    idle: Idle
+    case: ReplayCase
+    idle: IdleTrace
     static: float
     free: float
     samples: float
@@ -65,7 +68,7 @@ class Outcome:
     runtime_h: Mapping[str, float]
     used_share: float
     used: tuple[tuple[float, ...], tuple[int, ...]]
-    windows: tuple[Window, ...]
+    windows: tuple[ReplayWindow, ...]
     preempted_at: tuple[float, ...]
     problems: tuple[str, ...]
     by_efficiency: tuple[float, float] | None = None
@@ -182,7 +185,7 @@ class _Sum:
         return np.diff(np.interp(marks, self._times, self._sums))
 
 
-def outcome_of(idle: Idle, case: Case, ran: Ran) -> Outcome:
+def outcome_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun) -> Outcome:
     """The figures of a replay. Raises WorkloadError where the trace has no idle node-time to measure by."""
     found = _outcome_of(idle, case, ran)
     if len({model.name for model in ran.models.values()}) == 1:
@@ -193,19 +196,19 @@ def outcome_of(idle: Idle, case: Case, ran: Ran) -> Outcome:
     return replace(found, by_efficiency=other.by_samples, windows=_in_its_unit(found, other))
 
 
-def _in_its_unit(found: Outcome, other: Outcome) -> tuple[Window, ...]:
+def _in_its_unit(found: Outcome, other: Outcome) -> tuple[ReplayWindow, ...]:
     """The windows, in the unit that the policy aimed for."""
     return other.windows if found.case.objective == "efficiency" else found.windows
 
 
-def _outcome_of(idle: Idle, case: Case, ran: Ran, window_h: float = WINDOW_H) -> Outcome:
+def _outcome_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun, window_h: float = WINDOW_H) -> Outcome:
     rates = {number: model.rates(case.most) for number, model in ran.models.items()}
     stays, rescales = ran.timeline.stays, ran.timeline.rescales
 
-    def rate(stay: Stay) -> float:
+    def rate(stay: NodeHolding) -> float:
         return float(rates[stay.job][stay.nodes])
 
-    def cost(rescale: Rescale) -> tuple[float, float]:
+    def cost(rescale: NodeChange) -> tuple[float, float]:
         forced_s, planned_s = rescale.cost_s(case.scale_up_s, case.scale_down_s)
         curve = rates[rescale.job]
         return forced_s * float(curve[rescale.before]), planned_s * float(curve[rescale.kept])
@@ -265,21 +268,21 @@ def _in_windows(
 
 def _windows(
     marks: NDArray[np.float64],
-    measured: Yardstick,
+    measured: ReplayBound,
     samples: NDArray[np.float64],
     planned: NDArray[np.float64],
     forced: NDArray[np.float64],
-) -> tuple[Window, ...]:
+) -> tuple[ReplayWindow, ...]:
     found = []
     for place, (begin, end) in enumerate(pairwise(marks)):
         idle_nodes, static = measured.of(float(begin), float(end))
         figures = (float(each[place]) for each in (planned, forced))
-        window = Window(begin / HOUR_S, end / HOUR_S, idle_nodes, float(samples[place]), static, *figures)
+        window = ReplayWindow(begin / HOUR_S, end / HOUR_S, idle_nodes, float(samples[place]), static, *figures)
         found.append(window)
     return tuple(found)
 
 
-def _runtimes(ran: Ran) -> dict[str, float]:
+def _runtimes(ran: ReplayRun) -> dict[str, float]:
     hours: dict[str, list[float]] = {}
     for number, (began, ended) in ran.timeline.ends.items():
         hours.setdefault(ran.models[number].name, []).append((ended - began) / HOUR_S)
@@ -287,15 +290,28 @@ def _runtimes(ran: Ran) -> dict[str, float]:
     return {name: fmean(hours[name]) for name in names if name in hours}
 
 
-def _used_share(stays: Sequence[Stay], idle: Idle) -> float:
+def _used_share(stays: Sequence[NodeHolding], idle: IdleTrace) -> float:
     held_s = sum(stay.nodes * (stay.end - stay.begin) for stay in stays)
     return held_s / (idle.mean * idle.end_s) if idle.mean else 0.0
 
 
-def _used(stays: Sequence[Stay]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def _used(stays: Sequence[NodeHolding]) -> tuple[tuple[float, ...], tuple[int, ...]]:
     net: dict[float, int] = {0.0: 0}
     for stay in stays:
         net[stay.begin] = net.get(stay.begin, 0) + stay.nodes
         net[stay.end] = net.get(stay.end, 0) - stay.nodes
     times = sorted(net)
     return tuple(times), tuple(int(count) for count in np.cumsum([net[at] for at in times]))
+
+
+# A case on a trace, from one to the other end.
+
+
+def replayed(idle: IdleTrace, case: ReplayCase, progress: Told | None = None) -> Outcome:
+    """What the case comes to on the trace. `progress`: is told the simulated hours now and then.
+
+    The same arguments give the same outcome, decision times aside. WorkloadError: it cannot run on that trace.
+    """
+    policies = all_policies(Reallocation(t_fwd_s=case.t_fwd_s, parallel=case.parallel))
+    with rare_collections():
+        return outcome_of(idle, case, run(idle, case, policies, progress))

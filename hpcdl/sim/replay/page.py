@@ -1,23 +1,25 @@
 """Replays and studies as one HTML page."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from hpcdl.report.beside import Cell, beside_table
-from hpcdl.report.charts import Axis, Curve, chart, curve_legend
-from hpcdl.report.curves import Steps
-from hpcdl.report.document import Table, document, note, table_html
+from hpcdl.report.charts import AXIS, HEIGHT, LABELS, TOP, Axis, StepCurve, chart, curve_legend, kind, rungs_up_to
+from hpcdl.report.curves import StepFunction
+from hpcdl.report.html import HtmlTable, document, note, table_html
+from hpcdl.report.printed import Cell, beside_table
 from hpcdl.sim.replay.idle import HOUR_S
-from hpcdl.sim.replay.lines import Line, lines
 from hpcdl.sim.replay.outcome import Outcome
 from hpcdl.sim.replay.studies import Study, StudyRow
 
 TITLE = "Idle nodes, replayed"
+
 _SAID = (
     '<p class="simulated"><b>Everything of ours on this page is simulated</b>, with the daemon\'s own Controller and '
     "policies. Figures marked “paper” are printed by the BFTrainer paper (arXiv 2106.12091), section 5.</p>"
 )
+
 _COLUMNS = {
     "t-fwd": ("U", "bound_U", "preempted_share", "rescale_cost_per_event", "return_per_event", "return_on_investment"),
     "diverse": ("U", "bound_U", "U by efficiency", "bound_U by efficiency", "runtime_h"),
@@ -25,6 +27,7 @@ _COLUMNS = {
     "scale": ("U", "bound_U", "rescale_cost_per_event"),
     "costs": ("U", "bound_U", "rescale_cost_per_event", "rescales"),
 }
+
 _TITLES = {
     "t_fwd_s": "T_fwd, s",
     "bound_U": "bound",
@@ -36,6 +39,7 @@ _TITLES = {
     "used_share": "used",
     "node_hours_per_trainer": "node-hours per trainer",
 }
+
 _SHARES = ("U", "bound_U", "preempted_share", "used_share")
 
 
@@ -55,8 +59,6 @@ def replay_page(outcome: Outcome | None, studies: Sequence[Study]) -> str:
 
 
 # --- a replay --------------------------------------------------------------------------------------------------------
-
-
 def _replay(outcome: Outcome) -> list[str]:
     case, idle = outcome.case, outcome.idle
     names = ", ".join(model.name for model in case.models)
@@ -79,13 +81,15 @@ def _replay(outcome: Outcome) -> list[str]:
         u, bound = outcome.by_efficiency
         rows.insert(2, ("U by efficiency, and its bound", f"{100 * u:.2f} %, {100 * bound:.2f} %"))
     axis = Axis(0.0, idle.end_s)
-    there = Steps(tuple(map(float, idle.times)), tuple(map(float, idle.counts)), idle.end_s)
-    used = Steps(tuple(map(float, outcome.used[0])), tuple(map(float, outcome.used[1])), idle.end_s)
-    parts = [note(said), table_html(Table("", ("", ""), tuple(rows), frozenset({1})))]
+    there = StepFunction(tuple(map(float, idle.times)), tuple(map(float, idle.counts)), idle.end_s)
+    used = StepFunction(tuple(map(float, outcome.used[0])), tuple(map(float, outcome.used[1])), idle.end_s)
+    parts = [note(said), table_html(HtmlTable("", ("", ""), tuple(rows), frozenset({1})))]
     by_six = "by windows of six hours"
     drawn = [
-        chart("U over the time", by_six, [Curve("U", _steps(_json(outcome), "U"), 0)], axis, shares=True),
-        chart("Nodes", "idle (grey), and held by trainers", [Curve("held", used.thinned(), 1)], axis, there.thinned()),
+        chart("U over the time", by_six, [StepCurve("U", _steps(_json(outcome), "U"), 0)], axis, shares=True),
+        chart(
+            "Nodes", "idle (grey), and held by trainers", [StepCurve("held", used.thinned(), 1)], axis, there.thinned()
+        ),
     ]
     legend = curve_legend(["U", "held by trainers"], "idle nodes")
     return [*parts, legend, f'<div class="charts">{"".join(drawn)}</div>']
@@ -96,17 +100,15 @@ def _json(outcome: Outcome) -> Sequence[Mapping[str, Any]]:
     return windows
 
 
-def _steps(windows: Sequence[Mapping[str, Any]], key: str, unit: float = 1.0) -> Steps:
+def _steps(windows: Sequence[Mapping[str, Any]], key: str, unit: float = 1.0) -> StepFunction:
     times = tuple(HOUR_S * each["from_h"] for each in windows)
     values = tuple(max(0.0, each[key] / unit) for each in windows)
     if key == "U":
         values = tuple(min(1.0, value) for value in values)
-    return Steps(times, values, HOUR_S * windows[-1]["until_h"])
+    return StepFunction(times, values, HOUR_S * windows[-1]["until_h"])
 
 
 # --- studies ---------------------------------------------------------------------------------------------------------
-
-
 def _windows(study: Study) -> list[str]:
     """Figures 10 and 11, where the rows have windows."""
     rows = [row for row in study.rows if row.figures.get("windows")]
@@ -116,8 +118,8 @@ def _windows(study: Study) -> list[str]:
     axis, names = Axis(0.0, end_s), [str(row.label["policy"]) for row in rows]
     listed = [(name, row.figures["windows"]) for name, row in zip(names, rows, strict=True)]
 
-    def curves(key: str, unit: float) -> list[Curve]:
-        return [Curve(name, _steps(windows, key, unit), place) for place, (name, windows) in enumerate(listed)]
+    def curves(key: str, unit: float) -> list[StepCurve]:
+        return [StepCurve(name, _steps(windows, key, unit), place) for place, (name, windows) in enumerate(listed)]
 
     samples = "million samples in six hours"
     return [
@@ -152,7 +154,7 @@ def _curves(study: Study) -> list[str]:
             elif value is not None and row.label.get("policy") == "equal-share":
                 level = ("equal-share", float(value))
         if found:
-            listed = [Line(name, tuple(points)) for name, points in found.items()]
+            listed = [ChartLine(name, tuple(points)) for name, points in found.items()]
             title = _TITLES.get(key, key)
             drawn.append(lines(title, f"by {_TITLES.get(across, across)}", listed, key_is_share(key), level))
     return drawn
@@ -232,3 +234,98 @@ def _difference(key: str, ours: Mapping[str, Any], paper: Mapping[str, Any]) -> 
     if mine is None or not its:
         return ""
     return f"{100 * (mine - its):+.1f} points" if key_is_share(key) else f"{100 * (mine / its - 1):+.0f} %"
+
+
+# A figure over a number that was varied: points joined by lines, as inline SVG that follows the width of its place.
+
+
+@dataclass(frozen=True, slots=True)
+class ChartLine:
+    """`points`: (x, y), in the order of x."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+def lines(
+    title: str, under: str, drawn: Sequence[ChartLine], shares: bool = False, level: tuple[str, float] | None = None
+) -> str:
+    """The drawing as a fragment. `shares`: values from 0 to 1, told in per cent; `level`: a grey line across, named."""
+    values = [y for line in drawn for _, y in line.points] + ([level[1]] if level else [])
+    low, rungs = _rungs(values, shares)
+    top = rungs[-1]
+    places = sorted({x for line in drawn for x, _ in line.points})
+    left, width = (places[0], places[-1] - places[0] or 1.0) if places else (0.0, 1.0)
+
+    def high(value: float) -> float:
+        return TOP + HEIGHT * (1 - (value - low) / (top - low))
+
+    def across(value: float) -> float:
+        return 2 + 96 * (value - left) / width
+
+    labels = [
+        f'<text x="{LABELS - 7}" y="{high(rung) + 4:.0f}" class="row">{_short(rung, shares)}</text>' for rung in rungs
+    ]
+    parts = [f'<line x1="0" x2="100%" y1="{high(rung):.1f}" y2="{high(rung):.1f}" class="grid"/>' for rung in rungs]
+    if level is not None:
+        parts.append(f'<line x1="0" x2="100%" y1="{high(level[1]):.1f}" y2="{high(level[1]):.1f}" class="reference"/>')
+    for x in _ticks(places):
+        parts.append(
+            f'<text x="{across(x):.2f}%" y="{TOP + HEIGHT + 18}" text-anchor="middle" class="tick">{x:g}</text>'
+        )
+    for place, line in enumerate(drawn):
+        for (x1, y1), (x2, y2) in zip(line.points, line.points[1:], strict=False):
+            parts.append(
+                f'<line x1="{across(x1):.2f}%" y1="{high(y1):.1f}" x2="{across(x2):.2f}%" y2="{high(y2):.1f}" '
+                f'class="curve {kind(place)}"/>'
+            )
+        colour = kind(place).split()[0]
+        for x, y in line.points:
+            parts.append(
+                f'<circle cx="{across(x):.2f}%" cy="{high(y):.1f}" r="3" fill="currentColor" class="{colour}">'
+                f"<title>{escape(line.name)} {x:g}: {_exact(y, shares)}</title></circle>"
+            )
+    total = TOP + HEIGHT + AXIS
+    legend = curve_legend([line.name for line in drawn], "" if level is None else level[0])
+    return (
+        f'<figure class="chart"><figcaption><b>{escape(title)}</b> <span>{escape(under)}</span></figcaption>{legend}'
+        f'<div class="drawing"><svg class="labels" width="{LABELS}" height="{total}" aria-hidden="true">'
+        f'{"".join(labels)}</svg><div class="plot"><svg width="100%" height="{total}" role="img" '
+        f'aria-label="{escape(title)}">{"".join(parts)}</svg></div></div></figure>'
+    )
+
+
+def _rungs(values: Sequence[float], shares: bool) -> tuple[float, list[float]]:
+    """The lowest value of the drawing, and where its horizontal lines are: shares from the ten per cent below."""
+    most = max(values, default=1.0)
+    if not shares:
+        unit = 1.0
+        while most / unit < 5 and unit > 1e-6:  # rungs are whole numbers of the unit
+            unit /= 10
+        return 0.0, [unit * rung for rung in rungs_up_to(most / unit)]
+    low = int(10 * max(0.0, min(values, default=0.0))) / 10
+    steps = max(1, -int(-10 * (min(1.0, most) - low) // 1))
+    return low, [low + place / 10 for place in range(steps + 1)]
+
+
+def _ticks(places: Sequence[float]) -> list[float]:
+    """At most a dozen of them that are not too near."""
+    room = (places[-1] - places[0]) / 16 if places else 0.0
+    kept: list[float] = []
+    for place in places:
+        if not kept or place - kept[-1] >= room:
+            kept.append(place)
+    return kept
+
+
+def _short(value: float, shares: bool) -> str:
+    if shares:
+        return f"{100 * value:.0f} %"
+    for unit, text in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= unit:
+            return f"{value / unit:g} {text}"
+    return f"{value:g}"
+
+
+def _exact(value: float, shares: bool) -> str:
+    return f"{100 * value:.2f} %" if shares else f"{value:.5g}"

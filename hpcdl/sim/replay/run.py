@@ -4,17 +4,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.model import JobState
-from hpcdl.core.policy import Policies
-from hpcdl.core.profile import Profile
+import numpy as np
+
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.plan import Policies
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import Simulation
-from hpcdl.sim.replay.best import Best
-from hpcdl.sim.replay.case import Case
-from hpcdl.sim.replay.idle import HOUR_S, Idle
-from hpcdl.sim.replay.models import Model
+from hpcdl.sim.replay.case import Rates, ReplayCase, ScalingModel
+from hpcdl.sim.replay.idle import HOUR_S, IdleTrace
 from hpcdl.sim.replay.timeline import Timeline, timeline_of
 from hpcdl.sim.workload import SimJob, Workload, check_fits
 
@@ -25,20 +25,20 @@ Told = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ReplayRun:
     """A replay under the Controller. `models`: of the jobs by id, in the order of the queue; `done`: samples of each.
 
     `decide_s`: wall seconds that each decision took: policy, check, reconcile and record. `problems`: what went wrong.
     """
 
-    models: dict[int, Model]
+    models: dict[int, ScalingModel]
     done: dict[int, float]
     timeline: Timeline
     problems: tuple[str, ...]
     decide_s: tuple[float, ...] = field(compare=False, default=())
 
 
-def run(idle: Idle, case: Case, policies: Policies, progress: Told | None = None) -> Ran:
+def run(idle: IdleTrace, case: ReplayCase, policies: Policies, progress: Told | None = None) -> ReplayRun:
     """The trainers of the case on the trace. `progress`: is told the simulated hours now and then.
 
     The same arguments give the same result, decision times aside. Raises WorkloadError, UnknownPolicy.
@@ -51,11 +51,11 @@ def run(idle: Idle, case: Case, policies: Policies, progress: Told | None = None
     return driven.ran()
 
 
-def _workload(idle: Idle, case: Case) -> Workload:
+def _workload(idle: IdleTrace, case: ReplayCase) -> Workload:
     """As many trainers as could be finished in the time if rescaling were free, and those that are active then."""
     told, true = _costs(case)
     most_samples = 0.0
-    best = Best(idle.most, case.fewest, case.most)
+    best = BestThroughput(idle.most, case.fewest, case.most)
     for model in case.models:
         rates = best.of([model] * case.parallel)
         most_samples = max(most_samples, float(rates[idle.counts] @ idle.lengths))
@@ -84,7 +84,7 @@ def _workload(idle: Idle, case: Case) -> Workload:
     return Workload(f"{case.parallel} trainers", tuple(queue), idle.spells)
 
 
-def _costs(case: Case) -> tuple[dict[str, float], dict[str, float]]:
+def _costs(case: ReplayCase) -> tuple[dict[str, float], dict[str, float]]:
     """The times of a profile as the policy is told them, and as they are."""
     up_s, down_s = case.scale_up_s, case.scale_down_s
     told = {"startup_s": up_s, "resume_s": up_s, "grow_s": up_s, "shrink_s": down_s, "save_s": 0.0, "join_s": 0.0}
@@ -94,7 +94,9 @@ def _costs(case: Case) -> tuple[dict[str, float], dict[str, float]]:
 class _Endless(Simulation):
     """A queue of which `parallel` trainers are active: whenever one is done, the next one is submitted."""
 
-    def __init__(self, workload: Workload, idle: Idle, case: Case, policies: Policies, progress: Told | None) -> None:
+    def __init__(
+        self, workload: Workload, idle: IdleTrace, case: ReplayCase, policies: Policies, progress: Told | None
+    ) -> None:
         conditions = Conditions(
             progress_s=math.inf,
             checkpoint_s=NOTHING_LOST_S,
@@ -126,7 +128,7 @@ class _Endless(Simulation):
             self._told_at = self.now + HOUR_S
             self._tell(self.now / HOUR_S)
 
-    def ran(self) -> Ran:
+    def ran(self) -> ReplayRun:
         agents, end_s = self._agents, self._idle.end_s
         done = {number: past.step for number, past in agents._past.items()}
         for (number, _), trainer in agents._trainers.items():
@@ -142,10 +144,62 @@ class _Endless(Simulation):
             elif job.outcome is not None:
                 problems[f"{job.spec.name} {job.outcome.name}: {job.final_detail}"] = None
         unexpected = [text for text in self._problems if not text.startswith("ended at ")]
-        return Ran(
+        return ReplayRun(
             models={number: self._case.model_of(place) for place, number in enumerate(sorted(agents.jobs))},
             done=done,
             timeline=timeline_of(self._journal.records, end_s),
             problems=(*problems, *unexpected),
             decide_s=tuple(self._decide_s),
         )
+
+
+# The most that trainers can do on so many nodes when rescaling is free: F(N), for every N at once.
+#
+# A dynamic program over (max, +): what a mix of trainers does best on N nodes is the best split of N between its last
+# one
+# and the others. The yardstick of U (eq. 18), and of what no policy can surpass.
+
+
+class BestThroughput:
+    """F by mix of models: `of(mix)[n]` is the best total samples/s of these trainers on n whole nodes.
+
+    A trainer has no nodes, or `fewest` to `most` of them. Mixes are remembered, and those of a run differ little.
+    """
+
+    def __init__(self, nodes: int, fewest: int, most: int) -> None:
+        self.nodes = nodes
+        self._fewest, self._most = fewest, min(most, nodes)
+        self._models: dict[str, ScalingModel] = {}
+        self._known: dict[tuple[str, ...], Rates] = {(): np.zeros(nodes + 1)}
+
+    def of(self, mix: Sequence[ScalingModel]) -> Rates:
+        """For 0 to `nodes` nodes; never falls. Read only."""
+        for model in mix:
+            self._models[model.name] = model
+        return self._of(tuple(sorted(model.name for model in mix)))
+
+    def at(self, mix: Sequence[ScalingModel], nodes: float) -> float:
+        """On a number of nodes that need not be whole: linear between whole ones."""
+        return float(np.interp(nodes, np.arange(self.nodes + 1), self.of(mix)))
+
+    def _of(self, names: tuple[str, ...]) -> Rates:
+        found = self._known.get(names)
+        if found is None:
+            found = best_split(self._of(names[:-1]), self._alone(self._models[names[-1]]))
+            found.flags.writeable = False
+            self._known[names] = found
+        return found
+
+    def _alone(self, model: ScalingModel) -> Rates:
+        rates = model.rates(self._most).copy()
+        rates[1 : self._fewest] = -np.inf
+        return rates
+
+
+def best_split(others: Rates, alone: Rates) -> Rates:
+    """max over k of others[n - k] + alone[k], for every n; as long as `others`. Nodes may stay idle: it never falls."""
+    most = len(alone) - 1
+    before = np.concatenate([np.full(most, -np.inf), others])
+    windows = np.lib.stride_tricks.sliding_window_view(before, most + 1)
+    together: Rates = np.maximum.accumulate((windows + alone[::-1]).max(axis=1))
+    return together

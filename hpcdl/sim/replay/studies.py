@@ -4,19 +4,60 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
-from hpcdl.counts import prepare
-from hpcdl.sim.replay.case import Case
-from hpcdl.sim.replay.idle import HOUR_S, Idle, idle_of
-from hpcdl.sim.replay.models import Model
-from hpcdl.sim.replay.printed import Printed, printed
-from hpcdl.sim.replay.replayed import replayed
+from hpcdl.config.layers import conf_folder
+from hpcdl.sim.readers.source import read_table
+from hpcdl.sim.replay.case import ReplayCase, ScalingModel
+from hpcdl.sim.replay.idle import HOUR_S, IdleTrace, idle_of
+from hpcdl.sim.replay.outcome import replayed
+from hpcdl.solver import prepare
+
+# What the BFTrainer paper prints about its replays: conf/workloads/bftrainer_printed.csv.
+
+_STUDY = {"7": "t-fwd", "9": "t-fwd", "10": "t-fwd", "15": "scale"}
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedFigure:
+    """A figure: `where` in the paper, for which `study` of ours. Blank: not said, or of all."""
+
+    where: str
+    study: str
+    policy: str
+    objective: str
+    model: str
+    at: float | None
+    figure: str
+    value: float
+
+
+@lru_cache(maxsize=1)
+def printed() -> tuple[PrintedFigure, ...]:
+    """All of them."""
+    path = conf_folder() / "workloads" / "bftrainer_printed.csv"
+    columns = ("where", "policy", "objective", "model", "at", "figure", "value")
+    found = []
+    for place, cells in read_table(path, columns, ()):
+        where = cells["where"]
+        kind, _, number = where.partition(" ")
+        study = _STUDY.get(number.rstrip("abc"), "parallel") if kind == "Figure" else "parallel"
+        at = place.number("at", cells["at"]) if cells["at"] else None
+        value = place.number("value", cells["value"])
+        policy, objective, model = (cells[key] for key in ("policy", "objective", "model"))
+        found.append(PrintedFigure(where, study, policy, objective, model, at, cells["figure"], value))
+    return tuple(found)
+
 
 T_FWDS = (10.0, 20.0, 40.0, 60.0, 80.0, 120.0, 170.0, 200.0, 240.0, 300.0)
+
 FEW_T_FWDS = (20.0, 60.0, 120.0, 300.0)
+
 PARALLEL = (5, 10, 15, 20, 25, 30, 35)
+
 FACTORS = (1, 2, 3, 4, 6, 8, 10)
+
 SCALE_HOURS = 60.0
 """As in section 5.4.1: the first hours of the trace."""
 
@@ -30,11 +71,11 @@ _KEPT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class StudyReplay:
     """A replay of a study. `label`: what is special about it; `hours`: only so many, None: all of the trace."""
 
     label: Mapping[str, Any]
-    case: Case
+    case: ReplayCase
     hours: float | None = None
     windows: bool = False
 
@@ -67,21 +108,21 @@ class Study:
         return {"study": self.name, "title": self.title, "rows": rows, "notes": list(self.notes)}
 
 
-def t_fwds(base: Case, models: Sequence[Model]) -> list[Planned]:
+def t_fwds(base: ReplayCase, models: Sequence[ScalingModel]) -> list[StudyReplay]:
     """Figures 7 to 11: horizons of the optimisation, and the equal split, which has none."""
     cases = [
-        Planned({"policy": "bftrainer", "t_fwd_s": seconds}, replace(base, policy="bftrainer", t_fwd_s=seconds))
+        StudyReplay({"policy": "bftrainer", "t_fwd_s": seconds}, replace(base, policy="bftrainer", t_fwd_s=seconds))
         for seconds in (*T_FWDS, None)
     ]
     cases = [replace(each, windows=each.case.t_fwd_s == BEST_T_FWD_S) for each in cases]
     equal = replace(base, policy="equal-share", t_fwd_s=BEST_T_FWD_S)
-    return [*cases, Planned({"policy": "equal-share", "t_fwd_s": None}, equal, windows=True)]
+    return [*cases, StudyReplay({"policy": "equal-share", "t_fwd_s": None}, equal, windows=True)]
 
 
-def diverse(base: Case, models: Sequence[Model]) -> list[Planned]:
+def diverse(base: ReplayCase, models: Sequence[ScalingModel]) -> list[StudyReplay]:
     """Figures 12 and 13: all models in turn, under both objectives."""
     return [
-        Planned(
+        StudyReplay(
             {"objective": objective, "t_fwd_s": seconds},
             replace(base, models=tuple(models), objective=objective, t_fwd_s=seconds),
         )
@@ -90,10 +131,10 @@ def diverse(base: Case, models: Sequence[Model]) -> list[Planned]:
     ]
 
 
-def parallel(base: Case, models: Sequence[Model]) -> list[Planned]:
+def parallel(base: ReplayCase, models: Sequence[ScalingModel]) -> list[StudyReplay]:
     """Tables 3 and 4, figure 14: how many trainers are active."""
     return [
-        Planned(
+        StudyReplay(
             {"objective": objective, "parallel": many},
             replace(base, models=tuple(models), objective=objective, parallel=many),
         )
@@ -102,35 +143,38 @@ def parallel(base: Case, models: Sequence[Model]) -> list[Planned]:
     ]
 
 
-def scale(base: Case, models: Sequence[Model]) -> list[Planned]:
+def scale(base: ReplayCase, models: Sequence[ScalingModel]) -> list[StudyReplay]:
     """Figure 15: each model by itself."""
-    return [Planned({"model": model.name}, replace(base, models=(model,)), SCALE_HOURS) for model in models]
+    return [StudyReplay({"model": model.name}, replace(base, models=(model,)), SCALE_HOURS) for model in models]
 
 
-def costs(base: Case, models: Sequence[Model]) -> list[Planned]:
+def costs(base: ReplayCase, models: Sequence[ScalingModel]) -> list[StudyReplay]:
     """Figure 16: dearer rescales."""
     up_s, down_s = base.scale_up_s, base.scale_down_s
     return [
-        Planned({"factor": factor}, replace(base, scale_up_s=factor * up_s, scale_down_s=factor * down_s))
+        StudyReplay({"factor": factor}, replace(base, scale_up_s=factor * up_s, scale_down_s=factor * down_s))
         for factor in FACTORS
     ]
 
 
-_Plan = Callable[[Case, Sequence[Model]], list[Planned]]
+_Plan = Callable[[ReplayCase, Sequence[ScalingModel]], list[StudyReplay]]
 
 _T_FWD = (
     "preempted_share: events of the trace that are followed by a preemption within T_fwd (figure 7a). "
     "rescale_cost_per_event: samples of R x f(C) for the rescales that the policy chose (figure 7b). "
     "return_on_investment: samples for one of them (figure 8)."
 )
+
 _DIVERSE = (
     "U counts samples, whatever they are of; U by efficiency counts each as the time that one node needs for it, "
     "which is what the objective efficiency aims for."
 )
+
 _PARALLEL = (
     "Mean hours from the first start of a trainer to its end, of those that ended. The paper's 1,000 trainers arrive "
     "by a Poisson process; here the queue never ends."
 )
+
 _SCALE = f"The first {SCALE_HOURS:g} hours, as in the paper."
 
 STUDIES: dict[str, tuple[str, _Plan, str]] = {
@@ -146,7 +190,11 @@ Told = Callable[[str], None]
 
 
 def studied(
-    names: Sequence[str], idle: Idle, base: Case, models: Sequence[Model], progress: Told | None = None
+    names: Sequence[str],
+    idle: IdleTrace,
+    base: ReplayCase,
+    models: Sequence[ScalingModel],
+    progress: Told | None = None,
 ) -> tuple[tuple[Study, ...], tuple[str, ...]]:
     """These studies, and what went wrong, one line each. `base`: what does not differ; `models`: of the diverse ones.
 
@@ -176,7 +224,7 @@ def studied(
     return tuple(found), tuple(problems)
 
 
-def _row(idle: Idle, planned: Planned) -> StudyRow:
+def _row(idle: IdleTrace, planned: StudyReplay) -> StudyRow:
     if planned.hours is not None and planned.hours * HOUR_S < idle.end_s:
         idle = idle_of(idle.spells, planned.hours)
     prepare()
@@ -192,7 +240,7 @@ def _words(label: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {'adaptive' if value is None else value}" for key, value in label.items())
 
 
-def _paper(name: str, planned: Planned, known: Sequence[Printed]) -> dict[str, Any]:
+def _paper(name: str, planned: StudyReplay, known: Sequence[PrintedFigure]) -> dict[str, Any]:
     """What the paper prints for a replay, by the keys of the figures."""
     case, found = planned.case, dict[str, Any]()
     at = case.parallel if name == "parallel" else case.t_fwd_s

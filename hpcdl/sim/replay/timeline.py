@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from hpcdl.core import events as ev
-from hpcdl.core.events import Recorded
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.events import Recorded
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class NodeHolding:
     """A job held `nodes` nodes from `begin` to `end` seconds.
 
     `trains`: and made progress; else it started, or stood still for a rescale, which was `forced` where nodes had left
@@ -25,7 +25,7 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class Rescale:
+class NodeChange:
     """At one moment a job went from `before` nodes to `after`. Of these, `kept` had not left by themselves."""
 
     at: float
@@ -45,8 +45,8 @@ class Rescale:
 class Timeline:
     """`stays` of a job do not overlap; both by time. `ends`: when each finished job began to run, and was done."""
 
-    stays: tuple[Stay, ...]
-    rescales: tuple[Rescale, ...]
+    stays: tuple[NodeHolding, ...]
+    rescales: tuple[NodeChange, ...]
     ends: dict[int, tuple[float, float]]
 
 
@@ -79,8 +79,8 @@ def timeline_of(records: Iterable[Recorded], end_s: float) -> Timeline:
 
 class _Reading:
     def __init__(self) -> None:
-        self.stays: list[Stay] = []
-        self.rescales: list[Rescale] = []
+        self.stays: list[NodeHolding] = []
+        self.rescales: list[NodeChange] = []
         self.ends: dict[int, tuple[float, float]] = {}
         self._jobs: dict[int, _Job] = {}
         self._on: dict[str, int] = {}
@@ -148,7 +148,7 @@ class _Reading:
         kept = before - min(before, state.lost)
         changed = after != before or state.lost > 0
         if changed and not state.done:
-            self.rescales.append(Rescale(at, number, before, kept, after))
+            self.rescales.append(NodeChange(at, number, before, kept, after))
             state.forced = kept < before and after == kept
         state.lost = 0
         if state.now != state.before:
@@ -157,5 +157,5 @@ class _Reading:
     def _stay(self, number: int, state: _Job, at: float) -> None:
         nodes, trains, forced = state.before
         if nodes and at > state.since:
-            self.stays.append(Stay(number, state.since, at, nodes, trains, forced and not trains))
+            self.stays.append(NodeHolding(number, state.since, at, nodes, trains, forced and not trains))
         state.since, state.before = at, state.now

@@ -8,7 +8,7 @@ import json
 import shutil
 import sys
 
-from hpcdl.gpu import GpuSourceError, NvmlSource
+from hpcdl.agent.gpu import GpuSourceError, NvmlSource
 
 state, phases = sys.argv[1], sys.argv[2:]
 shutil.copy(phases[0], state)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.gpu import EmulatedSource, GpuSample
-from hpcdl.gpu.emulated import FLOCK
+from hpcdl.agent.gpu import EmulatedSource, GpuSample
+from hpcdl.agent.gpu.emulated import FLOCK
 from hpcdl.trainer.emulated import GpuBusy, hold
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEADLINE_S = 60.0
 
 HOLDER = """

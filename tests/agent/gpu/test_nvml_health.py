@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.test_nvml import GOOD_0, GOOD_1, ask, compile_fake
+from tests.agent.gpu.test_nvml import GOOD_0, GOOD_1, ask, compile_fake
 
 NOTHING: dict[str, Any] = {
     "ecc_uncorrected": None,

@@ -1,7 +1,7 @@
 """What nvidia-smi tells of a GPU's health; Xids it does not tell."""
 
-from hpcdl.core.health import Health
-from hpcdl.gpu.smi import FIELDS, HEALTH_FIELDS, gpu_argv, parse_gpus
+from hpcdl.agent.gpu.smi import FIELDS, HEALTH_FIELDS, gpu_argv, parse_gpus
+from hpcdl.core.model.health import Health
 
 HEAD = "uuid, index, ecc.errors.uncorrected.volatile.total, retired_pages.pending"
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from hpcdl.agent import packets
-from hpcdl.agent.drill import Drill
-from hpcdl.agent.processes import Process
-from hpcdl.agent.translate import Names, exit_of
-from hpcdl.core.model import Cause
+from hpcdl.agent.supervisor import packets
+from hpcdl.agent.supervisor.drill import DrillKill
+from hpcdl.agent.supervisor.processes import Process
+from hpcdl.agent.supervisor_link import Names, exit_of
+from hpcdl.core.model.job import Cause
 from tests.agent.conftest import ATTACH, Agent
 
-ORDER = packets.Drill("a", saving=True, after_s=2.0, within_s=60.0)
+ORDER = packets.DrillPacket("a", saving=True, after_s=2.0, within_s=60.0)
 
 
 class Nobody:
@@ -25,13 +25,13 @@ class Nobody:
         return []
 
 
-def a_drill() -> tuple[Drill, list[str]]:
+def a_drill() -> tuple[DrillKill, list[str]]:
     told: list[str] = []
 
     def record(kind: str, **body: Any) -> None:
         told.append(f"{kind} {body.get('text', '')}".strip())
 
-    return Drill(Nobody(), record), told  # type: ignore[arg-type]
+    return DrillKill(Nobody(), record), told  # type: ignore[arg-type]
 
 
 def test_it_comes_a_part_of_the_usual_time_into_the_next_save() -> None:
@@ -48,7 +48,7 @@ def test_it_comes_a_part_of_the_usual_time_into_the_next_save() -> None:
     drill.look(12.0)
     assert drill.killed
     assert told == ["signalled", "note killed by a preemption test, in the middle of a save"]
-    drill.order(packets.Drill("b", saving=False, after_s=0.0, within_s=60.0), 13.0)
+    drill.order(packets.DrillPacket("b", saving=False, after_s=0.0, within_s=60.0), 13.0)
     assert len(told) == 2
 
 

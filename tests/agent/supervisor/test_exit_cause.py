@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent import rankfailure
-from hpcdl.agent.exits import Exit, exit_of, given_up
-from hpcdl.agent.outofmemory import Counter
-from hpcdl.agent.output import Log, Output, ProgressReader
-from hpcdl.agent.rankfailure import MARK, RankFailure, Repeats
-from hpcdl.agent.translate import Names
-from hpcdl.agent.translate import exit_of as exited
-from hpcdl.core.model import Cause
+from hpcdl.agent.supervisor import exit_cause
+from hpcdl.agent.supervisor.exit_cause import MARK, Exit, OomKillCounter, RankFailure, Repeats, exit_of, given_up
+from hpcdl.agent.supervisor.output import Log, ProgressReader, TrainerOutput
+from hpcdl.agent.supervisor_link import Names
+from hpcdl.agent.supervisor_link import exit_of as exited
+from hpcdl.core.model.job import Cause
 
-RECORDINGS = Path(__file__).parents[1] / "recordings" / "torchrun"
+RECORDINGS = Path(__file__).parents[2] / "recordings" / "torchrun"
 NOT_THERE = (
     "/home/ada/venv/bin/python: can't open file '/home/ada/job/not_there.py': [Errno 2] No such file or directory"
 )
@@ -29,7 +27,7 @@ def recorded(name: str) -> bytes:
 
 
 def ended(output: bytes, status: int = EXIT_1) -> Exit:
-    return exit_of(status, output, False, False, Counter("/nowhere"))
+    return exit_of(status, output, False, False, OomKillCounter("/nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +84,7 @@ def test_the_memory_of_a_gpu_is_found_before_the_banner() -> None:
 )
 def test_other_launchers_hide_a_signal_too(said: bytes, signal: str | None) -> None:
     assert ended(b"step 1\n" + said + b"\n").killed == signal
-    assert exit_of(EXIT_1, said, False, True, Counter("/nowhere")).killed is None, "we may have killed it"
+    assert exit_of(EXIT_1, said, False, True, OomKillCounter("/nowhere")).killed is None, "we may have killed it"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +106,7 @@ def test_other_launchers_hide_a_signal_too(said: bytes, signal: str | None) -> N
     ],
 )  # fmt: skip
 def test_the_line_that_names_the_cause(said: str, detail: str) -> None:
-    assert rankfailure.cause(said.encode()) == detail
+    assert exit_cause.cause_line(said.encode()) == detail
 
 
 def test_the_first_rank_is_blamed_though_their_lines_are_mixed() -> None:
@@ -120,7 +118,7 @@ def test_the_first_rank_is_blamed_though_their_lines_are_mixed() -> None:
 [rank0]: RuntimeError: Connection closed by peer
 [rank0]:[W1123 10:00:00.000000000 ProcessGroupNCCL.cpp:1250] Warning: destroy_process_group() was not called
 """
-    assert rankfailure.cause(said, first=True) == "ValueError: bad sample"
+    assert exit_cause.cause_line(said, first=True) == "ValueError: bad sample"
 
 
 # --- again and again ------------------------------------------------------------------------------------------------
@@ -171,19 +169,19 @@ The above exception was the direct cause of the following exception:
   File "<frozen runpy>", line 140, in _get_module_details
 {missing}
 """
-    assert rankfailure.cause(said.encode()) == missing
+    assert exit_cause.cause_line(said.encode()) == missing
 
 
 def test_a_loop_around_torchrun_hides_no_cause() -> None:
     """What torchrun said of the failure before stands between the two marks."""
     once = recorded("no_such_file_restarted_once")
-    failure = rankfailure.marked(once + once)
+    failure = exit_cause.torchrun_failure(once + once)
     assert failure is not None
     assert failure.detail == NOT_THERE
 
 
 def test_a_torchrun_of_the_users_own_may_start_again_what_has_lived_for_a_minute() -> None:
-    repeats = Repeats(rankfailure.OWN_LONG_S)
+    repeats = Repeats(exit_cause.OWN_LONG_S)
     assert not any(repeats.failed(BAD, False, 0, None, at)[1] for at in (10.0, 80.0, 150.0, 220.0))
     assert repeats.failed(BAD, False, 0, None, 221.0) == (2, "")
     assert repeats.failed(BAD, False, 0, None, 222.0)[0] == 3
@@ -216,12 +214,12 @@ def test_ranks_that_left_for_another_membership_did_not_fail() -> None:
 def test_marks_are_seen_however_the_output_comes(tmp_path: Path, size: int) -> None:
     marked: list[bytes] = []
     log = Log(str(tmp_path / "log"), 1 << 20, print)
-    output = Output(log, ProgressReader(None, None, print), lambda _: None, MARK, marked.append)
+    output = TrainerOutput(log, ProgressReader(None, None, print), lambda _: None, MARK, marked.append)
     said = recorded("no_such_file_restarted_once")
     for at in range(0, len(said), size):
         os.write(output.write_end, said[at : at + size])
         output.read()
     output.started()
     output.finish()
-    assert [rankfailure.marked(each) for each in marked] == [RankFailure(2, None, NOT_THERE)] * 2
+    assert [exit_cause.torchrun_failure(each) for each in marked] == [RankFailure(2, None, NOT_THERE)] * 2
     assert marked[0].count(MARK) == 1

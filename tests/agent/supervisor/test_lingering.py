@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent import stillness
-from hpcdl.agent.lingering import Lingering
+from hpcdl.agent.supervisor import watchdog
+from hpcdl.agent.supervisor.supervisor import Lingering
 
 PATIENCE_S = 100.0
 
@@ -28,7 +28,7 @@ class Trainer:
 @pytest.fixture
 def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trainer:
     made = Trainer(tmp_path)
-    monkeypatch.setattr(stillness, "cpu_s", lambda root: made.cpu_s)
+    monkeypatch.setattr(watchdog, "cpu_s", lambda root: made.cpu_s)
     return made
 
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdl.agent import memberships
-from hpcdl.agent.memberships import Memberships
-from hpcdl.agent.packets import Ready, Rescale
-from hpcdl.agent.ranks import Rank, Trainer
-from hpcdl.agent.startfile import Start
+from hpcdl.agent.supervisor import memberships
+from hpcdl.agent.supervisor.memberships import Memberships
+from hpcdl.agent.supervisor.packets import ReadyPacket, RescalePacket
+from hpcdl.agent.supervisor.ranks import Rank, TrainerProcesses
+from hpcdl.agent.supervisor.start_file import Start
 
 START = Start("i:7:2:n1", 7, 2, 1, "n1", ("train",), "/", {}, "/log", rescale="torchrun")
 
@@ -25,13 +25,13 @@ class Node:
         self.ranks: list[Any] = []
         self.trainer = SimpleNamespace(attached=True, living_ranks=self.ranks, below=lambda: self.ranks)
         self._pid = 100
-        self.memberships = Memberships(start, cast(Trainer, self.trainer), self._record, lambda *_, **__: None)
+        self.memberships = Memberships(start, cast(TrainerProcesses, self.trainer), self._record, lambda *_, **__: None)
 
     def _record(self, kind: str, **body: object) -> None:
         self.said.append((kind, body))
 
     def tell(self, number: int, *nodes: str, at: float, each: int = 1) -> None:
-        packet = Rescale(number, nodes, (each,) * len(nodes), "127.0.0.1:7000")
+        packet = RescalePacket(number, nodes, (each,) * len(nodes), "127.0.0.1:7000")
         self.memberships.tell(packet, at)
 
     def begin(self, world: int, at: float, each: int = 1, ready: bool = True) -> None:
@@ -42,7 +42,7 @@ class Node:
             rank = SimpleNamespace(pid=self._pid, number=number, world=world, ready_step=None)
             self.ranks.append(rank)
             if ready:
-                self.memberships.on_rank(cast(Rank, rank), Ready(world), at)
+                self.memberships.on_rank(cast(Rank, rank), ReadyPacket(world), at)
 
     def look(self, at: float, until: float | None = None, ends: bool = False) -> list[tuple[str, dict[str, Any]]]:
         """What it says from `at` on, looking ten times a second."""

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent.output import ProgressReader
-from hpcdl.agent.packets import Malformed, Progress, encode, parse
-from hpcdl.agent.translate import Names
-from hpcdl.agent.translate import Progress as Newest
+from hpcdl.agent.supervisor.output import ProgressReader
+from hpcdl.agent.supervisor.packets import MalformedPacket, ProgressPacket, encode, parse
+from hpcdl.agent.supervisor_link import LatestProgress as Newest
+from hpcdl.agent.supervisor_link import Names
 from tests.agent.daemon import Agents, Daemon, until
-from tests.agent.orders import begin
+from tests.agent.start_requests import begin
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -78,17 +78,17 @@ def test_lines_with_a_metric() -> None:
     notes: list[str] = []
     reader = ProgressReader(r"step (?P<step>\d+)|acc (?P<metric>\S+)", 50, notes.append)
     assert reader.feed(b"acc 0.1\n") is None  # of which step?
-    assert reader.feed(b"step 1\nstep 2\n") == Progress(2, 50, None)
-    assert reader.feed(b"step 3\nacc 0.5\nstep 4\nacc none\n") == Progress(4, 50, None, 0.5)
+    assert reader.feed(b"step 1\nstep 2\n") == ProgressPacket(2, 50, None)
+    assert reader.feed(b"step 3\nacc 0.5\nstep 4\nacc none\n") == ProgressPacket(4, 50, None, 0.5)
     assert reader.feed(b"acc nan\nacc 1e999\n") is None
-    assert reader.feed(b"acc 0.6\nacc 0.7\n") == Progress(4, 50, None, 0.7)
+    assert reader.feed(b"acc 0.6\nacc 0.7\n") == ProgressPacket(4, 50, None, 0.7)
     assert notes == []
 
 
 def test_what_is_no_metric_is_no_packet() -> None:
-    assert parse(encode("progress", step=1, metric=2)) == Progress(1, None, None, 2.0)
+    assert parse(encode("progress", step=1, metric=2)) == ProgressPacket(1, None, None, 2.0)
     for wrong in ("0.5", True, float("nan"), float("inf")):
-        with pytest.raises(Malformed):
+        with pytest.raises(MalformedPacket):
             parse(encode("progress", step=1, metric=wrong))
 
 

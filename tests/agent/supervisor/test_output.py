@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from hpcdl.agent import outofmemory
-from hpcdl.agent.output import DETAIL_LENGTH, LINE_BYTES, Log, ProgressReader, last_line
-from hpcdl.agent.packets import Progress
-from hpcdl.agent.records import AlreadyStarted, Records
+from hpcdl.agent.supervisor import exit_cause
+from hpcdl.agent.supervisor.output import DETAIL_LENGTH, LINE_BYTES, Log, ProgressReader, last_line
+from hpcdl.agent.supervisor.packets import ProgressPacket
+from hpcdl.agent.supervisor.run_folder import AlreadyStarted, Records
 from tests.agent.conftest import ATTACH, Agent, until
 
 
@@ -166,7 +166,7 @@ def test_who_was_killed_by_us_had_memory(agent: Agent) -> None:
 def test_the_cgroup_of_a_process_counts_from_when_it_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str
 ) -> None:
-    monkeypatch.setattr(outofmemory, "ROOT", str(tmp_path))
+    monkeypatch.setattr(exit_cause, "ROOT", str(tmp_path))
     path = tmp_path / ("job/step/memory.events" if "::" in lines else "memory/job/memory.oom_control")
     path.parent.mkdir(parents=True)
     path.write_text("oom_kill_disable 0\noom_kill 3\n")
@@ -177,7 +177,7 @@ def test_the_cgroup_of_a_process_counts_from_when_it_is_seen(
         return plain(tmp_path / "cgroup" if name == "/proc/77/cgroup" else name, *args, **keys)
 
     monkeypatch.setattr(builtins, "open", opened)
-    counter = outofmemory.Counter(None)
+    counter = exit_cause.OomKillCounter(None)
     assert not counter.grew()
     counter.watch(77)
     assert not counter.grew()
@@ -202,10 +202,10 @@ def test_expressions_that_cannot_be_used_are_noted() -> None:
 
 def test_named_groups_and_numbers() -> None:
     reader = ProgressReader(r"loss ([\d.]+) at (?P<step>\S+)(?: n=(?P<samples>\d+))?", 1000, lambda note: None)
-    assert reader.feed(b"loss 0.5 at 1e3 n=64\n") == Progress(1000, 1000, 64)
+    assert reader.feed(b"loss 0.5 at 1e3 n=64\n") == ProgressPacket(1000, 1000, 64)
     assert reader.feed(b"loss 0.5 at soon\n") is None
     assert reader.feed(b"loss 0.5 at 9e999\nloss 1 at ") is None
-    assert reader.feed(b"12\nother") == Progress(12, 1000, None)
+    assert reader.feed(b"12\nother") == ProgressPacket(12, 1000, None)
     assert reader.finish() is None
 
 
@@ -213,12 +213,12 @@ def test_lines_are_cut() -> None:
     reader = ProgressReader(r"(\d+)$", None, lambda note: None)
     assert reader.feed(b"x" * LINE_BYTES * 3) is None
     assert len(reader._rest) == LINE_BYTES
-    assert reader.feed(b"5\n6\n") == Progress(6, None, None)
+    assert reader.feed(b"5\n6\n") == ProgressPacket(6, None, None)
     assert reader.feed(b"x" * LINE_BYTES + b"7\n") is None
 
 
 def test_an_expression_that_takes_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcdl.agent.output.REGEX_BUDGET_S", 0.1)
+    monkeypatch.setattr("hpcdl.agent.supervisor.output.REGEX_BUDGET_S", 0.1)
     notes: list[str] = []
     reader = ProgressReader(r"^((a+)+)+b", None, notes.append)
     assert reader.feed(b"a" * 4000 + b"\n") is None
@@ -237,11 +237,11 @@ class _Stopped:
 
 
 def test_time_in_which_it_does_not_run_is_not_the_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcdl.agent.output.REGEX_BUDGET_S", 0.1)
+    monkeypatch.setattr("hpcdl.agent.supervisor.output.REGEX_BUDGET_S", 0.1)
     notes: list[str] = []
     reader = ProgressReader(r"(\d+)", None, notes.append)
     reader._regex = _Stopped()  # type: ignore[assignment]
-    assert reader.feed(b"7\n") == Progress(7, None, None)
+    assert reader.feed(b"7\n") == ProgressPacket(7, None, None)
     assert notes == []
 
 

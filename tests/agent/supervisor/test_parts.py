@@ -11,66 +11,66 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent import claim, sidechannel, startfile
-from hpcdl.agent.agentlink import STUCK_S, AgentLink
-from hpcdl.agent.claim import Stale, write_claim
-from hpcdl.agent.clock import Clock
-from hpcdl.agent.environment import trainer_environment
-from hpcdl.agent.escalation import END, SUSPEND, Action, Ending, Seen
-from hpcdl.agent.packets import Attach, Malformed, Suspend, WrongVersion, encode, parse
-from hpcdl.agent.sidechannel import QUEUE_LIMIT, Closed, Connection, Listener
-from hpcdl.agent.startfile import BadStart, Start, decode
-from hpcdl.core.arrays import Array, expand
-from hpcdl.core.jobspec import JobSpec
-from hpcdl.core.model import SIGNAL_PRESETS
+from hpcdl.agent.start_request import trainer_environment
+from hpcdl.agent.supervisor import claim, side_channel, start_file
+from hpcdl.agent.supervisor.claim import Stale, write_claim
+from hpcdl.agent.supervisor.clients import STUCK_S, AgentLink
+from hpcdl.agent.supervisor.packets import AttachPacket, MalformedPacket, SuspendPacket, WrongVersion, encode, parse
+from hpcdl.agent.supervisor.side_channel import QUEUE_LIMIT, Closed, Listener, RunningClock, SideChannelClient
+from hpcdl.agent.supervisor.start_file import BadStart, Start, decode
+from hpcdl.agent.supervisor.termination import END, SUSPEND, Escalation, EscalationStep, TrainerStatus
+from hpcdl.core.model.arrays import Array, expand
+from hpcdl.core.model.job import SIGNAL_PRESETS, JobSpec
 from hpcdl.trainer import session
 
-NOBODY = Seen(answerable=False, expected=False, saving=False, heard=False)
-SOMEBODY = Seen(answerable=True, expected=False, saving=False, heard=False)
-SOON = Seen(answerable=False, expected=True, saving=False, heard=False)
-SAVING = Seen(answerable=True, expected=False, saving=True, heard=True)
-SAVED = Seen(answerable=True, expected=False, saving=False, heard=True)
+NOBODY = TrainerStatus(answerable=False, expected=False, saving=False, heard=False)
+SOMEBODY = TrainerStatus(answerable=True, expected=False, saving=False, heard=False)
+SOON = TrainerStatus(answerable=False, expected=True, saving=False, heard=False)
+SAVING = TrainerStatus(answerable=True, expected=False, saving=True, heard=True)
+SAVED = TrainerStatus(answerable=True, expected=False, saving=False, heard=True)
 
 
-def story(ending: Ending, *steps: tuple[float, Seen]) -> list[Action | None]:
+def story(ending: Escalation, *steps: tuple[float, TrainerStatus]) -> list[EscalationStep | None]:
     return [ending.next(now, seen) for now, seen in steps]
 
 
 def test_the_timeline_of_one_that_never_answers() -> None:
     steps = [(now, SOMEBODY) for now in (0, 9.9, 10, 11, 23.9, 24, 25, 29.9, 30, 30.1, 30.6)]
-    actions = story(Ending(SUSPEND, 0, 30, True), *steps)
-    ask, term, kill = Action.ASK, Action.TERMINATE, Action.KILL
+    actions = story(Escalation(SUSPEND, 0, 30, True), *steps)
+    ask, term, kill = EscalationStep.ASK, EscalationStep.TERMINATE, EscalationStep.KILL
     assert actions == [ask, None, ask, None, None, term, None, None, kill, None, kill]
 
 
 def test_one_that_was_heard_is_not_asked_again() -> None:
-    actions = story(Ending(SUSPEND, 0, 30, True), (0, SOMEBODY), (10, SAVED), (12, SAVED), (24, SAVED))
-    assert actions == [Action.ASK, None, None, Action.TERMINATE]
+    actions = story(Escalation(SUSPEND, 0, 30, True), (0, SOMEBODY), (10, SAVED), (12, SAVED), (24, SAVED))
+    assert actions == [EscalationStep.ASK, None, None, EscalationStep.TERMINATE]
 
 
 def test_a_save_has_the_whole_grace() -> None:
-    actions = story(Ending(SUSPEND, 0, 30, True), (0, SOMEBODY), (10, SAVING), (24, SAVING), (29, SAVING), (30, SAVING))
-    assert actions == [Action.ASK, None, None, None, Action.KILL]
+    actions = story(
+        Escalation(SUSPEND, 0, 30, True), (0, SOMEBODY), (10, SAVING), (24, SAVING), (29, SAVING), (30, SAVING)
+    )
+    assert actions == [EscalationStep.ASK, None, None, None, EscalationStep.KILL]
 
 
 def test_nobody_to_ask() -> None:
-    assert story(Ending(SUSPEND, 0, 30, True), (0, NOBODY), (24, NOBODY)) == [Action.TERMINATE, None]
-    assert story(Ending(SUSPEND, 0, 30, True), (0, SOON), (5, SOMEBODY)) == [None, Action.ASK]
-    assert story(Ending(SUSPEND, 0, 30, True), (0, SOON), (10, SOON)) == [None, Action.TERMINATE]
-    assert story(Ending(SUSPEND, 0, 30, False), (0, SOMEBODY)) == [Action.TERMINATE]
-    assert story(Ending(END, 0, 30, True), (0, SAVING), (1, SAVING), (30, SAVING)) == [
-        Action.TERMINATE,
+    assert story(Escalation(SUSPEND, 0, 30, True), (0, NOBODY), (24, NOBODY)) == [EscalationStep.TERMINATE, None]
+    assert story(Escalation(SUSPEND, 0, 30, True), (0, SOON), (5, SOMEBODY)) == [None, EscalationStep.ASK]
+    assert story(Escalation(SUSPEND, 0, 30, True), (0, SOON), (10, SOON)) == [None, EscalationStep.TERMINATE]
+    assert story(Escalation(SUSPEND, 0, 30, False), (0, SOMEBODY)) == [EscalationStep.TERMINATE]
+    assert story(Escalation(END, 0, 30, True), (0, SAVING), (1, SAVING), (30, SAVING)) == [
+        EscalationStep.TERMINATE,
         None,
-        Action.KILL,
+        EscalationStep.KILL,
     ]
 
 
 def test_a_grace_of_nothing_kills() -> None:
-    assert story(Ending(SUSPEND, 5, 0, True), (5, SOMEBODY)) == [Action.KILL]
+    assert story(Escalation(SUSPEND, 5, 0, True), (5, SOMEBODY)) == [EscalationStep.KILL]
 
 
 def test_looks_are_wanted_when_something_may_be_due() -> None:
-    ending = Ending(SUSPEND, 0, 30, True)
+    ending = Escalation(SUSPEND, 0, 30, True)
     assert ending.wants_look(0)
     ending.next(0, SOMEBODY)
     assert [ending.wants_look(now) for now in (1, 9, 10)] == [False, False, True]
@@ -79,7 +79,7 @@ def test_looks_are_wanted_when_something_may_be_due() -> None:
 
 
 def test_a_grace_only_gets_shorter() -> None:
-    ending = Ending(SUSPEND, 0, 30, True)
+    ending = Escalation(SUSPEND, 0, 30, True)
     assert not ending.hasten(10, 25)
     assert ending.hasten(10, 5)
     assert (ending.deadline, ending.left(12), ending.left(20)) == (15, 3, 0)
@@ -88,7 +88,7 @@ def test_a_grace_only_gets_shorter() -> None:
 def test_time_in_which_the_supervisor_was_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
-    clock = Clock()
+    clock = RunningClock()
     began = clock.now()
     seconds[0] += 4
     assert clock.turn(1.0) == 0
@@ -179,22 +179,22 @@ def test_start_files_that_are_no_orders() -> None:
 
 def test_packets_are_parsed_or_refused() -> None:
     attach = encode("attach", pid=5, rank=0, incarnation=2, membership=1, handler=True, more=[])
-    assert parse(attach) == Attach(5, 0, 2, 1, True)
-    assert parse(encode("suspend")) == Suspend(None, "daemon")
+    assert parse(attach) == AttachPacket(5, 0, 2, 1, True)
+    assert parse(encode("suspend")) == SuspendPacket(None, "daemon")
     assert parse(encode("made up")) is None
     with pytest.raises(WrongVersion):
         parse(b'{"v": "1", "type": "done"}')
     for body in ({"pid": True}, {"rank": -1}, {"handler": 1}, {"incarnation": 2**60}, {"membership": "1"}):
-        with pytest.raises(Malformed):
+        with pytest.raises(MalformedPacket):
             parse(json.dumps(json.loads(attach) | body).encode())
     for bad in (encode("suspend", by="me"), encode("end", grace_s=-1), encode("open", gpu_env=[]), encode("saved")):
-        with pytest.raises(Malformed):
+        with pytest.raises(MalformedPacket):
             parse(bad)
 
 
-def pair() -> tuple[Connection, socket.socket]:
+def pair() -> tuple[SideChannelClient, socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return Connection(ours), theirs
+    return SideChannelClient(ours), theirs
 
 
 def test_a_peer_that_does_not_read_is_given_up() -> None:
@@ -249,7 +249,7 @@ def test_an_agent_that_is_stuck_counts_as_absent() -> None:
 def test_another_uid_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     listener = Listener(folder)
-    monkeypatch.setattr(sidechannel, "is_ours", lambda uid: uid == os.geteuid() + 1)
+    monkeypatch.setattr(side_channel, "is_ours", lambda uid: uid == os.geteuid() + 1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         client.connect(f"/proc/self/fd/{folder}/s")
         assert listener.accept() is None
@@ -261,7 +261,7 @@ def test_another_uid_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_core_supervisor_and_trainer_have_the_same_presets() -> None:
     """Each has a table of its own: the supervisor and the trainer import nothing of the others."""
-    for presets in (startfile.PRESETS, session.PRESETS):
+    for presets in (start_file.PRESETS, session.PRESETS):
         assert {name: number and number.name for name, number in presets.items()} == SIGNAL_PRESETS
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.agent import processes
+from hpcdl.agent.supervisor import processes
 from tests.agent.conftest import stopped, until
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -63,7 +63,7 @@ def test_a_process_is_described(spawn: Spawn, instance: str) -> None:
 
 def test_a_variable_that_only_ends_so_is_no_tag(spawn: Spawn, instance: str) -> None:
     child = spawn("", MY_HPCDL_TAG=instance, X=f"HPCDL_TAG={instance}")
-    until(lambda: processes.look(child.pid), "it")
+    until(lambda: processes.process_of(child.pid), "it")
     assert pids(instance) == []
 
 
@@ -75,7 +75,7 @@ def test_a_zombie_is_gone(spawn: Spawn, instance: str) -> None:
     until(lambda: not pids(instance), "its end")
     assert processes.start_ticks(child.pid) is None
     assert processes.start_ticks_of_child(child.pid) == found.start_ticks
-    assert processes.look(child.pid) is None
+    assert processes.process_of(child.pid) is None
     assert not processes.signal_process(found, signal.SIGKILL)
 
 
@@ -144,7 +144,7 @@ def test_descendants_count_without_a_tag(spawn: Spawn, instance: str) -> None:
     both = processes.incarnation(instance, os.getpid())
     assert {parent.pid, child} <= {each.pid for each in both}
     [untagged] = [each for each in both if each.pid == child]
-    until(lambda: processes.look(child) is not None, "it")
+    until(lambda: processes.process_of(child) is not None, "it")
     assert untagged.tag == ""
     assert processes.signal_process(untagged, signal.SIGKILL)
     assert parent.wait() == 0

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent.output import ProgressReader
-from hpcdl.agent.packets import Progress
-from hpcdl.agent.progressbars import PRESETS
-from hpcdl.core.jobspec import PROGRESS, JobSpec
+from hpcdl.agent.supervisor.output import ProgressReader
+from hpcdl.agent.supervisor.packets import ProgressPacket
+from hpcdl.agent.supervisor.progress_bars import PRESETS
+from hpcdl.core.model.job import PROGRESS, JobSpec
 
-RECORDINGS = Path(__file__).parents[1] / "recordings" / "progress"
+RECORDINGS = Path(__file__).parents[2] / "recordings" / "progress"
 
 
 def read(name: str, steps: int | None, size: int) -> tuple[list[tuple[int, int | None]], bool]:
@@ -19,7 +19,7 @@ def read(name: str, steps: int | None, size: int) -> tuple[list[tuple[int, int |
     notes: list[str] = []
     reader = ProgressReader(None, steps, notes.append, name.split("_")[0])
     said = (RECORDINGS / f"{name}.txt").read_bytes()
-    found: list[Progress | None] = [reader.feed(said[at : at + size]) for at in range(0, len(said), size)]
+    found: list[ProgressPacket | None] = [reader.feed(said[at : at + size]) for at in range(0, len(said), size)]
     found.append(reader.finish())
     assert not notes
     told = [(each.step, each.total) for each in found if each is not None]
@@ -58,7 +58,7 @@ def test_the_step_is_that_of_the_training(
 def test_an_evaluation_that_is_through_completes_nothing() -> None:
     reader = ProgressReader(None, None, print, "hf")
     bar = "100%|\u2588\u2588| 50/50 [00:00<00:00, 10887.51it/s]\n"
-    assert reader.feed(bar.encode()) == Progress(50, 50, None)
+    assert reader.feed(bar.encode()) == ProgressPacket(50, 50, None)
     assert not reader.complete
     assert reader.feed(b"Writing model shards: 100%|#| 1/1 [00:00<00:00]\n") is None
 
@@ -74,7 +74,7 @@ def test_another_training_takes_back_that_it_is_over() -> None:
 
 def test_an_expression_passes_over_bars_of_other_totals_once_the_steps_are_said() -> None:
     reader = ProgressReader(r"(?P<step>\d+)/(?P<total>\d+) \[", 500, print)
-    assert reader.feed(b"499/500 [\n") == Progress(499, 500, None)
+    assert reader.feed(b"499/500 [\n") == ProgressPacket(499, 500, None)
     assert reader.feed(b"Writing model shards: 1/1 [\n") is None
     assert not reader.complete
     reader.feed(b"500/500 [\n")
@@ -82,7 +82,7 @@ def test_an_expression_passes_over_bars_of_other_totals_once_the_steps_are_said(
     unnamed = ProgressReader(r"(\d+)/\d+ \[", 500, print)
     assert unnamed.feed(b"1000/1000 [\n") is None
     unsaid = ProgressReader(r"(?P<step>\d+)/(?P<total>\d+) \[", None, print)
-    assert unsaid.feed(b"1/1 [\n") == Progress(1, 1, None)
+    assert unsaid.feed(b"1/1 [\n") == ProgressPacket(1, 1, None)
     assert not unsaid.complete, "whose bar it is nobody said"
 
 

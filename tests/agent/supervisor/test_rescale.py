@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hpcdl.agent import packets, processes
-from hpcdl.agent.claim import write_claim
-from hpcdl.agent.packets import Malformed
+from hpcdl.agent.supervisor import packets, processes
+from hpcdl.agent.supervisor.claim import write_claim
+from hpcdl.agent.supervisor.packets import MalformedPacket
 from tests.agent.conftest import ATTACH, CHANNEL, Agent, until
 
 # Prints what it hears; says what the file `say` tells it to, a JSON list of [kind, body] lines, as they come.
@@ -273,7 +273,7 @@ def test_ranks_of_before_are_not_taken_for_a_membership_of_the_same_size(agent: 
     agent.wait("reformed", membership=1)
     old = agent.of("attached")[0]["pid"]
     client.send("rescale", **membership(2, "n1", "n3"))
-    until(lambda: processes.look(old) is None, "the end of the old ranks")
+    until(lambda: processes.process_of(old) is None, "the end of the old ranks")
     assert not agent.of("reformed", membership=2)
     (agent.base / "go").write_text("")
     agent.wait("reformed", membership=2)
@@ -363,7 +363,7 @@ def test_ranks_that_fail_again_and_again(agent: Agent, gains: bool) -> None:
 )  # fmt: skip
 def test_a_membership_that_makes_no_sense_is_malformed(changed: dict[str, Any]) -> None:
     body = membership(1, "n1", "n2") | changed
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedPacket):
         packets.parse(packets.encode("rescale", **body))
     assert packets.parse(packets.encode("rescale", **membership(1, "n1", "n2"))) is not None
 

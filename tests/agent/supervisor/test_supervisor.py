@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent import processes
-from hpcdl.agent.supervisor import REFUSED, main
+from hpcdl.agent.supervisor import processes
+from hpcdl.agent.supervisor.supervisor import REFUSED, main
 from tests.agent.conftest import ATTACH, Agent, until
 
 

@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpcdl.agent.processes import cpu_s
-from hpcdl.agent.stillness import Stillness
+from hpcdl.agent.supervisor.processes import cpu_s
+from hpcdl.agent.supervisor.watchdog import Watchdog
 
 
 def test_steps_count_once_they_are_shown() -> None:
-    still = Stillness("", 0.0)
+    still = Watchdog("", 0.0)
     assert still.measured(5.0) == (None, 5.0, 5.0)
     still.began(6.0)
     still.stepped(None, 7.0)
@@ -27,7 +27,7 @@ def test_steps_count_once_they_are_shown() -> None:
 
 
 def test_time_in_which_nobody_looked_is_nobody_s_stall() -> None:
-    still = Stillness("", 0.0)
+    still = Watchdog("", 0.0)
     still.stepped(3, 0.0)
     still.stood(3600.0)
     assert still.measured(3601.0) == (1.0, None, 1.0)
@@ -36,7 +36,7 @@ def test_time_in_which_nobody_looked_is_nobody_s_stall() -> None:
 def test_output_is_a_sign_of_life(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
-    still = Stillness(str(log), 0.0)
+    still = Watchdog(str(log), 0.0)
     nobody = os.getpid()  # of whom no child does anything
     still.look(nobody, 1.0)
     still.look(nobody, 10.0)
@@ -51,7 +51,7 @@ def test_output_is_a_sign_of_life(tmp_path: Path) -> None:
 def test_cpu_time_is_a_sign_of_life() -> None:
     text = "import os\nwhile sum(os.times()[:2]) < 0.5: pass\nprint(1, flush=True)\ninput()"
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {text!r}])"
-    still = Stillness("", 0.0)
+    still = Watchdog("", 0.0)
     still.look(os.getpid(), 1.0)
     with subprocess.Popen([sys.executable, "-c", outer], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from hpcdl.agent.folder import Mount, mount_of
-from hpcdl.batch import SiteQueue, SiteReport
-from hpcdl.cli import checks, filesystems
-from hpcdl.cli.checks import State
-from hpcdl.cli.sitefile import site_text
-from hpcdl.daemon.clock import Clock
-from hpcdl.sites import load_site, read_site
+from hpcdl.batch.site import load_site, read_site
+from hpcdl.batch.system import SiteQueue, SiteReport
+from hpcdl.cli.doctor import file_system, machine
+from hpcdl.cli.doctor.machine import CheckState
+from hpcdl.cli.doctor.site_file import site_text
+from hpcdl.daemon.clock import WallClock
 from hpcdl.slurm.report import limits_of
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
@@ -111,22 +111,22 @@ def test_wrong_settings_fail_and_the_rest_is_looked_at(outside: Path, home: Path
     [
         (
             Mount("/home", "nfs4", frozenset({"rw", "hard"})),
-            State.OK,
+            CheckState.OK,
             "only the daemon opens it, under a lease that needs no locks",
         ),
-        (Mount("/home", "nfs4", frozenset({"rw", "soft"})), State.WARN, "mounted soft"),
-        (Mount("/home", "lustre"), State.OK, "fine for the ledger (Lustre: fsync means what it says)"),
-        (Mount("/home", "fuse.sshfs"), State.WARN, "sshfs does not say when a write is durable"),
-        (Mount("/dev/shm", "tmpfs"), State.WARN, "lost when the machine boots"),
-        (Mount("/", "ext4"), State.OK, "this machine's alone"),
+        (Mount("/home", "nfs4", frozenset({"rw", "soft"})), CheckState.WARN, "mounted soft"),
+        (Mount("/home", "lustre"), CheckState.OK, "fine for the ledger (Lustre: fsync means what it says)"),
+        (Mount("/home", "fuse.sshfs"), CheckState.WARN, "sshfs does not say when a write is durable"),
+        (Mount("/dev/shm", "tmpfs"), CheckState.WARN, "lost when the machine boots"),
+        (Mount("/", "ext4"), CheckState.OK, "this machine's alone"),
     ],
 )
 def test_what_a_file_system_means_for_the_ledger(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mount: Mount, state: State, told: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mount: Mount, state: CheckState, told: str
 ) -> None:
-    monkeypatch.setattr(checks, "mount_of", lambda home: mount)
-    monkeypatch.setattr(checks, "FREE_MIB", 0)
-    found = checks.file_system(tmp_path)
+    monkeypatch.setattr(machine, "mount_of", lambda home: mount)
+    monkeypatch.setattr(machine, "FREE_MIB", 0)
+    found = machine.file_system(tmp_path)
     assert found.state is state
     assert told in found.detail
     assert list(tmp_path.iterdir()) == []
@@ -162,10 +162,10 @@ MOUNTS = """\
 def test_a_network_file_system_is_told_at_the_start(
     monkeypatch: pytest.MonkeyPatch, folder: str, fine: bool | None, told: str
 ) -> None:
-    monkeypatch.setattr(filesystems, "mount_of", lambda home: mount_of(home, MOUNTS))
-    found = filesystems.meaning_of(mount_of(Path(folder), MOUNTS))
+    monkeypatch.setattr(file_system, "mount_of", lambda home: mount_of(home, MOUNTS))
+    found = file_system.meaning_of(mount_of(Path(folder), MOUNTS))
     assert (None if found is None else found.fine) is fine
-    line = filesystems.told_at_start(Path(folder))
+    line = file_system.told_at_start(Path(folder))
     assert told in line
     assert "\n" not in line
     assert ("set HPCDL_HOME" in line) is (fine is False)
@@ -176,7 +176,7 @@ def test_a_file_system_without_hard_links_cannot_hold_a_lease(monkeypatch: pytes
         raise OSError("no links here")
 
     monkeypatch.setattr(os, "link", refuse)
-    assert checks.file_system(tmp_path).state is State.FAIL
+    assert machine.file_system(tmp_path).state is CheckState.FAIL
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,13 +188,13 @@ def test_the_options_of_a_mount_are_read() -> None:
 
 
 def test_a_skewed_file_server_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Ahead(Clock):
+    class Ahead(WallClock):
         def now(self) -> float:
             return super().now() + 100.0
 
-    monkeypatch.setattr(checks, "Clock", Ahead)
-    found = checks.clock(tmp_path)
-    assert found.state is State.WARN
+    monkeypatch.setattr(machine, "WallClock", Ahead)
+    found = machine.clock(tmp_path)
+    assert found.state is CheckState.WARN
     assert found.detail == "the file server's clock is 1 min 40 s behind"
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core.profile import Profile
-from hpcdl.profiles import read_profiles
+from hpcdl.config.profiles import read_profiles
+from hpcdl.core.model.profile import Profile
 from hpcdl.report.scaling import scaling_of
 from tests.cli.conftest import Run
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from hpcdl.cli.lightruns import Speed, read_runs, runs_text, shape_text, speed_of
-from hpcdl.learning import LightRun, Setting
-from hpcdl.profiles import read_profiles
+from hpcdl.cli.profile.light_runs import Speed, read_runs, runs_text, shape_text, speed_of
+from hpcdl.config.profiles import read_profiles
+from hpcdl.estimators import LightRun, Setting
 from hpcdl.sim.workload import WorkloadError
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from hpcdl.cli import lsflines, slurmlines
-from hpcdl.cli.batchlines import BadLine
-from hpcdl.cli.batchscript import command_named
+from hpcdl.cli.submit import bsub as lsflines
+from hpcdl.cli.submit import sbatch as slurmlines
+from hpcdl.cli.submit.batch_options import BadLine
+from hpcdl.cli.submit.batch_script import command_named
 from hpcdl.client import Client
 from tests.cli.conftest import Outcome, Run
 from tests.cli.fake import FakeDaemon, specs_of

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.cli.batchscript import command_named
-from hpcdl.cli.lsflines import BSUB, dependency_jobs
-from hpcdl.cli.slurmlines import SBATCH, dependency_ids
-from hpcdl.core import events as ev
-from hpcdl.core.model import JobSpec
+from hpcdl.cli.submit.batch_script import command_named
+from hpcdl.cli.submit.bsub import BSUB, dependency_jobs
+from hpcdl.cli.submit.sbatch import SBATCH, dependency_ids
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import JobSpec
 from hpcdl.ledger import SqliteJournal
-from hpcdl.ledger.mark import Ids, Mark, MarkFile
+from hpcdl.ledger.high_water_mark import Ids, Mark, MarkFile
 from hpcdl.ledger.offline import jobs_at_rest
 from tests.cli.fake import FakeDaemon, row
-from tests.cli.wrapping import LSF, SLURM, Place, specs
+from tests.support.wrapping import LSF, SLURM, Place, specs
 
 SQUEUE = """#!/bin/sh
 # A Slurm that knows the jobs of $NOTES/slurm.

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import run
-from hpcdl.cli.batchlines import NotForHpcdl
-from hpcdl.cli.dropin import batch_of
+from hpcdl.batch.system import run
+from hpcdl.cli.submit.batch_options import NotForHpcdl
+from hpcdl.cli.submit.drop_in import batch_of
 from tests.cli.fake import FakeDaemon
-from tests.cli.wrapping import LSF, ROOT, SLURM, WRAPPERS, Done, Place, specs
+from tests.support.wrapping import LSF, ROOT, SLURM, WRAPPERS, Done, Place, specs
 
 
 def test_a_training_job_goes_to_hpcdl_in_sbatchs_words(fake: FakeDaemon, place: Place) -> None:

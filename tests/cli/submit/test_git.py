@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.cli import worktree
-from hpcdl.cli.worktree import WorkTrees
-from hpcdl.core.jobspec import GitState, JobSpec
+from hpcdl.cli.submit import git as worktree
+from hpcdl.cli.submit.git import WorkTrees
+from hpcdl.core.model.job import GitState, JobSpec
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon, row
 

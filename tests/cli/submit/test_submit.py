@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.cli.jobparts import environment
+from hpcdl.cli.submit.job import environment
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 

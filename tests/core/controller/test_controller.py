@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from hpcdl.controller import Controller
-from hpcdl.core.events import Recorded, TroubleSeen
-from hpcdl.core.journal import JournalError, MemoryJournal, Request, Stamped
-from hpcdl.core.plan import Plan, Profiles, View
-from hpcdl.core.policy import Policies
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import JournalError, MemoryJournal, Stamped
+from hpcdl.core.model.commands import Request
+from hpcdl.core.model.events import Recorded, TroubleSeen
+from hpcdl.core.model.plan import Plan, Policies, Profiles, View
 
 
 class FullOnce(MemoryJournal):

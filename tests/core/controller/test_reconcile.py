@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause, IncarnationState, JobSpec, JobState, Placement, Purpose, Share
-from hpcdl.core.reconcile import GATE_PATIENCE_S, STRAGGLER_S, reconcile
-from hpcdl.core.transitions import state_of
-from tests.model_cluster import Cluster
-from tests.model_parts import Conduct
+from hpcdl.core.controller.reconcile import GATE_PATIENCE_S, STRAGGLER_S, reconcile
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, IncarnationState, JobSpec, Placement, Purpose, Share
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.world import JobState
+from tests.support.model_cluster import Cluster
+from tests.support.model_parts import Conduct
 
 
 def spec(**more: object) -> JobSpec:

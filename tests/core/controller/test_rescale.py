@@ -2,14 +2,21 @@
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause, IncarnationState, JobState, Purpose
-from hpcdl.core.observing import seen_of
-from hpcdl.core.rescaling import BROKEN_PATIENCE_S, JOIN_PATIENCE_S, MOST_BREAKS, MOST_JOIN_FAILURES, SWAP_PATIENCE_S
-from hpcdl.core.transitions import accepts, state_of
-from hpcdl.learning import learner
-from tests.core.stage import Stage, Unmoved, running
+from hpcdl.core.controller.reconcile import (
+    BROKEN_PATIENCE_S,
+    JOIN_PATIENCE_S,
+    MOST_BREAKS,
+    MOST_JOIN_FAILURES,
+    SWAP_PATIENCE_S,
+)
+from hpcdl.core.fold.observations import observations_of
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, IncarnationState, Purpose
+from hpcdl.core.model.transitions import accepts, state_of
+from hpcdl.core.model.world import JobState
+from hpcdl.estimators import learner
+from tests.support.stage import Stage, Unmoved, running
 
 
 def test_nodes_join_and_leave_without_a_suspend() -> None:
@@ -325,7 +332,7 @@ def test_what_a_rescale_takes_lands_in_the_profile_that_is_learnt() -> None:
     key = stage.job(1).spec.learns_as
     told = {timing.what: timing.seconds / timing.times for timing in stage.world.observed[key].times}
     assert told["join_s"] > 0
-    seen = seen_of(stage.world, key)
+    seen = observations_of(stage.world, key)
     assert seen is not None
     learnt = learner(2, 3, ())(key, seen)
     assert learnt is not None

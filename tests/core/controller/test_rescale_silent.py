@@ -1,11 +1,11 @@
 """Stories of rescales in place with nodes that fall silent, and without a daemon."""
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.model import JobState
-from hpcdl.core.transitions import accepts, state_of
-from hpcdl.core.units import GpuRef
-from tests.core.stage import Stage, Unmoved, running
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.transitions import accepts, state_of
+from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.world import JobState
+from tests.support.stage import Stage, Unmoved, running
 
 
 def silent(nodes: int = 3) -> Stage:

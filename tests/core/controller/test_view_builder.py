@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from hpcdl.controller import Controller
-from hpcdl.core.effects import EFFECTS, WRITES
-from hpcdl.core.lifecycle import copied, fold
-from hpcdl.core.model import JobState, Placement, Role, Share, Target, World
-from hpcdl.core.plan import BadPlan, JobView, NodeView, Plan, Profiles, Reasons, Standing, Targets, View, check
-from hpcdl.core.views import Views
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.view_builder import Views
+from hpcdl.core.fold.fold import EFFECTS, WRITES, copied, fold
+from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.plan import BadPlan, JobView, NodeView, Plan, Profiles, Reasons, Standing, Targets, View, check
+from hpcdl.core.model.world import JobState, Target, World
 from hpcdl.sim import SimJob
 from hpcdl.sim.workload import NodeSpell
 from tests.sim.runs import COSTS, run

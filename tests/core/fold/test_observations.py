@@ -4,13 +4,14 @@ from functools import lru_cache
 
 import pytest
 
-from hpcdl.core import events as ev
-from hpcdl.core import observing
-from hpcdl.core.lifecycle import fold
-from hpcdl.core.model import Cause, GpuInfo, JobSpec, Placement, Purpose, Role, Share, Target, World
-from hpcdl.core.plan import Profiles
-from hpcdl.core.profile import Observation, Profile, Seen, Timing
-from hpcdl.core.views import Views, build_view
+from hpcdl.core.controller.view_builder import Views, build_view
+from hpcdl.core.fold import observations
+from hpcdl.core.fold.fold import fold
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, JobSpec, Placement, Purpose, Role, Share
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.profile import Observation, Observations, Profile, Timing
+from hpcdl.core.model.world import GpuInfo, Target, World
 
 KEY = "vgg @ train.py"
 
@@ -53,7 +54,7 @@ class Story:
         self.then(at, ev.PlanAdopted("adaptive", (Target(1, placement, "why"),), (), False, None, None))
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> Observations:
         return self.world.observed[KEY]
 
 
@@ -61,8 +62,8 @@ def test_rates_and_times_are_kept_under_model_and_script() -> None:
     story = Story()
     story.submit()
     story.start(10, 1, "n1", 2, ready_after=30)
-    assert story.seen == Seen((), (Timing("startup_s", 1, 30),))
-    assert observing.seen_of(story.world, KEY) is None  # nothing is known of its speed yet
+    assert story.seen == Observations((), (Timing("startup_s", 1, 30),))
+    assert observations.observations_of(story.world, KEY) is None  # nothing is known of its speed yet
     story.progress(50, 1, 100)
     story.progress(60, 1, 200)
     assert story.seen.rates == (Observation("v100", 1, 2, 200, 20),)
@@ -92,25 +93,25 @@ def test_another_model_has_the_usual_times_where_it_showed_none() -> None:
     story.progress(50, 1, 100)
     story.aim(70, "n1", 4)
     story.suspend(70, 1, after=4, step=300)
-    assert observing.seen_of(story.world, "other @ train.py") is None
-    story.world.observed["other @ train.py"] = Seen((Observation("", 1, 1, 9, 9),), (Timing("save_s", 2, 20),))
-    other = observing.seen_of(story.world, "other @ train.py")
+    assert observations.observations_of(story.world, "other @ train.py") is None
+    story.world.observed["other @ train.py"] = Observations((Observation("", 1, 1, 9, 9),), (Timing("save_s", 2, 20),))
+    other = observations.observations_of(story.world, "other @ train.py")
     assert other is not None
     assert sorted((each.what, each.seconds) for each in other.times) == [("save_s", 10), ("startup_s", 30)]
 
 
 def test_long_ago_counts_less() -> None:
-    times: tuple[Timing, ...] = observing._with((), "save_s", 10.0)
+    times: tuple[Timing, ...] = observations._with((), "save_s", 10.0)
     for _ in range(500):
-        times = observing._with(times, "save_s", 10.0)
-    assert times[0].times < observing.MEMORY_TIMES + 2
+        times = observations._with(times, "save_s", 10.0)
+    assert times[0].times < observations.MEMORY_TIMES + 2
     for _ in range(100):
-        times = observing._with(times, "save_s", 2.0)
+        times = observations._with(times, "save_s", 2.0)
     assert times[0].seconds / times[0].times < 2.5
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observing, "KEPT", 3)
+    monkeypatch.setattr(observations, "KEPT", 3)
     story = Story()
     for number, name in enumerate(("a", "b", "c", "a", "d"), 1):
         spec = JobSpec(("python", "train.py"), "j", model=name)
@@ -126,10 +127,10 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_profile_is_learnt_again_only_after_more_was_seen() -> None:
-    asked: list[tuple[str, Seen]] = []
+    asked: list[tuple[str, Observations]] = []
 
     @lru_cache
-    def learn(key: str, seen: Seen) -> Profile:
+    def learn(key: str, seen: Observations) -> Profile:
         asked.append((key, seen))
         return Profile(key, ((1, 1, seen.rates[0].steps / seen.rates[0].seconds),))
 
@@ -156,11 +157,11 @@ def test_what_is_no_news_changes_nothing() -> None:
     story.submit()
     story.start(10, 1, "n1", 1, ready_after=30)
     story.progress(1040, 1, 100_000)
-    before = observing.seen_of(story.world, KEY)
+    before = observations.observations_of(story.world, KEY)
     story.progress(1050, 1, 101_001)
-    assert observing.seen_of(story.world, KEY) == before
+    assert observations.observations_of(story.world, KEY) == before
     story.progress(2050, 1, 201_000)
-    after = observing.seen_of(story.world, KEY)
+    after = observations.observations_of(story.world, KEY)
     assert after is not None
     assert after != before
     assert after.rates[0].steps / after.rates[0].seconds == pytest.approx(100)
@@ -196,10 +197,12 @@ def test_a_metric_says_how_long_a_job_is() -> None:
 
 def test_a_profile_that_says_too_little_of_starts_is_corrected() -> None:
     said = Profile("told", ((1, 1, 1.0),), startup_s=2.0, save_s=1.0, resume_s=1.0, move_s=3.0)
-    seen = Seen((), (Timing("startup_s", 2, 80.0), Timing("save_s", 1, 9.0)))
-    found = observing.slower(said, seen)
+    seen = Observations((), (Timing("startup_s", 2, 80.0), Timing("save_s", 1, 9.0)))
+    found = observations.slower(said, seen)
     assert (found.startup_s, found.resume_s, found.move_s, found.save_s) == (40.0, 20.0, 3.0, 1.0)
-    assert observing.slower(said, Seen((), (Timing("startup_s", 1, 1.0),))) is said  # a part was done at the gate
+    assert (
+        observations.slower(said, Observations((), (Timing("startup_s", 1, 1.0),))) is said
+    )  # a part was done at the gate
     story, profiles, views = Story(), Profiles({"told": said}), Views()
     story.submit(profile="told")
     assert views.build(story.world, profiles, 5).jobs[0].profile is said
@@ -216,6 +219,6 @@ def test_what_a_start_takes_others_says_nothing_of_a_job_whose_own_is_known() ->
     story.start(10, 1, "n1", 2, ready_after=40)
     story.progress(60, 1, 100)
     story.world.usual_times = (*story.world.usual_times, Timing("resume_s", 1, 2.0))
-    seen = observing.seen_of(story.world, KEY)
+    seen = observations.observations_of(story.world, KEY)
     assert seen is not None
     assert [each.what for each in seen.times] == ["startup_s"]

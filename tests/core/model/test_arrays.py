@@ -7,16 +7,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.arrays import Array, check_places, expand, indices_from, indices_of, members_of, named, variables
-from hpcdl.core.commands import Entry, Refused
-from hpcdl.core.events import decode, encode
-from hpcdl.core.model import JobSpec, JobState
-from hpcdl.core.transitions import state_of
-from tests.model_cluster import Cluster
-from tests.model_parts import Conduct
-from tests.seeds import seeds
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.arrays import Array, check_places, expand, indices_from, indices_of, members_of, named, variables
+from hpcdl.core.model.commands import CommandRefused, Entry
+from hpcdl.core.model.events import decode, encode
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.world import JobState
+from tests.support.model_cluster import Cluster
+from tests.support.model_parts import Conduct
+from tests.support.seeds import seeds
 
 SPEC = JobSpec(("train", "--lr", "{lr}", "{index}", "{{lr}}", "${HOME}", '{"a":{"b":1}}'), "t", env=(("A", "b"),))
 
@@ -128,7 +129,7 @@ def test_one_event() -> None:
 def test_refused(entry: Entry, why: str) -> None:
     cluster = Cluster({"n1": 2})
     (answer,) = cluster.send(cmd.Submit((entry,), "r"))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, CommandRefused)
     assert why in str(answer)
     assert not cluster.world.jobs
 

@@ -5,8 +5,9 @@ from dataclasses import FrozenInstanceError, dataclass, replace
 
 import pytest
 
-from hpcdl.core.changed import changed, unchecked
-from hpcdl.core.model import Incarnation, IncarnationState, Part, Share, World
+from hpcdl.core.model.frozen import changed, unchecked
+from hpcdl.core.model.job import Incarnation, IncarnationState, Part, Share
+from hpcdl.core.model.world import World
 
 
 def test_is_what_replace_gives() -> None:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from hpcdl.core.model import GpuInfo, JobState, Node, Placement, Role, Share, Target, World
-from hpcdl.core.plan import BadPlan, JobView, NodeView, Plan, Profiles, View, check
-from hpcdl.core.views import build_view
+from hpcdl.core.controller.view_builder import build_view
+from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.plan import BadPlan, JobView, NodeView, Plan, Profiles, View, check
+from hpcdl.core.model.world import GpuInfo, JobState, Node, Target, World
 
 
 def job(number: int, **more: object) -> JobView:

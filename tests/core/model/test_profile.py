@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdl.core.codec import from_json, to_json
-from hpcdl.core.profile import Profile, ProfileError
+from hpcdl.core.model.frozen import from_json, to_json
+from hpcdl.core.model.profile import Profile, ProfileError
 
 VGG = Profile(
     "vgg16",

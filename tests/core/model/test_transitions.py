@@ -4,24 +4,13 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core import careevents as ce
-from hpcdl.core import events as ev
-from hpcdl.core.endings import Rules, conclusions
-from hpcdl.core.lifecycle import Draft, fold
-from hpcdl.core.model import (
-    Cause,
-    GpuInfo,
-    IncarnationState,
-    JobSpec,
-    JobState,
-    Placement,
-    Purpose,
-    Role,
-    Share,
-    World,
-)
-from hpcdl.core.transitions import TRANSITIONS, IllegalEvent, accepts, state_of
-from hpcdl.core.validate import validate
+from hpcdl.core.fold.fold import Draft, fold
+from hpcdl.core.model import events as ce
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, IncarnationState, JobSpec, Placement, Purpose, Role, Share
+from hpcdl.core.model.transitions import TRANSITIONS, IllegalEvent, accepts, state_of
+from hpcdl.core.model.world import GpuInfo, JobState, World, validate
+from hpcdl.core.rules.endings import Rules, conclusions
 
 NODES = ("n1", "n2")
 PLACEMENT = Placement((Share("n1", (0, 1)), Share("n2", (0, 1))))

@@ -1,6 +1,6 @@
 """Names and numbers as people write them."""
 
-from hpcdl.core.units import natural, runs
+from hpcdl.core.model.units import natural, runs
 
 
 def test_names_with_numbers_are_sorted_as_people_do() -> None:

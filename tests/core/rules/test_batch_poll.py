@@ -5,17 +5,28 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.batching import MISSES, agreed, doubted, strays
-from hpcdl.core.commands import Refused
-from hpcdl.core.intake import Settings
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.leaving import leave_s
-from hpcdl.core.model import GpuInfo, JobSpec
-from hpcdl.core.pilot import BatchJob, BatchState, Hole, Pilot, PilotChoice, PilotSpec, Waiting, pilot_mark, pilot_of
-from hpcdl.core.plan import Plan, Profiles, View
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.commands import CommandRefused
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.pilot import (
+    BatchJob,
+    BatchState,
+    Hole,
+    PendingBatchJob,
+    Pilot,
+    PilotChoice,
+    PilotSpec,
+    pilot_mark,
+    pilot_of,
+)
+from hpcdl.core.model.plan import Plan, Profiles, View
+from hpcdl.core.model.world import GpuInfo
+from hpcdl.core.rules.batch_poll import MISSES, agreed, doubted, strays
+from hpcdl.core.rules.departures import leave_s
+from hpcdl.core.rules.intake import Settings
 from hpcdl.policies import all_policies
 
 SPEC = PilotSpec(2, 600.0, "killable", 4, ("n1", "n2"), "2 idle nodes")
@@ -36,7 +47,7 @@ class Chooser:
         pilots: Sequence[Pilot],
         holes: Sequence[Hole],
         known: Set[str],
-        waiting: Sequence[Waiting] = (),
+        waiting: Sequence[PendingBatchJob] = (),
     ) -> PilotChoice:
         self.seen.append((tuple(pilots), tuple(holes)))
         choice, self.next = self.next, PilotChoice()
@@ -60,7 +71,7 @@ class Daemon:
 
     def decide(self, *commands: cmd.Command) -> None:
         answers = self.send(*commands)
-        assert not [answer for answer in answers if isinstance(answer, Refused)]
+        assert not [answer for answer in answers if isinstance(answer, CommandRefused)]
         self.controller.decide(self.now)
 
     def pilot(self, number: int = 1) -> Pilot:
@@ -142,10 +153,10 @@ def test_a_refusal_is_its_end_and_is_said() -> None:
     daemon.decide(cmd.PilotNotTaken(1, "invalid partition specified: killable"))
     assert (daemon.pilot().state, daemon.pilot().how) == ("REFUSED", "invalid partition specified: killable")
     (answer,) = daemon.send(cmd.CancelPilot(1))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, CommandRefused)
     assert "over already" in str(answer)
     (answer,) = daemon.send(cmd.CancelPilot(5))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, CommandRefused)
     assert "no pilot p5: hpcdl pilots" in str(answer)
 
 

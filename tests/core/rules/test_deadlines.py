@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import deadlineevents as de
-from hpcdl.core import noticeevents as ne
-from hpcdl.core.intake import Settings
-from hpcdl.core.model import Expectation, JobSpec
-from hpcdl.core.notice import NoticeRules
-from hpcdl.core.slipping import MEETS, MISSES, Outlook
-from tests.model_cluster import Cluster
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as de
+from hpcdl.core.model import events as ne
+from hpcdl.core.model.commands import DeadlineForecast
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.notice import NoticeRules
+from hpcdl.core.model.world import Expectation
+from hpcdl.core.rules.deadlines import MEETS, MISSES
+from hpcdl.core.rules.intake import Settings
+from tests.support.model_cluster import Cluster
 
 TO = "mailto:me@example.org"
 SPEC = JobSpec(("train",), "resnet", steps=4000, profile="plain", notify=(TO,), deadline=5_000.0)
@@ -26,7 +28,7 @@ def cluster(*specs: JobSpec, **rules: Any) -> Cluster:
 
 
 def foresee(model: Cluster, probability: float, ends_at: float | None = None, job: int = 1) -> None:
-    model.send(cmd.Outlooks((Outlook(job, probability, ends_at),)))
+    model.send(cmd.Outlooks((DeadlineForecast(job, probability, ends_at),)))
 
 
 def told(model: Cluster, *kinds: type) -> list[Any]:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from hpcdl.core.model import GpuInfo, JobSpec, Node, World
-from hpcdl.core.submitting import doubts_of
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.world import GpuInfo, Node, World
+from hpcdl.core.rules.jobs import doubts_of
 
 
 def node(name: str, gpus: int, *, lost: bool = False) -> Node:

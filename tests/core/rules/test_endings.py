@@ -4,23 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core import events as ev
-from hpcdl.core.endings import UNTRAINED, Rules, cause_of, conclusions
-from hpcdl.core.lifecycle import Draft
-from hpcdl.core.model import (
-    Cause,
-    Incarnation,
-    IncarnationState,
-    Job,
-    JobSpec,
-    JobState,
-    Part,
-    Placement,
-    Share,
-    World,
-)
-from hpcdl.core.views import can_suspend
-from tests.model_cluster import Cluster
+from hpcdl.core.fold.fold import Draft
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, Incarnation, IncarnationState, JobSpec, Part, Placement, Share
+from hpcdl.core.model.world import Job, JobState, World, can_suspend
+from hpcdl.core.rules.endings import UNTRAINED, Rules, cause_of, conclusions
+from tests.support.model_cluster import Cluster
 
 JOB = Job(1, JobSpec(("train",), "j"), 0.0, step=50, saved_step=40)
 ENDED = Part("n1", started=True, exited=True, freed=True, exited_at=1.0)

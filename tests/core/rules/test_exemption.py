@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.exempt import PRIOR_S, STARTING_S, STARTS, exemption, lifted, without
-from hpcdl.core.model import JobSpec, Placement, Share, Target
-from hpcdl.core.plan import BadPlan, Plan, Profiles, View, check
-from hpcdl.core.views import Views, build_view
-from tests.model_cluster import Cluster
+from hpcdl.core.controller.view_builder import Views, build_view
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import JobSpec, Placement, Share
+from hpcdl.core.model.plan import BadPlan, Plan, Profiles, View, check
+from hpcdl.core.model.world import Target
+from hpcdl.core.rules.exemption import PRIOR_S, STARTING_S, STARTS, exemption, lifted, without
+from tests.support.model_cluster import Cluster
 
 SPEC = JobSpec(("train",), "j", steps=4000, gpus_max=2)
 

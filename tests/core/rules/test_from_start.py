@@ -2,13 +2,13 @@
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.beginnings import beginning_of, folder_within
-from hpcdl.core.commands import Refused, Retried
-from hpcdl.core.model import JobSpec
-from hpcdl.daemon.rows import Rows
-from tests.model_cluster import Cluster
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.commands import CommandRefused, Retried
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.world import beginning_of, folder_within
+from hpcdl.daemon.api.rows import RowBuilder
+from tests.support.model_cluster import Cluster
 
 SPEC = JobSpec(("train",), "resnet", steps=4000, profile="plain", checkpoint_dir="/data/resnet")
 
@@ -42,7 +42,7 @@ def test_its_checkpoints_do_not_count_and_its_next_ones_are_elsewhere() -> None:
         model.run(60.0)
     retried = [each.event.beginning for each in model.journal.records if isinstance(each.event, ev.JobRetried)]
     assert retried == [0, 1, 2]
-    detail = Rows(model.world, model.profiles, {}, model.now).detail(model.job(1))
+    detail = RowBuilder(model.world, model.profiles, {}, model.now).detail(model.job(1))
     assert folder_within(SPEC.checkpoint_dir or "", detail["beginning"]) == "/data/resnet/from-start-2"
     model.check_replay()
 
@@ -75,5 +75,5 @@ def test_only_what_has_failed_or_was_cancelled_begins_anew(outcome: str) -> None
     if outcome == "DONE":
         model.run_to_end()
     (answer,) = model.send(cmd.Retry(1, from_start=True))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, CommandRefused)
     assert ("hpcdl cancel 1" if outcome == "QUEUED" else "submit it again") in str(answer)

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.arrays import Array
-from hpcdl.core.commands import Entry, Refused
-from hpcdl.core.jobspec import MOST_GPUS
-from hpcdl.core.journal import JournalError
-from hpcdl.core.lifecycle import Draft
-from hpcdl.core.model import GpuInfo, JobSpec, JobState
-from hpcdl.core.profile import MAX_GPUS
-from tests.model_cluster import Cluster
+from hpcdl.core.controller.journal import JournalError
+from hpcdl.core.fold.fold import Draft
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.arrays import Array
+from hpcdl.core.model.commands import CommandRefused, Entry
+from hpcdl.core.model.job import MOST_GPUS, JobSpec
+from hpcdl.core.model.profile import MAX_GPUS
+from hpcdl.core.model.world import GpuInfo, JobState
+from tests.support.model_cluster import Cluster
 
 SPEC = JobSpec(("train",), "j", gpus_max=2, steps=50, profile="plain")
 
@@ -60,7 +60,7 @@ def test_refusals_say_why_and_change_nothing(command: Any, message: str, code: s
     model.run_to_end()
     seq = model.world.seq
     (answer,) = model.send(command)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, CommandRefused)
     assert message in str(answer)
     assert "\n" not in str(answer)
     assert answer.code == code
@@ -90,7 +90,7 @@ def test_a_stopping_daemon_takes_no_jobs_but_knows_its_old_ones() -> None:
     model.send(cmd.Stop(now=False))
     again, other = model.send(cmd.Submit((SPEC,), "r"), cmd.Submit((SPEC,), "s"))
     assert again == (1,)
-    assert isinstance(other, Refused)
+    assert isinstance(other, CommandRefused)
     assert other.code == "stopping"
 
 
@@ -208,12 +208,12 @@ def test_a_checkpoint_folder_has_one_job_at_a_time() -> None:
     model.submit(shared)
     for number in (2, 3):
         (answer,) = model.send(cmd.Submit((shared,), "again"))
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, CommandRefused)
         assert answer.code == "checkpoint-dir"
         assert "job 1 checkpoints into /c and is not finished" in str(answer)
         after = replace(shared, after=(number - 1,))  # also after one that comes after it
         (answer,) = model.send(cmd.Submit((after,), "unsaid"))
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, CommandRefused)
         assert f"add --continue-from {number - 1} to go on from there" in str(answer)
         assert model.submit(replace(after, continue_from=str(number - 1) if number == 2 else "any")) == (number,)
     (answer,) = model.send(cmd.Submit((replace(SPEC, checkpoint_dir="/d"),) * 2, "twice"))

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core.jobspec import JobSpec
-from hpcdl.core.launchers import check_launcher, launcher_in, launcher_of, shell_script
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.rules.launchers import check_launcher, launcher_in, launcher_of, shell_script
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core import noticeevents as ne
-from hpcdl.core.commands import Refused
-from hpcdl.core.intake import Settings
-from hpcdl.core.model import JobSpec
-from hpcdl.core.notice import NoticeKind, NoticeRules, check_destinations, redacted, rules_of
-from tests.model_cluster import Cluster
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model import events as ne
+from hpcdl.core.model.commands import CommandRefused
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.notice import NoticeKind, NoticeRules, check_destinations, redacted, rules_of
+from hpcdl.core.rules.intake import Settings
+from tests.support.model_cluster import Cluster
 
 SPEC = JobSpec(("train",), "resnet", steps=50, profile="plain", notify=("mailto:me@example.org",))
 TO = "mailto:admin@example.org"
@@ -154,7 +154,7 @@ def test_what_became_of_a_delivery() -> None:
     assert model.world.notices[1].waiting == ("tell me",)
     assert model.world.routes == {}
     (refusal,) = model.send(cmd.DropNotice(9))
-    assert isinstance(refusal, Refused)
+    assert isinstance(refusal, CommandRefused)
     model.send(cmd.DropNotice(1), cmd.NoticesTaken("tell me", (1, 2, 3)), cmd.NoticesTaken(TO, (3,)))
     assert (model.world.notices, model.world.routes, model.world.next_notice) == ({}, {}, 4)
     model.restart_daemon()

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.commands import Refused
-from hpcdl.core.drill import Drill
-from hpcdl.core.endings import cause_of
-from hpcdl.core.leaving import leave_s
-from hpcdl.core.model import Cause, JobSpec, JobState, Purpose
-from tests.core.test_transitions import NODES, PLACEMENT, draft_with
-from tests.model_cluster import Cluster
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.commands import CommandRefused
+from hpcdl.core.model.job import Cause, Drill, JobSpec, Purpose
+from hpcdl.core.model.world import JobState
+from hpcdl.core.rules.departures import leave_s
+from hpcdl.core.rules.endings import cause_of
+from tests.core.model.test_transitions import NODES, PLACEMENT, draft_with
+from tests.support.model_cluster import Cluster
 
 SPEC = JobSpec(("train",), "j", steps=400, profile="plain")
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_preempted(spec: JobSpec, before: list[cmd.Command], mess
     model.send(*before)
     seq = model.world.seq
     (answer,) = model.send(cmd.Preempt(1))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, CommandRefused)
     assert (message in str(answer), answer.code, model.world.seq) == (True, code, seq)
 
 
@@ -72,7 +72,7 @@ def test_a_job_that_waits_cannot_be_preempted() -> None:
     model = Cluster({"n1": 1})
     model.submit(replace(SPEC, gpus_min=2, gpus_max=2))
     (answer,) = model.send(cmd.Preempt(1))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, CommandRefused)
     assert str(answer) == "job 1 is QUEUED, not training: again once it runs (hpcdl why 1)"
 
 
@@ -101,7 +101,7 @@ def test_what_a_drill_found_is_kept_and_planned_with() -> None:
     assert (model.job(1).drill, model.job(1).drilled_at) == (found, model.now)
     assert leave_s(model.world, 30.0) == max(before, 50.0) > before
     (answer,) = model.send(cmd.Drilled(9, found))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, CommandRefused)
     assert answer.code == "unknown-job"
 
 

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core import careevents as ce
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.commands import Refused
-from hpcdl.core.health import CONDITIONS, XIDS, Action, Failed, fault_of, suspects
-from hpcdl.core.intake import Settings
-from hpcdl.core.model import JobSpec, JobState
-from tests.model_cluster import Cluster
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ce
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.commands import CommandRefused
+from hpcdl.core.model.health import CONDITIONS, XIDS, Failed, FaultAction, fault_of, suspects
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.world import JobState
+from hpcdl.core.rules.intake import Settings
+from tests.support.model_cluster import Cluster
 
 SPEC = JobSpec(("train",), "j", steps=400, profile="plain")
 
@@ -119,7 +120,7 @@ def test_a_job_that_would_start_over_stays() -> None:
 def test_the_table_names_an_action_for_each() -> None:
     assert all(fault_of(f"xid {number}") is known for number, known in XIDS.items())
     assert all(fault_of(name) is known for name, known in CONDITIONS.items())
-    assert XIDS[79].action is Action.MOVE
+    assert XIDS[79].action is FaultAction.MOVE
     assert fault_of("xid 99999999") is None
 
 
@@ -134,7 +135,7 @@ def test_users_avoid_and_lift() -> None:
         cmd.Lift("n1", 1), cmd.Lift("n2", 0), cmd.Avoid("n9", None, 60.0), cmd.Avoid("n1", 5, 60.0),
         cmd.Avoid("n1", 0, -1.0), cmd.Avoid("n1", 0, float("nan")),
     )  # fmt: skip
-    assert all(isinstance(each, Refused) for each in refused)
+    assert all(isinstance(each, CommandRefused) for each in refused)
     assert str(refused[0]) == "n1:1 is not excluded (hpcdl avoid lists what is)"
     assert "all of n2 is: hpcdl avoid --lift n2" in str(refused[1])
     model.run(70.0)

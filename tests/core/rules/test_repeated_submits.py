@@ -2,15 +2,16 @@
 
 import pytest
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.arrays import Array
-from hpcdl.core.commands import Entry
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.lifecycle import fold
-from hpcdl.core.model import JobSpec, World
-from hpcdl.core.plan import Profiles
-from hpcdl.core.submiteffects import REMEMBERED, REPEATED_S, ROUND
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.fold.fold import fold
+from hpcdl.core.fold.jobs import REMEMBERED, REPEATED_S, ROUND
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.arrays import Array
+from hpcdl.core.model.commands import Entry
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.world import World
 from hpcdl.ledger.snapshots import body_of, world_of
 from hpcdl.policies import all_policies
 

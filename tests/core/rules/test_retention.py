@@ -5,24 +5,23 @@ from typing import Any
 
 import pytest
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.arrays import Array
-from hpcdl.core.beginnings import beginning_of
-from hpcdl.core.commands import Entry, Refused
-from hpcdl.core.intake import Settings
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.lifecycle import Draft, fold
-from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Share, World
-from hpcdl.core.notice import NoticeKind, NoticeRules
-from hpcdl.core.plan import Profiles
-from hpcdl.core.reconcile import _last_number
-from hpcdl.core.retireevents import JobsRetired
-from hpcdl.core.retiring import BATCH, DONE_S, FAILED_S, due, is_retired
-from hpcdl.core.submiteffects import REPEATED_S, ROUND
-from hpcdl.core.transitions import IllegalEvent
-from hpcdl.core.validate import validate
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.controller.reconcile import _last_number
+from hpcdl.core.fold.fold import Draft, fold
+from hpcdl.core.fold.jobs import REPEATED_S, ROUND
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.arrays import Array
+from hpcdl.core.model.commands import CommandRefused, Entry
+from hpcdl.core.model.events import JobsRetired
+from hpcdl.core.model.job import Cause, JobSpec, Placement, Share
+from hpcdl.core.model.notice import NoticeKind, NoticeRules
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.transitions import IllegalEvent
+from hpcdl.core.model.world import GpuInfo, JobState, World, beginning_of, validate
+from hpcdl.core.rules.intake import Settings
+from hpcdl.core.rules.retention import BATCH, DONE_S, FAILED_S, is_retired, jobs_to_retire
 from hpcdl.ledger.snapshots import body_of, world_of
 from hpcdl.policies import all_policies
 
@@ -65,7 +64,7 @@ def retire(controller: Controller, keep: int = 0, at: float = WEEK) -> int:
 
 def refused(controller: Controller, command: cmd.Command) -> str:
     (answer,) = controller.step([command], WEEK)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, CommandRefused)
     assert answer.code in ("finished", "after")
     return str(answer)
 
@@ -111,9 +110,9 @@ def test_few_of_many_are_not_worth_an_event_and_many_go_in_batches(controller: C
     many = 2 * (BATCH + 100)
     end(controller, *range(1, many + 1))
     world = controller.world
-    assert due(world, WEEK, many - 100) == ()
-    assert due(world, WEEK, many - 250) == tuple(range(1, 251))
-    assert due(world, WEEK, 0) == tuple(range(1, BATCH + 1))
+    assert jobs_to_retire(world, WEEK, many - 100) == ()
+    assert jobs_to_retire(world, WEEK, many - 250) == tuple(range(1, 251))
+    assert jobs_to_retire(world, WEEK, 0) == tuple(range(1, BATCH + 1))
 
 
 def test_one_that_another_waits_for_stays(controller: Controller) -> None:
@@ -150,7 +149,7 @@ def test_one_that_a_notice_or_a_request_is_about_stays() -> None:
     controller.step([cmd.Cancel(1)], START)
     end(controller, 2, 3)
     assert [notice.job for notice in controller.world.notices.values()] == [1]
-    assert due(controller.world, WEEK, 0, busy=(2,)) == (3,)
+    assert jobs_to_retire(controller.world, WEEK, 0, busy=(2,)) == (3,)
     assert retire(controller) == 2
     controller.step([cmd.NoticesTaken("mailto:a@b.c", tuple(controller.world.notices))], WEEK)
     assert retire(controller) == 1
@@ -161,7 +160,9 @@ def test_what_is_said_of_one_that_has_left(controller: Controller) -> None:
     end(controller, 1)
     end(controller, 2, state=JobState.FAILED)
     assert retire(controller) == 2
-    with pytest.raises(Refused, match=r"job 1 ended long ago .*hpcdl show 1\): submit this one without waiting for it"):
+    with pytest.raises(
+        CommandRefused, match=r"job 1 ended long ago .*hpcdl show 1\): submit this one without waiting for it"
+    ):
         submit(controller, replace(SPEC, after=(1,)), at=WEEK)
     verbs: list[Any] = [cmd.Retry(2), cmd.Cancel(2), cmd.Hold(2), cmd.Release(2), cmd.Preempt(2)]
     for command in verbs:

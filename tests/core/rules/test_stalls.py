@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core import careevents as ce
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.intake import Settings
-from hpcdl.core.model import Cause, IncarnationState, Job, JobSpec, JobState, World
-from hpcdl.core.stalls import LEAST_S, NO_OUTPUT, NO_STEP, NOT_READY, UNKNOWN_S, Still, judged, limit_s, stalled
-from tests.model_cluster import Cluster
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ce
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.commands import StallMeasurement
+from hpcdl.core.model.job import Cause, IncarnationState, JobSpec
+from hpcdl.core.model.world import Job, JobState, World
+from hpcdl.core.rules.intake import Settings
+from hpcdl.core.rules.stalls import LEAST_S, NO_OUTPUT, NO_STEP, NOT_READY, UNKNOWN_S, limit_s, stall_events, stalled
+from tests.support.model_cluster import Cluster
 
 SPEC = JobSpec(("train",), "j", steps=100_000, profile="plain")
 
@@ -28,8 +30,8 @@ def training(spec: JobSpec = SPEC, stall_s: float | None = None) -> Cluster:
     return model
 
 
-def still(seconds: float | None, idle_s: float | None = None, started_s: float = 1e6) -> Still:
-    return Still(1, 1, ("n1",), seconds, idle_s, started_s)
+def still(seconds: float | None, idle_s: float | None = None, started_s: float = 1e6) -> StallMeasurement:
+    return StallMeasurement(1, 1, ("n1",), seconds, idle_s, started_s)
 
 
 def told(model: Cluster, *kinds: type[ev.Event]) -> list[Any]:
@@ -84,10 +86,10 @@ def test_a_report_that_came_after_the_measurement_counts() -> None:
 )
 def test_what_is_under_way_is_no_stall(changes: dict[str, Any]) -> None:
     world, now = stuck(**changes)
-    assert judged(world, [still(500.0)], now, 60.0) == []
+    assert stall_events(world, [still(500.0)], now, 60.0) == []
     world, now = stuck()
-    assert [type(each) for each in judged(world, [still(500.0)], now, 60.0)] == [ce.JobStalled]
-    assert judged(world, [replace(still(500.0), nodes=("n2",))], now, 60.0) == [], "its own node measured nothing"
+    assert [type(each) for each in stall_events(world, [still(500.0)], now, 60.0)] == [ce.JobStalled]
+    assert stall_events(world, [replace(still(500.0), nodes=("n2",))], now, 60.0) == [], "its own node measured nothing"
 
 
 def stuck(**changes: Any) -> tuple[World, float]:
@@ -128,13 +130,13 @@ def test_a_start_that_takes_long_as_ever_is_no_stall() -> None:
 
 def test_a_start_that_hangs_and_a_program_that_shows_no_steps() -> None:
     world, now = stuck(ready_at=None, progressed_at=None, attached=True)
-    (found,) = judged(world, [still(None, 10.0, started_s=1e6)], now, 60.0)
+    (found,) = stall_events(world, [still(None, 10.0, started_s=1e6)], now, 60.0)
     assert isinstance(found, ce.JobStalled)
     assert found.what == NOT_READY
-    assert judged(world, [still(None, 10.0, started_s=10.0)], now, 60.0) == [], "its agent has just come"
+    assert stall_events(world, [still(None, 10.0, started_s=10.0)], now, 60.0) == [], "its agent has just come"
     world, now = stuck(ready_at=None, progressed_at=None, attached=False)
-    assert judged(world, [still(None, 59.0)], now, 60.0) == []
-    (found,) = judged(world, [still(None, 61.0)], now, 60.0)
+    assert stall_events(world, [still(None, 59.0)], now, 60.0) == []
+    (found,) = stall_events(world, [still(None, 61.0)], now, 60.0)
     assert isinstance(found, ce.JobStalled)
     assert found.what == NO_OUTPUT
 
@@ -162,7 +164,7 @@ def test_one_that_always_hangs_at_the_same_step_is_given_up() -> None:
         model.run_until(lambda: model.job(1).running.ready_at is not None)
         model._report(model.agents["n1"], ev.Progressed(1, number, 1, "n1", step=400))
         model.run(100.0)
-        model.send(cmd.Tick((Still(1, number, ("n1",), 100.0, None, 1e6),)))
+        model.send(cmd.Tick((StallMeasurement(1, number, ("n1",), 100.0, None, 1e6),)))
     model.run_to_end()
     job = model.job(1)
     assert job.outcome is JobState.FAILED

@@ -4,15 +4,15 @@ import random
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.arrays import Array
-from hpcdl.core.intake import Settings
-from hpcdl.core.model import JobSpec
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.arrays import Array
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.rules.intake import Settings
 from hpcdl.policies import all_policies
-from tests.core.test_workloads import never_more_than_allowed
-from tests.model_cluster import Cluster
-from tests.seeds import seeds
+from tests.core.workloads.test_every_verb import never_more_than_allowed
+from tests.support.model_cluster import Cluster
+from tests.support.seeds import seeds
 
 NODES = {"n1": 4, "n2": 4}
 FOUND = (45,)

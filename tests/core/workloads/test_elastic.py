@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.model import JobSpec, JobState, Placement, Share, Target
-from hpcdl.core.plan import JobView, Plan, View
-from hpcdl.core.validate import validate
-from tests.model_cluster import Cluster
-from tests.model_parts import Conduct
-from tests.seeds import seeds
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.job import JobSpec, Placement, Share
+from hpcdl.core.model.plan import JobView, Plan, View
+from hpcdl.core.model.world import JobState, Target, validate
+from tests.support.model_cluster import Cluster
+from tests.support.model_parts import Conduct
+from tests.support.seeds import seeds
 
 SEEDS = seeds(30)
-"""Run more by hand: python -m tests.core.test_elastic_workloads FIRST LAST."""
+"""Run more by hand: python -m tests.core.workloads.test_elastic FIRST LAST."""
 
 
 class Whims:

@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.arrays import Array
-from hpcdl.core.commands import Refused
-from hpcdl.core.intake import Settings
-from hpcdl.core.model import JobSpec, JobState
-from hpcdl.core.notice import NoticeRules
-from hpcdl.core.reconcile import reconcile
-from hpcdl.core.stalls import Still
-from hpcdl.core.validate import validate
-from tests.model_cluster import Cluster
-from tests.model_parts import Conduct
-from tests.seeds import seeds
+from hpcdl.core.controller.reconcile import reconcile
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.arrays import Array
+from hpcdl.core.model.commands import CommandRefused, StallMeasurement
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.notice import NoticeRules
+from hpcdl.core.model.world import JobState, validate
+from hpcdl.core.rules.intake import Settings
+from tests.support.model_cluster import Cluster
+from tests.support.model_parts import Conduct
+from tests.support.seeds import seeds
 
 NODES = {"n1": 4, "n2": 3}
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -107,14 +106,14 @@ def perform(cluster: Cluster, act: Act) -> None:
             spec = JobSpec(**{name: getattr(act.spec, name) for name in JobSpec.__slots__} | {"after": after})
             cluster.conduct[cluster.world.next_job] = Conduct(list(act.fails), *act.conduct)
             (answer,) = cluster.send(cmd.Submit((spec,), f"r{cluster.world.seq}"))
-            assert isinstance(answer, Refused) == cluster.world.stopping
+            assert isinstance(answer, CommandRefused) == cluster.world.stopping
         case "array":
             assert act.spec is not None
             sweep = (("lr", ("0.1", "0.01", "1")),)
             entry = cmd.Entry(act.spec, Array(sweep=sweep, max_parallel=act.pick % 3), held=act.pick == 5)
             follows = cmd.Entry(act.spec, after=(0,))
             (answer,) = cluster.send(cmd.Submit((entry, follows), f"r{cluster.world.seq}"))
-            assert isinstance(answer, Refused) == cluster.world.stopping
+            assert isinstance(answer, CommandRefused) == cluster.world.stopping
         case "xid":
             cluster.report_fault(node, index, ("xid 79", "xid 94", "xid 13", "remap failed")[act.pick % 4])
         case "avoid":
@@ -173,11 +172,13 @@ def perform(cluster: Cluster, act: Act) -> None:
             assert act.verb == "wait"
 
 
-def stills(cluster: Cluster, quiet_s: float) -> Iterator[Still]:
+def stills(cluster: Cluster, quiet_s: float) -> Iterator[StallMeasurement]:
     """What agents would measure of all that lives, if nothing of it moved for so long."""
     for number in cluster.world.live:
         for each in cluster.world.jobs[number].live:
-            yield Still(number, each.number, each.nodes, quiet_s if each.ready_at else None, quiet_s, quiet_s)
+            yield StallMeasurement(
+                number, each.number, each.nodes, quiet_s if each.ready_at else None, quiet_s, quiet_s
+            )
 
 
 def never_more_than_allowed(cluster: Cluster) -> None:

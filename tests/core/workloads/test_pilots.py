@@ -5,19 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core.model import JobSpec, JobState
-from hpcdl.pilots.site import Site
-from tests.model_batch import GPUS, BatchCluster
+from hpcdl.batch.limits import PilotLimits
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.world import JobState
+from tests.support.model_batch import GPUS, BatchCluster
 
 SEEDS, ROUGH = 12, 8
-"""Run more by hand: python -m tests.core.test_batch_workloads FIRST LAST."""
+"""Run more by hand: python -m tests.core.workloads.test_pilots FIRST LAST."""
 POLICIES = ("adaptive", "bftrainer", "harvest", "marble")
 
 
 def live(seed: int, rough: bool = False) -> BatchCluster:
     """One history to its end."""
     rng = random.Random(seed)
-    site = Site(
+    site = PilotLimits(
         queues=("q",),
         pilots_max=rng.choice([1, 3, 6]),
         nodes_max=rng.choice([None, 2]),

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.commands import Entry
-from hpcdl.core.model import JobSpec
-from hpcdl.core.plan import Profiles
-from hpcdl.core.views import build_view
+from hpcdl.core.controller.view_builder import build_view
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.commands import Entry
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Profiles
 from hpcdl.policies import all_policies
-from tests.model_cluster import Cluster
+from tests.support.model_cluster import Cluster
 
 SPEC = JobSpec(("train",), "j", profile="plain", steps=200, gpus_max=1, signal="none")
 POLICIES = all_policies().names()

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.daemon.door import STRANGERS, Door
-from hpcdl.daemon.peers import Peers, is_stranger
+from hpcdl.daemon.api.admission import STRANGERS, Admission, SocketPeers, is_stranger
 from hpcdl.wire.tls import client_context, make_certificate, server_context
 
 PATIENCE_S = 60.0
@@ -19,7 +18,7 @@ PATIENCE_S = 60.0
 class Server(asyncio.Protocol):
     """Takes whatever it is sent for a token, and says so."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Admission) -> None:
         self._door = door
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -50,7 +49,7 @@ async def call(port: int, context: ssl.SSLContext) -> bytes:
     return answer
 
 
-def serve(door: Door, context: ssl.SSLContext) -> int:
+def serve(door: Admission, context: ssl.SSLContext) -> int:
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     door.open(listener, lambda: Server(door), context)
     return int(listener.getsockname()[1])
@@ -60,7 +59,7 @@ def test_many_who_call_at_once_get_in_one_after_another(contexts: tuple[ssl.SSLC
     server, client = contexts
 
     async def run() -> list[bytes]:
-        door = Door(pending=2, prove_s=PATIENCE_S, fair_s=PATIENCE_S)
+        door = Admission(pending=2, prove_s=PATIENCE_S, fair_s=PATIENCE_S)
         port = serve(door, server)
         found = await asyncio.wait_for(asyncio.gather(*(call(port, client) for _ in range(12))), PATIENCE_S)
         door.close()
@@ -81,7 +80,7 @@ def test_what_is_sent_in_parts_does_not_wait_for_the_client(contexts: tuple[ssl.
             options.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
     async def run() -> None:
-        door = Door()
+        door = Admission()
         listener = socket.create_server(("127.0.0.1", 0))
         door.open(listener, lambda: Looking(door), server)
         await asyncio.wait_for(call(listener.getsockname()[1], client), PATIENCE_S)
@@ -99,7 +98,7 @@ def test_a_crowd_without_a_token_keeps_nobody_out(
     server, client = contexts
 
     async def run() -> bytes:
-        door = Door(pending=4, prove_s=PATIENCE_S * 10, fair_s=PATIENCE_S * 10 if silent else 0.05)
+        door = Admission(pending=4, prove_s=PATIENCE_S * 10, fair_s=PATIENCE_S * 10 if silent else 0.05)
         port = serve(door, server)
         crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(6 if silent else 20)]
         try:
@@ -123,7 +122,7 @@ def test_ours_do_not_wait_for_other_users(contexts: tuple[ssl.SSLContext, ssl.SS
     strange = set[int]()
 
     async def run() -> tuple[bytes, int]:
-        door = Door(
+        door = Admission(
             pending=80,
             prove_s=PATIENCE_S * 10,
             fair_s=PATIENCE_S * 10,
@@ -150,7 +149,7 @@ def test_ours_do_not_wait_for_other_users(contexts: tuple[ssl.SSLContext, ssl.SS
 
 
 def test_the_kernel_tells_whose_a_connection_is() -> None:
-    peers = Peers()
+    peers = SocketPeers()
     for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         try:
             listener = socket.create_server((address, 0), family=family)
@@ -173,7 +172,7 @@ def test_a_connection_that_is_closed_already_can_be_dropped(contexts: tuple[ssl.
 
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
-        door = Door(prove_s=0.3)
+        door = Admission(prove_s=0.3)
         port = serve(door, server)
         for _ in range(3):
             _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
@@ -192,7 +191,7 @@ def test_what_came_to_nothing_takes_no_place(contexts: tuple[ssl.SSLContext, ssl
     server, client = contexts
 
     async def run() -> bytes:
-        door = Door(pending=2, prove_s=PATIENCE_S, fair_s=PATIENCE_S)
+        door = Admission(pending=2, prove_s=PATIENCE_S, fair_s=PATIENCE_S)
         port = serve(door, server)
         for _ in range(6):  # no TLS at all
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -2,13 +2,14 @@
 
 import pytest
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.model import GpuInfo, JobSpec
-from hpcdl.core.plan import Profiles
-from hpcdl.core.profile import Profile
-from hpcdl.daemon.deadlines import forecast
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import GpuInfo
+from hpcdl.daemon.api.estimates import forecast
 from hpcdl.policies import all_policies
 
 NOW = 1_000_000.0
@@ -69,7 +70,7 @@ def test_classes_are_reckoned_from_one_gpu(controller: Controller) -> None:
 def test_what_cannot_be_a_deadline_is_refused(controller: Controller, more: dict[str, object], words: str) -> None:
     values = {"command": ("train",), "name": "j", "gpus_max": 4, "profile": "p", "steps": 3600, **more}
     (answer,) = controller.step([cmd.Submit((JobSpec(**values),), "r")], NOW)  # type: ignore[arg-type]
-    assert isinstance(answer, cmd.Refused)
+    assert isinstance(answer, cmd.CommandRefused)
     assert words in str(answer)
     assert not controller.world.jobs
 

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.drill import Drill
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Share
-from hpcdl.core.plan import Profiles
-from hpcdl.core.profile import Profile
-from hpcdl.daemon.aftermath import aftermath, past_of
-from hpcdl.daemon.deadlines import when, when_json, when_text
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, Drill, JobSpec, Placement, Purpose, Share
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import GpuInfo, JobState
+from hpcdl.daemon.api.estimates import when, when_json, when_text
+from hpcdl.daemon.api.post_mortem import aftermath, past_of
 from hpcdl.policies import all_policies
-from tests.core.stage import running
+from tests.support.stage import running
 
 NOW = 1_000_000.0
 POINTS = ((1, 1, 1.0), (1, 2, 1.8), (1, 4, 3.0))
@@ -119,7 +119,7 @@ def test_a_held_job_has_no_eta_and_a_failure_to_foresee_is_none(
     def fails(*_: object) -> None:
         raise IndexError("out of bounds")
 
-    monkeypatch.setattr("hpcdl.adaptive.eta.candidates", fails)
+    monkeypatch.setattr("hpcdl.adaptive.options.candidates", fails)
     assert when(controller.world, job, PROFILES, NOW) is None
     assert "could not be foreseen" in caplog.text
     monkeypatch.undo()

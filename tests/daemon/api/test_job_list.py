@@ -5,23 +5,23 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.model import JobSpec
-from hpcdl.daemon.answering import Encoded, Problem, json_answer
-from hpcdl.daemon.listed import Asked, Listed
-from hpcdl.daemon.rows import JOB_KEYS, Rows
-from tests.core.stage import Stage, running
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.job import JobSpec
+from hpcdl.daemon.api.http import ApiProblem, Encoded, json_answer
+from hpcdl.daemon.api.job_list import JobList, JobQuery
+from hpcdl.daemon.api.rows import JOB_KEYS, RowBuilder
+from tests.support.stage import Stage, running
 
 
-def asked(listed: Listed, rows: Rows, **query: str) -> list[dict[str, Any]]:
-    answer = json.loads(listed.answer(rows, Asked.of(query)))
+def asked(listed: JobList, rows: RowBuilder, **query: str) -> list[dict[str, Any]]:
+    answer = json.loads(listed.answer(rows, JobQuery.of(query)))
     assert answer["schema"] == 1
     jobs: list[dict[str, Any]] = answer["jobs"]
     return jobs
 
 
-def rows_of(stage: Stage) -> Rows:
-    return Rows(stage.world, stage.profiles, stage.controller.reasons, stage.now)
+def rows_of(stage: Stage) -> RowBuilder:
+    return RowBuilder(stage.world, stage.profiles, stage.controller.reasons, stage.now)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def stage() -> Stage:
 
 
 def test_filters(stage: Stage) -> None:
-    listed, rows = Listed(), rows_of(stage)
+    listed, rows = JobList(), rows_of(stage)
 
     def ids(**query: str) -> list[int]:
         return [row["id"] for row in asked(listed, rows, **query)]
@@ -55,11 +55,11 @@ def test_filters(stage: Stage) -> None:
 
 
 def test_fields_and_what_is_null(stage: Stage) -> None:
-    listed, rows = Listed(), rows_of(stage)
+    listed, rows = JobList(), rows_of(stage)
     (row,) = asked(listed, rows, ids="2", fields="id,placement,state")
     assert row == {"id": 2, "state": "QUEUED"}
     answer = json.loads(
-        listed.answer(rows, Asked.of({"all": "1", "fields": "id,placement,state,exit_code", "by": "column"}))
+        listed.answer(rows, JobQuery.of({"all": "1", "fields": "id,placement,state,exit_code", "by": "column"}))
     )
     assert answer == {
         "schema": 1,
@@ -70,7 +70,7 @@ def test_fields_and_what_is_null(stage: Stage) -> None:
             "state": ["RUNNING", "QUEUED", "QUEUED", "CANCELLED"],
         },
     }
-    none = json.loads(listed.answer(rows, Asked.of({"user": "eve", "fields": "id", "by": "column"})))
+    none = json.loads(listed.answer(rows, JobQuery.of({"user": "eve", "fields": "id", "by": "column"})))
     assert none == {"schema": 1, "count": 0, "columns": {}}
     (row,) = asked(listed, rows, ids="2")
     assert row.keys() == JOB_KEYS
@@ -90,19 +90,19 @@ def test_fields_and_what_is_null(stage: Stage) -> None:
     ],
 )
 def test_what_there_is_not_is_refused_with_what_there_is(query: dict[str, str], words: str) -> None:
-    with pytest.raises(Problem, match=words) as raised:
-        Asked.of(query)
+    with pytest.raises(ApiProblem, match=words) as raised:
+        JobQuery.of(query)
     assert raised.value.status == 400
 
 
 def test_kept_rows_are_as_new(stage: Stage) -> None:
-    kept = Listed()
+    kept = JobList()
     seen = set()
     for number in range(12):
         rows = rows_of(stage)
         for query in ({"all": "1"}, {"all": "1", "fields": "id,state,reason"}):
             found = asked(kept, rows, **query)
-            assert found == asked(Listed(), rows, **query)
+            assert found == asked(JobList(), rows, **query)
             seen.add(json.dumps(found))
         match number:
             case 2:
@@ -119,14 +119,14 @@ def test_kept_rows_are_as_new(stage: Stage) -> None:
 
 def test_rows_are_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    whole = Rows.job
+    whole = RowBuilder.job
 
-    def job(self: Rows, job: Any, keys: Any = None) -> Any:
+    def job(self: RowBuilder, job: Any, keys: Any = None) -> Any:
         made.append(job.id)
         return whole(self, job, keys)
 
-    monkeypatch.setattr(Rows, "job", job)
-    kept = Listed()
+    monkeypatch.setattr(RowBuilder, "job", job)
+    kept = JobList()
     for _ in range(3):
         asked(kept, rows_of(stage), all="1", fields="id")
     assert made == [1, 2, 3, 4, 1, 1], "only what runs changes by itself"

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause, GpuInfo, JobSpec, JobState, Placement, Purpose, Share, World
-from hpcdl.daemon import metrics
-from hpcdl.daemon.answering import Problem
-from hpcdl.daemon.durations import Durations
-from hpcdl.daemon.meter import SHARES, Meter
-from hpcdl.daemon.metrics import (
-    Process,
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause, JobSpec, Placement, Purpose, Share
+from hpcdl.core.model.world import GpuInfo, JobState, World
+from hpcdl.daemon.api import metrics
+from hpcdl.daemon.api.http import ApiProblem
+from hpcdl.daemon.api.metrics import (
+    ProcessMetrics,
     about_daemon,
     about_gpu_seconds,
     about_gpus,
@@ -31,11 +30,12 @@ from hpcdl.daemon.metrics import (
     text_of,
     to_json,
 )
+from hpcdl.daemon.meter import SHARES, Durations, Meter
 from hpcdl.report.account import account, story_of
 from hpcdl.wire.messages import GpuLine
-from tests.core.stage import Stage, running
 from tests.daemon.prometheus import Read, read
 from tests.report.story import node, placed, set_three, submitted
+from tests.support.stage import Stage, running
 
 
 def recorded(stamped: Sequence[tuple[float, ev.Event]]) -> list[ev.Recorded]:
@@ -162,7 +162,7 @@ def families(world: World, lines: dict[str, dict[int, GpuLine]] | None = None) -
     return read(
         text_of(
             [
-                *about_daemon(world, Process(1000.0, "1.0"), Durations()),
+                *about_daemon(world, ProcessMetrics(1000.0, "1.0"), Durations()),
                 *about_jobs(world, totals),
                 *about_gpus(world, lines or {}),
                 *about_gpu_seconds(totals),
@@ -241,7 +241,7 @@ def test_forms_and_queries() -> None:
         return {}
 
     hub = SimpleNamespace(nodes=lambda: ("n1",), heartbeats=heartbeats)
-    routes = metrics.MetricsRoutes(cast(Any, Loop()), cast(Any, hub), Meter(0.0), Process(0.0, "1"))
+    routes = metrics.MetricsRoutes(cast(Any, Loop()), cast(Any, hub), Meter(0.0), ProcessMetrics(0.0, "1"))
 
     def ask(**query: str) -> Any:
         return asyncio.run(routes.metrics(cast(Any, SimpleNamespace(query_params=query))))
@@ -250,7 +250,7 @@ def test_forms_and_queries() -> None:
     assert text.media_type.startswith("text/plain; version=0.0.4")
     names = list(read(text.content.decode()))
     assert [row["name"] for row in ask(form="json")["metrics"] if row["samples"]] == names
-    with pytest.raises(Problem, match="form must be"):
+    with pytest.raises(ApiProblem, match="form must be"):
         ask(form="xml")
     assert threads == {threading.current_thread().name}, "agents come and go in the loop's thread"
 

@@ -4,16 +4,16 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.intake import Settings
-from hpcdl.core.model import JobSpec
-from hpcdl.core.notice import NoticeRules
-from hpcdl.core.plan import Profiles
-from hpcdl.core.stalls import Still
-from hpcdl.daemon.careroutes import avoided_rows, notice_row, notices_summary
-from hpcdl.daemon.explain import explain
-from hpcdl.daemon.rows import Rows, event_row
-from tests.model_cluster import Cluster
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.commands import StallMeasurement
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.notice import NoticeRules
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.rules.intake import Settings
+from hpcdl.daemon.api.notices import avoided_rows, notice_row, notices_summary
+from hpcdl.daemon.api.rows import RowBuilder, event_row
+from hpcdl.daemon.api.why import explain
+from tests.support.model_cluster import Cluster
 
 URL = "https://me:secret1@hooks.example.org/secret2?token=secret3"
 SPEC = JobSpec(("train",), "resnet", steps=400, profile="plain", notify=(URL, "tell --key secret4"))
@@ -40,7 +40,7 @@ def test_nothing_secret_of_a_destination_is_shown() -> None:
     world = model.world
     model.send(cmd.NoticesNotTaken(URL, (1,), 2, "no", 15.0, give_up=(1,)))
     rows: list[Any] = [event_row(record) for record in model.journal.records]
-    rows.append(Rows(world, Profiles({}), {}, model.now).detail(model.job(1)))
+    rows.append(RowBuilder(world, Profiles({}), {}, model.now).detail(model.job(1)))
     rows += [notice_row(each, notice, model.now) for each in (world, model.world) for notice in each.notices.values()]
     rows += [notices_summary(world), notices_summary(model.world)]
     assert "secret" not in json.dumps(rows)
@@ -68,7 +68,7 @@ def test_what_is_avoided_is_in_the_rows_and_in_why() -> None:
     first, second = avoided_rows(model.world, model.now + 10.0)
     assert (first["gpu"], first["left_s"], first["reason"]) == (0, 590.0, "loud")
     assert second["reason"] == "its user says so"
-    gpus = Rows(model.world, Profiles({}), {}, model.now).node("n1", {})["gpus"]
+    gpus = RowBuilder(model.world, Profiles({}), {}, model.now).node("n1", {})["gpus"]
     assert [gpu["avoid_reason"] for gpu in gpus] == ["loud", "its user says so"]
     assert gpus[0]["avoided_until"] == model.now + 600.0
     answer = explain(model.world, model.job(job), {}, model.now)
@@ -81,6 +81,6 @@ def test_a_stall_is_the_reason() -> None:
     (job,) = model.submit(replace(SPEC, steps=100_000, stall_s=60.0))
     model.run_until(lambda: model.job(job).running is not None and model.job(job).running.ready_at is not None)
     model.run(720.0)
-    model.send(cmd.Tick((Still(job, 1, ("n1",), 720.0, None, 1e6),)))
+    model.send(cmd.Tick((StallMeasurement(job, 1, ("n1",), 720.0, None, 1e6),)))
     answer = explain(model.world, model.job(job), {}, model.now + 60.0)
     assert answer.reason == "no step for 13 min 00 s; at step 0"

@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.model import Cause, JobSpec, JobState
-from hpcdl.daemon import overview
-from hpcdl.daemon.answering import Problem
-from hpcdl.daemon.overview import OverviewRoutes
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.job import Cause, JobSpec
+from hpcdl.core.model.world import JobState
+from hpcdl.daemon.api import overview
+from hpcdl.daemon.api.http import ApiProblem
+from hpcdl.daemon.api.overview import OverviewRoutes
 from hpcdl.daemon.queue import Queues
-from hpcdl.report.now import Shown, now_page
-from hpcdl.report.recent import Recent
+from hpcdl.report.live import PageState, Recent, now_page
 from hpcdl.wire.messages import GpuLine, HeartbeatMessage
-from tests.core.stage import Stage, running
+from tests.support.stage import Stage, running
 
 STATUS = {
     "daemon": {"host": "n1", "policy": "wanted", "objective": "jct", "since_s": 1.0, "pid": 1, "version": "0",
@@ -114,13 +114,13 @@ def test_each_answer_has_what_is_new() -> None:
     assert second["after"] == first["last"]
     assert {event["seq"] for event in second["events"]}.isdisjoint(event["seq"] for event in first["events"])
     recent.take(second)
-    page = now_page(second, recent.history(second), recent.names, Shown(None, str))
+    page = now_page(second, recent.history(second), recent.names, PageState(None, str))
     assert "No job holds a GPU." in page
     again = Recent(3600.0)
     again.take(scene.ask())
     assert again.history(second) == recent.history(second)
     assert scene.ask(after=10**9)["after"] == 0, "of another ledger"
-    with pytest.raises(Problem):
+    with pytest.raises(ApiProblem):
         scene.ask(after="x")
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.model import GpuInfo
-from hpcdl.core.pilot import BatchState, Hole
-from hpcdl.daemon.batchroutes import NOBODY, BatchRoutes
-from tests.daemon.test_batching import AWAY, ONE, Scene
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.pilot import BatchState, Hole
+from hpcdl.core.model.world import GpuInfo
+from hpcdl.daemon.api.pilots import NOBODY, BatchRoutes
+from tests.daemon.test_batch import AWAY, ONE, Scene
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_pilots_are_listed_and_cancelled(scene: Scene) -> None:
     assert answer["batch"]["kind"] == "slurm"
     assert answer["batch"]["pilots_max"] == 4
     assert ask(routes.cancel, pilot=2)["pilots"][0]["cancelled"] == "cancelled by its user"
-    with pytest.raises(cmd.Refused, match="no pilot p7") as refusal:
+    with pytest.raises(cmd.CommandRefused, match="no pilot p7") as refusal:
         ask(routes.cancel, pilot=7)
     assert refusal.value.code == "unknown-pilot"
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from hpcdl.core import commands as cmd
-from hpcdl.core import events as ev
-from hpcdl.core.journal import Stamped
-from hpcdl.core.model import JobSpec, JobState
+from hpcdl.core.controller.journal import Stamped
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.world import JobState
 from hpcdl.ledger import SqliteJournal
 from tests.security.test_fuzz_api import VIEWER, Scene
 

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from hpcdl.core import commands as cmd
-from hpcdl.core.slipping import Outlook
-from hpcdl.daemon.explain import explain
-from hpcdl.daemon.rows import Rows, deadline_of
-from hpcdl.daemon.viewers import job_seen
-from tests.core.stage import running
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.commands import DeadlineForecast
+from hpcdl.daemon.api.rows import RowBuilder, deadline_of
+from hpcdl.daemon.api.viewers import job_seen
+from hpcdl.daemon.api.why import explain
+from tests.support.stage import running
 
 
 def test_a_job_in_the_middle_of_a_rescale() -> None:
@@ -15,7 +15,7 @@ def test_a_job_in_the_middle_of_a_rescale() -> None:
     stage.want(j1="13")
     stage.run(0.1)
     stage.send(cmd.Drain("n2", 5000.0, True, "maintenance"))
-    rows = Rows(stage.world, stage.profiles, {}, stage.now)
+    rows = RowBuilder(stage.world, stage.profiles, {}, stage.now)
     detail = rows.detail(stage.job(1))
     assert (detail["state"], detail["nodes"], detail["nodes_max"]) == ("RESCALING", 1, 6)
     assert (detail["rescale"], detail["weight"]) == ("in-process", 2.0)
@@ -30,12 +30,12 @@ def test_a_job_in_the_middle_of_a_rescale() -> None:
 
 def test_what_is_expected_of_a_deadline() -> None:
     stage = running(1, "1", deadline=9_000.0)
-    rows = Rows(stage.world, stage.profiles, {}, stage.now)
+    rows = RowBuilder(stage.world, stage.profiles, {}, stage.now)
     nothing = {"at": 9_000.0, "meets": None, "since": None, "probability": None, "ends_at": None, "slipped": False}
     assert rows.detail(stage.job(1))["deadline"] == nothing
     for probability in (0.9, 0.2):
-        stage.send(cmd.Outlooks((Outlook(1, probability, 9_500.0),)))
-    detail = Rows(stage.world, stage.profiles, {}, stage.now).detail(stage.job(1))
+        stage.send(cmd.Outlooks((DeadlineForecast(1, probability, 9_500.0),)))
+    detail = RowBuilder(stage.world, stage.profiles, {}, stage.now).detail(stage.job(1))
     told = {"meets": False, "since": stage.now, "probability": 0.2, "ends_at": 9_500.0, "slipped": True}
     assert detail["deadline"] == nothing | told
     assert not {"deadline", "spec"} & set(job_seen({"job": detail})["job"]), "not for viewers, nor the git state in it"

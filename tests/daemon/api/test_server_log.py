@@ -2,12 +2,12 @@
 
 import logging
 
-from hpcdl.daemon.sparing import MOST, PERIOD_S, Sparing
+from hpcdl.daemon.api.server import MOST, PERIOD_S, LogRateFilter
 
 
 def test_libraries_are_cut_short_and_ours_is_not() -> None:
     now = 0.0
-    spare = Sparing(lambda: now)
+    spare = LogRateFilter(lambda: now)
 
     def told(name: str) -> str | None:
         record = logging.LogRecord(name, logging.WARNING, "x.py", 1, "Invalid %s", ("request",), None)

@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from hpcdl.controller import Controller
-from hpcdl.core import commands as cmd
-from hpcdl.core.commands import Refused
-from hpcdl.core.journal import MemoryJournal
-from hpcdl.core.model import GpuInfo
-from hpcdl.core.plan import Profiles
-from hpcdl.daemon.answering import Problem
-from hpcdl.daemon.batchroutes import BatchRoutes
-from hpcdl.daemon.changes import Changes
-from hpcdl.daemon.clock import Clock
-from hpcdl.daemon.jobevents import events_of
-from hpcdl.daemon.jobroutes import JobRoutes
-from hpcdl.daemon.loop import Loop
+from hpcdl.core.controller.controller import Controller
+from hpcdl.core.controller.journal import MemoryJournal
+from hpcdl.core.model import commands as cmd
+from hpcdl.core.model.commands import CommandRefused
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.world import GpuInfo
+from hpcdl.daemon.api.http import ApiProblem
+from hpcdl.daemon.api.jobs import JobRoutes
+from hpcdl.daemon.api.pilots import BatchRoutes
+from hpcdl.daemon.api.rows import events_of
+from hpcdl.daemon.api.submit import BadSubmit, submit_of
+from hpcdl.daemon.api.wait import Changes
+from hpcdl.daemon.clock import WallClock
+from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.queue import Queues
-from hpcdl.daemon.submits import BadSubmit, submit_of
 from hpcdl.policies import all_policies
-from tests.model_parts import PLAIN
+from tests.support.model_parts import PLAIN
 
 
 class Api:
@@ -33,8 +33,8 @@ class Api:
     def __init__(self) -> None:
         profiles = Profiles({"plain": PLAIN})
         self.controller = Controller(MemoryJournal(), all_policies(), profiles)
-        clock = Clock(0.0)
-        self.loop = Loop(self.controller, clock, 0.005, lambda _: None, lambda _: None, lambda _: None)
+        clock = WallClock(0.0)
+        self.loop = ControllerLoop(self.controller, clock, 0.005, lambda _: None, lambda _: None, lambda _: None)
         self.loop.start()
         self.waits = asyncio.new_event_loop()
         changes = Changes(self.waits)
@@ -138,11 +138,13 @@ def test_a_try_records_nothing(api: Api) -> None:
     assert rows[4]["warnings"] == [
         "it needs 3 GPUs on a node, and the largest has 2: it waits for a larger one (hpcdl nodes)"
     ]
-    with pytest.raises(Refused, match="no profile 'p'"):
+    with pytest.raises(CommandRefused, match="no profile 'p'"):
         api.submit(job(profile="p"), dry_run=True)
-    with pytest.raises(Refused, match="refused by --strict: it needs 3 GPUs"):
+    with pytest.raises(CommandRefused, match="refused by --strict: it needs 3 GPUs"):
         api.submit(spec | {"gpus_min": 3, "gpus_max": 3}, strict=True)
-    with pytest.raises(Refused, match="refused by --strict: it needs 2 nodes with 1 GPU each, and 1 has so many"):
+    with pytest.raises(
+        CommandRefused, match="refused by --strict: it needs 2 nodes with 1 GPU each, and 1 has so many"
+    ):
         api.submit(spec | {"nodes": 2}, strict=True)
     assert api.submit(spec | {"nodes": 2}, request_id="s")[0]["warnings"]
 
@@ -179,7 +181,7 @@ def test_verbs_for_many(api: Api) -> None:
         ({"verb": "cancel", "failed": True}, "goes with retry"),
         ({"verb": "retry", "failed": True, "since": "x"}, "since must be"),
     ):
-        with pytest.raises(Problem, match=why):
+        with pytest.raises(ApiProblem, match=why):
             api.ask("verbs", body)
 
 
@@ -202,7 +204,7 @@ def test_waits_for_ranges_and_arrays(api: Api) -> None:
         ("array=4", "job 4 is in no array: hpcdl show 4"),
         ("array=9", "there is no job 9"),
     ):
-        with pytest.raises(Problem, match=why):
+        with pytest.raises(ApiProblem, match=why):
             waited(query)
 
 
@@ -221,5 +223,5 @@ def test_a_retry_and_those_who_waited(api: Api) -> None:
     api.verb("cancel", 2)
     assert api.loop.world.jobs[4].outcome == "CANCELLED"
     assert api.verb("retry", failed=True)["jobs"] == []
-    with pytest.raises(Problem, match="ids or array"):
+    with pytest.raises(ApiProblem, match="ids or array"):
         api.verb("hold")

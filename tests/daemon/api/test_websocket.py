@@ -11,7 +11,7 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, connect
 
-from hpcdl.daemon.websocket import PingedProtocol
+from hpcdl.daemon.api.server import PingedProtocol
 
 PING_S = 0.2
 

@@ -4,27 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core.model import (
-    Cause,
-    GpuInfo,
-    Incarnation,
-    IncarnationState,
-    Job,
-    JobSpec,
-    JobState,
-    Node,
-    Part,
-    Placement,
-    Purpose,
-    Share,
-    World,
-)
-from hpcdl.core.pilot import BatchJob, BatchState, Pilot, PilotSpec
-from hpcdl.core.plan import Profiles
-from hpcdl.core.views import can_suspend
-from hpcdl.daemon.explain import explain, retries_used
-from hpcdl.daemon.remaining import remaining
-from hpcdl.daemon.rows import Rows
+from hpcdl.core.model.job import Cause, Incarnation, IncarnationState, JobSpec, Part, Placement, Purpose, Share
+from hpcdl.core.model.pilot import BatchJob, BatchState, Pilot, PilotSpec
+from hpcdl.core.model.plan import Profiles
+from hpcdl.core.model.world import GpuInfo, Job, JobState, Node, World, can_suspend
+from hpcdl.daemon.api.rows import RowBuilder
+from hpcdl.daemon.api.why import explain, retries_used
+from hpcdl.daemon.time_left import remaining
 
 SPEC = JobSpec(("python", "train.py"), "train", steps=1000)
 RUNNING = Incarnation(
@@ -163,7 +149,7 @@ def test_no_more_retries_are_used_than_there_are() -> None:
     assert "3 failures; 2 of 2 retries used" in details(failed)
     none = job(outcome=JobState.FAILED, failures=1, retries_used=1)
     assert details(none) == "1 failure"
-    assert Rows(World(), NONE, {}, 100.0).job(none)["retries_used"] == 0
+    assert RowBuilder(World(), NONE, {}, 100.0).job(none)["retries_used"] == 0
 
 
 @pytest.mark.parametrize(
@@ -173,7 +159,7 @@ def test_no_more_retries_are_used_than_there_are() -> None:
 def test_who_can_be_suspended(signal: str, attached: bool, expected: bool) -> None:
     found = job(spec=replace(SPEC, signal=signal), can_suspend=attached)
     assert can_suspend(found) is expected
-    assert Rows(World(), NONE, {}, 100.0).job(found)["can_suspend"] is expected
+    assert RowBuilder(World(), NONE, {}, 100.0).job(found)["can_suspend"] is expected
 
 
 def test_a_start_says_where_it_waits_or_that_nothing_is_waited_for() -> None:

@@ -4,14 +4,14 @@ import pytest
 
 from hpcdl.sim.papers import marble, unknown
 from hpcdl.sim.papers.all import all_tables
-from hpcdl.sim.papers.table import Row, Table
+from hpcdl.sim.papers.table import PaperRow, PaperTable
 
 
 def test_a_study_that_fails_is_told_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Row("set 1", "adaptive", 490.0, 300.0, {"over_optimum": 0.01})
-    theirs = Row("set 1", "marble", 496.0, 376.0)
+    row = PaperRow("set 1", "adaptive", 490.0, 300.0, {"over_optimum": 0.01})
+    theirs = PaperRow("set 1", "marble", 496.0, 376.0)
     # The studies run in processes that are forked, so they see what is put in place here.
-    monkeypatch.setattr(marble, "tables", lambda seeds: (Table("MARBLE sets 1 to 3", (row, theirs)),))
+    monkeypatch.setattr(marble, "tables", lambda seeds: (PaperTable("MARBLE sets 1 to 3", (row, theirs)),))
     monkeypatch.setattr(unknown, "tables", None)
     said: list[str] = []
     tables, problems = all_tables(("marble", "unknown"), 1, said.append)

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.profile import Profile
 from hpcdl.sim.papers.marble import (
     COUNTED_TOGETHER,
     against_optimus,
@@ -18,7 +18,7 @@ from hpcdl.sim.papers.marble import (
     with_noise,
 )
 from hpcdl.sim.papers.optimus import PERIOD_S
-from hpcdl.sim.papers.table import Row, Table
+from hpcdl.sim.papers.table import PaperRow, PaperTable
 
 SINGLE = ("set 1", "set 2", "set 3")
 MULTI = ("set 4", "set 5", "set 6")
@@ -29,11 +29,11 @@ def quiet(_: str) -> None:
 
 
 @cache
-def single() -> Table:
+def single() -> PaperTable:
     return single_node(quiet)
 
 
-def row(table: Table, workload: str, policy: str) -> Row:
+def row(table: PaperTable, workload: str, policy: str) -> PaperRow:
     (found,) = (each for each in table.rows if (each.workload, each.policy) == (workload, policy))
     return found
 
@@ -128,4 +128,4 @@ def test_a_table_is_plain_values() -> None:
 
 def test_a_further_figure_cannot_hide_a_column() -> None:
     with pytest.raises(ValueError, match="makespan_s"):
-        Row("w", "p", 1.0, 1.0, {"makespan_s": 2.0})
+        PaperRow("w", "p", 1.0, 1.0, {"makespan_s": 2.0})

@@ -6,8 +6,9 @@ from itertools import product
 import pytest
 import yaml
 
-from hpcdl.core.profile import Profile, find_profile
-from hpcdl.profiles import conf_folder, load_profiles
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.profile import Profile, find_profile
 from hpcdl.sim.papers.optimum import OfflineJob, bound, optimum, splits
 
 

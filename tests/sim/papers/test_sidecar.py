@@ -6,15 +6,14 @@ from statistics import fmean
 
 import pytest
 
-from hpcdl.core import events as ev
-from hpcdl.elastic import Elastic
+from hpcdl.core.model import events as ev
 from hpcdl.policies import all_policies
+from hpcdl.sidecar import SideCar
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers import sidecar
-from hpcdl.sim.papers.sidecar import interval, lengths_table, run_one, workloads_table
-from hpcdl.sim.papers.sidecar_case import case_study, case_table
-from hpcdl.sim.papers.table import Table
+from hpcdl.sim.papers.sidecar import case_study, case_table, interval, lengths_table, run_one, workloads_table
+from hpcdl.sim.papers.table import PaperTable
 from hpcdl.sim.workload import WorkloadError
 
 
@@ -116,7 +115,7 @@ def test_a_run_with_a_problem_is_no_measurement(monkeypatch: pytest.MonkeyPatch)
     def fail(*_: object) -> None:
         raise ValueError("no idea")
 
-    monkeypatch.setattr(Elastic, "decide", fail)
+    monkeypatch.setattr(SideCar, "decide", fail)
     with pytest.raises(WorkloadError, match=r"W2 seed 0 under elastic: policy elastic .*no idea"):
         run_one("W2", 0, "elastic")
 
@@ -124,9 +123,9 @@ def test_a_run_with_a_problem_is_no_measurement(monkeypatch: pytest.MonkeyPatch)
 def test_fewer_seeds_are_fewer_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: dict[str, tuple[int, ...]] = {}
 
-    def table(title: str, seeds: tuple[int, ...], *_: object, **__: object) -> Table:
+    def table(title: str, seeds: tuple[int, ...], *_: object, **__: object) -> PaperTable:
         taken[title] = seeds
-        return Table(title, ())
+        return PaperTable(title, ())
 
     monkeypatch.setattr(sidecar, "workloads_table", table)
     monkeypatch.setattr(sidecar, "lengths_table", lambda seeds, _: table("lengths", seeds))

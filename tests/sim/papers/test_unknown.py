@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdl.sim.papers.data import sidecar
-from hpcdl.sim.papers.unknown import CASES, POISSON, Case, learner_for, run_one, tables, workload
+from hpcdl.sim.papers.unknown import CASES, POISSON, UnknownCase, learner_for, run_one, tables, workload
 
 BY_NAME = {case.name: case for case in CASES}
 
@@ -45,7 +45,9 @@ def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     from hpcdl.sim.papers import unknown
 
     monkeypatch.setattr(unknown, "SIDECAR_WORKLOADS", ())
-    monkeypatch.setattr(unknown, "CASES", (BY_NAME["fifo, no profile"], BY_NAME["adaptive, told"], Case("n", "fifo")))
+    monkeypatch.setattr(
+        unknown, "CASES", (BY_NAME["fifo, no profile"], BY_NAME["adaptive, told"], UnknownCase("n", "fifo"))
+    )
     told: list[str] = []
     (table,) = tables([0, 1], told.append)
     assert [row.policy for row in table.rows] == ["fifo, no profile", "adaptive, told", "n"]

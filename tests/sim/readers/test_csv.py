@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.profile import Profile
 from hpcdl.sim.readers import read_throughputs, read_workload
 from hpcdl.sim.workload import NodeSpell, Workload, WorkloadError, check_fits, cluster
 

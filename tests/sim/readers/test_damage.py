@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core.profile import Profile
+from hpcdl.core.model.profile import Profile
 from hpcdl.sim.readers import READERS, read_idle_trace, read_throughputs, read_workload
 from hpcdl.sim.workload import WorkloadError, cluster
 from tests.report.story import rows, set_three
-from tests.sim.test_readers_logs import BACCT, BHIST, SACCT, SWF
-from tests.sim.test_readers_tables import RATES, TRACE
-from tests.sim.test_readers_yaml import ARRIVALS
+from tests.sim.readers.test_logs import BACCT, BHIST, SACCT, SWF
+from tests.sim.readers.test_tables import RATES, TRACE
+from tests.sim.readers.test_yaml import ARRIVALS
 
 PROFILES = {"bert": Profile("BERT", ((1, 1, 1.0),))}
 TEXTS = {

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core import events as ev
-from hpcdl.core.model import Cause, JobState
-from hpcdl.core.profile import Profile
+from hpcdl.core.model import events as ev
+from hpcdl.core.model.job import Cause
+from hpcdl.core.model.profile import Profile
+from hpcdl.core.model.world import JobState
 from hpcdl.sim.readers import read_workload
 from hpcdl.sim.workload import Workload, WorkloadError, cluster
 from tests.report.story import node, placed, rows, set_three, submitted

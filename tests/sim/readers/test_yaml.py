@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core.profile import Profile
-from hpcdl.profiles import conf_folder, load_profiles
+from hpcdl.config.layers import conf_folder
+from hpcdl.config.profiles import load_profiles
+from hpcdl.core.model.profile import Profile
 from hpcdl.sim.readers import read_workload
 from hpcdl.sim.workload import NodeSpell, Workload, WorkloadError, check_fits, cluster
 

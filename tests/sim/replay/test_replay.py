@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcdl.sim.replay import Case, Idle, Model, Outcome, idle_of, replayed, table2
-from hpcdl.sim.replay.best import Best
-from hpcdl.sim.replay.counted import counted
+from hpcdl.sim.replay import IdleTrace, Outcome, ReplayCase, ScalingModel, idle_of, replayed, table2
+from hpcdl.sim.replay.check import counted
+from hpcdl.sim.replay.run import BestThroughput
 from hpcdl.sim.workload import NodeSpell, WorkloadError
 
-NET = Model("Net", ((1, 10.0), (2, 18.0), (4, 30.0)))
-SLOW = Model("Slow", ((1, 5.0), (2, 10.0)))
-ONE = Case((NET,), parallel=1, samples=10**12)
+NET = ScalingModel("Net", ((1, 10.0), (2, 18.0), (4, 30.0)))
+SLOW = ScalingModel("Slow", ((1, 5.0), (2, 10.0)))
+ONE = ReplayCase((NET,), parallel=1, samples=10**12)
 
 
-def idle(*rows: tuple[str, float, float], hours: float | None = None) -> Idle:
+def idle(*rows: tuple[str, float, float], hours: float | None = None) -> IdleTrace:
     return idle_of([NodeSpell(name, 1, "", begin, end) for name, begin, end in rows], hours)
 
 
-def four(*until: float) -> Idle:
+def four(*until: float) -> IdleTrace:
     return idle(*((f"n{place}", 0.0, end) for place, end in enumerate(until)))
 
 
@@ -135,7 +135,7 @@ def test_windows_add_up() -> None:
 # --- against another way to do it ------------------------------------------------------------------------------------
 
 
-def drawn(seed: int, nodes: int = 12, end_s: float = 6 * 3600.0) -> Idle:
+def drawn(seed: int, nodes: int = 12, end_s: float = 6 * 3600.0) -> IdleTrace:
     """Nodes that come and go at random."""
     rng = random.Random(seed)
     rows = []
@@ -151,7 +151,7 @@ def drawn(seed: int, nodes: int = 12, end_s: float = 6 * 3600.0) -> Idle:
 @pytest.mark.parametrize("policy", ["bftrainer", "equal-share"])
 @pytest.mark.parametrize("accounting", ["paper", "stall"])
 def test_the_controller_loses_nothing_that_counts_alone_do_not(policy: str, accounting: str) -> None:
-    case = Case(table2()[4:5], policy=policy, accounting=accounting, parallel=3, samples=20_000_000)
+    case = ReplayCase(table2()[4:5], policy=policy, accounting=accounting, parallel=3, samples=20_000_000)
     trace = drawn(5)
     ours, plain = replayed(trace, case), counted(trace, case)
     assert ours.bound_U == pytest.approx(plain.bound_U)
@@ -161,12 +161,12 @@ def test_the_controller_loses_nothing_that_counts_alone_do_not(policy: str, acco
 
 
 def test_the_same_replay_gives_the_same_figures() -> None:
-    case = Case(table2(), parallel=4, samples=20_000_000)
+    case = ReplayCase(table2(), parallel=4, samples=20_000_000)
     assert told(replayed(drawn(7), case)) == told(replayed(drawn(7), case))
 
 
 def test_dearer_rescales_never_raise_the_bound() -> None:
-    case = Case(table2()[:1], parallel=3)
+    case = ReplayCase(table2()[:1], parallel=3)
     cheap, dear = (replayed(drawn(8), replace(case, scale_up_s=up, scale_down_s=up)) for up in (0.0, 60.0))
     assert cheap.bound_U == pytest.approx(dear.bound_U)
     assert cheap.U > dear.U
@@ -176,7 +176,7 @@ def test_dearer_rescales_never_raise_the_bound() -> None:
 @pytest.mark.parametrize("fewest", [1, 2])
 def test_the_best_split_is_that_of_all_splits(fewest: int) -> None:
     mix = (NET, SLOW, NET)
-    best = Best(7, fewest, 4).of(mix)
+    best = BestThroughput(7, fewest, 4).of(mix)
     sizes = [0, *range(fewest, 5)]
     for nodes in range(8):
         splits = (split for split in product(sizes, repeat=3) if sum(split) <= nodes)

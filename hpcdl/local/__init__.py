@@ -1,1 +1,0 @@
-"""One machine without a batch system: the daemon starts its own agent."""
