@@ -10,6 +10,11 @@ from tests.system.cluster import Cluster
 from tests.system.trainer import final
 
 
+@pytest.fixture
+def cluster(kept_cluster: Cluster) -> Cluster:
+    return kept_cluster
+
+
 def test_a_job_goes_on_from_the_folder_of_one_that_is_done(cluster: Cluster, tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     first = cluster.submit(steps=40, options=("--checkpoint-dir", str(folder)))

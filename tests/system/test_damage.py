@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.system.cluster import Cluster
+
+
+@pytest.fixture
+def cluster(kept_cluster: Cluster) -> Cluster:
+    return kept_cluster
 
 
 def flip(path: Path) -> None:

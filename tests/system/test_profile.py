@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,18 @@ for step in hpcdl.steps(10**6, save=lambda folder: None, load=lambda folder: Non
 """
 
 
+@pytest.fixture
+def cluster(kept_cluster: Cluster) -> Cluster:
+    return kept_cluster
+
+
+def jobs_of(cluster: Cluster, before: int = 0) -> list[dict[str, Any]]:
+    """Those with higher ids."""
+    return [job for job in cluster.client.get("/v1/jobs?all=1")["jobs"] if job["id"] > before]
+
+
 def test_light_profiling_of_a_script(cluster: Cluster, tmp_path: Path) -> None:
+    before = len(jobs_of(cluster))
     script, runs, made = tmp_path / "train.py", tmp_path / "runs.csv", tmp_path / "mine.yaml"
     script.write_text(SCRIPT)
     told = cluster.cli(
@@ -37,23 +49,22 @@ def test_light_profiling_of_a_script(cluster: Cluster, tmp_path: Path) -> None:
         rate = run["gpus"] * (0.9 if run["gpus"] > 1 else 1.0) * 1000 * share / (share + 12)
         assert run["samples_per_s"] == pytest.approx(rate, rel=0.25)  # a loaded machine
         assert run["startup_s"] > 0
-    jobs = cluster.client.get("/v1/jobs?all=1")["jobs"]
-    assert [job["state"] for job in jobs] == ["CANCELLED"] * 4
+    assert [job["state"] for job in jobs_of(cluster, before)] == ["CANCELLED"] * 4
     assert cluster.cli("profile", "fit", str(runs), "--name", "mine", "-o", str(made)).startswith(f"wrote {made}")
     (profile,) = read_profiles(made)
     assert profile.rate(2) == pytest.approx(told["runs"][3]["steps_per_s"], rel=0.2)
 
 
 def test_a_script_that_fails_stops_the_profiling(cluster: Cluster, tmp_path: Path) -> None:
-    runs = tmp_path / "runs.csv"
+    before, runs = len(jobs_of(cluster)), tmp_path / "runs.csv"
     cluster.cli("profile", "run", "--batches", "16,32", "-o", str(runs), "--", "false", "{batch}", code=1)
-    (job,) = cluster.client.get("/v1/jobs?all=1")["jobs"]
+    (job,) = jobs_of(cluster, before)
     assert job["state"] == "FAILED"
     assert not runs.exists()
 
 
 def test_a_run_that_never_reports_is_cancelled(cluster: Cluster, tmp_path: Path) -> None:
-    runs = tmp_path / "runs.csv"
+    before, runs = len(jobs_of(cluster)), tmp_path / "runs.csv"
     cluster.cli("profile", "run", "--batches", "16", "--limit", "1", "-o", str(runs), "--", "sleep", "300", code=1)
-    (job,) = cluster.client.get("/v1/jobs?all=1")["jobs"]
+    (job,) = jobs_of(cluster, before)
     assert job["state"] == "CANCELLED"

@@ -197,29 +197,29 @@ hpcdl.done(20000)
 """
 
 
-def test_a_trainer_that_floods_the_side_channel(cluster: Cluster) -> None:
-    other = cluster.submit(steps=60)
-    job = cluster.cli("submit", "--json", "--", sys.executable, "-c", FLOOD)["jobs"][0]["id"]
-    cluster.until_done(job, other)
-    assert len(cluster.events(job)) < 200
-    cluster.check_weights(other, 60)
+def test_a_trainer_that_floods_the_side_channel(kept_cluster: Cluster) -> None:
+    other = kept_cluster.submit(steps=60)
+    job = kept_cluster.cli("submit", "--json", "--", sys.executable, "-c", FLOOD)["jobs"][0]["id"]
+    kept_cluster.until_done(job, other)
+    assert len(kept_cluster.events(job)) < 200
+    kept_cluster.check_weights(other, 60)
 
 
-def test_a_supervisor_that_is_stopped_for_a_while(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_supervisor_that_is_stopped_for_a_while(kept_cluster: Cluster, tmp_path: Path) -> None:
     """Its trainer goes on without it: what it says is dropped, or waits."""
-    job = cluster.submit("--record", tmp_path, "--save-every", 10000, "--step-s", 0.005, steps=500)
-    cluster.until_step(job, 10)
+    job = kept_cluster.submit("--record", tmp_path, "--save-every", 10000, "--step-s", 0.005, steps=500)
+    kept_cluster.until_step(job, 10)
     (record,) = tmp_path.glob(f"{job}.1.0.*")
-    supervisor = next(line["supervisor"] for line in cluster.status()["trainers"] if line["job"] == job)
+    supervisor = next(line["supervisor"] for line in kept_cluster.status()["trainers"] if line["job"] == job)
     os.kill(supervisor, signal.SIGSTOP)
     try:
         before = json.loads(record.read_text())["step"]
-        cluster.until(lambda: json.loads(record.read_text())["step"] > before + 100)
+        kept_cluster.until(lambda: json.loads(record.read_text())["step"] > before + 100)
     finally:
         os.kill(supervisor, signal.SIGCONT)
-    cluster.until_done(job)
-    cluster.check_weights(job, 500)
-    assert cluster.job(job)["incarnation"] == 1
+    kept_cluster.until_done(job)
+    kept_cluster.check_weights(job, 500)
+    assert kept_cluster.job(job)["incarnation"] == 1
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
@@ -278,9 +278,9 @@ def test_a_daemon_starts_while_the_agent_is_stopped(cluster: Cluster) -> None:
     assert cluster.agent_pid() == agent
 
 
-def test_wrong_callers_are_told_in_one_line(cluster: Cluster) -> None:
-    access = read_access(cluster.home)
-    before = cluster.status()["events"]
+def test_wrong_callers_are_told_in_one_line(kept_cluster: Cluster) -> None:
+    access = read_access(kept_cluster.home)
+    before = kept_cluster.status()["events"]
     status, answer = _request(access, "GET", "/v1/status", token="0" * 43)
     assert (status, answer["code"]) == (401, "token")
     status, _ = _request(access, "GET", "/v1/status", token="é" * 10)
@@ -299,7 +299,7 @@ def test_wrong_callers_are_told_in_one_line(cluster: Cluster) -> None:
         (b'{"request_id": "a", "jobs": [{"command": ["\\ud800"], "name": "x"}]}', 400),
         (b'{"request_id": "\\ud800", "jobs": [{"command": ["true"], "name": "x"}]}', 400),
         (b'{"request_id": "a", "jobs": [{"command": ["true"], "name": "x", "steps": 9999999999999999999999}]}', 400),
-        (b'{"request_id": "a", "jobs": [{"command": ["true"], "name": "x", "after": [5]}]}', 404),
+        (b'{"request_id": "a", "jobs": [{"command": ["true"], "name": "x", "after": [99999]}]}', 404),
         (b"x" * (9 << 20), 413),
         (b"\xff\xfe", 400),
     ]
@@ -312,14 +312,14 @@ def test_wrong_callers_are_told_in_one_line(cluster: Cluster) -> None:
         assert _request(access, method, path, b"{}")[0] == 404
     for path in ("/v1/events?after=-1", "/v1/events?after=1e9", "/v1/wait?ids=x", "/v1/jobs?ids=%00", "/v1/wait"):
         assert _request(access, "GET", path)[0] == 400
-    assert cluster.status()["events"] <= before + 1
-    cluster.until_done(cluster.submit(steps=5))
+    assert kept_cluster.status()["events"] <= before + 1
+    kept_cluster.until_done(kept_cluster.submit(steps=5))
 
 
-def test_wrong_agents_change_nothing(cluster: Cluster) -> None:
-    access = read_access(cluster.home)
-    job = cluster.submit(steps=200)
-    cluster.until_state(job, "RUNNING")
+def test_wrong_agents_change_nothing(kept_cluster: Cluster) -> None:
+    access = read_access(kept_cluster.home)
+    job = kept_cluster.submit(steps=200)
+    kept_cluster.until_state(job, "RUNNING")
     with pytest.raises(InvalidHandshake), _dial(access, token="0" * 43):
         pass
     hello = {"v": VERSION, "type": "hello", "node": "n9", "log_id": "l", "instance": access.instance, "fence": 0}
@@ -345,9 +345,9 @@ def test_wrong_agents_change_nothing(cluster: Cluster) -> None:
         far_too_much.send("x" * (MAX_MESSAGE + 1))
         while True:
             far_too_much.recv(timeout=120)
-    assert [agent["node"] for agent in cluster.status()["agents"]] == ["n1"]
-    cluster.until_done(job)
-    assert cluster.job(job)["incarnation"] == 1
+    assert [agent["node"] for agent in kept_cluster.status()["agents"]] == ["n1"]
+    kept_cluster.until_done(job)
+    assert kept_cluster.job(job)["incarnation"] == 1
 
 
 def test_a_second_connection_of_a_node_replaces_the_first(cluster: Cluster) -> None:
