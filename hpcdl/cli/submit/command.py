@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,14 +12,13 @@ from click.core import ParameterSource
 from hpcdl.cli import completion
 from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Output, outputs, say
-from hpcdl.cli.submit.job import JobRequest, default_name, here, job_request
+from hpcdl.cli.submit.job import JobRequest, default_name, here, job_request, others_folder
 from hpcdl.cli.submit.options import job_options
-from hpcdl.cli.submit.send import send, show
+from hpcdl.cli.submit.send import send, show, tell
 from hpcdl.client import ApiError, Client, ClientError
 from hpcdl.core.model.frozen import to_json
 
 if TYPE_CHECKING:  # most submits have no batch script
-    from hpcdl.cli.submit.batch_options import BatchOptions
     from hpcdl.cli.submit.batch_script import BatchScript
 
 
@@ -100,7 +99,7 @@ def submit(
     variables and names that look like secrets (TOKEN, SECRET, PASSW, CREDENTIAL or AUTH in the name, or KEY, PASS,
     PASSPHRASE, PAT or DATABASE_URL as its last word): those with --env NAME.
     """
-    client = connect(ctx)
+    call = _Call(ctx, connect(ctx), command, like, other)
     batch: BatchScript | None = None
     if file is not None:
         from hpcdl.cli.submit.jobs_file import read
@@ -115,28 +114,26 @@ def submit(
     else:
         if not command and like is None:
             raise click.UsageError("say what to run: hpcdl submit -- COMMAND, or --file FILE", ctx)
-        batch = _batch(ctx, client, command, like, other)
-        found = [_single(ctx, client, command, batch, like, other, given, ping=no_spool)]
+        batch = call.batch()
+        found = [call.job(batch, given, ping=no_spool)]
         entries = [each.entry() for each in found]
     doubts = dict.fromkeys(doubt for each in found for doubt in each.doubts())
     if strict and doubts:
         raise click.ClickException(f"refused by --strict: {next(iter(doubts))}")
     if request_id is None:  # of one that is repeated, the folder may be its own by now
-        _refuse_folders(ctx, client, like, other, command, found)
+        call.refuse_folders(found)
     if git:
         _add_git(found, entries)
     body: dict[str, Any] = {"request_id": request_id or os.urandom(16).hex(), "jobs": entries}
     if strict or like is not None:  # what no node could run is the batch system's
         body["strict"] = True
     if dry_run:
-        from hpcdl.cli.submit.send import tell
-
-        tell(client.request("POST", "/v1/jobs", body | {"dry_run": True}, wait_s=30.0), output, doubts)
+        tell(call.client.request("POST", "/v1/jobs", body | {"dry_run": True}, wait_s=30.0), output, doubts)
         return
     try:
-        answer = send(client, body, number=sum(each.size for each in found), spool=not no_spool and like is None)
+        answer = send(call.client, body, number=sum(each.size for each in found), spool=not no_spool and like is None)
     except ApiError as error:
-        _fail(like, other, command, error)
+        call.fail(error)
     if batch is not None:
         if like is not None:
             from hpcdl.cli.submit import drop_in
@@ -150,28 +147,87 @@ def submit(
     show(answer, output, doubts)
 
 
-def _refuse_folders(
-    ctx: click.Context,
-    client: Client,
-    like: str | None,
-    other: str | None,
-    command: tuple[str, ...],
-    found: Sequence[JobRequest],
-) -> None:
-    """Refuses jobs whose --checkpoint-dir is another job's, as far as that can be seen here."""
-    if all(each.spec.checkpoint_dir is None for each in found):
-        return
-    from hpcdl.cli.submit.job import others_folder
-    from hpcdl.wire.access import AccessError, read_access
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A command line. `like`: sbatch or bsub where `command` is their arguments; `other`: what takes jobs that are not
+    for hpcdl then.
+    """
 
-    try:
-        instance = read_access(client.home).instance
-    except AccessError:
-        return  # whoever takes it in from the spool sees
-    for each in found:
-        why = others_folder(each.spec, each.array, instance)
-        if why:
-            _fail(like, other, command, click.ClickException(why))
+    ctx: click.Context
+    client: Client
+    command: tuple[str, ...]
+    like: str | None
+    other: str | None
+
+    def fail(self, error: Exception) -> NoReturn:
+        """hpcdl cannot take the job: raises `error`; with --as the batch system's command takes our place."""
+        if self.like is None:
+            raise error from None
+        from hpcdl.cli.submit import drop_in
+
+        drop_in.pass_on(self.like, self.other, self.command, str(error), self.client.home)
+
+    def batch(self) -> "BatchScript | None":
+        """The batch script that is to be submitted; None: the command is one."""
+        if self.like is None and (self.ctx.meta[_PLAIN] or not os.path.isfile(self.command[0])):
+            return None
+        from hpcdl.cli.submit.batch_options import BadLine
+        from hpcdl.cli.submit.batch_script import find
+
+        try:
+            if self.like is None:
+                found = find(self.command[0])
+                return None if found is None else found[0].read(self.command[0], found[1], self.command[1:])
+            from hpcdl.cli.submit import drop_in
+
+            batch = drop_in.batch_of(self.like, self.command, os.environ)
+            return drop_in.waiting_for(self.client, self.like, self.other, batch)
+        except (BadLine, ClientError) as error:
+            self.fail(click.ClickException(str(error)))
+
+    def job(self, batch: "BatchScript | None", given: Mapping[str, Any], *, ping: bool) -> JobRequest:
+        """What is asked for. `ping`: nothing is where no daemon answers."""
+        asked = None
+        words = self.command
+        if batch is not None:
+            source = self.ctx.get_parameter_source
+            typed = (each for each in ("gpus", "nodes", "after") if source(each) is ParameterSource.COMMANDLINE)
+            left: dict[str, Any] = dict.fromkeys(typed)  # the command line says otherwise
+            asked = replace(batch.asked, **left)
+            if given["name"] is None:
+                asked = replace(asked, name=asked.name or default_name((batch.file,)))
+            words = self._command_of(batch, filled=bool(given["array"] or given["sweep"]), ping=ping)
+        try:
+            return job_request(given, words, here(), asked)
+        except ValueError as error:
+            self.fail(click.UsageError(str(error), self.ctx))
+
+    def _command_of(self, batch: "BatchScript", *, filled: bool, ping: bool) -> tuple[str, ...]:
+        """The command of a batch script's job or jobs; the script is kept."""
+        from hpcdl.cli.submit.batch_options import BadLine
+        from hpcdl.cli.submit.batch_script import command_of
+
+        try:
+            if ping or self.like is not None:
+                self.client.get("/v1/config")
+            return command_of(batch, self.client.home, str(here()), filled=filled)
+        except (ClientError, BadLine) as error:
+            self.fail(click.ClickException(str(error)) if isinstance(error, BadLine) else error)
+
+    def refuse_folders(self, found: Sequence[JobRequest]) -> None:
+        """Refuses jobs whose --checkpoint-dir is another job's, as far as that can be seen here."""
+        if all(each.spec.checkpoint_dir is None for each in found):
+            return
+        from hpcdl.wire.access import AccessError, read_access
+
+        try:
+            instance = read_access(self.client.home).instance
+        except AccessError:
+            return  # whoever takes it in from the spool sees
+        for each in found:
+            why = others_folder(each.spec, each.array, instance)
+            if why:
+                self.fail(click.ClickException(why))
 
 
 def _add_git(found: Sequence[JobRequest], entries: Sequence[dict[str, Any]]) -> None:
@@ -183,100 +239,6 @@ def _add_git(found: Sequence[JobRequest], entries: Sequence[dict[str, Any]]) -> 
         state = trees.of(each.spec.cwd)
         if state is not None:
             entry["git"] = to_json(state)
-
-
-def _single(
-    ctx: click.Context,
-    client: Client,
-    command: tuple[str, ...],
-    batch: "BatchScript | None",
-    like: str | None,
-    other: str | None,
-    given: Mapping[str, Any],
-    *,
-    ping: bool,
-) -> JobRequest:
-    """What the command line asks for. `ping`: nothing is where no daemon answers."""
-    asked = None
-    if batch is not None:
-        asked = _without_flags(ctx, batch.asked)
-        if given["name"] is None:
-            asked = replace(asked, name=asked.name or default_name((batch.file,)))
-        filled = bool(given["array"] or given["sweep"])
-        words = _command_of(batch, client, like, other, command, filled=filled, ping=ping)
-    else:
-        words = command
-    try:
-        return job_request(given, words, here(), asked)
-    except ValueError as error:
-        _fail(like, other, command, click.UsageError(str(error), ctx))
-
-
-def _batch(
-    ctx: click.Context, client: Client, command: tuple[str, ...], like: str | None, other: str | None
-) -> "BatchScript | None":
-    """The batch script that is to be submitted; None: the command is one."""
-    if like is None and (ctx.meta[_PLAIN] or not os.path.isfile(command[0])):
-        return None
-    from hpcdl.cli.submit.batch_options import BadLine
-    from hpcdl.cli.submit.batch_script import find
-
-    try:
-        if like is None:
-            found = find(command[0])
-            return None if found is None else found[0].read(command[0], found[1], command[1:])
-        from hpcdl.cli.submit import drop_in
-
-        return drop_in.waiting_for(client, like, other, drop_in.batch_of(like, command, os.environ))
-    except (BadLine, ClientError) as error:
-        _fail(like, other, command, click.ClickException(str(error)))
-
-
-def _fail(like: str | None, other: str | None, command: tuple[str, ...], error: Exception) -> NoReturn:
-    """hpcdl cannot take the job: raises `error`; with --as the batch system's command takes this process's place."""
-    if like is None:
-        raise error from None
-    from hpcdl.cli.submit import drop_in
-
-    drop_in.pass_on(like, other, command, str(error), click.get_current_context().find_root().obj)
-
-
-def _without_flags(ctx: click.Context, asked: "BatchOptions") -> "BatchOptions":
-    """What the script asks for, without that which the command line says otherwise."""
-
-    def given(option: str) -> bool:
-        return ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE
-
-    return replace(
-        asked,
-        gpus=None if given("gpus") else asked.gpus,
-        nodes=None if given("nodes") else asked.nodes,
-        after=None if given("after") else asked.after,
-    )
-
-
-def _command_of(
-    batch: "BatchScript",
-    client: Client,
-    like: str | None,
-    other: str | None,
-    command: tuple[str, ...],
-    *,
-    filled: bool,
-    ping: bool,
-) -> tuple[str, ...]:
-    """The command of a batch script's job or jobs; the script is kept."""
-    from hpcdl.cli.submit.batch_options import BadLine
-    from hpcdl.cli.submit.batch_script import command_of
-
-    try:
-        if ping or like is not None:
-            client.get("/v1/config")
-        return command_of(batch, client.home, str(here()), filled=filled)
-    except ClientError as error:
-        _fail(like, other, command, error)
-    except BadLine as error:
-        _fail(like, other, command, click.ClickException(str(error)))
 
 
 # Defaults of the options of `hpcdl submit`, from HPCDL_SUBMIT_* and settings files, put under what the user gave.
@@ -311,13 +273,7 @@ def told_origin(ctx: click.Context, error: click.BadParameter) -> Exception:
     name = error.param.name if error.param is not None else None
     if name is None or ctx.get_parameter_source(name) is not ParameterSource.DEFAULT_MAP:
         return error
-    return ConfigError(f"{default_origins(ctx).get(name, 'default')}: submit: {name}: {error.message}")
-
-
-def default_origins(ctx: click.Context) -> Mapping[str, str]:
-    """Where the defaults that `put_defaults` found come from, by the option's name."""
-    origins: Any = ctx.meta.get(_META, {})
-    return dict(origins)
+    return ConfigError(f"{ctx.meta[_META].get(name, 'default')}: submit: {name}: {error.message}")
 
 
 def _nothing_is_set(home: Path, here: Path) -> bool:
