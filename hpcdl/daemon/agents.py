@@ -14,11 +14,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from hpcdl.core.controller.journal import JournalError
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.commands import Request, StallMeasurement
-from hpcdl.core.model.events import Event, Exited, GpusFreed, decode
+from hpcdl.core.model.events import Event, Exited, GpusFreed
 from hpcdl.core.model.frozen import CodecError
 from hpcdl.core.model.world import World, beginning_of, folder_within
 from hpcdl.core.rules.stalls import LEAST_S
 from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.daemon.message_socket import MessageSocket
 from hpcdl.daemon.shells import Sessions
 from hpcdl.ledger.samples import GpuTelemetry
 from hpcdl.wire import messages as msg
@@ -38,7 +39,7 @@ CLOSE_REPLACED, CLOSE_BAD, CLOSE_AGAIN = 4000, 4001, 4002
 @dataclass(slots=True, eq=False)
 class _AgentConnection:
     node: str
-    socket: WebSocket
+    socket: MessageSocket
     log_id: str
     ready: bool = False
     outgoing: "asyncio.Queue[msg.Message | None]" = field(default_factory=asyncio.Queue)
@@ -127,23 +128,24 @@ class Hub:
 
     async def serve(self, socket: WebSocket) -> None:
         """One agent's connection, from hello to its end."""
-        await socket.accept()
+        agent = MessageSocket(socket)
+        await agent.accept()
         connection: _AgentConnection | None = None
         why = "the connection ended"
         try:
-            connection, inventory = await self._greet(socket)
+            connection, inventory = await self._greet(agent)
             await self._join(connection, inventory)
             await self._run(connection)
-            await _close(socket, CLOSE_REPLACED, "the agent called again")
+            await agent.close(CLOSE_REPLACED, "the agent called again")
         except WebSocketDisconnect as gone:
             why = f"the connection ended: {gone.reason}" if gone.reason else "the connection ended"
         except (msg.BadMessage, cmd.CommandRefused, TimeoutError) as error:
             why = str(error) or "it did not answer in time"
             log.warning("agent %s: %s", connection.node if connection else "?", why)
-            await _close(socket, CLOSE_BAD, why)
+            await agent.close(CLOSE_BAD, why)
         except JournalError as error:
             why = str(error)
-            await _close(socket, CLOSE_AGAIN, "not recorded, call again")
+            await agent.close(CLOSE_AGAIN, "not recorded, call again")
         finally:
             # A connection that was replaced says nothing about the node; one that failed to join replaced another.
             if connection is not None and self._connections.get(connection.node) is connection:
@@ -155,8 +157,8 @@ class Hub:
         """The time that an agent says is so far ahead: its clock may be another one."""
         return None if left_s is None or not math.isfinite(left_s) else self._loop.now() + max(0.0, left_s)
 
-    async def _greet(self, socket: WebSocket) -> tuple[_AgentConnection, msg.InventoryMessage]:
-        hello = msg.decode_message(await asyncio.wait_for(_frame(socket), HELLO_S))
+    async def _greet(self, agent: MessageSocket) -> tuple[_AgentConnection, msg.InventoryMessage]:
+        hello = await agent.receive(HELLO_S)
         if not isinstance(hello, msg.HelloMessage):
             raise msg.BadMessage("the first message must be a hello")
         if hello.instance != self._settings.instance:
@@ -164,7 +166,7 @@ class Hub:
         name = hello.node
         if not 1 <= len(name) <= 255 or not name.isprintable() or "/" in name or name in (".", ".."):
             raise msg.BadMessage("a node's name must have 1 to 255 printable characters, no slash, and not be . or ..")
-        welcome = await _answer(self._loop.send(cmd.Hello(hello.node, hello.log_id)))
+        welcome = await asyncio.wrap_future(self._loop.send(cmd.Hello(hello.node, hello.log_id)))
         if hello.fence > welcome.fence:
             raise msg.BadMessage(f"fence {welcome.fence} was replaced: the agent has seen {hello.fence}")
         message = msg.WelcomeMessage(
@@ -176,11 +178,11 @@ class Hub:
             self._settings.interval_s,
             -self._loop.now() % msg.STROKE_S,
         )
-        await socket.send_text(msg.encode_message(message))
-        inventory = msg.decode_message(await asyncio.wait_for(_frame(socket), HELLO_S * 4))
+        await agent.send(message)
+        inventory = await agent.receive(HELLO_S * 4)
         if not isinstance(inventory, msg.InventoryMessage):
             raise msg.BadMessage("the second message must be an inventory")
-        return _AgentConnection(hello.node, socket, hello.log_id, looks=inventory.looks), inventory
+        return _AgentConnection(hello.node, agent, hello.log_id, looks=inventory.looks), inventory
 
     async def _join(self, connection: _AgentConnection, inventory: msg.InventoryMessage) -> None:
         replaced = self._connections.get(connection.node)
@@ -189,7 +191,7 @@ class Hub:
         if replaced is not None:
             self.sessions.parted(connection.node)
             replaced.outgoing.put_nowait(None)  # ends it when it can: its agent may be stopped
-        joined = await _answer(
+        joined = await asyncio.wrap_future(
             self._loop.send(
                 cmd.Inventory(
                     connection.node,
@@ -233,20 +235,22 @@ class Hub:
 
     async def _send(self, connection: _AgentConnection) -> None:
         while (message := await connection.outgoing.get()) is not None:
-            await asyncio.wait_for(connection.socket.send_text(msg.encode_message(message)), SEND_S)
+            await connection.socket.send(message, SEND_S)
 
     async def _receive(
         self, connection: _AgentConnection, reports: "asyncio.Queue[tuple[int, Event | None, Future[Any]]]"
     ) -> None:
         while True:
-            message = msg.decode_message(await _frame(connection.socket))
+            message = await connection.socket.receive()
             if isinstance(message, msg.ReportMessage):
-                event = _event(message)
-                command: cmd.Command = (
-                    cmd.AgentReport(connection.node, connection.log_id, message.number, event)
-                    if event is not None
-                    else cmd.Trouble(f"agent {connection.node}", f"its report is not understood: {message.kind[:60]}")
-                )
+                event: Event | None = None
+                try:
+                    event = message.event()
+                    command: cmd.Command = cmd.AgentReport(connection.node, connection.log_id, message.number, event)
+                except CodecError as error:
+                    log.warning("report %d not understood: %s", message.number, error)
+                    why = f"its report is not understood: {message.kind[:60]}"
+                    command = cmd.Trouble(f"agent {connection.node}", why)
                 reports.put_nowait((message.number, event, self._loop.send(command)))
             elif isinstance(message, msg.ShellMessage):
                 self.sessions.heard(connection.node, message)
@@ -267,41 +271,11 @@ class Hub:
         """Tells the agent what is in the ledger, in order; what fails there is sent again after a reconnect."""
         while True:
             number, event, answer = await reports.get()
-            await _answer(answer)
+            await asyncio.wrap_future(answer)
             if reports.empty() or isinstance(event, GpusFreed | Exited):
                 connection.outgoing.put_nowait(msg.RecordedMessage(number))
             if isinstance(event, GpusFreed):
                 connection.outgoing.put_nowait(msg.ForgetMessage(event.job, event.incarnation))
-
-
-def _event(message: msg.ReportMessage) -> Event | None:
-    try:
-        return decode(message.kind, message.body)
-    except CodecError as error:
-        log.warning("report %d not understood: %s", message.number, error)
-        return None
-
-
-async def _frame(socket: WebSocket) -> str:
-    """The next frame. Raises WebSocketDisconnect, or BadMessage for one of bytes."""
-    message = await socket.receive()
-    if message["type"] == "websocket.disconnect":
-        raise WebSocketDisconnect(message.get("code") or 1006, message.get("reason") or "")
-    text: str | None = message.get("text")
-    if text is None:
-        raise msg.BadMessage("a frame is not text")
-    return text
-
-
-async def _answer(future: "Future[Any]") -> Any:
-    return await asyncio.wrap_future(future)
-
-
-async def _close(socket: WebSocket, code: int, why: str) -> None:
-    try:
-        await socket.close(code, why[:120])
-    except (RuntimeError, OSError, WebSocketDisconnect):
-        log.debug("closing a connection that is gone")
 
 
 # What heartbeats tell of GPUs, handed to the ledger once a second: a thousand agents do not wake its thread each.

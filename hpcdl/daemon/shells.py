@@ -16,6 +16,7 @@ from hpcdl.core.model.job import Incarnation, IncarnationState
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import World
 from hpcdl.core.rules.jobs import existing_job
+from hpcdl.daemon.message_socket import MessageSocket
 from hpcdl.wire import messages as msg
 from hpcdl.wire.messages import until_first
 
@@ -82,23 +83,24 @@ class Sessions:
 
     async def serve(self, socket: WebSocket, job: int) -> None:
         """One client's connection, whose token was checked, from its first frame to its end."""
-        await socket.accept()
+        client = MessageSocket(socket)
+        await client.accept()
         session: _Session | None = None
         try:
-            session = await self._begin(socket, job)
-            await self._relay(socket, session)
-            await socket.close(1000)
+            session = await self._begin(client, job)
+            await until_first(self._down(client, session), self._up(client, session))
+            await client.close()
         except (_Refused, msg.BadMessage, TimeoutError) as error:
             why = str(error) or "the client did not say what to run"
-            await _say(socket, msg.ShellEndMessage("" if session is None else session.id, None, why))
+            await client.close(last=msg.ShellEndMessage("" if session is None else session.id, None, why))
         except WebSocketDisconnect:
             pass
         finally:
             if session is not None and self._open.pop(session.id, None) is not None:
                 self._tell(session.node, msg.ShellEndMessage(session.id, None, "the client went away"))
 
-    async def _begin(self, socket: WebSocket, job: int) -> _Session:
-        wanted = msg.decode_message(await asyncio.wait_for(_frame(socket), OPEN_S))
+    async def _begin(self, client: MessageSocket, job: int) -> _Session:
+        wanted = await client.receive(OPEN_S)
         if not isinstance(wanted, msg.ShellOpenMessage):
             raise msg.BadMessage("the first message must say what to run")
         incarnation, node = _where(self._world(), job, wanted.node, wanted.rank)
@@ -115,10 +117,7 @@ class Sessions:
         )
         return session
 
-    async def _relay(self, socket: WebSocket, session: _Session) -> None:
-        await until_first(self._down(socket, session), self._up(socket, session))
-
-    async def _down(self, socket: WebSocket, session: _Session) -> None:
+    async def _down(self, client: MessageSocket, session: _Session) -> None:
         while True:
             message = await session.frames.get()
             if isinstance(message, msg.ShellDataMessage):
@@ -126,13 +125,13 @@ class Sessions:
             ends = isinstance(message, msg.ShellEndMessage)
             if ends:
                 self._open.pop(session.id, None)  # the agent knows
-            await asyncio.wait_for(socket.send_text(msg.encode_message(message)), SEND_S)
+            await client.send(message, SEND_S)
             if ends:
                 return
 
-    async def _up(self, socket: WebSocket, session: _Session) -> None:
+    async def _up(self, client: MessageSocket, session: _Session) -> None:
         while True:
-            message = msg.decode_message(await _frame(socket))
+            message = await client.receive()
             match message:
                 case msg.ShellDataMessage(stream=0, data=data):
                     session.waiting += 3 * len(data) // 4
@@ -182,21 +181,3 @@ def _node_of(running: Incarnation, number: int, rank: int, there: Sequence[str])
         ranks = most
     more = f", and {len(told) - 20} more nodes" if len(told) > 20 else ""
     raise _Refused(f"rank {rank} of job {number} is not there: {', '.join(told[:20])}{more}")
-
-
-async def _frame(socket: WebSocket) -> str:
-    message = await socket.receive()
-    if message["type"] == "websocket.disconnect":
-        raise WebSocketDisconnect(message.get("code") or 1006, message.get("reason") or "")
-    text: str | None = message.get("text")
-    if text is None:
-        raise msg.BadMessage("a frame is not text")
-    return text
-
-
-async def _say(socket: WebSocket, message: msg.ShellEndMessage) -> None:
-    try:
-        await socket.send_text(msg.encode_message(message))
-        await socket.close(1000)
-    except (RuntimeError, OSError, WebSocketDisconnect):
-        log.debug("closing a client's connection that is gone")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdl.core.model.commands import ExpectedIncarnation, Request
+from hpcdl.core.model.events import Event, decode
 from hpcdl.core.model.frozen import CodecError, from_json, to_json
 from hpcdl.core.model.health import Health
 from hpcdl.core.model.job import JobSpec
@@ -116,6 +117,10 @@ class ReportMessage:
     number: int
     kind: str
     body: dict[str, Any]
+
+    def event(self) -> Event:
+        """The event. Raises CodecError for one that this version does not know."""
+        return decode(self.kind, self.body)
 
 
 @dataclass(frozen=True, slots=True)
