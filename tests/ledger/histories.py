@@ -1,6 +1,7 @@
 """Legal histories: one in which every kind of event comes, built on purpose, and others from a list of numbers.
 
-A new kind of event needs a line in `candidates` and a place in `EVERY_KIND`.
+A new kind of event comes by itself (`PLAIN`), where a `sample` is legal while job 1 trains on n1; else it needs
+a line in `candidates` and a place in `EVERY_KIND`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from hpcdl.core.model.job import Cause, Drill, JobSpec, Placement, Purpose, Role
 from hpcdl.core.model.notice import NoticeKind
 from hpcdl.core.model.pilot import BatchJob, BatchState, PilotSpec
 from hpcdl.core.model.world import GpuInfo, JobState, Target, World, validate
+from tests.support.samples import sample
 
 NOW = 1_700_000_000.0
 NODES = ("n1", "n2")
@@ -124,12 +126,14 @@ def candidates(world: World) -> Iterator[ev.Event]:
                 yield ev.Noted(job, number, 1, node, 0.1, "continued")
                 yield ev.Exited(job, number, 1, node, 0.0, 1, None, hint=Cause.OUT_OF_MEMORY, detail="x")
                 yield ev.GpusFreed(job, number, 1, node)
+    for kind in PLAIN:
+        yield sample(kind, node=NODES[0])
 
 
 TRAIN: dict[str, Any] = {"job": 1}
 GROW: dict[str, Any] = {"job": 2}  # the elastic job
 ON_N2 = GROW | {"node": "n2"}
-EVERY_KIND: tuple[tuple[type[ev.Event], dict[str, Any]], ...] = (
+_CHOSEN: tuple[tuple[type[ev.Event], dict[str, Any]], ...] = (
     (ev.DaemonStarted, {}),
     (ev.PolicyChosen, {}),
     (ev.ObjectiveChosen, {}),
@@ -159,6 +163,7 @@ EVERY_KIND: tuple[tuple[type[ev.Event], dict[str, Any]], ...] = (
     (ce.StallOver, TRAIN),
     (de.DeadlineForeseen, TRAIN),
     (de.DeadlineSlipped, TRAIN),
+    # What is `PLAIN` comes here.
     (ev.PreemptRequested, TRAIN),
     (ev.SuspendRequested, TRAIN),
     (ev.JobDrilled, TRAIN),
@@ -216,6 +221,10 @@ EVERY_KIND: tuple[tuple[type[ev.Event], dict[str, Any]], ...] = (
     (IdsRaised, {}),
     (ev.DaemonStopping, {}),
 )
+_HERE = _CHOSEN.index((ev.PreemptRequested, TRAIN))
+PLAIN = tuple(kind for kind in ev.KINDS.values() if kind not in {chosen for chosen, _ in _CHOSEN})
+"""Kinds of which any example will do."""
+EVERY_KIND = (*_CHOSEN[:_HERE], *((kind, dict[str, Any]()) for kind in PLAIN), *_CHOSEN[_HERE:])
 """Kinds of events in a legal order, and which of that kind: the first legal candidate with these fields."""
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from hpcdl.core.controller.journal import Journal, JournalError
 from hpcdl.core.controller.reconcile import reconcile
 from hpcdl.core.controller.view_builder import Views
+from hpcdl.core.fold.effect import EFFECTS, Decision
 from hpcdl.core.fold.fold import ChangeSet, Draft
 from hpcdl.core.model import events as ev
-from hpcdl.core.model import events as pe
 from hpcdl.core.model.commands import BatchSeen, Command, CommandRefused, Request, Tick
-from hpcdl.core.model.events import DEADLINE_EVENTS, NOTICE_EVENTS, GpuFaulted, IdsRaised, JobsRetired, StallOver
+from hpcdl.core.model.events import IdsRaised
 from hpcdl.core.model.pilot import Hole, PendingBatchJob
 from hpcdl.core.model.plan import BadPlan, PilotPolicy, Plan, Policies, Policy, Profiles, Reasons, Targets, View, check
 from hpcdl.core.model.world import Target, World
@@ -23,20 +23,8 @@ from hpcdl.core.rules.batch_poll import with_agents
 from hpcdl.core.rules.departures import nodes_to_leave
 from hpcdl.core.rules.intake import Intake, Settings
 
-_DECIDES_NOTHING = (
-    ev.Progressed, ev.ReportsSeen, ev.Noted, ev.TroubleSeen, ev.TrainerReady, ev.Started, ev.Saved,
-    GpuFaulted, StallOver, JobsRetired, *DEADLINE_EVENTS, *NOTICE_EVENTS,
-)  # fmt: skip
 _BEGINS = (ev.TrainerReady, ev.Reformed, ev.Progressed)
 """By which an attempt may be known to train, so that it is known how long it is exempt from preemption."""
-_PLANNED = (ev.Reformed, ev.GpusFreed)
-"""What the last plan was waiting for: it only has to be carried on. An incarnation that ends is another event."""
-
-
-def _is_planned(event: ev.Event) -> bool:
-    if isinstance(event, ev.AtGate):
-        return bool(event.address)  # it waits for the next membership, not for a plan
-    return isinstance(event, _PLANNED) or (isinstance(event, ev.Exited) and event.ended_by == "leave")
 
 
 class Controller:
@@ -108,14 +96,14 @@ class Controller:
             except CommandRefused as refusal:
                 answers.append(refusal)
         intake.finish()
-        news = [event for _, event in draft.events if self._is_news(event)]
+        decides = {EFFECTS[type(event)].decides(self.world, event) for _, event in draft.events}
         self._commit(draft, [], intake.settled)
         # At every interval too: some steps are due to time alone (stragglers, a gate that is never reached).
         ticked = any(isinstance(command, Tick) for command in inputs)
         other = self._take_holes(inputs)
         wakes = self._exempt_ends([event for _, event in draft.events], now)
-        self.undecided = self.undecided or ticked or other or wakes or bool(news)
-        self._ask = self._ask or ticked or other or not all(map(_is_planned, news))
+        self.undecided = self.undecided or ticked or other or wakes or bool(decides - {Decision.NONE})
+        self._ask = self._ask or ticked or other or Decision.ASK in decides
         return [answer(self.world, self._pending) if callable(answer) else answer for answer in answers]
 
     def decide(self, now: float) -> list[Request]:
@@ -169,13 +157,6 @@ class Controller:
                 self.waiting = self.waiting if each.waiting is None else each.waiting
         return self._pilots is not None and before != (self.holes, self.waiting)
 
-    def _is_news(self, event: ev.Event) -> bool:
-        """Whether anything may have to be done because of it that was not to be done before the batch."""
-        if isinstance(event, ev.Attached):  # of a job that has shown before that it can be suspended
-            job = self.world.jobs.get(event.job)
-            return job is None or not job.can_suspend
-        return not isinstance(event, _DECIDES_NOTHING)
-
     def _replan(self, draft: Draft, now: float) -> list[float]:
         """Asks the policy and adds what its plan changes; when to ask again."""
         leaving, next_at = nodes_to_leave(draft.world, now, self.settings.leave_margin_s)
@@ -210,16 +191,16 @@ class Controller:
         if world.stopping:
             for pilot in () if world.live else tuple(world.pilots.values()):
                 if not pilot.over and not pilot.cancelled:
-                    draft.add(pe.PilotCancelRequested(pilot.id, "the daemon stops"), now)
+                    draft.add(ev.PilotCancelRequested(pilot.id, "the daemon stops"), now)
             return []
         # A node that shows no GPU is not the one that a pilot was to bring.
         known = {name for name, node in world.nodes.items() if not node.lost and (node.gpus or not node.connected)}
         choice = self._pilots(view, plan, with_agents(world), self.holes, known, self.waiting)
         self.pilot_notes = choice.notes
         for spec in choice.ask:
-            draft.add(pe.PilotRequested(draft.world.next_pilot, spec), now)
+            draft.add(ev.PilotRequested(draft.world.next_pilot, spec), now)
         for number, why in choice.cancel:
-            draft.add(pe.PilotCancelRequested(number, why), now)
+            draft.add(ev.PilotCancelRequested(number, why), now)
         return [] if choice.wake_at is None else [choice.wake_at]
 
     def pending(self, node: str) -> list[Request]:

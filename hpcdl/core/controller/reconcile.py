@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from hpcdl.core.fold import incarnations as ms
+from hpcdl.core.fold import membership as ms
 from hpcdl.core.model.commands import Request
 from hpcdl.core.model.events import (
     EndRequested,

@@ -1,115 +1,391 @@
-"""What the events of a rescale in place do to an incarnation: parts that join and leave, memberships that form.
+"""Effects of the events of incarnations: starts and other requests, reports of agents, stalls, ends."""
 
-Only `effects` calls it. A job that is rescaled by suspend and resume has one membership in each incarnation.
-"""
-
+import math
 from dataclasses import replace
+from typing import Any
 
+from hpcdl.core.fold import membership as ms
+from hpcdl.core.fold import observations as ob
+from hpcdl.core.fold.effect import EXITED, GATED, RUNNING, SAVING, TRANSITIONS, Decision, effect
+from hpcdl.core.fold.jobs import unfinished
+from hpcdl.core.fold.nodes import note_ending
+from hpcdl.core.fold.write import (
+    free_gpus,
+    gpu_s,
+    grant_gpus,
+    part_of,
+    put,
+    put_part,
+    put_without_gone_parts,
+    step_of,
+    story,
+)
+from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import changed
-from hpcdl.core.model.job import Incarnation, IncarnationState, Part, Placement, Share, ended_from_outside
-from hpcdl.core.model.world import Job
+from hpcdl.core.model.job import Cause, Incarnation, IncarnationState
+from hpcdl.core.model.notice import NoticeKind
+from hpcdl.core.model.transitions import FAILURES, INTERRUPTED, UNTRAINED
+from hpcdl.core.model.world import World
 
 
-def first_parts(job: Job, nodes: tuple[str, ...], placement: Placement | None) -> tuple[Part, ...]:
-    """The parts of a start."""
-    gpus = {} if placement is None else {share.node: share.gpus for share in placement.shares}
-    return tuple(Part(node, gpus.get(node, ())) for node in nodes)
-
-
-def joined(incarnation: Incarnation, placement: Placement, at: float) -> Incarnation:
-    """With parts on more nodes."""
-    number = incarnation.next_join
-    new = tuple(Part(share.node, share.gpus, since=number, asked_at=at) for share in placement.shares)
-    return with_living_placement(changed(incarnation, parts=incarnation.parts + new, asked_for=number))
-
-
-def form_membership(
-    incarnation: Incarnation, membership: int, members: tuple[str, ...], leaving: tuple[str, ...], at: float
-) -> Incarnation:
-    """Told to form a membership. What is gone and no member is forgotten."""
-    wanted, out = frozenset(members), frozenset(leaving)
-    again = incarnation.broken_at is not None and wanted.issuperset(incarnation.members)
-    parts = tuple(
-        changed(part, leaving=True) if part.node in out else part
-        for part in incarnation.parts
-        if part.node in wanted or not part.gone
+@effect(ev.StartRequested, during=(None,), then=RUNNING, writes=("jobs", "holders", "live"))
+def _start_requested(world: World, event: ev.StartRequested, at: float) -> None:
+    job = unfinished(world, event)
+    # Not always the next number: where earlier jobs used the checkpoint folder, it is above theirs.
+    if event.incarnation <= job.last_incarnation:
+        raise story(world, event, f"incarnation {event.incarnation} is not a new one")
+    if any((inc.placement is None) == (event.placement is None) for inc in job.live) or (
+        job.running is None and job.gated is not None
+    ):
+        raise story(world, event, "another incarnation is in its way")
+    placed = event.placement is not None
+    if event.placement is not None:
+        grant_gpus(world, event, event.placement)
+    incarnation = Incarnation(
+        number=event.incarnation,
+        state=IncarnationState.RUNNING if placed else IncarnationState.GATED,
+        parts=ms.first_parts(job, event.nodes, event.placement),
+        placement=event.placement,
+        membership=1 if job.spec.rescale == "restart" or not placed else 0,
+        warm=not placed,
+        requested_at=at,
+        granted_at=at if placed else None,
     )
-    forming = incarnation.rescale_at is not None
-    return with_living_placement(
-        changed(
-            incarnation,
-            parts=parts,
-            membership=membership,
-            members=members,
-            members_before=incarnation.members_before if forming else len(incarnation.members),
-            rescale_at=at,
-            broken_at=None,
-            breaks=incarnation.breaks + again,
-            rendezvous=incarnation.rendezvous or _address(parts, members[0]),
-        )
+    world.live[event.job] = None
+    world.jobs[job.id] = changed(
+        job,
+        live=(*job.live, incarnation),
+        last_incarnation=event.incarnation,
+        first_start_at=at if placed and job.first_start_at is None else job.first_start_at,
     )
 
 
-def left(incarnation: Incarnation, nodes: tuple[str, ...]) -> Incarnation:
-    """Without those that were to join from these nodes: they are to go."""
-    parts = tuple(changed(part, leaving=True) if part.node in nodes else part for part in incarnation.parts)
-    return with_living_placement(changed(incarnation, parts=parts))
+@effect(ev.OpenRequested, during=(GATED,), then=RUNNING, writes=("jobs", "holders"))
+def _open_requested(world: World, event: ev.OpenRequested, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    if job.running is not None:
+        raise story(world, event, "an older incarnation still holds GPUs")
+    if any(part.exited or part.lost for part in incarnation.parts):
+        raise story(world, event, "a part of it is gone")
+    grant_gpus(world, event, event.placement)
+    gpus = {share.node: share.gpus for share in event.placement.shares}
+    parts = tuple(changed(part, gpus=gpus.get(part.node, ())) for part in incarnation.parts)
+    opened = changed(incarnation, parts=parts, placement=event.placement, granted_at=at)
+    put(world, job, opened, first_start_at=at if job.first_start_at is None else job.first_start_at)
 
 
-def without_gone_parts(incarnation: Incarnation, in_place: bool) -> Incarnation:
-    """After a part of it changed: without parts that are gone and were no members, and what it holds by what stays.
+@effect(ev.PreemptRequested, during=(RUNNING,))
+def _preempt_requested(world: World, event: ev.PreemptRequested, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    put(world, job, changed(incarnation, preempt=True))
 
-    A member that slipped away stays in `parts` until the others are told to go on without it. Before the first
-    membership nobody is a member: the others go on starting.
+
+@effect(ev.SuspendRequested, during=(RUNNING,), then=SAVING)
+def _suspend_requested(world: World, event: ev.SuspendRequested, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    put(world, job, changed(incarnation, purpose=event.purpose, asked_at=at))
+
+
+@effect(ev.EndRequested, during=(GATED, RUNNING, SAVING))
+def _end_requested(world: World, event: ev.EndRequested, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    if incarnation.ending is Cause.CANCELLED:
+        raise story(world, event, "it is being cancelled")
+    put(world, job, changed(incarnation, ending=event.cause, ending_detail=event.detail, asked_at=at))
+
+
+@effect(ev.JoinRequested, during=(RUNNING,), writes=("jobs", "holders"))
+def _join_requested(world: World, event: ev.JoinRequested, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    if any(part.node in event.placement.nodes for part in incarnation.parts):
+        raise story(world, event, "it has a part there already")
+    grant_gpus(world, event, event.placement)
+    put_without_gone_parts(world, job, ms.joined(incarnation, event.placement, at), at)
+
+
+@effect(ev.RescaleRequested, during=(RUNNING,))
+def _rescale_requested(world: World, event: ev.RescaleRequested, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    if event.membership <= incarnation.membership:
+        raise story(world, event, f"membership {event.membership} does not follow {incarnation.membership}")
+    staying = {part.node for part in incarnation.parts if part.stays}
+    if not event.members or not staying.issuperset(event.members):
+        raise story(world, event, f"of {'+'.join(event.members)} only {'+'.join(sorted(staying))} can be members")
+    put_without_gone_parts(
+        world, job, ms.form_membership(incarnation, event.membership, event.members, event.leaving, at), at
+    )
+
+
+@effect(ev.LeaveRequested, during=(RUNNING,))
+def _leave_requested(world: World, event: ev.LeaveRequested, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    if not {part.node for part in (*incarnation.joining, *incarnation.newcomers)}.issuperset(event.nodes):
+        raise story(world, event, f"{'+'.join(event.nodes)} is not about to join")
+    put_without_gone_parts(world, job, ms.left(incarnation, event.nodes), at)
+
+
+@effect(ev.LeftBehind, during=(RUNNING, SAVING), writes=("jobs", "holders"))
+def _left_behind(world: World, event: ev.LeftBehind, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    for node in event.nodes:
+        part = incarnation.part(node)
+        if part is None or part.gone or not part.leaving:
+            raise story(world, event, f"its part on {node} is not one that is to leave")
+        free_gpus(world, (job.id, incarnation.number), part)
+        incarnation = put_part(incarnation, changed(part, lost=True, detail="its agent is silent"))
+    put_without_gone_parts(world, job, incarnation, at)
+
+
+@effect(ev.RoleChanged, during=(RUNNING,))
+def _role_changed(world: World, event: ev.RoleChanged, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    if incarnation.placement is not None:
+        put(world, job, changed(incarnation, placement=replace(incarnation.placement, role=event.role)))
+
+
+@effect(ev.Started, during=(GATED, RUNNING, SAVING), decides=Decision.NONE)
+def _started(world: World, event: ev.Started, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    incarnation = put_part(incarnation, changed(part_of(world, event, incarnation), started=True))
+    if incarnation.started_at is None and all(part.started for part in incarnation.parts):
+        incarnation = changed(incarnation, started_at=at)
+    put(world, job, incarnation)
+
+
+def _decides_at_gate(world: World, event: ev.AtGate) -> Decision:
+    return Decision.CARRY_ON if event.address else Decision.ASK  # with one it waits for the next membership
+
+
+@effect(ev.AtGate, during=(GATED, RUNNING, SAVING), writes=("jobs", "observed"), decides=_decides_at_gate)
+def _at_gate(world: World, event: ev.AtGate, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    part = part_of(world, event, incarnation)
+    if not part.at_gate and incarnation.ready_at is not None:
+        ob.observe_join(world, job, part, at)
+    gate_at = part.gate_at if part.at_gate else at
+    part = changed(part, started=True, at_gate=True, gate_at=gate_at, address=event.address)
+    put(world, job, put_part(incarnation, part))
+
+
+def _decides_attached(world: World, event: ev.Attached) -> Decision:
+    job = world.jobs.get(event.job)  # one of which it is known that it can be suspended is what it was
+    return Decision.NONE if job is not None and job.can_suspend else Decision.ASK
+
+
+@effect(ev.Attached, during=(GATED, RUNNING, SAVING), decides=_decides_attached)
+def _attached(world: World, event: ev.Attached, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    part_of(world, event, incarnation)
+    put(world, job, changed(incarnation, attached=True), can_suspend=True)
+
+
+@effect(ev.TrainerReady, during=(RUNNING, SAVING), writes=("jobs", "observed"), decides=Decision.NONE)
+def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    part_of(world, event, incarnation)
+    if incarnation.ready_at is None:
+        ob.observe_start(world, job, incarnation, at)
+        step = event.step
+        incarnation = changed(incarnation, ready_at=at, ready_step=step, progressed_at=at, progressed_step=step)
+    incarnation = ob.began(incarnation, at)
+    put(world, job, incarnation, step=event.step, startup_s=incarnation.startup_s)
+
+
+@effect(ev.Reformed, during=(RUNNING, SAVING), writes=("jobs", "observed"), decides=Decision.CARRY_ON)
+def _reformed(world: World, event: ev.Reformed, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    if incarnation.ready_at is None:
+        ob.observe_start(world, job, incarnation, at)
+        incarnation = changed(incarnation, ready_at=at, ready_step=event.step)
+    else:
+        ob.observe_rescale(world, job, incarnation, event.seconds)
+        incarnation = ob.reformed(incarnation, event.seconds, at)
+    # Its rates are another matter from here on.
+    incarnation = changed(
+        ob.began(incarnation, at),
+        formed=incarnation.members,
+        rescale_at=None,
+        broken_at=None,
+        progressed_at=at,
+        progressed_step=event.step,
+        join_failures=0,
+    )
+    put(world, job, incarnation, step=event.step, startup_s=incarnation.startup_s)
+
+
+@effect(ev.Broken, during=(RUNNING, SAVING))
+def _broken(world: World, event: ev.Broken, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    if incarnation.broken_at is None:
+        put(world, job, changed(incarnation, broken_at=at))
+
+
+@effect(ev.Progressed, during=(RUNNING, SAVING), writes=("jobs", "observed"), decides=Decision.NONE)
+def _progressed(world: World, event: ev.Progressed, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    part_of(world, event, incarnation)
+    ob.observe(world, job, incarnation, event.step, at)
+    changes: dict[str, Any] = {"step": event.step}
+    if event.total is not None:
+        changes["total"] = event.total
+    if event.metric is not None and math.isfinite(event.metric):
+        changes["accuracy"] = ob.thinned((*job.accuracy, (event.step, event.metric)))
+    if incarnation.ready_at is not None:
+        breaks = incarnation.breaks if event.step <= incarnation.progressed_step else 0
+        incarnation = changed(incarnation, progressed_at=at, progressed_step=event.step, breaks=breaks)
+    elif incarnation.begun_at is None:
+        incarnation = ob.began(incarnation, at)
+        changes["startup_s"] = incarnation.startup_s
+    put(world, job, incarnation, **changes)
+
+
+@effect(ev.Saved, during=(RUNNING, SAVING), decides=Decision.NONE)
+def _saved(world: World, event: ev.Saved, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    part = part_of(world, event, incarnation)
+    # The writer of an older membership may be heard late: what it saved is there, but the others have gone on.
+    saved = event.step if incarnation.saved_step is None else max(incarnation.saved_step, event.step)
+    final = incarnation.saved_final or (event.final and not part.leaving)
+    step = job.step if part.leaving else saved if job.step is None else max(job.step, event.step)
+    incarnation = changed(incarnation, saved_step=saved, saved_final=final)
+    put(world, job, incarnation, saved_step=saved, step=step, last_save_s=event.seconds)
+
+
+def _decides_exited(world: World, event: ev.Exited) -> Decision:
+    return Decision.CARRY_ON if event.ended_by == "leave" else Decision.ASK
+
+
+@effect(ev.Exited, during=(GATED, RUNNING, SAVING), decides=_decides_exited)
+def _exited(world: World, event: ev.Exited, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    part = changed(
+        part_of(world, event, incarnation),
+        exited=True,
+        code=event.code,
+        signal=event.signal,
+        ended_by=event.ended_by,
+        done=event.done,
+        hint=event.hint,
+        detail=event.detail,
+        repeats=event.repeats,
+        kept=event.kept,
+        older=event.older,
+        exited_at=at,
+        # At the gate no GPU is held, so the end of the processes is all there is to wait for.
+        freed=incarnation.placement is None,
+    )
+    incarnation = put_part(incarnation, part)
+    trained = not incarnation.members or part.node in incarnation.members
+    step = event.step if event.step is not None and trained and not part.leaving else job.step
+    if event.attached and not incarnation.attached:
+        incarnation = changed(incarnation, attached=True)
+    put_without_gone_parts(world, job, incarnation, at, step=step)
+
+
+@effect(ev.GpusFreed, during=(GATED, RUNNING, SAVING), writes=("jobs", "holders"), decides=Decision.CARRY_ON)
+def _gpus_freed(world: World, event: ev.GpusFreed, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    part = part_of(world, event, incarnation)
+    if not part.exited:
+        raise story(world, event, f"its processes on {event.node} have not exited")
+    free_gpus(world, (job.id, incarnation.number), part)
+    put_without_gone_parts(world, job, put_part(incarnation, changed(part, freed=True)), at)
+
+
+@effect(ev.CheckpointDamaged, during=(RUNNING, SAVING), writes=(), notifies=NoticeKind.DAMAGE)
+def _checkpoint_damaged(world: World, event: ev.CheckpointDamaged, at: float) -> None:
+    step_of(world, event)
+
+
+@effect(ev.Noted, during=(GATED, RUNNING, SAVING), writes=(), decides=Decision.NONE)
+def _noted(world: World, event: ev.Noted, at: float) -> None:
+    step_of(world, event)
+
+
+@effect(ev.JobStalled, during=(RUNNING,), notifies=NoticeKind.STALL)
+def job_stalled(world: World, event: ev.JobStalled, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    put(
+        world,
+        job,
+        changed(incarnation, stalled_at=event.since, stalled_what=event.what, stalled_restart=event.restart),
+    )
+
+
+@effect(ev.StallOver, during=(RUNNING,), decides=Decision.NONE)
+def stall_over(world: World, event: ev.StallOver, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    put(world, job, changed(incarnation, stalled_at=None, stalled_what="", stalled_restart=False))
+
+
+def _interruption_notified(event: ev.IncarnationEnded) -> NoticeKind | None:
+    lost = event.cause in INTERRUPTED and event.detail != UNTRAINED
+    return NoticeKind.PREEMPTION if lost and event.final is None else None
+
+
+@effect(
+    ev.IncarnationEnded, during=(EXITED,), writes=("jobs", "live", "observed", "nodes"), notifies=_interruption_notified
+)
+def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> None:
+    job, incarnation = step_of(world, event)
+    live = tuple(inc for inc in job.live if inc.number != incarnation.number)
+    if not live:
+        world.live.pop(job.id, None)
+    if incarnation.placement is None:
+        # A warm start that failed, or that ended well without the gate having been opened: from here on cold starts.
+        failed = event.cause in FAILURES or event.cause is Cause.DONE
+        world.jobs[job.id] = changed(job, live=live, warm_failed=job.warm_failed or failed)
+        return
+    if event.cause is Cause.SUSPENDED:
+        ob.observe_save(world, job, incarnation, at)
+    note_ending(world, job.id, incarnation, event.cause, at)
+    failed = event.cause in FAILURES
+    same = failed and event.signature == job.last_failure
+    world.jobs[job.id] = changed(
+        job,
+        live=live,
+        held_gpu_s=job.held_gpu_s + gpu_s(incarnation, at),
+        last=incarnation.placement,
+        suspended=event.cause is Cause.SUSPENDED,
+        suspends=job.suspends + (event.cause is Cause.SUSPENDED),
+        failures=job.failures + failed,
+        repeats=job.repeats + 1 if same else int(failed),
+        last_failure=event.signature if failed else "",
+        retries_used=job.retries_used + (event.cause is Cause.USER_ERROR),
+        retry_at=event.retry_at,
+        last_cause=event.cause,
+        last_detail=event.detail,
+        exit_code=event.code,
+        step=event.step,
+        final=event.final,
+        final_detail=event.final_detail,
+    )
+
+
+def accepts(world: World, event: ev.Report) -> bool:
+    """Whether a report still concerns anything: its incarnation lives, and the table knows the step.
+
+    False is no error: reports of an incarnation that was given up arrive late, and are dropped.
     """
-    if not in_place or incarnation.state is IncarnationState.EXITED:
-        return incarnation
-    dropped = []
-    gone = [part for part in incarnation.parts if part.lost or (part.exited and part.freed)]
-    if gone:  # of hundreds of parts, at each report
-        members = frozenset(incarnation.members)
-        dropped = [part for part in gone if part.node not in members and (members or ended_from_outside(part))]
-    failed = [part for part in dropped if incarnation.members and not (part.leaving or part.lost)]
-    failures = incarnation.join_failures + len(failed)
-    if dropped:
-        parts = tuple(part for part in incarnation.parts if part not in dropped)
-        asked_for = max(
-            incarnation.asked_for, *(part.since for part in dropped)
-        )  # what comes there next is another part
-        incarnation = changed(incarnation, parts=parts, join_failures=failures, asked_for=asked_for)
-    return with_living_placement(incarnation)
-
-
-def with_living_placement(incarnation: Incarnation) -> Incarnation:
-    """With the placement that the parts which stay make up; as before where none does."""
-    before = incarnation.placement
-    if before is None:
-        return incarnation
-    staying = [part for part in incarnation.parts if not (part.leaving or part.exited or part.lost)]
-    if len(staying) < len(incarnation.parts):
-        members = frozenset(incarnation.members)
-        staying = [part for part in incarnation.parts if part.stays or (part.node in members and _failed(part))]
-    if not staying:
-        # What is left is to go; it holds what it held, unless nothing is left of that.
-        there = frozenset(incarnation.nodes)
-        staying = [] if there.issuperset(before.nodes) else [part for part in incarnation.parts if not part.gone]
-    if not staying or (len(staying) == len(before.nodes) and {part.node for part in staying}.issuperset(before.nodes)):
-        return incarnation
-    staying.sort(key=lambda part: part.node)
-    known = {share.node: share for share in before.shares}
-    shares = tuple(
-        share
-        if (share := known.get(part.node)) is not None and share.gpus == part.gpus
-        else Share(part.node, part.gpus)
-        for part in staying
-    )
-    return changed(incarnation, placement=replace(before, shares=shares))
-
-
-def _failed(part: Part) -> bool:
-    """It ended by its own doing: that ends the others too, and what they held is what the failure was on."""
-    return part.exited and not part.leaving and not ended_from_outside(part)
-
-
-def _address(parts: tuple[Part, ...], node: str) -> str:
-    return next((part.address for part in parts if part.node == node), "")
+    job = world.jobs.get(event.job)
+    incarnation = job.incarnation(event.incarnation) if job else None
+    if incarnation is None or (incarnation.state, type(event)) not in TRANSITIONS:
+        return False
+    part = incarnation.part(event.node)
+    if part is None or part.lost:
+        return False
+    if isinstance(event, ev.Reformed | ev.Broken):
+        current = event.membership == incarnation.membership and part.node in incarnation.members
+        return current and (isinstance(event, ev.Broken) or incarnation.rescale_at is not None)
+    if not (event.membership == part.since or part.since <= event.membership <= incarnation.membership):
+        return False
+    if isinstance(event, ev.Exited):
+        return not part.exited
+    if isinstance(event, ev.GpusFreed):
+        return part.exited and not part.freed
+    if isinstance(event, ev.Started):
+        return not part.started
+    if isinstance(event, ev.Progressed | ev.TrainerReady):
+        # What was left out of its membership, or is no part of one yet, is not where the job stands.
+        return not part.leaving and (not incarnation.members or part.node in incarnation.members)
+    return True

@@ -1,15 +1,17 @@
-"""What submits and other wishes of users do to the world, and the end of a job. Only `effects` calls it."""
+"""Effects of the events of jobs: submits and other wishes of users, deadlines, ends, retirement."""
 
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from hpcdl.core.fold.effect import Decision, effect
 from hpcdl.core.fold.write import job_of, story
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.arrays import expand
 from hpcdl.core.model.events import DeadlineForeseen, DeadlineSlipped, JobsRetired
 from hpcdl.core.model.frozen import changed, unchecked
 from hpcdl.core.model.job import JobSpec
+from hpcdl.core.model.notice import POISON, NoticeKind
 from hpcdl.core.model.world import Expectation, Job, JobState, World
 
 REPEATED_S = 30 * 24 * 3600.0
@@ -22,7 +24,10 @@ killed, and is still there when it is started months later, is among them. One l
 ROUND = 1_000
 """Jobs between two looks for submits that are to be forgotten: each goes through all that go."""
 
+SUBMITTED = ("jobs", "active", "request_ids", "awaited")
 
+
+@effect(ev.JobSubmitted, writes=SUBMITTED)
 def job_submitted(world: World, event: ev.JobSubmitted, at: float) -> None:
     if event.job in world.jobs:
         raise story(world, event, "that job exists")
@@ -31,6 +36,7 @@ def job_submitted(world: World, event: ev.JobSubmitted, at: float) -> None:
     _submitted(world, (event.job,), spec.after, event.request_id, at)
 
 
+@effect(ev.ArraySubmitted, writes=SUBMITTED, jobs=lambda world, event: event.members)
 def array_submitted(world: World, event: ev.ArraySubmitted, at: float) -> None:
     members = event.members
     if any(number in world.jobs for number in members):
@@ -86,6 +92,7 @@ def _forget_submits(world: World, before: float) -> None:
         del world.request_ids[request_id]
 
 
+@effect(ev.JobRetried, writes=("jobs", "active", "awaited"))
 def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
     job = job_of(world, event)
     if job.outcome not in (JobState.FAILED, JobState.CANCELLED):
@@ -121,18 +128,22 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
             world.awaited[number] = (*waiting, job.id)
 
 
+@effect(ev.JobHeld)
 def job_held(world: World, event: ev.JobHeld, at: float) -> None:
     world.jobs[event.job] = changed(unfinished(world, event), held=True)
 
 
+@effect(ev.JobReleased)
 def job_released(world: World, event: ev.JobReleased, at: float) -> None:
     world.jobs[event.job] = changed(unfinished(world, event), held=False)
 
 
+@effect(ev.CancelRequested)
 def cancel_requested(world: World, event: ev.CancelRequested, at: float) -> None:
     world.jobs[event.job] = changed(unfinished(world, event), cancelling=True)
 
 
+@effect(ev.JobDrilled)
 def job_drilled(world: World, event: ev.JobDrilled, at: float) -> None:
     world.jobs[event.job] = changed(job_of(world, event), drill=event.drill, drilled_at=at)
 
@@ -145,6 +156,13 @@ def unfinished(world: World, event: ev.JobEvent) -> Job:
     return job
 
 
+def _end_notified(event: ev.JobEnded) -> NoticeKind:
+    if event.state is not JobState.FAILED:
+        return NoticeKind.END
+    return NoticeKind.POISON if event.detail.startswith(POISON) else NoticeKind.FAILURE
+
+
+@effect(ev.JobEnded, writes=("jobs", "active"), notifies=_end_notified)
 def job_ended(world: World, event: ev.JobEnded, at: float) -> None:
     job = unfinished(world, event)
     if job.live:
@@ -157,8 +175,8 @@ def job_ended(world: World, event: ev.JobEnded, at: float) -> None:
         world.targets = {number: target for number, target in world.targets.items() if number != job.id}
 
 
+@effect(JobsRetired, writes=("jobs", "awaited"), decides=Decision.NONE)
 def jobs_retired(world: World, event: JobsRetired, at: float) -> None:
-    """What the event does to the world; only `effects` calls it."""
     counts, folders = dict(world.retired), dict(world.folders)
     for number in event.jobs:
         job = world.jobs.get(number)
@@ -178,6 +196,7 @@ def jobs_retired(world: World, event: JobsRetired, at: float) -> None:
     world.retired, world.folders = counts, folders
 
 
+@effect(DeadlineForeseen, decides=Decision.NONE)
 def deadline_foreseen(world: World, event: DeadlineForeseen, at: float) -> None:
     """The effect."""
     world.jobs[event.job] = changed(
@@ -185,6 +204,7 @@ def deadline_foreseen(world: World, event: DeadlineForeseen, at: float) -> None:
     )
 
 
+@effect(DeadlineSlipped, decides=Decision.NONE, notifies=NoticeKind.DEADLINE)
 def deadline_slipped(world: World, event: DeadlineSlipped, at: float) -> None:
     """The effect."""
     world.jobs[event.job] = changed(

@@ -1,15 +1,16 @@
-"""What the events of nodes and of the daemon do to the world; `effects` has the table."""
+"""Effects of the events of nodes, GPUs and the daemon."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from hpcdl.core.fold.write import free_gpus, jobs_on, put, put_part, put_without_gone_parts, step_of, story
-from hpcdl.core.model import events as ce
+from hpcdl.core.fold.effect import Decision, anything, effect, nothing
+from hpcdl.core.fold.write import free_gpus, jobs_near, jobs_on, put_part, put_without_gone_parts, story
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.events import IdsRaised
 from hpcdl.core.model.frozen import changed
 from hpcdl.core.model.health import KEPT, Avoided, Failed
 from hpcdl.core.model.job import Cause, Incarnation
+from hpcdl.core.model.notice import NoticeKind
 from hpcdl.core.model.world import RESTARTED, Floor, GpuInfo, Node, World
 
 GAPS = 64
@@ -26,6 +27,7 @@ def _another_run(old: Node, event: ev.NodeJoined, at: float) -> bool:
     return at > old.until or (event.until is not None and event.until > old.until + UNTIL_CHANGED_S)
 
 
+@effect(ev.NodeJoined, writes=("nodes",), jobs=jobs_near)
 def node_joined(world: World, event: ev.NodeJoined, at: float) -> None:
     old = world.nodes.get(event.node)
     same_log = old is not None and old.log_id == event.log_id
@@ -84,12 +86,14 @@ def _known_node(world: World, event: ev.NodeEvent) -> Node:
     return node
 
 
+@effect(ev.NodeSilent, writes=("nodes",), jobs=jobs_near)
 def node_silent(world: World, event: ev.NodeSilent, at: float) -> None:
     node = _known_node(world, event)
     reason = node.reason if node.leaving and node.reason else event.reason  # its agent had announced that it goes
     world.nodes[event.node] = changed(node, connected=False, reason=reason, since=at)
 
 
+@effect(ev.NodeLost, writes=("nodes", "jobs", "holders"), jobs=jobs_near)
 def node_lost(world: World, event: ev.NodeLost, at: float) -> None:
     node = _known_node(world, event)
     _changed_nodes(world, at)
@@ -104,12 +108,14 @@ def node_lost(world: World, event: ev.NodeLost, at: float) -> None:
                 put_without_gone_parts(world, world.jobs[number], put_part(incarnation, gone), at)
 
 
+@effect(ev.NodeLeaves, writes=("nodes",), jobs=jobs_near)
 def node_leaves(world: World, event: ev.NodeLeaves, at: float) -> None:
     node = _known_node(world, event)
     _changed_nodes(world, at)
     world.nodes[event.node] = changed(node, leaving=event.now, until=event.until, reason=event.reason)
 
 
+@effect(ev.GpuChanged, writes=("nodes",))
 def gpu_changed(world: World, event: ev.GpuChanged, at: float) -> None:
     node = _known_node(world, event)
     gpus = tuple(
@@ -118,10 +124,12 @@ def gpu_changed(world: World, event: ev.GpuChanged, at: float) -> None:
     world.nodes[event.node] = changed(node, gpus=gpus)
 
 
+@effect(ev.ReportsSeen, writes=("nodes",), nodes=nothing, decides=Decision.NONE)
 def reports_seen(world: World, event: ev.ReportsSeen, at: float) -> None:
     world.nodes[event.node] = changed(_known_node(world, event), reports_seen=event.number)
 
 
+@effect(ev.DaemonStarted, writes=("nodes",), jobs=anything, nodes=anything)
 def daemon_started(world: World, event: ev.DaemonStarted, at: float) -> None:
     if event.fence <= world.fence:
         raise story(world, event, f"fence {event.fence} is not above {world.fence}")
@@ -132,19 +140,23 @@ def daemon_started(world: World, event: ev.DaemonStarted, at: float) -> None:
             world.nodes[name] = changed(node, connected=False, reason=RESTARTED, since=at)
 
 
+@effect(ev.DaemonStopping, writes=(), jobs=anything, nodes=anything)
 def daemon_stopping(world: World, event: ev.DaemonStopping, at: float) -> None:
     world.stopping = True
     world.stopping_now = world.stopping_now or event.now
 
 
+@effect(ev.PolicyChosen, writes=())
 def policy_chosen(world: World, event: ev.PolicyChosen, at: float) -> None:
     world.policy = event.policy
 
 
+@effect(ev.ObjectiveChosen, writes=())
 def objective_chosen(world: World, event: ev.ObjectiveChosen, at: float) -> None:
     world.objective = event.objective
 
 
+@effect(ev.PlanAdopted, writes=(), jobs=lambda world, event: [target.job for target in event.targets])
 def plan_adopted(world: World, event: ev.PlanAdopted, at: float) -> None:
     targets = dict(world.targets)
     for target in event.targets:
@@ -156,33 +168,23 @@ def plan_adopted(world: World, event: ev.PlanAdopted, at: float) -> None:
     world.warm = event.warm
 
 
+@effect(ev.TroubleSeen, writes=(), decides=Decision.NONE)
 def trouble_seen(world: World, event: ev.TroubleSeen, at: float) -> None:
     """Told to people; changes nothing."""
 
 
-# What the events of stalls and of avoided GPUs do to the world; `effects` has the table.
-
-
-def job_stalled(world: World, event: ce.JobStalled, at: float) -> None:
-    job, incarnation = step_of(world, event)
-    put(
-        world,
-        job,
-        changed(incarnation, stalled_at=event.since, stalled_what=event.what, stalled_restart=event.restart),
-    )
-
-
-def stall_over(world: World, event: ce.StallOver, at: float) -> None:
-    job, incarnation = step_of(world, event)
-    put(world, job, changed(incarnation, stalled_at=None, stalled_what="", stalled_restart=False))
-
-
-def gpu_faulted(world: World, event: ce.GpuFaulted, at: float) -> None:
+@effect(ev.GpuFaulted, writes=(), decides=Decision.NONE)
+def gpu_faulted(world: World, event: ev.GpuFaulted, at: float) -> None:
     """Told to people; what follows from it is an event of its own."""
     _known_node(world, event)
 
 
-def gpu_avoided(world: World, event: ce.GpuAvoided, at: float) -> None:
+def _fault_notified(event: ev.GpuAvoided) -> NoticeKind | None:
+    return None if event.by_user else NoticeKind.GPU  # a user who avoids a GPU need not be told of it
+
+
+@effect(ev.GpuAvoided, writes=("nodes",), jobs=jobs_near, notifies=_fault_notified)
+def gpu_avoided(world: World, event: ev.GpuAvoided, at: float) -> None:
     node = _known_node(world, event)
     uuid = next((gpu.uuid for gpu in node.gpus if gpu.index == event.index), None)
     if event.index is not None and uuid is None:
@@ -192,7 +194,8 @@ def gpu_avoided(world: World, event: ce.GpuAvoided, at: float) -> None:
     world.nodes[event.node] = changed(node, avoided=(*others, avoided))
 
 
-def avoid_lifted(world: World, event: ce.AvoidLifted, at: float) -> None:
+@effect(ev.AvoidLifted, writes=("nodes",), jobs=jobs_near)
+def avoid_lifted(world: World, event: ev.AvoidLifted, at: float) -> None:
     node = _known_node(world, event)
     if all(each.over or each.index != event.index for each in node.avoided):
         raise story(world, event, "it is not excluded")
@@ -224,8 +227,8 @@ def note_ending(world: World, number: int, incarnation: Incarnation, cause: Caus
 # Numbers that are given once: what `IdsRaised` does to the world, and what is known of the ids that it jumped over.
 
 
+@effect(IdsRaised, writes=())
 def ids_raised(world: World, event: IdsRaised, at: float) -> None:
-    """What the event does to the world; only `effects` calls it."""
     if min(event.job, event.pilot, event.notice) < 1 or min(event.incarnation, event.beginning) < 0:
         raise story(world, event, "ids begin at 1")
     if event.job > world.next_job:

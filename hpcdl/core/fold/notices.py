@@ -1,9 +1,10 @@
-"""What the events of notices do to the world; `effects` has the table."""
+"""Effects of the events of notifications."""
 
 from dataclasses import replace
 
+from hpcdl.core.fold.effect import Decision, effect
 from hpcdl.core.fold.write import story
-from hpcdl.core.model import events as ne
+from hpcdl.core.model import events as ev
 from hpcdl.core.model.notice import Notice, Route
 from hpcdl.core.model.world import World
 
@@ -11,7 +12,8 @@ KEPT = 1_000
 """Notices that were given up and are remembered."""
 
 
-def notice_due(world: World, event: ne.NoticeDue, at: float) -> None:
+@effect(ev.NoticeDue, writes=("notices", "routes"), decides=Decision.NONE)
+def notice_due(world: World, event: ev.NoticeDue, at: float) -> None:
     if event.notice != world.next_notice:
         raise story(world, event, f"the next notification is {world.next_notice}, not {event.notice}")
     world.next_notice += 1
@@ -34,18 +36,21 @@ def _told(world: World, destination: str, numbers: tuple[int, ...], *, given_up:
             del world.notices[number]
 
 
-def notices_sent(world: World, event: ne.NoticesSent, at: float) -> None:
+@effect(ev.NoticesSent, writes=("notices", "routes"), decides=Decision.NONE)
+def notices_sent(world: World, event: ev.NoticesSent, at: float) -> None:
     _told(world, event.destination, event.notices, given_up=False)
     world.routes.pop(event.destination, None)
 
 
-def notices_failed(world: World, event: ne.NoticesFailed, at: float) -> None:
+@effect(ev.NoticesFailed, writes=("notices", "routes"), decides=Decision.NONE)
+def notices_failed(world: World, event: ev.NoticesFailed, at: float) -> None:
     before = world.routes.get(event.destination)
     since = at if before is None else before.since
     world.routes[event.destination] = Route(event.attempt, since, event.retry_at, event.why)
 
 
-def notices_given_up(world: World, event: ne.NoticesGivenUp, at: float) -> None:
+@effect(ev.NoticesGivenUp, writes=("notices", "routes"), decides=Decision.NONE)
+def notices_given_up(world: World, event: ev.NoticesGivenUp, at: float) -> None:
     _told(world, event.destination, event.notices, given_up=True)
     over = [number for number, notice in world.notices.items() if not notice.waiting]
     for number in over[: max(0, len(over) - KEPT)]:
@@ -53,7 +58,8 @@ def notices_given_up(world: World, event: ne.NoticesGivenUp, at: float) -> None:
     _forget_routes(world)
 
 
-def notices_retried(world: World, event: ne.NoticesRetried, at: float) -> None:
+@effect(ev.NoticesRetried, writes=("notices", "routes"), decides=Decision.NONE)
+def notices_retried(world: World, event: ev.NoticesRetried, at: float) -> None:
     world.routes.clear()
     for number, notice in list(world.notices.items()):
         if notice.given_up:
@@ -62,7 +68,8 @@ def notices_retried(world: World, event: ne.NoticesRetried, at: float) -> None:
             world.notices[number] = replace(notice, waiting=waiting, given_up=())
 
 
-def notice_dropped(world: World, event: ne.NoticeDropped, at: float) -> None:
+@effect(ev.NoticeDropped, writes=("notices", "routes"), decides=Decision.NONE)
+def notice_dropped(world: World, event: ev.NoticeDropped, at: float) -> None:
     if world.notices.pop(event.notice, None) is None:
         raise story(world, event, f"no notification {event.notice} waits")
     _forget_routes(world)

@@ -1,6 +1,6 @@
 """What jobs show while they run: how fast they train on which GPUs, and how long their starts and suspends take.
 
-Only `effects` calls what changes the world. What was seen is part of it, so a replay learns the same; `Profiles` makes
+Only effects call what changes the world. What was seen is part of it, so a replay learns the same; `Profiles` makes
 profiles of it.
 """
 

@@ -1,9 +1,10 @@
-"""What the events of pilots do to the world; `effects` has the table."""
+"""Effects of the events of pilots."""
 
 from dataclasses import replace
 
+from hpcdl.core.fold.effect import effect
 from hpcdl.core.fold.write import story
-from hpcdl.core.model import events as pe
+from hpcdl.core.model import events as ev
 from hpcdl.core.model.events import PilotEvent
 from hpcdl.core.model.pilot import BatchState, Pilot
 from hpcdl.core.model.world import World
@@ -12,7 +13,8 @@ KEPT = 64
 """Pilots that have ended and are remembered."""
 
 
-def pilot_requested(world: World, event: pe.PilotRequested, at: float) -> None:
+@effect(ev.PilotRequested, writes=("pilots",))
+def pilot_requested(world: World, event: ev.PilotRequested, at: float) -> None:
     if event.pilot != world.next_pilot:
         raise story(world, event, f"the next pilot is {world.next_pilot}, not {event.pilot}")
     over = [number for number, pilot in world.pilots.items() if pilot.over]
@@ -29,18 +31,21 @@ def _living(world: World, event: PilotEvent) -> Pilot:
     return pilot
 
 
-def pilot_submitted(world: World, event: pe.PilotSubmitted, at: float) -> None:
+@effect(ev.PilotSubmitted, writes=("pilots",))
+def pilot_submitted(world: World, event: ev.PilotSubmitted, at: float) -> None:
     pilot = _living(world, event)
     if pilot.batch_id:
         raise story(world, event, f"pilot {event.pilot} is batch job {pilot.batch_id} already")
     world.pilots[event.pilot] = replace(pilot, batch_id=event.batch_id, since=at)
 
 
-def pilot_refused(world: World, event: pe.PilotRefused, at: float) -> None:
+@effect(ev.PilotRefused, writes=("pilots",))
+def pilot_refused(world: World, event: ev.PilotRefused, at: float) -> None:
     world.pilots[event.pilot] = replace(_living(world, event), how=event.reason or "refused", refused=True, since=at)
 
 
-def pilot_seen(world: World, event: pe.PilotSeen, at: float) -> None:
+@effect(ev.PilotSeen, writes=("pilots",))
+def pilot_seen(world: World, event: ev.PilotSeen, at: float) -> None:
     pilot = _living(world, event)
     job, before = event.job, pilot.job
     known = BatchState.PENDING if before is None else before.state
@@ -50,7 +55,8 @@ def pilot_seen(world: World, event: pe.PilotSeen, at: float) -> None:
     world.pilots[event.pilot] = replace(pilot, job=job, since=pilot.since if same else at)
 
 
-def pilot_found(world: World, event: pe.PilotFound, at: float) -> None:
+@effect(ev.PilotFound, writes=("pilots",))
+def pilot_found(world: World, event: ev.PilotFound, at: float) -> None:
     pilot = world.pilots.get(event.pilot)
     if pilot is None or not pilot.over:
         raise story(world, event, f"no pilot {event.pilot} is over")
@@ -58,11 +64,13 @@ def pilot_found(world: World, event: pe.PilotFound, at: float) -> None:
     world.pilots[event.pilot] = replace(pilot, batch_id=job.id, job=job, how="", refused=False, since=at)
 
 
-def pilot_cancel_requested(world: World, event: pe.PilotCancelRequested, at: float) -> None:
+@effect(ev.PilotCancelRequested, writes=("pilots",))
+def pilot_cancel_requested(world: World, event: ev.PilotCancelRequested, at: float) -> None:
     world.pilots[event.pilot] = replace(_living(world, event), cancelled=event.why or "cancelled")
 
 
-def pilot_ended(world: World, event: pe.PilotEnded, at: float) -> None:
+@effect(ev.PilotEnded, writes=("pilots",))
+def pilot_ended(world: World, event: ev.PilotEnded, at: float) -> None:
     pilot = _living(world, event)
     job, before = event.job or pilot.job, pilot.job
     if job is not None and before is not None and job.started_at is None and not job.nodes:

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from hpcdl.core.fold import incarnations as ms
+from hpcdl.core.fold import membership as ms
+from hpcdl.core.fold.effect import TRANSITIONS
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import changed
 from hpcdl.core.model.job import Incarnation, IncarnationState, Part, Placement
-from hpcdl.core.model.transitions import TRANSITIONS, IllegalEvent, state_of
+from hpcdl.core.model.transitions import IllegalEvent, state_of
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import Job, World
 
@@ -63,6 +64,16 @@ def jobs_on(world: World, node: str) -> list[int]:
                 if part.node == node:
                     found.append(number)
                     break
+    return found
+
+
+def jobs_near(world: World, event: ev.NodeEvent) -> list[int]:
+    """The jobs of which something lives that has a part on the event's node, or is to have one there."""
+    found = jobs_on(world, event.node)
+    for number in world.live:
+        target = world.targets.get(number)
+        if target is not None and target.placement is not None and event.node in target.placement.nodes:
+            found.append(number)
     return found
 
 

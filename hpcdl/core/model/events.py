@@ -1,15 +1,15 @@
-"""The events: facts and decisions, in the past tense. `fold` is the only way in which they change the world.
+"""The catalogue of events: facts and decisions, in the past tense. Only by them does the world change (`core/fold/`).
 
 Each names its job, incarnation, membership and node where it has them. `kind` is the class's name. Times are the
-daemon's, in seconds since the epoch, and belong to the record, not the event.
+daemon's, in seconds since the epoch, and belong to the record, not the event. What an event does, and what follows from
+that, is said beside its effect. Ledgers are read for ever: no class is renamed or removed, what one
+means never changes, and a new field has a default.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-# A ledger has events of pilots, notices, deadlines, faults and retired jobs too: whoever can decode the ones above can
-# decode those.
 from hpcdl.core.model.arrays import Array, expand
 from hpcdl.core.model.frozen import CodecError, from_json, to_json
 from hpcdl.core.model.job import Cause, Drill, JobSpec, Placement, Purpose, Role
@@ -18,9 +18,7 @@ from hpcdl.core.model.pilot import BatchJob, PilotSpec
 from hpcdl.core.model.units import runs
 from hpcdl.core.model.world import GpuInfo, JobState, Target
 
-# What all events have: a kind, a stream, and their registration under the class's name. See `events`.
-
-KINDS: dict[str, type["Event"]] = {}
+# --- what events are of -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +26,6 @@ class Event:
     """Base of all events."""
 
     stream_of: ClassVar[str] = "daemon"
-
-    def __init_subclass__(cls, **extra: Any) -> None:
-        # slots=True makes each class twice; the second, with slots, is the one that stays.
-        KINDS[cls.__name__] = cls
 
     @property
     def kind(self) -> str:
@@ -66,6 +60,15 @@ class IncarnationEvent(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class Report(IncarnationEvent):
+    """Base of what an agent reports of its node's part; `age_s`: how long ago it happened when it was sent."""
+
+    membership: int
+    node: str
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeEvent(Event):
     """Base of the events of one node."""
 
@@ -81,11 +84,9 @@ class PilotEvent(Event):
     pilot: int
 
 
-for _base in (JobEvent, IncarnationEvent, NodeEvent, PilotEvent):
-    KINDS.pop(_base.__name__, None)
+# --- jobs: what users ask, what is expected, how they end -------------------------------------------------------------
 
 
-# --- jobs: what users ask -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class JobSubmitted(JobEvent):
     """Acknowledges a submit; the same `request_id` again is the same job."""
@@ -93,6 +94,37 @@ class JobSubmitted(JobEvent):
     spec: JobSpec
     request_id: str
     nonce: str = ""  # of the submit, random; the identity of its jobs comes from it (`Job.identity`)
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySubmitted(JobEvent):
+    """Acknowledges an array, whose first member is `job`; the others follow it. `arrays.expand` says what they are.
+
+    `spec`: their template. `indices`, `sweep`, `max_parallel`: of an `arrays.Array`. `held`: they are held at once.
+    """
+
+    spec: JobSpec
+    request_id: str
+    indices: tuple[tuple[int, int, int], ...] = ()
+    sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    max_parallel: int = 0
+    held: bool = False
+    nonce: str = ""
+
+    @property
+    def array(self) -> Array:
+        """Which jobs it has."""
+        return Array(self.indices, self.sweep, self.max_parallel)
+
+    @property
+    def members(self) -> range:
+        """Their ids."""
+        return range(self.job, self.job + self.array.size)
+
+    @property
+    def specs(self) -> tuple[JobSpec, ...]:
+        """Of its members, in order."""
+        return expand(self.spec, self.array, self.job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +143,43 @@ class CancelRequested(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class JobRetried(JobEvent):
+    """Its user has a job that FAILED or was CANCELLED queued again; it resumes from its last checkpoint.
+
+    `beginning`: with it its checkpoint folder is begun anew, for the time of that number; 0: it is not. `failures`: so
+    often it has failed until then, which is still told; earlier versions began at 0 again, and their events still do.
+    """
+
+    beginning: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class JobDrilled(JobEvent):
     """`hpcdl drill` suspended and killed it on purpose, and this is what was seen."""
 
     drill: Drill
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineForeseen(JobEvent):
+    """Whether the job is expected to meet its deadline: for the first time, or again after it had slipped.
+
+    `probability` that it is met; `ends_at`: when the job would be done if nothing else came, None: not in sight.
+    """
+
+    meets: bool
+    probability: float
+    ends_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineSlipped(JobEvent):
+    """It was expected to meet its deadline, and is not any more; `passed`: the deadline is over already."""
+
+    probability: float
+    ends_at: float | None = None
+    passed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +190,30 @@ class JobEnded(JobEvent):
     detail: str = ""
 
 
-# --- incarnations: what we ask -------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class JobsRetired(Event):
+    """These jobs ended long ago, and are kept as history only: the ledger has them in a table, the world no more.
+
+    `ranges`: the first and the last id of those that follow each other.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> "JobsRetired":
+        """Of these ids, which go up."""
+        return cls(tuple(runs(numbers)))
+
+    @property
+    def jobs(self) -> Iterator[int]:
+        """The ids."""
+        for first, last in self.ranges:
+            yield from range(first, last + 1)
+
+
+# --- incarnations: what is requested ----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class StartRequested(IncarnationEvent):
     """A start with its GPUs (`placement`), or a warm start on `nodes` that waits at the gate (`placement` None)."""
@@ -187,30 +275,13 @@ class LeaveRequested(IncarnationEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftBehind(IncarnationEvent):
-    """The rest of it has ended, and the agents of these nodes, which it was to leave, are silent: it is over.
-
-    What they still have of it is expected by nobody, and is ended when they call.
-    """
-
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RoleChanged(IncarnationEvent):
     """Same GPUs, other role: nothing is asked of the trainer."""
 
     role: Role
 
 
-# --- incarnations: what agents report ------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Report(IncarnationEvent):
-    """Base of what an agent reports of its node's part; `age_s`: how long ago it happened when it was sent."""
-
-    membership: int
-    node: str
-    age_s: float = 0.0
+# --- incarnations: what agents report ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +354,15 @@ class Saved(Report):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointDamaged(Report):
+    """The checkpoint of `step` is not what was written: it was set aside at `path`, and the one before is used."""
+
+    step: int = 0
+    path: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Exited(Report):
     """Every process of this part is gone. `hint`: the cause, where the agent knows more than the code.
 
@@ -310,142 +390,13 @@ class GpusFreed(Report):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointDamaged(Report):
-    """The checkpoint of `step` is not what was written: it was set aside at `path`, and the one before is used."""
-
-    step: int = 0
-    path: str = ""
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Noted(Report):
     """Something worth telling that changes nothing (a stopped process continued, output dropped)."""
 
     text: str = ""
 
 
-KINDS.pop(Report.__name__, None)
-
-REPORTS = (
-    Started,
-    AtGate,
-    Attached,
-    TrainerReady,
-    Reformed,
-    Broken,
-    Progressed,
-    Saved,
-    CheckpointDamaged,
-    Exited,
-    GpusFreed,
-    Noted,
-)
-
-
-# --- incarnations: what endings concludes --------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class IncarnationEnded(IncarnationEvent):
-    """Nothing of it is left. `reached`: the last step seen; `step`: where the next one resumes; `retry_at`: not before;
-    `final`: what the job becomes once nothing of it is left, or None: it goes on.
-    """
-
-    cause: Cause
-    reached: int | None = None
-    step: int | None = None
-    code: int | None = None
-    detail: str = ""
-    retry_at: float = 0.0
-    final: JobState | None = None
-    final_detail: str = ""
-
-    @property
-    def signature(self) -> str:
-        """Equal for the same failure at the same step: what the poison guard counts."""
-        return f"{self.cause}/{self.code}/{self.reached}"
-
-
-# --- the daemon ----------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class DaemonStarted(Event):
-    """A daemon got the lease, with this fence. Agents must call again."""
-
-    fence: int
-    version: str
-    pid: int
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonStopping(Event):
-    """No start from here on; everything is suspended, or with `now` ended where it stands."""
-
-    now: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyChosen(Event):
-    """`hpcdl config policy NAME`."""
-
-    policy: str
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectiveChosen(Event):
-    """`hpcdl config objective NAME`."""
-
-    objective: str
-
-
-@dataclass(frozen=True, slots=True)
-class PlanAdopted(Event):
-    """What a plan changed: each job whose placement is another than before, or none any more, and why.
-
-    Of jobs that it leaves as they are only the reasons can change; those are not recorded (`Controller.reasons`).
-    """
-
-    policy: str
-    targets: tuple[Target, ...]
-    warm: tuple[int, ...] = ()
-    optimal: bool = False
-    bound: float | None = None
-    gap: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TroubleSeen(Event):
-    """Something of ours failed and was survived: a tick, a policy, a refused request."""
-
-    where: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """An event in the journal. `version` counts within its stream; `cause`: seq of the event that led to it."""
-
-    seq: int
-    at: float
-    version: int
-    event: Event
-    cause: int | None = None
-
-
-def encode(event: Event) -> dict[str, Any]:
-    """The event's body as plain JSON values, without its kind."""
-    body: dict[str, Any] = to_json(event)
-    return body
-
-
-def decode(kind: str, body: dict[str, Any]) -> Event:
-    """The event from its kind and body. Raises CodecError."""
-    found = KINDS.get(kind)
-    if found is None:
-        raise CodecError(f"unknown event {kind!r}")
-    return from_json(found, body)
-
-
-# The events of jobs that make no progress, and of GPUs and nodes that are avoided. See `events`.
+# --- incarnations: what is concluded ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,89 +418,37 @@ class StallOver(IncarnationEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class GpuFaulted(NodeEvent):
-    """An agent saw a fault of a GPU: `xid 79`, or one of `health.CONDITIONS`. What follows is an event of its own."""
+class LeftBehind(IncarnationEvent):
+    """The rest of it has ended, and the agents of these nodes, which it was to leave, are silent: it is over.
 
-    index: int
-    fault: str
+    What they still have of it is expected by nobody, and is ended when they call.
+    """
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IncarnationEnded(IncarnationEvent):
+    """Nothing of it is left. `reached`: the last step seen; `step`: where the next one resumes; `retry_at`: not before;
+    `final`: what the job becomes once nothing of it is left, or None: it goes on.
+    """
+
+    cause: Cause
+    reached: int | None = None
+    step: int | None = None
+    code: int | None = None
     detail: str = ""
+    retry_at: float = 0.0
+    final: JobState | None = None
+    final_detail: str = ""
+
+    @property
+    def signature(self) -> str:
+        """Equal for the same failure at the same step: what the poison guard counts."""
+        return f"{self.cause}/{self.code}/{self.reached}"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuAvoided(NodeEvent):
-    """Nobody is given this GPU (None: any of the node) until then. `moves`: what runs there is to leave it.
-
-    `by_user`: `hpcdl avoid`.
-    """
-
-    index: int | None
-    until: float
-    reason: str
-    times: int = 1
-    moves: bool = False
-    by_user: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AvoidLifted(NodeEvent):
-    """It may be granted again: its time is over, or its user says so."""
-
-    index: int | None
-    reason: str
-
-
-CARE_EVENTS = (JobStalled, StallOver, GpuFaulted, GpuAvoided, AvoidLifted)
-"""The events of this module."""
-
-# The events of deadlines: what is expected of them, by forecasts. See `events`.
-
-
-@dataclass(frozen=True, slots=True)
-class DeadlineForeseen(JobEvent):
-    """Whether the job is expected to meet its deadline: for the first time, or again after it had slipped.
-
-    `probability` that it is met; `ends_at`: when the job would be done if nothing else came, None: not in sight.
-    """
-
-    meets: bool
-    probability: float
-    ends_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeadlineSlipped(JobEvent):
-    """It was expected to meet its deadline, and is not any more; `passed`: the deadline is over already."""
-
-    probability: float
-    ends_at: float | None = None
-    passed: bool = False
-
-
-DEADLINE_EVENTS = (DeadlineForeseen, DeadlineSlipped)
-"""The events of this module."""
-
-# The event of ids that are not given, since they were given before. `events` has it with all the others.
-
-
-@dataclass(frozen=True, slots=True)
-class IdsRaised(Event):
-    """The next ids are these or higher: those below them may have been given, by a ledger that knew more than this one.
-
-    `why`: `backup` (one was restored), `loss` (the ledger lost events, and its user went on without), `folders` (what
-    lies in HPCDL_HOME is of jobs that the ledger does not know) or `site` (its file says where ids begin).
-    `incarnation`, `beginning`: jobs that are known may have had so many of them. `detail`: in words, for people.
-    """
-
-    why: str
-    job: int = 1
-    pilot: int = 1
-    notice: int = 1
-    incarnation: int = 0
-    beginning: int = 0
-    detail: str = ""
-
-
-# The events of nodes: joined, silent, lost, leaving, their GPUs. `events` has them with all the others.
+# --- nodes and GPUs ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -596,6 +495,13 @@ class NodeLeaves(NodeEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class ReportsSeen(NodeEvent):
+    """Reports up to `number` of the agent's log were taken in (or dropped as stale); it may forget them."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class GpuChanged(NodeEvent):
     """A GPU became ok, lost or dirty."""
 
@@ -605,13 +511,91 @@ class GpuChanged(NodeEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ReportsSeen(NodeEvent):
-    """Reports up to `number` of the agent's log were taken in (or dropped as stale); it may forget them."""
+class GpuFaulted(NodeEvent):
+    """An agent saw a fault of a GPU: `xid 79`, or one of `health.CONDITIONS`. What follows is an event of its own."""
 
-    number: int
+    index: int
+    fault: str
+    detail: str = ""
 
 
-# The events of notices: due with what caused them, sent, failed, given up. See `events`.
+@dataclass(frozen=True, slots=True)
+class GpuAvoided(NodeEvent):
+    """Nobody is given this GPU (None: any of the node) until then. `moves`: what runs there is to leave it.
+
+    `by_user`: `hpcdl avoid`.
+    """
+
+    index: int | None
+    until: float
+    reason: str
+    times: int = 1
+    moves: bool = False
+    by_user: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AvoidLifted(NodeEvent):
+    """It may be granted again: its time is over, or its user says so."""
+
+    index: int | None
+    reason: str
+
+
+# --- pilots -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PilotRequested(PilotEvent):
+    """It is to be submitted; until the batch system has taken it, it is asked for again after every restart."""
+
+    spec: PilotSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PilotSubmitted(PilotEvent):
+    """The batch system has taken it."""
+
+    batch_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PilotRefused(PilotEvent):
+    """The batch system did not take it; in its words. That is the pilot's end."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PilotSeen(PilotEvent):
+    """What the batch system says of it is another thing than before."""
+
+    job: BatchJob
+
+
+@dataclass(frozen=True, slots=True)
+class PilotFound(PilotEvent):
+    """It was taken to be over, and its batch job is listed, with its mark: it goes on with that batch job."""
+
+    job: BatchJob
+
+
+@dataclass(frozen=True, slots=True)
+class PilotCancelRequested(PilotEvent):
+    """It is not wanted any more."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PilotEnded(PilotEvent):
+    """Concluded: its batch job is over, or gone. `job`: the last that was seen of it. To be preempted is no failure."""
+
+    how: str
+    job: BatchJob | None = None
+
+
+# --- notifications ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -671,144 +655,112 @@ class NoticeDropped(Event):
     notice: int
 
 
-NOTICE_EVENTS: tuple[type[Event], ...] = (
-    NoticeDue,
-    NoticesSent,
-    NoticesFailed,
-    NoticesGivenUp,
-    NoticesRetried,
-    NoticeDropped,
-)
-"""The events of notices."""
-
-# The events of pilots: decided, taken or refused by the batch system, seen, ended. See `events`.
+# --- the daemon -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class PilotRequested(PilotEvent):
-    """It is to be submitted; until the batch system has taken it, it is asked for again after every restart."""
+class DaemonStarted(Event):
+    """A daemon got the lease, with this fence. Agents must call again."""
 
-    spec: PilotSpec
-
-
-@dataclass(frozen=True, slots=True)
-class PilotSubmitted(PilotEvent):
-    """The batch system has taken it."""
-
-    batch_id: str
+    fence: int
+    version: str
+    pid: int
+    host: str
 
 
 @dataclass(frozen=True, slots=True)
-class PilotRefused(PilotEvent):
-    """The batch system did not take it; in its words. That is the pilot's end."""
+class DaemonStopping(Event):
+    """No start from here on; everything is suspended, or with `now` ended where it stands."""
 
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PilotSeen(PilotEvent):
-    """What the batch system says of it is another thing than before."""
-
-    job: BatchJob
+    now: bool
 
 
 @dataclass(frozen=True, slots=True)
-class PilotFound(PilotEvent):
-    """It was taken to be over, and its batch job is listed, with its mark: it goes on with that batch job."""
+class PolicyChosen(Event):
+    """`hpcdl config policy NAME`."""
 
-    job: BatchJob
+    policy: str
 
 
 @dataclass(frozen=True, slots=True)
-class PilotCancelRequested(PilotEvent):
-    """It is not wanted any more."""
+class ObjectiveChosen(Event):
+    """`hpcdl config objective NAME`."""
+
+    objective: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAdopted(Event):
+    """What a plan changed: each job whose placement is another than before, or none any more, and why.
+
+    Of jobs that it leaves as they are only the reasons can change; those are not recorded (`Controller.reasons`).
+    """
+
+    policy: str
+    targets: tuple[Target, ...]
+    warm: tuple[int, ...] = ()
+    optimal: bool = False
+    bound: float | None = None
+    gap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleSeen(Event):
+    """Something of ours failed and was survived: a tick, a policy, a refused request."""
+
+    where: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdsRaised(Event):
+    """The next ids are these or higher: those below them may have been given, by a ledger that knew more than this one.
+
+    `why`: `backup` (one was restored), `loss` (the ledger lost events, and its user went on without), `folders` (what
+    lies in HPCDL_HOME is of jobs that the ledger does not know) or `site` (its file says where ids begin).
+    `incarnation`, `beginning`: jobs that are known may have had so many of them. `detail`: in words, for people.
+    """
 
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class PilotEnded(PilotEvent):
-    """Concluded: its batch job is over, or gone. `job`: the last that was seen of it. To be preempted is no failure."""
-
-    how: str
-    job: BatchJob | None = None
-
-
-PILOT_EVENTS: tuple[type[PilotEvent], ...] = (
-    PilotRequested,
-    PilotSubmitted,
-    PilotRefused,
-    PilotSeen,
-    PilotFound,
-    PilotCancelRequested,
-    PilotEnded,
-)
-
-# The event of jobs that leave the world. `events` has it with all the others.
-
-
-@dataclass(frozen=True, slots=True)
-class JobsRetired(Event):
-    """These jobs ended long ago, and are kept as history only: the ledger has them in a table, the world no more.
-
-    `ranges`: the first and the last id of those that follow each other.
-    """
-
-    ranges: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, numbers: Iterable[int]) -> "JobsRetired":
-        """Of these ids, which go up."""
-        return cls(tuple(runs(numbers)))
-
-    @property
-    def jobs(self) -> Iterator[int]:
-        """The ids."""
-        for first, last in self.ranges:
-            yield from range(first, last + 1)
-
-
-# The events of arrays and retries. `events` has them with all the others.
-
-
-@dataclass(frozen=True, slots=True)
-class ArraySubmitted(JobEvent):
-    """Acknowledges an array, whose first member is `job`; the others follow it. `arrays.expand` says what they are.
-
-    `spec`: their template. `indices`, `sweep`, `max_parallel`: of an `arrays.Array`. `held`: they are held at once.
-    """
-
-    spec: JobSpec
-    request_id: str
-    indices: tuple[tuple[int, int, int], ...] = ()
-    sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    max_parallel: int = 0
-    held: bool = False
-    nonce: str = ""
-
-    @property
-    def array(self) -> Array:
-        """Which jobs it has."""
-        return Array(self.indices, self.sweep, self.max_parallel)
-
-    @property
-    def members(self) -> range:
-        """Their ids."""
-        return range(self.job, self.job + self.array.size)
-
-    @property
-    def specs(self) -> tuple[JobSpec, ...]:
-        """Of its members, in order."""
-        return expand(self.spec, self.array, self.job)
-
-
-@dataclass(frozen=True, slots=True)
-class JobRetried(JobEvent):
-    """Its user has a job that FAILED or was CANCELLED queued again; it resumes from its last checkpoint.
-
-    `beginning`: with it its checkpoint folder is begun anew, for the time of that number; 0: it is not. `failures`: so
-    often it has failed until then, which is still told; earlier versions began at 0 again, and their events still do.
-    """
-
+    job: int = 1
+    pilot: int = 1
+    notice: int = 1
+    incarnation: int = 0
     beginning: int = 0
-    failures: int = 0
+    detail: str = ""
+
+
+# --- the catalogue, and the journal -----------------------------------------------------------------------------------
+
+_BASES = (Event, JobEvent, IncarnationEvent, Report, NodeEvent, PilotEvent)
+KINDS: dict[str, type[Event]] = {
+    name: kind
+    for name, kind in vars().items()
+    if isinstance(kind, type) and issubclass(kind, Event) and kind not in _BASES
+}
+"""All events by the name that they have in ledgers and in `hpcdl events`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An event in the journal. `version` counts within its stream; `cause`: seq of the event that led to it."""
+
+    seq: int
+    at: float
+    version: int
+    event: Event
+    cause: int | None = None
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """The event's body as plain JSON values, without its kind."""
+    body: dict[str, Any] = to_json(event)
+    return body
+
+
+def decode(kind: str, body: dict[str, Any]) -> Event:
+    """The event from its kind and body. Raises CodecError."""
+    found = KINDS.get(kind)
+    if found is None:
+        raise CodecError(f"unknown event {kind!r}")
+    return from_json(found, body)

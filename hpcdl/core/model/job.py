@@ -529,6 +529,7 @@ OUTSIDE_CODES = {137: "SIGKILL", 143: "SIGTERM", 247: "SIGKILL", 241: "SIGTERM"}
 """What a shell, or a program in Python, exits with when such a signal ended the program that it ran."""
 
 OUTSIDE_CAUSES = frozenset({Cause.INFRASTRUCTURE, Cause.NODE_LOST, Cause.PREEMPTED})
+"""What is said of an attempt that was suspended while it started."""
 
 
 def ended_from_outside(part: Part) -> bool:

@@ -1,4 +1,4 @@
-"""What hpcdl talks about: jobs, nodes, and all there is. Values only; `effects` says how they change."""
+"""What hpcdl talks about: jobs, nodes, and all there is. Values only; `core/fold/` says how they change."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -221,7 +221,7 @@ class Floor:
 
 @dataclass(slots=True)
 class World:
-    """Everything the daemon knows, made by folding events. Treat as read-only outside `effects`.
+    """Everything the daemon knows, made by folding events. Treat as read-only outside of effects.
 
     `seq`, `at`: number and time of the last event. `active`: the ids of unfinished jobs, in order of submission (a dict
     for its order). `holders`: which (job, incarnation) holds a GPU. `request_ids`: the jobs of each submit.

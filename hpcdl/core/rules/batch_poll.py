@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from hpcdl.core.fold.nodes import UNTIL_CHANGED_S
 from hpcdl.core.model import events as ev
-from hpcdl.core.model import events as pe
 from hpcdl.core.model.pilot import BatchJob, BatchState, Pilot, pilot_of
 from hpcdl.core.model.world import Node, World
 
@@ -54,7 +53,7 @@ def poll_events(
         if job.state in (BatchState.ENDED, BatchState.GONE, BatchState.MISSING, BatchState.UNKNOWN):
             continue
         if pilot is not None and pilot.job != job and not (job.state is BatchState.PENDING and _connected(nodes)):
-            yield pe.PilotSeen(pilot.id, job)
+            yield ev.PilotSeen(pilot.id, job)
         for node in nodes:
             yield from _looked_at(node, job)
 
@@ -86,7 +85,7 @@ def _doubts(world: World, job: BatchJob, pilot: Pilot | None, asked_at: float, o
     if job.state in (BatchState.MISSING, BatchState.ENDED, BatchState.GONE):
         return not _is_there(world, job.id, own)
     for event in poll_events(world, (job,), {}, asked_at, own):
-        if not isinstance(event, pe.PilotSeen):
+        if not isinstance(event, ev.PilotSeen):
             return True
         before = None if pilot is None else pilot.job
         waited = before is None or before.state is BatchState.PENDING
@@ -163,7 +162,7 @@ def _is_there(world: World, batch_id: str, own: str) -> bool:
 
 def _over(pilot: Pilot | None, batch_id: str, nodes: list[Node], how: str, job: BatchJob | None) -> Iterator[ev.Event]:
     if pilot is not None:
-        yield pe.PilotEnded(pilot.id, how, job)
+        yield ev.PilotEnded(pilot.id, how, job)
     for node in nodes:
         yield ev.NodeLost(node.name, f"batch job {batch_id} is over: {how}")
 

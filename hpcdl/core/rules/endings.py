@@ -14,11 +14,8 @@ from hpcdl.core.model.job import (
     killed_from_outside,
 )
 from hpcdl.core.model.notice import POISON
-from hpcdl.core.model.transitions import FAILURES
+from hpcdl.core.model.transitions import FAILURES, UNTRAINED
 from hpcdl.core.model.world import Job, JobState, World
-
-UNTRAINED = "it had not begun to train, so there was nothing to save"
-"""What is said of an attempt that was suspended while it started."""
 
 NOT_RUN = (126, 127)
 """Exit codes, of shells and of our starts, of a command that may not be run or is not there."""

@@ -1,21 +1,19 @@
 """From what users, agents and ticks ask to events: each command is checked against the world as the batch leaves it."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cache, singledispatchmethod
 from typing import Any, cast
 
 from hpcdl.core.fold.fold import Draft
+from hpcdl.core.fold.incarnations import accepts
 from hpcdl.core.model import commands as cmd
-from hpcdl.core.model import events as ce
 from hpcdl.core.model import events as ev
-from hpcdl.core.model import events as pe
 from hpcdl.core.model.commands import CommandRefused, Request
 from hpcdl.core.model.events import JobsRetired
 from hpcdl.core.model.notice import NoticeRules
 from hpcdl.core.model.pilot import BY_USER, Pilot
 from hpcdl.core.model.plan import Policies, Profiles, UnknownPolicy
-from hpcdl.core.model.transitions import accepts
 from hpcdl.core.model.units import seconds_text
 from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.core.rules import batch_poll, deadlines, notices, quarantine, retention
@@ -100,17 +98,12 @@ class Intake:
                 if isinstance(event, ev.JobEnded):
                     touched |= dict.fromkeys(self.draft.world.awaited.get(event.job, ()))
 
-    def _add(self, event: ev.Event, at: float | None = None) -> Iterable[int]:
-        near = self.draft.add(event, self.now if at is None else at)
-        if isinstance(event, notices.NOTICED):
-            self._follow(event)
-        return near
-
-    def _follow(self, event: ev.Event) -> None:
-        """Adds what follows from the event at once: whom it is told, and what is avoided and left because of it."""
+    def _add(self, event: ev.Event, at: float | None = None) -> None:
+        """Adds the event, and what follows from it at once: whom it is told, what is avoided and left because of it."""
+        self.draft.add(event, self.now if at is None else at)
         for notice in notices.notices_of(self.draft.world, event, self.now, self._settings.notices):
             self.draft.add(notice, self.now)
-        if isinstance(event, ce.GpuAvoided):
+        if isinstance(event, ev.GpuAvoided):
             for preempt in list(quarantine.moved(self.draft.world, event)):
                 self._add(preempt)
         elif isinstance(event, ev.IncarnationEnded):
@@ -260,7 +253,7 @@ class Intake:
                     self._touched[event.job] = None
             elif isinstance(event, ev.TroubleSeen) or (isinstance(event, ev.GpuChanged) and event.node == command.node):
                 self._add(event)
-            elif isinstance(event, ce.GpuFaulted) and event.node == command.node:
+            elif isinstance(event, ev.GpuFaulted) and event.node == command.node:
                 self._add(event)
                 avoided = quarantine.faulted(self.draft.world, event, self.now, self._settings.avoid_s)
                 if avoided is not None:
@@ -303,7 +296,8 @@ class Intake:
         known = self.draft.world.nodes.get(node)
         if known is None or known.lost:
             return
-        self._touched |= dict.fromkeys(self._add(ev.NodeLost(node, reason)))
+        self._touched |= dict.fromkeys(_jobs_on(self.draft.world, node))
+        self._add(ev.NodeLost(node, reason))
 
     # --- the batch system ------------------------------------------------------------------------------------------
 
@@ -320,23 +314,23 @@ class Intake:
     @_take.register
     def _(self, command: cmd.PilotTaken) -> None:
         if not self._pilot(command.pilot).batch_id:
-            self._add(pe.PilotSubmitted(command.pilot, command.batch_id))
+            self._add(ev.PilotSubmitted(command.pilot, command.batch_id))
 
     @_take.register
     def _(self, command: cmd.PilotNotTaken) -> None:
         self._pilot(command.pilot)
-        self._add(pe.PilotRefused(command.pilot, command.reason))
+        self._add(ev.PilotRefused(command.pilot, command.reason))
 
     @_take.register
     def _(self, command: cmd.PilotBack) -> None:
         pilot = self.draft.world.pilots.get(command.pilot)
         if pilot is not None and pilot.over and not pilot.cancelled:
-            self._add(pe.PilotFound(command.pilot, command.job))
+            self._add(ev.PilotFound(command.pilot, command.job))
 
     @_take.register
     def _(self, command: cmd.CancelPilot) -> None:
         if not self._pilot(command.pilot).cancelled:
-            self._add(pe.PilotCancelRequested(command.pilot, BY_USER))
+            self._add(ev.PilotCancelRequested(command.pilot, BY_USER))
 
     def _pilot(self, number: int) -> Pilot:
         pilot = self.draft.world.pilots.get(number)

@@ -2,37 +2,27 @@
 
 from collections.abc import Iterable, Iterator
 
-from hpcdl.core.model import events as ce
-from hpcdl.core.model import events as de
+from hpcdl.core.fold.effect import EFFECTS
 from hpcdl.core.model import events as ev
-from hpcdl.core.model import events as ne
 from hpcdl.core.model.commands import CommandRefused, DropNotice, NoticesNotTaken, NoticesTaken, RetryNotices
-from hpcdl.core.model.job import Cause
-from hpcdl.core.model.notice import PASSED, POISON, NoticeKind, NoticeRules, redacted
+from hpcdl.core.model.notice import PASSED, NoticeKind, NoticeRules, redacted
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.core.rules.deadlines import deadline_text
-from hpcdl.core.rules.endings import UNTRAINED
 from hpcdl.core.rules.stalls import stalled
 
-INTERRUPTED = frozenset({Cause.PREEMPTED, Cause.WALLTIME, Cause.NODE_LOST, Cause.INFRASTRUCTURE, Cause.STALLED})
-"""Causes of ends that a job survives, and that nobody wanted."""
 
-NOTICED = (ev.JobEnded, ev.IncarnationEnded, ce.JobStalled, ce.GpuAvoided, de.DeadlineSlipped, ev.CheckpointDamaged)
-"""Events that anybody may want to know of."""
-
-
-def notices_of(world: World, event: ev.Event, now: float, rules: NoticeRules) -> Iterator[ne.NoticeDue]:
+def notices_of(world: World, event: ev.Event, now: float, rules: NoticeRules) -> Iterator[ev.NoticeDue]:
     """The notice of an event that is in `world` already, if anybody wants one."""
-    what = _kind(event)
+    what = EFFECTS[type(event)].notifies(event)
     if what is None or what not in rules.kinds:
         return
     if what is NoticeKind.PREEMPTION and world.stopping:
         return  # whoever stops the daemon knows
-    if isinstance(event, ce.GpuAvoided):
+    if isinstance(event, ev.GpuAvoided):
         if rules.destinations:
             name = event.node if event.index is None else f"{event.node}:{event.index}"
-            yield ne.NoticeDue(world.next_notice, what, 0, name, rules.destinations, "avoided", "", event.reason)
+            yield ev.NoticeDue(world.next_notice, what, 0, name, rules.destinations, "avoided", "", event.reason)
         return
     job = world.jobs[event.job]  # type: ignore[attr-defined]
     destinations = job.spec.notify or rules.destinations
@@ -40,25 +30,7 @@ def notices_of(world: World, event: ev.Event, now: float, rules: NoticeRules) ->
         return
     cause, detail = _why(job, event, now)
     state = str(event.state) if isinstance(event, ev.JobEnded) else str(state_of(job))
-    yield ne.NoticeDue(world.next_notice, what, job.id, job.spec.name, destinations, state, cause, detail)
-
-
-def _kind(event: ev.Event) -> NoticeKind | None:
-    if isinstance(event, ev.JobEnded):
-        if event.state is not JobState.FAILED:
-            return NoticeKind.END
-        return NoticeKind.POISON if event.detail.startswith(POISON) else NoticeKind.FAILURE
-    if isinstance(event, ev.IncarnationEnded):
-        lost = event.cause in INTERRUPTED and event.detail != UNTRAINED
-        return NoticeKind.PREEMPTION if lost and event.final is None else None
-    if isinstance(event, ce.JobStalled):
-        return NoticeKind.STALL
-    if isinstance(event, de.DeadlineSlipped):
-        return NoticeKind.DEADLINE
-    if isinstance(event, ev.CheckpointDamaged):
-        return NoticeKind.DAMAGE
-    # A user who avoids a GPU need not be told of it.
-    return NoticeKind.GPU if isinstance(event, ce.GpuAvoided) and not event.by_user else None
+    yield ev.NoticeDue(world.next_notice, what, job.id, job.spec.name, destinations, state, cause, detail)
 
 
 def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
@@ -72,7 +44,7 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
         return str(event.cause), f"{event.detail}; {resumes}" if event.detail else resumes
     if isinstance(event, ev.CheckpointDamaged):
         return "damaged", f"step {event.step}: {event.why}; it is kept as {event.path}, and the one before is used"
-    if isinstance(event, de.DeadlineSlipped):
+    if isinstance(event, ev.DeadlineSlipped):
         return PASSED if event.passed else "forecast", deadline_text(job, event)
     running = job.running
     return "stalled", "" if running is None else stalled(job, running, now)
@@ -83,21 +55,21 @@ def answered(
 ) -> list[ev.Event]:
     """What a delivery, or its user's wish, amounts to. Raises Refused."""
     if isinstance(command, NoticesTaken):
-        return [ne.NoticesSent(command.destination, command.notices)] if command.notices else []
+        return [ev.NoticesSent(command.destination, command.notices)] if command.notices else []
     if isinstance(command, NoticesNotTaken):
         at, to = now + command.pause_s, command.destination
         if not any(to in notice.waiting for number in command.notices if (notice := world.notices.get(number))):
             return []  # they were dropped meanwhile
-        failed = ne.NoticesFailed(to, command.notices, command.attempt, command.why, at)
-        return [failed, ne.NoticesGivenUp(to, command.give_up, command.why)] if command.give_up else [failed]
+        failed = ev.NoticesFailed(to, command.notices, command.attempt, command.why, at)
+        return [failed, ev.NoticesGivenUp(to, command.give_up, command.why)] if command.give_up else [failed]
     if isinstance(command, RetryNotices):
         waits = world.routes or any(notice.given_up for notice in world.notices.values())
-        return [ne.NoticesRetried()] if waits else []
+        return [ev.NoticesRetried()] if waits else []
     if command.notice not in world.notices:
         raise CommandRefused(
             f"no notification {command.notice} waits: hpcdl notifications lists them", "unknown-notice"
         )
-    return [ne.NoticeDropped(command.notice)]
+    return [ev.NoticeDropped(command.notice)]
 
 
 def failing(world: World, destinations: Iterable[str]) -> list[str]:

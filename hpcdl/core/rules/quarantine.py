@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from hpcdl.core.model import events as ce
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import Avoid, CommandRefused, Lift
 from hpcdl.core.model.health import Avoided, FaultAction, again, fault_of, suspects
@@ -17,12 +16,12 @@ MOST_S = 30 * 24 * 3600.0
 Add = Callable[[ev.Event], Iterable[int]]
 
 
-def wished(world: World, command: Avoid | Lift, now: float) -> ce.GpuAvoided | ce.AvoidLifted:
+def wished(world: World, command: Avoid | Lift, now: float) -> ev.GpuAvoided | ev.AvoidLifted:
     """What `hpcdl avoid` amounts to. Raises Refused."""
     return _avoided(world, command, now) if isinstance(command, Avoid) else _lifted(world, command)
 
 
-def _avoided(world: World, command: Avoid, now: float) -> ce.GpuAvoided:
+def _avoided(world: World, command: Avoid, now: float) -> ev.GpuAvoided:
     node = _known(world, command.node, command.index)
     if not 0 < command.for_s <= MOST_S:
         raise CommandRefused(
@@ -30,10 +29,10 @@ def _avoided(world: World, command: Avoid, now: float) -> ce.GpuAvoided:
         )
     times = getattr(_entry(node, command.index), "times", 0) + 1
     reason = command.reason or "its user says so"
-    return ce.GpuAvoided(command.node, command.index, now + command.for_s, reason, times, command.moves, by_user=True)
+    return ev.GpuAvoided(command.node, command.index, now + command.for_s, reason, times, command.moves, by_user=True)
 
 
-def _lifted(world: World, command: Lift) -> ce.AvoidLifted:
+def _lifted(world: World, command: Lift) -> ev.AvoidLifted:
     node = _known(world, command.node, command.index)
     before = _entry(node, command.index)
     name = command.node if command.index is None else f"{command.node}:{command.index}"
@@ -41,7 +40,7 @@ def _lifted(world: World, command: Lift) -> ce.AvoidLifted:
         whole = node.avoids(command.index)
         hint = f"; all of {command.node} is: hpcdl avoid --lift {command.node}" if whole is not None else ""
         raise CommandRefused(f"{name} is not excluded{hint} (hpcdl avoid lists what is)", "not-avoided")
-    return ce.AvoidLifted(command.node, command.index, "its user says so")
+    return ev.AvoidLifted(command.node, command.index, "its user says so")
 
 
 def _known(world: World, name: str, index: int | None) -> Node:
@@ -58,7 +57,7 @@ def _entry(node: Node, index: int | None) -> Avoided | None:
     return next((each for each in node.avoided if each.index == index), None)
 
 
-def faulted(world: World, event: ce.GpuFaulted, now: float, avoid_s: float) -> ce.GpuAvoided | None:
+def faulted(world: World, event: ev.GpuFaulted, now: float, avoid_s: float) -> ev.GpuAvoided | None:
     """What follows from a fault that an agent saw; None where nothing does. A fault that goes on adds time only."""
     fault, node = fault_of(event.fault), world.nodes.get(event.node)
     if fault is None or fault.action is FaultAction.NOTE or node is None or avoid_s <= 0:
@@ -72,14 +71,14 @@ def faulted(world: World, event: ce.GpuFaulted, now: float, avoid_s: float) -> c
         until, times = max(before.until, now + avoid_s), before.times
         if before.reason == reason and until - before.until < avoid_s / 4:
             return None  # one fault often tells itself several times
-    return ce.GpuAvoided(event.node, event.index, until, reason, times, fault.action is FaultAction.MOVE)
+    return ev.GpuAvoided(event.node, event.index, until, reason, times, fault.action is FaultAction.MOVE)
 
 
 def _titled(fault: str) -> str:
     return fault[:1].upper() + fault[1:] if fault != "ecc" else "ECC"
 
 
-def suspected(world: World, event: ev.IncarnationEnded, now: float, limit: int, avoid_s: float) -> list[ce.GpuAvoided]:
+def suspected(world: World, event: ev.IncarnationEnded, now: float, limit: int, avoid_s: float) -> list[ev.GpuAvoided]:
     """What follows from one more failure by no doing of the job's: GPUs on which several jobs fail are avoided.
 
     Only where others are left on which jobs do not fail: a machine must not stand still for what is common to all.
@@ -101,7 +100,7 @@ def suspected(world: World, event: ev.IncarnationEnded, now: float, limit: int, 
         for index in gpus or (None,):
             if node.avoids(index) is None:
                 times, until = again(_entry(node, index), now, avoid_s)
-                found.append(ce.GpuAvoided(name, index, until, f"{many} failed there in a row: {event.detail}", times))
+                found.append(ev.GpuAvoided(name, index, until, f"{many} failed there in a row: {event.detail}", times))
     return found
 
 
@@ -115,15 +114,15 @@ def _others_are_well(world: World, name: str, gpus: tuple[int, ...]) -> bool:
     return False
 
 
-def expired(world: World, now: float) -> Iterator[ce.AvoidLifted]:
+def expired(world: World, now: float) -> Iterator[ev.AvoidLifted]:
     """What has been avoided for long enough."""
     for node in world.nodes.values():
         for each in node.avoided:
             if not each.over and each.until <= now:
-                yield ce.AvoidLifted(node.name, each.index, "its time is over")
+                yield ev.AvoidLifted(node.name, each.index, "its time is over")
 
 
-def moved(world: World, event: ce.GpuAvoided) -> Iterator[ev.PreemptRequested]:
+def moved(world: World, event: ev.GpuAvoided) -> Iterator[ev.PreemptRequested]:
     """The jobs on what is avoided that are to leave it: those that lose nothing but time by that."""
     for number in world.live if event.moves else ():
         job = world.jobs[number]

@@ -1,8 +1,9 @@
 """Stories of rescales in place with nodes that fall silent, and without a daemon."""
 
+from hpcdl.core.fold.incarnations import accepts
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.transitions import accepts, state_of
+from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import JobState
 from tests.support.stage import Stage, Unmoved, running

@@ -75,7 +75,7 @@ def test_it_is_not_told_twice_after_a_restart_but_again_once_it_had_recovered() 
     model.run(5.0)
     foresee(model, 0.2)
     assert len(due(model)) == 2
-    assert [type(each).__name__[8:] for each in told(model, *de.DEADLINE_EVENTS)] == [
+    assert [type(each).__name__[8:] for each in told(model, de.DeadlineForeseen, de.DeadlineSlipped)] == [
         *("Foreseen", "Slipped", "Foreseen", "Slipped"),
     ]
     model.check_replay()

@@ -7,8 +7,9 @@ import pytest
 from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.job import Cause, Incarnation, IncarnationState, JobSpec, Part, Placement, Share
+from hpcdl.core.model.transitions import UNTRAINED
 from hpcdl.core.model.world import Job, JobState, World, can_suspend
-from hpcdl.core.rules.endings import UNTRAINED, Rules, cause_of, conclusions
+from hpcdl.core.rules.endings import Rules, cause_of, conclusions
 from tests.support.model_cluster import Cluster
 
 JOB = Job(1, JobSpec(("train",), "j"), 0.0, step=50, saved_step=40)
