@@ -287,7 +287,7 @@ def test_loops_for_the_compiler_do_what_numpy_does(name: str) -> None:
 def test_numba_is_loaded_only_where_it_pays() -> None:
     script = (
         "import sys, hpcdl.cli, hpcdl.solver as c\n"
-        "t = c.Trainer((c.Curve(((1, 1.0),)),), 1, 4)\n"
+        "t = c.ElasticTrainer((c.ThroughputCurve(((1, 1.0),)),), 1, 4)\n"
         "print(c.allocate([t], [4]).counts, 'numba' in sys.modules, 'scipy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
