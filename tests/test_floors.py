@@ -28,6 +28,8 @@ FLOORS = {
     7: ["demo"],
     8: ["__main__", "cli"],
 }
+# Inside core/: values, then what events do to them, then which events follow, then what decides.
+CORE_FLOORS = ["model", "fold", "rules", "controller"]
 # `python -m hpcdl` is the command, the command `hpcdl demo` is the demo, and `harvest` is one of the policies.
 SAME_FLOOR = {("__main__", "cli"), ("policies", "harvest")}
 # Beside the floors: a training script imports it, so it needs nothing. Programs from floor 3 on read what it writes.
@@ -144,12 +146,103 @@ def wrong(item: Import) -> str | None:
     return None
 
 
+def inside_core(item: Import) -> str | None:
+    """Why an import breaks the order inside core/, or None."""
+    parts = item.name.split(".")
+    if home_of(item.file) != "core" or parts[:2] != ["hpcdl", "core"] or len(parts) < 3 or item.file.parent == PACKAGE:
+        return None
+    here, there = item.file.relative_to(PACKAGE).parts[1], parts[2]
+    if here == "__init__.py" or CORE_FLOORS.index(there) <= CORE_FLOORS.index(here):
+        return None
+    return f"{item}: core/{there} is above core/{here}; core imports down the order {' < '.join(CORE_FLOORS)}"
+
+
+def modules() -> dict[str, Path]:
+    return {
+        ".".join(("hpcdl", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): file
+        for file in files()
+    }
+
+
+def imports_of(file: Path, known: dict[str, Path]) -> set[str]:
+    """The modules that a file imports when it is imported itself."""
+    found = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                found.add(name if name in known else node.module)
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+    return found & set(known)
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other (Tarjan's strongly connected components of two or more)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(graph[name]):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            group = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for name in sorted(graph):
+        if name not in index:
+            visit(name)
+    return found
+
+
 def report(errors: list[str]) -> str:
     return "\n" + "\n".join(errors)
 
 
 def test_imports_go_down_the_floors_only() -> None:
     errors = [error for file in files() for item in imports(file) if (error := wrong(item)) is not None]
+    assert not errors, report(errors)
+
+
+def test_core_imports_down_its_own_order() -> None:
+    errors = [error for file in files() for item in imports(file) if (error := inside_core(item)) is not None]
+    assert not errors, report(errors)
+    up = Import(PACKAGE / "core" / "model" / "x.py", 1, "hpcdl.core.rules.stalls", False)
+    assert "core/rules is above core/model" in str(inside_core(up))
+
+
+def test_no_files_import_each_other() -> None:
+    known = modules()
+    # A package's own __init__ gathers what its files have; they do not import it.
+    found = circles({name: imports_of(file, known) - {name} for name, file in known.items()})
+    assert not found, report([" <-> ".join(group) for group in found])
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+# Public names of the trainer library: `elastic.World`, and a callback `Suspendable` for each framework.
+TWICE = {"World", "Suspendable"}
+SAYS_NOTHING = {"Asked", "Given", "Told", "Found", "Seen", "Wanted", "Stay"}
+
+
+def test_class_names_are_unique_and_say_what_they_are() -> None:
+    where: dict[str, list[str]] = {}
+    for file in files():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert len(where) > 300
+    errors = [f"{name}: {', '.join(at)}" for name, at in where.items() if len(at) > 1 and name not in TWICE]
+    errors += [f"{name} in {where[name][0]} says nothing" for name in where if name.lstrip("_") in SAYS_NOTHING]
     assert not errors, report(errors)
 
 

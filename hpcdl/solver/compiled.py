@@ -17,7 +17,7 @@ WORTH_LOADING = 100  # solves before what is compiled is loaded
 WORTH_COMPILING = 5_000  # solves before it is compiled
 
 
-class _State:
+class _Compilation:
     """What was loaded so far in this process."""
 
     solves = 0
@@ -27,31 +27,31 @@ class _State:
 
 def arithmetic() -> Any:
     """The functions of kernels.py, compiled where they are loaded."""
-    return _State.compiled or kernels
+    return _Compilation.compiled or kernels
 
 
 def compiled() -> bool:
     """Whether the compiled functions are in use; then `arithmetic` has those of kernelprices.py too."""
-    return _State.compiled is not None
+    return _Compilation.compiled is not None
 
 
 def prepare() -> bool:
     """Load what is compiled, or compile it (some seconds, once); whether it can be used from now on."""
-    if not _State.tried:
-        _State.tried = True
+    if not _Compilation.tried:
+        _Compilation.tried = True
         try:
             import numba
         except ImportError:  # also where numba does not know the numpy that is installed
             return False
-        _State.compiled = _compiled(numba)
+        _Compilation.compiled = _compiled(numba)
     return compiled()
 
 
 def count_solve() -> None:
     """One more solve: the compiled functions are loaded, and then compiled, once that is worth it."""
-    if not _State.tried:
-        _State.solves += 1
-        if (_State.solves == WORTH_LOADING and _on_disk()) or _State.solves == WORTH_COMPILING:
+    if not _Compilation.tried:
+        _Compilation.solves += 1
+        if (_Compilation.solves == WORTH_LOADING and _on_disk()) or _Compilation.solves == WORTH_COMPILING:
             prepare()
 
 
@@ -89,7 +89,7 @@ def _on_disk() -> bool:
     try:
         import numba
     except ImportError:
-        _State.tried = True
+        _Compilation.tried = True
         return False
     numbers = numba.int64[::1]
     try:
