@@ -26,8 +26,8 @@ def loops(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "numba" and not fast.prepare():
         pytest.skip("numba is not installed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast._State, "tried", True)
-        patch.setattr(fast._State, "compiled", fast._State.compiled if request.param == "numba" else None)
+        patch.setattr(fast._Compilation, "tried", True)
+        patch.setattr(fast._Compilation, "compiled", fast._Compilation.compiled if request.param == "numba" else None)
         yield
 
 
@@ -133,9 +133,9 @@ def test_compiled_or_not_the_rows_and_the_answers_are_the_same() -> None:
         if seed % 2:
             trainers, capacities = tiny(draw, groups)
         found = []
-        for compiled in (fast._State.compiled, None):
+        for compiled in (fast._Compilation.compiled, None):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(fast._State, "compiled", compiled)
+                patch.setattr(fast._Compilation, "compiled", compiled)
                 rows = read(trainers, capacities)
                 found.append((rows, allocate(trainers, capacities) if groups == 1 else None))
         assert found[0][1] == found[1][1], f"seed {seed}"
@@ -278,7 +278,7 @@ def test_loops_for_the_compiler_do_what_numpy_does(name: str) -> None:
         trainers, capacities = tiny(random.Random(seed))
         plain = allocate(trainers, capacities, "dp")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fast._State, "compiled", None)
+            patch.setattr(fast._Compilation, "compiled", None)
             patch.setattr(kernels, "SHORT", 1)
             patch.setattr(kernels, name, kernels.LOOPS[name])
             assert allocate(trainers, capacities).counts == plain.counts, f"seed {seed}"

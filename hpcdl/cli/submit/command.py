@@ -99,7 +99,7 @@ def submit(
     variables and names that look like secrets (TOKEN, SECRET, PASSW, CREDENTIAL or AUTH in the name, or KEY, PASS,
     PASSPHRASE, PAT or DATABASE_URL as its last word): those with --env NAME.
     """
-    call = _Submit(ctx, connect(ctx), command, like, other)
+    call = SubmitCall(ctx, connect(ctx), command, like, other)
     batch: BatchScript | None = None
     if file is not None:
         from hpcdl.cli.submit.jobs_file import read
@@ -148,7 +148,7 @@ def submit(
 
 
 @dataclass(frozen=True, slots=True)
-class _Submit:
+class SubmitCall:
     """A command line. `like`: sbatch or bsub where `command` is their arguments; `other`: what takes jobs that are not
     for hpcdl then.
     """
