@@ -20,7 +20,7 @@ _KINDS = ("end", "suspend", "start", "resume")
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class TimedDecision:
     """What was decided about a job, or led to decisions. `kind`: start, suspend, resume or end. `at`: seconds after the
     first submit. `gpus`: how many it is given, 0 for the others."""
 
@@ -39,8 +39,8 @@ class Decision:
 class Comparison:
     """A real run and its simulation. `differences`: one line each for what the simulation got wrong; empty is good."""
 
-    real: tuple[Decision, ...]
-    simulated: tuple[Decision, ...]
+    real: tuple[TimedDecision, ...]
+    simulated: tuple[TimedDecision, ...]
     real_s: float
     simulated_s: float
     differences: tuple[str, ...]
@@ -51,17 +51,17 @@ class Comparison:
         return self.simulated_s / self.real_s - 1 if self.real_s > 0 else 0.0
 
 
-def decisions(history: History) -> tuple[Decision, ...]:
+def decisions(history: History) -> tuple[TimedDecision, ...]:
     """Every job's starts, suspends, resumes and ends, in order of time; at the same time ends come first."""
     found = []
     for job in history.jobs:
         for number, stay in enumerate(job.stays):
             kind = "resume" if number else "start"
-            found.append(Decision(stay.start_at - history.begin, kind, job.id, len(stay.placement.gpus)))
+            found.append(TimedDecision(stay.start_at - history.begin, kind, job.id, len(stay.placement.gpus)))
             if stay.asked_at is not None:
-                found.append(Decision(stay.asked_at - history.begin, "suspend", job.id))
+                found.append(TimedDecision(stay.asked_at - history.begin, "suspend", job.id))
         if job.finished_at is not None:
-            found.append(Decision(job.finished_at - history.begin, "end", job.id))
+            found.append(TimedDecision(job.finished_at - history.begin, "end", job.id))
     return tuple(sorted(found, key=lambda each: (each.at, _KINDS.index(each.kind), each.job)))
 
 
@@ -129,7 +129,7 @@ def compare(
     return Comparison(truth, simulated, real_s, simulated_s, tuple(differences))
 
 
-def _differences(real: Sequence[Decision], simulated: Sequence[Decision], close_s: float) -> list[str]:
+def _differences(real: Sequence[TimedDecision], simulated: Sequence[TimedDecision], close_s: float) -> list[str]:
     missing = _without(real, simulated)
     extra = _without(simulated, real)
     found = [f"not simulated: {_words(each)}" for each in missing]
@@ -146,7 +146,7 @@ def _differences(real: Sequence[Decision], simulated: Sequence[Decision], close_
     return found
 
 
-def _numbered(listed: Sequence[Decision]) -> list[tuple[Decision, int]]:
+def _numbered(listed: Sequence[TimedDecision]) -> list[tuple[TimedDecision, int]]:
     """Each decision with how often the same was taken before."""
     seen: dict[tuple[str, int, int], int] = {}
     result = []
@@ -156,11 +156,11 @@ def _numbered(listed: Sequence[Decision]) -> list[tuple[Decision, int]]:
     return result
 
 
-def _without(these: Sequence[Decision], those: Sequence[Decision]) -> list[Decision]:
+def _without(these: Sequence[TimedDecision], those: Sequence[TimedDecision]) -> list[TimedDecision]:
     there = {(each.what, number) for each, number in _numbered(those)}
     return [each for each, number in _numbered(these) if (each.what, number) not in there]
 
 
-def _words(decision: Decision) -> str:
+def _words(decision: TimedDecision) -> str:
     gpus = f" on {count(decision.gpus, 'GPU')}" if decision.gpus else ""
     return f"{decision.kind} of job {decision.job}{gpus} at {decision.at:.1f} s"
