@@ -81,7 +81,7 @@ def first_cells(text: str) -> list[str]:
     "title, names",
     [
         ("States of a job", JobState),
-        ("States of an incarnation", IncarnationState),
+        ("States of an attempt", IncarnationState),
         ("Causes", Cause),
         ("Why a suspend was asked for", Purpose),
         ("Roles", Role),

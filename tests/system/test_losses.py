@@ -109,7 +109,8 @@ def test_a_job_after_a_restore_is_not_one_of_before(make_cluster: MakeCluster) -
     assert ids(cluster) == [first, bob]
     code, said = tried(cluster, "show", str(alice))
     assert code == 1
-    assert "nothing is known of a job 2" in said
+    assert "job 2 is not known: " in said
+    assert "checkpoints/2 and logs/2" in said
     assert [event["why"] for event in raised(cluster)] == ["backup"]
     assert cluster.cli("ledger", "verify", "--json")["ok"]
     # It is told once, and the same backup may be put back again.

@@ -351,7 +351,10 @@ def floor_of(world: World, job: Job) -> Floor:
 def no_such_job(world: World, number: int) -> str:
     """What is said to whoever names a job that is not there."""
     if is_unknown(world, number):
-        return f"nothing is known of a job {number}, whose id was left out: hpcdl ls --all lists those that are known"
+        return (
+            f"job {number} is not known: this ledger has no record of it (it was restored or lost, or the id was left "
+            f"out). If the job ran, its folders are kept: checkpoints/{number} and logs/{number} in the daemon's home"
+        )
     return f"there is no job {number}: hpcdl ls --all lists them"
 
 
