@@ -1,7 +1,7 @@
 # make demo    show hpcdl on this machine: emulated GPUs, two policies, a report   (SET=1|2|3 SCALE=60 REPORT=DIR)
 # make smoke   does this installation work? a minute, without PyTorch, a GPU or a batch system
 # make test    every test, three at a time; on a real Slurm too, which it installs where it may   (JOBS=N)
-# make test-frameworks   trainers of the real TensorFlow, PyTorch, Keras and Lightning, suspended and resumed; installs them
+# make test-frameworks   trainers of the real TensorFlow, PyTorch, Keras and Lightning, torchrun too; installs them   (15 minutes)
 # make lint    formatting, ruff, mypy
 # make venv    only the environment in .venv, with hpcdl in it
 # make clean   remove what these made

@@ -1,4 +1,4 @@
-"""torchrun under supervisors: its command line and its port; tests/system/test_elastic.py runs real ones."""
+"""torchrun under supervisors: its command line and its port; tests/frameworks/test_elastic.py runs real ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Trainers of frameworks that are too large for `make test`: `make test-frameworks` runs these."""
+"""Trainers of frameworks, whose imports are too slow for `make test`: `make test-frameworks` runs these.
+
+Keras and Lightning are those of an environment of their own, PyTorch that of the extra `test`.
+"""
 
 import os
 from collections.abc import Iterator
@@ -8,6 +11,9 @@ import pytest
 
 from tests.frameworks.trained import PYTHON, Trained
 from tests.system.cluster import Cluster
+from tests.system.conftest import cluster, make_cluster
+
+__all__ = ["cluster", "make_cluster"]  # fixtures
 
 collect_ignore_glob = [] if PYTHON else ["test_*.py"]
 

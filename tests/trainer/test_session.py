@@ -332,3 +332,19 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
         assert parent.end(child) == 0
         assert parent.kinds() == ["attach", "ready"]
         assert not (tmp_path / "ckpt").exists()
+
+
+def test_attaching_imports_no_framework(tmp_path: Path) -> None:
+    script = tmp_path / "lean.py"
+    script.write_text(
+        "import sys, hpcdl.trainer, hpcdl.trainer.torch, hpcdl.trainer.keras, hpcdl.trainer.gate\n"
+        "hpcdl.trainer.attach()\n"
+        "others = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'__main__'}\n"
+        "inside = {name.split('.')[1] for name in sys.modules if name.startswith('hpcdl.')}\n"
+        "print(sorted(others - {'hpcdl'}), inside)\n"
+    )
+    with supervisor(tmp_path / "run", None) as parent:
+        child = parent.start(["-S", script])
+        assert parent.end(child) == 0
+        assert child.stdout is not None
+        assert child.stdout.read().strip() == "[] {'trainer'}"
