@@ -31,7 +31,7 @@ SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")  # as hpcdl.
     help="For highs, cbc, gurobi: stop after that, in any case.",
 )  # fmt: skip
 @outputs_as("Trainers that get nodes only, one a line.")
-def allocate(output: Output, problem: str, solver: str, work: int, seconds: float) -> None:
+def allocate(ctx: click.Context, output: Output, problem: str, solver: str, work: int, seconds: float) -> None:
     """Give nodes to elastic trainers by BFTrainer's optimisation. PROBLEM is a JSON file, or - for stdin.
 
     hpcdl allocate problem.json --json

@@ -14,7 +14,6 @@ from hpcdl.core.model.units import count, fold_nodes
 
 @click.command()
 @outputs_as("Nodes only, a line for each backfill hole.")
-@click.pass_context
 def holes(ctx: click.Context, output: Output) -> None:
     """List what idles in the batch system, and until when no batch job can use it.
 
@@ -101,7 +100,6 @@ class PilotId(click.IntRange):
 @click.option("--cancel", is_flag=True, help="End the pilots ID...")
 @click.argument("numbers", nargs=-1, type=PilotId(min=1), metavar="[ID]...")
 @outputs_as("Pilots only, one a line.")
-@click.pass_context
 def pilots(ctx: click.Context, every: bool, cancel: bool, numbers: tuple[int, ...], output: Output) -> None:
     """List the pilots, or those named: batch jobs that hpcdl submitted to hold nodes that idle.
 

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from hpcdl.cli.job_row import asked_text, duration_text, moment_text, nodes_text, placement_text, step_text
+from hpcdl.cli.job_row import asked_text, moment_text, nodes_text, placement_text, step_text
 from hpcdl.cli.output import Column, Row
-from hpcdl.core.model.units import runs
+from hpcdl.core.model.units import runs, seconds_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +82,22 @@ def one_of(name: str, known: Mapping[str, Any], kind: str, what: str) -> str:
     return name
 
 
-def plain(title: str, key: str, **more: bool) -> ColumnSpec:
-    """A value as it is, `-` where there is none."""
-    return ColumnSpec(Column(title, lambda row: text_of(row.get(key)), **more), (key,), lambda row: row.get(key))
+def spec(
+    title: str, cell: Callable[[Row], str], *keys: str, order: Callable[[Row], Any] | None = None, **more: Any
+) -> ColumnSpec:
+    """A column that needs these keys; rows are sorted by `order`, else by the first key's value."""
+    return ColumnSpec(Column(title, cell, **more), keys, order or (lambda row: row.get(keys[0])))
 
 
-def number(title: str, key: str) -> ColumnSpec:
-    """A number, to the right."""
-    return plain(title, key, right=True)
+def plain(title: str, key: str, text: Callable[[Any], str] | None = None, **more: Any) -> ColumnSpec:
+    """The text of a value, `-` where there is none."""
+    words = text or text_of
+    return spec(title, lambda row: "-" if row.get(key) is None else words(row[key]), key, **more)
 
 
-def moment(title: str, key: str) -> ColumnSpec:
-    """A time of day with its date."""
-    return ColumnSpec(Column(title, lambda row: moment_text(row.get(key)) or "-"), (key,), lambda row: row.get(key))
-
-
-def duration(title: str, key: str) -> ColumnSpec:
-    """Seconds in words."""
-    cell = Column(title, lambda row: duration_text(row.get(key)), right=True)
-    return ColumnSpec(cell, (key,), lambda row: row.get(key))
+def number(title: str, key: str, text: Callable[[Any], str] | None = None) -> ColumnSpec:
+    """The same, to the right."""
+    return plain(title, key, text, right=True)
 
 
 def text_of(value: Any) -> str:
@@ -121,6 +118,14 @@ def _done(row: Row) -> float | None:
     return None if step is None or not total else step / total
 
 
+def _done_text(row: Row) -> str:
+    return "-" if (part := _done(row)) is None else f"{100 * part:.0f} %"
+
+
+def _nodes(row: Row) -> list[str] | None:
+    return sorted(row.get("placement") or ()) or None
+
+
 def _gpus_text(row: Row) -> str:
     low = row.get("gpus_min", 1)
     if low == row.get("gpus_max") and row.get("nodes", 1) == 1 and row.get("nodes_max", 1) == 1:  # nearly all
@@ -131,41 +136,27 @@ def _gpus_text(row: Row) -> str:
 _ASKED = ("gpus", "gpus_min", "gpus_max", "nodes", "nodes_max")
 
 _JOBS: dict[str, ColumnSpec] = {
-    "id": ColumnSpec(Column("ID", lambda row: str(row["id"]), right=True), ("id",), lambda row: row["id"]),
-    "name": ColumnSpec(
-        Column("NAME", lambda row: row.get("name", ""), shrinks=True), ("name",), lambda row: row.get("name")
-    ),
+    "id": spec("ID", lambda row: str(row["id"]), "id", right=True),
+    "name": spec("NAME", lambda row: row.get("name", ""), "name", shrinks=True),
     "user": plain("USER", "user"),
-    "state": replace(plain("STATE", "state"), column=Column("STATE", lambda row: row.get("state", ""), coloured=True)),
-    "gpus": ColumnSpec(Column("GPUS", _gpus_text, right=True), _ASKED, _size),
-    "nodes": ColumnSpec(
-        Column("NODES", lambda row: nodes_text(row) if row.get("placement") else "-", shrinks=True),
-        ("placement",),
-        lambda row: sorted(row.get("placement") or ()) or None,
-    ),
-    "placement": ColumnSpec(
-        Column("PLACEMENT", lambda row: placement_text(row.get("placement")) or "-", shrinks=True),
-        ("placement",),
-        lambda row: sorted(row.get("placement") or ()) or None,
+    "state": spec("STATE", lambda row: row.get("state", ""), "state", coloured=True),
+    "gpus": spec("GPUS", _gpus_text, *_ASKED, order=_size, right=True),
+    "nodes": spec("NODES", nodes_text, "placement", order=_nodes, shrinks=True),
+    "placement": spec(
+        "PLACEMENT", lambda row: placement_text(row.get("placement")) or "-", "placement", order=_nodes, shrinks=True
     ),
     "role": plain("ROLE", "role"),
     "profile": plain("PROFILE", "profile", shrinks=True),
-    "step": ColumnSpec(Column("STEP", step_text, right=True), ("step", "total"), _done),
+    "step": spec("STEP", step_text, "step", "total", order=_done, right=True),
     "total": number("TOTAL", "total"),
-    "done": ColumnSpec(
-        Column("DONE", lambda row: "-" if (part := _done(row)) is None else f"{100 * part:.0f} %", right=True),
-        ("step", "total"),
-        _done,
-    ),
-    "eta": duration("ETA", "eta_s"),
-    "reason": ColumnSpec(
-        Column("REASON", lambda row: row.get("reason") or "", shrinks=True), ("reason",), lambda row: row.get("reason")
-    ),
-    "submitted": moment("SUBMITTED", "submitted_at"),
-    "started": moment("STARTED", "started_at"),
-    "finished": moment("FINISHED", "finished_at"),
-    "wait": duration("WAITED", "wait_s"),
-    "jct": duration("JCT", "jct_s"),
+    "done": spec("DONE", _done_text, "step", "total", order=_done, right=True),
+    "eta": number("ETA", "eta_s", seconds_text),
+    "reason": spec("REASON", lambda row: row.get("reason") or "", "reason", shrinks=True),
+    "submitted": plain("SUBMITTED", "submitted_at", moment_text),
+    "started": plain("STARTED", "started_at", moment_text),
+    "finished": plain("FINISHED", "finished_at", moment_text),
+    "wait": number("WAITED", "wait_s", seconds_text),
+    "jct": number("JCT", "jct_s", seconds_text),
     "attempt": number("ATTEMPT", "incarnation"),
     "incarnation": number("ATTEMPT", "incarnation"),
     "saved": number("SAVED", "saved_step"),

@@ -15,7 +15,6 @@ from hpcdl.client import Answer, ClientError, DaemonAway
 
 @click.group(invoke_without_command=True)
 @outputs_as("Policy and objective only.")
-@click.pass_context
 def config(ctx: click.Context, output: Output) -> None:
     """Show and set what the running daemon decides by: policy and objective. They are kept over a restart.
 
@@ -30,7 +29,6 @@ def config(ctx: click.Context, output: Output) -> None:
 @config.command(short_help="Show every setting that holds here.")
 @click.option("--origin", is_flag=True, help="Also where each value comes from: a variable, FILE:LINE or default.")
 @outputs_as("Names only, one a line.")
-@click.pass_context
 def show(ctx: click.Context, origin: bool, output: Output) -> None:
     """Show every setting that holds here, and the defaults of submit's options.
 
@@ -126,7 +124,6 @@ def _text(value: Any) -> str:
 @config.command()
 @click.argument("name", shell_complete=completion.policies)
 @outputs_as("Policy and objective only.")
-@click.pass_context
 def policy(ctx: click.Context, name: str, output: Output) -> None:
     """Let the daemon decide by the policy NAME from now on."""
     _print(connect(ctx).request("PUT", "/v1/config", {"policy": name}), output)
@@ -135,7 +132,6 @@ def policy(ctx: click.Context, name: str, output: Output) -> None:
 @config.command()
 @click.argument("name", shell_complete=completion.objectives)
 @outputs_as("Policy and objective only.")
-@click.pass_context
 def objective(ctx: click.Context, name: str, output: Output) -> None:
     """Let the daemon aim at the objective NAME from now on.
 

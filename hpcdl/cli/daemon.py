@@ -31,7 +31,6 @@ def _node_name(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--node", metavar="NAME", callback=_node_name, help="This node's name.  [default: the host's]")
 @click.option("--accept-loss", is_flag=True, help="Go on with a ledger that has lost events, without their jobs.")
 @outputs_as("Its pid only.")
-@click.pass_context
 def start(
     ctx: click.Context, foreground: bool, emulate_gpus: int | None, node: str | None, accept_loss: bool, output: Output
 ) -> None:
@@ -73,7 +72,6 @@ def start(
 @daemon.command(short_help="Suspend every job, then stop daemon and agents.")
 @click.option("--now", is_flag=True, help="End trainers at once; they resume from their last checkpoints.")
 @outputs_as("Its pid only.")
-@click.pass_context
 def stop(ctx: click.Context, now: bool, output: Output) -> None:
     """Suspend every job within its grace period, then stop the daemon and all agents.
 
@@ -110,7 +108,6 @@ def _print_daemon(row: Row, output: Output, done: str) -> None:
 
 @daemon.command(short_help="Show the daemon, its agents and trainers.")
 @outputs_as("Its pid only.")
-@click.pass_context
 def status(ctx: click.Context, output: Output) -> None:
     """Show the daemon, its agents and the trainers that run; exit 1 if there is no daemon."""
     try:

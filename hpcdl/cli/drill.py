@@ -205,7 +205,6 @@ def _verdict(conduct: _Conduct, row: Row, grace_s: float | None) -> dict[str, An
 )  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Do not ask first.")
 @outputs
-@click.pass_context
 def drill(
     ctx: click.Context,
     job: int,

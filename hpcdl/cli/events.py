@@ -139,7 +139,6 @@ def pages(client: Client, after: int, job: int | None, limit: int | None) -> Ite
 @click.option("-n", "--last", type=click.IntRange(min=1), metavar="N", help="Only the last N.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on, until Ctrl-C.")
 @outputs_as("Numbers only, one a line.")
-@click.pass_context
 def events(
     ctx: click.Context,
     job: int | None,
@@ -208,7 +207,6 @@ def _followed(client: Client, after: int, job: int | None, limit: int | None) ->
 )  # fmt: skip
 @JOB
 @outputs_as("The name of the file only.")
-@click.pass_context
 def timeline(ctx: click.Context, target: Path, job: int | None, output: Output) -> None:
     """Draw which job held which GPU when, as one self-contained HTML file."""
     from hpcdl.config.layers import conf_folder

@@ -134,7 +134,6 @@ def _verb(function: Callable[[], None]) -> click.Command:
     @SEVERAL
     @ARRAY
     @outputs
-    @click.pass_context
     def command(ctx: click.Context, jobs: tuple[int, ...], array: int | None, output: Output) -> None:
         _act(ctx, name, jobs, output, array)
 
@@ -183,7 +182,6 @@ def release() -> None:
     help="From step 0: checkpoints stay where they are, and do not count; new ones go into a folder beside them.",
 )  # fmt: skip
 @outputs
-@click.pass_context
 def retry(ctx: click.Context, /, jobs: tuple[int, ...], array: int | None, output: Output, **options: Any) -> None:
     """Queue jobs again that FAILED or were CANCELLED, under the same ids; they resume from their last checkpoints.
 
@@ -204,7 +202,6 @@ def retry(ctx: click.Context, /, jobs: tuple[int, ...], array: int | None, outpu
 @ARRAY
 @click.option("--timeout", type=Seconds(min=0), metavar="SECONDS", help="Give up after this long (exit 124).")
 @outputs
-@click.pass_context
 def wait(ctx: click.Context, jobs: tuple[int, ...], array: int | None, timeout: float | None, output: Output) -> None:
     """Wait until all of the jobs are finished.
 

@@ -87,7 +87,6 @@ def any_ledger(ctx: click.Context, tell: Callable[[str], None]) -> Iterator[tupl
 
 @ledger.command(short_help="Check it against its events.")
 @outputs_as("The number of events only.")
-@click.pass_context
 def verify(ctx: click.Context, output: Output) -> None:
     """Fold every event and compare with snapshot and tables; exit 1 with the first difference.
 
@@ -124,7 +123,6 @@ def verify(ctx: click.Context, output: Output) -> None:
 
 @ledger.command(short_help="Make its tables anew from its events.")
 @outputs_as("The number of events only.")
-@click.pass_context
 def rebuild(ctx: click.Context, output: Output) -> None:
     """Make tables and snapshot anew from the events, in one step; for a ledger that verify finds wrong."""
     from hpcdl.ledger import maintenance
@@ -146,7 +144,6 @@ def rebuild(ctx: click.Context, output: Output) -> None:
 @click.option("--csv", "as_csv", is_flag=True, help="The jobs as CSV, in place of the events.")
 @click.option("--with-environment", is_flag=True, help="Values of environments and notify too: they may be secret.")
 @outputs_as("The name of the file only.")
-@click.pass_context
 def export(ctx: click.Context, output: Output, target: Path, as_csv: bool, with_environment: bool) -> None:
     """Write all events, archived ones too, as lines of JSON; the first line says what they are."""
     from hpcdl import __version__
@@ -177,7 +174,6 @@ def export(ctx: click.Context, output: Output, target: Path, as_csv: bool, with_
 @ledger.command(short_help="Copy it and its archive files into a folder.")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @outputs_as("The names of the files only.")
-@click.pass_context
 def backup(ctx: click.Context, output: Output, folder: Path) -> None:
     """Copy the ledger and its archive files into FOLDER, which is made if it is not there.
 
@@ -210,7 +206,6 @@ def backup(ctx: click.Context, output: Output, folder: Path) -> None:
 @click.option("--logs-after", type=click.FloatRange(min=0), metavar="DAYS",
               help="Remove the logs of jobs that finished so long ago.  [default: keep all logs]")  # fmt: skip
 @outputs_as("The bytes that were freed only.")
-@click.pass_context
 def vacuum(ctx: click.Context, output: Output, keep_days: float, logs_after: float | None) -> None:
     """Move older events to archive files, give free pages of the ledger back, and remove what nothing needs.
 

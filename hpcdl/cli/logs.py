@@ -57,7 +57,6 @@ def log_files(home: Path, job: int, incarnation: int | None = None, node: str | 
 @click.option("--node", metavar="NAME", help="Only what was printed on this node.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each log.")
 @outputs_as("The names of the log files only.")
-@click.pass_context
 def logs(
     ctx: click.Context,
     job: int,

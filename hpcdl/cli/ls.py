@@ -146,7 +146,6 @@ LISTS = ("jobs", "nodes", "gpus")
 @click.option("--all-users", is_flag=True, help="The daemons of all users on this node that you may look at.")
 @click.option("--homes", multiple=True, metavar="PATH", help="With --all-users: look at these homes, not at this node.")
 @outputs
-@click.pass_context
 def ls(
     ctx: click.Context,
     /,

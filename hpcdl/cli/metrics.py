@@ -50,7 +50,6 @@ class Label(click.ParamType["tuple[str, str]"]):
     help="Put this label on every line; may be repeated.",
 )  # fmt: skip
 @outputs_as("The names of the metrics only.")
-@click.pass_context
 def metrics(
     ctx: click.Context,
     target: Path | None,

@@ -50,7 +50,6 @@ def _tell(ctx: click.Context, nodes: tuple[str, ...], body: Row, done: str, outp
 )  # fmt: skip
 @click.option("--reason", default="", metavar="TEXT", help="What users read.")
 @outputs_as("Names only, one a line.")
-@click.pass_context
 def drain(ctx: click.Context, nodes: tuple[str, ...], at: float | None, reason: str, output: Output) -> None:
     """Have jobs leave nodes, and start nothing there: elastic ones go on without them, others are suspended.
 
@@ -64,7 +63,6 @@ def drain(ctx: click.Context, nodes: tuple[str, ...], at: float | None, reason: 
 @click.command()
 @NODES
 @outputs_as("Names only, one a line.")
-@click.pass_context
 def undrain(ctx: click.Context, nodes: tuple[str, ...], output: Output) -> None:
     """Give drained nodes to jobs again."""
     _tell(ctx, nodes, {"now": False, "until": None, "reason": ""}, "may have jobs again", output)
@@ -105,7 +103,6 @@ def _what(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.option("--move", is_flag=True, help="Jobs that run there and can be suspended leave it.")
 @click.option("--lift", is_flag=True, help="It may be granted again, from now on.")
 @outputs_as("GPUs and nodes only, one a line.")
-@click.pass_context
 def avoid(
     ctx: click.Context,
     what: tuple[str, int | None] | None,

@@ -39,7 +39,6 @@ _COLUMNS = (
 @click.option("--retry", is_flag=True, help="Try again now what failed, and what was given up.")
 @click.option("--drop", type=int, metavar="ID", help="Do not send this one any more.")
 @outputs
-@click.pass_context
 def notifications(ctx: click.Context, retry: bool, drop: int | None, output: Output) -> None:
     """List the notifications that were not delivered yet, and those that were given up.
 

@@ -60,7 +60,7 @@ class Column:
 
 
 def outputs(command: F) -> F:
-    """Give a command `--json` and `--quiet`; it is called with `output=Output.…` instead."""
+    """Give a command `--json` and `--quiet`; it is called with its context, and `output=Output.…` instead."""
     return outputs_as("Ids only, one a line.")(command)
 
 
@@ -71,11 +71,12 @@ def outputs_as(told: str) -> Callable[[F], F]:
         @click.option("--json", "as_json", is_flag=True, help='Exactly one JSON value, with "schema": 1.')
         @click.option("-q", "--quiet", is_flag=True, help=told)
         @functools.wraps(command)
-        def with_output(*args: Any, as_json: bool, quiet: bool, **kwargs: Any) -> Any:
+        @click.pass_context
+        def with_output(ctx: click.Context, /, as_json: bool, quiet: bool, **options: Any) -> Any:
             if as_json and quiet:
-                raise click.UsageError("--json and --quiet exclude each other", click.get_current_context())
+                raise click.UsageError("--json and --quiet exclude each other", ctx)
             output = Output.JSON if as_json else Output.QUIET if quiet else Output.TABLE
-            return command(*args, output=output, **kwargs)
+            return command(ctx, output=output, **options)
 
         return with_output  # type: ignore[return-value]
 

@@ -32,7 +32,6 @@ HOURS = 3.0
     "--readers", type=click.Choice(list(READERS)), default="owner", show_default=True, help="Who may read FILE."
 )
 @outputs_as("The name of the file only.")
-@click.pass_context
 def page(ctx: click.Context, target: Path, every: float | None, back_s: float, readers: str, output: Output) -> None:
     """Write a web page of what goes on now: GPUs, their last hours, jobs, failures, notifications.
 

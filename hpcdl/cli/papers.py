@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="No more seeds than these, for a quick look.")
 @REPORT
 @outputs_as("Names only, one a line.")
-@click.pass_context
 def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | None, report: Path | None) -> None:
     """Reproduce the papers' tables in the simulator: ours beside what they print.
 

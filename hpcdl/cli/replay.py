@@ -79,7 +79,6 @@ class _Adaptive:
 @click.option("--study", metavar="NAME", help=f"{', '.join(_STUDIES)} or all: figures 7 to 16, Tables 3 and 4.")
 @REPORT
 @outputs_as("U only, or the names of studies.")
-@click.pass_context
 def replay(ctx: click.Context, /, output: Output, **options: Any) -> None:
     """Replay a trace of idle nodes with an endless queue of elastic trainers.
 

@@ -52,7 +52,6 @@ _ALSO = {"day": "job", "job": "day", "array": "job", "user": "job", "policy": "d
 )  # fmt: skip
 @click.argument("jobs", nargs=-1, callback=job_ids, metavar="[JOB|FIRST-LAST]...", shell_complete=completion.job_ids)
 @outputs_as("Keys only (job ids, days, users, …), one a line.")
-@click.pass_context
 def report(
     ctx: click.Context,
     output: Output,

@@ -15,7 +15,6 @@ from hpcdl.core.model.world import folder_within
 @click.command()
 @click.argument("job", type=JOB_ID)
 @outputs_as("Its id only.")
-@click.pass_context
 def show(ctx: click.Context, job: int, output: Output) -> None:
     """Show one job: what was asked, where it stands, its attempts and its log files."""
     answer = connect(ctx).get(f"/v1/jobs/{job}")
@@ -116,7 +115,6 @@ def why_lines(answer: Row) -> list[str]:
 @click.command()
 @click.argument("job", type=JOB_ID)
 @outputs_as("Its id only.")
-@click.pass_context
 def why(ctx: click.Context, job: int, output: Output) -> None:
     """Say in words and numbers why a job is where it is."""
     answer = connect(ctx).get(f"/v1/jobs/{job}/why")
@@ -128,7 +126,6 @@ def why(ctx: click.Context, job: int, output: Output) -> None:
 
 @click.command()
 @outputs_as("Names only, one a line.")
-@click.pass_context
 def nodes(ctx: click.Context, output: Output) -> None:
     """List the nodes, a line for each GPU: its state and the job that holds it."""
     answer = connect(ctx).get("/v1/nodes")

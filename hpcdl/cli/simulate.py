@@ -99,7 +99,6 @@ COLUMNS = (
 @click.option("--jobs", "with_jobs", is_flag=True, help="List every job.")
 @REPORT
 @outputs_as("The names of the policies only.")
-@click.pass_context
 def simulate(ctx: click.Context, /, output: Output, **options: Any) -> None:
     """Replay a workload under several policies on a virtual clock, with the daemon's own Controller.
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hpcdl.cli import completion
-from hpcdl.cli.columns import JOBS, ColumnSpec, Kind, folded, moment, number, plain, text_of
+from hpcdl.cli.columns import JOBS, ColumnSpec, Kind, folded, number, plain, spec, text_of
 from hpcdl.cli.job_row import FINISHED, moment_text
 from hpcdl.cli.output import Column, Output, Row, lines_of, stdout_takes, table_for_stdout
 from hpcdl.client import Answer, Client, path_with
@@ -165,15 +165,15 @@ def node_rows(nodes: Sequence[Row]) -> Rows:
     rows = []
     for node in nodes:
         gpus = node.get("gpus") or []
+        held = sum(1 for gpu in gpus if gpu.get("holder"))
+        usable = sum(1 for gpu in gpus if gpu.get("state", "ok") == "ok" and not gpu.get("avoided_until"))
         rows.append(
             {
                 **node,
                 "agent": agent_text(node),
-                "kinds": sorted({str(gpu.get("name") or "") for gpu in gpus} - {""}),
-                "held": sum(1 for gpu in gpus if gpu.get("holder")),
-                "usable": sum(1 for gpu in gpus if gpu.get("state", "ok") == "ok" and not gpu.get("avoided_until")),
-                "all": len(gpus),
-                "jobs": sorted({gpu["holder"]["job"] for gpu in gpus if gpu.get("holder")}),
+                "kinds": sorted({str(gpu.get("name") or "") for gpu in gpus} - {""}) or None,
+                "counts": (held, usable, len(gpus)),
+                "jobs": sorted({gpu["holder"]["job"] for gpu in gpus if gpu.get("holder")}) or None,
                 "util": _mean([gpu["util"] for gpu in gpus if gpu.get("util") is not None]),
                 "used": _sum(gpu.get("used_mib") for gpu in gpus),
                 "memory": _sum(gpu.get("memory_mib") or None for gpu in gpus),
@@ -239,6 +239,11 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
+def _holder(gpu: Row) -> tuple[int, int] | None:
+    holder = gpu.get("holder")
+    return (holder["job"], holder["incarnation"]) if holder else None
+
+
 def holder_text(gpu: Row) -> str:
     """`7.2`: the job and its incarnation."""
     holder = gpu.get("holder")
@@ -250,16 +255,6 @@ def memory_text(used: float | None, whole: float | None) -> str:
     if not whole and used is None:
         return "-"
     return f"{'-' if used is None else f'{used / 1024:.1f}'}/{f'{whole / 1024:.0f}' if whole else '-'} GiB"
-
-
-def _percent(key: str) -> ColumnSpec:
-    cell = Column("UTIL", lambda row: "-" if (part := row.get(key)) is None else f"{part:.0f} %", right=True)
-    return ColumnSpec(cell, (key,), lambda row: row.get(key))
-
-
-def _power(key: str) -> ColumnSpec:
-    cell = Column("POWER", lambda row: "-" if (watts := row.get(key)) is None else f"{watts:.0f} W", right=True)
-    return ColumnSpec(cell, (key,), lambda row: row.get(key))
 
 
 def _gpu_detail(gpu: Row) -> str:
@@ -284,34 +279,18 @@ def _health_text(health: Any) -> str:
 NODES = Kind(
     "nodes",
     {
-        "node": ColumnSpec(Column("NODE", lambda row: str(row["name"])), ("name",), lambda row: row["name"]),
+        "node": plain("NODE", "name"),
         "agent": plain("AGENT", "agent"),
-        "gpus": ColumnSpec(
-            Column("GPUS", lambda row: f"{row['held']}/{row['usable']}/{row['all']}", right=True),
-            (),
-            lambda row: (row["held"], row["usable"], row["all"]),
-        ),
-        "kind": ColumnSpec(
-            Column("KIND", lambda row: ", ".join(row["kinds"]) or "-", shrinks=True), (), lambda row: row["kinds"]
-        ),
-        "jobs": ColumnSpec(
-            Column("JOBS", lambda row: ",".join(map(str, row["jobs"])) or "-", shrinks=True),
-            (),
-            lambda row: row["jobs"] or None,
-        ),
-        "util": _percent("util"),
-        "memory": ColumnSpec(
-            Column("MEMORY", lambda row: memory_text(row.get("used"), row.get("memory")), right=True),
-            (),
-            lambda row: row.get("used"),
-        ),
-        "power": _power("power"),
+        "gpus": number("GPUS", "counts", "{0[0]}/{0[1]}/{0[2]}".format),
+        "kind": plain("KIND", "kinds", ", ".join, shrinks=True),
+        "jobs": plain("JOBS", "jobs", lambda jobs: ",".join(map(str, jobs)), shrinks=True),
+        "util": number("UTIL", "util", "{:.0f} %".format),
+        "memory": spec("MEMORY", lambda row: memory_text(row["used"], row["memory"]), "used", right=True),
+        "power": number("POWER", "power", "{:.0f} W".format),
         "cpus": number("CPUS", "cpus"),
         "allocation": plain("ALLOCATION", "allocation"),
-        "until": moment("UNTIL", "until"),
-        "detail": ColumnSpec(
-            Column("DETAIL", lambda row: row["detail"], shrinks=True), (), lambda row: row["detail"] or None
-        ),
+        "until": plain("UNTIL", "until", moment_text),
+        "detail": spec("DETAIL", lambda row: row["detail"], order=lambda row: row["detail"] or None, shrinks=True),
     },
     {
         "default": ("node", "agent", "gpus", "jobs", "util", "memory", "detail"),
@@ -326,36 +305,29 @@ NODES = Kind(
 GPUS = Kind(
     "gpus",
     {
-        "gpu": ColumnSpec(
-            Column("GPU", lambda row: str(row["id"])), ("id",), lambda row: (row["node"], row.get("index"))
-        ),
+        "gpu": spec("GPU", lambda row: str(row["id"]), order=lambda row: (row["node"], row.get("index"))),
         "node": plain("NODE", "node"),
         "index": number("INDEX", "index"),
         "kind": plain("KIND", "name", shrinks=True),
         "uuid": plain("UUID", "uuid", shrinks=True),
         "agent": plain("AGENT", "agent"),
         "state": plain("STATE", "state"),
-        "job": ColumnSpec(
-            Column("JOB", holder_text, right=True),
-            ("holder",),
-            lambda row: (row["holder"]["job"], row["holder"]["incarnation"]) if row.get("holder") else None,
-        ),
+        "job": spec("JOB", holder_text, order=_holder, right=True),
         "role": plain("ROLE", "role"),
-        "util": _percent("util"),
-        "memory": ColumnSpec(
-            Column("MEMORY", lambda row: memory_text(row.get("used_mib"), row.get("memory_mib")), right=True),
-            (),
-            lambda row: row.get("used_mib"),
+        "util": number("UTIL", "util", "{:.0f} %".format),
+        "memory": spec(
+            "MEMORY", lambda row: memory_text(row.get("used_mib"), row.get("memory_mib")), "used_mib", right=True
         ),
-        "power": _power("power_w"),
-        "avoided": moment("EXCLUDED UNTIL", "avoided_until"),
+        "power": number("POWER", "power_w", "{:.0f} W".format),
+        "avoided": plain("EXCLUDED UNTIL", "avoided_until", moment_text),
         "why": plain("WHY", "avoid_reason", shrinks=True),
-        "health": ColumnSpec(
-            Column("HEALTH", lambda row: _health_text(row.get("health") or "-"), shrinks=True),
-            ("health",),
-            lambda row: str(row["health"]) if row.get("health") else None,
+        "health": spec(
+            "HEALTH",
+            lambda row: _health_text(row.get("health") or "-"),
+            order=lambda row: str(row.get("health") or "") or None,
+            shrinks=True,
         ),
-        "detail": ColumnSpec(Column("DETAIL", _gpu_detail, shrinks=True), (), lambda row: _gpu_detail(row) or None),
+        "detail": spec("DETAIL", _gpu_detail, order=lambda row: _gpu_detail(row) or None, shrinks=True),
     },
     {
         "default": ("gpu", "kind", "state", "job", "role", "util", "memory", "power", "detail"),

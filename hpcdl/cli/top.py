@@ -224,7 +224,6 @@ _ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down
     "--every", type=Seconds(0.2, 3600), default=1.0, metavar="SECONDS", help="Look again so often.  [default: 1]"
 )
 @outputs
-@click.pass_context
 def top(ctx: click.Context, once: bool, every: float, output: Output) -> None:
     """Show daemon, GPUs and jobs in the terminal, as they change.
 

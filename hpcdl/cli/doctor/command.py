@@ -22,7 +22,6 @@ from hpcdl.cli.output import Output, Row, escape, outputs_as, paint
 @click.option("--security", is_flag=True, help="Check who could read, write, reach or overhear this installation.")
 @click.option("-o", "--output", "target", type=click.Path(path_type=Path), metavar="FILE", help="Where; - prints it.")
 @outputs_as("What FAILs only, one a line.")
-@click.pass_context
 def doctor(ctx: click.Context, site: str | None, security: bool, target: Path | None, output: Output) -> None:
     """Check what hpcdl needs here, each with what it found and the next step; exit 1 if anything FAILs.
 

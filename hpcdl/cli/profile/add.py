@@ -64,7 +64,6 @@ def _rates(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("--source", default="", metavar="TEXT", help="Where the numbers come from.")
 @click.option("--replace", is_flag=True, help="Replace one of that name.")
 @outputs_as("Names only, one a line.")
-@click.pass_context
 def add(ctx: click.Context, /, output: Output, file: Path | None, replace: bool, **given: Any) -> None:
     """Check the profiles in FILE, or one given by its rates, and put them into the folder's profiles/.
 

@@ -74,7 +74,6 @@ profile.add_command(plot)
 )  # fmt: skip
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @outputs_as("The name of the file only.")
-@click.pass_context
 def run(ctx: click.Context, /, output: Output, **options: Any) -> None:
     """Run COMMAND for some steps at each setting, as jobs of the running daemon, one after another.
 
@@ -311,7 +310,6 @@ def _row(run: "LightRun") -> dict[str, Any]:
     help="A new file for the profile; the daemon reads those in its folder's profiles/.  [default: print it]",
 )  # fmt: skip
 @outputs_as("The name of the profile only.")
-@click.pass_context
 def fit(
     ctx: click.Context,
     output: Output,

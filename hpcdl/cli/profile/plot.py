@@ -22,7 +22,6 @@ _WIDTH = 40
 @click.option("-o", "--output", "target", type=OutputFile(), metavar="FILE",
               help="The HTML file to write.  [default: draw them here]")  # fmt: skip
 @outputs_as("Names only, one a line.")
-@click.pass_context
 def plot(ctx: click.Context, output: Output, names: tuple[str, ...], target: Path | None) -> None:
     """Draw how fast these profiles are on how many GPUs, and how efficient: given and learnt ones.
 

@@ -14,7 +14,6 @@ _SHOWN = 6
 
 @click.command(short_help="List the profiles, given and learnt.")
 @outputs_as("Names only, one a line.")
-@click.pass_context
 def ls(ctx: click.Context, output: Output) -> None:
     """List the profiles: those of files, and those that were learnt from jobs that named none.
 
@@ -32,7 +31,6 @@ def ls(ctx: click.Context, output: Output) -> None:
 @click.command()
 @click.argument("name", shell_complete=completion.profiles)
 @outputs_as("Its name only.")
-@click.pass_context
 def show(ctx: click.Context, name: str, output: Output) -> None:
     """Print a profile as a file that the daemon reads.
 

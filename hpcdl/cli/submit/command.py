@@ -69,7 +69,6 @@ _PLAIN = "hpcdl.submit.plain"
 @click.option("--else", "other", metavar="FILE", help="With --as: what takes jobs that are not for hpcdl.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...", shell_complete=completion.files)
 @outputs
-@click.pass_context
 def submit(
     ctx: click.Context,
     /,
