@@ -1,17 +1,19 @@
-"""This node's part of one incarnation, from the request to start it until its GPUs were seen free.
+"""This node's part of one attempt (incarnation), from the request to start it until its GPUs were seen free.
 
-The supervisor knows what happens; this follows it through whatever happens to the supervisor or to the agent.
+The supervisor knows what happens to the trainer; `AgentPart` follows it through whatever happens to the supervisor or
+to the agent, and reports. It never concludes that a trainer has ended from silence: only from a record, or from a lock
+that nobody holds. Its GPUs are in `grant.py`, its run folder in `run_folder.py`, its first request in
+`start_request.py`, the connection in `supervisor_link.py`.
 """
 
 import asyncio
-import contextlib
 import errno
 import ipaddress
 import logging
 import random
 import socket
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +36,7 @@ from hpcdl.core.model.job import Cause
 from hpcdl.wire.messages import PIDS_MOST, DrillMessage, RequestMessage, TrainerLine
 from hpcdl.wire.private_files import NotPrivate
 
-# What is asked of a part of an incarnation, by the daemon and by its agent, and passed on to its supervisor.
+log = logging.getLogger("hpcdl.agent")
 
 HUNG_AFTER_S = 60.0
 """Beyond the grace: a supervisor that has not ended its trainer by then is ended itself."""
@@ -57,8 +59,119 @@ def _log_of(order: RequestMessage | None, found: run_folder.ExistingRun | None) 
     return found.start.log if found is not None and found.start is not None else ""
 
 
-class PartRequests:
-    """How a part stands, and what it was asked; `incarnations.Part` has its life."""
+class SupervisorRequests:
+    """What a supervisor is asked, in order. A new connection to it gets all of it again, which does no harm.
+
+    A request with a grace period is overdue `HUNG_AFTER_S` after the end of that; then `overdue` is called.
+    """
+
+    def __init__(self, overdue: Callable[[], Awaitable[None]]) -> None:
+        self._overdue = overdue
+        self._sent: list[tuple[str, dict[str, object]]] = []
+        self._news = asyncio.Event()
+        self._due: float | None = None  # by `boottime`; None: nothing that was asked has an end
+
+    def add(self, kind: str, grace_s: float | None, **body: object) -> None:
+        """Asks for `kind` within `grace_s` seconds; None: it may take as long as it takes."""
+        if grace_s is not None:
+            body["grace_s"] = grace_s
+            due = boottime() + grace_s + HUNG_AFTER_S
+            self._due = due if self._due is None else min(due, self._due)
+        self._sent.append((kind, body))
+        self._news.set()
+
+    @property
+    def ending(self) -> str:
+        """What was asked first that ends the part, or ""."""
+        return next((kind for kind, _ in self._sent if kind in _GOES), "")
+
+    async def more(self) -> None:
+        """Returns once something more is asked."""
+        self._news.clear()
+        await self._news.wait()
+
+    async def end_if_overdue(self) -> None:
+        """Calls `overdue` where a request is; again, if that did not help, after as long."""
+        if self._due is not None and boottime() >= self._due:
+            self._due = boottime() + HUNG_AFTER_S
+            await self._overdue()
+
+    async def send(self, link: SupervisorLink) -> None:
+        """Sends everything, and what is asked later, until the connection breaks (OSError)."""
+        number = 0
+        while True:
+            while number < len(self._sent):
+                kind, body = self._sent[number]
+                await link.send(kind, **body)
+                number += 1
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.more(), None if self._due is None else max(0.1, self._due - boottime()))
+            await self.end_if_overdue()
+
+
+class TrainerActivity:
+    """Whether a trainer moves and what it uses: for heartbeats, for stalls, and for what emulated GPUs show.
+
+    `pids`: all its processes at the last look, PIDS_MOST of them.
+    """
+
+    def __init__(self, log_file: str) -> None:
+        """`log_file`: the trainer's output, whose growth is a sign of life; "" where it is not known."""
+        self._watchdog = Watchdog(log_file, clock())
+        self._training = TrainingShare(clock())
+        self._memory_mib: int | None = None  # resident, of all processes; None with real GPUs
+        self.pids: tuple[int, ...] = ()
+
+    def look(self, supervisor: dict[str, Any], remains: Remains, *, emulated: bool) -> None:
+        """Looks at all processes below a supervisor; may take milliseconds, in any thread."""
+        self._watchdog.look(int(supervisor["pid"]), clock())
+        self.pids = remains.remember(supervisor)[:PIDS_MOST]
+        if emulated:
+            self._memory_mib = resident_mib(self.pids)
+
+    def stepped(self, step: int | None, *, leads: bool) -> None:
+        """It has made a step. Of several nodes, the first one's steps count for stalls."""
+        self._training.stepped(step, clock())
+        if leads:
+            self._watchdog.stepped(step, clock())
+
+    def reported(self, event: ev.Report | None, *, leads: bool) -> None:
+        """The supervisor has recorded something, `event` where it is one that is reported."""
+        match event:
+            case ev.TrainerReady() | ev.Reformed():
+                self._training.began(event.step, clock())
+            case ev.Saved():
+                self._training.saved(event.seconds, event.final, clock())
+            case ev.AtGate() | ev.Broken():
+                self._training.paused()
+        if isinstance(event, ev.Started):
+            self._watchdog.began(clock())
+            return
+        self._watchdog.moved(clock())
+        if isinstance(event, ev.TrainerReady | ev.Reformed) and leads:
+            self._watchdog.stepped(event.step, clock())
+
+    def stood(self) -> None:
+        """This agent was stopped for a while: what it would have seen is not known."""
+        self._watchdog.stood(clock())
+
+    def measured(self) -> tuple[float | None, float | None, float]:
+        """Seconds since its last step, since its last sign of life, since its start (see `Watchdog.measured`)."""
+        return self._watchdog.measured(clock())
+
+    def load(self, gpus: int) -> Load:
+        """The load of each of its GPUs, so many of them."""
+        trains, cores, number = self._training.look(clock()), self._watchdog.cores, max(1, gpus)
+        memory = None if self._memory_mib is None else self._memory_mib // number
+        return Load(trains, None if cores is None else cores / number, memory)
+
+
+class AgentPart:
+    """One run folder. `run` must be running; everything belongs to the event loop's thread.
+
+    `stage`: how far it is. `names`: of which job, attempt and membership its reports are. `stale`: the daemon does not
+    expect it. `damage`: what is wrong with its run folder, "" where nothing is.
+    """
 
     def __init__(
         self, site: AgentContext, key: Key, order: RequestMessage | None, found: run_folder.ExistingRun | None
@@ -95,19 +208,14 @@ class PartRequests:
         self.stale = False
         self._progress = LatestProgress()
         self._told_at = -1e9
-        self._stillness = Watchdog(_log_of(order, found), clock())
-        self._training = TrainingShare(clock())
-        self._memory_mib: int | None = None
+        self._activity = TrainerActivity(_log_of(order, found))
         self._verdict: tuple[Cause, str] | None = None
         self._supervisor: dict[str, Any] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._trainer_pid = 0
-        self._pids: tuple[int, ...] = ()
         self._suspending = self._gate = self._opened = self._going = False
-        self._asked: list[tuple[str, dict[str, object]]] = []
-        self._more = asyncio.Event()
-        self._overdue_at: float | None = None
-        self._requests: asyncio.Queue[RequestMessage] = asyncio.Queue()
+        self._supervisor_requests = SupervisorRequests(self._end_supervisor)
+        self._messages: asyncio.Queue[RequestMessage] = asyncio.Queue()
 
     # --- what is asked of it ---------------------------------------------------------------------------------------
 
@@ -131,7 +239,7 @@ class PartRequests:
                 log.error("%s: a membership that makes no sense: %s", self, error)
                 return
             self._follows(message.request.membership if message.request.kind == "rescale" else 0)
-        self._requests.put_nowait(message)
+        self._messages.put_nowait(message)
 
     def _follows(self, membership: int) -> None:
         """What is reported from here on is of this membership, if it is newer."""
@@ -140,7 +248,7 @@ class PartRequests:
 
     def adopt_grant(self, message: RequestMessage) -> None:
         """An open that an earlier agent took: these GPUs are its own, whether the gate was opened yet or not."""
-        with contextlib.suppress(StartRefusal):  # its node may have lost some meanwhile
+        with suppress(StartRefusal):  # its node may have lost some meanwhile
             self._grant.take(message)
             self._grant.claim()
 
@@ -197,18 +305,13 @@ class PartRequests:
         return f"job {self.key[0]}.{self.key[1]}"
 
     def _ask(self, kind: str, grace_s: float | None, **body: object) -> None:
-        if grace_s is not None:
-            body["grace_s"] = grace_s
-            due = boottime() + grace_s + HUNG_AFTER_S
-            self._overdue_at = due if self._overdue_at is None else min(due, self._overdue_at)
-        self._asked.append((kind, body))
-        self._more.set()
+        self._supervisor_requests.add(kind, grace_s, **body)
         if kind in _GOES:
             self._site.shells.end(self.key, f"{self} {_GOES[kind]}")
 
     async def _obey_all(self) -> None:
         while True:
-            message = await self._requests.get()
+            message = await self._messages.get()
             request = message.request
             try:
                 if request.kind == "open":
@@ -242,25 +345,20 @@ class PartRequests:
     @property
     def ending(self) -> str:
         """What it was asked first that ends it, or ""."""
-        return next((kind for kind, _ in self._asked if kind in ("suspend", "leave", "end")), "")
+        return self._supervisor_requests.ending
 
     def _is_over(self) -> bool:
         return self.stage is not Stage.FOLLOWED
 
-    async def _end_if_overdue(self) -> None:
-        if self._overdue_at is None or boottime() < self._overdue_at or self._supervisor is None:
+    async def _end_supervisor(self) -> None:
+        """Ends a supervisor that has not done in time what it was asked to."""
+        if self._supervisor is None:
             return
-        self._overdue_at = boottime() + HUNG_AFTER_S
         log.error("the supervisor of %s hangs, and is killed", self)
         self._verdict = (Cause.INFRASTRUCTURE, "its supervisor hung, and was ended")
         await asyncio.to_thread(self._remains.end_supervisor, self._supervisor)
 
-
-log = logging.getLogger("hpcdl.agent")
-
-
-class AgentPart(PartRequests):
-    """One run folder. `run` must be running; everything belongs to the event loop's thread."""
+    # --- what is seen of it ----------------------------------------------------------------------------------------
 
     @property
     def line(self) -> TrainerLine | None:
@@ -268,9 +366,9 @@ class AgentPart(PartRequests):
         if self.stage is not Stage.FOLLOWED or not self._trainer_pid:
             return None
         job, incarnation = self.key
-        step_s, idle_s, started_s = self._stillness.measured(clock())
+        step_s, idle_s, started_s = self._activity.measured()
         return TrainerLine(
-            self._trainer_pid, job, incarnation, self._supervisor_pid, step_s, idle_s, started_s, self._pids
+            self._trainer_pid, job, incarnation, self._supervisor_pid, step_s, idle_s, started_s, self._activity.pids
         )
 
     @property
@@ -279,24 +377,18 @@ class AgentPart(PartRequests):
 
     def look(self) -> None:
         """Looks whether it does anything; may take milliseconds, in any thread."""
-        if self.stage is Stage.FOLLOWED and self._supervisor_pid:
-            self._stillness.look(self._supervisor_pid, clock())
-            self._pids = self._remains.remember(self._supervisor)[:PIDS_MOST]
-            if self._site.gpus.emulated:
-                self._memory_mib = resident_mib(self._pids)
+        if self.stage is Stage.FOLLOWED and self._supervisor is not None and self._supervisor_pid:
+            self._activity.look(self._supervisor, self._remains, emulated=self._site.gpus.emulated)
 
     @property
     def load(self) -> Load:
         """What emulated GPUs show of it."""
-        trains, cores, number = self._training.look(clock()), self._stillness.cores, max(1, len(self.gpus))
-        if self.stage is not Stage.FOLLOWED:
-            return IDLE
-        memory = None if self._memory_mib is None else self._memory_mib // number
-        return Load(trains, None if cores is None else cores / number, memory)
+        load = self._activity.load(len(self.gpus))
+        return load if self.stage is Stage.FOLLOWED else IDLE
 
     def stood(self) -> None:
         """This agent was stopped for a while: what it would have seen is not known."""
-        self._stillness.stood(clock())
+        self._activity.stood()
 
     def tell_progress(self) -> None:
         """Reports new progress if a daemon is there and the last report is an interval ago."""
@@ -380,8 +472,7 @@ class AgentPart(PartRequests):
             try:
                 self._site.reports.report(ev.AtGate(**self.names.fields, address=port.address), self.key)
                 while self._undecided():
-                    self._more.clear()
-                    await self._more.wait()
+                    await self._supervisor_requests.more()
             finally:
                 port.release()
         if self.ending:
@@ -410,7 +501,7 @@ class AgentPart(PartRequests):
             if await asyncio.to_thread(run_folder.is_free, self.folder):
                 await self._without_supervisor()
                 continue
-            await self._end_if_overdue()
+            await self._supervisor_requests.end_if_overdue()
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 1.0)
         self._reap()
@@ -436,20 +527,7 @@ class AgentPart(PartRequests):
         """Tells the supervisor what it is asked; all of it again on a new connection, which does no harm."""
         try:
             await link.send("agent", after=self._site.reports.unreported(self.key).record)
-            sent = 0
-            while True:
-                while sent < len(self._asked):
-                    kind, body = self._asked[sent]
-                    await link.send(kind, **body)
-                    sent += 1
-                self._more.clear()
-                if self._overdue_at is None:
-                    await self._more.wait()
-                    continue
-                try:
-                    await asyncio.wait_for(self._more.wait(), max(0.1, self._overdue_at - boottime()))
-                except TimeoutError:
-                    await self._end_if_overdue()
+            await self._supervisor_requests.send(link)
         except OSError:
             pass  # it is gone, as the reading side finds out
 
@@ -459,9 +537,7 @@ class AgentPart(PartRequests):
         try:
             if packet["type"] == "progress":
                 self._progress.take(packet)
-                self._training.stepped(self._progress.step, clock())
-                if self._leads:
-                    self._stillness.stepped(self._progress.step, clock())
+                self._activity.stepped(self._progress.step, leads=self._leads)
                 self.tell_progress()
             elif run_folder.is_record(packet):
                 self._absorb(packet)
@@ -515,28 +591,11 @@ class AgentPart(PartRequests):
             told = None
         if isinstance(told, ev.Saved | ev.TrainerReady):
             self._progress.reached(told.step)
-        self._notice_life(told)
+        self._activity.reported(told, leads=self._leads)
         if told is None or self.stale or (isinstance(told, ev.TrainerReady) and not self._leads):
             reports.passed(self.key, number)
         else:
             reports.report(told, self.key, number, at)
-
-    def _notice_life(self, told: ev.Report | None) -> None:
-        """What a record says about whether the trainer moves. Of several nodes, the first one's steps count."""
-        match told:
-            case ev.TrainerReady() | ev.Reformed():
-                self._training.began(told.step, clock())
-            case ev.Saved():
-                self._training.saved(told.seconds, told.final, clock())
-            case ev.AtGate() | ev.Broken():
-                self._training.paused()
-        if isinstance(told, ev.Started):
-            self._stillness.began(clock())
-        elif isinstance(told, ev.TrainerReady | ev.Reformed) and self._leads:
-            self._stillness.moved(clock())
-            self._stillness.stepped(told.step, clock())
-        else:
-            self._stillness.moved(clock())
 
     def _exit(self, record: dict[str, Any]) -> ev.Exited:
         try:
