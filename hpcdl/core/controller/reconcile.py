@@ -30,10 +30,9 @@ from hpcdl.core.model.job import (
     Placement,
     Purpose,
     Share,
-    ended_from_outside,
 )
 from hpcdl.core.model.units import GpuRef
-from hpcdl.core.model.world import RESTARTED, Job, World, floor_of
+from hpcdl.core.model.world import RESTARTED, Job, World, last_number
 from hpcdl.core.rules.stalls import stalled
 
 # From a plan's nodes for a running job to the requests that take it there in place: join, rescale, leave.
@@ -193,7 +192,7 @@ def _begin(
 
 def _lost(world: World, job: Job, running: Incarnation, now: float) -> tuple[frozenset[str], float | None]:
     """Members that the others have to go on without, and when to look again."""
-    gone = {part.node for part in running.training if ended_from_outside(part)}
+    gone = {part.node for part in running.training if part.ended_from_outside}
     wake_at = None
     if running.broken_at is not None:
         since = -math.inf
@@ -374,7 +373,7 @@ class Reconciliation:
 
     def start(self, world: World, job: Job, nodes: tuple[str, ...], placement: Placement | None) -> None:
         """Asks for the next incarnation, at the gate where `placement` is None."""
-        number = _last_number(world, job) + 1
+        number = last_number(world, job) + 1
         self.events.append(StartRequested(job.id, number, nodes, placement))
         self.requests += [Request("start", node, job.id, number, nodes=nodes, placement=placement) for node in nodes]
 
@@ -468,7 +467,7 @@ def _may_steer(world: World, job: Job) -> bool:
         and not (running.preempt or running.stalled_restart)
         and running.state is IncarnationState.RUNNING
         and not (job.held or job.cancelling or job.final is not None or world.stopping)
-        and _failed(running) is None
+        and not any(part.ended_itself for part in running.training)
         and any(part.stays for part in running.parts)
     )
 
@@ -500,13 +499,6 @@ def _rescale(world: World, job: Job, target: Placement, taken: set[GpuRef], step
         taken |= mine
 
 
-def _failed(running: Incarnation) -> Part | None:
-    """A member that ended by its own doing, or as the training did; None: at most some slipped away."""
-    return next(
-        (part for part in running.training if part.exited and not part.leaving and not ended_from_outside(part)), None
-    )
-
-
 def _release(world: World, job: Job, target: Placement | None, steps: Reconciliation, now: float) -> None:
     """Asks incarnations to go that the world or the plan has no place for."""
     unwanted = job.held or job.cancelling or job.final is not None or world.stopping
@@ -519,7 +511,8 @@ def _release(world: World, job: Job, target: Placement | None, steps: Reconcilia
             steps.end(job, gated, Cause.INFRASTRUCTURE, 5.0, "a part of its warm start ended")
     if running is None or running.ending is not None:
         return
-    over = bool(running.members) and running.state is IncarnationState.RUNNING and _failed(running) is not None
+    trains = running.state is IncarnationState.RUNNING
+    over = trains and bool(running.members) and any(part.ended_itself for part in running.training)
     if over:
         steps.take(dismiss(job, running))
     if job.cancelling:
@@ -530,11 +523,11 @@ def _release(world: World, job: Job, target: Placement | None, steps: Reconcilia
         steps.end(job, running, Cause.PREEMPTED, 0.0, "the daemon was stopped at once")
     elif broken is not None:
         steps.end(job, running, Cause.INFRASTRUCTURE, END_GRACE_S, broken)
-    elif running.stalled_restart and running.state is IncarnationState.RUNNING:
+    elif running.stalled_restart and trains:
         steps.end(job, running, Cause.STALLED, min(job.spec.grace_s, END_GRACE_S), stalled(job, running, now))
     elif over and target is not None and not (job.held or world.stopping):
         return  # a member is through: the others follow, there is nothing to rescale
-    elif running.state is IncarnationState.RUNNING:
+    elif trains:
         _suspend_or_keep(world, job, running, target, steps, now)
 
 
@@ -591,7 +584,7 @@ def _gang_broken(job: Job, incarnation: Incarnation, now: float) -> str | None:
     Either a part failed or was lost, or the writer's part ended well more than STRAGGLER_S ago.
     """
     elastic = job.spec.rescale != "restart"  # the others go on without what slipped away
-    parts = [part for part in incarnation.training if not (part.leaving or (elastic and ended_from_outside(part)))]
+    parts = [part for part in incarnation.training if not (part.leaving or (elastic and part.ended_from_outside))]
     gone = [part for part in parts if part.exited or part.lost]
     if not gone or len(gone) == len(parts):
         return None
@@ -638,16 +631,6 @@ def _free(world: World, gpus: Iterable[GpuRef], taken: set[GpuRef]) -> bool:
         if gpu in world.holders or gpu in taken or node is None or gpu.number not in node.usable():
             return False
     return True
-
-
-def _last_number(world: World, job: Job) -> int:
-    """The highest incarnation that has claimed the job's checkpoint folder, by this job or an earlier one."""
-    floor = floor_of(world, job).incarnation
-    if job.spec.checkpoint_dir is None:
-        return max(job.last_incarnation, floor)
-    folder = job.spec.checkpoint_dir
-    there = (each.last_incarnation for each in world.jobs.values() if each.spec.checkpoint_dir == folder)
-    return max(world.folders.get(folder, (0, 0))[0], floor, *there)
 
 
 def _connected(world: World, names: Iterable[str]) -> bool:

@@ -6,7 +6,7 @@ A job that is rescaled by suspend and resume has one membership in each incarnat
 from dataclasses import replace
 
 from hpcdl.core.model.frozen import changed
-from hpcdl.core.model.job import Incarnation, IncarnationState, Part, Placement, Share, ended_from_outside
+from hpcdl.core.model.job import Incarnation, IncarnationState, Part, Placement, Share
 from hpcdl.core.model.world import Job
 
 
@@ -68,7 +68,7 @@ def without_gone_parts(incarnation: Incarnation, in_place: bool) -> Incarnation:
     gone = [part for part in incarnation.parts if part.lost or (part.exited and part.freed)]
     if gone:  # of hundreds of parts, at each report
         members = frozenset(incarnation.members)
-        dropped = [part for part in gone if part.node not in members and (members or ended_from_outside(part))]
+        dropped = [part for part in gone if part.node not in members and (members or part.ended_from_outside)]
     failed = [part for part in dropped if incarnation.members and not (part.leaving or part.lost)]
     failures = incarnation.join_failures + len(failed)
     if dropped:
@@ -88,7 +88,7 @@ def with_living_placement(incarnation: Incarnation) -> Incarnation:
     staying = [part for part in incarnation.parts if not (part.leaving or part.exited or part.lost)]
     if len(staying) < len(incarnation.parts):
         members = frozenset(incarnation.members)
-        staying = [part for part in incarnation.parts if part.stays or (part.node in members and _failed(part))]
+        staying = [part for part in incarnation.parts if part.stays or (part.node in members and part.ended_itself)]
     if not staying:
         # What is left is to go; it holds what it held, unless nothing is left of that.
         there = frozenset(incarnation.nodes)
@@ -104,11 +104,6 @@ def with_living_placement(incarnation: Incarnation) -> Incarnation:
         for part in staying
     )
     return changed(incarnation, placement=replace(before, shares=shares))
-
-
-def _failed(part: Part) -> bool:
-    """It ended by its own doing: that ends the others too, and what they held is what the failure was on."""
-    return part.exited and not part.leaving and not ended_from_outside(part)
 
 
 def _address(parts: tuple[Part, ...], node: str) -> str:

@@ -399,6 +399,20 @@ class Part:
         """Its processes are there, as far as is known, and nobody asked it to go while the others stay."""
         return not (self.leaving or self.exited or self.lost)
 
+    @property
+    def ended_from_outside(self) -> bool:
+        """It went by no doing of the job's: with its node, for lack of a daemon, or killed."""
+        if self.lost or not self.exited:
+            return self.lost
+        if self.ended_by is not None:
+            return self.ended_by == "absence"
+        return killed_from_outside(self) or self.hint in OUTSIDE_CAUSES
+
+    @property
+    def ended_itself(self) -> bool:
+        """It failed, or completed: that ends the others too, and what they held is what a failure was on."""
+        return self.exited and not self.leaving and not self.ended_from_outside
+
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
@@ -530,15 +544,6 @@ OUTSIDE_CODES = {137: "SIGKILL", 143: "SIGTERM", 247: "SIGKILL", 241: "SIGTERM"}
 
 OUTSIDE_CAUSES = frozenset({Cause.INFRASTRUCTURE, Cause.NODE_LOST, Cause.PREEMPTED})
 """What is said of an attempt that was suspended while it started."""
-
-
-def ended_from_outside(part: Part) -> bool:
-    """Whether a part went by no doing of the job's: with its node, for lack of a daemon, or killed."""
-    if part.lost or not part.exited:
-        return part.lost
-    if part.ended_by is not None:
-        return part.ended_by == "absence"
-    return killed_from_outside(part) or part.hint in OUTSIDE_CAUSES
 
 
 def killed_from_outside(part: Part) -> bool:

@@ -348,6 +348,16 @@ def floor_of(world: World, job: Job) -> Floor:
     return Floor()
 
 
+def last_number(world: World, job: Job) -> int:
+    """The highest incarnation that has claimed the job's checkpoint folder, by this job or an earlier one."""
+    floor = floor_of(world, job).incarnation
+    if job.spec.checkpoint_dir is None:
+        return max(job.last_incarnation, floor)
+    folder = job.spec.checkpoint_dir
+    there = (each.last_incarnation for each in world.jobs.values() if each.spec.checkpoint_dir == folder)
+    return max(world.folders.get(folder, (0, 0))[0], floor, *there)
+
+
 def no_such_job(world: World, number: int) -> str:
     """What is said to whoever names a job that is not there."""
     if is_unknown(world, number):

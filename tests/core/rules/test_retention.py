@@ -7,7 +7,6 @@ import pytest
 
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.controller.journal import MemoryJournal
-from hpcdl.core.controller.reconcile import _last_number
 from hpcdl.core.fold.fold import Draft, fold
 from hpcdl.core.fold.jobs import REPEATED_S, ROUND
 from hpcdl.core.model import commands as cmd
@@ -19,7 +18,7 @@ from hpcdl.core.model.job import Cause, JobSpec, Placement, Share
 from hpcdl.core.model.notice import NoticeKind, NoticeRules
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.transitions import IllegalEvent
-from hpcdl.core.model.world import GpuInfo, JobState, World, beginning_of, validate
+from hpcdl.core.model.world import GpuInfo, JobState, World, beginning_of, last_number, validate
 from hpcdl.core.rules.intake import Settings
 from hpcdl.core.rules.retention import BATCH, DONE_S, FAILED_S, is_retired, jobs_to_retire
 from hpcdl.ledger.snapshots import body_of, world_of
@@ -213,7 +212,7 @@ def test_incarnations_and_beginnings_of_a_shared_folder_go_on(controller: Contro
     world = controller.world
     assert world.folders == {"/data/run": (7, 3)}
     assert beginning_of(world, world.jobs[second]) == 3
-    assert _last_number(world, world.jobs[second]) == 7
+    assert last_number(world, world.jobs[second]) == 7
     (past,) = controller.journal.retired((1,))
     assert (past.last_incarnation, beginning_of(world, past)) == (7, 3)
 
