@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcdl.cli.job_row import asked_text, moment_text, nodes_text, placement_text, step_text
+from hpcdl.cli.job_row import annotations_text, asked_text, moment_text, nodes_text, placement_text, step_text
 from hpcdl.cli.output import Column, Row
 from hpcdl.core.model.units import runs, seconds_text
 
@@ -171,6 +171,11 @@ _JOBS: dict[str, ColumnSpec] = {
     "weight": number("WEIGHT", "weight"),
     "priority": number("PRIORITY", "priority"),
     "queue": number("QUEUE", "queue_position"),
+    "annotations": ColumnSpec(
+        Column("ANNOTATIONS", lambda row: annotations_text(row) or "-", shrinks=True),
+        ("annotations",),
+        annotations_text,
+    ),
     "array": number("ARRAY", "array"),
     "index": number("INDEX", "array_index"),
 }

@@ -86,6 +86,11 @@ def placement_text(placement: Any) -> str:
     return " ".join(f"{node}:{','.join(map(str, gpus))}" for node, gpus in placement.items())
 
 
+def annotations_text(row: Row) -> str:
+    """What its user wrote about the job: `dataset=imagenet lr=0.1`."""
+    return " ".join(f"{key}={value}" for key, value in (row.get("annotations") or {}).items())
+
+
 def step_text(row: Row) -> str:
     """`120/900`, `120`, or `-` where no step was reported."""
     step, total = row.get("step"), row.get("total")

@@ -104,7 +104,7 @@ def _warn(row: Row) -> None:
     if row.get("gpus") and row.get("can_suspend") is False and row.get("saved_step") is None:
         say(
             f"job {row['id']} has shown no way to checkpoint (neither hpcdl.attach() nor --signal): it is ended within "
-            "its grace, and starts over when it is resumed"
+            "its grace period, and starts over when it is resumed"
         )
 
 
@@ -123,6 +123,7 @@ _PROMISES = {
     "hold": ("is held", "HELD"),
     "release": ("may start", "RUNNING"),
     "retry": ("is tried again", "RUNNING"),
+    "annotate": ("is annotated", "ANNOTATED"),
 }
 
 
@@ -142,7 +143,7 @@ def _verb(function: Callable[[], None]) -> click.Command:
 
 @_verb
 def cancel() -> None:
-    """End jobs for good; a running one is asked to end first (SIGTERM), within its grace.
+    """End jobs for good; a running one is asked to end first (SIGTERM), within its grace period.
 
     hpcdl cancel 12 of the first member of an array cancels that one; hpcdl cancel --array 12 all of them.
     """
@@ -152,7 +153,8 @@ def cancel() -> None:
 def suspend() -> None:
     """Checkpoint jobs, free their GPUs, and hold them until `hpcdl resume`.
 
-    A job that has no checkpoint and cannot make one is ended within its grace, and starts over when it is resumed.
+    A job that has no checkpoint and cannot make one is ended within its grace period, and starts over when it
+    is resumed.
     """
 
 
@@ -169,6 +171,22 @@ def hold() -> None:
 @_verb
 def release() -> None:
     """Let held jobs start, as soon as they have a turn."""
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="JOB|FIRST-LAST... KEY=VALUE...", shell_complete=completion.job_ids)
+@ARRAY
+@outputs
+def annotate(ctx: click.Context, words: tuple[str, ...], array: int | None, output: Output) -> None:
+    """Write KEY=VALUE about jobs, for people and scripts; KEY= removes it. Nothing is decided by it.
+
+    hpcdl annotate 3-7 dataset=imagenet; hpcdl ls --columns id,annotations shows it.
+    """
+    jobs = job_ids(ctx, ctx.command.params[0], tuple(word for word in words if "=" not in word))
+    changes = dict(word.split("=", 1) for word in words if "=" in word)
+    if not changes:
+        raise click.UsageError("say what to write: hpcdl annotate 3 KEY=VALUE (KEY= removes it)", ctx)
+    _act(ctx, "annotate", jobs, output, array, annotations=changes)
 
 
 @click.command()

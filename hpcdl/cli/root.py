@@ -22,6 +22,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "resume": ("hpcdl.cli.jobs", "resume", "Let held jobs run again."),
         "hold": ("hpcdl.cli.jobs", "hold", "Keep waiting jobs from starting."),
         "release": ("hpcdl.cli.jobs", "release", "Let held jobs start."),
+        "annotate": ("hpcdl.cli.jobs", "annotate", "Write your own KEY=VALUE about jobs."),
         "retry": ("hpcdl.cli.jobs", "retry", "Queue failed or cancelled jobs again."),
         "wait": ("hpcdl.cli.jobs", "wait", "Wait until jobs are finished."),
         "logs": ("hpcdl.cli.logs", "logs", "Print a job's output."),

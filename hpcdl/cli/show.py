@@ -5,7 +5,16 @@ from pathlib import Path
 
 import click
 
-from hpcdl.cli.job_row import JOB_ID, asked_text, connect, duration_text, moment_text, placement_text, step_text
+from hpcdl.cli.job_row import (
+    JOB_ID,
+    annotations_text,
+    asked_text,
+    connect,
+    duration_text,
+    moment_text,
+    placement_text,
+    step_text,
+)
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_fields, print_table, say
 from hpcdl.cli.tables import GPU_COLUMNS, away_note, gpu_rows
 from hpcdl.core.model.units import fold_nodes
@@ -49,6 +58,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("git", git_text(spec)),
             ("asked", asked),
             ("after", " ".join(map(str, spec.get("after") or ()))),
+            ("annotations", annotations_text(row)),
             ("deadline", deadline_text(row)),
             ("profile", str(row.get("profile") or "")),
             ("placement", f"{placement_text(row.get('placement'))} {row.get('role') or ''}".strip()),

@@ -172,3 +172,15 @@ def test_a_suspend_that_loses_work_is_told(fake: FakeDaemon, hpcdl: Run) -> None
     assert "job 1 has shown no way to checkpoint" in done.err
     assert "starts over" in done.err
     assert hpcdl("cancel", 1).err == ""
+
+
+def test_annotate(jobs: FakeDaemon, hpcdl: Run) -> None:
+    said = hpcdl("annotate", "1-2", "lr=0.1", "note=a=b", "old=").out
+    assert said.startswith("job 1 is annotated (QUEUED now): resnet\njob 2 is annotated (QUEUED now): vgg")
+    changes = {"lr": "0.1", "note": "a=b", "old": ""}
+    assert jobs.requests[-1][2] == {"verb": "annotate", "ids": [1, 2], "annotations": changes}
+    assert hpcdl("annotate", "1").err.startswith("hpcdl: say what to write: hpcdl annotate 3 KEY=VALUE")
+    assert hpcdl("annotate", "a=b").err.startswith("hpcdl: say which jobs: hpcdl annotate 3-7 12")
+    jobs.world.jobs[1]["annotations"] = {"lr": "0.1", "note": "a=b"}
+    assert "annotations  lr=0.1 note=a=b" in hpcdl("show", "1").out
+    assert hpcdl("ls", "--columns", "id,annotations").out.splitlines()[:2] == ["ID  ANNOTATIONS", " 1  lr=0.1 note=a=b"]

@@ -133,6 +133,14 @@ def job_held(world: World, event: ev.JobHeld, at: float) -> None:
     world.jobs[event.job] = changed(unfinished(world, event), held=True)
 
 
+@effect(ev.JobAnnotated, decides=Decision.NONE)
+def job_annotated(world: World, event: ev.JobAnnotated, at: float) -> None:
+    job = job_of(world, event)
+    kept = {**dict(job.annotations), **dict(event.changes)}
+    annotations = tuple(sorted((key, value) for key, value in kept.items() if value))
+    world.jobs[job.id] = changed(job, annotations=annotations)
+
+
 @effect(ev.JobReleased)
 def job_released(world: World, event: ev.JobReleased, at: float) -> None:
     world.jobs[event.job] = changed(unfinished(world, event), held=False)

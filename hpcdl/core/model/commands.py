@@ -124,6 +124,14 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Annotate:
+    """`hpcdl annotate`. `changes`: (key, value); "" removes the key."""
+
+    job: int
+    changes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Preempt:
     """Suspends a running job without holding it: it may be placed again at once. `hpcdl drill` fakes preemptions so."""
 
@@ -370,7 +378,7 @@ Command = (
     Submit | Retry | Hold | Release | Cancel | ChoosePolicy | ChooseObjective | Stop | Hello | Inventory | AgentReport
     | Taken | AgentGone | NodeGone | Drain | BatchSeen | PilotTaken | PilotNotTaken | CancelPilot | Trouble | Tick
     | PilotBack | Preempt | Drilled | Avoid | Lift | NoticesTaken | NoticesNotTaken | RetryNotices | DropNotice
-    | Outlooks | Retire
+    | Outlooks | Retire | Annotate
 )  # fmt: skip
 
 

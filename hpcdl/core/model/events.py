@@ -138,6 +138,13 @@ class JobReleased(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class JobAnnotated(JobEvent):
+    """Its user wrote something about it, for people and scripts. `changes`: (key, value); "" removes the key."""
+
+    changes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CancelRequested(JobEvent):
     """Its user cancelled it; CANCELLED once nothing of it is left."""
 

@@ -104,6 +104,7 @@ class Job:
     beginning: int = 0
     startup_s: float | None = None
     nonce: str = ""  # random, of its submit; "" of jobs of earlier versions
+    annotations: tuple[tuple[str, str], ...] = ()  # its user's own (key, value), by key; nothing is decided by them
 
     @property
     def identity(self) -> str:

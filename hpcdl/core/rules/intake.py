@@ -19,7 +19,7 @@ from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.core.rules import batch_poll, deadlines, notices, quarantine, retention
 from hpcdl.core.rules.endings import Rules, conclusions
 from hpcdl.core.rules.exemption import STARTS
-from hpcdl.core.rules.jobs import Submitting, existing_job, preemptible, unfinished
+from hpcdl.core.rules.jobs import Submitting, check_annotations, existing_job, preemptible, unfinished
 from hpcdl.core.rules.stalls import stall_events
 
 OBJECTIVES = ("jct", "makespan", "throughput", "efficiency", "priority", "deadline", "fair")
@@ -135,6 +135,11 @@ class Intake:
     def _(self, command: cmd.Release) -> None:
         if self._unfinished(command.job).held:
             self._add(ev.JobReleased(command.job))
+
+    @_take.register
+    def _(self, command: cmd.Annotate) -> None:
+        check_annotations(existing_job(self.draft.world, command.job), command.changes)
+        self._add(ev.JobAnnotated(command.job, command.changes))
 
     @_take.register
     def _(self, command: cmd.Preempt) -> None:

@@ -1,5 +1,6 @@
 """What users ask of jobs, checked against the world: submits, holds, releases, retries. `Intake` calls it."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -265,6 +266,26 @@ def existing_job(world: World, number: int) -> Job:
     if job is None:
         raise CommandRefused(no_such_job(world, number), "unknown-job")
     return job
+
+
+MOST_ANNOTATIONS = 32
+LONGEST_ANNOTATION = 200
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}", re.ASCII)
+
+
+def check_annotations(job: Job, changes: Sequence[tuple[str, str]]) -> None:
+    """Raises CommandRefused for what a job cannot be annotated with."""
+    if not changes:
+        raise CommandRefused("say what to write: KEY=VALUE, or KEY= to remove it", "annotation")
+    for key, value in changes:
+        if not _KEY.fullmatch(key):
+            wrong = "a key begins with a letter, and has up to 63 letters, digits, '_', '.' and '-'"
+            raise CommandRefused(f"{key[:40]!r} cannot be a key: {wrong}", "annotation")
+        if len(value) > LONGEST_ANNOTATION or not value.isprintable():
+            most = f"a value has up to {LONGEST_ANNOTATION} printable characters"
+            raise CommandRefused(f"the value of {key} is too long, or cannot be printed: {most}", "annotation")
+    if sum(map(bool, (dict(job.annotations) | dict(changes)).values())) > MOST_ANNOTATIONS:
+        raise CommandRefused(f"job {job.id} would have more than {MOST_ANNOTATIONS} annotations", "annotation")
 
 
 def unfinished(world: World, number: int) -> Job:

@@ -135,6 +135,8 @@ class JobRoutes:
         if body["verb"] == "retry":
             more = {name: body.get(name) is True for name in ("with_dependents", "from_start")}
             make = partial(cmd.Retry, **more)
+        elif body["verb"] == "annotate":
+            make = partial(cmd.Annotate, changes=annotations_of(body))
         answers = [self._loop.send(make(number)) for number in numbers]
         told, errors, left = await asyncio.to_thread(outcomes, numbers, answers)
         for error in errors:
@@ -182,6 +184,7 @@ VERBS: dict[str, Callable[[int], cmd.Command]] = {
     "hold": lambda job: cmd.Hold(job, waiting=True),
     "release": cmd.Release,
     "retry": cmd.Retry,
+    "annotate": lambda job: cmd.Annotate(job, ()),
 }
 
 _FAILED = (JobState.FAILED, JobState.CANCELLED)
@@ -193,6 +196,14 @@ def maker(verb: object) -> Callable[[int], cmd.Command]:
     if make is None:
         raise ApiProblem(404, f"jobs can be told to {', '.join(VERBS)}", "unknown-verb")
     return make
+
+
+def annotations_of(body: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What a request has jobs annotated with: `annotations`, an object of texts. Raises ApiProblem."""
+    found = body.get("annotations")
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ApiProblem(400, 'annotations must be an object of texts: {"KEY": "VALUE"}')
+    return tuple(found.items())
 
 
 def chosen(world: World, verb: str, body: Mapping[str, Any]) -> list[int]:

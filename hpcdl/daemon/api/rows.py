@@ -96,6 +96,7 @@ class RowBuilder:
             "eta_s": None if left is None else left.seconds,
             "saved_step": job.saved_step,
             "queue_position": self.queue.position(job),
+            "annotations": dict(job.annotations) or None,
         }
 
     def reason(self, job: Job) -> str:

@@ -225,3 +225,25 @@ def test_a_retry_and_those_who_waited(api: Api) -> None:
     assert api.verb("retry", failed=True)["jobs"] == []
     with pytest.raises(ApiProblem, match="ids or array"):
         api.verb("hold")
+
+
+def test_annotations_are_written_changed_and_removed(api: Api) -> None:
+    api.submit(job(), job())
+
+    def annotate(**annotations: Any) -> dict[str, Any]:
+        return api.verb("annotate", 1, 2, annotations=annotations)
+
+    rows = annotate(lr="0.1", note="first try")["jobs"]
+    assert [row["annotations"] for row in rows] == [{"lr": "0.1", "note": "first try"}] * 2
+    assert annotate(lr="0.2", note="")["jobs"][0]["annotations"] == {"lr": "0.2"}
+    assert annotate(lr="")["jobs"][0]["annotations"] is None
+    for wrong in ({"1x": "y"}, {"k": "y" * 201}, {"k": "a\nb"}, {f"k{each}": "y" for each in range(33)}):
+        errors = annotate(**wrong)["errors"]
+        assert [error["code"] for error in errors] == ["annotation"] * 2, wrong
+    assert [error["code"] for error in api.verb("annotate", 99, annotations={"k": "y"})["errors"]] == ["unknown-job"]
+    for body in ({}, {"annotations": ["k"]}, {"annotations": {"k": 1}}):
+        with pytest.raises(ApiProblem, match="annotations must be an object of texts"):
+            api.ask("verbs", {"verb": "annotate", "ids": [1], **body})
+    plans = [record for record in api.controller.journal.read() if record.event.kind == "PlanAdopted"]
+    api.verb("annotate", 1, annotations={"k": "y"})
+    assert [each for each in api.controller.journal.read() if each.event.kind == "PlanAdopted"] == plans
