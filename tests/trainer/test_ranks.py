@@ -108,9 +108,9 @@ def test_a_rank_for_each_gpu() -> None:
 
 STATES = """
 import os, torch, torch.distributed as dist
-from hpcdl.trainer import process_groups as forming, broadcast as sharing
+from hpcdl.trainer import broadcast, process_groups
 rank = int(os.environ["HPCDL_LOCAL_RANK"])
-sharing.PIECE = 64
+broadcast.PIECE = 64
 
 class Part:
     def __init__(self): self.state = None
@@ -135,10 +135,10 @@ def equal(a, b):
 
 part, model = Part(), torch.nn.BatchNorm1d(3)
 part.state = states(rank)
-group = forming.Group(None, dist.FileStore(os.environ["HPCDL_LOCAL_STORE"], 3), rank, 3, 60)
+group = process_groups.ProcessGroup(None, dist.FileStore(os.environ["HPCDL_LOCAL_STORE"], 3), rank, 3, 60)
 if rank == 2:
     model(torch.randn(4, 3))
-more = sharing.share({"part": part, "model": model}, f"from {rank}", 2, rank == 1)
+more = broadcast.share({"part": part, "model": model}, f"from {rank}", 2, rank == 1)
 assert more == "from 2", more
 assert equal(part.state, states(0 if rank == 0 else 2)), part.state
 assert int(model.num_batches_tracked) == (0 if rank == 0 else 1)

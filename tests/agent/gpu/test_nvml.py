@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+ROOT = HERE.parents[2]
 SONAME = "libnvidia-ml.so.1"
 
 ZERO = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
@@ -27,7 +27,7 @@ def compile_fake(folder: Path, *flags: str) -> Path:
     if compiler is None:
         pytest.skip("no C compiler, so no NVML of ours can be built")
     folder.mkdir()
-    source = HERE.parent / "nvml" / "fake_nvml.c"
+    source = HERE / "fake_nvml.c"
     argv = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", *flags, "-o", str(folder / SONAME), str(source)]
     subprocess.run(argv, check=True, timeout=60)
     return folder
