@@ -3,6 +3,7 @@
 `python -m tests.test_docs` writes the table in docs/settings.md anew.
 """
 
+import ast
 import os
 import re
 import shlex
@@ -151,6 +152,28 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert file.is_relative_to(ROOT)
         if anchor:
             assert anchor in anchors(file.read_text(encoding="utf-8")), f"{document.name}: {target}"
+
+
+def defined_in(file: Path) -> set[str]:
+    """All names that a module defines: functions, classes, methods, fields, constants."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def test_what_the_contributor_guide_names_is_where_it_says() -> None:
+    links = re.findall(r"\[`([^`]+)`[^]]*\]\((\.\./[\w/.]+\.py)\)", text_of("contributor-guide.md"))
+    assert len(links) > 50
+    wrong = []
+    for name, target in links:
+        file = (ROOT / "docs" / target).resolve()
+        if "/" not in name and not name.endswith(".py") and not set(name.split(".")) <= defined_in(file):
+            wrong.append((name, target))
+    assert wrong == []
 
 
 def test_the_readme_is_short_and_leads_to_the_index() -> None:
