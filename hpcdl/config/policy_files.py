@@ -21,6 +21,8 @@ from hpcdl.wire.private_files import NotPrivate, open_private_folder
 FOLDER = "policies"
 MAX_BYTES = 1 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_MOVED = re.compile(rb"^([ \t]*from )hpcdl\.(?:core\.(?:model|plan|profile|units|view)|placing)(?= import )", re.M)
+"""Where policies of version 0.1 imported from, as their guide told them to; `hpcdl.policy` has all those names."""
 
 
 class BadPolicyFile(ValueError):
@@ -91,7 +93,7 @@ class _Checked(SourceLoader):
         return str(self._path)
 
     def get_data(self, path: str | bytes) -> bytes:
-        return self._content
+        return _MOVED.sub(rb"\1hpcdl.policy", self._content)
 
 
 def _loaded(path: Path, content: bytes) -> ModuleType:

@@ -12,8 +12,7 @@ from hpcdl.wire.private_files import NotPrivate
 
 MINE = """
 from dataclasses import dataclass
-from hpcdl.core.model.plan import Plan
-from hpcdl.placement import pool_of
+from hpcdl.policy import Plan, pool_of
 
 @dataclass(frozen=True)
 class Setting:
@@ -44,6 +43,17 @@ def test_a_policy_of_ones_own_is_one_of_all(tmp_path: Path) -> None:
     assert "mine" in policies.names()
     assert policies.make("mine").name == "mine"
     assert not (tmp_path / "policies" / "__pycache__").exists()
+
+
+def test_a_policy_written_for_an_earlier_version_is_still_read(tmp_path: Path) -> None:
+    before = MINE.replace(
+        "from hpcdl.policy import Plan, pool_of",
+        "from hpcdl.core.model import Role\nfrom hpcdl.core.plan import Plan, View\n"
+        "from hpcdl.core.units import count\nfrom hpcdl.placing import impossible, pool_of",
+    )
+    assert before != MINE
+    put(tmp_path, before)
+    assert register_files(Policies(), tmp_path) == ("mine",)
 
 
 @pytest.mark.parametrize(
