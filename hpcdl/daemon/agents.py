@@ -1,4 +1,9 @@
-"""The agents' side of the daemon: one WebSocket per node, requests out, reports in. Runs in the asyncio thread."""
+"""Connections of node agents: one WebSocket a node, requests out, reports and heartbeats in.
+
+Runs in the asyncio thread, and decides nothing: what an agent reports becomes a command for the Controller, and is
+acknowledged once it is in the ledger. A request goes to an agent again at each connection until that has taken it.
+Neighbours: `message_socket` has the frames, `shells` the sessions of `hpcdl exec`, `core/rules/stalls` the verdicts.
+"""
 
 import asyncio
 import logging
@@ -38,25 +43,27 @@ CLOSE_REPLACED, CLOSE_BAD, CLOSE_AGAIN = 4000, 4001, 4002
 
 @dataclass(slots=True, eq=False)
 class _AgentConnection:
+    """A connected agent."""
+
     node: str
     socket: MessageSocket
-    log_id: str
-    ready: bool = False
-    outgoing: "asyncio.Queue[msg.Message | None]" = field(default_factory=asyncio.Queue)
-    early: list[Request] = field(default_factory=list)
-    heartbeat: msg.HeartbeatMessage | None = None
-    looks: bool = False
-    looked: list[asyncio.Event] = field(default_factory=list)
+    log_id: str  # of the agent's log of reports, whose numbers it counts
+    ready: bool = False  # its inventory is recorded: requests may go out
+    outgoing: "asyncio.Queue[msg.Message | None]" = field(default_factory=asyncio.Queue)  # None: end the connection
+    early: list[Request] = field(default_factory=list)  # made before it was ready
+    heartbeat: msg.HeartbeatMessage | None = None  # the newest; None before the first
+    looks: bool = False  # it understands LookMessage
+    looked: list[asyncio.Event] = field(default_factory=list)  # set by the next heartbeat
 
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
     """What agents are told, and where jobs' files go."""
 
-    instance: str
+    instance: str  # the daemon's name, which its agents must know
     home: Path
-    lease_s: float
-    interval_s: float
+    lease_s: float  # an agent that has not heard of a daemon for so long ends its trainers
+    interval_s: float  # between two heartbeats
 
 
 class Hub:

@@ -1,7 +1,8 @@
-"""The one thread that talks with the batch system: polls it, submits and cancels pilots, and is never in a hurry.
+"""The thread that talks with the batch system: polls it, submits pilots and cancels them.
 
-The core decides, and has recorded it before anything is done here: a pilot without a batch id is asked for, one that is
-cancelled is to go. Slow or dead, the batch system holds up nobody but this thread.
+The core decides, and has recorded it before anything is done here: a pilot without a batch id is submitted, one that is
+cancelled is taken back. Nothing is concluded from an answer here either (`core/rules/batch_poll` does). A batch system
+that is slow or dead holds up nobody but this thread.
 """
 
 import logging

@@ -1,4 +1,9 @@
-"""The daemon process: puts the parts together, says when it is ready, and takes them apart in order."""
+"""The daemon process: takes the lease, opens the ledger, starts every part, and stops them in order.
+
+All parts are made here and know each other only by what they are given. Threads: asyncio (the API and the agents), the
+Controller's (`loop`), the batch system's, the notifier's, and those of the ticks. It must never hold the event loop up:
+what waits for a disk or a process runs in one of the others.
+"""
 
 import asyncio
 import gc

@@ -1,4 +1,8 @@
-"""How a message reaches one destination: a command, a mail, a POST. Each call may take seconds, and has its limit."""
+"""Delivery of a notification to one destination: a command, a mail, or a POST to a web server.
+
+Each call may take seconds and has its limit; a destination that fails raises NotDelivered, with nothing secret of its
+URL. Which notification goes where and when it is tried again, `notifier` decides.
+"""
 
 import base64
 import contextlib

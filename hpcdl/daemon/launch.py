@@ -1,4 +1,7 @@
-"""Starting and stopping a daemon from the command line."""
+"""Starting and stopping a daemon from the command line: `hpcdl daemon start`, `stop`, and a job script.
+
+The daemon is a process of its own, in the background, that says over a pipe when it is ready (`ready`).
+"""
 
 import json
 import os

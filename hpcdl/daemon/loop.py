@@ -1,4 +1,8 @@
-"""The one thread that calls the Controller: an inbox, batches, and decisions apart from the answers."""
+"""The Controller's thread: an inbox of commands, commits in batches, and decisions after the answers.
+
+Commands that arrive together share a commit and a decision. Nobody else may call the Controller or write the ledger;
+the world as it was committed last may be read by any thread, since it is never changed in place.
+"""
 
 import logging
 import queue

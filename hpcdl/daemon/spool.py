@@ -1,4 +1,4 @@
-"""Takes in what was submitted while no daemon ran (`hpcdl.wire.spool`)."""
+"""Intake of submits that were spooled while no daemon ran (`hpcdl.wire.spool` has the files)."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""When a job that holds GPUs is done: one estimate for every list, answer and page."""
+"""Time left until a job that holds GPUs is done: one estimate for every list, answer and page."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,9 @@
-"""The HTTPS/JSON API (docs/api.md). Every route checks the token; every answer has a schema number."""
+"""The application behind the HTTPS/JSON API: the table of routes, who may use which, and how errors are answered.
+
+Every route checks the token, every answer has the number of its schema, and a refusal says the next step. The
+handlers of an area (`jobs`, `nodes`, `pilots`, ...) return one JSON object or raise; what they have in common is here.
+A new route is a line in `Api.application` and one in docs/api.md; routes may stand in any order.
+"""
 
 import asyncio
 import hmac

@@ -1,4 +1,8 @@
-"""When a job starts and is done, and whether it meets its deadline: said when its user asks why it is where it is."""
+"""Estimates of when a job starts and is done, and whether it meets its deadline, as the API answers them.
+
+They are made when somebody asks, in a thread beside the event loop, and decide nothing; `adaptive/eta` and
+`adaptive/forecast` compute them, `queue` has the places.
+"""
 
 import asyncio
 import logging

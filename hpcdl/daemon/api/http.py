@@ -1,4 +1,4 @@
-"""From requests of the API to values, and from values to answers: limits, errors, JSON."""
+"""Requests and answers of the API: bodies and queries to values within limits, values to JSON, errors."""
 
 import json
 from typing import Any
@@ -58,7 +58,7 @@ async def not_found(request: Request, error: Exception) -> Response:
 
 
 async def body_of(request: Request) -> dict[str, Any]:
-    """The request's JSON object, {} where there is no body. Raises Problem."""
+    """The request's JSON object, {} where there is no body. Raises ApiProblem."""
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -75,14 +75,14 @@ async def body_of(request: Request) -> dict[str, Any]:
 
 
 def number_of(text: str, name: str) -> int:
-    """A whole number from a query. Raises Problem."""
+    """A whole number from a query. Raises ApiProblem."""
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise ApiProblem(400, f"{name} must be a whole number, got {text[:40]!r}")
     return int(text)
 
 
 def numbers_of(text: str, most: int) -> list[int]:
-    """Whole numbers and ranges, `1,4-7`, with commas between; `most` of them. Raises Problem."""
+    """Whole numbers and ranges, `1,4-7`, with commas between; `most` of them. Raises ApiProblem."""
     found: list[int] = []
     for part in filter(None, text.split(",")):
         start, _, end = part.partition("-")
@@ -95,7 +95,7 @@ def numbers_of(text: str, most: int) -> list[int]:
 
 
 def seconds_of(request: Request, name: str, default: float) -> float:
-    """So long may the answer take, MAX_WAIT_S at most. Raises Problem."""
+    """So long may the answer take, MAX_WAIT_S at most. Raises ApiProblem."""
     text = request.query_params.get(name)
     if text is None:
         return default

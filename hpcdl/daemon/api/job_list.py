@@ -1,4 +1,9 @@
-"""The rows of many jobs: which ones a request asks for, and their JSON, made anew only where it may have changed."""
+"""`GET /v1/jobs`: which jobs a query asks for, and their rows as JSON.
+
+Of a job that holds nothing and is to have nothing, the JSON of its row is kept until something that it was made of
+changes. The pieces are joined by hand: encoding 10,000 kept rows at each `hpcdl ls` would take 80 ms instead of 13
+(`hpcdl ls (all waiting)` of benchmarks/cli.py).
+"""
 
 import json
 from collections import deque
@@ -48,7 +53,7 @@ class JobQuery:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "JobQuery":
-        """What a query says. Raises Problem."""
+        """What a query says. Raises ApiProblem."""
         states = fields = None
         if "state" in query:
             given = [part.strip().upper() for part in query["state"].split(",") if part.strip()]
@@ -118,18 +123,15 @@ def _pieces(retired: Retired) -> Iterator[list[Job]]:
 
 @dataclass(slots=True)
 class _CachedRow:
-    """A row's JSON, value by value where it has chosen keys, and all that it was made of: the job, and what
-    `explain.reason` looks at where it waits. `said`: the job's reason in `reasons`, as these were when last looked at.
-    """
+    """A row's JSON, and all that it was made of: it is good for as long as none of that has changed."""
 
     job: Job
     target: Target | None
-    reasons: object
-    said: str | None
-    nothing: str
-    queued: str
-    """What `Queue.text` said of it."""
-    texts: tuple[str, ...]
+    reasons: object  # the plan's, as they were when last looked at
+    said: str | None  # the job's reason among them
+    nothing: str  # `why.nothing_here`
+    queued: str  # `Queue.text` of the job
+    texts: tuple[str, ...]  # the whole row, or value by value where the query chose fields
 
 
 class JobList:

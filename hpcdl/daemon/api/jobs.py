@@ -1,4 +1,8 @@
-"""The API's routes about jobs (docs/api.md)."""
+"""The API's routes about jobs: submit, list, show, why, wait, and the verbs (docs/api.md).
+
+A handler reads its request, sends commands to the Controller, and answers with rows that `rows` made. It waits for no
+disk and no long computation in the event loop: these go to threads.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -191,7 +195,7 @@ _FAILED = (JobState.FAILED, JobState.CANCELLED)
 
 
 def maker(verb: object) -> Callable[[int], cmd.Command]:
-    """What makes the verb's command for a job. Raises Problem."""
+    """What makes the verb's command for a job. Raises ApiProblem."""
     make = VERBS.get(verb) if isinstance(verb, str) else None
     if make is None:
         raise ApiProblem(404, f"jobs can be told to {', '.join(VERBS)}", "unknown-verb")
@@ -208,7 +212,7 @@ def annotations_of(body: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def chosen(world: World, verb: str, body: Mapping[str, Any]) -> list[int]:
     """The jobs that a request names: `ids`, `array` (those of its members that the verb concerns), and for retry
-    `failed` with `since` (seconds since the epoch). Raises Problem."""
+    `failed` with `since` (seconds since the epoch). Raises ApiProblem."""
     ids, array, failed, since = (body.get(name) for name in ("ids", "array", "failed", "since"))
     if ids is not None and not (isinstance(ids, list) and all(type(each) is int for each in ids)):
         raise ApiProblem(400, "ids must be a list of whole numbers")
@@ -238,7 +242,7 @@ def chosen(world: World, verb: str, body: Mapping[str, Any]) -> list[int]:
 
 
 def array_of(world: World, number: int) -> Sequence[int]:
-    """The members of the array that a job is in. Raises Problem."""
+    """The members of the array that a job is in. Raises ApiProblem."""
     members = members_of(lambda each: None if (job := world.jobs.get(each)) is None else job.spec, number)
     if not members:
         if is_retired(world, number):
@@ -250,7 +254,7 @@ def array_of(world: World, number: int) -> Sequence[int]:
 
 
 def past_array_of(retired: Callable[[Sequence[int]], list[Job]], number: int) -> list[int]:
-    """The same of a job that has left the world, with all of its array. Raises Problem."""
+    """The same of a job that has left the world, with all of its array. Raises ApiProblem."""
     found = retired((number,))
     array = found[0].spec.array if found else 0
     if not array:

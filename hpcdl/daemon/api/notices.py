@@ -1,4 +1,4 @@
-"""The API's routes about notices and about what is avoided (docs/api.md)."""
+"""The API's routes about notifications, and about excluded GPUs and nodes (docs/api.md)."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""`GET /v1/overview`: all that a page about what goes on shows, in one answer of bounded size (docs/api.md)."""
+"""`GET /v1/overview`: everything that the web page shows, in one answer of bounded size (docs/api.md)."""
 
 import asyncio
 import sys

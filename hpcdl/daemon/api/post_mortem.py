@@ -1,4 +1,4 @@
-"""What a job's time went into, in numbers, from its events: the answer of `hpcdl why` once it is finished."""
+"""The post-mortem of a job, from its events: where its time went, as `hpcdl why` answers for a finished one."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,4 +1,8 @@
-"""What the API answers, as plain JSON values (docs/api.md)."""
+"""Rows: what the API answers about jobs, nodes and events, as plain JSON values (docs/api.md).
+
+A job's row is made here and nowhere else; `ls`, `show`, `why`, the page, and the answers to submits and verbs hand it
+on. Keys are only ever added. No value of an environment and nothing secret of a destination is in a row.
+"""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
@@ -30,16 +34,15 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class RowBuilder:
-    """Makes rows from one world at one time. `past`: jobs that have left it, as far as they are asked for."""
+    """Makes the rows of one answer, all of them of the same world at the same time."""
 
     world: World
     profiles: Profiles
-    reasons: Mapping[int, str]
-    now: float
-    past: Mapping[int, Job] = field(default_factory=dict)
-    queue: Queue = NOBODY
-    nothing: str = field(init=False)
-    """See `nothing_here`: the same for all rows."""
+    reasons: Mapping[int, str]  # the last plan's, by job
+    now: float  # seconds since the epoch
+    past: Mapping[int, Job] = field(default_factory=dict)  # jobs that have left the world, as far as they are wanted
+    queue: Queue = NOBODY  # NOBODY where no row is to say its place
+    nothing: str = field(init=False)  # `nothing_here`, which is the same for all rows
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nothing", nothing_here(self.world))
@@ -49,10 +52,10 @@ class RowBuilder:
         return self.world.jobs.get(number) or self.past[number]
 
     def job(self, job: Job, keys: Collection[str] | None = None) -> Json:
-        """A job's row. `keys`: what of it is wanted; the rest may be null where it takes time to find out.
+        """A job's row. `keys`: what of it is wanted; the rest may be null where it takes time to compute.
 
-        What is told of a job that has no incarnation and is to have no GPUs follows from the job, its target, the
-        reasons, `nothing` and `queue.text` alone; of a finished one from the job alone (`Listed` relies on it).
+        The row of a job that has no incarnation and is to have no GPUs follows from the job, its target, the reasons,
+        `nothing` and `queue.text` alone; that of a finished one from the job alone (`JobList` relies on it).
         """
         spec, running = job.spec, job.running
         placement = running.placement if running is not None else None
@@ -185,7 +188,7 @@ class RowBuilder:
 
 
 class JobRows:
-    """The rows of an answer: made here, of the world as it was committed last, and handed on finished."""
+    """Where handlers get their rows from: those of the world as it was committed last, or of jobs that have left it."""
 
     def __init__(self, loop: ControllerLoop, profiles: Profiles, clock: WallClock, queues: Queues) -> None:
         self._loop = loop
@@ -194,7 +197,7 @@ class JobRows:
         self._queues = queues
 
     async def now(self, numbers: Iterable[int] = (), queued: bool = False) -> RowBuilder:
-        """With those of these jobs that have left the world, and with the queue where it is wanted."""
+        """What makes rows now. `numbers`: jobs that may have left the world; `queued`: rows say places in the queue."""
         world, now = self._loop.world, self._clock.now()
         gone = [number for number in numbers if is_retired(world, number)]
         past = await asyncio.to_thread(self._loop.retired, gone) if gone else ()
@@ -202,7 +205,7 @@ class JobRows:
         return RowBuilder(world, self._profiles, self._loop.reasons, now, {job.id: job for job in past}, queue)
 
     async def of(self, numbers: Collection[int]) -> list[Json]:
-        """Of these jobs."""
+        """The finished rows of these jobs, in this order."""
         rows = await self.now(numbers)
         return [rows.job(rows.known(number)) for number in numbers]
 
@@ -244,11 +247,11 @@ def event_row(record: Recorded) -> Json:
     }
 
 
-# The events of one job: of a member of an array, its submit is an event of the first member.
-
-
 def events_of(journal: Journal, world: World, after: int, limit: int, job: int | None) -> list[Recorded]:
-    """At most `limit` events after the seq `after`, of one job where given, oldest first. Raises JournalError."""
+    """At most `limit` events after the seq `after`, of one job where given, oldest first. Raises JournalError.
+
+    The submit of an array is an event of its first member; here it is one of every member.
+    """
     known = None if job is None else world.jobs.get(job)
     if job is not None and is_retired(world, job):
         known = next(iter(journal.retired((job,))), None)

@@ -1,4 +1,8 @@
-"""The body of a submit, checked: the same for one that comes over the API and for one that was spooled."""
+"""Submits: the body of `POST /v1/jobs` to a command, and the answer; also what a dry run says.
+
+The body is checked alike where it comes over the API and where it was spooled. Whether the jobs can run at all, the
+core says (`core/rules/jobs`).
+"""
 
 import asyncio
 import json
@@ -94,7 +98,7 @@ def array_of(given: Any) -> Array:
     return Array(chosen, tuple((name, tuple(values)) for name, values in sweep.items()), most)
 
 
-# The answers to a submit: the rows of its jobs, which of an array are written once; and of one that is only tried.
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 Json = dict[str, Any]
 
@@ -105,7 +109,7 @@ _OWN = ("id", "name", "array_index", "reason")
 
 
 class SubmitAnswers:
-    """The answers to `POST /v1/jobs`."""
+    """The answers to `POST /v1/jobs`: of jobs that were queued, and of a dry run."""
 
     def __init__(self, loop: ControllerLoop, rows: JobRows, deadlines: Deadlines) -> None:
         self._loop = loop
@@ -113,7 +117,7 @@ class SubmitAnswers:
         self._deadlines = deadlines
 
     async def answer(self, ids: Sequence[int]) -> Json:
-        """The rows of these jobs, with what is doubtful about them, and whether they meet their deadlines."""
+        """The rows of these jobs, each with its `warnings` and the `forecast` of its deadline, where there are any."""
         rows = await self._rows.now(ids)
         jobs = [rows.known(number) for number in ids]
         unheeded = await self._deadlines.unheeded(jobs)

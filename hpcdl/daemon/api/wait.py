@@ -1,4 +1,4 @@
-"""How requests that wait hear of commits."""
+"""How requests that wait (`/v1/wait`, `/v1/events?wait=`) hear of commits."""
 
 import asyncio
 import logging

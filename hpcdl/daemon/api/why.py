@@ -1,4 +1,8 @@
-"""Why a job stands where it stands, in words and numbers."""
+"""Why a job is in its state, in words and numbers: a row's reason, and the details of `hpcdl why`.
+
+It reads the world, the last plan's reasons and the queue, and changes nothing. Sentences are the users': they name who
+is in the way, how many GPUs are missing, and the command that helps.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
