@@ -71,15 +71,11 @@ def _nodes_of(row: Row) -> str:
     return fold_nodes(row["nodes"]) if row["nodes"] else count(row["count"], "node")
 
 
-def _until(row: Row) -> str:
-    return moment_text(row["until"]) or "nobody knows"
-
-
 _HOLES = (
     Column("QUEUE", lambda row: str(row["queue"]) or "-"),
     Column("NODES", _nodes_of, shrinks=True),
     Column("GPUS", lambda row: "-" if row["gpus"] is None else f"{row['gpus']} {row['kind']}".strip()),
-    Column("UNTIL", _until),
+    Column("UNTIL", lambda row: moment_text(row["until"]) or "nobody knows"),
     Column("WHY", lambda row: str(row["why"]), shrinks=True),
 )
 

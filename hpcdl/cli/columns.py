@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hpcdl.cli.job_row import annotations_text, asked_text, moment_text, nodes_text, placement_text, step_text
-from hpcdl.cli.output import Column, Row
+from hpcdl.cli.output import Column, Row, value_column
 from hpcdl.core.model.units import runs, seconds_text
 
 
@@ -89,10 +89,9 @@ def spec(
     return ColumnSpec(Column(title, cell, **more), keys, order or (lambda row: row.get(keys[0])))
 
 
-def plain(title: str, key: str, text: Callable[[Any], str] | None = None, **more: Any) -> ColumnSpec:
+def plain(title: str, key: str, text: Callable[[Any], str] | None = None, **more: bool) -> ColumnSpec:
     """The text of a value, `-` where there is none."""
-    words = text or text_of
-    return spec(title, lambda row: "-" if row.get(key) is None else words(row[key]), key, **more)
+    return ColumnSpec(value_column(title, key, text or text_of, **more), (key,), lambda row: row.get(key))
 
 
 def number(title: str, key: str, text: Callable[[Any], str] | None = None) -> ColumnSpec:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hpcdl.cli.job_row import FINISHED, JOB_ID, connect, duration_text
-from hpcdl.cli.output import Column, Output, Row, escape, outputs, print_fields, print_table, progress, say
+from hpcdl.cli.output import Output, Row, escape, outputs, print_fields, print_table, progress, say, value_column
 from hpcdl.cli.params import Seconds
 from hpcdl.client import FOLLOW_S, Client, ClientError
 
@@ -308,26 +308,18 @@ def _seconds(value: Any) -> str:
     return "-" if value is None else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
-def _cell(name: str) -> Callable[[Row], str]:
-    return lambda row: _seconds(row[name])
-
-
-def _whole(name: str) -> Callable[[Row], str]:
-    return lambda row: "-" if row[name] is None else str(row[name])
-
-
 _COLUMNS = (
-    Column("ROUND", lambda row: str(row["what"])),
-    Column("SAVED", _cell("save_s"), right=True),
-    Column("EXITED", _cell("exit_s"), right=True),
-    Column("FREE", _cell("free_s"), right=True),
-    Column("READY", _cell("resume_s"), right=True),
-    Column("STEP", _cell("first_step_s"), right=True),
-    Column("DURABLE", _whole("durable_step"), right=True),
-    Column("REACHED", _whole("reached_step"), right=True),
-    Column("RESUMED AT", _whole("resumed_step"), right=True),
-    Column("REPEATED", _whole("lost_steps"), right=True),
-    Column("PROBLEM", lambda row: str(row["problem"]), shrinks=True),
+    value_column("ROUND", "what"),
+    value_column("SAVED", "save_s", _seconds, right=True),
+    value_column("EXITED", "exit_s", _seconds, right=True),
+    value_column("FREE", "free_s", _seconds, right=True),
+    value_column("READY", "resume_s", _seconds, right=True),
+    value_column("STEP", "first_step_s", _seconds, right=True),
+    value_column("DURABLE", "durable_step", right=True),
+    value_column("REACHED", "reached_step", right=True),
+    value_column("RESUMED AT", "resumed_step", right=True),
+    value_column("REPEATED", "lost_steps", right=True),
+    value_column("PROBLEM", "problem", shrinks=True),
 )
 
 

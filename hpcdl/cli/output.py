@@ -59,6 +59,11 @@ class Column:
     coloured: bool = False
 
 
+def value_column(title: str, key: str, text: Callable[[Any], str] = str, **more: bool) -> Column:
+    """The text of one value of a row, `-` where there is none."""
+    return Column(title, lambda row: "-" if row.get(key) is None else text(row[key]), **more)
+
+
 def outputs(command: F) -> F:
     """Give a command `--json` and `--quiet`; it is called with its context, and `output=Output.…` instead."""
     return outputs_as("Ids only, one a line.")(command)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdl.cli.output import Column, Output, outputs_as, print_table, progress_line, say
-from hpcdl.cli.output import escape as printable
+from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress_line, say, value_column
 from hpcdl.cli.papers import papers
 from hpcdl.cli.params import REPORT, InputFile, Seconds
 from hpcdl.core.model.units import count
@@ -24,45 +23,29 @@ MOST_JOBS_LISTED = 2_000
 """More jobs than this are left out of --json unless --jobs asks for them."""
 
 
-def _time(key: str) -> Callable[[Any], str]:
-    def cell(row: Any) -> str:
-        value = row[key]
-        return "-" if value is None else f"{value:.0f}"
-
-    return cell
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
-def _share(key: str) -> Callable[[Any], str]:
-    def cell(row: Any) -> str:
-        value = row[key]
-        return "-" if value is None else f"{100 * value:.1f} %"
-
-    return cell
-
-
-def _plain(key: str, digits: int | None = None) -> Callable[[Any], str]:
-    def cell(row: Any) -> str:
-        value = row[key]
-        return "-" if value is None else str(value) if digits is None else f"{value:.{digits}f}"
-
-    return cell
+def _figure(title: str, key: str, text: Callable[[Any], str] = "{:.0f}".format) -> Column:
+    return value_column(title, key, text, right=True)
 
 
 COLUMNS = (
-    Column("POLICY", _plain("policy")),
-    Column("MAKESPAN S", _time("makespan_s"), right=True),
-    Column("MEAN JCT S", _time("mean_jct_s"), right=True),
-    Column("MEDIAN", _time("median_jct_s"), right=True),
-    Column("P95", _time("p95_jct_s"), right=True),
-    Column("MEAN WAIT S", _time("mean_wait_s"), right=True),
-    Column("LONGEST", _time("longest_wait_s"), right=True),
-    Column("UTILISATION", _share("utilisation"), right=True),
-    Column("LOST", _share("lost_share"), right=True),
-    Column("SUSPENDS", _plain("suspends"), right=True),
-    Column("RESCALES", _plain("rescales"), right=True),
-    Column("DEADLINES MET", _share("deadlines_met"), right=True),
-    Column("FAIRNESS", _plain("mean_fairness", 2), right=True),
-    Column("DONE", _plain("finished"), right=True),
+    value_column("POLICY", "policy"),
+    _figure("MAKESPAN S", "makespan_s"),
+    _figure("MEAN JCT S", "mean_jct_s"),
+    _figure("MEDIAN", "median_jct_s"),
+    _figure("P95", "p95_jct_s"),
+    _figure("MEAN WAIT S", "mean_wait_s"),
+    _figure("LONGEST", "longest_wait_s"),
+    _figure("UTILISATION", "utilisation", _percent),
+    _figure("LOST", "lost_share", _percent),
+    _figure("SUSPENDS", "suspends", str),
+    _figure("RESCALES", "rescales", str),
+    _figure("DEADLINES MET", "deadlines_met", _percent),
+    _figure("FAIRNESS", "mean_fairness", "{:.2f}".format),
+    _figure("DONE", "finished", str),
 )
 
 
@@ -263,9 +246,9 @@ def _print(
         f"{count(len(workload.jobs), 'job')} of {workload.name} on {count(len(there), 'node')} "
         f"with {count(sum(there.values()), 'GPU')}"
     )
-    print(printable(f"Simulated: {what}, objective {conditions.objective}, seed {conditions.seed}."))
+    print(escape(f"Simulated: {what}, objective {conditions.objective}, seed {conditions.seed}."))
     for note in workload.notes:
-        print(printable(f"  {note}"))
+        print(escape(f"  {note}"))
     print()
     due = any(result.deadlines_met is not None for result in results)
     shown = [column for column in COLUMNS if due or column.title != "DEADLINES MET"]
@@ -275,7 +258,7 @@ def _print(
             print(f"\n{result.policy}:")
             print_table(JOB_COLUMNS, result.to_json()["jobs"])
     if asked.report is not None:
-        print(f"\nwrote {printable(str(asked.report))}")
+        print(f"\nwrote {escape(str(asked.report))}")
 
 
 def _gpus(row: Any) -> str:
@@ -284,17 +267,17 @@ def _gpus(row: Any) -> str:
 
 
 JOB_COLUMNS = (
-    Column("ID", _plain("id"), right=True),
-    Column("JOB", _plain("name"), shrinks=True),
-    Column("STATE", _plain("state"), coloured=True),
-    Column("SUBMIT S", _time("submit_s"), right=True),
-    Column("START S", _time("start_s"), right=True),
-    Column("END S", _time("end_s"), right=True),
-    Column("WAIT S", _time("wait_s"), right=True),
-    Column("JCT S", _time("jct_s"), right=True),
+    _figure("ID", "id", str),
+    value_column("JOB", "name", shrinks=True),
+    value_column("STATE", "state", coloured=True),
+    _figure("SUBMIT S", "submit_s"),
+    _figure("START S", "start_s"),
+    _figure("END S", "end_s"),
+    _figure("WAIT S", "wait_s"),
+    _figure("JCT S", "jct_s"),
     Column("GPUS", _gpus, shrinks=True),
-    Column("SUSPENDS", _plain("suspends"), right=True),
-    Column("LOST S", _time("lost_s"), right=True),
+    _figure("SUSPENDS", "suspends", str),
+    _figure("LOST S", "lost_s"),
 )
 
 

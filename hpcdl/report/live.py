@@ -52,11 +52,12 @@ def now_page(answer: Row, history: History, names: Mapping[int, str], shown: Pag
     at = float(answer["at"])
     daemon = answer["status"]["daemon"]
     title = f"hpcdl on {visible(daemon['host'], 80)}"
+    dense = sum(len(node["gpus"]) for node in answer["nodes"]) > MOST_TILES
     parts = [
         _head(answer, title, at, shown),
         _tiles(answer),
-        _section("GPUs", grid(answer["nodes"], names) + _more(answer, "nodes", "ls nodes") + _legend(answer)),
-        _section(f"The last {_length(history)}", _timeline(history)),
+        _section("GPUs", grid(answer["nodes"], names) + _more(answer, "nodes", "ls nodes") + grid_legend(dense)),
+        _section(f"The last {seconds_text(history.end - history.begin)}", _timeline(history)),
         _running(answer),
         _waiting(answer, at),
         _failed(answer, at, shown),
@@ -191,17 +192,9 @@ def _bar(held: int, free: int, bad: int, away: int) -> str:
     return f'<svg width="100%" height="8" aria-hidden="true">{"".join(parts)}</svg>'
 
 
-def _legend(answer: Row) -> str:
-    return grid_legend(sum(len(node["gpus"]) for node in answer["nodes"]) > MOST_TILES)
-
-
 def _more(answer: Row, what: str, command: str) -> str:
     left = answer[f"{what}_more"]
     return f'<p class="note">and {left} more: hpcdl {command} lists all of them</p>' if left else ""
-
-
-def _length(history: History) -> str:
-    return seconds_text(history.end - history.begin)
 
 
 def _timeline(history: History) -> str:

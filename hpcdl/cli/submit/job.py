@@ -4,7 +4,7 @@ import os
 import pwd
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,13 @@ class JobRequest:
         return list(doubts(self.spec, array=self.array is not None))
 
 
+_AS_GIVEN = (
+    *("profile", "steps", "retries", "signal", "progress_regex", "progress", "resumes", "weight", "priority", "model"),
+    *("notify", "continue_from"),
+)
+"""Options that are fields of a job as they are."""
+
+
 def job_request(
     given: Mapping[str, Any], command: Sequence[str], here: Path, asked: "BatchOptions | None" = None
 ) -> JobRequest:
@@ -76,6 +83,7 @@ def job_request(
     stall_s, stall_restart = given["stall"]
     checkpoints = given["checkpoint_dir"]
     spec = JobSpec(
+        **{name: given[name] for name in _AS_GIVEN},
         command=command,
         name=default_name(command) if name is None else name,
         user=user_name(),
@@ -85,29 +93,17 @@ def job_request(
         gpus_counts=counts,
         nodes=nodes[0],
         nodes_max=nodes[1] if nodes[1] > nodes[0] else None,
-        profile=given["profile"],
-        steps=given["steps"],
         after=after,
         env=tuple(_variables(given["env"], exports).items()),
-        retries=given["retries"],
         checkpoint_dir=str(Path(checkpoints).absolute()) if checkpoints else None,
         grace_s=given["grace"],
-        signal=given["signal"],
-        progress_regex=given["progress_regex"],
-        progress=given["progress"],
-        resumes=given["resumes"],
         gate=runs_gate(command),
         rescale=given["rescale"] or _means(command, nodes),
-        weight=given["weight"],
-        priority=given["priority"],
-        model=given["model"],
         deadline=given["deadline"][0],
         ect=given["deadline"][1],
         accuracy_target=given["accuracy"],
-        notify=given["notify"],
         stall_s=stall_s,
         stall_restart=stall_restart,
-        continue_from=given["continue_from"],
     )
     check_counts(spec)
     check_launcher(spec, script_text(spec.command, spec.cwd))
@@ -115,11 +111,6 @@ def job_request(
     if spec.checkpoint_dir is not None and (why := unwritable(spec.checkpoint_dir)):
         raise click.ClickException(why)
     return JobRequest(spec, array, given["hold"])
-
-
-def with_after(found: JobRequest, after: tuple[int, ...]) -> JobRequest:
-    """The same, waiting for other jobs."""
-    return replace(found, spec=replace(found.spec, after=after))
 
 
 def here() -> Path:
