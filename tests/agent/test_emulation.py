@@ -113,7 +113,7 @@ def test_memory_is_that_of_the_processes() -> None:
 
 def test_cores_are_known_from_the_second_look_on(monkeypatch: pytest.MonkeyPatch) -> None:
     used = 5.0
-    monkeypatch.setattr("hpcdl.agent.supervisor.processes.cpu_s", lambda root: used)
+    monkeypatch.setattr("hpcdl.agent.supervisor.watchdog.cpu_s", lambda root: used)
     still = Watchdog("", 0.0)
     still.look(1, 10.0)
     assert still.cores is None

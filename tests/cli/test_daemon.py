@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_a_home_is_told_in_words(hpcdl: Run, tmp_path: P
 def test_a_full_disk_is_named(tmp_path: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     assert _told(full, tmp_path) == f"{tmp_path}: No space left on device: make room, then start it again"
-    monkeypatch.setattr("hpcdl.wire.spool.put", Mock(side_effect=full))
+    monkeypatch.setattr("hpcdl.cli.submit.send.put", Mock(side_effect=full))
     done = hpcdl("submit", "--", "true")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("hpcdl: No space left on device: make room")

@@ -59,7 +59,7 @@ def test_times_and_jobs(ledger: Path, hpcdl: Run, tmp_path: Path) -> None:
 def test_bars_are_as_long_as_the_terminal_leaves_room_for(
     ledger: Path, hpcdl: Run, monkeypatch: pytest.MonkeyPatch, room: int | None, drawn: int
 ) -> None:
-    monkeypatch.setattr("hpcdl.cli.output.stdout_takes", lambda: (room, False))
+    monkeypatch.setattr("hpcdl.cli.report.stdout_takes", lambda: (room, False))
     table, under = hpcdl("report").out.split("\n\n")
     bars = [line.rpartition("%")[2].strip() for line in table.splitlines()[1:]]
     assert max(map(len, bars)) == drawn

@@ -68,7 +68,7 @@ def test_the_same_request_id_is_the_same_job(home: Path, hpcdl: Run) -> None:
 
 
 def test_a_daemon_that_dies_over_a_submit(fake: FakeDaemon, hpcdl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcdl.client.Client", _impatient)
+    monkeypatch.setattr("hpcdl.cli.job_row.Client", _impatient)
     fake.dies_at = "/v1/jobs"  # it has recorded the job, and nobody knows
     done = hpcdl("submit", "--request-id", "r", "true")
     assert done.code == 0

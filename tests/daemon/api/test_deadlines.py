@@ -105,4 +105,4 @@ def test_a_forecast_that_fails_is_no_failed_submit(
 
     monkeypatch.setattr("hpcdl.adaptive.forecast.foresee", fails)
     assert foreseen(controller, submit(controller, deadline=NOW + 600)) is None
-    assert "could not be foreseen" in caplog.text
+    assert "could not be predicted" in caplog.text

@@ -119,9 +119,9 @@ def test_a_held_job_has_no_eta_and_a_failure_to_foresee_is_none(
     def fails(*_: object) -> None:
         raise IndexError("out of bounds")
 
-    monkeypatch.setattr("hpcdl.adaptive.options.candidates", fails)
+    monkeypatch.setattr("hpcdl.adaptive.eta.candidates", fails)
     assert when(controller.world, job, PROFILES, NOW) is None
-    assert "could not be foreseen" in caplog.text
+    assert "could not be predicted" in caplog.text
     monkeypatch.undo()
     controller.step([cmd.Hold(number)], NOW)
     assert when(controller.world, controller.world.jobs[number], PROFILES, NOW) is None
@@ -216,7 +216,7 @@ def test_the_account_in_words() -> None:
     assert "saved 3 times, which took 5.0 s in all" in told
     assert "suspended 1 time: 1 for other jobs" in told
     drilled = replace(job, drill=Drill(True))
-    assert "suspended 1 time: 1 for other jobs or a drill" in aftermath(drilled, past_of(story(), 0.0))
+    assert "suspended 1 time: 1 for other jobs or a preemption test" in aftermath(drilled, past_of(story(), 0.0))
     assert "lost 20 steps, 20 s of training, to other ends" in told
 
 
