@@ -25,8 +25,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from hpcdl.batch.adapter import Completed
 from hpcdl.batch.limits import PilotLimits
-from hpcdl.batch.system import Completed
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.job import JobSpec

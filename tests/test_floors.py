@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.config.layers import BATCH_SYSTEMS
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "hpcdl"
 
@@ -21,8 +23,8 @@ FLOORS = {
     0: ["core", "solver"],
     1: ["estimators", "placement", "report", "wire"],
     2: ["adaptive", "baselines", "client", "config", "deeppool", "genie", "ledger", "marble", "milp", "sidecar"],
-    3: ["agent", "batch", "harvest", "policies", "policy"],
-    4: ["lsf", "sim", "slurm"],
+    3: ["batch", "harvest", "policies", "policy"],
+    4: ["agent", "sim", *BATCH_SYSTEMS],
     5: ["allocation"],
     6: ["daemon"],
     7: ["demo"],

@@ -4,23 +4,25 @@ import math
 import signal
 from dataclasses import dataclass
 
+from hpcdl.batch.system import systems
 from hpcdl.wire.messages import LeavingMessage
 
-SIGNALS = (
-    signal.SIGTERM,  # Slurm: cancelled, preempted, or the walltime ends; LSF: the second of INT, TERM, KILL
-    signal.SIGINT,  # LSF: bkill, preemption or requeue; the next one follows after JOB_TERMINATE_INTERVAL (10 s)
+_SIGNALS = (
+    signal.SIGTERM,  # what everybody sends first
     signal.SIGHUP,  # a warning as some sites' scripts ask for it
-    signal.SIGUSR1,  # hpcdl itself, for the agents of its allocation; the usual `sbatch --signal`
-    signal.SIGUSR2,  # LSF: the run limit is reached; what is left is killed 10 minutes later, elsewhere sooner
-    signal.SIGTSTP,  # LSF: bstop, or preemption by suspending: SIGSTOP follows, and GPU memory stays taken
-    signal.SIGURG,  # LSF: the warning before the end that our own submissions ask for (bsub -wa URG -wt)
-    signal.SIGXCPU,  # the CPU limit is reached
+    signal.SIGUSR1,  # hpcdl itself, for the agents of its allocation
 )
-"""What batch systems send when they want a node back, or are about to; they all mean the same here: leave at once.
 
-Which one comes first is not documented for every way in which LSF ends a job (interruptible backfill tells none), and
-sites put others in place. SIGCONT is none of them: it follows TERM, so that stopped processes can end.
-"""
+
+def end_signals() -> tuple[signal.Signals, ...]:
+    """What batch systems send when they want a node back, or are about to; they all mean the same: leave at once.
+
+    They are those of all batch systems: which one comes first is not documented for every way in which LSF ends a job
+    (interruptible backfill tells none), and sites put others in place. SIGCONT is none of them: it follows TERM, so
+    that stopped processes can end.
+    """
+    return tuple(dict.fromkeys((*_SIGNALS, *(each for system in systems() for each in system.end_signals))))
+
 
 ANSWER_S = 3.0
 """So long a daemon that is there may take to say what a trainer is to do; then it is suspended."""

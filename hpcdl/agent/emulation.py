@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcdl.agent.gpu import GpuSample
+from hpcdl.batch.system import systems
 
 AUTO = "auto"
 
@@ -20,9 +21,7 @@ VARIABLE = "HPCDL_EMULATE_GPUS"
 
 MOST = 1024
 
-_LISTS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
-
-_NUMBERS = ("SLURM_GPUS_ON_NODE",)
+_MASKS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 _DRIVERS = ("dev/nvidia[0-9]*", "dev/nvidiactl", "proc/driver/nvidia", "dev/kfd")
 
@@ -54,10 +53,11 @@ def has_driver(root: Path = Path("/")) -> bool:
 
 def granted(environ: Mapping[str, str]) -> int:
     """How many GPUs the batch system granted this process on this node, by its variables; 0 where they name none."""
-    for name in _LISTS:
+    every = systems()
+    for name in (*_MASKS, *(name for system in every for name in system.gpu_lists)):
         if name in environ:
             return _listed(environ[name])
-    for name in _NUMBERS:
+    for name in (name for system in every for name in system.gpu_counts):
         if environ.get(name, "").isdecimal():
             return int(environ[name])
     return 0

@@ -13,7 +13,7 @@ from types import FrameType
 
 from hpcdl.agent import folder
 from hpcdl.agent.agent import Agent
-from hpcdl.agent.departure import SIGNALS, EnclosingJob
+from hpcdl.agent.departure import EnclosingJob, end_signals
 from hpcdl.agent.folder import AnotherAgent
 from hpcdl.agent.gpu import discover
 from hpcdl.agent.report_log import ReportLog
@@ -42,7 +42,7 @@ def main(home: Path, node: str, emulate_gpus: int | None, said: bool, stay: Encl
     os.umask(0o077)
     early = _Early()
     if stay.allocation:
-        for number in SIGNALS:
+        for number in end_signals():
             signal.signal(number, early.came)
     home = home.absolute()
     try:
@@ -116,7 +116,7 @@ async def _run(make: Callable[[], Agent], stay: EnclosingJob, early: _Early) -> 
         loop.call_later(END_S, os._exit, 0)
 
     if stay.allocation:
-        for number in SIGNALS:
+        for number in end_signals():
             loop.add_signal_handler(number, agent.leave, f"{number.name} in batch job {stay.allocation}")
         if early.name:
             agent.leave(f"{early.name} in batch job {stay.allocation}")

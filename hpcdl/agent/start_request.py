@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpcdl.agent.supervisor.packets import RescalePacket
 from hpcdl.agent.supervisor.start_file import IN_PROCESS, TORCHRUN, BadStart, Start
+from hpcdl.batch.system import systems
 from hpcdl.core.model.arrays import variables
 from hpcdl.core.model.job import JobSpec
 from hpcdl.wire.messages import RequestMessage
@@ -154,11 +155,10 @@ BASE = frozenset([
 
 BASE_PREFIXES = ("LC_", "CONDA_", "NCCL_", "GLOO_", "UCX_")
 
-# With these a framework takes itself for a batch step: it would requeue itself, or wait for ranks that nobody starts.
-# And every HPCDL_ variable is ours to set: the agent's own may name another job.
-SCRUBBED = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|LSB|LSF|LS_|PMI|PMIX|OMPI|PRTE|HPCDL)_?.*")
-
-_KEPT = re.compile(r"LSF_(BINDIR|LIBDIR|SERVERDIR|ENVDIR)|HPCDL_PROFILE_BATCH")  # the latter: hpcdl profile run
+_HIDDEN = re.compile(r"(PMI|PMIX|OMPI|PRTE|HPCDL)_?.*")
+"""With those of a launcher a framework waits for ranks that nobody starts; those of hpcdl are ours to set, for the
+agent's own may name another job.
+"""
 
 STUBS = str(Path(__file__).with_name("stubs"))
 """The folder of commands that refuse what would leave the job's GPUs, such as srun."""
@@ -209,7 +209,8 @@ def with_stubs(path: str) -> str:
 
 def scrubbed(name: str) -> bool:
     """Whether a variable of that name is kept from trainers."""
-    return SCRUBBED.fullmatch(name) is not None and _KEPT.fullmatch(name) is None
+    hidden = (_HIDDEN, *(system.hidden_variables for system in systems()))
+    return name != "HPCDL_PROFILE_BATCH" and any(each.fullmatch(name) for each in hidden)  # hpcdl profile run sets it
 
 
 def nodes_environment(nodes: Sequence[str], node: str) -> dict[str, str]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from hpcdl.agent.departure import SIGNALS
+from hpcdl.agent.departure import end_signals
 from hpcdl.allocation.process import tied
-from hpcdl.batch.system import Allocation, BatchAdapter, BatchError
+from hpcdl.batch.adapter import Allocation, BatchAdapter
+from hpcdl.batch.system import BatchError
 
 log = logging.getLogger("hpcdl.allocation")
 
@@ -78,7 +79,7 @@ def wanted_back(code: int) -> bool:
 
     `code`: of what started it, -N or, as shells and srun have it, 128 + N for the signal N.
     """
-    return (-code if code < 0 else code - 128) in SIGNALS
+    return (-code if code < 0 else code - 128) in end_signals()
 
 
 class AllocationAgents:

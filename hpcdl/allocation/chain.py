@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcdl.batch.system import Allocation, BatchError, BatchSystem, CommandRunner, system_named, systems
+from hpcdl.batch.adapter import Allocation, CommandRunner
+from hpcdl.batch.system import BatchError, BatchSystem, system_named, systems
 
 LEFT = "HPCDL_CHAIN"
 """How many more allocations the next one may submit; for `hpcdl allocation`, as --chain."""

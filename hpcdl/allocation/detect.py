@@ -9,20 +9,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from hpcdl.batch.adapter import AdapterSettings, Allocation, BatchAdapter, CommandRunner, ask_twice
+from hpcdl.batch.command import Commands, run
 from hpcdl.batch.site import SiteFile
-from hpcdl.batch.system import (
-    AdapterSettings,
-    Allocation,
-    BatchAdapter,
-    BatchError,
-    BatchSystem,
-    CommandRunner,
-    Commands,
-    ask_twice,
-    run,
-    system_named,
-    systems,
-)
+from hpcdl.batch.system import BatchError, BatchSystem, system_named, systems
 from hpcdl.config.settings import Config
 from hpcdl.core.model.pilot import BatchState
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from hpcdl.allocation.agents import AgentOptions, AllocationAgents
 from hpcdl.allocation.run import TURN_S, Signals
-from hpcdl.batch.system import Allocation, BatchAdapter, BatchError, ask_twice
+from hpcdl.batch.adapter import Allocation, BatchAdapter, ask_twice
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.units import fold_nodes
 
 GRACE_S = 25.0

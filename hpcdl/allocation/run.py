@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from hpcdl.agent.departure import SIGNALS
+from hpcdl.agent.departure import end_signals
 from hpcdl.agent.emulation import has_driver
 from hpcdl.allocation.agents import AgentOptions, AllocationAgents
 from hpcdl.allocation.chain import of_a_chain, script_of, submit_next
 from hpcdl.allocation.daemon import DaemonNotStarted, DaemonProcess
 from hpcdl.allocation.detect import own_address
-from hpcdl.batch.system import Allocation, BatchAdapter, BatchError, CommandRunner, system_named, systems
-from hpcdl.batch.system import run as run_command
+from hpcdl.batch.adapter import Allocation, BatchAdapter, CommandRunner
+from hpcdl.batch.command import run as run_command
+from hpcdl.batch.system import BatchError, system_named, systems
 from hpcdl.config.settings import Config
 from hpcdl.core.model.units import fold_nodes, seconds_text
 
@@ -281,8 +282,8 @@ class AllocationRun:
 class Signals:
     """From `with` on in the main thread. `first`: the name of the first that came, "" before it."""
 
-    def __init__(self, numbers: Iterable[signal.Signals] = SIGNALS) -> None:
-        self._numbers = tuple(numbers)
+    def __init__(self, numbers: Iterable[signal.Signals] = ()) -> None:
+        self._numbers = tuple(numbers) or end_signals()
         self._before: dict[signal.Signals, object] = {}
         self._came = self._comes = -1
         self.first = ""

@@ -10,7 +10,7 @@ import click
 from hpcdl.cli.params import Seconds
 
 if TYPE_CHECKING:  # both commands import what they need only when they run: `hpcdl --help` is to be quick
-    from hpcdl.batch.system import Allocation, BatchAdapter
+    from hpcdl.batch.adapter import Allocation, BatchAdapter
     from hpcdl.config.settings import Config
 
 

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcdl.batch.system import BatchAdapter, BatchError, Commands, PilotScript
+from hpcdl.batch.adapter import BatchAdapter, PilotScript
+from hpcdl.batch.command import Commands
+from hpcdl.batch.system import BatchError
 from hpcdl.core.controller.journal import JournalError
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, Pilot, pilot_mark

@@ -8,18 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcdl.batch.system import (
-    TIMEOUT_S,
-    AgentCommand,
-    Allocation,
-    BatchError,
-    Capabilities,
-    CommandRunner,
-    Completed,
-    PilotScript,
-    Unsupported,
-    run,
-)
+from hpcdl.batch.adapter import TIMEOUT_S, AgentCommand, Allocation, Capabilities, CommandRunner, Completed, PilotScript
+from hpcdl.batch.command import run
+from hpcdl.batch.system import BatchError, Unsupported
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
 from hpcdl.lsf import cluster, environment, text
 from hpcdl.lsf import cluster as queues

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdl.batch.system import BatchError, HalfAnAllocation, PilotScript
+from hpcdl.batch.adapter import PilotScript
+from hpcdl.batch.system import BatchError, HalfAnAllocation
 from hpcdl.lsf.system import SYSTEM
 from hpcdl.lsf.text import compute_hosts, short
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpcdl.batch.system import Completed
+from hpcdl.batch.adapter import Completed
 from hpcdl.core.model.pilot import Hole
 from hpcdl.lsf.cluster import HostGpus, HostRow, LsfQueue, may_use
 from hpcdl.lsf.text import LAUNCH, hosts_of, short, window_length

@@ -4,7 +4,8 @@ import re
 import shutil
 from collections.abc import Sequence
 
-from hpcdl.batch.system import BatchAdapter, BatchError, CommandRunner, SiteQueue, SiteReport
+from hpcdl.batch.adapter import BatchAdapter, CommandRunner, SiteQueue, SiteReport
+from hpcdl.batch.system import BatchError
 from hpcdl.lsf import cluster as queues
 from hpcdl.lsf import text
 

@@ -1,10 +1,15 @@
 """LSF as hpcdl knows it before it asks anything. Loads fast; whatever runs a command is in the other modules."""
 
 import re
+import signal
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from hpcdl.batch.system import AdapterSettings, BatchAdapter, BatchError, BatchSystem, CommandRunner, SiteReport, run
+from hpcdl.batch.system import BatchError, BatchSystem
+
+if TYPE_CHECKING:
+    from hpcdl.batch.adapter import AdapterSettings, BatchAdapter, CommandRunner, SiteReport
+    from hpcdl.batch.script import SubmitCommand
 
 _BEGIN, _END = "# LSBATCH: User input\n", "# LSBATCH: End user input\n"
 
@@ -24,6 +29,16 @@ class LsfSystem(BatchSystem):
         r"LSB_(?:BJOBS|BHIST|BHOSTS|BQUEUES)_\w+|LSB_(?:DISPLAY_YEAR|SHORT_HOSTLIST)"
         r"|BSUB_(?:QUIET2?|CHK_RESREQ|STDERR|BLOCK)"
     )
+    hidden_variables = re.compile(r"(?!LSF_(BINDIR|LIBDIR|SERVERDIR|ENVDIR)$)(LSB|LSF|LS_)_?.*")
+    end_signals: ClassVar[Mapping[signal.Signals, str]] = {
+        signal.SIGINT: "bkill, preemption or requeue; the next one follows after JOB_TERMINATE_INTERVAL (10 s)",
+        signal.SIGTERM: "the second of INT, TERM, KILL",
+        signal.SIGUSR2: "the run limit is reached; what is left is killed 10 minutes later, elsewhere sooner",
+        signal.SIGTSTP: "bstop, or preemption by suspending: SIGSTOP follows, and GPU memory stays taken",
+        signal.SIGURG: "the warning before the end that our own submissions ask for (bsub -wa URG -wt)",
+        signal.SIGXCPU: "the CPU limit is reached",
+    }
+    submit_name = "bsub"
     job_script = "jobscripts/hpcdl.lsf"
     submit_line = "bsub < jobscripts/hpcdl.lsf"
     gpu_line = "#BSUB -gpu num=N"
@@ -49,7 +64,7 @@ class LsfSystem(BatchSystem):
         _, _, inside = text.partition(_BEGIN)
         return inside.partition(_END)[0] if inside else text
 
-    def adapter(self, here: AdapterSettings) -> BatchAdapter:
+    def adapter(self, here: "AdapterSettings") -> "BatchAdapter":
         """See `BatchSystem`."""
         from hpcdl.lsf.adapter import Lsf, LsfSettings
 
@@ -57,7 +72,13 @@ class LsfSystem(BatchSystem):
         ways = LsfSettings(queues=site.queues, without_preemption=site.pilots_without_preemption, **own)
         return Lsf(here.run, now=here.now, ways=ways, environ=here.environ)
 
-    def submit_next(self, run: CommandRunner, batch_id: str, script: str, env: Sequence[str]) -> str:
+    def submit_command(self) -> "SubmitCommand":
+        """See `BatchSystem`."""
+        from hpcdl.lsf.bsub import BSUB
+
+        return BSUB
+
+    def submit_next(self, run: "CommandRunner", batch_id: str, script: str, env: Sequence[str]) -> str:
         """See `BatchSystem`. bsub reads the script, whose #BSUB lines say the rest."""
         from hpcdl.lsf.text import parse_bsub, words
 
@@ -67,7 +88,7 @@ class LsfSystem(BatchSystem):
             raise BatchError(f"the next allocation was not taken: bsub: {words(done)}")
         return found
 
-    def site_report(self, adapter: BatchAdapter, run: CommandRunner = run) -> SiteReport:
+    def site_report(self, adapter: "BatchAdapter", run: "CommandRunner") -> "SiteReport":
         """See `BatchSystem`."""
         from hpcdl.lsf.report import report
 

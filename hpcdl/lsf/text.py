@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from hpcdl.batch.system import TIMEOUT_S, BatchError, CommandRunner, Completed, PilotScript
+from hpcdl.batch.adapter import TIMEOUT_S, CommandRunner, Completed, PilotScript
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import PilotSpec
 
 WARNING = "URG"

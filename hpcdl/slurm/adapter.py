@@ -7,8 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+from hpcdl.batch.adapter import AgentCommand, Allocation, Capabilities, CommandRunner, PilotScript
+from hpcdl.batch.command import run
 from hpcdl.batch.holes import IdleNode, OpenQueue, PlannedUse, find_holes, planned_job
-from hpcdl.batch.system import AgentCommand, Allocation, BatchError, Capabilities, CommandRunner, PilotScript, run
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
 from hpcdl.slurm import cluster, jobs, nodes, submit
 from hpcdl.slurm.environment import allocation_of

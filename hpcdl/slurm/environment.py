@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from hpcdl.batch.system import Allocation, HalfAnAllocation
+from hpcdl.batch.adapter import Allocation
+from hpcdl.batch.system import HalfAnAllocation
 from hpcdl.slurm.text import expand, moment
 
 _NEEDED = {

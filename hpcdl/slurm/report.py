@@ -4,7 +4,8 @@ import getpass
 import shutil
 from collections.abc import Sequence
 
-from hpcdl.batch.system import BatchAdapter, BatchError, CommandRunner, SiteQueue, SiteReport
+from hpcdl.batch.adapter import BatchAdapter, CommandRunner, SiteQueue, SiteReport
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.units import seconds_text
 from hpcdl.slurm import cluster as site
 from hpcdl.slurm.text import checked

@@ -5,7 +5,8 @@ import re
 import shlex
 from collections.abc import Collection, Sequence
 
-from hpcdl.batch.system import Allocation, BatchError, PilotScript
+from hpcdl.batch.adapter import Allocation, PilotScript
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import PilotSpec
 from hpcdl.slurm.text import complaint, is_away, pairs
 

@@ -2,9 +2,15 @@
 
 import os
 import re
+import signal
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
-from hpcdl.batch.system import AdapterSettings, BatchAdapter, BatchError, BatchSystem, CommandRunner, SiteReport, run
+from hpcdl.batch.system import BatchError, BatchSystem
+
+if TYPE_CHECKING:
+    from hpcdl.batch.adapter import AdapterSettings, BatchAdapter, CommandRunner, SiteReport
+    from hpcdl.batch.script import SubmitCommand
 
 CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
 """Where Slurm's commands look without SLURM_CONF. Installed without any of these they most often serve no cluster."""
@@ -22,6 +28,14 @@ class SlurmSystem(BatchSystem):
     output_variables = re.compile(
         r"(?:SQUEUE|SINFO|SCONTROL|SACCT|SCANCEL)_\w+|SLURM_(?:TIME_FORMAT|BITSTR_LEN)|SBATCH_(?:WAIT|ARRAY_INX)"
     )
+    hidden_variables = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC)_?.*")
+    gpu_lists = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+    gpu_counts = ("SLURM_GPUS_ON_NODE",)
+    end_signals: ClassVar[Mapping[signal.Signals, str]] = {
+        signal.SIGTERM: "cancelled, preempted, or the walltime ends",
+        signal.SIGUSR1: "the usual `sbatch --signal`",
+    }
+    submit_name = "sbatch"
     job_script = "jobscripts/hpcdl.slurm"
     submit_line = "sbatch jobscripts/hpcdl.slurm"
     gpu_line = "#SBATCH --gres=gpu:N"
@@ -35,13 +49,19 @@ class SlurmSystem(BatchSystem):
         """See `BatchSystem`."""
         return environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
-    def adapter(self, here: AdapterSettings) -> BatchAdapter:
+    def adapter(self, here: "AdapterSettings") -> "BatchAdapter":
         """See `BatchSystem`."""
         from hpcdl.slurm.adapter import Slurm
 
         return Slurm(here.run, here.site.options, here.environ)
 
-    def submit_next(self, run: CommandRunner, batch_id: str, script: str, env: Sequence[str]) -> str:
+    def submit_command(self) -> "SubmitCommand":
+        """See `BatchSystem`."""
+        from hpcdl.slurm.sbatch import SBATCH
+
+        return SBATCH
+
+    def submit_next(self, run: "CommandRunner", batch_id: str, script: str, env: Sequence[str]) -> str:
         """See `BatchSystem`. What was said on sbatch's command line holds for the next one, too."""
         from hpcdl.slurm.submit import next_argv, submitted
         from hpcdl.slurm.text import complaint, pairs
@@ -56,7 +76,7 @@ class SlurmSystem(BatchSystem):
             raise BatchError(f"the next allocation was not taken: sbatch: {complaint(done.err, done.out)}")
         return submitted(done.out)
 
-    def site_report(self, adapter: BatchAdapter, run: CommandRunner = run) -> SiteReport:
+    def site_report(self, adapter: "BatchAdapter", run: "CommandRunner") -> "SiteReport":
         """See `BatchSystem`."""
         from hpcdl.slurm.report import report
 

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from hpcdl.batch.system import BatchError, Completed
+from hpcdl.batch.adapter import Completed
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.units import expand_nodes
 
 TIMES = {"SLURM_TIME_FORMAT": "%s"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcdl.allocation.pilot import run_pilot
 from hpcdl.allocation.run import AllocationOptions, AllocationRun
-from hpcdl.batch.system import AgentCommand, Allocation, Capabilities, Completed, PilotScript
+from hpcdl.batch.adapter import AgentCommand, Allocation, Capabilities, Completed, PilotScript
 from hpcdl.config.settings import load_config
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
 

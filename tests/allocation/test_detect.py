@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from hpcdl.allocation.detect import BatchContext, BatchRun, detect, find_system, has_ended, look_around
+from hpcdl.batch.adapter import Allocation, BatchAdapter, Completed
 from hpcdl.batch.site import SiteFile
-from hpcdl.batch.system import Allocation, BatchAdapter, BatchError, Completed, system_named
+from hpcdl.batch.system import BatchError, system_named
 from hpcdl.cli import main
 from hpcdl.core.model.pilot import BatchJob, BatchState
 

@@ -16,7 +16,8 @@ from hpcdl.allocation import detect
 from hpcdl.allocation.agents import TRIES, AgentOptions, AllocationAgents, agent_argv, wanted_back
 from hpcdl.allocation.chain import of_a_chain, script_of, submit_next
 from hpcdl.allocation.run import CannotRun, Signals, find_allocation, without_gpus
-from hpcdl.batch.system import AgentCommand, Allocation, BatchError, Completed, HalfAnAllocation
+from hpcdl.batch.adapter import AgentCommand, Allocation, Completed
+from hpcdl.batch.system import BatchError, HalfAnAllocation
 from hpcdl.lsf.system import SYSTEM as LSF
 from hpcdl.slurm.system import SYSTEM as SLURM
 from tests.allocation.batchjob import Here

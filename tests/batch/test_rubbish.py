@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch.system import BatchAdapter, BatchError, Completed, PilotScript
+from hpcdl.batch.adapter import BatchAdapter, Completed, PilotScript
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import BatchState, PilotSpec
 from hpcdl.core.model.units import MOST_NODES
 from hpcdl.lsf.adapter import Lsf

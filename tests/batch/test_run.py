@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch import system
-from hpcdl.batch.system import BatchError, Commands, run
+from hpcdl.batch import command
+from hpcdl.batch.command import Commands, run
+from hpcdl.batch.system import BatchError
 
 WRAPPER = 'sleep 300 & echo $! > "$0".new; mv "$0".new "$0"; wait'
 """A site's script around the real command, which it names in a file."""
@@ -60,7 +61,7 @@ def test_the_end_ends_the_command_with_what_it_started(tmp_path: Path) -> None:
 
 
 def test_what_prints_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "LARGEST", 1 << 20)
+    monkeypatch.setattr(command, "LARGEST", 1 << 20)
     with pytest.raises(BatchError, match="has printed more than 1 MiB") as error:
         run(["yes", "x" * 1000], 600.0)
     assert not error.value.away
@@ -74,5 +75,5 @@ def test_variables_that_change_what_is_printed_are_left_out() -> None:
     names += " SBATCH_ARRAY_INX LSB_BJOBS_FORMAT LSB_DISPLAY_YEAR LSB_SHORT_HOSTLIST BSUB_QUIET"
     users = dict.fromkeys(names.split(), "1")
     kept = {"SLURM_CONF": "/x", "SBATCH_ACCOUNT": "a", "LSF_ENVDIR": "/y", "LSB_DEFAULTPROJECT": "p", "PATH": "/bin"}
-    found = system.environment({**users, **kept, "LC_ALL": "de_DE.UTF-8", "LANG": "de_DE.UTF-8"})
+    found = command.environment({**users, **kept, "LC_ALL": "de_DE.UTF-8", "LANG": "de_DE.UTF-8"})
     assert found == {**kept, "LC_ALL": "C", "LANG": "de_DE.UTF-8", "HPCDL_BYPASS": "1"}

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from hpcdl.batch.adapter import AgentCommand, Allocation, Capabilities, PilotScript
+from hpcdl.batch.command import Commands
 from hpcdl.batch.limits import PilotLimits
 from hpcdl.batch.pilots import pilot_policy
-from hpcdl.batch.system import AgentCommand, Allocation, BatchError, Capabilities, Commands, PilotScript
+from hpcdl.batch.system import BatchError
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.controller.journal import MemoryJournal
 from hpcdl.core.model import commands as cmd

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 
-from hpcdl.batch.system import TIMEOUT_S, Completed, PilotScript
+from hpcdl.batch.adapter import TIMEOUT_S, Completed, PilotScript
 from hpcdl.lsf.adapter import Lsf, LsfSettings
 from hpcdl.lsf.jobs import FIELDS
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hpcdl.batch.system import Allocation, BatchAdapter, BatchError, Completed, HalfAnAllocation, Unsupported
+from hpcdl.batch.adapter import Allocation, BatchAdapter, Completed
+from hpcdl.batch.system import BatchError, HalfAnAllocation, Unsupported
 from hpcdl.core.model.pilot import BatchState
 from hpcdl.lsf.adapter import LsfSettings
 from tests.lsf.scripted import BHOSTS, BQUEUES, NOTHING, NOW, USAGE, WAIT, Fake, fields, json_of, relative

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpcdl.batch.system import TIMEOUT_S, BatchError, Completed, PilotScript
+from hpcdl.batch.adapter import TIMEOUT_S, Completed, PilotScript
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import PilotSpec
 from hpcdl.lsf.adapter import Lsf, LsfSettings
 from hpcdl.lsf.environment import outside

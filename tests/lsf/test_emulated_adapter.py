@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch.system import TIMEOUT_S, BatchError, Completed, PilotScript, run
+from hpcdl.batch.adapter import TIMEOUT_S, Completed, PilotScript
+from hpcdl.batch.command import run
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import BatchJob, BatchState, PilotSpec
 from hpcdl.lsf.adapter import Lsf, LsfSettings
 from tests.lsf.cluster import LsfCluster

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch.system import Completed
+from hpcdl.batch.adapter import Completed
 from hpcdl.core.model.pilot import Hole
 from hpcdl.lsf.cluster import (
     HostGpus,

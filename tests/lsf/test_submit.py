@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent.departure import SIGNALS
-from hpcdl.batch.system import Completed, HalfAnAllocation, PilotScript
+from hpcdl.agent.departure import end_signals
+from hpcdl.batch.adapter import Completed, PilotScript
+from hpcdl.batch.system import HalfAnAllocation
 from hpcdl.core.model.pilot import PilotSpec
 from hpcdl.lsf.environment import LsfAllocation, blaunch_argv, here, jsrun_argv, lsf_allocation
 from hpcdl.lsf.text import (
@@ -302,7 +303,7 @@ def test_agents_are_started_by_blaunch_or_jsrun() -> None:
 
 
 def test_all_signals_that_may_mean_an_end_are_understood() -> None:
-    names = {each.name.removeprefix("SIG") for each in SIGNALS}
+    names = {each.name.removeprefix("SIG") for each in end_signals()}
     assert {"USR2", "INT", "TERM", "URG", "HUP", "XCPU", "TSTP"} <= names
     assert WARNING in names
     assert "CONT" not in names, "it also follows TERM, so that stopped processes can end"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hpcdl.batch.system import BatchError, Completed
+from hpcdl.batch.adapter import Completed
+from hpcdl.batch.system import BatchError
 from hpcdl.lsf.jobs import PendingJob, parse_waiting, waiting_argv
 from tests.lsf.scripted import NOTHING, NOW, Fake, json_of, relative
 

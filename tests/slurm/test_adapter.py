@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch.system import TIMEOUT_S, Allocation, BatchAdapter, BatchError, Completed, PilotScript
+from hpcdl.batch.adapter import TIMEOUT_S, Allocation, BatchAdapter, Completed, PilotScript
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import BatchState, PilotSpec
 from hpcdl.slurm.adapter import Slurm
 from hpcdl.slurm.jobs import PlannedJob

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch.system import TIMEOUT_S, BatchError, Completed, PilotScript, run
+from hpcdl.batch.adapter import TIMEOUT_S, Completed, PilotScript
+from hpcdl.batch.command import run
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PilotSpec
 from hpcdl.slurm.adapter import Slurm
 from tests.slurm.cluster import SlurmCluster

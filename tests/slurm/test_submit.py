@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch.system import Allocation, BatchError, PilotScript
+from hpcdl.batch.adapter import Allocation, PilotScript
+from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import PilotSpec
 from hpcdl.slurm.submit import launch_argv, refusal, signal_argv, submit_argv, submit_script, submitted
 

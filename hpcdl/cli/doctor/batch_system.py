@@ -10,17 +10,10 @@ from typing import Any
 import click
 
 from hpcdl.allocation.detect import find_system
+from hpcdl.batch.adapter import AdapterSettings, Allocation, BatchAdapter, Capabilities
+from hpcdl.batch.command import run
 from hpcdl.batch.site import SiteError, SiteFile, load_site
-from hpcdl.batch.system import (
-    AdapterSettings,
-    Allocation,
-    BatchAdapter,
-    BatchError,
-    Capabilities,
-    HalfAnAllocation,
-    run,
-    systems,
-)
+from hpcdl.batch.system import BatchError, HalfAnAllocation, systems
 from hpcdl.cli.doctor.machine import Check, CheckState, fail, ok, warn
 from hpcdl.cli.job_row import moment_text
 from hpcdl.config.layers import ConfigError

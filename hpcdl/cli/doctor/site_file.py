@@ -9,8 +9,10 @@ from pathlib import Path
 import click
 
 from hpcdl.allocation.detect import detect
+from hpcdl.batch.adapter import SiteQueue, SiteReport
+from hpcdl.batch.command import run
 from hpcdl.batch.site import read_site
-from hpcdl.batch.system import SiteQueue, SiteReport, system_named
+from hpcdl.batch.system import system_named
 from hpcdl.cli.doctor.batch_system import asked_from_here, read_settings
 from hpcdl.cli.output import Output, escape, say
 from hpcdl.core.model.units import count, seconds_text
@@ -27,7 +29,7 @@ def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | No
     if system is None:
         raise click.ClickException("no batch system was found here: hpcdl doctor says what it looked for")
     with asked_from_here(system.kind):
-        told = system_named(system.kind).site_report(system)
+        told = system_named(system.kind).site_report(system, run)
     name = name or re.sub(r"[^a-z0-9._-]+", "-", told.cluster.lower()).strip("-.") or told.kind
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise click.ClickException(f"{name!r} is no site's name: letters, digits, . _ - only")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from click.core import ParameterSource
 
+from hpcdl.batch.system import systems
 from hpcdl.cli import completion
 from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Output, outputs, say
@@ -19,7 +20,7 @@ from hpcdl.client import ApiError, Client, ClientError
 from hpcdl.core.model.frozen import to_json
 
 if TYPE_CHECKING:  # most submits have no batch script
-    from hpcdl.cli.submit.batch_script import BatchScript
+    from hpcdl.batch.script import BatchScript
 
 
 class _Submit(click.Command):
@@ -47,6 +48,16 @@ class _Submit(click.Command):
 _PLAIN = "hpcdl.submit.plain"
 
 
+class _SubmitName(click.ParamType[str]):
+    """The command of a batch system that submits."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name. Fails with those that there are."""
+        return str(click.Choice([each.submit_name for each in systems()]).convert(value, param, ctx))
+
+
 @click.command(cls=_Submit, context_settings={"allow_interspersed_args": False})
 @job_options
 @click.option(
@@ -63,7 +74,7 @@ _PLAIN = "hpcdl.submit.plain"
 @click.option("--request-id", metavar="ID", help="A submit repeated with the same id is the same job.")
 @click.option("--no-spool", is_flag=True, help="Fail where no daemon runs; else the next one takes the submit in.")
 @click.option(
-    "--as", "like", type=click.Choice(("sbatch", "bsub")),
+    "--as", "like", type=_SubmitName(), metavar="NAME",
     help="COMMAND is the arguments of sbatch or bsub, whose words are answered; for jobscripts/sbatch and bsub.",
 )  # fmt: skip
 @click.option("--else", "other", metavar="FILE", help="With --as: what takes jobs that are not for hpcdl.")
@@ -170,8 +181,8 @@ class SubmitCall:
         """The batch script that is to be submitted; None: the command is one."""
         if self.like is None and (self.ctx.meta[_PLAIN] or not os.path.isfile(self.command[0])):
             return None
-        from hpcdl.cli.submit.batch_options import BadLine
-        from hpcdl.cli.submit.batch_script import find
+        from hpcdl.batch.options import BadLine
+        from hpcdl.batch.script import find
 
         try:
             if self.like is None:
@@ -203,8 +214,8 @@ class SubmitCall:
 
     def _command_of(self, batch: "BatchScript", *, filled: bool, ping: bool) -> tuple[str, ...]:
         """The command of a batch script's job or jobs; the script is kept."""
-        from hpcdl.cli.submit.batch_options import BadLine
-        from hpcdl.cli.submit.batch_script import command_of
+        from hpcdl.batch.options import BadLine
+        from hpcdl.batch.script import command_of
 
         try:
             if ping or self.like is not None:

@@ -15,9 +15,11 @@ from typing import Any
 
 import click
 
-from hpcdl.batch.system import BatchError, Completed, run
+from hpcdl.batch.adapter import Completed
+from hpcdl.batch.command import run
+from hpcdl.batch.script import BatchDependency, SubmitCommand, command_named
+from hpcdl.batch.system import BatchError
 from hpcdl.cli.job_row import FINISHED
-from hpcdl.cli.submit.batch_script import BatchDependency, SubmitCommand, command_named
 from hpcdl.client import Client, ClientError, path_with
 
 _PIECE = 500
@@ -116,7 +118,7 @@ def checked(client: Client, name: str, said: str, ids: Sequence[int], other: str
 
 
 def _refuse_known_to_both(name: str, said: str, number: int, other: str | None) -> None:
-    system, verdict = command_named(name).title, knows(command_named(name), number, other)
+    system, verdict = command_named(name).system.title, knows(command_named(name), number, other)
     step = f"hpcdl submit --after {number} for hpcdl's, HPCDL_BYPASS=1 for {system}'s"
     if verdict is None:
         raise _refusal(said, f"hpcdl knows job {number}, and {system} does not say whether it knows one, too: {step}")
@@ -129,7 +131,7 @@ def guard(home: Path, name: str, found: BatchDependency, why: str, other: str | 
     for one of hpcdl's, or may.
     """
     command = command_named(name)
-    system = command.title
+    system = command.system.title
     with Client(home) as client:
         try:
             rows = rows_of(client, found.ids)

@@ -15,10 +15,10 @@ from typing import NoReturn
 
 import click
 
+from hpcdl.batch.options import BadLine, NotForHpcdl
+from hpcdl.batch.script import BatchScript, command_named, read_file, read_stdin, text_of
 from hpcdl.cli.output import say
 from hpcdl.cli.submit import dependencies
-from hpcdl.cli.submit.batch_options import BadLine, NotForHpcdl
-from hpcdl.cli.submit.batch_script import BatchScript, command_named, read_file, read_stdin, text_of
 from hpcdl.client import Client
 
 NOT_OURS = 75  # EX_TEMPFAIL: nothing was done

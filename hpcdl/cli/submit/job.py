@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdl.batch.system import systems
 from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, literal, named
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.job import JobSpec, check_counts
 from hpcdl.core.rules.launchers import SHELLS, check_launcher, shell_script
 
 if TYPE_CHECKING:  # most submits have no batch script
-    from hpcdl.cli.submit.batch_options import BatchOptions, ExportedVariables
+    from hpcdl.batch.options import BatchOptions, ExportedVariables
 
 _OF_MEMBERS = ("array", "array_index", "array_most", "sweep")
 
@@ -176,10 +177,8 @@ def plain(array: Array) -> dict[str, object]:
 
 # The parts of a job that its command and the submitting shell give: its name, its user, its environment.
 
-LEFT = re.compile(
-    r"_|PWD|OLDPWD|SHLVL|LS_COLORS|(BASH_FUNC|SSH|DBUS|XDG_SESSION)_.*|(HPCDL|SLURM|LSB|PMI|PMIX|OMPI)_.*"
-)
-"""Names of the submitting shell, its session or a batch step: they mean nothing to the job, or the wrong thing."""
+LEFT = re.compile(r"_|PWD|OLDPWD|SHLVL|(BASH_FUNC|SSH|DBUS|XDG_SESSION)_.*|(HPCDL|PMI|PMIX|OMPI)_.*")
+"""Names of the submitting shell, its session or a launcher: they mean nothing to the job, or the wrong thing."""
 
 SECRET = re.compile(
     r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|(API|ACCESS|PRIVATE)_?KEY|(^|_)(KEY|PASS|PASSPHRASE|PAT|DATABASE_URL)$",
@@ -229,10 +228,11 @@ def environment(
     """
     kept = {}
     if every:
+        hidden = (LEFT, *(system.hidden_variables for system in systems()))
         kept = {
             name: value
             for name, value in around.items()
-            if not LEFT.fullmatch(name) and not SECRET.search(name) and name not in left
+            if not any(each.fullmatch(name) for each in hidden) and not SECRET.search(name) and name not in left
         }
         if kept.get(_THREADS, "") == around.get(f"HPCDL_{_THREADS}"):  # a job that submits: its own share was no choice
             del kept[_THREADS]

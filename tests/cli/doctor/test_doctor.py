@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hpcdl.agent.folder import Mount, mount_of
+from hpcdl.batch.adapter import SiteQueue, SiteReport
 from hpcdl.batch.site import load_site, read_site
-from hpcdl.batch.system import SiteQueue, SiteReport
 from hpcdl.cli.doctor import file_system, machine
 from hpcdl.cli.doctor.machine import CheckState
 from hpcdl.cli.doctor.site_file import site_text

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from hpcdl.cli.submit import bsub as lsflines
-from hpcdl.cli.submit import sbatch as slurmlines
-from hpcdl.cli.submit.batch_options import BadLine
-from hpcdl.cli.submit.batch_script import command_named
+from hpcdl.batch.options import BadLine
+from hpcdl.batch.script import command_named
 from hpcdl.client import Client
+from hpcdl.lsf import bsub as lsflines
+from hpcdl.slurm import sbatch as slurmlines
 from tests.cli.conftest import Outcome, Run
 from tests.cli.fake import FakeDaemon, specs_of
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.cli.submit.batch_script import command_named
-from hpcdl.cli.submit.bsub import BSUB, dependency_jobs
-from hpcdl.cli.submit.sbatch import SBATCH, dependency_ids
+from hpcdl.batch.script import command_named
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.job import JobSpec
 from hpcdl.ledger import SqliteJournal
 from hpcdl.ledger.high_water_mark import Ids, Mark, MarkFile
 from hpcdl.ledger.offline import jobs_at_rest
+from hpcdl.lsf.bsub import BSUB, dependency_jobs
+from hpcdl.slurm.sbatch import SBATCH, dependency_ids
 from tests.cli.fake import FakeDaemon, row
 from tests.support.wrapping import LSF, SLURM, Place, specs
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.batch.system import run
-from hpcdl.cli.submit.batch_options import NotForHpcdl
+from hpcdl.batch.command import run
+from hpcdl.batch.options import NotForHpcdl
 from hpcdl.cli.submit.drop_in import batch_of
 from tests.cli.fake import FakeDaemon
 from tests.support.wrapping import LSF, ROOT, SLURM, WRAPPERS, Done, Place, specs

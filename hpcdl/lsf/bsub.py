@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from hpcdl.cli.submit.batch_options import (
+from hpcdl.batch.options import (
     AGAIN,
     HOLD,
     HOST,
@@ -32,7 +32,7 @@ from hpcdl.cli.submit.batch_options import (
     option_table,
     several_nodes,
 )
-from hpcdl.cli.submit.batch_script import (
+from hpcdl.batch.script import (
     INDEX,
     BatchDependency,
     BatchScript,
@@ -41,6 +41,7 @@ from hpcdl.cli.submit.batch_script import (
     job_number,
     read_stdin,
 )
+from hpcdl.lsf.system import SYSTEM
 
 OPTIONS = option_table(
     {
@@ -71,9 +72,7 @@ _SHELL = re.compile(r"[^A-Za-z0-9_@%+=:,./-]")
 class Bsub(SubmitCommand):
     """See `SubmitCommand`."""
 
-    name = "bsub"
-    system = "lsf"
-    title = "LSF"
+    system = SYSTEM
     mark = "#BSUB"
     everywhere = True
     folder_variable = "LS_SUBCWD"

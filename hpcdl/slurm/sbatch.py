@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from hpcdl.cli.submit.batch_options import (
+from hpcdl.batch.options import (
     AGAIN,
     HOLD,
     HOST,
@@ -37,7 +37,7 @@ from hpcdl.cli.submit.batch_options import (
     option_table,
     several_nodes,
 )
-from hpcdl.cli.submit.batch_script import (
+from hpcdl.batch.script import (
     INDEX,
     BatchDependency,
     BatchScript,
@@ -46,6 +46,7 @@ from hpcdl.cli.submit.batch_script import (
     read_file,
     read_stdin,
 )
+from hpcdl.slurm.system import SYSTEM
 
 OPTIONS = option_table(
     {
@@ -94,9 +95,7 @@ _HARMLESS = re.compile(r"SBATCH_(ACCOUNT|PARTITION|QOS|TIMELIMIT|DEBUG|REQUEUE|N
 class Sbatch(SubmitCommand):
     """See `SubmitCommand`."""
 
-    name = "sbatch"
-    system = "slurm"
-    title = "Slurm"
+    system = SYSTEM
     mark = "#SBATCH"
     folder_variable = "SLURM_SUBMIT_DIR"
     index_variable = "SLURM_ARRAY_TASK_ID"

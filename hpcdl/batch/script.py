@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from hpcdl.cli.submit.batch_options import BadLine, BatchOptions, IgnoredOption, IndexArray, NotForHpcdl, WrittenOption
+from hpcdl.batch.options import BadLine, BatchOptions, IgnoredOption, IndexArray, NotForHpcdl, WrittenOption
+from hpcdl.batch.system import BatchSystem, systems
 from hpcdl.core.model.arrays import literal
 from hpcdl.wire.private_files import atomic_write, make_private_folder
 
@@ -58,11 +59,7 @@ class BatchDependency:
 class SubmitCommand:
     """A command that submits batch jobs, as hpcdl reads its command line and the lines of its scripts."""
 
-    name: str
-    system: str
-    """Its batch system's name."""
-    title: str
-    """What people call that."""
+    system: BatchSystem
     mark: str
     """What a line of options in a script begins with."""
     everywhere: bool = False
@@ -83,6 +80,11 @@ class SubmitCommand:
     """What they print of a job that there is, {} for its id."""
     no_job: re.Pattern[str]
     """What they print where there is none."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.system.submit_name
 
     def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
         """Options, and what follows them, of words that stand at `where`. Raises BadLine."""
@@ -192,10 +194,7 @@ class SubmitCommand:
 
 def commands() -> tuple[SubmitCommand, ...]:
     """All of them; where a script has lines of several, those of the first are read."""
-    from hpcdl.cli.submit.bsub import BSUB
-    from hpcdl.cli.submit.sbatch import SBATCH
-
-    return SBATCH, BSUB
+    return tuple(system.submit_command() for system in systems())
 
 
 def command_named(name: str) -> SubmitCommand:
