@@ -1,6 +1,6 @@
 # make demo    show hpcdl on this machine: emulated GPUs, two policies, a report   (SET=1|2|3 SCALE=60 REPORT=DIR)
 # make smoke   does this installation work? a minute, without PyTorch, a GPU or a batch system
-# make test    every test, three at a time; on a real Slurm too, which it installs where it may   (JOBS=N)
+# make test    every test, four at a time; on a real Slurm too, which it installs where it may   (JOBS=N)
 # make test-frameworks   trainers of the real TensorFlow, PyTorch, Keras and Lightning, torchrun too; installs them   (15 minutes)
 # make lint    formatting, ruff, mypy
 # make venv    only the environment in .venv, with hpcdl in it
@@ -10,7 +10,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 FRAMEWORKS ?= .venv-frameworks
-JOBS   ?= 3
+JOBS   ?= 4
 INSTALL := .ci/install $(VENV) $(PYTHON)
 INPUTS := setup.cfg pyproject.toml constraints.txt hpcdl/__init__.py .ci/install
 

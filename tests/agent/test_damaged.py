@@ -62,24 +62,36 @@ def kept(agents: Agents) -> list[str]:
     return [Path(each).name.rsplit(".", 1)[0] for each in run_folder.kept(agents.run)]
 
 
-@pytest.mark.parametrize("how", DAMAGES)
-def test_a_start_file_beside_a_trainer_that_runs(daemon: Daemon, agents: Agents, how: str) -> None:
+def test_start_files_beside_trainers_that_run(daemon: Daemon, agents: Agents) -> None:
+    """One job a damage, all at once; each costs at most itself."""
+    agents.gpus = len(DAMAGES) + 1
+    jobs = dict(enumerate(DAMAGES, 1))
     agent = agents.start()
-    begin(daemon, steps=100_000)
-    daemon.wait("TrainerReady", 1)
+    for job in jobs:
+        begin(daemon, job, gpus=(job,), steps=100_000)
+    for job in jobs:
+        daemon.wait("TrainerReady", job)
     agents.kill(agent)
-    DAMAGES[how](agents.run / "1.1" / "start.json")
+    for job, how in jobs.items():
+        DAMAGES[how](agents.run / f"{job}.1" / "start.json")
     agents.start()
-    begin(daemon, job=2, gpus=(1,))
-    daemon.wait("GpusFreed", 2)
-    begin(daemon, job=3, gpus=(0,))
-    assert "held by job 1.1" in daemon.wait("Exited", 3).detail
-    daemon.ask("suspend", 1, grace_s=30.0)
-    daemon.wait("GpusFreed", 1)
-    assert daemon.wait("Exited", 1).ended_by == "suspend"
+    begin(daemon, 98)
+    daemon.wait("GpusFreed", 98)
+    begin(daemon, 99, gpus=tuple(jobs))
+    detail = daemon.wait("Exited", 99).detail
+    assert "held by job 1.1" in detail, detail
+    for job in jobs:
+        daemon.ask("suspend", job, grace_s=60.0)
+    for job, how in jobs.items():
+        daemon.wait("GpusFreed", job)
+        assert daemon.wait("Exited", job).ended_by == "suspend", how
     assert len(daemon.inventories) == 2
     troubles = [event.detail for event in daemon.of("TroubleSeen")]
-    assert [("start.json" in each, "it is kept in" in each) for each in troubles] == [(True, True)]
+    assert len(troubles) == len(jobs)
+    for job, how in jobs.items():
+        (told,) = [each for each in troubles if f"/{job}.1" in each]
+        assert "start.json" in told, how
+        assert "it is kept in" in told, how
 
 
 @pytest.mark.parametrize("how", ["nested", "grace", "fifo", "gone"])
@@ -108,60 +120,61 @@ def test_a_start_file_of_which_nothing_runs(daemon: Daemon, agents: Agents, how:
     assert daemon.heartbeats[-1].damaged == run_folder.kept(agents.run)
 
 
-@pytest.mark.parametrize("how", ["nested", "binary", "empty", "folder", "fifo", "gone", "open"])
 @pytest.mark.parametrize("name", ["record.jsonl", "lock", "s", "processes"])
-def test_another_file_of_a_trainer_that_runs(daemon: Daemon, agents: Agents, name: str, how: str) -> None:
+def test_another_file_of_trainers_that_run(daemon: Daemon, agents: Agents, name: str) -> None:
+    jobs = dict(enumerate(("nested", "binary", "empty", "folder", "fifo", "gone", "open"), 1))
+    agents.gpus = len(jobs) + 1
     agent = agents.start()
-    begin(daemon, steps=100_000)
-    daemon.wait("TrainerReady", 1)
-    trainer = daemon.wait("Started", 1).pid
+    for job in jobs:
+        begin(daemon, job, gpus=(job,), steps=100_000)
+    for job in jobs:
+        daemon.wait("TrainerReady", job)
+    trainers = {job: daemon.wait("Started", job).pid for job in jobs}
     agents.kill(agent)
-    path = agents.run / "1.1" / name
-    if name == "s" and how != "gone":
-        path.unlink()
-        path.touch()
-    DAMAGES[how](path)
+    for job, how in jobs.items():
+        path = agents.run / f"{job}.1" / name
+        if name == "s" and how != "gone":
+            path.unlink()
+            path.touch()
+        DAMAGES[how](path)
     agents.start()
-    begin(daemon, job=2, gpus=(1,))
-    daemon.wait("GpusFreed", 2)
-    daemon.ask("end", 1, grace_s=0.0)
-    if name == "s":  # nobody can tell its supervisor anything: it is ended when it is overdue
-        os.kill(processes.process_of(trainer).pid, signal.SIGKILL)  # type: ignore[union-attr]
-    daemon.wait("GpusFreed", 1)
-    assert processes.process_of(trainer) is None
+    begin(daemon, 98)
+    daemon.wait("GpusFreed", 98)
+    for job, trainer in trainers.items():
+        daemon.ask("end", job, grace_s=0.0)
+        if name == "s":  # nobody can tell its supervisor anything: it is ended when it is overdue
+            os.kill(processes.process_of(trainer).pid, signal.SIGKILL)  # type: ignore[union-attr]
+    for job, trainer in trainers.items():
+        daemon.wait("GpusFreed", job)
+        assert processes.process_of(trainer) is None, jobs[job]
     assert len(daemon.inventories) == 2
 
 
-@pytest.mark.parametrize("what", ["file", "fifo", "link", "empty", "closed", "far"])
-def test_what_is_no_run_folder(daemon: Daemon, agents: Agents, what: str) -> None:
+def test_what_is_no_run_folder(daemon: Daemon, agents: Agents) -> None:
     agents.run.mkdir(parents=True, mode=0o700)
     agents.run.parent.chmod(0o700)
-    path = agents.run / ("1" * 200 + ".1" if what == "far" else "7.1")
-    if what == "file":
-        path.write_bytes(b"\x00")
-    elif what == "fifo":
-        os.mkfifo(path)
-    elif what == "link":
-        path.symlink_to("nowhere")
-    else:
-        path.mkdir(mode=0o000 if what == "closed" else 0o700)
+    (agents.run / "2.1").write_bytes(b"\x00")
+    os.mkfifo(agents.run / "3.1")
+    (agents.run / "4.1").symlink_to("nowhere")
+    (agents.run / "5.1").mkdir(mode=0o700)
+    (agents.run / "6.1").mkdir(mode=0o000)
+    (agents.run / ("1" * 200 + ".1")).mkdir(mode=0o700)
     agents.start()
     begin(daemon)
     daemon.wait("GpusFreed", 1)
     assert daemon.wait("Exited", 1).code == 0
     assert len(daemon.inventories) == 1
-    if what == "closed":
-        shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(agents.run / "6.1", ignore_errors=True)
 
 
 @pytest.mark.parametrize("how", ["nested", "binary", "empty", "nan", "list"])
-@pytest.mark.parametrize("name", ["agent.json", "heard", "reports.jsonl"])
-def test_a_file_of_the_agent_itself(daemon: Daemon, agents: Agents, name: str, how: str) -> None:
+def test_files_of_the_agent_itself(daemon: Daemon, agents: Agents, how: str) -> None:
     agents.kill(agents.start())
     agents.run.mkdir(parents=True, exist_ok=True, mode=0o700)
     agents.run.parent.chmod(0o700)
-    (agents.run / name).touch(0o600)
-    DAMAGES[how](agents.run / name)
+    for name in ("agent.json", "heard", "reports.jsonl"):
+        (agents.run / name).touch(0o600)
+        DAMAGES[how](agents.run / name)
     agents.start()
     begin(daemon)
     daemon.wait("GpusFreed", 1)

@@ -65,14 +65,13 @@ def files(home: Path) -> dict[str, bytes]:
 
 
 def refused(cluster: Cluster) -> str:
-    """What is said by a start that is refused, twice, and that changes nothing; and by verify and backup."""
+    """What is said by a start that is refused and changes nothing; and by verify and backup."""
     before = files(cluster.home)
     code, said = tried(cluster, "daemon", "start", "--emulate-gpus", str(cluster.gpus))
     assert code == 1
     assert said.count("\n") == 1
     assert f"hpcdl daemon start {ACCEPT}" in said
     assert "restore a backup" in said
-    assert tried(cluster, "daemon", "start")[0] == 1
     code, verified = tried(cluster, "ledger", "verify")
     assert code == 1
     assert "has lost events" in verified
