@@ -186,7 +186,7 @@ def _node_row(node: Node) -> Row:
         plain(node.reason),
         node.since,
         len(node.gpus),
-        len(node.usable()),
+        len(node.usable),
         _whole(node.cpus),
         _whole(node.memory_mib),
         _whole(node.agent_pid),

@@ -277,7 +277,7 @@ def _towards(
 def _soon_free(world: World, share: Share) -> bool:
     """Whether all that holds these GPUs is on its way out, whatever becomes of the plan."""
     node = world.nodes.get(share.node)
-    if node is None or not frozenset(node.usable()).issuperset(share.gpus):
+    if node is None or not frozenset(node.usable).issuperset(share.gpus):
         return False
     for holder in {world.holders.get(GpuRef(share.node, index)) for index in share.gpus} - {None}:
         incarnation = None if holder is None else world.jobs[holder[0]].incarnation(holder[1])
@@ -628,7 +628,7 @@ def _grant(world: World, job: Job, placement: Placement, taken: set[GpuRef], ste
 def _free(world: World, gpus: Iterable[GpuRef], taken: set[GpuRef]) -> bool:
     for gpu in gpus:
         node = world.nodes.get(gpu.node)
-        if gpu in world.holders or gpu in taken or node is None or gpu.number not in node.usable():
+        if gpu in world.holders or gpu in taken or node is None or gpu.number not in node.usable:
             return False
     return True
 

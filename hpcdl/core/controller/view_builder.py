@@ -586,6 +586,6 @@ class StandingNodes:
             return known[1]
         names = {gpu.name for gpu in node.gpus}
         kind = gpu_kind(names.pop()) if len(names) == 1 else ""
-        view = NodeView(node.name, node.usable(), kind, node.joined_at, node.until, node.place)
+        view = NodeView(node.name, node.usable, kind, node.joined_at, node.until, node.place)
         self._made[node.name] = (made_of, view)
         return view

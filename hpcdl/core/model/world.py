@@ -184,6 +184,7 @@ class Node:
     avoided: tuple[Avoided, ...] = ()
     failed: tuple[Failed, ...] = ()
 
+    @property
     def usable(self) -> tuple[int, ...]:
         """Indices of GPUs that may be granted; none while the node is away."""
         if self.lost or not self.connected or self.leaving:

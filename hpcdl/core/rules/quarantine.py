@@ -106,7 +106,7 @@ def suspected(world: World, event: ev.IncarnationEnded, now: float, limit: int, 
 
 def _others_are_well(world: World, name: str, gpus: tuple[int, ...]) -> bool:
     for node in world.nodes.values():
-        usable = set(node.usable())
+        usable = set(node.usable)
         if node.name == name:
             usable = usable - set(gpus) if gpus else set()
         if usable and not any(usable & set(each.gpus) for each in node.failed):

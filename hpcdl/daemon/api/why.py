@@ -118,7 +118,7 @@ def reason(
 def _all_here(world: World, running: Incarnation) -> bool:
     """Whether all its GPUs may be granted: none is lost or excluded, no node is away or being left."""
     shares = () if running.placement is None else running.placement.shares
-    return all(set(share.gpus) <= set(world.nodes[share.node].usable()) for share in shares)
+    return all(set(share.gpus) <= set(world.nodes[share.node].usable) for share in shares)
 
 
 def _saving(world: World, job: Job, running: Incarnation, planned: str, queue: Queue, now: float) -> str:
@@ -206,7 +206,7 @@ def _waits_for_gpus(world: World, placement: Placement) -> str:
         by = f"{'job' if len(jobs) == 1 else 'jobs'} {', '.join(map(str, jobs))}"
         free = f"{'frees' if len(jobs) == 1 else 'free'} {'it' if len(placement.gpus) == 1 else len(held)}"
         return f"waiting for {count(len(placement.gpus), 'GPU')}: starts as soon as {by} {free}"
-    away = [gpu for gpu in placement.gpus if gpu.number not in world.nodes[gpu.node].usable()]
+    away = [gpu for gpu in placement.gpus if gpu.number not in world.nodes[gpu.node].usable]
     return f"waits for {', '.join(map(str, away))} to come back" if away else ""
 
 
@@ -321,7 +321,7 @@ def _line(node: Node, each: Avoided) -> str:
 def all_avoided(world: World) -> str:
     """Where there are GPUs, and each that could be granted is avoided: which, or ""."""
     here = [node for node in world.nodes.values() if node.connected and not node.lost and not node.leaving]
-    if any(node.usable() for node in here):
+    if any(node.usable for node in here):
         return ""
     if not any(gpu.state == "ok" and node.avoids(gpu.index) for node in here for gpu in node.gpus):
         return ""

@@ -44,7 +44,7 @@ def test_a_job_leaves_a_gpu_with_a_bad_fault_and_the_gpu_comes_back() -> None:
     model.run(30.0)
     assert model.job(1).running.placement.shares[0].gpus == (0,)
     fault(model, "xid 79")
-    assert model.world.nodes["n1"].usable() == (1,)
+    assert model.world.nodes["n1"].usable == (1,)
     model.run(30.0)
     job = model.job(1)
     assert job.running.placement.shares[0].gpus == (1,)
@@ -52,7 +52,7 @@ def test_a_job_leaves_a_gpu_with_a_bad_fault_and_the_gpu_comes_back() -> None:
     model.run_to_end()
     assert model.job(1).outcome is JobState.DONE
     model.run(3600.0)
-    assert model.world.nodes["n1"].usable() == (0, 1)
+    assert list(model.world.nodes["n1"].usable) == [0, 1]
     lifted = [r.event for r in model.journal.records if isinstance(r.event, ce.AvoidLifted)]
     assert lifted == [ce.AvoidLifted("n1", 0, "its time is over")]
     model.check_replay()
@@ -105,7 +105,7 @@ def test_a_fault_that_is_only_avoided_lets_jobs_go_on() -> None:
     model.run(60.0)
     assert model.job(1).last_incarnation == 1
     assert model.job(1).running.placement.shares[0].gpus == (0,)
-    assert model.world.nodes["n1"].usable() == (1,)
+    assert model.world.nodes["n1"].usable == (1,)
 
 
 def test_a_job_that_would_start_over_stays() -> None:
@@ -128,9 +128,9 @@ def test_users_avoid_and_lift() -> None:
     model = cluster({"n1": 2, "n2": 1})
     model.send(cmd.Avoid("n1", 1, 600.0, "loud"), cmd.Avoid("n2", None, 60.0))
     assert (avoided(model), avoided(model, "n2")) == ([(1, 600, 1)], [(None, 60, 1)])
-    assert (model.world.nodes["n1"].usable(), model.world.nodes["n2"].usable()) == ((0,), ())
+    assert (model.world.nodes["n1"].usable, model.world.nodes["n2"].usable) == ((0,), ())
     model.send(cmd.Lift("n1", 1))
-    assert model.world.nodes["n1"].usable() == (0, 1)
+    assert model.world.nodes["n1"].usable == (0, 1)
     refused = model.send(
         cmd.Lift("n1", 1), cmd.Lift("n2", 0), cmd.Avoid("n9", None, 60.0), cmd.Avoid("n1", 5, 60.0),
         cmd.Avoid("n1", 0, -1.0), cmd.Avoid("n1", 0, float("nan")),
@@ -139,7 +139,7 @@ def test_users_avoid_and_lift() -> None:
     assert str(refused[0]) == "n1:1 is not excluded (hpcdl avoid lists what is)"
     assert "all of n2 is: hpcdl avoid --lift n2" in str(refused[1])
     model.run(70.0)
-    assert model.world.nodes["n2"].usable() == (0,)
+    assert model.world.nodes["n2"].usable == (0,)
 
 
 def test_it_survives_the_agent_and_another_numbering() -> None:
@@ -152,10 +152,10 @@ def test_it_survives_the_agent_and_another_numbering() -> None:
     model.connect("n1")
     model.run(1.0)
     assert [index for index, _, _ in avoided(model)] == [0]
-    assert model.world.nodes["n1"].usable() == ()
+    assert model.world.nodes["n1"].usable == ()
     model.restart_daemon()
     model.run(1.0)
-    assert model.world.nodes["n1"].usable() == ()
+    assert model.world.nodes["n1"].usable == ()
 
 
 def test_gpus_on_which_several_jobs_fail_are_suspected() -> None:
