@@ -96,14 +96,15 @@ class Controller:
             except CommandRefused as refusal:
                 answers.append(refusal)
         intake.finish()
-        decides = {EFFECTS[type(event)].decides(self.world, event) for _, event in draft.events}
+        decides = (EFFECTS[type(event)].decides(self.world, event) for _, event in draft.events)
+        most = max(decides, default=Decision.NONE)
         self._commit(draft, [], intake.settled)
         # At every interval too: some steps are due to time alone (stragglers, a gate that is never reached).
         ticked = any(isinstance(command, Tick) for command in inputs)
         other = self._take_holes(inputs)
         wakes = self._exempt_ends([event for _, event in draft.events], now)
-        self.undecided = self.undecided or ticked or other or wakes or bool(decides - {Decision.NONE})
-        self._ask = self._ask or ticked or other or Decision.ASK in decides
+        self.undecided = self.undecided or ticked or other or wakes or most is not Decision.NONE
+        self._ask = self._ask or ticked or other or most is Decision.ASK
         return [answer(self.world, self._pending) if callable(answer) else answer for answer in answers]
 
     def decide(self, now: float) -> list[Request]:

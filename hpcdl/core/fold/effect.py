@@ -7,7 +7,7 @@ replaces entries of the world's outer dicts, which are a draft's own; it never c
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from typing import Any, TypeVar
 
 from hpcdl.core.model import events as ev
@@ -20,8 +20,8 @@ Apply = Callable[[World, E, float], None]
 GATED, RUNNING, SAVING, EXITED = IncarnationState
 
 
-class Decision(Enum):
-    """What an event asks of the next decision."""
+class Decision(IntEnum):
+    """What an event asks of the next decision; of several events the most counts."""
 
     NONE = 0  # nothing has to be done that had not to be done before
     CARRY_ON = 1  # the last plan was waiting for it: that is carried on, and the policy is not asked

@@ -46,8 +46,9 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
         return "damaged", f"step {event.step}: {event.why}; it is kept as {event.path}, and the one before is used"
     if isinstance(event, ev.DeadlineSlipped):
         return PASSED if event.passed else "forecast", deadline_text(job, event)
-    running = job.running
-    return "stalled", "" if running is None else stalled(job, running, now)
+    if isinstance(event, ev.JobStalled) and job.running is not None:
+        return "stalled", stalled(job, job.running, now)
+    return "", ""
 
 
 def answered(
