@@ -18,7 +18,6 @@ from hpcdl.cli.job_row import (
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_fields, print_table, say
 from hpcdl.cli.tables import GPU_COLUMNS, away_note, gpu_rows
 from hpcdl.core.model.units import fold_nodes
-from hpcdl.core.model.world import folder_within
 
 
 @click.command()
@@ -188,4 +187,6 @@ def checkpoints_text(row: Row) -> str:
     beginning = int(row.get("beginning") or 0)
     if not folder and not beginning:
         return ""
+    from hpcdl.core.model.world import folder_within  # late: most jobs need none of the world
+
     return folder_within(folder or f"$HPCDL_HOME/checkpoints/{row['id']}", beginning)
