@@ -12,6 +12,9 @@ MAX_BODY = 8 << 20
 MAX_WAIT_S = 60.0
 
 
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+
+
 class ApiProblem(Exception):
     """A request that is not carried out: its HTTP status, one line for the user, a code for machines."""
 
@@ -39,11 +42,16 @@ class Encoded(dict[str, Any]):
         return super().__contains__(key)
 
 
+def encoded(members: str) -> bytes:
+    """A whole answer, of members of its object that are JSON already."""
+    return f'{{"schema":{SCHEMA},{members}}}'.encode("utf-8", "backslashreplace")
+
+
 def json_answer(status: int, body: dict[str, Any]) -> Response:
     """One JSON object, with the schema's number."""
     if isinstance(body, Encoded):
         return Response(body.content, status, media_type=body.media_type)
-    text = json.dumps({"schema": SCHEMA, **body}, ensure_ascii=False, separators=(",", ":"))
+    text = encode({"schema": SCHEMA, **body})
     return Response(text.encode("utf-8", "backslashreplace"), status, media_type="application/json")
 
 

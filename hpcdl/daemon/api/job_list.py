@@ -5,7 +5,6 @@ changes. The pieces are joined by hand: encoding 10,000 kept rows at each `hpcdl
 (`hpcdl ls (all waiting)` of benchmarks/cli.py).
 """
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,16 +16,14 @@ from typing import Any
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import Job, JobState, Target, World
 from hpcdl.core.rules.retention import is_retired
-from hpcdl.daemon.api.http import ApiProblem, number_of
-from hpcdl.daemon.api.rows import JOB_KEYS, SCHEMA, RowBuilder
+from hpcdl.daemon.api.http import ApiProblem, encode, encoded, number_of
+from hpcdl.daemon.api.rows import JOB_KEYS, RowBuilder
 
 FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 KEPT = 20_000
 """Rows of one choice of keys that are kept; all others are made at each request."""
 CHOICES = 4
 """So many choices of keys are kept, those that were asked for last."""
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 
 
 Texts = tuple[str, ...]
@@ -171,7 +168,7 @@ class JobList:
             told = f'"count":{len(found)},"columns":{{{_columns(asked.fields, found)}}}'
         else:
             told = f'"jobs":[{",".join([_row(asked.fields, texts) for texts in found])}]'
-        return f'{{"schema":{SCHEMA},{told}}}'.encode("utf-8", "backslashreplace")
+        return encoded(told)
 
     @staticmethod
     def _texts(
@@ -201,16 +198,16 @@ class JobList:
 
 def _made(rows: RowBuilder, job: Job, fields: tuple[str, ...] | None) -> Texts:
     row = rows.job(job, fields)
-    return (_encode(row),) if fields is None else tuple([_value(row.get(key)) for key in fields])
+    return (encode(row),) if fields is None else tuple([_value(row.get(key)) for key in fields])
 
 
 def _value(value: Any) -> str:
-    """As `_encode`, which takes its time over a single value."""
+    """As `encode`, which takes its time over a single value."""
     if value is None:
         return "null"
     if type(value) is str:
         return encode_basestring(value)
-    return str(value) if type(value) is int else _encode(value)
+    return str(value) if type(value) is int else encode(value)
 
 
 def _row(fields: Sequence[str], texts: Sequence[str]) -> str:

@@ -5,7 +5,6 @@ core says (`core/rules/jobs`).
 """
 
 import asyncio
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -23,8 +22,8 @@ from hpcdl.core.rules.intake import Intake, Settings
 from hpcdl.core.rules.jobs import doubts_of
 from hpcdl.core.rules.notices import failing
 from hpcdl.daemon.api.estimates import Deadlines
-from hpcdl.daemon.api.http import ApiProblem, Encoded
-from hpcdl.daemon.api.rows import SCHEMA, JobRows, RowBuilder
+from hpcdl.daemon.api.http import ApiProblem, Encoded, encode, encoded
+from hpcdl.daemon.api.rows import JobRows, RowBuilder
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.queue import queue_of
 
@@ -102,8 +101,6 @@ def array_of(given: Any) -> Array:
 
 Json = dict[str, Any]
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
-
 _OWN = ("id", "name", "array_index", "reason")
 """What the rows of members of an array may differ in, while nothing has happened to them."""
 
@@ -142,18 +139,18 @@ def _joined(rows: RowBuilder, jobs: Iterable[Job], forecasts: Mapping[int, Json]
     shared: dict[int, tuple[str, str]] = {}  # by array: the reason, and all else
     for job in jobs:
         if not job.spec.array or job.id in forecasts or not _untouched(rows, job):
-            found.append(_encode(_row(rows, job, unheeded) | forecasts.get(job.id, {})))
+            found.append(encode(_row(rows, job, unheeded) | forecasts.get(job.id, {})))
             continue
         if job.spec.array not in shared:
             row = _row(rows, job, unheeded)
-            rest = _encode({key: value for key, value in row.items() if key not in _OWN})[1:]
-            shared[job.spec.array] = (_encode(row["reason"]), rest)
+            rest = encode({key: value for key, value in row.items() if key not in _OWN})[1:]
+            shared[job.spec.array] = (encode(row["reason"]), rest)
         why, rest = shared[job.spec.array]
         if job.held:  # it names the job
-            why = _encode(rows.reason(job))
-        name, index = _encode(job.spec.name), job.spec.array_index
+            why = encode(rows.reason(job))
+        name, index = encode(job.spec.name), job.spec.array_index
         found.append(f'{{"id":{job.id},"name":{name},"array_index":{index},"reason":{why},{rest}')
-    return f'{{"schema":{SCHEMA},"jobs":[{",".join(found)}]}}'.encode("utf-8", "backslashreplace")
+    return encoded(f'"jobs":[{",".join(found)}]')
 
 
 def _row(rows: RowBuilder, job: Job, unheeded: str) -> Json:
