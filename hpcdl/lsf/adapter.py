@@ -24,9 +24,9 @@ from hpcdl.lsf.jobs import (
     bhist_argv,
     bjobs_argv,
     jobstat_argv,
+    jobstat_text,
     parse_bhist,
     parse_bjobs,
-    parse_jobstat,
     parse_waiting,
     waiting_argv,
 )
@@ -106,7 +106,7 @@ class Lsf:
             limits["cluster"] = cluster
         if commands["jobstat"]:
             try:
-                limits["jobstat"] = parse_jobstat(self._output(jobstat_argv())).words()
+                limits["jobstat"] = jobstat_text(self._output(jobstat_argv()))
             except (BatchError, ValueError) as error:
                 limits["jobstat"] = str(error)
         if not self._no_bslots:
@@ -291,14 +291,6 @@ class Lsf:
         """See BatchAdapter. `name`: with or without SIG; not every relative of LSF knows URG."""
         if self._control(text.bkill_argv([batch_id], name)):
             raise BatchError(f"bkill -s {name}: job {batch_id} has ended already")
-
-    def stop(self, batch_id: str) -> None:
-        """Suspends it (bstop): TSTP for a job of several hosts, STOP for another."""
-        self._control(["bstop", batch_id])
-
-    def resume(self, batch_id: str) -> None:
-        """Lets it go on (bresume)."""
-        self._control(["bresume", batch_id])
 
     def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
         """By blaunch, or by jsrun where jobs are started from a launch node. See `jsrun_argv` about its node."""

@@ -10,13 +10,22 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hpcdl.core.model.pilot import BatchJob, BatchState
-from hpcdl.lsf import text
-from hpcdl.lsf import text as moments
-from hpcdl.lsf.text import clock_length, compute_hosts, hosts_of, is_noise, killed_by_hand, short
+from hpcdl.lsf.text import (
+    compute_hosts,
+    hosts_of,
+    is_noise,
+    killed_by_hand,
+    limit_of,
+    moment,
+    run_limit,
+    run_time,
+    short,
+    time_left,
+)
 
 # jobstat, OLCF's own command: what runs, waits and is blocked, in the two layouts that its clusters have.
 #
-# It is cut at its rulers, and columns are found by their names. Some of its noise comes before the first ruler.
+# Only its rulers are read: how many jobs each section has, and how many nodes run some.
 
 _RULER = re.compile(r"^-+ *(Running|Eligible|Blocked) Jobs: *(\d+) *(?:\((.*)\))? *-+$", re.M)
 
@@ -24,94 +33,27 @@ _USED = re.compile(r"(\d+) of (\d+) nodes")
 
 _BUSY = re.compile(r"(\d+)/(\d+)=")
 
-_TWO_WORDS = {"starttime", "queuetime"}
-
-
-@dataclass(frozen=True, slots=True)
-class JobstatJob:
-    """A job of a section (`running`, `eligible`, `blocked`). `seconds`: what remains, or its walltime."""
-
-    section: str
-    id: str
-    user: str
-    project: str
-    nodes: int
-    seconds: float | None
-    queue: str = ""
-    name: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """What jobstat shows. `used`, `nodes`: of the cluster, None where it does not tell."""
-
-    jobs: tuple[JobstatJob, ...]
-    counts: dict[str, int]
-    used: int | None = None
-    nodes: int | None = None
-
-    def words(self) -> str:
-        """For people."""
-        parts = [f"{many} {section}" for section, many in self.counts.items()]
-        on = f" on {self.used} of {self.nodes} nodes" if self.nodes is not None else ""
-        return f"{', '.join(parts)} jobs{on}"
-
 
 def jobstat_argv() -> list[str]:
     """All jobs of the cluster."""
     return ["jobstat"]
 
 
-def parse_jobstat(text: str) -> Overview:
-    """Raises ValueError where no ruler is in it."""
-    rulers = list(_RULER.finditer(text))
+def jobstat_text(text: str) -> str:
+    """What the cluster is at, for people: `2 running, 3 eligible, 1 blocked jobs on 4544 of 4604 nodes`.
+
+    Raises ValueError where no ruler is in it.
+    """
+    rulers = _RULER.findall(text)
     if not rulers:
         raise ValueError("jobstat printed none of its three tables")
-    jobs: list[JobstatJob] = []
-    counts: dict[str, int] = {}
-    used = nodes = None
-    for at, ruler in enumerate(rulers):
-        section = ruler[1].lower()
-        counts[section] = int(ruler[2])
-        if section == "running" and ruler[3]:
-            if total := _USED.search(ruler[3]):
-                used, nodes = int(total[1]), int(total[2])
-            elif shares := _BUSY.findall(ruler[3]):
-                used, nodes = sum(int(busy) for busy, _ in shares), sum(int(most) for _, most in shares)
-        end = rulers[at + 1].start() if at + 1 < len(rulers) else len(text)
-        jobs.extend(_rows(section, text[ruler.end() : end]))
-    return Overview(tuple(jobs), counts, used, nodes)
-
-
-def _rows(section: str, text: str) -> list[JobstatJob]:
-    lines = [line.split() for line in text.splitlines() if line.strip()]
-    if not lines:
-        return []
-    columns = [name.lower() for name in lines[0]]
-    rows = []
-    for cells in lines[1:]:
-        row: dict[str, str] = {}
-        for column in columns[:-1]:
-            many = 2 if column in _TWO_WORDS else 1
-            row[column] = " ".join(cells[:many])
-            cells = cells[many:]
-        row[columns[-1]] = " ".join(cells)
-        if row.get("jobid", "").isdecimal() and row.get("nodes", "").isdecimal():
-            rows.append(
-                JobstatJob(
-                    section,
-                    row["jobid"],
-                    row.get("username", row.get("user", "")),
-                    row.get("project", ""),
-                    int(row["nodes"]),
-                    clock_length(row.get("remain", row.get("walltime", ""))),
-                    row.get("queue", ""),
-                    row.get("jobname", ""),
-                    row.get("blockreason", ""),
-                )
-            )
-    return rows
+    on = ""
+    for section, _, of in rulers:
+        if section == "Running" and (total := _USED.search(of)):
+            on = f" on {total[1]} of {total[2]} nodes"
+        elif section == "Running" and (shares := _BUSY.findall(of)):
+            on = f" on {sum(int(busy) for busy, _ in shares)} of {sum(int(most) for _, most in shares)} nodes"
+    return f"{', '.join(f'{int(many)} {section.lower()}' for section, many, _ in rulers)} jobs{on}"
 
 
 # bjobs -l, bjobs -UF and bhist -l: a block of prose for each job, the first and the last broken at 80 columns.
@@ -181,7 +123,7 @@ def _named(block: str, name: str) -> str:
 
 
 def _events(block: str, now: float) -> tuple[_Event, ...]:
-    return tuple(_Event(moments.moment(when, now), when, text) for when, text in _EVENT.findall(block))
+    return tuple(_Event(moment(when, now), when, text) for when, text in _EVENT.findall(block))
 
 
 def _last_start(events: tuple[_Event, ...]) -> tuple[_Event, str] | None:
@@ -206,7 +148,7 @@ def parse_long(text: str, now: float) -> tuple[LongJob, ...]:
         }
         if start := _last_start(events):
             values["start_time"], values["exec_host"] = start[0].when, start[1]
-            if (limit := moments.limit_of(block)) is not None:
+            if (limit := limit_of(block)) is not None:
                 values["runtimelimit"] = f"{limit / 60:.4f}"
         if code := _CODE.search(block):
             values["exit_code"] = str(_code(code))
@@ -299,7 +241,7 @@ class BjobsTimes:
 
 def start_of(told: Mapping[str, str], now: float) -> float | None:
     """The start, to the second where the time run fits to the minute that is told."""
-    start, ran = text.moment(told.get("start_time", ""), now), text.run_time(told.get("run_time", ""))
+    start, ran = moment(told.get("start_time", ""), now), run_time(told.get("run_time", ""))
     if start is None or ran is None or start % 60:
         return start
     return now - ran if start <= now - ran < start + 60 else start
@@ -307,14 +249,14 @@ def start_of(told: Mapping[str, str], now: float) -> float | None:
 
 def end_of(told: Mapping[str, str], now: float) -> float | None:
     """When LSF ends it: as LSF says, for the asked walltime does not count in an interruptible backfill queue."""
-    limit, ran = text.run_limit(told.get("runtimelimit", "")), text.run_time(told.get("run_time", ""))
+    limit, ran = run_limit(told.get("runtimelimit", "")), run_time(told.get("run_time", ""))
     planned = now + limit - ran if limit is not None and ran is not None else None
     finish = told.get("finish_time", "")
-    if (at := text.moment(finish, now)) is not None and not finish.endswith(("E", "X")):
+    if (at := moment(finish, now)) is not None and not finish.endswith(("E", "X")):
         return planned if planned is not None and at <= planned < at + 60 else at
     if planned is not None:
         return planned
-    if (left := text.time_left(told.get("time_left", ""))) is not None:
+    if (left := time_left(told.get("time_left", ""))) is not None:
         return now + left
     start = start_of(told, now)
     return start + limit if start is not None and limit is not None else None
@@ -505,7 +447,7 @@ def parse_job(job: str, stat: str, values: Mapping[str, str], now: float) -> Bjo
         code=0 if stat == "DONE" else int(code) if code.isdecimal() else None,
         by_hand=state is BatchState.ENDED and killed_by_hand(reason),
     )
-    return BjobsTimes(found, text.moment(told.get("start_time", ""), now), text.run_time(told.get("run_time", "")))
+    return BjobsTimes(found, moment(told.get("start_time", ""), now), run_time(told.get("run_time", "")))
 
 
 def _reason(state: BatchState, stat: str, told: Mapping[str, str]) -> str:

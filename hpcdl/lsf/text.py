@@ -390,17 +390,6 @@ def run_limit(text: str) -> float | None:
     return 60 * float(found[0]) if found else None
 
 
-def clock_length(text: str) -> float | None:
-    """Seconds of jobstat's `57:06` (minutes, seconds) and `2:00:00`."""
-    parts = text.split(":")
-    if not 2 <= len(parts) <= 3 or not all(part.isdecimal() for part in parts):
-        return None
-    seconds = 0
-    for part in parts:
-        seconds = 60 * seconds + int(part)
-    return float(seconds)
-
-
 def limit_of(text: str) -> float | None:
     """Seconds of the RUNLIMIT in a block of bjobs -l or bqueues -l: names on a line, `480.0 min of host` below.
 

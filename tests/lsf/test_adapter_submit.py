@@ -119,11 +119,6 @@ def test_cancel_and_signals() -> None:
     assert fake.of("bkill")[-1] == ["bkill", "-s", "TERM", "2"]
     with pytest.raises(BatchError, match="bkill: Job <9>: User permission denied"):
         Fake(bkill=Completed("", "Job <9>: User permission denied\n", 255)).lsf().cancel(["9"])
-    fake = Fake(bstop="Job <1> is being stopped\n", bresume=[WAIT, "Job <1> is being resumed\n"])
-    lsf = fake.lsf()
-    lsf.stop("1")
-    lsf.resume("1")
-    assert [argv[0] for argv in fake.asked] == ["bstop", "bresume", "bresume"]
 
 
 def test_a_pilot_gets_nothing_of_the_allocation_that_its_daemon_is_in() -> None:

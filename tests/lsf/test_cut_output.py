@@ -8,7 +8,7 @@ import pytest
 from hpcdl.core.model.pilot import BatchState
 from hpcdl.lsf.cluster import parse_bhosts, parse_bqueues, parse_bqueues_long, parse_gpus, parse_lshosts
 from hpcdl.lsf.holes import parse_bslots
-from hpcdl.lsf.jobs import Form, parse_bhist, parse_bjobs, parse_jobstat
+from hpcdl.lsf.jobs import Form, jobstat_text, parse_bhist, parse_bjobs
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "recordings" / "lsf").glob("*.txt"))
 NOW = 1769033955.0
@@ -32,6 +32,6 @@ def test_a_recording_that_is_cut_off_anywhere(path: Path) -> None:
         assert set(parse_bhist(text, NOW)) <= known
         for parse in (parse_gpus, parse_lshosts, parse_bqueues):
             assert len(parse(text)) <= text.count("\n") + 1
-        for strict in (parse_bhosts, parse_bqueues_long, parse_bslots, parse_jobstat):
+        for strict in (parse_bhosts, parse_bqueues_long, parse_bslots, jobstat_text):
             with contextlib.suppress(ValueError):  # nothing else
                 strict(text)

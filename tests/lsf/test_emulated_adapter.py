@@ -60,12 +60,12 @@ def test_the_life_of_a_pilot(make_lsf: MakeLsf, enter: Callable[[LsfCluster], Ls
     assert seen.until is not None
     assert began - 1 <= seen.started_at <= time.time() + 1
     assert abs(seen.until - seen.started_at - 1200) < 3
-    lsf.stop(job)
+    assert cluster.run("bstop", job).returncode == 0
     cluster.reaches(job, "USUSP")
     stopped = poll(lsf, job)
     assert (stopped.state, stopped.started_at) == (BatchState.SUSPENDED, seen.started_at)
     assert stopped.reason.startswith("suspended by its owner")
-    lsf.resume(job)
+    assert cluster.run("bresume", job).returncode == 0
     cluster.reaches(job, "RUN")
     lsf.cancel([job])
     cluster.reaches(job, "EXIT")

@@ -20,7 +20,7 @@ from hpcdl.lsf.jobs import (
     parse_long,
     unwrapped,
 )
-from hpcdl.lsf.text import clock_length, limit_of, moment, run_limit, run_time, time_left, window_length
+from hpcdl.lsf.text import limit_of, moment, run_limit, run_time, time_left, window_length
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "lsf"
 
@@ -78,8 +78,6 @@ def test_lengths_of_time() -> None:
     assert run_time("79 second(s)") == 79
     assert run_time("00:10:00") == 600
     assert run_time("-") is None
-    assert clock_length("57:06") == 3426
-    assert clock_length("soon") is None
     assert limit_of(" CPULIMIT                 RUNLIMIT                \n 1.0 min of a   2.0 min of a\n") == 120
     assert limit_of(" PROCLIMIT\n 48\n") is None
 
