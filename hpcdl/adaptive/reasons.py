@@ -98,4 +98,4 @@ def kept_reason(view: View, job: JobView, placement: Placement | None) -> str:
         return "waiting for its last processes to end"
     where = f"{count(placement.per_node, 'GPU')} of {fold_nodes(placement.nodes)}"
     bare = set(placement.nodes) & view.bare
-    return f"keeps its {where}, {'whose GPUs are lost, dirty, avoided or drained' if bare else 'whose agent is away'}"
+    return f"keeps its {where}, {'whose GPUs are lost, dirty, excluded or drained' if bare else 'whose agent is away'}"

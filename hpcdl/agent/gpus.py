@@ -352,7 +352,7 @@ class Faults:
         for number in xids:
             self._xids = (*self._xids, number)[-KEPT:]
             if fault_of(f"xid {number}") is not None:
-                found.append(FaultReport(f"xid {number}", "told by the driver"))
+                found.append(FaultReport(f"xid {number}", "reported by the driver"))
         if health is not None:
             errors = health.ecc_uncorrected
             if errors is not None and self._ecc is not None and errors > self._ecc:
@@ -362,7 +362,7 @@ class Faults:
             for name in held:
                 if now - self._told_at.get(name, -AGAIN_S) >= AGAIN_S:
                     self._told_at[name] = now
-                    found.append(FaultReport(name, "told by the driver"))
+                    found.append(FaultReport(name, "reported by the driver"))
             self._told_at = {name: at for name, at in self._told_at.items() if name in held}
         for told in found:
             known = fault_of(told.fault)

@@ -101,7 +101,7 @@ class Letter:
         kinds: dict[str, int] = {}
         for notice in self.notices:
             kinds[notice.what] = kinds.get(notice.what, 0) + 1
-        return f"{len(self.notices)} notices: " + ", ".join(f"{many} {kind}" for kind, many in kinds.items())
+        return f"{len(self.notices)} notifications: " + ", ".join(f"{many} {kind}" for kind, many in kinds.items())
 
     @property
     def text(self) -> str:

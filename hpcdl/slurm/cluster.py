@@ -158,7 +158,7 @@ def higher(part: Partition, parts: Sequence[Partition]) -> tuple[Partition, ...]
 def not_preempted(part: Partition, parts: Sequence[Partition], nodes: Collection[str]) -> str:
     """Why the batch jobs of a partition on these nodes are not ended for others', "" where they are."""
     if not _ENDS & set(part.preemption.upper().split(",")):
-        return f"its PreemptMode is {part.preemption or 'not told'}"
+        return f"its PreemptMode is {part.preemption or 'not reported'}"
     above = {node for each in higher(part, parts) for node in each.nodes}
     return "" if above >= set(nodes) else "no partition with a higher PriorityTier has these nodes"
 

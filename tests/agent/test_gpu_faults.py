@@ -3,7 +3,7 @@
 from hpcdl.agent.gpus import AGAIN_S, BLAMED_S, FaultReport, Faults
 from hpcdl.core.model.health import Health
 
-SAID = "told by the driver"
+SAID = "reported by the driver"
 
 
 def test_xids_that_say_something_of_the_gpu_are_told() -> None:

@@ -87,7 +87,7 @@ def test_a_command_gets_the_facts(tmp_path: Path, ways: Ways) -> None:
 def test_a_digest_says_what_its_notices_have_in_common() -> None:
     letter = Letter("inst", tuple(notice(n, job=n, name=f"j{n}") for n in (3, 4, 9)))
     facts = letter.variables
-    assert (letter.id, letter.kind, letter.subject) == ("inst-3-9x3", "digest", "3 notices: 3 end")
+    assert (letter.id, letter.kind, letter.subject) == ("inst-3-9x3", "digest", "3 notifications: 3 end")
     assert (facts["HPCDL_NOTICE_JOB"], facts["HPCDL_NOTICE_NAME"]) == ("3,4,9", "")
     assert facts["HPCDL_NOTICE_STATE"] == "DONE"
     large = Letter("inst", tuple(notice(n, detail="x" * 5000) for n in range(1000)))

@@ -103,7 +103,7 @@ def test_what_ends_together_is_one_message(post: Post) -> None:
     post.turn(COLLECT_S)
     (letter,) = [letter for _, letter in post.sent]
     assert [notice.id for notice in letter.notices] == list(range(1, 201))
-    assert letter.subject == "200 notices: 200 end"
+    assert letter.subject == "200 notifications: 200 end"
     assert letter.text.count("\n") == 51
     assert "and 150 more" in letter.text
     assert post.loop.world.notices == {}

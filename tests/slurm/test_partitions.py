@@ -53,7 +53,7 @@ def test_which_partitions_are_preempted_and_why_others_are_not() -> None:
     assert not_preempted(scavenge, few, NODES) == "no partition with a higher PriorityTier has these nodes"
     for mode in ("SUSPEND", "GANG,SUSPEND", "GANG", ""):
         stopped = replace(scavenge, preemption=mode)
-        assert not_preempted(stopped, parts, NODES) == f"its PreemptMode is {mode or 'not told'}"
+        assert not_preempted(stopped, parts, NODES) == f"its PreemptMode is {mode or 'not reported'}"
 
 
 QOS = "Name|Preempt|PreemptMode\nnormal|scavenger,low|cluster\nscavenger||cancel\nlow||off\nlone||requeue\n"

@@ -107,7 +107,7 @@ def _job(place: Place, told: JobHistory, seen: _LedgerJob, given: ReaderDefaults
             profile, steps = rigid(spec.profile or "no profile", draw, nodes), max(1, round(trained))
         except ProfileError as error:
             place.wrong("", f"job {told.id}: {error}")
-        notes.add("no profile, or no step told: it trains for as long as it did", 0)
+        notes.add("no profile, or no step reported: it trains for as long as it did", 0)
     elif told.state is not JobState.DONE:
         notes.add("was not done: it has the steps that it came to", 0)
     try:

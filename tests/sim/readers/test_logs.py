@@ -245,7 +245,7 @@ def test_a_ledger_gives_the_jobs_as_they_were_asked_for(tmp_path: Path) -> None:
     # No profile is given for these: 115 s on 3 GPUs and 283 s on 4; 117 s on 2.
     assert (learnt.steps, learnt.profile.rate(4), third.steps, third.profile.rate(2)) == (115 + 283, 1.0, 117, 1.0)
     assert [note.split(":")[0] for note in workload.notes] == [
-        "no profile, or no step told", "was not done", "left out",
+        "no profile, or no step reported", "was not done", "left out",
     ]  # fmt: skip
 
 
