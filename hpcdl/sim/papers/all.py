@@ -13,7 +13,7 @@ PAPERS = ("marble", "sidecar", "genie", "unknown")
 
 
 PARTS = {"genie": ("densities", "sizes", "priorities", "durations", "prediction", "drawn")}
-"""Papers whose tables take so long that each is made in a process of its own, the longest first."""
+"""Functions of papers whose tables take so long that each has a process of its own, the longest first."""
 
 
 def all_tables(
@@ -53,8 +53,4 @@ def tables_of(name: str, part: str, seeds: int | None) -> tuple[PaperTable, ...]
     """The tables of one paper, or of a part of it; see `all_tables`."""
     module = import_module(f"hpcdl.sim.papers.{name}")
     wanted = tuple(module.SEEDS)[:seeds]
-    if part:
-        table: PaperTable = getattr(module.Runs(wanted, module.FEW, lambda _: None), part)()
-        return (table,)
-    tables: tuple[PaperTable, ...] = tuple(module.tables(wanted))
-    return tables
+    return (getattr(module, part)(wanted),) if part else tuple(module.tables(wanted))

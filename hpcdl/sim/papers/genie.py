@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 from hpcdl.core.model.profile import Profile
@@ -14,8 +15,7 @@ from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.generators import chance
 from hpcdl.sim.papers.data import GENIE_GPUS, GENIE_LOADS, GENIE_MODELS, GENIE_NODES, STEPS_PER_S, genie, genie_speedup
-from hpcdl.sim.papers.sidecar import interval
-from hpcdl.sim.papers.table import PaperRow, PaperTable
+from hpcdl.sim.papers.table import PaperRow, PaperTable, intervals, mean, seeds_note
 from hpcdl.sim.results import percentile
 from hpcdl.sim.workload import SimJob, Workload
 
@@ -24,6 +24,7 @@ FEW = 3
 """Seeds of the sensitivity figures: as many runs as the paper takes the mean of."""
 BLACK_BOXES = ("fifo", "capacity", "min-min", "weighted-fair")
 BASELINES = (*BLACK_BOXES, "tetris-perf", "tetris-cer")
+POLICIES = (*BASELINES, "genie", "adaptive")
 
 PRIORITIES = ((5, 35, 60), (10, 40, 50), (20, 40, 40))
 """Per cent of urgent, prior and normal jobs (figure 14 c, d). The first ones are the paper's."""
@@ -196,128 +197,94 @@ def _samples_per_s(model: str, kind: str, batch: int, nodes: int, gpus: int) -> 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def tables(
-    seeds: Iterable[int] = SEEDS, few: int = FEW, progress: Callable[[str], None] | None = None
-) -> tuple[PaperTable, ...]:
-    """Figures 13, 14, 15 and 17. `few`: of the seeds, how many the sensitivity figures take. `progress`: is told what
-    comes next."""
-    told = progress or (lambda _: None)
-    runs = Runs(tuple(seeds), few, told)
-    return (runs.densities(), runs.drawn(), runs.priorities(), runs.durations(), runs.prediction(), runs.sizes())
+def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
+    """Figures 13, 14, 15 and 17."""
+    found = tuple(seeds)
+    return tuple(make(found) for make in (densities, drawn, priorities, durations, prediction, sizes))
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """Makes the tables. `seeds`: of figures 13 and 15; the first `few` of them are those of the other figures."""
+def densities(seeds: Sequence[int]) -> PaperTable:
+    """Figures 13 and 14 (a, b)."""
+    cases = {f"{per_hour}/h": partial(genie, per_hour) for per_hour in GENIE_LOADS}
+    return _compared("GENIE figures 13 and 14 (a, b): arrivals an hour", cases, seeds, _PAPER_13)
 
-    seeds: tuple[int, ...]
-    few: int
-    told: Callable[[str], None]
 
-    @property
-    def policies(self) -> tuple[str, ...]:
-        """GENIE, its baselines, and ours where it is there."""
-        there = all_policies().names()
-        return (*BASELINES, "genie", *(name for name in ("adaptive",) if name in there))
+def drawn(seeds: Sequence[int]) -> PaperTable:
+    """Figure 13 with drawn requests."""
+    cases = {f"{per_hour}/h": partial(_drawn, per_hour) for per_hour in GENIE_LOADS}
+    return _compared("GENIE figure 13: black boxes with drawn requests", cases, seeds[:FEW], policies=BLACK_BOXES)
 
-    def densities(self) -> PaperTable:
-        """Figures 13 and 14 (a, b)."""
-        rows: list[PaperRow] = []
-        for per_hour in GENIE_LOADS:
-            runs = self.measure(f"{per_hour}/h", self.policies, self.seeds, partial(genie, per_hour))
-            rows += rows_of(f"{per_hour}/h", runs, _PAPER_13)
-        return self._table("GENIE figures 13 and 14 (a, b): arrivals an hour", rows, self.seeds)
 
-    def drawn(self) -> PaperTable:
-        """Figure 13 with drawn requests."""
-        rows: list[PaperRow] = []
-        for per_hour in GENIE_LOADS:
-            runs = self.measure(
-                f"{per_hour}/h, drawn requests",
-                BLACK_BOXES,
-                self._few,
-                partial(_drawn, per_hour),
-            )
-            rows += rows_of(f"{per_hour}/h", runs, {})
-        return self._table("GENIE figure 13: black boxes with drawn requests", rows, self._few)
+def priorities(seeds: Sequence[int]) -> PaperTable:
+    """Figure 14 (c, d)."""
+    cases = {"/".join(map(str, shares)): partial(_of_priorities, shares) for shares in PRIORITIES}
+    note = f"At {PRIORITIES_PER_HOUR} an hour (the paper does not say); per cent of urgent, prior and normal jobs."
+    return _compared("GENIE figure 14 (c, d): priorities", cases, seeds[:FEW], {}, note)
 
-    def priorities(self) -> PaperTable:
-        """Figure 14 (c, d)."""
-        rows: list[PaperRow] = []
-        for shares in PRIORITIES:
-            name = "/".join(map(str, shares))
-            runs = self.measure(
-                name,
-                self.policies,
-                self._few,
-                partial(_of_priorities, shares),
-            )
-            rows += rows_of(name, runs, {})
-        note = f"At {PRIORITIES_PER_HOUR} an hour (the paper does not say); per cent of urgent, prior and normal jobs."
-        return self._table("GENIE figure 14 (c, d): priorities", rows, self._few, note)
 
-    def durations(self) -> PaperTable:
-        """Figure 14 (e, f)."""
-        rows: list[PaperRow] = []
-        for hours in DURATIONS_H:
-            runs = self.measure(f"{hours} h", self.policies, self._few, partial(lasting, hours))
-            rows += rows_of(f"{hours} h", runs, _PAPER_14)
-        note = (
-            "15 an hour: the arrivals of 5 and of 10 an hour together. These jobs are more than 16 GPUs can do, so the "
-            "queue grows as long as they arrive and QoS falls with the duration; the paper's hardly falls."
-        )
-        return self._table("GENIE figure 14 (e, f): duration of arrivals", rows, self._few, note)
+def durations(seeds: Sequence[int]) -> PaperTable:
+    """Figure 14 (e, f)."""
+    cases = {f"{hours} h": partial(lasting, hours) for hours in DURATIONS_H}
+    note = (
+        "15 an hour: the arrivals of 5 and of 10 an hour together. These jobs are more than 16 GPUs can do, so the "
+        "queue grows as long as they arrive and QoS falls with the duration; the paper's hardly falls."
+    )
+    return _compared("GENIE figure 14 (e, f): duration of arrivals", cases, seeds[:FEW], _PAPER_14, note)
 
-    def sizes(self) -> PaperTable:
-        """Figure 17."""
-        rows: list[PaperRow] = []
-        for nodes in SIZES:
-            name = f"{nodes * GENIE_GPUS} GPUs"
-            runs = self.measure(name, self.policies, self._few, partial(genie, SIZES_PER_HOUR, nodes=nodes))
-            rows += rows_of(name, runs, _PAPER_17)
-        note = f"{SIZES_PER_HOUR} an hour; a job has at most 4 nodes on larger clusters too: its smallest batch is 16."
-        return self._table("GENIE figure 17: 16 to 128 GPUs", rows, self._few, note)
 
-    def prediction(self, loads: Sequence[int] = GENIE_LOADS) -> PaperTable:
-        """Figure 15, and what GENIE comes to with such predictions."""
-        rows = []
-        for per_hour in loads:
-            self.told(f"GENIE: {per_hour}/h with light profiles")
-            runs = [_run(with_light_profiles(genie(per_hour, seed), seed), "genie") for seed in self.seeds]
-            errors = [error for run in runs for error in prediction_errors(run)]
-            more = {
-                "error_mean": fmean(errors),
-                "error_p95": percentile(errors, 0.95),
-                "error_max": max(errors),
-                "light_runs": len(plan_light_runs(LIGHT_BATCHES, range(1, 5), range(1, 5))),
-            }
-            rows.append(_row(f"{per_hour}/h", "genie", [measure_run(run) for run in runs], more, _PAPER_15))
-        note = (
-            f"Each model is profiled once by B + N + G runs whose rates are off by {NOISE:.0%} (normal), and policies "
-            "know only the fit of eq. 5 to 8. An error is that of a job's predicted latency at the placement it had. "
-            "The paper's errors also hold what jobs do to each other, which is not modelled here."
-        )
-        return self._table("GENIE figure 15: error of the prediction", rows, self.seeds, note)
+def sizes(seeds: Sequence[int]) -> PaperTable:
+    """Figure 17."""
+    cases = {f"{nodes * GENIE_GPUS} GPUs": partial(genie, SIZES_PER_HOUR, nodes=nodes) for nodes in SIZES}
+    note = f"{SIZES_PER_HOUR} an hour; a job has at most 4 nodes on larger clusters too: its smallest batch is 16."
+    return _compared("GENIE figure 17: 16 to 128 GPUs", cases, seeds[:FEW], _PAPER_17, note)
 
-    @property
-    def _few(self) -> tuple[int, ...]:
-        return self.seeds[: self.few]
 
-    def measure(
-        self, name: str, policies: Sequence[str], seeds: Sequence[int], make: Callable[[int], Workload]
-    ) -> dict[str, list[GenieMeasures]]:
-        runs: dict[str, list[GenieMeasures]] = {}
-        for policy in policies:
-            self.told(f"GENIE: {name} under {policy}")
-            runs[policy] = [measure_run(_run(by_type(make(seed)), policy)) for seed in seeds]
-        return runs
+def prediction(seeds: Sequence[int], loads: Sequence[int] = GENIE_LOADS) -> PaperTable:
+    """Figure 15, and what GENIE comes to with such predictions."""
+    rows = []
+    for per_hour in loads:
+        runs = [_run(with_light_profiles(genie(per_hour, seed), seed), "genie") for seed in seeds]
+        errors = [error for run in runs for error in prediction_errors(run)]
+        more = {
+            "error_mean": fmean(errors),
+            "error_p95": percentile(errors, 0.95),
+            "error_max": max(errors),
+            "light_runs": len(plan_light_runs(LIGHT_BATCHES, range(1, 5), range(1, 5))),
+        }
+        rows.append(_row(f"{per_hour}/h", "genie", [measure_run(run) for run in runs], more, _PAPER_15))
+    note = (
+        f"Each model is profiled once by B + N + G runs whose rates are off by {NOISE:.0%} (normal), and policies "
+        "know only the fit of eq. 5 to 8. An error is that of a job's predicted latency at the placement it had. "
+        "The paper's errors also hold what jobs do to each other, which is not modelled here."
+    )
+    return _table("GENIE figure 15: error of the prediction", rows, seeds, note)
 
-    def _table(self, name: str, rows: Sequence[PaperRow], seeds: Sequence[int], *notes: str) -> PaperTable:
-        return PaperTable(
-            name,
-            tuple(rows),
-            (f"Seeds {seeds[0]} to {seeds[-1]}, {len(seeds)} of them.", *notes, _FIGURES, _OPEN, _CAPACITY, _GAINS),
-        )
+
+def _compared(
+    title: str,
+    cases: Mapping[str, Callable[[int], Workload]],
+    seeds: Sequence[int],
+    paper: Mapping[str, float] = MappingProxyType({}),
+    *notes: str,
+    policies: Sequence[str] = POLICIES,
+) -> PaperTable:
+    """A row for each case under each policy. `cases`: by name, the workload of a seed."""
+    rows: list[PaperRow] = []
+    for name, make in cases.items():
+        rows += rows_of(name, measure(policies, seeds, make), paper)
+    return _table(title, rows, seeds, *notes)
+
+
+def measure(
+    policies: Sequence[str], seeds: Sequence[int], make: Callable[[int], Workload]
+) -> dict[str, list[GenieMeasures]]:
+    """The runs of a workload with each seed, by policy."""
+    return {policy: [measure_run(_run(by_type(make(seed)), policy)) for seed in seeds] for policy in policies}
+
+
+def _table(title: str, rows: Sequence[PaperRow], seeds: Sequence[int], *notes: str) -> PaperTable:
+    all_notes = (seeds_note(seeds), *notes, _FIGURES, _OPEN, _CAPACITY, _GAINS)
+    return PaperTable(title, tuple(rows), all_notes)
 
 
 def prediction_errors(run: SimulatedRun) -> list[float]:
@@ -347,16 +314,15 @@ def _run(workload: Workload, policy: str) -> SimulatedRun:
 
 def rows_of(name: str, runs: Mapping[str, Sequence[GenieMeasures]], paper: Mapping[str, float]) -> list[PaperRow]:
     theirs = [own for policy, own in runs.items() if policy in BASELINES]
-    best_qos = max(fmean(run.qos for run in own) for own in theirs)
-    best_makespan_s = min(fmean(run.makespan_s for run in own) for own in theirs)
+    best_qos = max(mean(own, "qos") for own in theirs)
+    best_makespan_s = min(mean(own, "makespan_s") for own in theirs)
     rows = []
     for policy, own in runs.items():
         more = {}
         if policy not in BASELINES:
-            qos, makespan_s = fmean(run.qos for run in own), fmean(run.makespan_s for run in own)
             more = {
-                "qos_gain": qos / best_qos - 1 if best_qos else None,
-                "makespan_reduction": 1 - makespan_s / best_makespan_s,
+                "qos_gain": mean(own, "qos") / best_qos - 1 if best_qos else None,
+                "makespan_reduction": 1 - mean(own, "makespan_s") / best_makespan_s,
             }
         rows.append(_row(name, policy, own, more, paper if policy == "genie" else {}))
     return rows
@@ -365,19 +331,7 @@ def rows_of(name: str, runs: Mapping[str, Sequence[GenieMeasures]], paper: Mappi
 def _row(
     workload: str, policy: str, own: Sequence[GenieMeasures], more: Mapping[str, Any], paper: Mapping[str, float]
 ) -> PaperRow:
-    qos, qos_ci = interval([run.qos for run in own])
-    prior, prior_ci = interval([run.qos_prior_normal for run in own])
-    makespan_s, makespan_ci = interval([run.makespan_s for run in own])
-    latency, latency_ci = interval([run.normalised_latency for run in own])
-    figures = {
-        "qos": qos,
-        "qos_ci95": qos_ci,
-        "qos_prior_normal": prior,
-        "qos_prior_normal_ci95": prior_ci,
-        "makespan_s_ci95": makespan_ci,
-        "normalised_latency": latency,
-        "normalised_latency_ci95": latency_ci,
-        "longest_wait_missed_s": max(run.longest_wait_missed_s for run in own),
-        "seeds": len(own),
-    }
-    return PaperRow(workload, policy, makespan_s, fmean(run.jct_s for run in own), {**figures, **more}, paper)
+    figures = intervals(own, "qos", "qos_prior_normal", "makespan_s", "normalised_latency")
+    makespan_s = figures.pop("makespan_s")
+    figures |= {"longest_wait_missed_s": max(run.longest_wait_missed_s for run in own), "seeds": len(own)}
+    return PaperRow(workload, policy, makespan_s, mean(own, "jct_s"), {**figures, **more}, paper)

@@ -1,8 +1,8 @@
 """The figures of the MARBLE paper (Han et al., CCGrid 2020): job sets 1 to 9, and how ours does on them."""
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from statistics import fmean
 from typing import Any
@@ -18,8 +18,7 @@ from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers.optimum import OfflineJob, Optimum, bound, optimum
 from hpcdl.sim.papers.optimus import OptimusNodes
-from hpcdl.sim.papers.sidecar import interval
-from hpcdl.sim.papers.table import PaperRow, PaperTable
+from hpcdl.sim.papers.table import PaperRow, PaperTable, interval, mean
 from hpcdl.sim.results import Results, summarise
 from hpcdl.sim.workload import SimJob, Workload, WorkloadError, cluster
 
@@ -148,35 +147,32 @@ def run_one(workload: Workload, policy: str, warm: bool = False, policies: Polic
     return summarise(run)
 
 
-def tables(seeds: Iterable[int] = SEEDS, progress: Callable[[str], None] | None = None) -> tuple[PaperTable, ...]:
-    """All job sets. `seeds`: of the noise in the curves. `progress`: is told what comes next."""
-    told = progress or (lambda _: None)
+def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
+    """All job sets. `seeds`: of the noise in the curves."""
     return (
-        single_node(told),
-        warm_starts(told),
-        noise(tuple(seeds), told),
-        several_nodes("MARBLE sets 4 to 6", COUNTED_TOGETHER, told),
-        several_nodes("MARBLE sets 4 to 6, steps counted on one node", 1.0, told),
-        against_optimus(told),
-        gpu_by_gpu(told),
+        single_node(),
+        warm_starts(),
+        noise(tuple(seeds)),
+        several_nodes("MARBLE sets 4 to 6", COUNTED_TOGETHER),
+        several_nodes("MARBLE sets 4 to 6, steps counted on one node", 1.0),
+        against_optimus(),
+        gpu_by_gpu(),
     )
 
 
-def single_node(progress: Callable[[str], None]) -> PaperTable:
+def single_node() -> PaperTable:
     """Sets 1 to 3 beside the printed totals and the offline optimum."""
     rows: list[PaperRow] = []
     for number in SINGLE:
-        progress(f"MARBLE: set {number}")
         rows += _rows(number, marble_set(number), ("fifo-exclusive", "marble", "adaptive"))
     rows += _sums(rows)
     return PaperTable("MARBLE sets 1 to 3", tuple(rows), _FIT_NOTES)
 
 
-def warm_starts(progress: Callable[[str], None]) -> PaperTable:
+def warm_starts() -> PaperTable:
     """Sets 1 to 3 with warm starts."""
     rows = []
     for number in SINGLE:
-        progress(f"MARBLE: set {number}, warm starts")
         workload = marble_set(number)
         cold = run_one(workload, "marble")
         for policy in ("marble-warm", "adaptive"):
@@ -186,30 +182,27 @@ def warm_starts(progress: Callable[[str], None]) -> PaperTable:
     return PaperTable("MARBLE sets 1 to 3, warm starts", tuple(rows), _WARM_NOTES)
 
 
-def several_nodes(title: str, speed: float, progress: Callable[[str], None]) -> PaperTable:
+def several_nodes(title: str, speed: float) -> PaperTable:
     """Sets 4 to 6 beside the printed reductions."""
     rows = []
     for number in MULTI:
-        progress(f"{title}: set {number}")
         rows += _rows(number, marble_set(number, speed), ("fifo-exclusive", "marble", "adaptive"))
     return PaperTable(title, tuple(rows), _MULTI_NOTES)
 
 
-def against_optimus(progress: Callable[[str], None]) -> PaperTable:
+def against_optimus() -> PaperTable:
     """Sets 7 to 9 on eight nodes: Optimus with whole nodes, MARBLE and ours with GPUs on each of them."""
     rows = []
     for number in OPTIMUS:
-        progress(f"MARBLE: set {number}")
         by_node = optimus_set(number)
         rows += _beside_optimus(marble_set(number, COUNTED_TOGETHER, NODES), by_node)
     return PaperTable("MARBLE sets 7 to 9", tuple(rows), _OPTIMUS_NOTES)
 
 
-def gpu_by_gpu(progress: Callable[[str], None]) -> PaperTable:
+def gpu_by_gpu() -> PaperTable:
     """Sets 7 to 9 on one node, where Optimus gives GPUs."""
     rows = []
     for number in OPTIMUS:
-        progress(f"MARBLE: set {number} on one node")
         rows += _beside_optimus(marble_set(number), None)
     return PaperTable("MARBLE sets 7 to 9, GPU by GPU", tuple(rows), _GPU_BY_GPU_NOTES)
 
@@ -237,33 +230,26 @@ def _beside_optimus(workload: Workload, by_node: Workload | None) -> list[PaperR
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Noisy:
-    makespan_s: float
-    jct_s: float
-
-
-def noise(seeds: Sequence[int], progress: Callable[[str], None]) -> PaperTable:
+def noise(seeds: Sequence[int]) -> PaperTable:
     """Sets 1 to 3 with errors in the curves that policies believe."""
     rows = []
     for number in SINGLE:
         true = marble_set(number)
         without_noise_s = run_one(true, "marble").makespan_s
-        base: list[_Noisy] = []
+        base: list[Results] = []
         for policy, told in (("marble", True), ("adaptive", True), ("adaptive", False)):
-            progress(f"MARBLE: set {number} with noise under {policy}")
-            runs = [_noisy(run_one(with_noise(true, seed, told=told), policy)) for seed in seeds]
+            runs = [run_one(with_noise(true, seed, told=told), policy) for seed in seeds]
             base = base or runs
             mean_s, half_s = interval([run.makespan_s for run in runs])
             more = {
                 "makespan_s_ci95": half_s,
-                "vs_marble": 1 - mean_s / fmean(run.makespan_s for run in base),
+                "vs_marble": 1 - mean_s / mean(base, "makespan_s"),
                 "vs_marble_true": 1 - mean_s / without_noise_s,
                 "worst_s": max(run.makespan_s for run in runs),
                 "seeds": len(runs),
             }
             words = "" if policy == "marble" else f", error {'told' if told else 'not told'}"
-            rows.append(PaperRow(f"set {number}, noise{words}", policy, mean_s, fmean(run.jct_s for run in runs), more))
+            rows.append(PaperRow(f"set {number}, noise{words}", policy, mean_s, mean(runs, "mean_jct_s"), more))
     return PaperTable("MARBLE sets 1 to 3, noise in the curves", tuple(rows), (*_FIT_NOTES[:1], *_NOISE_NOTES))
 
 
@@ -275,10 +261,6 @@ def offline(workload: Workload, known_s: float) -> tuple[Optimum, float]:
     if not best.decisions:  # that schedule decides at other moments, and is shorter
         best = optimum(jobs, GPUS, nodes)
     return best, bound(jobs, GPUS, nodes)
-
-
-def _noisy(result: Results) -> _Noisy:
-    return _Noisy(result.makespan_s, result.mean_jct_s or 0.0)
 
 
 def _rows(number: int, workload: Workload, policies: Sequence[str]) -> list[PaperRow]:

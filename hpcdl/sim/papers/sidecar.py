@@ -1,11 +1,10 @@
 """The figures of the SideCar paper (Wang et al., SC 2020): workloads one to four; its case study is next door."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from statistics import fmean, stdev
 from typing import Any
 
 from hpcdl.core.model.job import Cause
@@ -17,7 +16,7 @@ from hpcdl.sidecar import K8sDefault, SideCar
 from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers.data import SIDECAR_WORKLOADS, sidecar
-from hpcdl.sim.papers.table import PaperRow, PaperTable
+from hpcdl.sim.papers.table import PaperRow, PaperTable, interval, mean, seeds_note
 from hpcdl.sim.results import summarise
 from hpcdl.sim.workload import SimJob, Workload, WorkloadError, cluster
 
@@ -163,36 +162,23 @@ _NOTES = (
 )
 
 
-def tables(
-    seeds: Iterable[int] = SEEDS,
-    unseen: Iterable[int] = UNSEEN,
-    progress: Callable[[str], None] | None = None,
-) -> tuple[PaperTable, ...]:
-    """The case study; W1 to W4 on the files' seeds, on as many others of the same kind, and at a tenth of the costs.
-
-    `progress`: is told what comes next.
-    """
+def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
+    """The case study; W1 to W4 on the files' seeds, on as many others of the same kind, and at a tenth of the costs."""
     seeds = tuple(seeds)
-    unseen = tuple(unseen)[: len(seeds)]
-    told = progress or (lambda _: None)
-    there = all_policies().names()
-    ours = [name for name in ("adaptive",) if name in there]
-    told("SideCar: case study")
-    found = [case_table()]
-    of = ("k8s-default", "optimus", "elastic", *ours)
-    found.append(workloads_table("SideCar W1 to W4", seeds, of, told, paper=True))
-    found.append(workloads_table("SideCar W1 to W4, unseen seeds", unseen, of, told))
-    found.append(workloads_table("SideCar W1 to W4, costs at a tenth", seeds, ("elastic", *ours), told, costs=0.1))
-    found.append(lengths_table(seeds[:FEW], told))
-    return tuple(found)
+    of = ("k8s-default", "optimus", "elastic", "adaptive")
+    return (
+        case_table(),
+        workloads_table("SideCar W1 to W4", seeds, of, paper=True),
+        workloads_table("SideCar W1 to W4, unseen seeds", UNSEEN[: len(seeds)], of),
+        workloads_table("SideCar W1 to W4, costs at a tenth", seeds, ("elastic", "adaptive"), costs=0.1),
+        lengths_table(seeds[:FEW]),
+    )
 
 
-def lengths_table(seeds: Sequence[int], progress: Callable[[str], None]) -> PaperTable:
+def lengths_table(seeds: Sequence[int]) -> PaperTable:
     """W1 with shorter and longer jobs: what the printed figures say of the lengths, which the paper does not print."""
-    title = "SideCar W1, length of jobs"
     rows = []
     for length in LENGTHS:
-        progress(f"{title}: {length:g} times")
         runs = {
             policy: [run_one("W1", seed, policy, length=length) for seed in seeds]
             for policy in (*TERMINATION_BASED, "elastic")
@@ -206,29 +192,23 @@ def lengths_table(seeds: Sequence[int], progress: Callable[[str], None]) -> Pape
             "s, which bounds what any policy can reduce. No one length meets all printed figures."
         ),
     )
-    return PaperTable(title, tuple(rows), (f"Seeds {seeds[0]} to {seeds[-1]}, {len(seeds)} of them.", *notes))
+    return PaperTable("SideCar W1, length of jobs", tuple(rows), (seeds_note(seeds), *notes))
 
 
 def workloads_table(
-    title: str,
-    seeds: Sequence[int],
-    policies: Sequence[str],
-    progress: Callable[[str], None],
-    costs: float = 1.0,
-    paper: bool = False,
+    title: str, seeds: Sequence[int], policies: Sequence[str], costs: float = 1.0, paper: bool = False
 ) -> PaperTable:
     """W1 to W4 under these policies, each against those before it. `paper`: with the printed figures beside them."""
     rows = []
     for name in SIDECAR_WORKLOADS:
         runs: dict[str, list[SidecarMeasures]] = {}
         for policy in policies:
-            progress(f"{title}: {name} under {policy}")
             runs[policy] = [run_one(name, seed, policy, costs) for seed in seeds]
             printed: Mapping[str, Any] = {}
             if paper:
                 printed = {"elastic": _PAPER, "optimus": _PAPER_OPTIMUS}.get(policy, {}).get(name, {})
             rows.append(_row(name, policy, runs, printed))
-    return PaperTable(title, tuple(rows), (f"Seeds {seeds[0]} to {seeds[-1]}, {len(seeds)} of them.", *_NOTES))
+    return PaperTable(title, tuple(rows), (seeds_note(seeds), *_NOTES))
 
 
 def _row(name: str, policy: str, runs: Mapping[str, Sequence[SidecarMeasures]], printed: Mapping[str, Any]) -> PaperRow:
@@ -236,37 +216,19 @@ def _row(name: str, policy: str, runs: Mapping[str, Sequence[SidecarMeasures]], 
     more: dict[str, Any] = {
         "makespan_s_ci95": interval([run.makespan_s for run in own])[1],
         "mean_jct_s_ci95": interval([run.jct_s for run in own])[1],
-        "mean_wait_s": fmean(run.wait_s for run in own),
+        "mean_wait_s": mean(own, "wait_s"),
     }
     for other, theirs in runs.items():
         if other == policy:
             break
         key = other.removeprefix("k8s-")
-        pairs = list(zip(own, theirs, strict=True))
-        for what, gains in (
-            ("makespan", [1 - mine.makespan_s / its.makespan_s for mine, its in pairs]),
-            ("jct", [1 - mine.jct_s / its.jct_s for mine, its in pairs]),
-        ):
+        for what in ("makespan", "jct"):
+            times = ([getattr(run, f"{what}_s") for run in runs] for runs in (own, theirs))
+            gains = [1 - mine_s / its_s for mine_s, its_s in zip(*times, strict=True)]
             more[f"{what}_vs_{key}"], more[f"{what}_vs_{key}_ci95"] = interval(gains)
-    more |= {
-        "overhead": fmean(run.overhead for run in own),
-        "overhead_with_starts": fmean(run.with_starts for run in own),
-        "adds": fmean(run.adds for run in own),
-        "removes": fmean(run.removes for run in own),
-        "moves": fmean(run.moves for run in own),
-        "seeds": len(own),
-    }
-    return PaperRow(name, policy, fmean(run.makespan_s for run in own), fmean(run.jct_s for run in own), more, printed)
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and half of its 95 % confidence interval (Student's t; 0 for a single value)."""
-    mean = fmean(values)
-    if len(values) < 2:
-        return mean, 0.0
-    from scipy.stats import t  # takes long to load
-
-    return mean, float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    more |= {"overhead": mean(own, "overhead"), "overhead_with_starts": mean(own, "with_starts")}
+    more |= {key: mean(own, key) for key in ("adds", "removes", "moves")} | {"seeds": len(own)}
+    return PaperRow(name, policy, mean(own, "makespan_s"), mean(own, "jct_s"), more, printed)
 
 
 # The case study of the SideCar paper (Wang et al., SC 2020): two jobs on four GPUs, table I and figure 3.

@@ -1,7 +1,9 @@
 """A table of a paper, with ours beside the printed figures."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 from typing import Any
 
 _FIXED = frozenset({"workload", "policy", "makespan_s", "mean_jct_s", "paper"})
@@ -50,3 +52,31 @@ class PaperTable:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {"name": self.name, "rows": [row.to_json() for row in self.rows], "notes": list(self.notes)}
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and half of its 95 % confidence interval (Student's t; 0 for a single value)."""
+    mean = fmean(values)
+    if len(values) < 2:
+        return mean, 0.0
+    from scipy.stats import t  # takes long to load
+
+    return mean, float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+
+
+def mean(runs: Sequence[object], name: str) -> float:
+    """The mean of a figure over runs."""
+    return fmean(getattr(run, name) for run in runs)
+
+
+def intervals(runs: Sequence[object], *names: str) -> dict[str, float]:
+    """Means of figures over runs by name, each with half its 95 % interval as NAME_ci95."""
+    found: dict[str, float] = {}
+    for name in names:
+        found[name], found[f"{name}_ci95"] = interval([getattr(run, name) for run in runs])
+    return found
+
+
+def seeds_note(seeds: Sequence[int]) -> str:
+    """Which seeds a table is over."""
+    return f"Seeds {seeds[0]} to {seeds[-1]}, {len(seeds)} of them."

@@ -6,7 +6,7 @@ steps alone: in SideCar's files a step is a tenth of a second for every model.
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -23,8 +23,7 @@ from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.generators import chance, poisson
 from hpcdl.sim.papers.data import SIDECAR_WORKLOADS, sidecar
-from hpcdl.sim.papers.sidecar import interval
-from hpcdl.sim.papers.table import PaperRow, PaperTable
+from hpcdl.sim.papers.table import PaperRow, PaperTable, interval, mean
 from hpcdl.sim.workload import SimJob, Workload, WorkloadError, cluster
 
 SEEDS = tuple(range(8))
@@ -97,15 +96,13 @@ class UnknownMeasures:
     suspends: float
 
 
-def tables(seeds: Iterable[int] = SEEDS, progress: Callable[[str], None] | None = None) -> tuple[PaperTable, ...]:
+def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
     """One table: W1 to W4 and a Poisson workload under every case."""
-    tell = progress or (lambda _: None)
     wanted = tuple(seeds)
     rows = []
     for name in (*SIDECAR_WORKLOADS, POISSON):
         runs: dict[str, list[UnknownMeasures]] = {}
         for case in CASES:
-            tell(f"no profiles: {name}, {case.name}")
             runs[case.name] = [run_one(name, seed, case) for seed in wanted]
             rows.append(_row(name, case.name, runs))
     return (PaperTable("Jobs without profiles", tuple(rows), (f"{len(wanted)} seeds.", *_NOTES)),)
@@ -211,5 +208,5 @@ def _row(name: str, case: str, runs: Mapping[str, Sequence[UnknownMeasures]]) ->
         if other in runs and other != case:
             losses = [mine.jct_s / its.jct_s - 1 for mine, its in zip(own, runs[other], strict=True)]
             more[f"jct_vs_{key}"], more[f"jct_vs_{key}_ci95"] = interval(losses)
-    more |= {"suspends": fmean(run.suspends for run in own), "seeds": len(own)}
-    return PaperRow(name, case, fmean(run.makespan_s for run in own), fmean(run.jct_s for run in own), more)
+    more |= {"suspends": mean(own, "suspends"), "seeds": len(own)}
+    return PaperRow(name, case, mean(own, "makespan_s"), mean(own, "jct_s"), more)

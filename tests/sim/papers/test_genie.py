@@ -12,10 +12,6 @@ from hpcdl.sim.papers import genie as figures
 from hpcdl.sim.papers.data import GENIE_MODELS, genie, genie_profile
 
 
-def quiet(text: str) -> None:
-    assert text.startswith("GENIE: ")
-
-
 def test_what_is_measured_of_a_run() -> None:
     profile = genie_profile("ResNet-50", "training", 64)  # 10 steps/s on one GPU, 30 s of start-up
     jobs = (
@@ -95,15 +91,13 @@ def test_light_profiles_are_within_the_papers_error(model: str, kind: str) -> No
 
 
 def test_genie_comes_out_as_the_probe_found() -> None:
-    runs = figures.Runs(figures.SEEDS, figures.FEW, quiet)
-    found = runs.measure("5/h", ("genie",), figures.SEEDS, lambda seed: genie(5, seed))["genie"]
+    found = figures.measure(("genie",), figures.SEEDS, lambda seed: genie(5, seed))["genie"]
     assert fmean(each.qos for each in found) == pytest.approx(0.924, abs=0.01)
     assert fmean(each.makespan_s for each in found) / 3600 == pytest.approx(25.7, rel=0.03)
 
 
 def test_rows_hold_gains_over_the_best_baseline() -> None:
-    runs = figures.Runs((0,), 1, quiet)
-    made = runs.measure("10/h", ("fifo", "tetris-cer", "genie"), (0,), lambda seed: genie(10, seed))
+    made = figures.measure(("fifo", "tetris-cer", "genie"), (0,), lambda seed: genie(10, seed))
     rows = figures.rows_of("10/h", made, {"qos_gain_up_to": 0.674})
     assert [row.policy for row in rows] == ["fifo", "tetris-cer", "genie"]
     last = rows[-1].to_json()
@@ -116,7 +110,7 @@ def test_rows_hold_gains_over_the_best_baseline() -> None:
 
 
 def test_the_prediction_table() -> None:
-    table = figures.Runs((0,), 1, quiet).prediction((5,))
+    table = figures.prediction((0,), (5,))
     (row,) = table.rows
     assert 0 < row.more["error_mean"] < 0.05
     assert row.more["error_mean"] < row.more["error_p95"] < 0.11

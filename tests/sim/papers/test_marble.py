@@ -24,13 +24,9 @@ SINGLE = ("set 1", "set 2", "set 3")
 MULTI = ("set 4", "set 5", "set 6")
 
 
-def quiet(_: str) -> None:
-    """Nobody listens."""
-
-
 @cache
 def single() -> PaperTable:
-    return single_node(quiet)
+    return single_node()
 
 
 def row(table: PaperTable, workload: str, policy: str) -> PaperRow:
@@ -59,7 +55,7 @@ def test_ours_is_never_worse_8_percent_better_in_all_and_near_the_optimum() -> N
 
 
 def test_warm_starts_hide_something() -> None:
-    table = warm_starts(quiet)
+    table = warm_starts()
     for workload in SINGLE:
         warm = row(table, workload, "marble-warm")
         assert warm.makespan_s <= row(single(), workload, "marble").makespan_s + 1e-6
@@ -68,7 +64,7 @@ def test_warm_starts_hide_something() -> None:
 
 
 def test_noise_in_the_curves() -> None:
-    table = noise(tuple(range(12)), quiet)
+    table = noise(tuple(range(12)))
     for workload in SINGLE:
         told = row(table, f"{workload}, noise, error told", "adaptive")
         assert told.makespan_s <= 1.02 * row(table, f"{workload}, noise", "marble").makespan_s
@@ -96,7 +92,7 @@ def test_noise_is_seeded_and_only_in_what_is_believed() -> None:
 
 @pytest.mark.parametrize("speed", [COUNTED_TOGETHER, 1.0])
 def test_every_reduction_on_several_nodes_is_higher_than_marbles(speed: float) -> None:
-    table = several_nodes("sets", speed, quiet)
+    table = several_nodes("sets", speed)
     for workload in MULTI:
         ours, marble = row(table, workload, "adaptive"), row(table, workload, "marble")
         assert ours.more["reduction"] > marble.more["reduction"] + 0.1
@@ -105,7 +101,7 @@ def test_every_reduction_on_several_nodes_is_higher_than_marbles(speed: float) -
 
 
 def test_against_optimus() -> None:
-    table = against_optimus(quiet)
+    table = against_optimus()
     gains = [row(table, f"set {number}", "marble").more["vs_optimus"] for number in (7, 8, 9)]
     assert max(gains) == pytest.approx(0.47, abs=0.03)  # "up to 47 %"
     assert min(gains) > 0.3
@@ -113,7 +109,7 @@ def test_against_optimus() -> None:
         ours = row(table, f"set {number}", "adaptive")
         assert ours.makespan_s < row(table, f"set {number}", "marble").makespan_s
     assert PERIOD_S == 600
-    for each in gpu_by_gpu(quiet).rows:
+    for each in gpu_by_gpu().rows:
         if each.policy == "adaptive":
             assert each.more["vs_optimus"] > 0
 
