@@ -1,4 +1,4 @@
-"""The choice of counts as a mixed integer linear program for HiGHS: a check on the solvers of hpcdl/counts/.
+"""The choice of counts as a mixed integer linear program for HiGHS: a check on the solvers of hpcdl/solver/.
 
 The counts that a trainer may have fall into pieces on which its value is linear: its knots (hpcdl/solver/rows.py) and
 what is between neighbouring ones. A binary for each piece says which one it takes, and a number how far into it the

@@ -21,7 +21,7 @@ of all jobs, it must then get nodes, whatever that costs. When it is done anothe
 
 
 class BFTrainer:
-    """Section 3 of the paper at every decision, over counts of nodes (which suffice: hpcdl/counts).
+    """Section 3 of the paper at every decision, over counts of nodes (which suffice: hpcdl/solver).
 
     FCFS: the first jobs, as many as may run in parallel, are the trainers (`case_of`). Each gets as many whole nodes as
     are best for all of them together over the forward-looking time, rescale costs included (`values`). Who falls below

@@ -5,8 +5,8 @@ cannot be written, in numba's folder of the user. So it is only loaded once enou
 `prepare`. Answers are the same with and without: nothing here may be part of one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType, ModuleType, SimpleNamespace
+from collections.abc import Callable, Sequence
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ def arithmetic() -> Any:
 
 
 def compiled() -> bool:
-    """Whether the compiled functions are in use; then `arithmetic` has those of kernelprices.py too."""
+    """Whether the compiled functions are in use; then `cooled` is fast."""
     return _Compilation.compiled is not None
 
 
@@ -56,10 +56,7 @@ def count_solve() -> None:
 
 
 def _compiled(numba: Any) -> SimpleNamespace:
-    found = SimpleNamespace(
-        **_jitted(numba, kernels, kernels.SOURCE, kernels.LOOPS),
-        **_jitted(numba, kernels, kernels.PRICES_SOURCE, {}),
-    )
+    found = _jitted(numba, kernels.SOURCE)
     # What is called with these types is loaded or compiled here, not in the middle of the first solve.
     one, zero, real = np.array([1]), np.array([0]), np.array([1.0, 1.0])
     two, none = np.array([0, 2]), np.array([False, False])
@@ -70,18 +67,16 @@ def _compiled(numba: Any) -> SimpleNamespace:
     return found
 
 
-def _jitted(
-    numba: Any, module: ModuleType, source: Sequence[Callable[..., Any]], loops: Mapping[str, Callable[..., Any]]
-) -> dict[str, Any]:
-    """Copies of a module's functions, compiled at their first call, which call one another and not the plain ones."""
-    there = dict(vars(module))
+def _jitted(numba: Any, source: Sequence[Callable[..., Any]]) -> SimpleNamespace:
+    """Copies of functions of kernels.py, compiled at their first call, which call one another, not the plain ones."""
+    there = dict(vars(kernels))
     for name in [function.__name__ for function in source]:
-        function = FunctionType(loops.get(name, there[name]).__code__, there)
+        function = FunctionType(kernels.LOOPS.get(name, there[name]).__code__, there)
         try:
             there[name] = numba.njit(cache=True)(function)
         except RuntimeError:  # no folder that can be written
             there[name] = numba.njit(function)
-    return {function.__name__: there[function.__name__] for function in source}
+    return SimpleNamespace(**there)
 
 
 def _on_disk() -> bool:
@@ -93,7 +88,7 @@ def _on_disk() -> bool:
         return False
     numbers = numba.int64[::1]
     try:
-        function = _jitted(numba, kernels, (kernels.span_max,), kernels.LOOPS)["span_max"]
+        function = _jitted(numba, (kernels.span_max,)).span_max
         return function._cache.load_overload((numbers, numbers), function.targetctx) is not None
     except Exception:  # numba's own affair, which may change: then it counts as not there
         return False

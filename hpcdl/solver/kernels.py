@@ -1,8 +1,9 @@
-"""The arithmetic of one group of nodes: price, greedy choice, pieces, and the dynamic program over pieces.
+"""The arithmetic of the exact solvers: price, greedy choice, pieces, dynamic program; and prices of several pools.
 
-Each function is written once, in what numpy and numba both know; fast.py runs this source compiled where numba is
+Each function is written once, in what numpy and numba both know; compiled.py runs this source compiled where numba is
 installed. LOOPS names the few innermost steps that have a loop for the compiler, because numpy's own call
-(`reduceat`, `accumulate`) is not known to it. A function here takes arrays and whole numbers, and reads no state.
+(`reduceat`, `accumulate`) is not known to it. Only the prices of several pools (`cooled`) are for the compiler alone:
+prices.py has what is fast in numpy. A function here takes arrays and numbers, and reads no state.
 """
 
 import math
@@ -14,12 +15,13 @@ import numpy as np
 from hpcdl.solver.table import Floats, Ints, Mask
 
 NEVER = -(2**62)  # the key of what cannot be; with any sum of keys it is still the lowest
-
 SHORT = 12  # a piece with no more counts is taken as so many single ones
-
 OUT = 2.0**61  # of the range of integers
-
 FILLS = 8  # changes that the greedy choice makes one by one
+ROUNDS = 80  # of prices of several pools: temperatures
+STEPS = 6  # Newton steps at each of them
+HALVINGS = 8  # of a step that goes too far
+NEGLIGIBLE = 40.0  # temperatures that a row may lose and still count
 
 
 class Rows(NamedTuple):
@@ -362,26 +364,6 @@ def _slid_loop(before: Ints, many: int, slope: int) -> Ints:
     return most
 
 
-SOURCE = (raise_to, slid, span_max, first_best, lay_out, greedy, pieces, work, _traced, best, opened, searched)
-
-LOOPS: Mapping[str, Callable[..., Any]] = {
-    "raise_to": _raise_to_loop,
-    "slid": _slid_loop,
-    "span_max": _span_max_loop,
-    "first_best": _first_best_loop,
-}
-
-# The prices of several pools in plain loops, for numba to compile: as hpcdl.solver.prices.many_prices.
-
-ROUNDS = 80
-
-STEPS = 6
-
-HALVINGS = 8
-
-NEGLIGIBLE = 40.0
-
-
 def softened(
     pool: Ints, units: Ints, value: Floats, starts: Ints, capacity: Floats, price: Floats, heat: float,
     slope: Floats, bend: Floats, weight: Floats,
@@ -506,4 +488,27 @@ def cooled(
     return best
 
 
-PRICES_SOURCE = (softened, newton, cooled)
+SOURCE = (
+    raise_to,
+    slid,
+    span_max,
+    first_best,
+    lay_out,
+    greedy,
+    pieces,
+    work,
+    _traced,
+    best,
+    opened,
+    searched,
+    softened,
+    newton,
+    cooled,
+)
+
+LOOPS: Mapping[str, Callable[..., Any]] = {
+    "raise_to": _raise_to_loop,
+    "slid": _slid_loop,
+    "span_max": _span_max_loop,
+    "first_best": _first_best_loop,
+}
