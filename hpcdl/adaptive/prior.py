@@ -6,7 +6,6 @@ and suspends take is what they take others. All of it is replaced by what was le
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
@@ -14,8 +13,8 @@ from statistics import median
 import numpy as np
 
 from hpcdl.core.model.plan import JobView, View
-from hpcdl.core.model.profile import MAX_GPUS, Point, Profile
-from hpcdl.estimators import fit_curve
+from hpcdl.core.model.profile import MAX_GPUS, Profile
+from hpcdl.estimators.scaling import assumed_profile
 
 LENGTH_S = 600.0
 """How long a job is taken to be on one GPU where none is known that would show it."""
@@ -30,6 +29,7 @@ LOOK_S = 60.0
 """A job of which nothing was seen, and that has GPUs, is looked at again so soon."""
 
 _TIMES = ("startup_s", "save_s", "resume_s", "gate_s", "resume_up_s", "move_save_s", "move_s")
+_GPUS = (*range(1, 17), 32, 64, MAX_GPUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,10 @@ def believed(job: JobView, kinds: tuple[str, ...], found: PriorProfile | None) -
     """The job's profile, or else what is usual. `kinds`: of the GPUs that there are. Raises nothing."""
     if job.profile is not None:
         return job.profile
-    return _assumed(job.total, job.nodes_max, kinds, found or PriorProfile())
+    found = found or PriorProfile()
+    times = dict(found.times)
+    times["startup_s"] = max(times.get("startup_s", 0.0), times.get("gate_s", 0.0))
+    return assumed_profile(job.total, job.nodes_max, _GPUS, kinds, found.length_s, tuple(times.items()))
 
 
 def look_again_at(view: View) -> float | None:
@@ -85,35 +88,6 @@ def look_again_at(view: View) -> float | None:
 def kinds_of(view: View) -> tuple[str, ...]:
     """The kinds of GPU of the nodes, sorted; never empty."""
     return tuple(sorted({node.kind for node in view.nodes})) or ("",)
-
-
-@lru_cache(maxsize=4096)
-def _assumed(total: int | None, nodes: int, kinds: tuple[str, ...], found: PriorProfile) -> Profile:
-    scale = (total or found.length_s) / found.length_s  # steps/s on one GPU of the best kind
-    shapes = [(kind, _shape(kind, nodes)) for kind in kinds]
-    best = max(points[0][2] for _, points in shapes)
-    curves = tuple((kind, tuple((n, g, rate * scale / best) for n, g, rate in points)) for kind, points in shapes)
-    times = dict(found.times)
-    times["startup_s"] = max(times.get("startup_s", 0.0), times.get("gate_s", 0.0))
-    return Profile(
-        "not seen yet",
-        curves[0][1],
-        source="assumed: nothing was seen of it yet",
-        kinds=tuple(each for each in curves if each[0]),
-        spread=1.0,
-        **times,  # type: ignore[arg-type]  # seconds only
-    )
-
-
-@lru_cache(maxsize=64)
-def _shape(kind: str, nodes: int) -> tuple[Point, ...]:
-    """Points of the curve that most jobs have, on GPUs of that kind."""
-    curve = fit_curve((), MAX_GPUS, nodes, kind)
-    return tuple((n, g, curve.rate(g, n)) for n in _doublings(nodes) for g in (*range(1, 17), 32, 64, MAX_GPUS))
-
-
-def _doublings(most: int) -> Iterable[int]:
-    return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
 
 
 def _rounded(value: float) -> float:

@@ -147,12 +147,6 @@ class LatencyModel:
         left = max(nodes * gpus - self.communication(nodes, gpus), LEAST_GPUS)
         return left * self.single(setting.batch_per_gpu)
 
-    def latency_s(self, batch: int, iterations: int, nodes: int, gpus: int) -> float:
-        """Lat (eq. 4): seconds from the start of the process to the end of `iterations` of `batch` samples."""
-        if iterations < 0:
-            raise ValueError(f"iterations must not be negative, got {iterations}")
-        return batch * iterations / self.rate(batch, nodes, gpus) + self.startup_s
-
     def to_profile(self, name: str, batch: int, max_nodes: int, max_gpus: int) -> Profile:
         """Steps/s, each of `batch` samples, at every placement up to that many nodes and GPUs on each.
 

@@ -187,3 +187,43 @@ def _numbers(limit: int, seen: set[int]) -> list[int]:
 
 def _points(places: Sequence[Place], rates: Array) -> tuple[Point, ...]:
     return tuple((nodes, gpus, float(rate)) for (nodes, gpus), rate in zip(places, rates, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def assumed_profile(
+    total: int | None,
+    nodes: int,
+    gpus: tuple[int, ...],
+    kinds: tuple[str, ...],
+    length_s: float,
+    times: tuple[tuple[str, float], ...],
+) -> Profile:
+    """The profile of a job of which nothing was seen yet: it scales as most do, on every kind of GPU.
+
+    total: its steps, which are taken to last length_s on one GPU of the best kind. nodes: the most that it takes; gpus:
+    numbers of GPUs on each, ascending, at which the profile has points. times: seconds of a profile, by their names.
+    """
+    scale = (total or length_s) / length_s  # steps/s on one GPU of the best kind
+    shapes = [(kind, _usual_shape(kind, nodes, gpus)) for kind in kinds]
+    best = max(points[0][2] for _, points in shapes)
+    curves = tuple((kind, tuple((n, g, rate * scale / best) for n, g, rate in points)) for kind, points in shapes)
+    return Profile(
+        "not seen yet",
+        curves[0][1],
+        source="assumed: nothing was seen of it yet",
+        kinds=tuple(each for each in curves if each[0]),
+        spread=1.0,
+        **dict(times),  # type: ignore[arg-type]  # seconds only
+    )
+
+
+@lru_cache(maxsize=64)
+def _usual_shape(kind: str, nodes: int, gpus: tuple[int, ...]) -> tuple[Point, ...]:
+    """Points of the curve that most jobs have, on GPUs of that kind."""
+    curve = fit_curve((), gpus[-1], nodes, kind)
+    return tuple((n, g, curve.rate(g, n)) for n in doublings(nodes) for g in gpus)
+
+
+def doublings(most: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and `most`."""
+    return tuple(sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most}))

@@ -6,6 +6,7 @@ from hpcdl.core.model.plan import JobView
 from hpcdl.core.model.units import count, fold_nodes
 from hpcdl.milp.case import AllocationCase, TrainerCandidate
 from hpcdl.milp.pricing import TrainerPrices
+from hpcdl.placement.pool import gpus_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +107,14 @@ def impossible(case: AllocationCase, job: JobView) -> str:
     """Why it could not run on the nodes that can be given, even if it had all of them, or ""."""
     if not case.view.nodes:
         if case.view.bare:
-            return f"needs {_wanted(job)}; no GPU of {fold_nodes(sorted(case.view.bare))} can be granted"
-        return f"needs {_wanted(job)}; no node is connected"
+            return f"needs {gpus_needed(job)}; no GPU of {fold_nodes(sorted(case.view.bare))} can be granted"
+        return f"needs {gpus_needed(job)}; no node is connected"
     fitting = [many for (_, size), many in zip(case.kinds, case.capacities, strict=True) if job.allowed(size)]
     if not fitting:
-        return f"needs {_wanted(job)}; the largest node has {case.view.largest_node}"
+        return f"needs {gpus_needed(job)}; the largest node has {case.view.largest_node}"
     if max(fitting) < job.nodes:
-        return f"needs {_wanted(job)}; {count(max(fitting), 'node')} could hold it"
+        return f"needs {gpus_needed(job)}; {count(max(fitting), 'node')} could hold it"
     return ""
-
-
-def _wanted(job: JobView) -> str:
-    gpus = count(job.gpus_min, "GPU")
-    return gpus if job.nodes == 1 else f"{gpus} on each of {job.nodes} nodes"
 
 
 def kept(case: AllocationCase, job: JobView) -> str:

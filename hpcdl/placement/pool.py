@@ -208,13 +208,13 @@ def _impossible(pool: Pool, job: JobView) -> str:
     fitting = [node for node in pool.nodes.values() if len(node.gpus) >= job.gpus_min]
     if not pool.nodes and pool.view.bare:
         bare = fold_nodes(sorted(pool.view.bare))
-        return f"needs {_wanted(job)}; all GPUs of {bare} are lost, dirty, excluded or drained"
+        return f"needs {gpus_needed(job)}; all GPUs of {bare} are lost, dirty, excluded or drained"
     if not pool.nodes:
-        return f"needs {_wanted(job)}; no node is connected"
+        return f"needs {gpus_needed(job)}; no node is connected"
     if not fitting:
-        return f"needs {_wanted(job)}; the largest node has {pool.view.largest_node}"
+        return f"needs {gpus_needed(job)}; the largest node has {pool.view.largest_node}"
     if len(fitting) < job.nodes:
-        return f"needs {_wanted(job)}; {len(fitting)} of {count(len(pool.nodes), 'connected node')} could hold it"
+        return f"needs {gpus_needed(job)}; {len(fitting)} of {count(len(pool.nodes), 'connected node')} could hold it"
     return ""
 
 
@@ -225,7 +225,7 @@ def waiting(job: JobView, first: JobView | None, free: str) -> str:
     if known is not None and known[0] == before and known[1] == free:
         text: str = known[2]
         return text
-    text = f"needs {_wanted(job)}, {free}" + (f"; job {before} is before it" if before else "")
+    text = f"needs {gpus_needed(job)}, {free}" + (f"; job {before} is before it" if before else "")
     job.memo["waits"] = (before, free, text)
     return text
 
@@ -238,6 +238,7 @@ def most_free(pool: Pool) -> str:
     return f"{free} free on {min(name for name, gpus in pool.free.items() if len(gpus) == free)}"
 
 
-def _wanted(job: JobView) -> str:
+def gpus_needed(job: JobView) -> str:
+    """`2 GPUs`, `2 GPUs on each of 3 nodes`: the least that a job takes."""
     gpus = count(job.gpus_min, "GPU")
     return gpus if job.nodes == 1 else f"{gpus} on each of {job.nodes} nodes"

@@ -16,6 +16,7 @@ from hpcdl.core.model.job import Cause
 from hpcdl.core.model.transitions import FAILURES
 from hpcdl.core.model.units import GpuRef
 from hpcdl.report.account_events import AccountEvents, Interval, Work, owner_of
+from hpcdl.report.curves import merged
 from hpcdl.report.history import History, Phase, Span
 from hpcdl.report.spans import history_of, read_history
 
@@ -235,17 +236,7 @@ def _of_span(span: Span, work: Work | None) -> Iterator[tuple[float, float, str]
 def _within(outer: Interval, intervals: Iterable[Interval]) -> list[Interval]:
     """What of the intervals lies in the outer one, united."""
     cut = [(max(low, outer[0]), min(high, outer[1])) for low, high in intervals]
-    return _united((low, high) for low, high in cut if high > low)
-
-
-def _united(intervals: Iterable[Interval]) -> list[Interval]:
-    found: list[Interval] = []
-    for low, high in sorted(intervals):
-        if found and low <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
-        else:
-            found.append((low, high))
-    return found
+    return merged((low, high) for low, high in cut if high > low)
 
 
 def _without(intervals: Iterable[Interval], taken: Sequence[Interval]) -> Iterator[Interval]:
@@ -268,7 +259,7 @@ def _held(story: Story) -> dict[GpuRef, list[Interval]]:
     found: dict[GpuRef, list[Interval]] = {gpu: [] for gpu in story.watch.gpus}
     for span in story.history.spans:
         found.setdefault(GpuRef(span.node, span.gpu), []).append((span.start_at, span.end_at))
-    return {gpu: _united(intervals) for gpu, intervals in found.items()}
+    return {gpu: merged(intervals) for gpu, intervals in found.items()}
 
 
 def _available(story: Story, begin: float, end: float, wanted: frozenset[int] | None) -> float:

@@ -71,7 +71,6 @@ def test_the_coefficients_come_back_without_noise() -> None:
     assert found.stretches[0].k == pytest.approx((2.0, 1.5, -0.01))
     assert (found.gamma, found.lambda_, found.startup_s) == pytest.approx((0.8, 0.4, 12.0))
     assert found.error == pytest.approx(0, abs=1e-9)
-    assert found.latency_s(32, 1000, 2, 2) == pytest.approx(32_000 / true.rate(32, 2, 2) + 12)
 
 
 def test_equations_by_hand() -> None:
@@ -82,7 +81,6 @@ def test_equations_by_hand() -> None:
     assert model.communication(4, 1) == pytest.approx(0.6)
     assert model.communication(2, 2) == pytest.approx((2 + 0.5) * 0.6 / 3)
     assert model.rate(32, 2, 2) == pytest.approx((4 - 0.5) * (1 + 16 - 0.64))
-    assert model.latency_s(32, 0, 1, 1) == 10
 
 
 def test_inference_does_not_synchronise() -> None:
@@ -192,7 +190,6 @@ def test_rates_that_are_none(value: float) -> None:
         (lambda: LatencyModel((), 0.0, 0.0), "stretch"),
         (lambda: LatencyModel((Stretch(1, 8, (1.0, 0.0, 0.0)),), -1.0, 0.0), "negative"),
         (lambda: LatencyModel((Stretch(1, 2, (1.0, 0.0, 0.0)), Stretch(4, 8, (1.0, 0.0, 0.0))), 0.0, 0.0), "gap"),
-        (lambda: LatencyModel((Stretch(1, 2, (1.0, 0.0, 0.0)),), 0.0, 0.0).latency_s(1, -1, 1, 1), "iterations"),
     ],
 )
 def test_values_that_cannot_be(make: object, message: str) -> None:

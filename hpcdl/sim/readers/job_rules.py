@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from hpcdl.core.model.job import LARGEST
 from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Point, Profile, ProfileError, find_profile
 from hpcdl.core.model.units import count, parse_range
-from hpcdl.sim.readers.source import Place, shown
+from hpcdl.sim.readers.source import MAX_SECONDS, Place, shown
 from hpcdl.sim.workload import KINDS, NodeSpell, SimJob, WorkloadError
 
 YEAR_S: Final = 365 * 86400.0
@@ -166,6 +166,47 @@ class WorkloadRow:
     kind: str = "training"
     name: str = ""
     told: bool = True
+
+
+def parse_row(place: Place, values: Mapping[str, Any], given: ReaderDefaults) -> WorkloadRow:
+    """The row that values of a file state by their keys, as texts or as what they are; what is missing is not said."""
+    if "model" in values and "profile" in values:
+        place.wrong("model, profile", "both are given: they are two words for the name of a profile")
+    steps, duration, deadline = (values.get(key) for key in ("steps", "duration_s", "deadline_s"))
+    if (steps is None) == (duration is None):
+        both = "neither is given" if steps is None else "both are given"
+        place.wrong("steps, duration_s", f"{both}: a job has steps, or a duration_s that stands for them")
+    told = values.get("told", True)
+    if not isinstance(told, bool):
+        place.wrong("told", f"expected true or false, got {shown(told)}")
+    asked = parse_asked(place, values.get("gpus", 1), values.get("nodes"), given.per_node)
+    if "draw" in values:
+        asked = replace(asked, draw=place.whole("draw", values["draw"], 1, MAX_GPUS))
+    duration_s = None if duration is None else place.number("duration_s", duration)
+    if duration_s == 0:
+        place.wrong("duration_s", "must be more than 0")
+    return WorkloadRow(
+        submit_s=place.number("submit_s", values.get("submit_s", 0)),
+        model=text_of(place, values, "profile" if "profile" in values else "model"),
+        asked=asked,
+        steps=None if steps is None else place.whole("steps", steps),
+        duration_s=duration_s,
+        deadline_s=None if deadline is None else place.number("deadline_s", deadline, -MAX_SECONDS),
+        user=text_of(place, values, "user"),
+        kind=text_of(place, values, "kind", "training").lower(),
+        name=text_of(place, values, "name"),
+        told=told,
+    )
+
+
+def text_of(place: Place, values: Mapping[str, Any], key: str, default: str = "") -> str:
+    """A text among the values of a file, without the spaces around it."""
+    value = values.get(key, default)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)  # a user or a job that is called 17
+    if not isinstance(value, str):
+        place.wrong(key, f"expected text, got {shown(value)}")
+    return value.strip()
 
 
 def make_job(place: Place, row: WorkloadRow, given: ReaderDefaults, notes: Notes, number: int) -> SimJob:

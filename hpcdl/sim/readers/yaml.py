@@ -12,9 +12,17 @@ from typing import Any, Final
 from hpcdl.config.layers import NOT_YAML, check_nesting
 from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Profile, ProfileError
 from hpcdl.sim.generators import MOST_JOBS, chance, exponential_gaps, poisson
-from hpcdl.sim.readers.csv import positive
-from hpcdl.sim.readers.job_rules import GpuRequest, Notes, ReaderDefaults, WorkloadRow, make_job, parse_asked
-from hpcdl.sim.readers.source import MAX_SECONDS, Place, read_text, shown
+from hpcdl.sim.readers.job_rules import (
+    GpuRequest,
+    Notes,
+    ReaderDefaults,
+    WorkloadRow,
+    make_job,
+    parse_asked,
+    parse_row,
+    text_of,
+)
+from hpcdl.sim.readers.source import Place, read_text, shown
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload, WorkloadError, cluster
 
 MAX_BYTES = 32 << 20
@@ -48,7 +56,7 @@ def read_yaml(path: Path, given: ReaderDefaults) -> Workload:
     rows: list[tuple[int, WorkloadRow]] = []
     for index, entry in enumerate(listed):
         place.line = lines[index]
-        row = _row(place, entry, given)
+        row = parse_row(place, _keys(place, entry, _JOB), given)
         if rows and row.submit_s < rows[-1][1].submit_s:
             place.wrong(
                 "submit_s", f"{row.submit_s:g} is before that of the job above, {rows[-1][1].submit_s:g}: sort the jobs"
@@ -64,7 +72,7 @@ def read_yaml(path: Path, given: ReaderDefaults) -> Workload:
         jobs.append(make_job(place, row, given, notes, len(jobs) + 1))
     if not jobs:
         Place(path).wrong("jobs", "none: list jobs, or describe arrivals")
-    name, source = (_text(Place(path), data, key, default) for key, default in (("name", path.stem), ("source", "")))
+    name, source = (text_of(Place(path), data, key, default) for key, default in (("name", path.stem), ("source", "")))
     return Workload(name or path.stem, tuple(jobs), nodes, source or f"workload {path.name}", notes.lines())
 
 
@@ -119,22 +127,15 @@ def _check_nodes(place: Place, root: Any) -> None:
             waiting.extend(child if isinstance(child, tuple) else (child,))
 
 
-def _keys(place: Place, value: object, known: tuple[str, ...]) -> Mapping[str, Any]:
+def _keys(place: Place, value: object, known: tuple[str, ...], where: str = "") -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        place.wrong("", f"expected keys and values, got {shown(value)}")
+        place.wrong(where, f"expected keys and values, got {shown(value)}")
     for key in value:
         if key not in known:
-            place.wrong(shown(key), f"an unknown key; known are {', '.join(known)}")
+            place.wrong(
+                f"{where}: {shown(key)}" if where else shown(key), f"an unknown key; known are {', '.join(known)}"
+            )
     return value
-
-
-def _text(place: Place, values: Mapping[str, Any], key: str, default: str = "") -> str:
-    value = values.get(key, default)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)  # a user or a job that is called 17
-    if not isinstance(value, str):
-        place.wrong(key, f"expected text, got {shown(value)}")
-    return value.strip()
 
 
 def _nodes(place: Place, value: object) -> tuple[NodeSpell, ...]:
@@ -149,7 +150,7 @@ def _nodes(place: Place, value: object) -> tuple[NodeSpell, ...]:
         many = place.whole("cluster: nodes", group["nodes"], 1, MAX_NODES)
         gpus = place.whole("cluster: gpus_per_node", group["gpus_per_node"], 1, MAX_GPUS)
         begin = place.number("cluster: from_s", group.get("from_s", 0))
-        kind = _text(place, group, "gpu_type").lower()
+        kind = text_of(place, group, "gpu_type").lower()
         try:
             spells = cluster(many, gpus, kind, first=len(found) + 1)
             if "until_s" in group:
@@ -173,34 +174,6 @@ def _profiles(place: Place, value: object) -> dict[str, Profile]:
         except ProfileError as error:
             place.wrong("profiles", str(error)[:300])
     return found
-
-
-def _row(place: Place, entry: object, given: ReaderDefaults) -> WorkloadRow:
-    values = _keys(place, entry, _JOB)
-    if "model" in values and "profile" in values:
-        place.wrong("model, profile", "both are given: they are two words for the name of a profile")
-    steps, duration, deadline = (values.get(key) for key in ("steps", "duration_s", "deadline_s"))
-    if (steps is None) == (duration is None):
-        both = "neither is given" if steps is None else "both are given"
-        place.wrong("steps, duration_s", f"{both}: a job has steps, or a duration_s that stands for them")
-    told = values.get("told", True)
-    if not isinstance(told, bool):
-        place.wrong("told", f"expected true or false, got {shown(told)}")
-    asked = parse_asked(place, values.get("gpus", 1), values.get("nodes"), given.per_node)
-    if "draw" in values:
-        asked = replace(asked, draw=place.whole("draw", values["draw"], 1, MAX_GPUS))
-    return WorkloadRow(
-        submit_s=place.number("submit_s", values.get("submit_s", 0)),
-        model=_text(place, values, "profile" if "profile" in values else "model"),
-        asked=asked,
-        steps=None if steps is None else place.whole("steps", steps),
-        duration_s=None if duration is None else positive(place, "duration_s", duration),
-        deadline_s=None if deadline is None else place.number("deadline_s", deadline, -MAX_SECONDS),
-        user=_text(place, values, "user"),
-        kind=_text(place, values, "kind", "training").lower(),
-        name=_text(place, values, "name"),
-        told=told,
-    )
 
 
 # Jobs that a YAML workload describes instead of listing them: when they arrive, and what may arrive.
@@ -230,7 +203,7 @@ class _Sort:
 
 def draw_rows(place: Place, value: object, given: ReaderDefaults) -> list[WorkloadRow]:
     """The rows that the description gives with its seed, or the caller's."""
-    found = _mapping(place, "arrivals", value, _KEYS)
+    found = _keys(place, value, _KEYS, "arrivals")
     process = found.get("process", "poisson")
     if process not in _PROCESSES:
         place.wrong("arrivals: process", f"expected {' or '.join(_PROCESSES)}, got {shown(process)}")
@@ -268,7 +241,7 @@ def _draw(draws: random.Random, sort: _Sort, at: float) -> WorkloadRow:
 
 
 def _sort(place: Place, where: str, entry: object, given: ReaderDefaults) -> _Sort:
-    values = _mapping(place, where, entry, _MIX)
+    values = _keys(place, entry, _MIX, where)
     if ("steps" in values) == ("duration_s" in values):
         place.wrong(f"{where}: steps, duration_s", "exactly one of them is needed: N, or [LOW, HIGH] to draw from")
     texts = {key: values.get(key, default) for key, default in (("model", ""), ("user", ""), ("kind", "training"))}
@@ -301,12 +274,3 @@ def _range(place: Place, where: str, value: object) -> _Range | None:
     if not 0 < low <= high:
         place.wrong(where, f"needs 0 < LOW <= HIGH, got {shown(value)}")
     return low, high
-
-
-def _mapping(place: Place, where: str, value: object, known: tuple[str, ...]) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        place.wrong(where, f"expected keys and values, got {shown(value)}")
-    for key in value:
-        if key not in known:
-            place.wrong(f"{where}: {shown(key)}", f"an unknown key; known are {', '.join(known)}")
-    return value
