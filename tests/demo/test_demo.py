@@ -17,7 +17,7 @@ from hpcdl.demo.watch import EventWatch
 from tests.report.story import rows, set_three
 from tests.trainer.supervisor import ROOT
 
-DEADLINE_S = 100.0
+DEADLINE_S = 240.0
 
 
 class Demo:
@@ -61,6 +61,7 @@ class Demo:
         self.process.wait()
 
 
+@pytest.mark.flaky(reruns=1, reason="at 60 times its speed, a loaded machine's starts may be too slow for a suspension")
 def test_set_three_from_beginning_to_end(tmp_path: Path) -> None:
     demo = Demo(tmp_path, "--scale", "60", "--report", "report")
     try:

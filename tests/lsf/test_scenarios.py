@@ -53,8 +53,8 @@ def test_six_jobs_share_an_allocation_of_two_nodes(make_lsf: MakeLsf, make_home:
 def test_the_run_limit_comes_in_the_middle_and_the_next_allocation_goes_on(
     make_lsf: MakeLsf, make_home: MakeHome, tmp_path: Path
 ) -> None:
-    """The warning comes a minute of this LSF, 6 s, before the limit: earlier than hpcdl would leave by itself."""
-    lsf = make_lsf(minute_s=6.0)
+    """The warning comes a minute of this LSF, 20 s, before the limit: earlier than hpcdl would leave by itself."""
+    lsf = make_lsf(minute_s=20.0)
     home = make_home(lsf, leave_margin_s=1)
     record = tmp_path / "record"
     record.mkdir()
@@ -63,7 +63,7 @@ def test_the_run_limit_comes_in_the_middle_and_the_next_allocation_goes_on(
     jobs = [home.submit(*trainer, gpus=gpus, steps=120, options=("--grace", "5")) for gpus in ("4", "4")]
     for job in jobs:
         home.until_step(job, 5)
-    lsf.shorten(first, 7.0)
+    lsf.shorten(first, 21.0)
     assert lsf.reaches(first, "DONE", "EXIT").status == "DONE"
     assert home.tagged() + home.ours() == []
     second = home.allocate("-W", "100")
@@ -148,7 +148,7 @@ def test_a_trainer_goes_on_when_its_pilots_are_preempted(
     LSF-like system has them wait and run again, with the same id.
     """
     style = "openlava" if how == "requeue" else "lsf"
-    lsf = make_lsf(queues=killable(), style=style, sequential_signal=how == "notice", terminate_s=15.0)
+    lsf = make_lsf(queues=killable(), style=style, sequential_signal=how == "notice", terminate_s=60.0)
     home = make_home(lsf, policy="bftrainer", pilots=3, site=str(tmp_path / "site.yaml"))
     site_file(tmp_path, kind="lsf", queues=["killable"], walltime_max_s=600)
     add_scales(home)

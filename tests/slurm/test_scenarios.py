@@ -63,6 +63,7 @@ def test_six_jobs_share_an_allocation_of_two_nodes(slurm: SlurmCluster, make_hom
         assert [name for name in environment if name.startswith(("SLURM", "SBATCH", "SRUN"))] == []
 
 
+@pytest.mark.flaky(reruns=1, reason="a walltime is a whole minute: within 22 s a loaded machine may not come to train")
 def test_the_walltime_ends_in_the_middle_and_the_next_allocation_goes_on(
     slurm: SlurmCluster, make_home: MakeHome, tmp_path: Path
 ) -> None:
@@ -76,7 +77,7 @@ def test_the_walltime_ends_in_the_middle_and_the_next_allocation_goes_on(
     jobs = [home.submit(*trainer, gpus=gpus, steps=350, options=grace) for gpus in ("4", "2", "2")]
     for job in jobs:
         home.until_step(job, 20)
-    slurm.until_state(first, "COMPLETED", seconds=90)
+    slurm.until_state(first, "COMPLETED")
     assert home.tagged() + home.ours() == []
     second = home.allocate("-N2", "-t", "5")
     assert second != first
@@ -198,7 +199,7 @@ def test_a_preempted_pilot_gives_its_node_back_and_the_trainer_goes_on(
     (node,) = set(home.placement(job)) - {"n1"}
     home.until_step(job, home.job(job)["step"] + 10)
     other = slurm.submit("sleep 1000", "-w", node, "--exclusive")
-    slurm.until_state(other, "RUNNING", seconds=28)
+    slurm.until_state(other, "RUNNING", seconds=85)
     home.until(lambda: home.placement(job) == ["n1"] and trains(home, job))
     alone, both, again, *more = unique(home.resumed(job))
     assert alone == 0 < both < again
@@ -217,7 +218,7 @@ def test_a_pilot_that_is_preempted_as_it_begins_gives_its_node_back(
     home.elastic("1:2", STEPS, "--step-s", 0.05, "--save-every", STEPS)
     home.until(lambda: pilot_nodes(home) != [])
     other = slurm.submit("sleep 1000", "-w", pilot_nodes(home)[0], "--exclusive")
-    slurm.until_state(other, "RUNNING", seconds=28)  # the grace is 30 s
+    slurm.until_state(other, "RUNNING", seconds=85)  # the grace is 90 s
 
     def first() -> dict[str, Any]:
         row: dict[str, Any] = home.cli("pilots", "1", "--all", "--json")["pilots"][0]
@@ -241,7 +242,7 @@ def test_a_step_that_is_killed_with_all_in_it_costs_what_was_not_saved(
     (node,) = home.placement(job)
     home.until_step(job, home.saved(job)[0] + 1)
     other = slurm.submit("sleep 1000", "-w", node, "--exclusive")
-    slurm.until_state(other, "RUNNING", seconds=28)
+    slurm.until_state(other, "RUNNING", seconds=85)
     home.until(lambda: len(home.resumed(job)) == 2)
     assert home.placement(job) != [node]
     assert home.resumed(job) == [0, home.saved(job)[0]]
@@ -292,7 +293,7 @@ def test_pilots_fill_the_hole_before_a_large_job(slurm: SlurmCluster, make_home:
     go.touch()
     slurm.until_state(busy, "COMPLETED")
     go.unlink()
-    slurm.until_state(big, "RUNNING", seconds=28)
+    slurm.until_state(big, "RUNNING", seconds=85)
     home.until(lambda: home.placement(job) == ["login"] and trains(home, job))
     home.cli("cancel", str(job))
 
