@@ -22,6 +22,7 @@ from hpcdl.cli.params import Seconds
 from hpcdl.cli.show import why_lines
 from hpcdl.cli.tables import gpu_rows, holder_text, memory_text
 from hpcdl.client import Client, ClientError, DaemonAway, path_with
+from hpcdl.core.model.gpu_use import GpuNow, gpu_use
 from hpcdl.core.model.units import count
 
 # What `hpcdl top` draws: from what the daemon answered and what the user chose to lines of text. Pure.
@@ -124,14 +125,20 @@ def _header(view: TopView) -> list[Styled]:
 
 def _use(nodes: Sequence[Row]) -> str:
     gpus = gpu_rows(nodes)
-    held = sum(1 for gpu in gpus if gpu.get("holder"))
-    bad = sum(1 for gpu in gpus if gpu.get("state", "ok") != "ok" or gpu.get("avoided_until"))
-    text = f"GPUs  {held} held, {len(gpus) - held - bad} free of {len(gpus)}" + (f", {bad} not usable" if bad else "")
-    loads = [gpu["util"] for gpu in gpus if gpu.get("util") is not None]
-    if loads:
-        text += f"; load now {sum(loads) / len(loads):.0f} %"
-        on_held = [gpu["util"] for gpu in gpus if gpu.get("holder") and gpu.get("util") is not None]
-        text += f", {sum(on_held) / len(on_held):.0f} % on those held" if on_held else ""
+    use = gpu_use(
+        GpuNow(
+            bool(gpu.get("holder")),
+            gpu.get("state", "ok") == "ok" and not gpu.get("avoided_until"),
+            gpu["agent"] == "connected" and not gpu.get("leaving"),
+            gpu.get("util"),
+        )
+        for gpu in gpus
+    )
+    rest = {"not usable": use.bad, "away": use.away}
+    text = f"GPUs  {use.held} held, {use.free} free of {len(gpus)}"
+    text += "".join(f", {number} {name}" for name, number in rest.items() if number)
+    text += f"; load now {use.load:.0f} %" if use.load is not None else ""
+    text += f", {use.load_held:.0f} % on those held" if use.load_held is not None else ""
     power = [gpu["power_w"] for gpu in gpus if gpu.get("power_w") is not None]
     return text + (f"; {sum(power):.0f} W" if power else "")
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpcdl.core.model.gpu_use import GpuNow
 from hpcdl.core.model.units import count, natural
 from hpcdl.report.html import html
 from hpcdl.report.timeline import COLOURS
@@ -54,13 +55,16 @@ def grid_legend(dense: bool) -> str:
     return f'<ul class="legend">{items}{memory}</ul>'
 
 
-def look_of(node: Row, state: str, job: int) -> str:
+def gpu_now(node: Row, gpu: Sequence[Any]) -> GpuNow:
+    """A GPU of a node, both as in `GET /v1/overview`."""
+    there = node["connected"] and not node["lost"] and not node["leaving"]
+    return GpuNow(bool(gpu[2]), gpu[1] == "ok", there, gpu[4])
+
+
+def look_of(node: Row, gpu: Sequence[Any]) -> str:
     """The class of a GPU's tile."""
-    if job:
-        return f"c{job % COLOURS}"
-    if state != "ok":
-        return "bad"
-    return "free" if node["connected"] and not node["lost"] and not node["leaving"] else "away"
+    kind = gpu_now(node, gpu).kind
+    return f"c{gpu[2] % COLOURS}" if kind == "held" else kind
 
 
 def state_of(node: Row) -> str:
@@ -82,7 +86,7 @@ def _card(node: Row, names: Mapping[int, str]) -> str:
 
 def _tile(node: Row, gpu: Sequence[Any], names: Mapping[int, str]) -> str:
     index, state, job, _, util, used, memory, *_ = gpu
-    look = look_of(node, state, job)
+    look = look_of(node, gpu)
     name = names.get(job, f"job {job}")
     first = f"{job} {name}" if job else state if state != "ok" else state_of(node) or "free"
     second = "–" if util is None else f"{util:.0f} %"
@@ -108,7 +112,7 @@ def _cells(node: Row, names: Mapping[int, str], named: bool) -> str:
     cell, tall = _CELLS[0 if named else 1]
     for place, gpu in enumerate(node["gpus"]):
         _, state, job, _, util, *_ = gpu
-        look, x, wide = look_of(node, state, job), place * cell, cell - 1
+        look, x, wide = look_of(node, gpu), place * cell, cell - 1
         backs.setdefault(look, []).append(f"M{x} 0h{wide}v{tall}h-{wide}z")
         if job and (full := round(_share(util, 100.0) * tall)):
             fulls.setdefault(look, []).append(f"M{x} {tall - full}h{wide}v{full}h-{wide}z")

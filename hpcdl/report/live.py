@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hpcdl.core.model.gpu_use import GpuUse, gpu_use
 from hpcdl.core.model.job import Role
 from hpcdl.core.model.units import GpuRef, count, fold_nodes, seconds_text
-from hpcdl.report.grid import MOST_TILES, grid, grid_legend
+from hpcdl.report.grid import MOST_TILES, gpu_now, grid, grid_legend
 from hpcdl.report.heat import heat, heat_legend
 from hpcdl.report.history import History, JobHistory, Phase, Piece, Span
 from hpcdl.report.html import CSS, document, html, table_of_cells, visible
@@ -116,25 +117,17 @@ def _every(seconds: float) -> str:
 
 # --- figures ----------------------------------------------------------------------------------------------------------
 def _tiles(answer: Row) -> str:
-    gpus = [(node, gpu) for node in answer["nodes"] for gpu in node["gpus"]]
-    held = sum(1 for _, gpu in gpus if gpu[2])
-    bad = sum(1 for _, gpu in gpus if not gpu[2] and gpu[1] != "ok")
-    usable = sum(
-        1
-        for node, gpu in gpus
-        if not gpu[2] and gpu[1] == "ok" and node["connected"] and not node["lost"] and not node["leaving"]
-    )
-    away = len(gpus) - held - bad - usable
-    loads = [gpu[4] for _, gpu in gpus if gpu[4] is not None]
-    lines = [("held", held), ("free", usable), ("excluded or unhealthy", bad), ("away", away)]
+    use = gpu_use(gpu_now(node, gpu) for node in answer["nodes"] for gpu in node["gpus"])
+    whole = use.held + use.free + use.bad + use.away
+    lines = [("held", use.held), ("free", use.free), ("excluded or unhealthy", use.bad), ("away", use.away)]
     told = ", ".join(f"{number} {name}" for name, number in lines if number or name in ("held", "free"))
     states = answer["status"]["jobs"]
     jobs = ", ".join(f"{number} {html(name, 20)}" for name, number in _ordered(states)) or "none yet"
     saved = sum(1 for row in answer["running"] if row.get("saved_step") is not None)
     notices = answer["status"]["notices"]
     figures = [
-        (str(len(gpus)), "GPU" if len(gpus) == 1 else "GPUs", told, _bar(held, usable, bad, away)),
-        ("–" if not loads else f"{sum(loads) / len(loads):.0f} %", "load now", _load_told(loads, gpus), ""),
+        (str(whole), "GPU" if whole == 1 else "GPUs", told, _bar(use, whole)),
+        ("–" if use.load is None else f"{use.load:.0f} %", "load now", _load_told(use), ""),
         (str(sum(states.get(each, 0) for each in _GOING)), "unfinished jobs", jobs, ""),
         (
             f"{saved} of {len(answer['running'])}",
@@ -171,20 +164,18 @@ def _ordered(states: Mapping[str, int]) -> list[tuple[str, int]]:
     return known + sorted((name, number) for name, number in states.items() if name not in names)
 
 
-def _load_told(loads: Sequence[float], gpus: Sequence[tuple[Row, Sequence[Any]]]) -> str:
-    if not loads:
+def _load_told(use: GpuUse) -> str:
+    if use.load is None:
         return "no GPU tells"
-    held = [gpu[4] for _, gpu in gpus if gpu[2] and gpu[4] is not None]
-    more = f"; {sum(held) / len(held):.0f} % on those held" if held else ""
-    return f"mean of {count(len(loads), 'GPU')}{more}"
+    more = f"; {use.load_held:.0f} % on those held" if use.load_held is not None else ""
+    return f"mean of {count(use.told, 'GPU')}{more}"
 
 
-def _bar(held: int, free: int, bad: int, away: int) -> str:
-    whole = held + free + bad + away
+def _bar(use: GpuUse, whole: int) -> str:
     if not whole:
         return ""
     x, parts = 0.0, []
-    for number, look in ((held, "c0"), (free, "free"), (bad, "bad"), (away, "away")):
+    for number, look in ((use.held, "c0"), (use.free, "free"), (use.bad, "bad"), (use.away, "away")):
         if number:
             wide = 100.0 * number / whole
             parts.append(f'<rect x="{x:.2f}%" width="{wide:.2f}%" height="100%" class="share {look}"/>')

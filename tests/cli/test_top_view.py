@@ -90,9 +90,12 @@ def test_order_and_selection() -> None:
 
 
 def test_gpus_that_cannot_be_used_and_those_without_room() -> None:
-    bad = [{"name": "n1", "gpus": [gpu(0, state="lost"), gpu(1, avoided_until=9.0), gpu(2, util=None)]}]
+    gpus = [gpu(0, state="lost"), gpu(1, avoided_until=9.0), gpu(2, util=None)]
+    bad = [{"name": "n1", "connected": True, "gpus": gpus}]
     lines = text(TopView(Answers(STATUS, bad, ())), 40)
     assert lines[1].startswith("GPUs  0 held, 1 free of 3, 2 not usable")
+    gone = [{**bad[0], "connected": False}]
+    assert text(TopView(Answers(STATUS, gone, ())), 80)[1].startswith("GPUs  0 held, 0 free of 3, 2 not usable, 1 away")
     assert "!lost!" in lines[4]
     assert "avoided" in lines[5]
     assert "??????????" in lines[6]
