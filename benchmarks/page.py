@@ -29,6 +29,7 @@ from hpcdl.core.model.plan import Profiles
 from hpcdl.daemon.api.http import json_answer
 from hpcdl.daemon.api.metrics import MetricsRoutes, ProcessMetrics
 from hpcdl.daemon.api.overview import OverviewRoutes
+from hpcdl.daemon.api.rows import JobRows
 from hpcdl.daemon.meter import Durations, Meter
 from hpcdl.report.live import PageState, Recent, now_page
 from hpcdl.wire import messages as msg
@@ -66,7 +67,9 @@ class Scene:
             for number, name in enumerate(names)
         }
         hub = cast(Any, SimpleNamespace(nodes=lambda: tuple(names), heartbeats=lambda: beats))
-        self.overview = OverviewRoutes(cast(Any, self), hub, Profiles({"p": PROFILE}), self._status)
+        self.overview = OverviewRoutes(
+            cast(Any, self), hub, JobRows(cast(Any, self), Profiles({"p": PROFILE})), self._status
+        )
         self.metrics = MetricsRoutes(cast(Any, self), hub, self.meter, ProcessMetrics(0.0, "0"))
         self.planning = Durations()
 

@@ -17,7 +17,7 @@ from hpcdl.daemon.api.estimates import when, when_text
 from hpcdl.daemon.api.http import Encoded
 from hpcdl.daemon.api.jobs import JobRoutes
 from hpcdl.daemon.api.overview import OverviewRoutes
-from hpcdl.daemon.queue import Queues
+from hpcdl.daemon.api.rows import JobRows
 from hpcdl.daemon.time_left import remaining
 from hpcdl.policies import all_policies
 from tests.support.stage import Stage, running
@@ -31,12 +31,10 @@ class Scene:
         self.world: World = stage.world
         self.reasons = stage.controller.reasons
         batch = SimpleNamespace(notes=lambda: (), pilots_max=0, largest=lambda: 0)
-        queues = Queues(stage.profiles)
-        self.routes = JobRoutes(
-            cast(Any, self), cast(Any, None), stage.profiles, cast(Any, self), cast(Any, batch), queues
-        )
+        rows = JobRows(cast(Any, self), stage.profiles)
+        self.routes = JobRoutes(cast(Any, self), cast(Any, None), rows, cast(Any, batch))
         hub = SimpleNamespace(heartbeats=dict)
-        self.overview = OverviewRoutes(cast(Any, self), cast(Any, hub), stage.profiles, queues, self._status)
+        self.overview = OverviewRoutes(cast(Any, self), cast(Any, hub), rows, self._status)
 
     async def _status(self, _: object) -> dict[str, Any]:
         return {}

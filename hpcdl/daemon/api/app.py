@@ -38,7 +38,7 @@ from hpcdl.daemon.api.notices import CareRoutes, notices_summary
 from hpcdl.daemon.api.overview import OverviewRoutes
 from hpcdl.daemon.api.pilots import BatchRoutes
 from hpcdl.daemon.api.profiles import ProfileRoutes
-from hpcdl.daemon.api.rows import event_row, events_of
+from hpcdl.daemon.api.rows import JobRows, event_row, events_of
 from hpcdl.daemon.api.viewers import ONLY as VIEWERS_ONLY
 from hpcdl.daemon.api.viewers import AccessRole, job_seen, jobs_seen, metrics_seen, nodes_seen, status_seen
 from hpcdl.daemon.api.wait import Changes
@@ -46,7 +46,6 @@ from hpcdl.daemon.batch import BatchThread
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.meter import Meter
-from hpcdl.daemon.queue import Queues
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -133,14 +132,14 @@ class Api:
         self._untraced = 0
         self._on_stop = on_stop
         self._batch = BatchRoutes(loop, batching, about.pilots_max, changes.wait)
-        queues = Queues(profiles)
-        self._jobs = JobRoutes(loop, changes, profiles, clock, self._batch, queues)
-        self._nodes = NodeRoutes(loop, hub, profiles)
+        rows = JobRows(loop, profiles)
+        self._jobs = JobRoutes(loop, changes, rows, self._batch)
+        self._nodes = NodeRoutes(loop, hub, rows)
         self._known = ProfileRoutes(loop, profiles, Path(about.home))
         self._ledger = LedgerRoutes(loop, Path(about.home))
         self._drills = DrillRoutes(loop, hub)
         self._care = CareRoutes(loop)
-        self._overview = OverviewRoutes(loop, hub, profiles, queues, self._status)
+        self._overview = OverviewRoutes(loop, hub, rows, self._status)
         self._metrics = MetricsRoutes(loop, hub, meter or Meter(), ProcessMetrics(about.started_at, about.version))
 
     def application(self) -> Starlette:

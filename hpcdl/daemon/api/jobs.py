@@ -18,7 +18,6 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.arrays import members_of
 from hpcdl.core.model.commands import CommandRefused
 from hpcdl.core.model.events import Recorded
-from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import Job, JobState, World, no_such_job
 from hpcdl.core.rules.retention import as_history, is_retired
@@ -31,9 +30,7 @@ from hpcdl.daemon.api.rows import JobRows
 from hpcdl.daemon.api.submit import SubmitAnswers, submit_of
 from hpcdl.daemon.api.wait import Changes
 from hpcdl.daemon.api.why import explain
-from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.loop import ControllerLoop
-from hpcdl.daemon.queue import Queues
 
 EVENTS = 1000
 """Of a job, in one piece."""
@@ -53,24 +50,14 @@ async def _events_of(loop: ControllerLoop, job: int) -> list[Recorded]:
 class JobRoutes:
     """Handlers of requests; each answers one JSON object."""
 
-    def __init__(
-        self,
-        loop: ControllerLoop,
-        changes: Changes,
-        profiles: Profiles,
-        clock: WallClock,
-        batch: BatchRoutes,
-        queues: Queues,
-    ) -> None:
+    def __init__(self, loop: ControllerLoop, changes: Changes, rows: JobRows, batch: BatchRoutes) -> None:
         """`batch`: why there are no more nodes from the batch system."""
         self._loop = loop
         self._changes = changes
-        self._profiles = profiles
-        self._queues = queues
+        self._rows = rows
         self._batch = batch
-        self._rows = JobRows(loop, profiles, clock, queues)
-        self._deadlines = Deadlines(loop, profiles)
-        self._submits = SubmitAnswers(loop, self._rows, self._deadlines)
+        self._deadlines = Deadlines(loop, rows.profiles)
+        self._submits = SubmitAnswers(loop, rows, self._deadlines)
         self._listed = JobList()
 
     async def _job(self, request: Request) -> Job:
@@ -118,7 +105,7 @@ class JobRoutes:
             past = past_of(await _events_of(self._loop, job.id), job.submitted_at)
             details = [*answer.details, *aftermath(job, past)]
             return found | {"details": details, **when_json(None), "past": past.to_json(job)}
-        eta = await asyncio.to_thread(when, world, job, self._profiles, now, self._queues.views)
+        eta = await asyncio.to_thread(when, world, job, rows.profiles, now, self._rows.queues.views)
         told = [] if eta is None else [when_text(eta, world.policy)]
         unheeded = await self._deadlines.unheeded((job,))
         details = [*answer.details, *told, *notes, *([unheeded] if unheeded else ())]

@@ -6,27 +6,23 @@ from typing import Any
 from starlette.requests import Request
 
 from hpcdl.core.model import commands as cmd
-from hpcdl.core.model.plan import Profiles
 from hpcdl.daemon.agents import Hub
 from hpcdl.daemon.api.http import ApiProblem, body_of
-from hpcdl.daemon.api.rows import RowBuilder
+from hpcdl.daemon.api.rows import JobRows
 from hpcdl.daemon.loop import ControllerLoop
 
 
 class NodeRoutes:
     """Handlers of requests; each answers one JSON object."""
 
-    def __init__(self, loop: ControllerLoop, hub: Hub, profiles: Profiles) -> None:
+    def __init__(self, loop: ControllerLoop, hub: Hub, rows: JobRows) -> None:
         self._loop = loop
         self._hub = hub
-        self._profiles = profiles
-
-    def _rows(self) -> RowBuilder:
-        return RowBuilder(self._loop.world, self._profiles, self._loop.reasons, self._loop.now())
+        self._rows = rows
 
     async def nodes(self, request: Request) -> dict[str, Any]:
         """`GET /v1/nodes`."""
-        rows, beats = self._rows(), self._hub.heartbeats()
+        rows, beats = await self._rows.now(), self._hub.heartbeats()
         samples = {name: {line.index: line for line in beat.gpus} for name, beat in beats.items()}
         return {"nodes": [rows.node(name, samples.get(name, {})) for name in sorted(rows.world.nodes)]}
 
@@ -41,4 +37,5 @@ class NodeRoutes:
         name = request.path_params["node"]
         command = cmd.Drain(name, None if until is None else float(until), now, reason)
         await asyncio.wrap_future(self._loop.send(command))
-        return {"nodes": [self._rows().node(name, {})]}
+        rows = await self._rows.now()
+        return {"nodes": [rows.node(name, {})]}

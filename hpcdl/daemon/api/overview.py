@@ -12,16 +12,14 @@ from starlette.requests import Request
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.events import Recorded
-from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.daemon.agents import Hub
 from hpcdl.daemon.api.estimates import when, when_json
 from hpcdl.daemon.api.http import number_of
 from hpcdl.daemon.api.notices import notice_row
-from hpcdl.daemon.api.rows import RowBuilder, event_row
+from hpcdl.daemon.api.rows import JobRows, RowBuilder, event_row
 from hpcdl.daemon.loop import ControllerLoop
-from hpcdl.daemon.queue import Queues
 from hpcdl.daemon.time_left import measured_rate
 from hpcdl.wire.messages import HeartbeatMessage
 
@@ -55,30 +53,25 @@ class OverviewRoutes:
     """Handlers of requests; each answers one JSON object."""
 
     def __init__(
-        self,
-        loop: ControllerLoop,
-        hub: Hub,
-        profiles: Profiles,
-        queues: Queues,
-        status: Callable[[Request], Awaitable[Json]],
+        self, loop: ControllerLoop, hub: Hub, rows: JobRows, status: Callable[[Request], Awaitable[Json]]
     ) -> None:
         """`status`: answers `GET /v1/status`."""
         self._loop = loop
         self._hub = hub
-        self._profiles = profiles
+        self._rows = rows
         self._status = status
-        self._queues = queues
 
     async def overview(self, request: Request) -> Json:
         """`GET /v1/overview`."""
         after = number_of(request.query_params.get("after", "0"), "after")
         status = await self._status(request)
-        world, now = self._loop.world, self._loop.now()
+        rows = await self._rows.now(queued=True)
+        last = rows.world.seq
         # An `after` that the ledger has not reached is of another ledger: it is told everything anew.
-        after = after if after <= world.seq else 0
-        records = await self._recorded(after, world.seq, now)
+        after = after if after <= last else 0
+        records = await self._recorded(after, last, rows.now)
         beats = self._hub.heartbeats()  # in this thread, in which agents come and go
-        return await asyncio.to_thread(self._answer, world, now, status, after, records, beats)
+        return await asyncio.to_thread(self._answer, rows, status, after, records, beats)
 
     async def _recorded(self, after: int, last: int, now: float) -> list[Recorded]:
         """What is drawn of the events after `after`, oldest first; of old ones without `after` no more than BACK_S."""
@@ -93,17 +86,14 @@ class OverviewRoutes:
                 break
         return [each for some in found for each in some]
 
-    def _answer(
-        self, world: World, now: float, status: Json, after: int, records: list[Recorded], beats: Beats
-    ) -> Json:
-        queue = self._queues.look(world, now)
-        rows = RowBuilder(world, self._profiles, self._loop.reasons, now, queue=queue)
+    def _answer(self, rows: RowBuilder, status: Json, after: int, records: list[Recorded], beats: Beats) -> Json:
+        world, now = rows.world, rows.now
         running = sorted(
             (world.jobs[number] for number in world.live if world.jobs[number].running is not None), key=_size
         )
         waiting = sorted(
             (job for number in world.active if (job := world.jobs[number]).running is None),
-            key=lambda job: (job.held, queue.position(job) or sys.maxsize, -job.spec.priority),
+            key=lambda job: (job.held, rows.queue.position(job) or sys.maxsize, -job.spec.priority),
         )
         failed = self._failed(world)
         named = {each.event.job for each in records if isinstance(each.event, ev.JobEvent)}
@@ -113,9 +103,9 @@ class OverviewRoutes:
             "status": _trimmed(status),
             "nodes": _nodes(world, beats),
             "nodes_more": max(0, len(world.nodes) - MOST_NODES),
-            "running": self._rows(rows, running[:MOST_JOBS]),
+            "running": self._drawn(rows, running[:MOST_JOBS]),
             "running_more": max(0, len(running) - MOST_JOBS),
-            "waiting": self._rows(rows, waiting[:MOST_JOBS]),
+            "waiting": self._drawn(rows, waiting[:MOST_JOBS]),
             "waiting_more": max(0, len(waiting) - MOST_JOBS),
             "failed": [_only(rows.job(job, ()), _FAILED_KEYS) for job in failed],
             "notices": [
@@ -136,8 +126,8 @@ class OverviewRoutes:
         found = [job for _, job in newest if job.outcome is JobState.FAILED]
         return sorted(found, key=lambda job: -(job.finished_at or 0.0))[:MOST_FAILED]
 
-    def _rows(self, rows: RowBuilder, jobs: Iterable[Job]) -> list[Json]:
-        """With the nodes, the rate, and a band of when it starts and is done while there is time for that."""
+    def _drawn(self, rows: RowBuilder, jobs: Iterable[Job]) -> list[Json]:
+        """Rows with the nodes, the rate, and a band of when it starts and is done while there is time for that."""
         found = []
         end = time.monotonic() + BANDS_S
         for job in jobs:
@@ -146,7 +136,7 @@ class OverviewRoutes:
             row["on"] = list(running.placement.nodes) if running is not None and running.placement is not None else []
             row["rate"] = measured_rate(job, rows.now)
             if time.monotonic() < end:
-                band = when_json(when(rows.world, job, self._profiles, rows.now, self._queues.views))
+                band = when_json(when(rows.world, job, rows.profiles, rows.now, self._rows.queues.views))
                 row |= {key: value for key, value in band.items() if value is not None}
             found.append(row)
         return found

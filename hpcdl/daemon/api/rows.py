@@ -21,7 +21,6 @@ from hpcdl.core.model.world import Job, World, beginning_of, can_suspend
 from hpcdl.core.rules.notices import failing
 from hpcdl.core.rules.retention import is_retired
 from hpcdl.daemon.api.why import NOBODY, nothing_here, reason, retries_used
-from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.queue import Queue, Queues
 from hpcdl.daemon.time_left import remaining
@@ -190,19 +189,18 @@ class RowBuilder:
 class JobRows:
     """Where handlers get their rows from: those of the world as it was committed last, or of jobs that have left it."""
 
-    def __init__(self, loop: ControllerLoop, profiles: Profiles, clock: WallClock, queues: Queues) -> None:
+    def __init__(self, loop: ControllerLoop, profiles: Profiles) -> None:
         self._loop = loop
-        self._profiles = profiles
-        self._clock = clock
-        self._queues = queues
+        self.profiles = profiles
+        self.queues = Queues(profiles)
 
     async def now(self, numbers: Iterable[int] = (), queued: bool = False) -> RowBuilder:
         """What makes rows now. `numbers`: jobs that may have left the world; `queued`: rows say places in the queue."""
-        world, now = self._loop.world, self._clock.now()
+        world, now = self._loop.world, self._loop.now()
         gone = [number for number in numbers if is_retired(world, number)]
         past = await asyncio.to_thread(self._loop.retired, gone) if gone else ()
-        queue = await asyncio.to_thread(self._queues.look, world, now) if queued else NOBODY
-        return RowBuilder(world, self._profiles, self._loop.reasons, now, {job.id: job for job in past}, queue)
+        queue = await asyncio.to_thread(self.queues.look, world, now) if queued else NOBODY
+        return RowBuilder(world, self.profiles, self._loop.reasons, now, {job.id: job for job in past}, queue)
 
     async def of(self, numbers: Collection[int]) -> list[Json]:
         """The finished rows of these jobs, in this order."""

@@ -16,7 +16,7 @@ from hpcdl.core.model.world import JobState
 from hpcdl.daemon.api import overview
 from hpcdl.daemon.api.http import ApiProblem
 from hpcdl.daemon.api.overview import OverviewRoutes
-from hpcdl.daemon.queue import Queues
+from hpcdl.daemon.api.rows import JobRows
 from hpcdl.report.live import PageState, Recent, now_page
 from hpcdl.wire.messages import GpuLine, HeartbeatMessage
 from tests.support.stage import Stage, running
@@ -37,7 +37,7 @@ class Scene:
         hub = cast(Any, SimpleNamespace(heartbeats=self._heartbeats))
         self.threads: set[str] = set()
         """Those in which the hub was asked."""
-        self.routes = OverviewRoutes(cast(Any, self), hub, stage.profiles, Queues(stage.profiles), self._status)
+        self.routes = OverviewRoutes(cast(Any, self), hub, JobRows(cast(Any, self), stage.profiles), self._status)
         self.reads = 0
 
     def _heartbeats(self) -> dict[str, HeartbeatMessage]:

@@ -17,12 +17,11 @@ from hpcdl.core.model.world import GpuInfo
 from hpcdl.daemon.api.http import ApiProblem
 from hpcdl.daemon.api.jobs import JobRoutes
 from hpcdl.daemon.api.pilots import BatchRoutes
-from hpcdl.daemon.api.rows import events_of
+from hpcdl.daemon.api.rows import JobRows, events_of
 from hpcdl.daemon.api.submit import BadSubmit, submit_of
 from hpcdl.daemon.api.wait import Changes
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.loop import ControllerLoop
-from hpcdl.daemon.queue import Queues
 from hpcdl.policies import all_policies
 from tests.support.model_parts import PLAIN
 
@@ -39,7 +38,7 @@ class Api:
         self.waits = asyncio.new_event_loop()
         changes = Changes(self.waits)
         batch = BatchRoutes(self.loop, None, 0, changes.wait)
-        self.routes = JobRoutes(self.loop, changes, profiles, clock, batch, Queues(profiles))
+        self.routes = JobRoutes(self.loop, changes, JobRows(self.loop, profiles), batch)
 
     def ask(self, handler: str, body: dict[str, Any], query: str = "") -> dict[str, Any]:
         async def answered() -> dict[str, Any]:
