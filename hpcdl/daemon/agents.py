@@ -359,5 +359,5 @@ def _worth_a_look(
             continue
         wanted = setting if job.spec.stall_s is None else job.spec.stall_s
         quiet_s = max(each.idle_s or 0.0, each.started_s if each.step_s is None else each.step_s)
-        if live.stalled_at is not None or (wanted != 0 and quiet_s >= (LEAST_S if wanted is None else wanted)):
+        if live.stall is not None or (wanted != 0 and quiet_s >= (LEAST_S if wanted is None else wanted)):
             yield StallMeasurement(number, incarnation, tuple(each.nodes), each.step_s, each.idle_s, each.started_s)

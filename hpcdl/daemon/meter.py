@@ -83,7 +83,7 @@ class Meter:
                 if incarnation.placement is not None and gpus:
                     key = (number, incarnation.number)
                     meter._takes(key, gpus, now, _share_of(incarnation))
-                    meter._held[key].ready = incarnation.ready_at is not None
+                    meter._held[key].ready = incarnation.progress is not None
                     meter._held[key].step = job.step or 0
         return meter
 
@@ -276,7 +276,7 @@ def _share_of(incarnation: Incarnation) -> str:
     if incarnation.broken_at is not None or incarnation.rescale_at is not None:
         return "rescaling"
     attached_or_new = incarnation.attached or incarnation.started_at is None
-    return "starting" if incarnation.ready_at is None and attached_or_new else "training"
+    return "starting" if incarnation.progress is None and attached_or_new else "training"
 
 
 # How long something took, each time: counts by bucket, for a histogram of the metrics.

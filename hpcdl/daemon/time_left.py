@@ -31,7 +31,7 @@ def remaining(world: World, job: Job, profiles: Profiles, now: float) -> TimeLef
     running, total = job.running, profiles.total_of(job)
     if job.finished or running is None or running.placement is None or not total:
         return None
-    if running.state is IncarnationState.SAVING or running.purpose is not None or running.ending is not None:
+    if running.state is IncarnationState.SAVING or running.stop is not None:
         return None
     if not all(name in world.nodes and world.nodes[name].connected for name in running.placement.nodes):
         return None  # the last step that was reported is old
@@ -39,22 +39,23 @@ def remaining(world: World, job: Job, profiles: Profiles, now: float) -> TimeLef
     if left <= 0:
         return TimeLeft(0.0, measured=True)
     rate = measured_rate(job, now)
-    if rate is not None and running.progressed_at is not None:
-        return TimeLeft(max(0.0, left / rate - (now - max(running.progressed_at, now - REPORTED_S))), measured=True)
+    progress = running.progress
+    if rate is not None and progress is not None:
+        return TimeLeft(max(0.0, left / rate - (now - max(progress.at, now - REPORTED_S))), measured=True)
     profile, placement = profiles.of(job, observations_of(world, job.spec.learns_as)), running.placement
     if profile is None:
         return None
     kinds = {gpu.name for gpu in world.nodes[placement.nodes[0]].gpus}
     profile = profile.on(gpu_kind(kinds.pop()) if len(kinds) == 1 else "")
     trains_s = left / profile.rate(placement.per_node, len(placement.shares))
-    if running.ready_at is None:
+    if progress is None:
         begun_at = running.placed_at or running.granted_at or running.requested_at or now
         start_s = profile.startup_s
         if job.last is not None and job.saved_step is not None:
             moved = job.last.nodes != placement.nodes
             start_s = profile.resume_for(len(job.last.gpus), len(placement.gpus), moved)
         return TimeLeft(trains_s + max(0.0, begun_at + start_s - now), measured=False)
-    return TimeLeft(max(0.0, trains_s - (now - (running.progressed_at or running.ready_at))), measured=False)
+    return TimeLeft(max(0.0, trains_s - (now - progress.at)), measured=False)
 
 
 def measured_rate(job: Job, now: float) -> float | None:
@@ -63,8 +64,9 @@ def measured_rate(job: Job, now: float) -> float | None:
     Of one that changes its nodes in place it is not: its steps were made on several.
     """
     running = job.running
-    if running is None or running.ready_at is None or running.progressed_at is None or running.formed:
+    progress = None if running is None or running.formed else running.progress
+    if progress is None:
         return None
-    trained = running.progressed_step - running.ready_step
-    elapsed = max(running.progressed_at, now - REPORTED_S) - running.ready_at
+    trained = progress.step - progress.ready_step
+    elapsed = max(progress.at, now - REPORTED_S) - progress.ready_at
     return trained / elapsed if trained > 0 and elapsed >= MEASURED_AFTER_S else None

@@ -162,10 +162,10 @@ def _incarnation_row(job: int, incarnation: Incarnation, end: tuple[float, str, 
         incarnation.requested_at,
         incarnation.granted_at,
         incarnation.started_at,
-        incarnation.ready_at,
+        None if incarnation.progress is None else incarnation.progress.ready_at,
         None if end is None else end[0],
         None if end is None else end[1],
-        plain(incarnation.ending_detail if end is None else end[2]),
+        plain(end[2] if end is not None else incarnation.stop.detail if incarnation.stop is not None else ""),
     )
 
 

@@ -9,9 +9,13 @@ from hpcdl.core.fold.fold import copied
 from hpcdl.core.model.frozen import CodecError, changed, from_json, to_json, unchecked
 from hpcdl.core.model.world import Job, World
 from hpcdl.ledger import schema
+from hpcdl.ledger.flat_records import nested_job
 
-FORMAT = 8
-"""To be raised when the world gets a field that old events fill: snapshots of another format are not read."""
+FORMAT = 9
+"""To be raised when the world gets a field that old events fill. Of earlier formats only FLAT is still read."""
+
+FLAT = 8
+"""As 9, but jobs and incarnations are flat (`flat_records`)."""
 
 KEPT = 2
 
@@ -39,13 +43,17 @@ def body_of(world: World) -> str:
     return json.dumps(to_json(_Snapshot(bare, tuple(known), used)), separators=(",", ":"))
 
 
-def world_of(body: str) -> World:
-    """The world from `body_of` it. Raises CodecError."""
+def world_of(body: str, format: int = FORMAT) -> World:
+    """The world from `body_of` it, or from what an earlier version made of it. Raises CodecError."""
     try:
-        found = from_json(_Snapshot, json.loads(body))
-        jobs = zip(found.world.jobs.items(), found.used, strict=True)
-        found.world.jobs = {number: _with_env(job, found.environments[place]) for (number, job), place in jobs}
-    except (ValueError, LookupError, RecursionError) as error:
+        plain = json.loads(body)
+        if format == FLAT:
+            jobs = plain["world"]["jobs"]
+            plain["world"]["jobs"] = {number: nested_job(job) for number, job in jobs.items()}
+        found = from_json(_Snapshot, plain)
+        bare = zip(found.world.jobs.items(), found.used, strict=True)
+        found.world.jobs = {number: _with_env(job, found.environments[place]) for (number, job), place in bare}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CodecError(f"the snapshot cannot be read: {error}") from None
     return found.world
 
@@ -65,10 +73,14 @@ def put(connection: Connection, world: World) -> None:
 def newest(connection: Connection) -> World:
     """The world of the newest snapshot that can be read; an empty one without any, to which all events belong."""
     table = schema.snapshot
-    query = select(table.c.seq, table.c.body).where(table.c.format == FORMAT).order_by(table.c.seq.desc())
-    for seq, body in connection.execute(query).all():
+    query = (
+        select(table.c.seq, table.c.format, table.c.body)
+        .where(table.c.format.in_((FORMAT, FLAT)))
+        .order_by(table.c.seq.desc())
+    )
+    for seq, format, body in connection.execute(query).all():
         try:
-            world = world_of(body)
+            world = world_of(body, format)
         except CodecError:
             continue  # the one before it, or the events from the start, say the same
         if world.seq == seq:

@@ -7,7 +7,17 @@ import pytest
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.controller.journal import MemoryJournal
 from hpcdl.core.model import commands as cmd
-from hpcdl.core.model.job import Incarnation, IncarnationState, JobSpec, Part, Placement, Purpose, Share
+from hpcdl.core.model.job import (
+    Incarnation,
+    IncarnationState,
+    JobSpec,
+    Part,
+    Placement,
+    Purpose,
+    Share,
+    StopRequest,
+    TrainingProgress,
+)
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.units import GpuRef
@@ -21,6 +31,7 @@ NOW = 1_000_000.0
 PROFILES = Profiles({"p": Profile("p", ((1, 1, 1.0), (1, 2, 1.8), (1, 4, 3.0)), startup_s=10.0)})
 SPEC = JobSpec(("train",), "j")
 ON_GPU_0 = Placement((Share("n1", (0,)),))
+BEGUN = TrainingProgress(ready_at=1.0, ready_step=0, at=1.0, step=0)
 
 
 class Cluster:
@@ -121,8 +132,8 @@ def world_of(*jobs: Job, targets: dict[int, Target] | None = None, **more: objec
 
 
 def test_a_preempted_job_says_by_whom_and_when_it_resumes() -> None:
-    trained = Incarnation(1, IncarnationState.RUNNING, (Part("n1", started=True),), ON_GPU_0, ready_at=1.0)
-    saving = replace(trained, state=IncarnationState.SAVING, purpose=Purpose.PREEMPT)
+    trained = Incarnation(1, IncarnationState.RUNNING, (Part("n1", started=True),), ON_GPU_0, progress=BEGUN)
+    saving = replace(trained, state=IncarnationState.SAVING, stop=StopRequest(1.0, Purpose.PREEMPT))
     low = Job(1, SPEC, 0.0, live=(saving,), first_start_at=1.0)
     high = Job(23, replace(SPEC, priority=10), 0.0)
     world = world_of(low, high, targets={23: Target(23, ON_GPU_0, "")})
@@ -158,7 +169,7 @@ def test_who_has_the_gpus_of_a_job_that_was_preempted_is_told() -> None:
 def test_a_job_that_trains_has_no_reason_and_why_has_the_policys() -> None:
     cluster = Cluster("adaptive")
     world = cluster.controller.world
-    trains = Incarnation(1, IncarnationState.RUNNING, (Part("n1", started=True),), ON_GPU_0, ready_at=1.0)
+    trains = Incarnation(1, IncarnationState.RUNNING, (Part("n1", started=True),), ON_GPU_0, progress=BEGUN)
     job = Job(1, SPEC, 0.0, live=(trains,))
     assert reason(world, job, {1: "keeps 1 of 4 GPUs"}, now=NOW) == ""
     assert explain(world, job, {1: "keeps 1 of 4 GPUs"}, NOW).reason == "keeps 1 of 4 GPUs"

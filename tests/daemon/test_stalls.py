@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from hpcdl.core.model.commands import StallMeasurement
-from hpcdl.core.model.job import Incarnation, IncarnationState, JobSpec, Part
+from hpcdl.core.model.job import Incarnation, IncarnationState, JobSpec, Part, Stall
 from hpcdl.core.model.world import Job, World
 from hpcdl.core.rules.stalls import LEAST_S
 from hpcdl.daemon.agents import measured
@@ -13,8 +13,8 @@ SPEC = JobSpec(("train",), "j")
 LIVE = Incarnation(2, IncarnationState.RUNNING, (Part("n1"), Part("n2")), None)
 
 
-def world(spec: JobSpec = SPEC, stalled_at: float | None = None) -> World:
-    return World(jobs={1: Job(1, spec, 0.0, live=(replace(LIVE, stalled_at=stalled_at),))})
+def world(spec: JobSpec = SPEC, stall: Stall | None = None) -> World:
+    return World(jobs={1: Job(1, spec, 0.0, live=(replace(LIVE, stall=stall),))})
 
 
 def beats(**lines: TrainerLine) -> dict[str, HeartbeatMessage]:
@@ -40,7 +40,7 @@ def test_each_job_has_its_own_patience() -> None:
 
 
 def test_one_that_was_found_to_stall_is_always_looked_at() -> None:
-    assert measured(world(stalled_at=1.0), beats(n1=line(0.0)), None) != ()
+    assert measured(world(stall=Stall(1.0, "no step")), beats(n1=line(0.0)), None) != ()
 
 
 def test_what_is_over_is_not() -> None:

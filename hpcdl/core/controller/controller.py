@@ -141,7 +141,8 @@ class Controller:
         found = False
         for event in events:
             job = self.world.jobs.get(event.job) if isinstance(event, _BEGINS) else None
-            if job is None or job.running is None or job.running.begun_at != now:
+            start = None if job is None or job.running is None else job.running.training_start
+            if job is None or start is None or start.at != now:
                 continue
             known = exemption.exemption(self.world, job, None, self.settings.exempt_starts)
             if known is not None and known.suspend_until > now:

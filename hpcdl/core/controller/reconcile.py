@@ -215,7 +215,7 @@ def _lost(world: World, job: Job, running: Incarnation, now: float) -> tuple[fro
 
 def _given_up(running: Incarnation) -> RescaleStep:
     """Its ranks do not find together. What they have is worth a suspend where they have got on at all."""
-    if running.ready_at is not None and running.progressed_step > running.ready_step:
+    if running.steps > 0:
         return RescaleStep(suspend=True)
     why = f"its ranks did not get on together, {MOST_BREAKS} times on the same nodes"
     return RescaleStep(over=why, cause=Cause.INFRASTRUCTURE)
@@ -284,7 +284,7 @@ def _soon_free(world: World, share: Share) -> bool:
         part = None if incarnation is None else incarnation.part(share.node)
         if incarnation is None or part is None:
             continue
-        if part.stays and incarnation.ending is None and incarnation.purpose is None:
+        if part.stays and incarnation.stop is None:
             return False
     return True
 
@@ -439,7 +439,7 @@ def _goes_on(world: World, job: Job, target: Placement) -> bool:
     running = job.live[0]
     if running.state is not IncarnationState.RUNNING or running.ending is not None:
         return False
-    if running.preempt or running.stalled_restart:
+    if running.preempt or running.restarts:
         return False
     if job.spec.rescale != "restart":
         return running.placement == target and trains_whole(running)
@@ -464,7 +464,7 @@ def _may_steer(world: World, job: Job) -> bool:
         job.spec.rescale != "restart"
         and running is not None
         and running.ending is None
-        and not (running.preempt or running.stalled_restart)
+        and not (running.preempt or running.restarts)
         and running.state is IncarnationState.RUNNING
         and not (job.held or job.cancelling or job.final is not None or world.stopping)
         and not any(part.ended_itself for part in running.training)
@@ -523,7 +523,7 @@ def _release(world: World, job: Job, target: Placement | None, steps: Reconcilia
         steps.end(job, running, Cause.PREEMPTED, 0.0, "the daemon was stopped at once")
     elif broken is not None:
         steps.end(job, running, Cause.INFRASTRUCTURE, END_GRACE_S, broken)
-    elif running.stalled_restart and trains:
+    elif running.restarts and trains:
         steps.end(job, running, Cause.STALLED, min(job.spec.grace_s, END_GRACE_S), stalled(job, running, now))
     elif over and target is not None and not (job.held or world.stopping):
         return  # a member is through: the others follow, there is nothing to rescale

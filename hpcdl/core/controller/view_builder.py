@@ -235,7 +235,7 @@ def _job_view(
         profile=profile,
         placement=None if running is None else running.placement,
         target=None if target is None else target.placement,
-        leaving=running is not None and (running.purpose is not None or running.ending is not None),
+        leaving=running is not None and running.stop is not None,
         can_suspend=can_suspend(job) and not stays,
         blocked=blocked,
         submitted_at=job.submitted_at,
@@ -245,7 +245,9 @@ def _job_view(
         nodes_max=spec.nodes if spec.nodes_max is None else spec.nodes_max,
         deadline=spec.deadline,
         started_at=job.first_start_at,
-        step_at=running.progressed_at if running is not None and running.trains else None,
+        step_at=running.progress.at
+        if running is not None and running.progress is not None and running.trains
+        else None,
         held_gpu_s=job.held_gpu_s,
         last=job.last,
         gate=spec.gate and not job.warm_failed,

@@ -22,7 +22,15 @@ from hpcdl.core.fold.write import (
 )
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import changed
-from hpcdl.core.model.job import Cause, Incarnation, IncarnationState
+from hpcdl.core.model.job import (
+    Cause,
+    DurableCheckpoint,
+    Incarnation,
+    IncarnationState,
+    Stall,
+    StopRequest,
+    TrainingProgress,
+)
 from hpcdl.core.model.notice import NoticeKind
 from hpcdl.core.model.transitions import FAILURES, INTERRUPTED, UNTRAINED
 from hpcdl.core.model.world import World
@@ -83,7 +91,9 @@ def _preempt_requested(world: World, event: ev.PreemptRequested, at: float) -> N
 @effect(ev.SuspendRequested, during=(RUNNING,), then=SAVING)
 def _suspend_requested(world: World, event: ev.SuspendRequested, at: float) -> None:
     job, incarnation = step_of(world, event)
-    put(world, job, changed(incarnation, purpose=event.purpose, asked_at=at))
+    before = incarnation.stop
+    stop = StopRequest(at, event.purpose) if before is None else changed(before, at=at, purpose=event.purpose)
+    put(world, job, changed(incarnation, stop=stop))
 
 
 @effect(ev.EndRequested, during=(GATED, RUNNING, SAVING))
@@ -91,7 +101,8 @@ def _end_requested(world: World, event: ev.EndRequested, at: float) -> None:
     job, incarnation = step_of(world, event)
     if incarnation.ending is Cause.CANCELLED:
         raise story(world, event, "it is being cancelled")
-    put(world, job, changed(incarnation, ending=event.cause, ending_detail=event.detail, asked_at=at))
+    stop = StopRequest(at, incarnation.purpose, event.cause, event.detail)
+    put(world, job, changed(incarnation, stop=stop))
 
 
 @effect(ev.JoinRequested, during=(RUNNING,), writes=("jobs", "holders"))
@@ -160,7 +171,7 @@ def _decides_at_gate(world: World, event: ev.AtGate) -> Decision:
 def _at_gate(world: World, event: ev.AtGate, at: float) -> None:
     job, incarnation = step_of(world, event)
     part = part_of(world, event, incarnation)
-    if not part.at_gate and incarnation.ready_at is not None:
+    if not part.at_gate and incarnation.progress is not None:
         ob.observe_join(world, job, part, at)
     gate_at = part.gate_at if part.at_gate else at
     part = changed(part, started=True, at_gate=True, gate_at=gate_at, address=event.address)
@@ -183,34 +194,34 @@ def _attached(world: World, event: ev.Attached, at: float) -> None:
 def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
     job, incarnation = step_of(world, event)
     part_of(world, event, incarnation)
-    if incarnation.ready_at is None:
+    if incarnation.progress is None:
         ob.observe_start(world, job, incarnation, at)
-        step = event.step
-        incarnation = changed(incarnation, ready_at=at, ready_step=step, progressed_at=at, progressed_step=step)
-    incarnation = ob.began(incarnation, at)
-    put(world, job, incarnation, step=event.step, startup_s=incarnation.startup_s)
+        incarnation = changed(incarnation, progress=TrainingProgress(at, event.step, at, event.step))
+    incarnation, startup_s = ob.began(incarnation, at)
+    put(world, job, incarnation, step=event.step, startup_s=startup_s)
 
 
 @effect(ev.Reformed, during=(RUNNING, SAVING), writes=("jobs", "observed"), decides=Decision.CARRY_ON)
 def _reformed(world: World, event: ev.Reformed, at: float) -> None:
     job, incarnation = step_of(world, event)
-    if incarnation.ready_at is None:
+    progress = incarnation.progress
+    if progress is None:
         ob.observe_start(world, job, incarnation, at)
-        incarnation = changed(incarnation, ready_at=at, ready_step=event.step)
+        progress = TrainingProgress(at, event.step, at, event.step)
     else:
         ob.observe_rescale(world, job, incarnation, event.seconds)
         incarnation = ob.reformed(incarnation, event.seconds, at)
     # Its rates are another matter from here on.
+    incarnation, startup_s = ob.began(incarnation, at)
     incarnation = changed(
-        ob.began(incarnation, at),
+        incarnation,
         formed=incarnation.members,
         rescale_at=None,
         broken_at=None,
-        progressed_at=at,
-        progressed_step=event.step,
+        progress=changed(progress, at=at, step=event.step),
         join_failures=0,
     )
-    put(world, job, incarnation, step=event.step, startup_s=incarnation.startup_s)
+    put(world, job, incarnation, step=event.step, startup_s=startup_s)
 
 
 @effect(ev.Broken, during=(RUNNING, SAVING))
@@ -230,12 +241,13 @@ def _progressed(world: World, event: ev.Progressed, at: float) -> None:
         changes["total"] = event.total
     if event.metric is not None and math.isfinite(event.metric):
         changes["accuracy"] = ob.thinned((*job.accuracy, (event.step, event.metric)))
-    if incarnation.ready_at is not None:
-        breaks = incarnation.breaks if event.step <= incarnation.progressed_step else 0
-        incarnation = changed(incarnation, progressed_at=at, progressed_step=event.step, breaks=breaks)
-    elif incarnation.begun_at is None:
-        incarnation = ob.began(incarnation, at)
-        changes["startup_s"] = incarnation.startup_s
+    progress = incarnation.progress
+    if progress is not None:
+        breaks = incarnation.breaks if event.step <= progress.step else 0
+        progress = TrainingProgress(progress.ready_at, progress.ready_step, at, event.step)
+        incarnation = changed(incarnation, progress=progress, breaks=breaks)
+    elif incarnation.training_start is None:
+        incarnation, changes["startup_s"] = ob.began(incarnation, at)
     put(world, job, incarnation, **changes)
 
 
@@ -244,10 +256,11 @@ def _saved(world: World, event: ev.Saved, at: float) -> None:
     job, incarnation = step_of(world, event)
     part = part_of(world, event, incarnation)
     # The writer of an older membership may be heard late: what it saved is there, but the others have gone on.
-    saved = event.step if incarnation.saved_step is None else max(incarnation.saved_step, event.step)
-    final = incarnation.saved_final or (event.final and not part.leaving)
+    before = incarnation.checkpoint
+    saved = event.step if before is None else max(before.step, event.step)
+    final = (before is not None and before.final) or (event.final and not part.leaving)
     step = job.step if part.leaving else saved if job.step is None else max(job.step, event.step)
-    incarnation = changed(incarnation, saved_step=saved, saved_final=final)
+    incarnation = changed(incarnation, checkpoint=DurableCheckpoint(saved, final))
     put(world, job, incarnation, saved_step=saved, step=step, last_save_s=event.seconds)
 
 
@@ -305,17 +318,13 @@ def _noted(world: World, event: ev.Noted, at: float) -> None:
 @effect(ev.JobStalled, during=(RUNNING,), notifies=NoticeKind.STALL)
 def job_stalled(world: World, event: ev.JobStalled, at: float) -> None:
     job, incarnation = step_of(world, event)
-    put(
-        world,
-        job,
-        changed(incarnation, stalled_at=event.since, stalled_what=event.what, stalled_restart=event.restart),
-    )
+    put(world, job, changed(incarnation, stall=Stall(event.since, event.what, event.restart)))
 
 
 @effect(ev.StallOver, during=(RUNNING,), decides=Decision.NONE)
 def stall_over(world: World, event: ev.StallOver, at: float) -> None:
     job, incarnation = step_of(world, event)
-    put(world, job, changed(incarnation, stalled_at=None, stalled_what="", stalled_restart=False))
+    put(world, job, changed(incarnation, stall=None))
 
 
 def _interruption_notified(event: ev.IncarnationEnded) -> NoticeKind | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from hpcdl.core.model.frozen import changed
-from hpcdl.core.model.job import Incarnation, Part, Placement
+from hpcdl.core.model.job import Incarnation, Part, Placement, TrainingStart
 from hpcdl.core.model.plan import Arrival
 from hpcdl.core.model.profile import Observation, Observations, Profile, Timing
 from hpcdl.core.model.units import gpu_kind
@@ -46,11 +46,12 @@ LEAST_S = 5.0
 
 def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: float) -> None:
     """Adds the steps since the last report to what is known of jobs like this one."""
-    since, placement = incarnation.progressed_at, incarnation.placement
-    if since is None or placement is None or at <= since or step <= incarnation.progressed_step:
+    progress, placement = incarnation.progress, incarnation.placement
+    if progress is None or placement is None or at <= progress.at or step <= progress.step:
         return
-    if incarnation.asked_at is not None:
-        at = incarnation.asked_at  # from then on it finishes a step, and saves
+    since = progress.at
+    if incarnation.stop is not None:
+        at = incarnation.stop.at  # from then on it finishes a step, and saves
         if at - since < LEAST_S:
             return
     if incarnation.rescale_at is not None or incarnation.broken_at is not None:
@@ -60,7 +61,7 @@ def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: flo
     if incarnation.ending is not None or len({len(share.gpus) for share in placement.shares}) != 1:
         return  # it may have been killed, or the placement is not one that a curve has a place for
     spot = (_kind_on(world, placement), len(placement.shares), placement.per_node)
-    steps, seconds = float(step - incarnation.progressed_step), at - since
+    steps, seconds = float(step - progress.step), at - since
     before = world.observed.get(job.spec.learns_as, Observations())
     others = []
     for known in before.rates:
@@ -89,12 +90,12 @@ def observe_start(world: World, job: Job, incarnation: Incarnation, at: float) -
 
 def observe_save(world: World, job: Job, incarnation: Incarnation, at: float) -> None:
     """It trained, was asked to suspend, and is gone now: adds how long that took."""
-    if incarnation.asked_at is None or incarnation.ready_at is None or at < incarnation.asked_at:
+    if incarnation.stop is None or incarnation.progress is None or at < incarnation.stop.at:
         return
     target = world.targets.get(job.id)
     aim = None if target is None else target.placement
     moves = aim is not None and aim.nodes != incarnation.nodes
-    _took(world, job, "move_save_s" if moves else "save_s", at - incarnation.asked_at)
+    _took(world, job, "move_save_s" if moves else "save_s", at - incarnation.stop.at)
 
 
 def observe_rescale(world: World, job: Job, incarnation: Incarnation, seconds: float) -> None:
@@ -110,16 +111,17 @@ def observe_join(world: World, job: Job, part: Part, at: float) -> None:
         _took(world, job, "join_s", at - part.asked_at)
 
 
-def began(incarnation: Incarnation, at: float) -> Incarnation:
-    """The incarnation, of which is known since `at` that it trains; what its start took, the gate's wait left out."""
-    if incarnation.begun_at is not None:
-        return incarnation
+def began(incarnation: Incarnation, at: float) -> tuple[Incarnation, float]:
+    """The incarnation, of which is known since `at` that it trains; and the seconds of its start."""
+    if incarnation.training_start is not None:
+        return incarnation, incarnation.training_start.took_s
     since = incarnation.requested_at if incarnation.granted_at is None else incarnation.granted_at
     gate_s = 0.0
     if incarnation.warm:
         gates = [part.gate_at - incarnation.requested_at for part in incarnation.parts if part.at_gate]
         gate_s = max(gates, default=0.0)
-    return changed(incarnation, begun_at=at, startup_s=max(0.0, at - since) + max(0.0, gate_s))
+    start = TrainingStart(at, max(0.0, at - since) + max(0.0, gate_s))
+    return changed(incarnation, training_start=start), start.took_s
 
 
 def reformed(incarnation: Incarnation, seconds: float, at: float) -> Incarnation:

@@ -415,70 +415,112 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """A running incarnation of which nothing moves."""
+
+    at: float  # since when, the daemon's time
+    what: str  # which kind of progress is missing, in words (`rules.stalls`)
+    restart: bool = False  # it is to be started again from its last durable checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """An incarnation was asked to suspend, to end, or first the one and then the other."""
+
+    at: float  # of the newest of them
+    purpose: Purpose | None = None  # what the suspend is for; None: it was not asked to suspend
+    cause: Cause | None = None  # that its end will have; None: it was not asked to end
+    detail: str = ""  # of that cause, in words
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingProgress:
+    """What the training loop of an incarnation reported: where it began, and the newest step."""
+
+    ready_at: float  # when the loop began, the daemon's time
+    ready_step: int  # the step from which it went on
+    at: float  # of the newest report; `ready_at` before the first step
+    step: int  # of the newest report
+
+
+@dataclass(frozen=True, slots=True)
+class DurableCheckpoint:
+    """The newest checkpoint that an incarnation made durable."""
+
+    step: int
+    final: bool = False  # it was the answer to a suspend
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStart:
+    """How an incarnation came to train; the exemption from preemption is counted from here."""
+
+    at: float  # since when it is known to train, the daemon's time
+    took_s: float  # seconds of its start, the wait at the gate left out
+
+
+@dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One start of a job's processes. Times are the daemon's, in seconds since the epoch.
-
-    `placement`: None at the gate. `warm`: it was started at the gate. `requested_at`, `granted_at`: the start was asked
-    for; GPUs were given. `started_at`, `ready_at`: its processes run on every node; its training loop has begun, at
-    `ready_step`. `progressed_at`, `progressed_step`: of the last report of progress. `asked_at`: it was asked to
-    suspend (`purpose`: what for) or to end (`ending`: the cause that its end will have). `saved_step`: of its last
-    durable checkpoint; `saved_final`: that was the answer to a suspend. `preempt`: it is to be suspended, whatever the
-    plan says. `placed_at`: when `placement` last
-    changed.
-
-    `stalled_at`: since when nothing of it moved, None where it does; `stalled_what`: of which kind the progress is that
-    is missing; `stalled_restart`: it is to be started again.
-
-    `membership`: the newest numbered set of nodes that its ranks were told to form, 0 before the first one; `members`:
-    those nodes, in the order of their ranks: the first has the writer. `formed`: the members that its ranks formed
-    last: they have the state of the training. `rescale_at`: when they were told, None while they train. `broken_at`: a
-    rank has said since then that the others do not answer. `members_before`: how many nodes trained before.
-    `rendezvous`: where its first members met. `join_failures`: nodes that ended before they joined. `asked_for`: the
-    highest membership that a part was asked to join, or one that is gone was. `breaks`: so many times the same members
-    were told to form anew since the last step.
-
-    `begun_at`: since when it is known to train, and `startup_s`: what its start had taken then (`exempt`).
-    `reformed_at`, `reform_s`: when its ranks formed a new membership last, and how long they did not train for it.
-    """
+    """One start of a job's processes. Times are the daemon's, in seconds since the epoch."""
 
     number: int
     state: IncarnationState
     parts: tuple[Part, ...]
-    placement: Placement | None
+    placement: Placement | None  # None at the gate
+
+    # the newest numbered set of nodes that its ranks were told to form, 0 before the first one
     membership: int = 1
+    # those nodes, in the order of their ranks: the first has the writer
     members: tuple[str, ...] = ()
+    # the members that its ranks formed last: they have the state of the training
     formed: tuple[str, ...] = ()
+    # the highest membership that a part was asked to join, or one that is gone was
     asked_for: int = 0
+    # when they were told to form it, None while they train
     rescale_at: float | None = None
+    # when a rank said since then that the others do not answer, None while none did
     broken_at: float | None = None
     members_before: int = 0
     rendezvous: str = ""
     join_failures: int = 0
     breaks: int = 0
-    placed_at: float | None = None
-    warm: bool = False
-    requested_at: float = 0.0
-    granted_at: float | None = None
-    started_at: float | None = None
-    ready_at: float | None = None
-    ready_step: int = 0
-    progressed_at: float | None = None
-    progressed_step: int = 0
-    asked_at: float | None = None
-    purpose: Purpose | None = None
-    ending: Cause | None = None
-    attached: bool = False
-    saved_step: int | None = None
-    saved_final: bool = False
-    preempt: bool = False
-    stalled_at: float | None = None
-    stalled_what: str = ""
-    stalled_restart: bool = False
-    ending_detail: str = ""
-    begun_at: float | None = None
-    startup_s: float | None = None
+
+    placed_at: float | None = None  # when `placement` last changed; None: not since `granted_at`
+    warm: bool = False  # it was started at the gate
+    requested_at: float = 0.0  # the start was asked for
+    granted_at: float | None = None  # it was given GPUs; None at the gate
+    started_at: float | None = None  # its processes run on every node; None before
+    attached: bool = False  # its trainer talks to its supervisor
+    preempt: bool = False  # it is to be suspended, whatever the plan says
+
+    training_start: TrainingStart | None = None  # None until it is known to train
+    progress: TrainingProgress | None = None  # None until its training loop says that it begins
+    checkpoint: DurableCheckpoint | None = None  # None before the first one
+    stall: Stall | None = None  # None while it moves
+    stop: StopRequest | None = None  # None while nothing was asked of it
+
     reformed_at: float | None = None
     reform_s: float = 0.0
+
+    @property
+    def purpose(self) -> Purpose | None:
+        """What the suspend is for that it was asked for, None where it was not."""
+        return None if self.stop is None else self.stop.purpose
+
+    @property
+    def ending(self) -> Cause | None:
+        """The cause that its end will have, None where it was not asked to end."""
+        return None if self.stop is None else self.stop.cause
+
+    @property
+    def restarts(self) -> bool:
+        """It stalls, and is to be started again for it."""
+        return self.stall is not None and self.stall.restart
+
+    @property
+    def steps(self) -> int:
+        """Steps that its training loop reported since it began."""
+        return 0 if self.progress is None else self.progress.step - self.progress.ready_step
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -488,7 +530,7 @@ class Incarnation:
     @property
     def trains(self) -> bool:
         """Its training loop runs, as far as is known, and nobody has asked it to stop."""
-        if self.ready_at is None or self.asked_at is not None or self.rescale_at is not None:
+        if self.progress is None or self.stop is not None or self.rescale_at is not None:
             return False
         return not any(part.gone and not part.leaving for part in self.parts)
 

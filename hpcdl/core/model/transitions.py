@@ -17,7 +17,7 @@ def state_of(job: Job) -> JobState:
     if running is not None:
         if running.state is IncarnationState.SAVING:
             return JobState.RESCALING if running.purpose is Purpose.RESCALE else JobState.SUSPENDING
-        if job.spec.rescale != "restart" and running.ready_at is None:
+        if job.spec.rescale != "restart" and running.progress is None:
             return JobState.STARTING
         if running.members:
             return JobState.RUNNING if running.rescale_at is None else JobState.RESCALING

@@ -94,13 +94,14 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
         return Cause.CANCELLED, "cancelled by its user"
     at_end = job.spec.total_is_known and job.total is not None and job.step is not None and job.step >= job.total
     saved_all = at_end and job.saved_step is not None and job.total is not None and job.saved_step >= job.total
-    said_done = not incarnation.saved_final and any(part.done for part in parts)
+    suspended = incarnation.checkpoint if incarnation.checkpoint is not None and incarnation.checkpoint.final else None
+    said_done = suspended is None and any(part.done for part in parts)
     if (saved_all or said_done) and not any(part.lost or _failed(part) for part in parts):
         # Whatever ended it on its way out, suspended or killed: another attempt would have nothing to train.
         worst = next((part for part in parts if part.code or part.signal), None)
         return Cause.DONE, "" if worst is None else f"all of its steps were done, {_how(worst)}"
-    if incarnation.saved_final and (clean or lost is not None or incarnation.ending is None):
-        return Cause.SUSPENDED, f"saved at step {incarnation.saved_step}"
+    if suspended is not None and (clean or lost is not None or incarnation.ending is None):
+        return Cause.SUSPENDED, f"saved at step {suspended.step}"
     if lost is not None:
         return Cause.NODE_LOST, f"node {lost.node}: {lost.detail}"
     hinted = next((part for part in parts if part.hint is not None), None)
@@ -117,8 +118,9 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     if clean and asked <= {"suspend", "absence"}:
         return Cause.SUSPENDED, _by_itself(job, parts) or "exited at the suspend signal"
     culprit = _culprit(parts) if asked <= {"end"} else None
-    if incarnation.ending is not None and (culprit is None or incarnation.ending is not Cause.INFRASTRUCTURE):
-        return incarnation.ending, incarnation.ending_detail
+    stop = incarnation.stop
+    if stop is not None and stop.cause is not None and (culprit is None or stop.cause is not Cause.INFRASTRUCTURE):
+        return stop.cause, stop.detail
     if culprit is not None and culprit.hint is not None:
         return culprit.hint, _how(culprit)
     worst = culprit or next((part for part in parts if part.code or part.signal), parts[0])
@@ -157,7 +159,7 @@ def _failed(part: Part) -> bool:
 def _untrained(job: Job, incarnation: Incarnation) -> bool:
     """Whether it is one of those that say when they begin to train, and had not said it."""
     says = job.spec.signal == "hpcdl" and (incarnation.attached or job.can_suspend)
-    return says and incarnation.begun_at is None and incarnation.saved_step is None
+    return says and incarnation.training_start is None and incarnation.checkpoint is None
 
 
 def _culprit(parts: Iterable[Part]) -> Part | None:

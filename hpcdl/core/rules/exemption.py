@@ -50,19 +50,19 @@ def exemption(world: World, job: Job, profile: Profile | None, starts: float) ->
     if not starts or running is None or running.state is not IncarnationState.RUNNING or running.ending is not None:
         return None
     granted_at = running.requested_at if running.granted_at is None else running.granted_at
-    if running.begun_at is None:
+    start = running.training_start
+    if start is None:
         if job.spec.signal == "hpcdl" or running.attached:
             return Exemption(granted_at + STARTING_S, granted_at + STARTING_S, False)
         until = granted_at + (1 + starts) * expected_start_s(world, job, profile)
         return Exemption(until, until, False, job.startup_s is None)
-    start_s = running.startup_s or 0.0
-    until = running.begun_at + starts * start_s
+    until = start.at + starts * start.took_s
     if job.spec.rescale == "restart":
         rescale_until = until
     elif running.reformed_at is not None:
         rescale_until = running.reformed_at + starts * running.reform_s
     else:
-        rescale_until = running.begun_at + starts * _rescale_s(world, job, start_s)
+        rescale_until = start.at + starts * _rescale_s(world, job, start.took_s)
     return Exemption(until, rescale_until, True)
 
 

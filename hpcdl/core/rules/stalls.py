@@ -43,21 +43,21 @@ def stall_events(
         what, quiet_s = _quiet(incarnation, still, now)
         limit = limit_s(world, job, incarnation, what, setting)
         stalls = limit is not None and quiet_s is not None and quiet_s >= limit
-        if stalls and incarnation.stalled_at is None:
+        if stalls and incarnation.stall is None:
             restart = job.spec.stall_restart
             found.append(
                 JobStalled(job.id, incarnation.number, now - (quiet_s or 0.0), what, job.step, restart=restart)
             )
-        elif not stalls and incarnation.stalled_at is not None and quiet_s is not None:
+        elif not stalls and incarnation.stall is not None and quiet_s is not None:
             found.append(StallOver(job.id, incarnation.number))
     return found
 
 
 def _watched(world: World, incarnation: Incarnation, still: StallMeasurement) -> bool:
     """Whether it is to train now: nothing was asked of it, and every agent that could tell of progress is there."""
-    if incarnation.state is not IncarnationState.RUNNING or incarnation.asked_at is not None:
+    if incarnation.state is not IncarnationState.RUNNING or incarnation.stop is not None:
         return False
-    if incarnation.ending is not None or incarnation.rescale_at is not None or incarnation.broken_at is not None:
+    if incarnation.rescale_at is not None or incarnation.broken_at is not None:
         return False
     measured = set(still.nodes)
     for part in incarnation.training:
@@ -74,9 +74,9 @@ def _quiet(incarnation: Incarnation, still: StallMeasurement, now: float) -> tup
     granted = incarnation.granted_at if incarnation.granted_at is not None else now
     if still.step_s is not None:
         # A report that came after the measurement counts, too.
-        newest = max(incarnation.progressed_at or 0.0, incarnation.ready_at or 0.0)
+        newest = 0.0 if incarnation.progress is None else incarnation.progress.at
         return NO_STEP, min(still.step_s, max(0.0, now - newest))
-    if incarnation.attached and incarnation.ready_at is None:
+    if incarnation.attached and incarnation.progress is None:
         return NOT_READY, min(still.started_s, max(0.0, now - granted))
     return NO_OUTPUT, still.idle_s
 
@@ -91,7 +91,7 @@ def limit_s(world: World, job: Job, incarnation: Incarnation, what: str, setting
     if wanted == 0:
         return None
     usual = STARTS * _usual_start_s(world, job)
-    before_steps = what == NOT_READY or (what == NO_STEP and incarnation.progressed_step <= incarnation.ready_step)
+    before_steps = what == NOT_READY or (what == NO_STEP and incarnation.steps <= 0)
     if wanted is not None:
         return max(wanted, usual) if before_steps else wanted
     if what == NO_OUTPUT:
@@ -103,10 +103,10 @@ def limit_s(world: World, job: Job, incarnation: Incarnation, what: str, setting
 
 def _step_s(incarnation: Incarnation) -> float:
     """What a step of it takes, as far as its reports tell."""
-    steps = incarnation.progressed_step - incarnation.ready_step
-    if incarnation.ready_at is None or incarnation.progressed_at is None or steps <= 0:
+    progress, steps = incarnation.progress, incarnation.steps
+    if progress is None or steps <= 0:
         return 0.0
-    return max(0.0, incarnation.progressed_at - incarnation.ready_at) / steps
+    return max(0.0, progress.at - progress.ready_at) / steps
 
 
 def _usual_start_s(world: World, job: Job) -> float:
@@ -118,8 +118,9 @@ def _usual_start_s(world: World, job: Job) -> float:
 
 def stalled(job: Job, incarnation: Incarnation, now: float) -> str:
     """In words, of one that stalls: `no step for 12 min 00 s; at step 400`."""
-    words = seconds_text(max(0.0, now - (incarnation.stalled_at or now)))
+    stall = incarnation.stall
+    if stall is None:
+        return ""
+    words = seconds_text(max(0.0, now - stall.at))
     where = "" if job.step is None else f"; at step {job.step}"
-    if incarnation.stalled_what == NOT_READY:
-        return f"{NOT_READY} {words} after its start"
-    return f"{incarnation.stalled_what} for {words}{where}"
+    return f"{NOT_READY} {words} after its start" if stall.what == NOT_READY else f"{stall.what} for {words}{where}"

@@ -131,7 +131,7 @@ class RowBuilder:
             "warm": incarnation.warm,
             "attached": incarnation.attached,
             "started_at": incarnation.started_at,
-            "ready_at": incarnation.ready_at,
+            "ready_at": None if incarnation.progress is None else incarnation.progress.ready_at,
             "purpose": None if incarnation.purpose is None else incarnation.purpose.value,
             "membership": incarnation.membership,
             "members": list(incarnation.members),

@@ -97,7 +97,7 @@ def reason(
     at = world.at if now is None else now
     if running is not None and running.state is IncarnationState.SAVING:
         return _saving(world, job, running, planned, queue, at)
-    if running is not None and running.stalled_at is not None:
+    if running is not None and running.stall is not None:
         ends = "; it is being started again" if running.ending is not None else ""
         return stalled(job, running, at) + ends
     if state is JobState.STARTING and running is not None:
@@ -237,8 +237,8 @@ def _details(world: World, job: Job, now: float) -> list[str]:
         lines.append(f"suspended {count(job.suspends, 'time')}")
     if job.last_cause is not None and not job.finished:
         lines.append(f"attempt {job.last_incarnation - len(job.live)} ended: {job.last_cause}, {job.last_detail}")
-    if running is not None and running.number > 1 and running.attached and running.ready_at is not None:
-        lines.append(_resumed(job, running))
+    if running is not None and running.number > 1 and running.attached and running.progress is not None:
+        lines.append(_resumed(job, running, running.progress.ready_step))
     if not job.finished and job.last_cause is not None and job.saved_step is None:
         if job.spec.resumes is not None:
             lines.append("its program resumes by itself, from checkpoints of its own")
@@ -254,10 +254,10 @@ def _details(world: World, job: Job, now: float) -> list[str]:
     return lines
 
 
-def _resumed(job: Job, running: Incarnation) -> str:
+def _resumed(job: Job, running: Incarnation, step: int) -> str:
     """Where it went on, and whether it should have elsewhere: a trainer may load its weights and not its step."""
-    at = f"attempt {running.number} went on at step {running.ready_step}"
-    if job.saved_step is None or running.saved_step is not None or running.ready_step >= job.saved_step:
+    at = f"attempt {running.number} went on at step {step}"
+    if job.saved_step is None or running.checkpoint is not None or step >= job.saved_step:
         return at
     behind = f"behind its checkpoint of step {job.saved_step}"
     return f"{at}, {behind}: is the step restored, and is the checkpoint whole? hpcdl logs {job.id}"

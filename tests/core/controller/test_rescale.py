@@ -56,7 +56,7 @@ def test_too_few_that_are_left_save_what_they_have() -> None:
     step = stage.job(1).saved_step
     assert step > 0
     stage.until_trains(1, "12")
-    assert stage.job(1).running.ready_step == step
+    assert stage.job(1).running.progress.ready_step == step
     stage.finish()
     assert (stage.job(1).outcome, stage.job(1).failures) == (JobState.DONE, 0)
 
@@ -273,8 +273,8 @@ def test_all_that_trained_are_lost_at_once() -> None:
     assert stage.job(1).last_cause is Cause.NODE_LOST
     for node in ("n1", "n2"):
         stage.connect(node)
-    stage.run_until(lambda: stage.job(1).running is not None and stage.job(1).running.ready_at is not None)
-    assert stage.job(1).running.ready_step == saved
+    stage.run_until(lambda: stage.job(1).running is not None and stage.job(1).running.progress is not None)
+    assert stage.job(1).running.progress.ready_step == saved
     stage.finish()
     assert (stage.job(1).outcome, stage.job(1).failures) == (JobState.DONE, 0)
 

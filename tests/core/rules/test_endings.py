@@ -6,7 +6,18 @@ import pytest
 
 from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, Incarnation, IncarnationState, JobSpec, Part, Placement, Share
+from hpcdl.core.model.job import (
+    Cause,
+    DurableCheckpoint,
+    Incarnation,
+    IncarnationState,
+    JobSpec,
+    Part,
+    Placement,
+    Share,
+    StopRequest,
+    TrainingStart,
+)
 from hpcdl.core.model.transitions import UNTRAINED
 from hpcdl.core.model.world import Job, JobState, World, can_suspend
 from hpcdl.core.rules.endings import Rules, cause_of, conclusions
@@ -15,11 +26,13 @@ from tests.support.model_cluster import Cluster
 JOB = Job(1, JobSpec(("train",), "j"), 0.0, step=50, saved_step=40)
 ENDED = Part("n1", started=True, exited=True, freed=True, exited_at=1.0)
 LOST = Part("n2", started=True, lost=True, detail="gone")
+SUSPENDED = DurableCheckpoint(40, final=True)
 PLACED = Placement((Share("n1", (0,)),))
 
 
-def incarnation(*parts: Part, **more: object) -> Incarnation:
-    known = {"attached": True, "placement": PLACED} | more
+def incarnation(*parts: Part, ending: Cause | None = None, **more: object) -> Incarnation:
+    stop = None if ending is None else StopRequest(1.0, cause=ending)
+    known = {"attached": True, "placement": PLACED, "stop": stop} | more
     return Incarnation(1, IncarnationState.EXITED, parts, **known)  # type: ignore[arg-type]
 
 
@@ -35,11 +48,11 @@ def part(**how: object) -> Part:
         # Asked to suspend, it was complete before it saw that.
         (incarnation(part(code=0, ended_by="suspend", done=True)), Cause.DONE),
         (incarnation(part(code=0, ended_by="suspend")), Cause.SUSPENDED),
-        (incarnation(part(code=0, ended_by="suspend"), saved_final=True), Cause.SUSPENDED),
-        (incarnation(part(code=0, ended_by="absence"), saved_final=True), Cause.SUSPENDED),
+        (incarnation(part(code=0, ended_by="suspend"), checkpoint=SUSPENDED), Cause.SUSPENDED),
+        (incarnation(part(code=0, ended_by="absence"), checkpoint=SUSPENDED), Cause.SUSPENDED),
         # Saved, and then crashed on its way out.
-        (incarnation(part(signal="SIGSEGV", ended_by="suspend"), saved_final=True), Cause.SUSPENDED),
-        (incarnation(part(code=0), LOST, saved_final=True), Cause.SUSPENDED),
+        (incarnation(part(signal="SIGSEGV", ended_by="suspend"), checkpoint=SUSPENDED), Cause.SUSPENDED),
+        (incarnation(part(code=0), LOST, checkpoint=SUSPENDED), Cause.SUSPENDED),
         # One that is not ours exits well at the signal of its preset: it saved what it could.
         (incarnation(part(code=0, ended_by="suspend"), attached=False), Cause.SUSPENDED),
         (incarnation(part(code=143, ended_by="suspend")), Cause.PREEMPTED),
@@ -107,9 +120,9 @@ def test_causes(inc: Incarnation, cause: Cause) -> None:
     [
         (incarnation(part(signal="SIGTERM", ended_by="suspend")), True),
         (incarnation(part(code=143, ended_by="absence")), True),
-        (incarnation(part(signal="SIGTERM", ended_by="suspend"), begun_at=5.0), False),
+        (incarnation(part(signal="SIGTERM", ended_by="suspend"), training_start=TrainingStart(5.0, 1.0)), False),
         (incarnation(part(signal="SIGTERM", ended_by="suspend"), attached=False), False),
-        (incarnation(part(signal="SIGTERM", ended_by="suspend"), saved_step=44), False),
+        (incarnation(part(signal="SIGTERM", ended_by="suspend"), checkpoint=DurableCheckpoint(44)), False),
     ],
 )
 def test_what_had_not_begun_to_train_lost_nothing(inc: Incarnation, untrained: bool) -> None:
@@ -153,11 +166,16 @@ def test_past_its_last_step_it_is_done_whatever_ends_it(how: dict[str, object], 
     said = incarnation(replace(ended, done=True), ending=ending)
     assert cause_of(JOB, said)[0] is Cause.DONE
     durable = replace(JOB, step=300, total=300, saved_step=300)
-    assert cause_of(durable, incarnation(ended, ending=ending, saved_step=300))[0] is Cause.DONE
-    assert cause_of(durable, incarnation(ended, ending=ending, saved_step=300, saved_final=True))[0] is Cause.DONE
+    assert cause_of(durable, incarnation(ended, ending=ending, checkpoint=DurableCheckpoint(300)))[0] is Cause.DONE
+    assert (
+        cause_of(durable, incarnation(ended, ending=ending, checkpoint=DurableCheckpoint(300, final=True)))[0]
+        is Cause.DONE
+    )
     if asked is not None and how.get("code") != 0:
         unsaved = replace(durable, saved_step=200)
-        assert cause_of(unsaved, incarnation(ended, ending=ending, saved_step=200))[0] is not Cause.DONE
+        assert (
+            cause_of(unsaved, incarnation(ended, ending=ending, checkpoint=DurableCheckpoint(200)))[0] is not Cause.DONE
+        )
 
 
 def test_an_error_of_its_own_after_the_last_step_is_one() -> None:
@@ -165,7 +183,8 @@ def test_an_error_of_its_own_after_the_last_step_is_one() -> None:
     assert cause_of(JOB, incarnation(part(code=0, done=True), ending=Cause.CANCELLED))[0] is Cause.CANCELLED
     # Done, and then trained on (another fit): what it saved at the suspend is where it goes on.
     assert (
-        cause_of(JOB, incarnation(part(code=0, done=True, ended_by="suspend"), saved_final=True))[0] is Cause.SUSPENDED
+        cause_of(JOB, incarnation(part(code=0, done=True, ended_by="suspend"), checkpoint=SUSPENDED))[0]
+        is Cause.SUSPENDED
     )
 
 

@@ -63,13 +63,13 @@ def test_it_is_preempted_when_its_start_has_paid_and_not_before(restarts: bool) 
     cluster, policy = on(SPEC)
     cluster.run_until(lambda: cluster.job(1).running is not None)
     cluster.submit(SPEC)  # which the policy would rather have there
-    cluster.run_until(lambda: cluster.job(1).running.begun_at is not None)
+    cluster.run_until(lambda: cluster.job(1).running.training_start is not None)
     running = cluster.job(1).running
-    due = running.begun_at + STARTS * running.startup_s
-    assert running.startup_s == running.begun_at - running.granted_at > 0
+    due = running.training_start.at + STARTS * running.training_start.took_s
+    assert running.training_start.took_s == running.training_start.at - running.granted_at > 0
     if restarts:
         cluster.restart_daemon()
-    cluster.run_until(lambda: bool(asked_at(cluster, 1)), within_s=STARTS * running.startup_s + 20.0)
+    cluster.run_until(lambda: bool(asked_at(cluster, 1)), within_s=STARTS * running.training_start.took_s + 20.0)
     assert asked_at(cluster, 1)[0] >= due
     assert asked_at(cluster, 1)[0] - due < 2.0  # without any tick: it was asked then
     assert any(at >= due for at in policy.asked)
@@ -117,7 +117,7 @@ def test_a_program_that_never_says_that_it_is_ready() -> None:
     cluster, _ = on(replace(SPEC, signal="hf"))
     cluster.run_until(lambda: cluster.job(1).running is not None)
     job, running = cluster.job(1), cluster.job(1).running
-    job = replace(job, live=(replace(running, attached=False, begun_at=None, startup_s=None),))
+    job = replace(job, live=(replace(running, attached=False, training_start=None),))
     known = exemption(cluster.world, job, None, STARTS)
     assert known is not None
     assert known.suspend_until == running.granted_at + (1 + STARTS) * PRIOR_S
@@ -133,9 +133,9 @@ def test_a_program_that_never_says_that_it_is_ready() -> None:
 
 def test_a_view_changes_when_the_time_is_over() -> None:
     cluster, _ = on(SPEC)
-    cluster.run_until(lambda: cluster.job(1).running is not None and cluster.job(1).running.begun_at is not None)
+    cluster.run_until(lambda: cluster.job(1).running is not None and cluster.job(1).running.training_start is not None)
     running, views = cluster.job(1).running, Views()
-    due = running.begun_at + STARTS * running.startup_s
+    due = running.training_start.at + STARTS * running.training_start.took_s
     for now, exempt in ((due - 1.0, True), (due, False)):
         view = views.build(cluster.world, Profiles(), now)
         assert (view.jobs[0].exempt, view.jobs[0].can_suspend) == (exempt, not exempt)

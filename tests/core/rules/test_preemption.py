@@ -32,11 +32,11 @@ def test_it_is_suspended_and_goes_on_where_it_was() -> None:
     asked = [r.event for r in model.journal.records if isinstance(r.event, ev.SuspendRequested)]
     assert requested == [ev.PreemptRequested(1, 1)]
     assert [(event.incarnation, event.purpose) for event in asked] == [(1, Purpose.PREEMPT)]
-    model.run_until(lambda: model.job(1).last_incarnation == 2 and model.job(1).running.ready_at is not None)
+    model.run_until(lambda: model.job(1).last_incarnation == 2 and model.job(1).running.progress is not None)
     job = model.job(1)
     assert not job.held
     assert job.last_cause is Cause.SUSPENDED
-    assert job.running.ready_step == job.saved_step
+    assert job.running.progress.ready_step == job.saved_step
     assert not job.running.preempt
     model.run_to_end()
     assert model.job(1).outcome is JobState.DONE

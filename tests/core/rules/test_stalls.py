@@ -9,7 +9,7 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ce
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import StallMeasurement
-from hpcdl.core.model.job import Cause, IncarnationState, JobSpec
+from hpcdl.core.model.job import Cause, IncarnationState, JobSpec, Purpose, StopRequest
 from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.core.rules.intake import Settings
 from hpcdl.core.rules.stalls import LEAST_S, NO_OUTPUT, NO_STEP, NOT_READY, UNKNOWN_S, limit_s, stall_events, stalled
@@ -22,7 +22,7 @@ def training(spec: JobSpec = SPEC, stall_s: float | None = None) -> Cluster:
     """A job that has trained for 100 s, a step a second."""
     model = Cluster({"n1": 1}, settings=Settings(agent_lease_s=300.0, stall_s=stall_s))
     model.submit(spec)
-    model.run_until(lambda: model.job(1).running is not None and model.job(1).running.ready_at is not None)
+    model.run_until(lambda: model.job(1).running is not None and model.job(1).running.progress is not None)
     model.run(100.0)
     agent = model.agents["n1"]
     model._report(agent, ev.Progressed(1, 1, 1, "n1", step=100))
@@ -52,7 +52,7 @@ def test_a_job_stalls_once_and_goes_on() -> None:
     assert model.job(1).running.state is IncarnationState.RUNNING
     model.send(cmd.Tick((still(1.0),)))
     assert told(model, ce.StallOver) == [ce.StallOver(1, 1)]
-    assert model.job(1).running.stalled_at is None
+    assert model.job(1).running.stall is None
     model.check_replay()
 
 
@@ -77,8 +77,8 @@ def test_a_report_that_came_after_the_measurement_counts() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"asked_at": 1.0, "state": IncarnationState.SAVING},
-        {"ending": Cause.PREEMPTED},
+        {"stop": StopRequest(1.0, Purpose.PREEMPT), "state": IncarnationState.SAVING},
+        {"stop": StopRequest(1.0, cause=Cause.PREEMPTED)},
         {"rescale_at": 1.0},
         {"broken_at": 1.0},
     ],
@@ -103,15 +103,16 @@ def stuck(**changes: Any) -> tuple[World, float]:
 
 def limits(job: Job, what: str, setting: float | None, **changes: Any) -> float | None:
     world = World()
-    running = replace(training().job(1).running, **changes)
+    running = training().job(1).running
+    running = replace(running, progress=replace(running.progress, **changes))
     return limit_s(world, job, running, what, setting)
 
 
 def test_patience_where_nothing_is_set() -> None:
     job = Job(1, SPEC, 0.0)
     assert limits(job, NO_STEP, None) == LEAST_S, "a step takes a second"
-    assert limits(job, NO_STEP, None, progressed_step=1) == pytest.approx(2000.0, rel=0.1), "20 times 100 s"
-    assert limits(job, NO_STEP, None, progressed_step=0) == UNKNOWN_S, "before the first step"
+    assert limits(job, NO_STEP, None, step=1) == pytest.approx(2000.0, rel=0.1), "20 times 100 s"
+    assert limits(job, NO_STEP, None, step=0) == UNKNOWN_S, "before the first step"
     assert limits(job, NOT_READY, None) == UNKNOWN_S
     assert limits(job, NO_OUTPUT, None) is None, "it may just be quiet"
     assert limits(job, NO_STEP, 0.0) is None
@@ -129,12 +130,12 @@ def test_a_start_that_takes_long_as_ever_is_no_stall() -> None:
 
 
 def test_a_start_that_hangs_and_a_program_that_shows_no_steps() -> None:
-    world, now = stuck(ready_at=None, progressed_at=None, attached=True)
+    world, now = stuck(progress=None, attached=True)
     (found,) = stall_events(world, [still(None, 10.0, started_s=1e6)], now, 60.0)
     assert isinstance(found, ce.JobStalled)
     assert found.what == NOT_READY
     assert stall_events(world, [still(None, 10.0, started_s=10.0)], now, 60.0) == [], "its agent has just come"
-    world, now = stuck(ready_at=None, progressed_at=None, attached=False)
+    world, now = stuck(progress=None, attached=False)
     assert stall_events(world, [still(None, 59.0)], now, 60.0) == []
     (found,) = stall_events(world, [still(None, 61.0)], now, 60.0)
     assert isinstance(found, ce.JobStalled)
@@ -152,8 +153,8 @@ def test_a_restart_costs_no_retry_and_resumes() -> None:
     assert (job.last_cause, job.retries_used, job.failures) == (Cause.STALLED, 0, 1)
     assert job.last_detail == "no step for 1 min 40 s; at step 100"
     assert job.last_incarnation == 2
-    assert job.running.ready_step == 80
-    assert job.running.stalled_at is None
+    assert job.running.progress.ready_step == 80
+    assert job.running.stall is None
     model.check_replay()
 
 
@@ -161,7 +162,7 @@ def test_one_that_always_hangs_at_the_same_step_is_given_up() -> None:
     model = training(replace(SPEC, stall_s=60.0, stall_restart=True))
     for number in (1, 2, 3):
         model.run_until(lambda n=number: model.job(1).running is not None and model.job(1).running.number == n)  # type: ignore[misc]
-        model.run_until(lambda: model.job(1).running.ready_at is not None)
+        model.run_until(lambda: model.job(1).running.progress is not None)
         model._report(model.agents["n1"], ev.Progressed(1, number, 1, "n1", step=400))
         model.run(100.0)
         model.send(cmd.Tick((StallMeasurement(1, number, ("n1",), 100.0, None, 1e6),)))

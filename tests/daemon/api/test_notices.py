@@ -79,7 +79,7 @@ def test_what_is_avoided_is_in_the_rows_and_in_why() -> None:
 def test_a_stall_is_the_reason() -> None:
     model = cluster()
     (job,) = model.submit(replace(SPEC, steps=100_000, stall_s=60.0))
-    model.run_until(lambda: model.job(job).running is not None and model.job(job).running.ready_at is not None)
+    model.run_until(lambda: model.job(job).running is not None and model.job(job).running.progress is not None)
     model.run(720.0)
     model.send(cmd.Tick((StallMeasurement(job, 1, ("n1",), 720.0, None, 1e6),)))
     answer = explain(model.world, model.job(job), {}, model.now + 60.0)

@@ -4,7 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core.model.job import Cause, Incarnation, IncarnationState, JobSpec, Part, Placement, Purpose, Share
+from hpcdl.core.model.job import (
+    Cause,
+    DurableCheckpoint,
+    Incarnation,
+    IncarnationState,
+    JobSpec,
+    Part,
+    Placement,
+    Purpose,
+    Share,
+    StopRequest,
+    TrainingProgress,
+)
 from hpcdl.core.model.pilot import BatchJob, BatchState, Pilot, PilotSpec
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.world import GpuInfo, Job, JobState, Node, World, can_suspend
@@ -14,7 +26,11 @@ from hpcdl.daemon.time_left import remaining
 
 SPEC = JobSpec(("python", "train.py"), "train", steps=1000)
 RUNNING = Incarnation(
-    1, IncarnationState.RUNNING, (Part("n1", started=True),), Placement((Share("n1", (0,)),)), ready_at=100.0
+    1,
+    IncarnationState.RUNNING,
+    (Part("n1", started=True),),
+    Placement((Share("n1", (0,)),)),
+    progress=TrainingProgress(100.0, 0, 100.0, 0),
 )
 NONE = Profiles({})
 HERE = World(nodes={"n1": Node("n1", connected=True)})
@@ -33,9 +49,9 @@ def test_an_estimate_needs_half_a_minute_of_training() -> None:
         known = remaining(world, found, NONE, now)
         return None if known is None else known.seconds
 
-    told = replace(RUNNING, progressed_at=130.0, progressed_step=60)
+    told = replace(RUNNING, progress=TrainingProgress(100.0, 0, 130.0, 60))
     running = job(live=(told,), first_start_at=95.0, step=60, total=1000)
-    early = replace(running, live=(replace(told, progressed_at=102.0),))
+    early = replace(running, live=(replace(told, progress=TrainingProgress(100.0, 0, 102.0, 60)),))
     assert left(early, 102.0) is None
     assert left(running, 130.0) == pytest.approx(470.0)
     assert left(running, 134.0) == pytest.approx(466.0), "it goes on between reports"
@@ -85,12 +101,12 @@ def test_work_that_is_lost_is_told() -> None:
 
 
 def test_a_job_that_did_not_resume_where_it_was_saved_is_told() -> None:
-    running = replace(RUNNING, number=2, attached=True, ready_step=40)
+    running = replace(RUNNING, number=2, attached=True, progress=TrainingProgress(100.0, 40, 100.0, 40))
     resumed = job(live=(running,), first_start_at=95.0, last_incarnation=2, last_cause=Cause.SUSPENDED, saved_step=40)
     assert "attempt 2 went on at step 40" in details(resumed).splitlines()
     told = "attempt 2 went on at step 40, behind its checkpoint of step 90: is the step restored, and is the "
     assert told in details(replace(resumed, saved_step=90))
-    saved = replace(resumed, saved_step=60, live=(replace(running, saved_step=60),))
+    saved = replace(resumed, saved_step=60, live=(replace(running, checkpoint=DurableCheckpoint(60)),))
     assert "behind" not in details(saved)
     assert "went on" not in details(replace(resumed, live=(replace(running, attached=False),)))
     assert "went on" not in details(job(live=(RUNNING,), saved_step=40))
@@ -129,7 +145,7 @@ def test_nodes_that_are_all_being_left_are_told() -> None:
 
 def test_who_wants_a_suspend_is_told() -> None:
     def told(purpose: Purpose, held: bool = False, stopping: bool = False) -> str:
-        saving = replace(RUNNING, state=IncarnationState.SAVING, purpose=purpose)
+        saving = replace(RUNNING, state=IncarnationState.SAVING, stop=StopRequest(100.0, purpose))
         said = {1: "will move to 4 GPUs"}
         return explain(World(stopping=stopping), job(live=(saving,), held=held), said, 100.0).reason
 
@@ -164,7 +180,7 @@ def test_who_can_be_suspended(signal: str, attached: bool, expected: bool) -> No
 
 def test_a_start_says_where_it_waits_or_that_nothing_is_waited_for() -> None:
     ranks = tuple(Part(node, started=False) for node in ("n1", "n2", "n3"))
-    starting = replace(RUNNING, parts=ranks, ready_at=None)
+    starting = replace(RUNNING, parts=ranks, progress=None)
     elastic = replace(SPEC, nodes_max=3, rescale="in-process")
     assert explain(HERE, job(spec=elastic, live=(starting,)), {}, 95.0).reason == "its processes are starting on n[1-3]"
     begun = replace(starting, parts=tuple(replace(part, started=True) for part in ranks))
