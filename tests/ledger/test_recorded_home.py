@@ -223,6 +223,7 @@ def test_it_is_the_same_world(home: Path, expected: dict[str, Any], dropped: int
     assert tables(home) == expected["tables"]
     with SqliteJournal(home / "ledger.sqlite") as journal:
         world = journal.load()
+        assert journal.snapshot_seq == (683, 621, 0)[dropped], "its snapshots are read, too"
         validate(world)
         assert world == fold(World(), journal.read(0, 10**6))
         assert journal.verify() == world.seq == expected["world"]["seq"]

@@ -468,22 +468,18 @@ class Incarnation:
     parts: tuple[Part, ...]
     placement: Placement | None  # None at the gate
 
-    # the newest numbered set of nodes that its ranks were told to form, 0 before the first one
-    membership: int = 1
-    # those nodes, in the order of their ranks: the first has the writer
-    members: tuple[str, ...] = ()
-    # the members that its ranks formed last: they have the state of the training
-    formed: tuple[str, ...] = ()
-    # the highest membership that a part was asked to join, or one that is gone was
-    asked_for: int = 0
-    # when they were told to form it, None while they train
-    rescale_at: float | None = None
-    # when a rank said since then that the others do not answer, None while none did
-    broken_at: float | None = None
-    members_before: int = 0
-    rendezvous: str = ""
-    join_failures: int = 0
-    breaks: int = 0
+    # Its membership: a numbered set of nodes whose ranks train together; a rescale in place makes a new one. These stay
+    # fields of their own: the fold of every report reads some of them.
+    membership: int = 1  # the newest that its ranks were told to form; 0 before the first one
+    members: tuple[str, ...] = ()  # nodes of that, in the order of their ranks, the writer's first; (): it has no other
+    formed: tuple[str, ...] = ()  # members that its ranks formed last: they have the training's state; () before
+    asked_for: int = 0  # the highest that a part was asked to join, or one that is gone was
+    rescale_at: float | None = None  # when its ranks were told to form it; None while they train
+    broken_at: float | None = None  # when a rank said since then that others do not answer; None: none did
+    members_before: int = 0  # nodes that trained before it
+    rendezvous: str = ""  # HOST:PORT where its first members met; "" before
+    join_failures: int = 0  # nodes that ended before they joined, since the last one that formed
+    breaks: int = 0  # so many times the same members were told to form anew since the last step
 
     placed_at: float | None = None  # when `placement` last changed; None: not since `granted_at`
     warm: bool = False  # it was started at the gate
@@ -499,8 +495,8 @@ class Incarnation:
     stall: Stall | None = None  # None while it moves
     stop: StopRequest | None = None  # None while nothing was asked of it
 
-    reformed_at: float | None = None
-    reform_s: float = 0.0
+    reformed_at: float | None = None  # when its ranks formed a new membership last; None: only the first one
+    reform_s: float = 0.0  # seconds for which they did not train for that
 
     @property
     def purpose(self) -> Purpose | None:

@@ -177,7 +177,7 @@ def stills(cluster: Cluster, quiet_s: float) -> Iterator[StallMeasurement]:
     for number in cluster.world.live:
         for each in cluster.world.jobs[number].live:
             yield StallMeasurement(
-                number, each.number, each.nodes, quiet_s if each.progress.ready_at else None, quiet_s, quiet_s
+                number, each.number, each.nodes, quiet_s if each.progress else None, quiet_s, quiet_s
             )
 
 
