@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from hpcdl.batch.options import BadLine, BatchOptions, IgnoredOption, IndexArray, NotForHpcdl, WrittenOption
-from hpcdl.batch.system import BatchSystem, systems
+from hpcdl.batch.system import NONE, BatchSystem, systems
 from hpcdl.core.model.arrays import literal
 from hpcdl.wire.private_files import atomic_write, make_private_folder
 
@@ -80,6 +80,8 @@ class SubmitCommand:
     """What they print of a job that there is, {} for its id."""
     no_job: re.Pattern[str]
     """What they print where there is none."""
+    no_cluster: re.Pattern[str] = NONE
+    """What they print where they are installed and serve no cluster: then there is no job, and nobody takes one."""
 
     @property
     def name(self) -> str:

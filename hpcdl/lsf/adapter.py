@@ -12,11 +12,37 @@ from hpcdl.batch.adapter import TIMEOUT_S, AgentCommand, Allocation, Capabilitie
 from hpcdl.batch.command import run
 from hpcdl.batch.system import BatchError, Unsupported
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
-from hpcdl.lsf import cluster, environment, text
-from hpcdl.lsf import cluster as queues
-from hpcdl.lsf import holes as gaps
+from hpcdl.lsf import environment, text
+from hpcdl.lsf.cluster import (
+    BHOSTS_ARGV,
+    HostGpus,
+    HostRow,
+    LsfQueue,
+    bqueues_argv,
+    for_gaps,
+    for_idle,
+    gpus_argv,
+    lshosts_argv,
+    may_use,
+    not_preempted,
+    parse_bhosts,
+    parse_bqueues,
+    parse_bqueues_long,
+    parse_gpus,
+    parse_lshosts,
+    preempting,
+)
 from hpcdl.lsf.environment import write_script
-from hpcdl.lsf.holes import BackfillWindow, bslots_argv, no_window, parse_bslots
+from hpcdl.lsf.holes import (
+    BackfillWindow,
+    bslots_argv,
+    from_idle,
+    from_windows,
+    no_window,
+    parse_bslots,
+    slots_of,
+    usual,
+)
 from hpcdl.lsf.jobs import (
     CAPABLE,
     Form,
@@ -91,8 +117,8 @@ class Lsf:
         self._through_launch_node = False
         self._steady = Steady()
         self._full: dict[str, str] = {}
-        self._seen: tuple[Sequence[cluster.HostRow], Mapping[str, int], Sequence[queues.LsfQueue]] = ((), {}, ())
-        self._gpus: tuple[float, dict[str, cluster.HostGpus]] | None = None
+        self._seen: tuple[Sequence[HostRow], Mapping[str, int], Sequence[LsfQueue]] = ((), {}, ())
+        self._gpus: tuple[float, dict[str, HostGpus]] | None = None
 
     def capabilities(self) -> Capabilities:
         """What this LSF is and can do; `limits` has the kinds of its queues, and what jobstat says where it is."""
@@ -127,7 +153,7 @@ class Lsf:
                 backfill=any(queue.backfill for queue in found),
                 gpus=bool(self._gpus_of(rows)),
             ),
-            not_preempted={queue.name: queues.not_preempted(queue, found) for queue in found},
+            not_preempted={queue.name: not_preempted(queue, found) for queue in found},
         )
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
@@ -139,7 +165,7 @@ class Lsf:
         self._full.update((text.short(host), host) for host in told.hosts)
         nodes = tuple(text.short(host) for host in told.hosts)
         job: BatchJob | None = None
-        gpus: dict[str, cluster.HostGpus] = {}
+        gpus: dict[str, HostGpus] = {}
         try:
             job = self._listed((told.id,), QUICK_S)[0].get(told.id)
             gpus = self._gpus_of(())
@@ -169,18 +195,18 @@ class Lsf:
         windows = None if self._no_bslots else self._windows()
         allowed = self._allowed(found)
         if windows is None:
-            queue = queues.for_idle(found, [row.name for row in rows], allowed)
-            holes = gaps.from_idle(rows, slots, gpus, queue)
+            queue = for_idle(found, [row.name for row in rows], allowed)
+            holes = from_idle(rows, slots, gpus, queue)
         else:
-            queue = queues.for_gaps(found, allowed)
-            holes = gaps.from_windows(windows, slots, gpus, queue, now)
-        why = queues.not_preempted(queue, found)
+            queue = for_gaps(found, allowed)
+            holes = from_windows(windows, slots, gpus, queue, now)
+        why = not_preempted(queue, found)
         return tuple(replace(hole, preemptable=not why, why_not=why) for hole in holes)
 
-    def _allowed(self, found: Sequence[queues.LsfQueue]) -> tuple[str, ...]:
+    def _allowed(self, found: Sequence[LsfQueue]) -> tuple[str, ...]:
         """The queues that pilots may use; of these only those that others preempt, where there are any."""
         named = [queue for queue in found if queue.name in self._ways.queues]
-        guests = [queue.name for queue in named if queues.preempting(queue, found)]
+        guests = [queue.name for queue in named if preempting(queue, found)]
         return self._ways.queues if self._ways.without_preemption or not guests else tuple(guests)
 
     def waiting(self, own: Collection[str]) -> tuple[PendingBatchJob, ...]:
@@ -194,15 +220,15 @@ class Lsf:
             raise BatchError(f"bjobs: {error}") from None
         if not listed and not text.not_found(done):
             raise BatchError(f"bjobs: {text.words(done)}")
-        per_node, names = gaps.usual(slots.values()) or 1, [row.name for row in rows]
+        per_node, names = usual(slots.values()) or 1, [row.name for row in rows]
         waits = []
         for job in listed:
             queue = next((each for each in found if each.name == job.queue), None)
             if queue is None or not job.for_hosts or job.id in own or job.is_pilot:
                 continue
-            hosts_ = [text.short(name) for name in names if queues.may_use(queue, name, names)]
+            hosts_ = [text.short(name) for name in names if may_use(queue, name, names)]
             nodes = tuple(name for name in hosts_ if name in slots)
-            ended = frozenset(each.name for each in found if queue.name in queues.preempting(each, found))
+            ended = frozenset(each.name for each in found if queue.name in preempting(each, found))
             waits.append(PendingBatchJob(job.id, max(1, -(-job.slots // per_node)), nodes, queue.name, ended))
         return tuple(waits)
 
@@ -366,18 +392,18 @@ class Lsf:
         wanted = tuple(self._full.get(node, node) for node in spec.on)
         return replace(
             asking,
-            slots=gaps.usual(slots[node] for node in some),
+            slots=usual(slots[node] for node in some),
             hosts=wanted,
             gpus=cards.pop() if len(cards) == 1 else None,
         )
 
-    def _rows(self) -> tuple[cluster.HostRow, ...]:
-        done = self._calls.ask(cluster.BHOSTS_ARGV[self._bhosts])
-        while text.refused(done) and self._bhosts + 1 < len(cluster.BHOSTS_ARGV):
+    def _rows(self) -> tuple[HostRow, ...]:
+        done = self._calls.ask(BHOSTS_ARGV[self._bhosts])
+        while text.refused(done) and self._bhosts + 1 < len(BHOSTS_ARGV):
             self._bhosts += 1
-            done = self._calls.ask(cluster.BHOSTS_ARGV[self._bhosts])
+            done = self._calls.ask(BHOSTS_ARGV[self._bhosts])
         try:
-            rows = cluster.parse_bhosts(done.out)
+            rows = parse_bhosts(done.out)
         except ValueError as error:
             raise BatchError(f"bhosts: {error}", again=True) from None
         if not rows:
@@ -385,38 +411,38 @@ class Lsf:
         self._full.update((text.short(row.name), row.name) for row in rows)
         return rows
 
-    def _slots(self, rows: Sequence[cluster.HostRow]) -> dict[str, int]:
+    def _slots(self, rows: Sequence[HostRow]) -> dict[str, int]:
         cpus: dict[str, int] = {}
         if any(row.most is None for row in rows) and self._calls.has("lshosts"):
-            cpus = cluster.parse_lshosts(self._calls.ask(cluster.lshosts_argv()).out)
-        return gaps.slots_of(rows, cpus)
+            cpus = parse_lshosts(self._calls.ask(lshosts_argv()).out)
+        return slots_of(rows, cpus)
 
-    def _gpus_of(self, rows: Sequence[cluster.HostRow]) -> dict[str, cluster.HostGpus]:
+    def _gpus_of(self, rows: Sequence[HostRow]) -> dict[str, HostGpus]:
         """GPUs by host, {} where LSF tells of none at all. `rows`: known hosts, which have none if not told."""
         now = self._now()
         if self._gpus is None or not 0 <= now - self._gpus[0] < GPUS_KEPT_S:
-            told: dict[str, cluster.HostGpus] = {}
+            told: dict[str, HostGpus] = {}
             known = False
-            for argv in cluster.gpus_argv():
+            for argv in gpus_argv():
                 if self._calls.has(argv[0]) and not told:
                     done = self._calls.ask(argv, QUICK_S)
-                    told = {} if text.refused(done) else cluster.parse_gpus(done.out)
+                    told = {} if text.refused(done) else parse_gpus(done.out)
                     known = known or done.code != 0 or "HOST_NAME" in done.out.upper()
             if known:  # garbage is asked for again
                 self._gpus = (now, told)
         else:
             told = self._gpus[1]
-        return {**{text.short(row.name): cluster.HostGpus(0) for row in rows}, **told} if told else {}
+        return {**{text.short(row.name): HostGpus(0) for row in rows}, **told} if told else {}
 
-    def _queues(self) -> tuple[queues.LsfQueue, ...]:
-        done = self._calls.ask(queues.bqueues_argv())
+    def _queues(self) -> tuple[LsfQueue, ...]:
+        done = self._calls.ask(bqueues_argv())
         try:
-            found = queues.parse_bqueues_long(done.out)
+            found = parse_bqueues_long(done.out)
         except ValueError as error:
             raise BatchError(f"bqueues: {error}", again=True) from None
         if not found:
-            done = self._calls.ask(queues.bqueues_argv(long=False))
-            found = queues.parse_bqueues(done.out)
+            done = self._calls.ask(bqueues_argv(long=False))
+            found = parse_bqueues(done.out)
         if not found:
             raise BatchError(f"bqueues: {text.words(done)}", again=done.code == 0)
         return found

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hpcdl.batch.adapter import BatchAdapter, CommandRunner, SiteQueue, SiteReport
 from hpcdl.batch.system import BatchError
-from hpcdl.lsf import cluster as queues
 from hpcdl.lsf import text
+from hpcdl.lsf.cluster import bqueues_argv, parse_bqueues_long
 
 _SLOTS = re.compile(
     r"^QUEUE: *(\S+)[\s\S]*?^ *PRIO +NICE +STATUS +MAX +JL/U[^\n]*\n *\S+ +\S+ +\S+ +\S+ +(\d+)", re.MULTILINE
@@ -24,7 +24,7 @@ def report(adapter: BatchAdapter, run: CommandRunner) -> SiteReport:
         return done.out
 
     version, cluster = text.parse_lsid(ask(["lsid"])) if shutil.which("lsid") else ("", "")
-    printed = ask(queues.bqueues_argv())
+    printed = ask(bqueues_argv())
     not_preempted = adapter.capabilities().not_preempted
     found = tuple(
         SiteQueue(
@@ -34,7 +34,7 @@ def report(adapter: BatchAdapter, run: CommandRunner) -> SiteReport:
             told=(queue.kind,) if queue.kind else (),
             not_preempted=not_preempted.get(queue.name, "it is not known"),
         )
-        for queue in queues.parse_bqueues_long(printed)
+        for queue in parse_bqueues_long(printed)
     )
     notes = tuple(f"{name}: at most {slots} slots of yours at once" for name, slots in _SLOTS.findall(printed))
     return SiteReport("lsf", version, cluster, found, None, notes)

@@ -108,6 +108,7 @@ class Sbatch(SubmitCommand):
     )
     job_pattern = r"^\s*(?:\d+\s+)?{}\b|\bJobId={}\b"
     no_job = re.compile("invalid job id", re.IGNORECASE)
+    no_cluster = re.compile("could not establish a configuration source", re.IGNORECASE)
 
     def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
         """See `SubmitCommand`."""

@@ -3,6 +3,7 @@
 Nothing of hpcdl/ is changed or replaced: what it does for Slurm and LSF it does for this one.
 """
 
+import ast
 import os
 import re
 import signal
@@ -38,7 +39,7 @@ from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, 
 from tests.cli.conftest import Run as Hpcdl
 from tests.cli.fake import FakeDaemon
 from tests.daemon.test_batch import Scene
-from tests.support.wrapping import specs
+from tests.support.wrapping import ROOT, specs
 
 SPEC = PilotSpec(1, 600.0, "idle", 4)
 JOB = """#!/bin/bash
@@ -329,3 +330,16 @@ def test_pilots_are_submitted_to_it(scene: Scene) -> None:
     scene.turn(31.0)
     assert scene.pilot().nodes == ("p1", "p2")
     assert batching.troubles == {}
+
+
+def test_nothing_else_asks_for_a_batch_system_by_its_name() -> None:
+    """A test for one name has an `else` that means the other one, and a third one is taken for it."""
+    package = ROOT / "hpcdl"
+    named = [
+        f"{file.relative_to(ROOT)}:{node.lineno} has {node.value!r}"
+        for file in sorted(package.rglob("*.py"))
+        if file.relative_to(package).parts[0] not in ("slurm", "lsf", "sim", "demo")  # sim reads logs of each
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in ("slurm", "lsf", "sbatch", "bsub")
+    ]
+    assert {line.partition(":")[0] for line in named} == {"hpcdl/config/layers.py"}, named

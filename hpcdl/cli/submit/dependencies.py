@@ -68,15 +68,11 @@ def knows(command: SubmitCommand, number: int, other: str | None) -> bool | None
         return False
     argvs = [[path, *words, str(number)] for each, *words in command.lookups if (path := _beside(other, each))]
     said = [_said(argv) for argv in argvs]
-    said = [each for each in said if each is None or not _NO_CLUSTER.search(each.err)]
+    said = [each for each in said if each is None or not command.no_cluster.search(each.err)]
     verdicts = [None if each is None else _verdict(command, each, number) for each in said]
     if True in verdicts or not verdicts:
         return bool(verdicts)
     return False if False in verdicts else None
-
-
-_NO_CLUSTER = re.compile(r"could not establish a configuration source", re.IGNORECASE)
-"""Slurm's commands are installed, and serve no cluster: they know of no job, and their sbatch takes none."""
 
 
 def _said(argv: Sequence[str]) -> Completed | None:
