@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -279,20 +280,19 @@ def _table(study: "Study") -> None:
 
     header, rows = cells_of(study)
     print(f"{escape(study.title)}\n")
-    columns = [Column(title.upper(), _at(place), right=place >= len(study.rows[0].label)) for place, title in
-               enumerate(header)] if study.rows else []  # fmt: skip
-    print_table(columns, [{"cells": row} for row in rows])
+    labels = len(rows[0][0]) if rows else 0
+    columns = [
+        Column(title.upper(), itemgetter(str(place)), right=place >= labels)
+        for place, title in enumerate(header if rows else ())
+    ]
+    lines = [
+        [*names, *(f"{each.ours} ({each.printed})" if each.printed else each.ours for each in cells)]
+        for names, cells in rows
+    ]
+    print_table(columns, [{str(place): text for place, text in enumerate(line)} for line in lines])
     for text in study.notes:
         print(f"  {escape(text)}")
     print()
-
-
-def _at(place: int) -> Callable[[Any], str]:
-    def cell(row: Any) -> str:
-        text: str = row["cells"][place]
-        return text
-
-    return cell
 
 
 def _draw(target: Path, outcome: "Outcome | None", studies: "Sequence[Study]") -> None:

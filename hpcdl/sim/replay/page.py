@@ -54,7 +54,7 @@ def replay_page(outcome: Outcome | None, studies: Sequence[Study]) -> str:
         drawn = [*_windows(study), *_curves(study)]
         if drawn:
             parts.append(f'<div class="charts">{"".join(drawn)}</div>')
-        parts += [_table(study), "</section>"]
+        parts += [beside_table(*cells_of(study)), "</section>"]
     return document(TITLE, parts)
 
 
@@ -183,35 +183,17 @@ def _keys(study: Study) -> list[str]:
     return keys
 
 
-def cells_of(study: Study) -> tuple[list[str], list[list[str]]]:
-    """The study as a table of texts: titles, and rows with the paper's figures in brackets."""
+def cells_of(study: Study) -> tuple[list[str], list[tuple[list[str], list[Cell]]]]:
+    """The study as a table: titles, and rows of labels and of figures beside the paper's."""
     keys = _keys(study)
     labels = list(study.rows[0].label) if study.rows else []
     rows = []
     for row in study.rows:
         ours, paper = flat(row.figures), flat(row.paper)
-        cells = [_label(row, label) for label in labels]
-        for key in keys:
-            text = _text(key, ours.get(key))
-            cells.append(f"{text} ({_text(key, paper[key])})" if key in paper else text)
-        rows.append(cells)
-    return [_TITLES.get(key, key) for key in (*labels, *keys)], rows
-
-
-def _table(study: Study) -> str:
-    keys = _keys(study)
-    labels = list(study.rows[0].label) if study.rows else []
-    rows = []
-    for row in study.rows:
-        ours, paper = flat(row.figures), flat(row.paper)
-        cells = [
-            Cell(
-                _text(key, ours.get(key)), _text(key, paper[key]) if key in paper else "", _difference(key, ours, paper)
-            )
-            for key in keys
-        ]
+        printed = {key: _text(key, paper[key]) for key in keys if key in paper}
+        cells = [Cell(_text(key, ours.get(key)), printed.get(key, ""), _difference(key, ours, paper)) for key in keys]
         rows.append(([_label(row, label) for label in labels], cells))
-    return beside_table([_TITLES.get(key, key) for key in (*labels, *keys)], rows)
+    return [_TITLES.get(key, key) for key in (*labels, *keys)], rows
 
 
 def _label(row: StudyRow, key: str) -> str:
