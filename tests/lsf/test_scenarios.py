@@ -174,18 +174,21 @@ def test_a_trainer_goes_on_when_its_pilots_are_preempted(
         final = [event["body"]["step"] for event in home.events(job) if event["body"].get("final") is True]
         assert home.resumed(job)[-1] == final[-1]  # nothing was lost
     assert home.job(job)["failures"] == 0
-    rows = {row["batch_id"]: row for row in home.cli("pilots", "--all", "--json")["pilots"]}
+
+    def told() -> list[tuple[str, str, bool]]:
+        rows = {row["batch_id"]: row for row in home.cli("pilots", "--all", "--json")["pilots"]}
+        return [(row["state"], row["reason"], row["preempted"]) for row in (rows[each.key] for each in ours)]
+
     if how == "requeue":
         assert [(each.status, each.runs) for each in ours] == [("PEND", 1)] * 2
-        assert {rows[each.key]["state"] for each in ours} == {"PENDING"}
-        assert {rows[each.key]["reason"] for each in ours} == {"Not enough job slot(s): 4 hosts"}
+        waits = ("PENDING", "Not enough job slot(s): 4 hosts")
+        home.until(lambda: [each[:2] for each in told()] == [waits] * 2)
         lsf.run("bkill", urgent, LSFEMU_USER="eve")
         trains_on(home, job, {"h1", "h2", "h3", "h4"})
         assert [lsf.job(each.key).runs for each in ours] == [2, 2]
     else:
         assert how == "kill" or [each.code for each in ours] == [0, 0]  # they ended by themselves, long before the KILL
-        assert [rows[each.key]["preempted"] for each in ours] == [True, True]
-        assert {rows[each.key]["state"] for each in ours} == {"ENDED"}
+        home.until(lambda: [(state, preempted) for state, _, preempted in told()] == [("ENDED", True)] * 2)
     home.cli("cancel", str(job))
     home.until_state(job, "CANCELLED")
     home.check_checkpoints(job)
@@ -208,9 +211,10 @@ def test_a_pilot_fills_the_hole_before_a_large_job(make_lsf: MakeLsf, make_home:
     home.until(lambda: [hole["until"] is None for hole in home.cli("holes", "--json")["holes"]] == [False])
     job = home.elastic("1:4", ENDLESS, "--step-s", 0.02, "--save-every", ENDLESS)
     trains_on(home, job, {"h1", "h3", "h4"})
+    home.until(lambda: [row["nodes"] for row in home.cli("pilots", "--json")["pilots"]] == [["h3", "h4"]])
     (row,) = home.cli("pilots", "--json")["pilots"]
     pilot = lsf.job(row["batch_id"])
-    assert hosts_of(pilot) == row["nodes"] == ["h3", "h4"]
+    assert hosts_of(pilot) == ["h3", "h4"]
     assert pilot.started + pilot.limit_s <= plan.at
     assert lsf.job(big).status == "PEND"
     lsf.run("bkill", busy, LSFEMU_USER="eve")
@@ -238,8 +242,11 @@ def test_pilots_are_given_back_to_those_who_wait(make_lsf: MakeLsf, make_home: M
     other = lsf.submit("sleep 1000\n", "-n", "4", "-W", "10", LSFEMU_USER="eve")
     (host,) = hosts_of(lsf.reaches(other, "RUN"))
     trains_on(home, job, {"h1", "h2", "h3", "h4"} - {host})
-    cancelled = [row["cancelled"] for row in home.cli("pilots", "--all", "--json")["pilots"]]
-    assert sorted(cancelled) == ["", "", f"others wait for its nodes: batch job {other}"]
+
+    def cancelled() -> list[str]:
+        return sorted(row["cancelled"] for row in home.cli("pilots", "--all", "--json")["pilots"])
+
+    home.until(lambda: cancelled() == ["", "", f"others wait for its nodes: batch job {other}"])
     home.cli("cancel", str(job))
     home.until_state(job, "CANCELLED")
     home.check_checkpoints(job)

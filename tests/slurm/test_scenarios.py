@@ -287,7 +287,7 @@ def test_pilots_fill_the_hole_before_a_large_job(slurm: SlurmCluster, make_home:
     home.until(lambda: home.placement(job) == ["login", "n3", "n4"] and trains(home, job))
     home.until_step(job, home.job(job)["step"] + 10)
     assert slurm.state(big) == "PENDING"
-    assert pilot_nodes(home) == ["n3", "n4"]
+    home.until(lambda: pilot_nodes(home) == ["n3", "n4"])
     (pilot,) = home.cli("pilots", "--json")["pilots"]
     assert pilot["until"] <= slurm_moment(slurm, big)
     go.touch()
@@ -309,7 +309,7 @@ def test_pilots_are_guests(slurm: SlurmCluster, make_home: MakeHome, tmp_path: P
     site_file(tmp_path, queues=["normal"], walltime_min_s=60, startup_s=5, pilots_without_preemption=True)
     home.start_outside(4)
     home.until(lambda: len(home.placement(job)) == 4 and trains(home, job))
-    assert pilot_nodes(home) == ["n1", "n2", "n3", "n4"]
+    home.until(lambda: pilot_nodes(home) == ["n1", "n2", "n3", "n4"])
     home.until_step(job, home.job(job)["step"] + 10)
     others = [slurm.submit("sleep 1000", "-N1", "--exclusive", "-t", "10") for _ in range(4)]
     for other in others:
