@@ -138,14 +138,15 @@ def _joined(rows: RowBuilder, jobs: Iterable[Job], forecasts: Mapping[int, Json]
     found: list[str] = []
     shared: dict[int, tuple[str, str]] = {}  # by array: the reason, and all else
     for job in jobs:
-        if not job.spec.array or job.id in forecasts or not _untouched(rows, job):
-            found.append(encode(_row(rows, job, unheeded) | forecasts.get(job.id, {})))
+        array = job.spec.array if job.id not in forecasts and _untouched(rows, job) else 0
+        if array not in shared:
+            row = _row(rows, job, unheeded) | forecasts.get(job.id, {})
+            found.append(encode(row))
+            if array:
+                rest = encode({key: value for key, value in row.items() if key not in _OWN})[1:]
+                shared[array] = (encode(row["reason"]), rest)
             continue
-        if job.spec.array not in shared:
-            row = _row(rows, job, unheeded)
-            rest = encode({key: value for key, value in row.items() if key not in _OWN})[1:]
-            shared[job.spec.array] = (encode(row["reason"]), rest)
-        why, rest = shared[job.spec.array]
+        why, rest = shared[array]
         if job.held:  # it names the job
             why = encode(rows.reason(job))
         name, index = encode(job.spec.name), job.spec.array_index
