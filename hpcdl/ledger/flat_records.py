@@ -15,6 +15,7 @@ _OF_INCARNATIONS: dict[str, dict[str, str]] = {
     },
     "checkpoint": {"step": "saved_step", "final": "saved_final"},
     "stall": {"at": "stalled_at", "what": "stalled_what", "restart": "stalled_restart"},
+    "last_rescale": {"at": "reformed_at", "took_s": "reform_s"},
     "stop": {"at": "asked_at", "purpose": "purpose", "cause": "ending", "detail": "ending_detail"},
 }  # fmt: skip
 """The flat names of the fields of each value, by the value's field. It is None where the first of these is."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from hpcdl.core.model.frozen import changed
-from hpcdl.core.model.job import Incarnation, Part, Placement, TrainingStart
+from hpcdl.core.model.job import Incarnation, InPlaceRescale, Part, Placement, TrainingStart
 from hpcdl.core.model.plan import Arrival
 from hpcdl.core.model.profile import Observation, Observations, Profile, Timing
 from hpcdl.core.model.units import gpu_kind
@@ -127,7 +127,7 @@ def began(incarnation: Incarnation, at: float) -> tuple[Incarnation, float]:
 def reformed(incarnation: Incarnation, seconds: float, at: float) -> Incarnation:
     """The incarnation, whose ranks trained on at `at` in a new membership, after `seconds` without progress."""
     cost_s = max(0.0, seconds) if math.isfinite(seconds) else 0.0
-    return changed(incarnation, reformed_at=at, reform_s=cost_s)
+    return changed(incarnation, last_rescale=InPlaceRescale(at, cost_s))
 
 
 def observations_of(world: World, key: str, own_starts: bool = True) -> Observations | None:

@@ -460,6 +460,14 @@ class TrainingStart:
 
 
 @dataclass(frozen=True, slots=True)
+class InPlaceRescale:
+    """The ranks of an incarnation formed a new membership, and train on."""
+
+    at: float  # when they did, the daemon's time
+    took_s: float  # seconds for which they did not train
+
+
+@dataclass(frozen=True, slots=True)
 class Incarnation:
     """One start of a job's processes. Times are the daemon's, in seconds since the epoch."""
 
@@ -468,10 +476,9 @@ class Incarnation:
     parts: tuple[Part, ...]
     placement: Placement | None  # None at the gate
 
-    # Its membership: a numbered set of nodes whose ranks train together; a rescale in place makes a new one. These stay
-    # fields of their own: the fold of every report reads some of them.
+    # Its membership: a numbered set of nodes whose ranks train together; a rescale in place makes a new one.
     membership: int = 1  # the newest that its ranks were told to form; 0 before the first one
-    members: tuple[str, ...] = ()  # nodes of that, in the order of their ranks, the writer's first; (): it has no other
+    members: tuple[str, ...] = ()  # nodes of that, in the order of their ranks, the writer's first; () before
     formed: tuple[str, ...] = ()  # members that its ranks formed last: they have the training's state; () before
     asked_for: int = 0  # the highest that a part was asked to join, or one that is gone was
     rescale_at: float | None = None  # when its ranks were told to form it; None while they train
@@ -495,8 +502,7 @@ class Incarnation:
     stall: Stall | None = None  # None while it moves
     stop: StopRequest | None = None  # None while nothing was asked of it
 
-    reformed_at: float | None = None  # when its ranks formed a new membership last; None: only the first one
-    reform_s: float = 0.0  # seconds for which they did not train for that
+    last_rescale: InPlaceRescale | None = None  # None before the first one
 
     @property
     def purpose(self) -> Purpose | None:

@@ -43,59 +43,49 @@ class Standing(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """An unfinished job as a policy sees it. GPU numbers are per node.
+    """An unfinished job as a policy sees it. GPU numbers are per node; times are the daemon's, in seconds.
 
-    `gpus_max` is settled: the user's maximum, or what the largest node has. `placement` is what it holds now
-    (also while it starts, saves or ends); `target` is what the last plan gave it.
-    `blocked` says in words why it cannot be placed now (held, dependency, pause after a failure), else "".
-    `counts`: the only numbers of GPUs that it takes on a node, () where it takes each of its range. `step_at`: while it
-    trains, when `step` was true. `held_gpu_s`: GPU seconds held before `held_since`, from when on it holds `placement`.
-    `last`: what the incarnation before held. `gate`: it can be started ahead; `ahead_since`: when it was, None while it
-    is not; `at_gate`: it was, and only GPUs are missing. `rescale`: how it goes to other nodes, one of RESCALES.
-    `in_place`: it trains, and can do that without a suspend. `rescaling`: it is about it now. `members`: the nodes of
-    its ranks in order; the first has the writer. `weight`: what it counts under the objective `priority`.
-    `priority`: a higher one comes first. `exempt`: it is not to be preempted for the good of others now, so
-    `can_suspend` is False; `exempt_until`: when that is over at the latest (see `exempt`).
+    Flat: policies of users name these fields.
     """
 
     id: int
     name: str
     state: JobState
     gpus_min: int
-    gpus_max: int
-    nodes: int
-    step: int
-    total: int | None
-    profile: Profile | None
-    placement: Placement | None
-    target: Placement | None
-    leaving: bool
-    can_suspend: bool
-    blocked: str
+    gpus_max: int  # the user's maximum, or what the largest node has
+    nodes: int  # at least so many
+    step: int  # the last one reported, 0 before
+    total: int | None  # steps in all; None: not known
+    profile: Profile | None  # how it scales; None: not known
+    placement: Placement | None  # what it holds, also while it starts, saves or ends; None: nothing
+    target: Placement | None  # what the last plan gave it; None: nothing
+    leaving: bool  # it was asked to suspend or to end
+    can_suspend: bool  # it may be suspended for others now
+    blocked: str  # why it cannot be placed now (held, dependency, pause after a failure), in words; "": it can
     submitted_at: float
-    retry_at: float = 0.0
+    retry_at: float = 0.0  # it does not start before
     user: str = ""
-    counts: tuple[int, ...] = ()
-    nodes_max: int = 0
-    deadline: float | None = None
-    started_at: float | None = None
-    step_at: float | None = None
-    held_gpu_s: float = 0.0
-    held_since: float | None = None
-    accuracy: tuple[tuple[int, float], ...] = ()
-    accuracy_target: float | None = None
-    last: Placement | None = None
-    gate: bool = False
-    ahead_since: float | None = None
-    at_gate: bool = False
-    rescale: str = "restart"
-    in_place: bool = False
-    rescaling: bool = False
-    members: tuple[str, ...] = ()
-    weight: float = 1.0
-    priority: int = 0
-    exempt: bool = False
-    exempt_until: float = 0.0
+    counts: tuple[int, ...] = ()  # the only numbers of GPUs that it takes on a node; (): each of its range
+    nodes_max: int = 0  # at most so many; 0: exactly `nodes`
+    deadline: float | None = None  # when it is to be finished; None: it has none
+    started_at: float | None = None  # when it was given GPUs first; None before
+    step_at: float | None = None  # when `step` was true; None while it does not train
+    held_gpu_s: float = 0.0  # GPU seconds held before `held_since`
+    held_since: float | None = None  # since when it holds `placement`; None: it holds nothing
+    accuracy: tuple[tuple[int, float], ...] = ()  # (step, metric) as its trainers reported them, thinned out
+    accuracy_target: float | None = None  # its script ends once the metric reaches this; None: it has none
+    last: Placement | None = None  # what the incarnation before held; None: there was none
+    gate: bool = False  # it can be started ahead of its GPUs
+    ahead_since: float | None = None  # since when it is started ahead; None while it is not
+    at_gate: bool = False  # it is, and only GPUs are missing
+    rescale: str = "restart"  # how it goes to other nodes, one of RESCALES
+    in_place: bool = False  # it trains, and can do that without a suspend
+    rescaling: bool = False  # its ranks are about to form a new membership
+    members: tuple[str, ...] = ()  # the nodes of its ranks in order; the first has the writer
+    weight: float = 1.0  # what it counts under the objective `priority`
+    priority: int = 0  # a higher one comes first
+    exempt: bool = False  # it is not to be preempted for the good of others now: so `can_suspend` is False
+    exempt_until: float = 0.0  # when that is over at the latest; 0.0 while it is not exempt
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What follows from this value alone and was worked out before. A view keeps its JobViews while nothing changes."""
 

@@ -38,71 +38,58 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Whether a job is expected to meet its deadline, since when, and by which forecast (`slipping`).
-
-    `probability`, `ends_at`: as they were then. `slipped`: before that it was expected to meet it.
-    """
+    """Whether a job is expected to meet its deadline, and by which forecast (`slipping`)."""
 
     meets: bool
-    since: float
-    probability: float
-    ends_at: float | None = None
-    slipped: bool = False
+    since: float  # when that was predicted, the daemon's time
+    probability: float  # from 0 to 1, as it was then
+    ends_at: float | None = None  # the predicted end, as it was then; None: not known
+    slipped: bool = False  # before that it was expected to meet it
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job and where it stands. Times are the daemon's, in seconds since the epoch.
 
-    `live` holds at most two incarnations: one with GPUs, one at the gate. `outcome`: None until it is finished.
-    `held`: suspended by its user. `step`, `saved_step`: the last one reported, the last one in a durable checkpoint.
-    `suspended`: its last incarnation ended with a checkpoint. `can_suspend`: a trainer of it has attached once.
-    `failures`: all, `retries_used`: since its user retried it last, if ever.
-    `repeats`: how many times in a row it failed as `last_failure` says; `retry_at`: it does not start before.
-    `last_save_s`: seconds that its last checkpoint took. `warm_failed`: it is not started ahead again. `final`: what it
-    becomes as soon as none of its incarnations lives. `held_gpu_s`: GPU seconds of the incarnations that have ended.
-    `last`: what the last of them held. `drill`: what `hpcdl drill` found last, at `drilled_at`.
-    `accuracy`: (step, metric) as its trainers reported them, thinned out. `expectation`: of its deadline, None where
-    nothing was foreseen. `beginning`: which new beginning of its checkpoint folder it made (`beginnings`), 0: none.
-    `startup_s`: what the last start of it took that came as far as a step, None where none did.
+    The order of the fields is that of the stored rows of retired jobs: a new one comes at the end.
     """
 
     id: int
-    spec: JobSpec
+    spec: JobSpec  # as it was submitted
     submitted_at: float
-    outcome: JobState | None = None
-    live: tuple[Incarnation, ...] = ()
-    last_incarnation: int = 0
-    held: bool = False
-    cancelling: bool = False
-    step: int | None = None
-    total: int | None = None
-    saved_step: int | None = None
-    first_start_at: float | None = None
-    finished_at: float | None = None
-    suspended: bool = False
-    can_suspend: bool = False
-    suspends: int = 0
-    failures: int = 0
-    retries_used: int = 0
-    repeats: int = 0
-    last_failure: str = ""
-    retry_at: float = 0.0
-    last_cause: Cause | None = None
-    last_detail: str = ""
-    last_save_s: float | None = None
-    exit_code: int | None = None
-    warm_failed: bool = False
-    final: JobState | None = None
-    final_detail: str = ""
-    held_gpu_s: float = 0.0
-    accuracy: tuple[tuple[int, float], ...] = ()
-    last: Placement | None = None
-    drill: Drill | None = None
-    drilled_at: float | None = None
-    expectation: Expectation | None = None
-    beginning: int = 0
-    startup_s: float | None = None
+    outcome: JobState | None = None  # DONE, FAILED or CANCELLED; None until it is finished
+    live: tuple[Incarnation, ...] = ()  # at most two: one with GPUs, one at the gate
+    last_incarnation: int = 0  # number of the newest, 0 before the first
+    held: bool = False  # suspended by its user, or not to start yet
+    cancelling: bool = False  # its user cancelled it, and it is not finished
+    step: int | None = None  # the last one reported; None before
+    total: int | None = None  # steps in all, as it or its trainer says; None: nobody said
+    saved_step: int | None = None  # of its newest durable checkpoint; None without one
+    first_start_at: float | None = None  # when it was given GPUs first; None before
+    finished_at: float | None = None  # None until it is finished
+    suspended: bool = False  # its last incarnation ended with a checkpoint
+    can_suspend: bool = False  # a trainer of it has attached once
+    suspends: int = 0  # in its whole life
+    failures: int = 0  # in its whole life
+    retries_used: int = 0  # user errors since its user retried it last
+    repeats: int = 0  # failures in a row that were all as `last_failure` says
+    last_failure: str = ""  # signature of the last one, "" where the last incarnation did not fail
+    retry_at: float = 0.0  # it does not start before
+    last_cause: Cause | None = None  # why the last incarnation with GPUs ended; None before
+    last_detail: str = ""  # of that, or of the job's own end, in words
+    last_save_s: float | None = None  # seconds that its newest durable checkpoint took; None without one
+    exit_code: int | None = None  # of that incarnation; None where it has none
+    warm_failed: bool = False  # a start at the gate failed: it is not started ahead again
+    final: JobState | None = None  # what it becomes as soon as no incarnation lives; None: it goes on
+    final_detail: str = ""  # of that, in words
+    held_gpu_s: float = 0.0  # GPU seconds of placements that are over
+    accuracy: tuple[tuple[int, float], ...] = ()  # (step, metric) as its trainers reported them, thinned out
+    last: Placement | None = None  # what the last incarnation with GPUs held; None before
+    drill: Drill | None = None  # what the last preemption test found; None without one
+    drilled_at: float | None = None  # when; None without one
+    expectation: Expectation | None = None  # of its deadline; None where nothing was predicted
+    beginning: int = 0  # which new beginning of its checkpoint folder it made, 0: none
+    startup_s: float | None = None  # seconds of its last start that came as far as a step; None: none did
     nonce: str = ""  # random, of its submit; "" of jobs of earlier versions
     annotations: tuple[tuple[str, str], ...] = ()  # its user's own (key, value), by key; nothing is decided by them
 

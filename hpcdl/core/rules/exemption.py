@@ -59,8 +59,8 @@ def exemption(world: World, job: Job, profile: Profile | None, starts: float) ->
     until = start.at + starts * start.took_s
     if job.spec.rescale == "restart":
         rescale_until = until
-    elif running.reformed_at is not None:
-        rescale_until = running.reformed_at + starts * running.reform_s
+    elif running.last_rescale is not None:
+        rescale_until = running.last_rescale.at + starts * running.last_rescale.took_s
     else:
         rescale_until = start.at + starts * _rescale_s(world, job, start.took_s)
     return Exemption(until, rescale_until, True)
