@@ -1,12 +1,13 @@
 """Options of a command that submits batch jobs, as values: what is written, what hpcdl makes of it, what it leaves out.
 
 Which options a command has is said in its batch system's package; how its command line and its scripts are read, and
-what becomes of them, is in `batchscript`.
+what becomes of them, is in `script.py`.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 MOST_JOBS = 10_000
 """Of one array: a larger one is refused before it is listed."""
@@ -20,35 +21,36 @@ class NotForHpcdl(BadLine):
     """The job is the batch system's; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why hpcdl leaves an option out; "": it is carried out. `doubt`: without it the job may not be what its user
-    meant, so that the wrappers in jobscripts/ leave the job to the batch system.
+class Reason(Enum):
+    """What hpcdl makes of an option: it is carried out (READ), or left out, and why.
+
+    `doubt`: without it the job may not be what its user meant, so that the wrappers in jobscripts/ leave the job to the
+    batch system.
     """
 
-    text: str = ""
-    doubt: bool = False
+    READ = ("", False)
+    RANKS = ("the script starts its ranks itself", False)
+    TIME = ("a job of hpcdl has no time limit; --deadline says when it is to be done", False)
+    LOGS = ("hpcdl keeps a job's output itself: hpcdl logs", False)
+    HOST = ("hpcdl shares out GPUs; processors and memory are its allocation's", False)
+    WHERE = ("it is queued by hpcdl, and runs where that has GPUs", False)
+    MAIL = ("hpcdl submit --notify mailto:ADDRESS sends a mail at its end", False)
+    AGAIN = ("hpcdl resumes a job by itself: --retries", False)
+    NEVER = ("hpcdl cancels a job whose dependency can never be DONE", False)
+    SHELL = ("it gets the variables of this shell", False)
+    NOTHING = ("hpcdl has no such thing", False)
+    SIGNAL = ("hpcdl asks it to checkpoint as --signal PRESET and --grace say", True)
+    NODES = ("hpcdl chooses among the nodes that it has", True)
+    START = ("hpcdl starts it when there are GPUs", True)
+    HOLD = ("hpcdl suspend holds a job", True)
+    WAIT = ("hpcdl wait waits", True)
+    INPUT = ("a job of hpcdl has no standard input", True)
+    TERMINAL = ("a job of hpcdl is not interactive", True)
+    LACKS = ("hpcdl has no such thing", True)
 
-
-READ = Reason()
-RANKS = Reason("the script starts its ranks itself")
-TIME = Reason("a job of hpcdl has no time limit; --deadline says when it is to be done")
-LOGS = Reason("hpcdl keeps a job's output itself: hpcdl logs")
-HOST = Reason("hpcdl shares out GPUs; processors and memory are its allocation's")
-WHERE = Reason("it is queued by hpcdl, and runs where that has GPUs")
-MAIL = Reason("hpcdl submit --notify mailto:ADDRESS sends a mail at its end")
-AGAIN = Reason("hpcdl resumes a job by itself: --retries")
-NEVER = Reason("hpcdl cancels a job whose dependency can never be DONE")
-SHELL = Reason("it gets the variables of this shell")
-NOTHING = Reason("hpcdl has no such thing")
-SIGNAL = Reason("hpcdl asks it to checkpoint as --signal PRESET and --grace say", doubt=True)
-NODES = Reason("hpcdl chooses among the nodes that it has", doubt=True)
-START = Reason("hpcdl starts it when there are GPUs", doubt=True)
-HOLD = Reason("hpcdl suspend holds a job", doubt=True)
-WAIT = Reason("hpcdl wait waits", doubt=True)
-INPUT = Reason("a job of hpcdl has no standard input", doubt=True)
-TERMINAL = Reason("a job of hpcdl is not interactive", doubt=True)
-LACKS = Reason(NOTHING.text, doubt=True)
+    def __init__(self, text: str, doubt: bool) -> None:
+        self.text = text
+        self.doubt = doubt
 
 
 @dataclass(frozen=True, slots=True)

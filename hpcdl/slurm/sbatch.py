@@ -5,29 +5,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from hpcdl.batch.options import (
-    AGAIN,
-    HOLD,
-    HOST,
-    INPUT,
-    LACKS,
-    LOGS,
-    MAIL,
-    NEVER,
-    NODES,
-    NOTHING,
-    RANKS,
-    READ,
-    SHELL,
-    SIGNAL,
-    START,
-    TIME,
-    WAIT,
-    WHERE,
     BadLine,
     BatchOptions,
     IgnoredOption,
     IndexArray,
     NotForHpcdl,
+    Reason,
     SubmitOption,
     WrittenOption,
     exports_of,
@@ -50,28 +33,30 @@ from hpcdl.slurm.system import SYSTEM
 
 OPTIONS = option_table(
     {
-        READ: "gres gpus gpus-per-node gpus-per-task nodes job-name dependency array chdir export wrap parsable",
-        RANKS: "ntasks ntasks-per-node",
-        TIME: "time time-min",
-        LOGS: "output error open-mode",
-        HOST: "mem mem-per-cpu mem-per-gpu cpus-per-task cpus-per-gpu tmp mincpus threads-per-core ntasks-per-core "
-        "ntasks-per-socket ntasks-per-gpu sockets-per-node cores-per-socket hint extra-node-info distribution "
+        Reason.READ: "gres gpus gpus-per-node gpus-per-task nodes job-name dependency array chdir export wrap parsable",
+        Reason.RANKS: "ntasks ntasks-per-node",
+        Reason.TIME: "time time-min",
+        Reason.LOGS: "output error open-mode",
+        Reason.HOST: "mem mem-per-cpu mem-per-gpu cpus-per-task cpus-per-gpu tmp mincpus "
+        "threads-per-core ntasks-per-core ntasks-per-socket ntasks-per-gpu "
+        "sockets-per-node cores-per-socket hint extra-node-info distribution "
         "core-spec thread-spec mem-bind gpu-bind gres-flags",
-        WHERE: "partition account qos priority wckey switches exclusive nice oversubscribe overcommit contiguous "
-        "spread-job use-min-nodes",
-        MAIL: "mail-type mail-user",
-        AGAIN: "requeue no-requeue no-kill",
-        NEVER: "kill-on-invalid-dep",
-        SHELL: "get-user-env",
-        NOTHING: "comment profile acctg-freq gpu-freq cpu-freq mcs-label power verbose quiet ignore-pbs propagate",
-        SIGNAL: "signal",
-        NODES: "constraint nodelist exclude reservation licenses clusters nodefile",
-        START: "begin deadline delay-boot",
-        HOLD: "hold",
-        WAIT: "wait",
-        INPUT: "input",
-        LACKS: "gpus-per-socket export-file bb bbf container burst-buffer uid gid cluster-constraint test-only help "
-        "usage version reboot",
+        Reason.WHERE: "partition account qos priority wckey switches exclusive nice oversubscribe overcommit "
+        "contiguous spread-job use-min-nodes",
+        Reason.MAIL: "mail-type mail-user",
+        Reason.AGAIN: "requeue no-requeue no-kill",
+        Reason.NEVER: "kill-on-invalid-dep",
+        Reason.SHELL: "get-user-env",
+        Reason.NOTHING: "comment profile acctg-freq gpu-freq cpu-freq mcs-label power "
+        "verbose quiet ignore-pbs propagate",
+        Reason.SIGNAL: "signal",
+        Reason.NODES: "constraint nodelist exclude reservation licenses clusters nodefile",
+        Reason.START: "begin deadline delay-boot",
+        Reason.HOLD: "hold",
+        Reason.WAIT: "wait",
+        Reason.INPUT: "input",
+        Reason.LACKS: "gpus-per-socket export-file bb bbf container burst-buffer uid gid cluster-constraint "
+        "test-only help usage version reboot",
     },
     flags="parsable exclusive nice oversubscribe overcommit contiguous spread-job use-min-nodes requeue no-requeue "
     "no-kill verbose quiet ignore-pbs propagate get-user-env hold wait test-only help usage version reboot",
@@ -226,7 +211,7 @@ def _long(word: str, rest: list[str], where: str) -> list[WrittenOption]:
     name, equals, value = word[2:].partition("=")
     near = [each for each in OPTIONS if each.startswith(name)]
     name = name if name in OPTIONS else near[0] if len(near) == 1 else name
-    option = OPTIONS.get(name, SubmitOption(READ, value=False))
+    option = OPTIONS.get(name, SubmitOption(Reason.READ, value=False))
     said = word
     if option.value and not equals:
         if not rest:

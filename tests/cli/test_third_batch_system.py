@@ -30,7 +30,7 @@ from hpcdl.batch.adapter import (
     Completed,
     PilotScript,
 )
-from hpcdl.batch.options import NODES, READ, TIME, BatchOptions, IndexArray, WrittenOption, left_out, option_table
+from hpcdl.batch.options import BatchOptions, IndexArray, Reason, WrittenOption, left_out, option_table
 from hpcdl.batch.script import INDEX, BatchDependency, BatchScript, SubmitCommand, read_file
 from hpcdl.batch.site import SiteError, load_site, read_site
 from hpcdl.batch.system import BatchError, BatchSystem, system_named
@@ -147,7 +147,7 @@ class Qsub(SubmitCommand):
     lookups: ClassVar[tuple[tuple[str, ...], ...]] = (("qstat", "-f"),)
     job_pattern = r"^Job Id: {}\b"
     no_job = re.compile("Unknown Job Id")
-    options = option_table({READ: "l N J W", TIME: "walltime", NODES: "q"}, flags="")
+    options = option_table({Reason.READ: "l N J W", Reason.TIME: "walltime", Reason.NODES: "q"}, flags="")
 
     def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
         found, rest = [], list(words)
