@@ -130,7 +130,7 @@ def test_nodes_that_come_and_go_and_profiles_that_are_not_told() -> None:
     text = "".join(Checker(page).text)
     assert "8 jobs on 2 nodes that come and go (k80, v100)" in text
     assert "no profile of 3 jobs" in text
-    assert "Of 2 jobs, policies were told another profile" in text
+    assert "Of 2 jobs, policies got another profile" in text
 
 
 @pytest.mark.parametrize(("jobs", "nodes", "listed"), [(MOST_JOBS, 16, True), (10_000, 250, False)])
