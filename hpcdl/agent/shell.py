@@ -236,14 +236,18 @@ class Shell:
     async def _clear(self) -> None:
         """Ends what is left of it: asked first, killed then."""
         process, loop = self._process, asyncio.get_running_loop()
-        asked, kill_at = False, loop.time() + KILL_S
+        asked, kill_at, none_before = False, loop.time() + KILL_S, False
         while True:
             # Once it was reaped, its number may be another's.
             root = process.pid if process is not None and process.poll() is None else None
             left = await asyncio.to_thread(beside, self._tag, root)
             if not left:  # what hid from us was handed on to this agent when the first process ended
                 if root is None and not await asyncio.to_thread(self._orphans.end):
-                    return
+                    if none_before:
+                        return
+                    none_before = True  # what is being forked while /proc is listed is not in that list
+                    continue
+            none_before = False
             for each in left:
                 if loop.time() >= kill_at:
                     processes.signal_process(each, signal.SIGKILL)

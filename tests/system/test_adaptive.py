@@ -13,7 +13,7 @@ def test_jobs_share_grow_and_survive_a_kill(make_cluster: MakeCluster) -> None:
     cluster.until(lambda: (cluster.job(first)["step"] or 0) > 5)
     others = [cluster.submit(steps=200, gpus="1:2", options=("--model", "two")) for _ in range(3)]
     others.append(cluster.submit(steps=100, gpus="1,2,4", options=("--deadline", "+2h")))
-    cluster.until(lambda: cluster.job(others[0])["gpus"] > 0)
+    cluster.until(lambda: "Started" in cluster.kinds(others[0]))
     cluster.kill_daemon()
     cluster.start()
     jobs = [first, *others]

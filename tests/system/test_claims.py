@@ -65,9 +65,9 @@ def test_two_names_of_one_folder(cluster: Cluster, tmp_path: Path) -> None:
     assert ended["cause"] == "infrastructure"
     assert f":{first}:1:n1:" in ended["detail"]
     assert ") has claimed" in ended["detail"]
-    for job in (second, first):
-        cluster.cli("cancel", str(job))
-        cluster.until_state(job, "CANCELLED", "DONE")
+    cluster.cli("cancel", str(first), str(second))  # which fails for good when it has failed alike often enough
+    cluster.until_state(first, "CANCELLED")
+    cluster.until_state(second, "CANCELLED", "FAILED")
 
 
 def test_a_default_folder_of_another_job_is_refused_by_name(cluster: Cluster) -> None:
