@@ -36,8 +36,15 @@ class Hidden:
         return (sys.executable, str(HIDING), str(self.file), *how)
 
     def pid(self) -> int:
-        until(lambda: self.file.exists() and self.file.read_text(), "the process that hides")
-        pid = int(self.file.read_text())
+        pid = 0
+
+        def written() -> bool:
+            nonlocal pid  # a chain empties the file each time before it writes
+            text = self.file.read_text() if self.file.exists() else ""
+            pid = int(text or 0)
+            return pid > 0
+
+        until(written, "the process that hides")
         if (found := processes.process_of(pid)) is not None:
             self.seen.append(found)
         return pid

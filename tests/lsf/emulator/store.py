@@ -36,8 +36,9 @@ class Store:
                 values = json.load(file)
         except FileNotFoundError:
             return State()
-        values["jobs"] = tuple(Job(**job) for job in values["jobs"])
-        values["reservations"] = tuple(Reservation(**each) for each in values["reservations"])
+        # A command that came before the scheduler's first turn has written only what it set.
+        values["jobs"] = tuple(Job(**job) for job in values.get("jobs", ()))
+        values["reservations"] = tuple(Reservation(**each) for each in values.get("reservations", ()))
         return State(**values)
 
     @contextmanager
