@@ -129,7 +129,7 @@ class Machine:
     def run(
         self, argv: Sequence[str], timeout_s: float = 30.0, *, stdin: str = "", env: Mapping[str, str] | None = None
     ) -> Completed:
-        """See `hpcdl.batch.system.CommandRunner`. The seconds that it takes are counted as the cluster's."""
+        """See `hpcdl.batch.adapter.CommandRunner`. The seconds that it takes are counted as the cluster's."""
         began, began_cpu = time.perf_counter(), time.process_time()
         try:
             return self._answer(argv)

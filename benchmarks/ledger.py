@@ -23,7 +23,8 @@ from hpcdl.core.controller.journal import Stamped
 from hpcdl.core.fold.fold import Draft, fold
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.events import JobsRetired
-from hpcdl.core.model.job import Cause, JobSpec, Placement, Share
+from hpcdl.core.model.incarnation import Cause, Placement, Share
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import GpuInfo, JobState, World
 from hpcdl.core.rules.retention import jobs_to_retire
 from hpcdl.ledger import SqliteJournal

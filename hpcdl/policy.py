@@ -6,7 +6,7 @@ What it sees (`View`, `JobView`, `NodeView`, `Profile`), what it answers (`Plan`
 defined here, and hpcdl itself imports each from where it is defined.
 """
 
-from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import BadPlan, JobView, NodeView, Plan, Policies, Policy, Standing, View, check
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.units import count, fold_nodes, seconds_text

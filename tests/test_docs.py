@@ -21,7 +21,8 @@ from hpcdl.cli.root import COMMANDS, cli
 from hpcdl.config.layers import SettingLimits
 from hpcdl.config.settings import SETTINGS, Config
 from hpcdl.core.model.events import KINDS
-from hpcdl.core.model.job import SIGNAL_PRESETS, Cause, IncarnationState, Purpose, Role
+from hpcdl.core.model.incarnation import Cause, IncarnationState, Purpose, Role
+from hpcdl.core.model.job import SIGNAL_PRESETS
 from hpcdl.core.model.world import JobState
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.adaptive.prior import PriorProfile, believed, usual
-from hpcdl.core.model.job import Placement
+from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import JobView, NodeView, View
 from hpcdl.core.model.profile import MAX_GPUS, Profile
 from hpcdl.core.model.world import JobState

@@ -10,7 +10,7 @@ from hpcdl.adaptive.options import Candidate, Option, OptionMenu, candidates
 from hpcdl.adaptive.prior import look_again_at
 from hpcdl.adaptive.priority import by_priority, differ
 from hpcdl.adaptive.reasons import kept_reason, reason, waits
-from hpcdl.core.model.job import Placement
+from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import JobView, Plan, View
 from hpcdl.core.model.world import Target
 from hpcdl.placement.shapes import Layout, Shape, placement_of, realise

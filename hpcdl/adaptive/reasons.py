@@ -1,7 +1,7 @@
 """Why each job has what it has, in words and numbers."""
 
 from hpcdl.adaptive.options import Candidate, Option, OptionMenu
-from hpcdl.core.model.job import Placement
+from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.units import count, fold_nodes
 from hpcdl.core.rules.exemption import STARTS

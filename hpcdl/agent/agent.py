@@ -27,7 +27,7 @@ from hpcdl.agent.supervisor.processes import Process
 from hpcdl.agent.supervisor.watchdog import STOOD_S, clock
 from hpcdl.core.model.commands import ExpectedIncarnation
 from hpcdl.core.model.events import Exited, GpusFreed, TroubleSeen
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.units import count
 from hpcdl.wire.messages import (
     ByeMessage,

@@ -32,7 +32,7 @@ from hpcdl.agent.supervisor.start_file import IN_PROCESS, RESCALES, TORCHRUN
 from hpcdl.agent.supervisor.watchdog import Watchdog, clock
 from hpcdl.agent.supervisor_link import LatestProgress, Names, SupervisorLink, event_of, exit_of
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from hpcdl.wire.messages import PIDS_MOST, DrillMessage, RequestMessage, TrainerLine
 from hpcdl.wire.private_files import NotPrivate
 

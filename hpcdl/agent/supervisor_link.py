@@ -14,7 +14,7 @@ from hpcdl.agent import strict_json
 from hpcdl.agent.supervisor.packets import LIMIT, VERSION, encode
 from hpcdl.agent.supervisor.side_channel import NAME
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 
 _PEER = struct.Struct("3i")  # pid, uid, gid
 

@@ -7,7 +7,7 @@ what comes later in its order where the GPUs are wanted by what comes earlier. N
 import math
 from abc import ABC, abstractmethod
 
-from hpcdl.core.model.job import Placement
+from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import JobView, Plan, View
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
 from hpcdl.placement import Pool, impossible, pool_of

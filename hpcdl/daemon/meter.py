@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, Incarnation, IncarnationState, Placement, Purpose
+from hpcdl.core.model.incarnation import Cause, Incarnation, IncarnationState, Placement, Purpose
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import JobState, World
 

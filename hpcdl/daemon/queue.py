@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpcdl.core.model.job import Placement
+from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import Profiles, View
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.core.model.world import Job, World

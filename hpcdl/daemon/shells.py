@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hpcdl.core.model.commands import CommandRefused
-from hpcdl.core.model.job import Incarnation, IncarnationState
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import World
 from hpcdl.core.rules.jobs import existing_job

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hpcdl.core.fold.observations import observations_of
-from hpcdl.core.model.job import IncarnationState
+from hpcdl.core.model.incarnation import IncarnationState
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.units import gpu_kind
 from hpcdl.core.model.world import Job, World

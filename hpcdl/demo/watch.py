@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdl.core.fold.fold import fold
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count
 from hpcdl.core.model.world import Job, JobState, World

@@ -1,6 +1,6 @@
 """Starting jobs one after another on what is free, and saying what is free to those that wait."""
 
-from hpcdl.core.model.job import Placement
+from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import JobView
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
 from hpcdl.genie.model import expected_at, startup_s

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.events import JobsRetired
-from hpcdl.core.model.job import Incarnation, IncarnationState
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import fold_nodes
 from hpcdl.core.model.world import Job, Node, World

@@ -17,15 +17,7 @@ from hpcdl.batch.options import (
     option_table,
     several_nodes,
 )
-from hpcdl.batch.script import (
-    INDEX,
-    BatchDependency,
-    BatchScript,
-    SubmitCommand,
-    find,
-    job_number,
-    read_stdin,
-)
+from hpcdl.batch.script import INDEX, BatchDependency, BatchScript, SubmitCommand, find, job_number, read_stdin
 from hpcdl.lsf.system import SYSTEM
 
 OPTIONS = option_table(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import JobView, Plan, Targets, View
 from hpcdl.core.model.world import JobState
 from hpcdl.placement.pool import Pool, best_on, impossible, lean_pool_of, most_free, move_reason, role_reason, waiting

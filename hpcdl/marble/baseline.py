@@ -1,6 +1,6 @@
 """What MARBLE is measured against: a batch scheduler that gives a whole node to one job after another."""
 
-from hpcdl.core.model.job import Placement, Role
+from hpcdl.core.model.incarnation import Placement, Role
 from hpcdl.core.model.plan import JobView, Plan, View
 from hpcdl.core.model.units import count, fold_nodes
 from hpcdl.placement.pool import Pool, impossible, lean_pool_of, waiting

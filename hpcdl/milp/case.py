@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 from operator import attrgetter
 
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.plan import JobView, NodeView, Standing, View
 from hpcdl.milp.pricing import Kinds, TrainerPrices, priced
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.plan import NodeView
 from hpcdl.milp.case import AllocationCase, TrainerCandidate
 from hpcdl.placement.nodes import WholeNode, choose

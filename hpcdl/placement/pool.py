@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import JobView, NodeView, Plan, Standing, Targets, View
 from hpcdl.core.model.units import count, fold_nodes
 from hpcdl.core.model.world import Target

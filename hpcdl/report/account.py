@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.transitions import FAILURES
 from hpcdl.core.model.units import GpuRef
 from hpcdl.report.account_events import AccountEvents, Interval, Work, owner_of

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, JobSpec
+from hpcdl.core.model.incarnation import Cause
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.transitions import FAILURES
 from hpcdl.core.model.units import GpuRef
 

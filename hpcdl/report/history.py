@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hpcdl.core.model.job import Cause, Placement, Purpose, Role
+from hpcdl.core.model.incarnation import Cause, Placement, Purpose, Role
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import JobState
 

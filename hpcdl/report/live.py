@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpcdl.core.model.gpu_use import GpuUse, gpu_use
-from hpcdl.core.model.job import Role
+from hpcdl.core.model.incarnation import Role
 from hpcdl.core.model.units import GpuRef, count, fold_nodes, seconds_text
 from hpcdl.report.grid import MOST_TILES, gpu_now, grid, grid_legend
 from hpcdl.report.heat import heat, heat_legend

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcdl.core.model.job import Cause, Purpose
+from hpcdl.core.model.incarnation import Cause, Purpose
 from hpcdl.core.model.profile import Profile, find_profile
 from hpcdl.core.model.world import JobState
 from hpcdl.report.history import History, JobAttempt, JobHistory, Phase, Piece

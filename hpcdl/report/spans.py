@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import CodecError
-from hpcdl.core.model.job import Placement, Role
+from hpcdl.core.model.incarnation import Placement, Role
 from hpcdl.core.model.units import GpuRef
 from hpcdl.report.history import History, JobHistory, Phase, Piece, Span, Tenure, WarmStart
 from hpcdl.report.history import JobAttempt as Stay

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from hpcdl.core.model.job import Role
+from hpcdl.core.model.incarnation import Role
 from hpcdl.core.model.units import GpuRef, count, seconds_text
 from hpcdl.report.history import History, Phase, Piece, Span, WarmStart
 

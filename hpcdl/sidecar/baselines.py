@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hpcdl.core.model.job import Role
+from hpcdl.core.model.incarnation import Role
 from hpcdl.core.model.plan import JobView, Plan, View
 from hpcdl.core.model.units import count
 from hpcdl.placement.pool import Pool, impossible, most_free, pool_of, waiting

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import JobView, Plan, View
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
 from hpcdl.placement.pool import impossible, most_free, waiting

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import Request
-from hpcdl.core.model.job import Purpose
+from hpcdl.core.model.incarnation import Purpose
 from hpcdl.core.model.world import GpuInfo, World
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.trainers import Delays, PastIncarnations, SimulatedTrainer, predicted_total

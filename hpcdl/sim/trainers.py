@@ -4,7 +4,7 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from hpcdl.core.model.job import Placement
+from hpcdl.core.model.incarnation import Placement
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.workload import SimJob
 

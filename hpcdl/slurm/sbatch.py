@@ -20,15 +20,7 @@ from hpcdl.batch.options import (
     option_table,
     several_nodes,
 )
-from hpcdl.batch.script import (
-    INDEX,
-    BatchDependency,
-    BatchScript,
-    SubmitCommand,
-    job_number,
-    read_file,
-    read_stdin,
-)
+from hpcdl.batch.script import INDEX, BatchDependency, BatchScript, SubmitCommand, job_number, read_file, read_stdin
 from hpcdl.slurm.system import SYSTEM
 
 OPTIONS = option_table(

@@ -21,7 +21,7 @@ from hpcdl.adaptive.eta import (
     shortest_first,
 )
 from hpcdl.adaptive.options import candidates
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.plan import JobView, View
 from tests.adaptive.views import LINEAR, job, node, running, view
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdl.adaptive import Adaptive, AdaptiveFifo
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.plan import View
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState

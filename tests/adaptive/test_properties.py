@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hpcdl.adaptive import Adaptive, AdaptiveFifo, objectives
 from hpcdl.adaptive.choice import pick
 from hpcdl.adaptive.options import candidates
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.plan import JobView, NodeView, Policies, View
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState

@@ -21,7 +21,8 @@ from websockets.exceptions import ConnectionClosed
 from hpcdl.agent.supervisor import processes
 from hpcdl.core.model.commands import ExpectedIncarnation, Request
 from hpcdl.core.model.events import Event, GpusFreed, decode
-from hpcdl.core.model.job import JobSpec, Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
+from hpcdl.core.model.job import JobSpec
 from hpcdl.wire import messages as msg
 from hpcdl.wire.access import AccessFile, write_access
 from hpcdl.wire.tls import make_certificate, server_context

@@ -14,7 +14,7 @@ import pytest
 from hpcdl.agent import run_folder
 from hpcdl.agent.supervisor import processes
 from hpcdl.core.model.commands import ExpectedIncarnation
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from tests.agent.daemon import Agents, Daemon, spec_of, until
 from tests.agent.start_requests import begin, checkpoints, supervisor_of
 

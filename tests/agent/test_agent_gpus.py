@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from tests.agent.daemon import Agents, Daemon, until
 from tests.agent.start_requests import begin
 

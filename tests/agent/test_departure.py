@@ -15,7 +15,7 @@ import pytest
 from hpcdl.agent.departure import TURN_S, Departure, EnclosingJob
 from hpcdl.agent.emulation import emulated, granted, has_driver
 from hpcdl.agent.supervisor import processes
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from tests.agent.conftest import ATTACH, Agent
 from tests.agent.daemon import Agents, Daemon, spec_of, until
 

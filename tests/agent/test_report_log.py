@@ -16,7 +16,7 @@ from hpcdl.agent.report_log import SLACK, Marks, ReportLog
 from hpcdl.agent.start_request import scrubbed
 from hpcdl.core.model.commands import Request
 from hpcdl.core.model.events import Exited, GpusFreed, Noted, Progressed, Started
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from hpcdl.wire.messages import RequestMessage
 
 KEY = (7, 2)

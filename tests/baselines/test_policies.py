@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hpcdl.baselines import register
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.plan import JobView, NodeView, Plan, Policies, Policy, View, check
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState

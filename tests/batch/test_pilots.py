@@ -17,7 +17,7 @@ from hpcdl.batch.pilots import (
     pays_s,
     walltime_s,
 )
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.pilot import BY_USER, BatchJob, BatchState, Hole, PendingBatchJob, Pilot, PilotChoice, PilotSpec
 from hpcdl.core.model.plan import JobView, NodeView, Plan, View
 from hpcdl.core.model.profile import Profile

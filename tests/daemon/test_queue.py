@@ -7,10 +7,9 @@ import pytest
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.controller.journal import MemoryJournal
 from hpcdl.core.model import commands as cmd
-from hpcdl.core.model.job import (
+from hpcdl.core.model.incarnation import (
     Incarnation,
     IncarnationState,
-    JobSpec,
     Part,
     Placement,
     Purpose,
@@ -18,6 +17,7 @@ from hpcdl.core.model.job import (
     StopRequest,
     TrainingProgress,
 )
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.units import GpuRef

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from hpcdl.core.model.commands import StallMeasurement
-from hpcdl.core.model.job import Incarnation, IncarnationState, JobSpec, Part, Stall
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Part, Stall
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import Job, World
 from hpcdl.core.rules.stalls import LEAST_S
 from hpcdl.daemon.agents import measured

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import JobView, NodeView, Plan, Policy, View, check
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState

@@ -16,7 +16,8 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model import events as ne
 from hpcdl.core.model import events as pe
 from hpcdl.core.model.events import IdsRaised, JobsRetired
-from hpcdl.core.model.job import Cause, Drill, JobSpec, Placement, Purpose, Role, Share
+from hpcdl.core.model.incarnation import Cause, Placement, Purpose, Role, Share
+from hpcdl.core.model.job import Drill, JobSpec
 from hpcdl.core.model.notice import NoticeKind
 from hpcdl.core.model.pilot import BatchJob, BatchState, PilotSpec
 from hpcdl.core.model.world import GpuInfo, JobState, Target, World, validate

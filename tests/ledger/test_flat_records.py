@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdl.core.model.frozen import from_json
-from hpcdl.core.model.job import (
+from hpcdl.core.model.incarnation import (
     Cause,
     DurableCheckpoint,
     Incarnation,

@@ -15,7 +15,7 @@ import pytest
 from hpcdl.core.controller.journal import JournalError
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import Request
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.ledger import SqliteJournal, high_water_mark, maintenance
 from hpcdl.ledger.high_water_mark import NAME, NOW, read_mark
 from hpcdl.ledger.integrity import LedgerShrank, UsableLedger, open_resumed, traces_of

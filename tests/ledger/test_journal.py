@@ -18,7 +18,7 @@ from hpcdl.core.controller.journal import JournalError, LeaseLost, MemoryJournal
 from hpcdl.core.fold.fold import fold
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import Request
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.transitions import IllegalEvent
 from hpcdl.core.model.world import World, validate
 from hpcdl.ledger import Lease, SqliteJournal

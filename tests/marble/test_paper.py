@@ -8,7 +8,8 @@ import yaml
 from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import JobSpec, Role
+from hpcdl.core.model.incarnation import Role
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Plan, View
 from hpcdl.core.model.profile import Profile, find_profile
 from hpcdl.core.model.world import JobState

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hpcdl.config.settings import PACKING as CONFIGURED
-from hpcdl.core.model.job import Placement
+from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import View
 from hpcdl.core.model.world import JobState
 from hpcdl.milp import BFTrainer, Reallocation

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdl.core.model.job import Placement
+from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import JobView, NodeView, Policy, View
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState, validate

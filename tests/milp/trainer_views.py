@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.plan import JobView, NodeView, Plan, Policy, View, check
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, JobSpec, Placement, Purpose, Role, Share
+from hpcdl.core.model.incarnation import Cause, Placement, Purpose, Role, Share
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import GpuInfo, JobState
 
 

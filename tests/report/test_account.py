@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, JobSpec
+from hpcdl.core.model.incarnation import Cause
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import JobState, World
 from hpcdl.report.account import BY, NAMES, Account, Shares, account, story_of, story_of_rows
 from hpcdl.report.stacked import account_page, hours, summary

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, Role
+from hpcdl.core.model.incarnation import Cause, Role
 from hpcdl.core.model.world import JobState
 from hpcdl.report import read_history
 from hpcdl.report.charts import Axis, StepCurve, axis_for, chart, curve_legend, kind, rungs_up_to

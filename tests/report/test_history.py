@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, Placement, Purpose, Role, Share
+from hpcdl.core.model.incarnation import Cause, Placement, Purpose, Role, Share
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState
 from hpcdl.report import measure, read_history

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from hpcdl.report import grid
 from hpcdl.report.heat import COLUMNS, shares_of
 from hpcdl.report.html import html, visible

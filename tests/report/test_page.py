@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.world import JobState
 from hpcdl.report import HtmlTable, ReportedRun, read_history, render, timeline_page
 from hpcdl.report.timeline import SECONDS_UP_TO, ticks

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState
 from hpcdl.sidecar import Optimus, SideCar

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.plan import Plan, Policies, View
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import Target, validate

@@ -12,7 +12,7 @@ from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import to_json
-from hpcdl.core.model.job import Cause, Placement, Share
+from hpcdl.core.model.incarnation import Cause, Placement, Share
 from hpcdl.core.model.plan import Plan, View
 from hpcdl.core.model.profile import Profile, find_profile
 from hpcdl.core.model.world import JobState, Target

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core.model.job import Cause, Placement, Role, Share
+from hpcdl.core.model.incarnation import Cause, Placement, Role, Share
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import JobState, World

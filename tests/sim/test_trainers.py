@@ -6,7 +6,7 @@ from statistics import pstdev
 
 import pytest
 
-from hpcdl.core.model.job import Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.profile import ProfileError
 from hpcdl.sim import SimJob
 from hpcdl.sim.conditions import Conditions

@@ -5,7 +5,7 @@ from typing import Any
 
 from hpcdl.core.controller.journal import JournalError, MemoryJournal
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Placement
+from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import GpuInfo
 

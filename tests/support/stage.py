@@ -4,7 +4,8 @@ from typing import Any
 
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import JobSpec, Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Plan, View
 from hpcdl.core.model.world import Target
 from hpcdl.core.rules.intake import Settings

@@ -18,7 +18,8 @@ from hpcdl.cli.profile.show import ls, show, yaml_text
 from hpcdl.cli.submit.job import default_name, environment, user_name
 from hpcdl.client import Client, path_with
 from hpcdl.core.model.frozen import to_json
-from hpcdl.core.model.job import Cause, JobSpec
+from hpcdl.core.model.incarnation import Cause
+from hpcdl.core.model.job import JobSpec
 
 if TYPE_CHECKING:
     from hpcdl.cli.profile.light_runs import Speed

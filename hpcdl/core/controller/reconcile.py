@@ -22,15 +22,7 @@ from hpcdl.core.model.events import (
     StartRequested,
     SuspendRequested,
 )
-from hpcdl.core.model.job import (
-    Cause,
-    Incarnation,
-    IncarnationState,
-    Part,
-    Placement,
-    Purpose,
-    Share,
-)
+from hpcdl.core.model.incarnation import Cause, Incarnation, IncarnationState, Part, Placement, Purpose, Share
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import RESTARTED, Job, World, last_number
 from hpcdl.core.rules.stalls import stalled

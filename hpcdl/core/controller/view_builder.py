@@ -10,7 +10,8 @@ from typing import Any
 from hpcdl.core.fold.fold import ChangeSet
 from hpcdl.core.fold.observations import arrivals_of, observations_of, slower
 from hpcdl.core.model.health import Avoided
-from hpcdl.core.model.job import LARGEST, IncarnationState
+from hpcdl.core.model.incarnation import IncarnationState
+from hpcdl.core.model.job import LARGEST
 from hpcdl.core.model.plan import JobView, NodeView, Profiles, Standing, View, held_on
 from hpcdl.core.model.profile import Observations, Profile, Timing
 from hpcdl.core.model.transitions import state_of

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import IncarnationState
+from hpcdl.core.model.incarnation import IncarnationState
 from hpcdl.core.model.notice import NoticeKind
 from hpcdl.core.model.world import World
 

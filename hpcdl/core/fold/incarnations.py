@@ -22,7 +22,7 @@ from hpcdl.core.fold.write import (
 )
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import changed
-from hpcdl.core.model.job import (
+from hpcdl.core.model.incarnation import (
     Cause,
     DurableCheckpoint,
     Incarnation,

@@ -6,7 +6,7 @@ A job that is rescaled by suspend and resume has one membership in each incarnat
 from dataclasses import replace
 
 from hpcdl.core.model.frozen import changed
-from hpcdl.core.model.job import Incarnation, IncarnationState, Part, Placement, Share
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Part, Placement, Share
 from hpcdl.core.model.world import Job
 
 

@@ -9,7 +9,7 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.events import IdsRaised
 from hpcdl.core.model.frozen import changed
 from hpcdl.core.model.health import KEPT, Avoided, Failed
-from hpcdl.core.model.job import Cause, Incarnation
+from hpcdl.core.model.incarnation import Cause, Incarnation
 from hpcdl.core.model.notice import NoticeKind
 from hpcdl.core.model.world import RESTARTED, Floor, GpuInfo, Node, World
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from hpcdl.core.model.frozen import changed
-from hpcdl.core.model.job import Incarnation, InPlaceRescale, Part, Placement, TrainingStart
+from hpcdl.core.model.incarnation import Incarnation, InPlaceRescale, Part, Placement, TrainingStart
 from hpcdl.core.model.plan import Arrival
 from hpcdl.core.model.profile import Observation, Observations, Profile, Timing
 from hpcdl.core.model.units import gpu_kind

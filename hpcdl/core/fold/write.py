@@ -6,7 +6,7 @@ from hpcdl.core.fold import membership as ms
 from hpcdl.core.fold.effect import TRANSITIONS
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.frozen import changed
-from hpcdl.core.model.job import Incarnation, IncarnationState, Part, Placement
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Part, Placement
 from hpcdl.core.model.transitions import IllegalEvent, state_of
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import Job, World

@@ -4,10 +4,9 @@ import math
 from dataclasses import dataclass
 
 from hpcdl.core.model.arrays import Array
-from hpcdl.core.model.events import (
-    Event,
-)
-from hpcdl.core.model.job import Drill, JobSpec, Placement
+from hpcdl.core.model.events import Event
+from hpcdl.core.model.incarnation import Placement
+from hpcdl.core.model.job import Drill, JobSpec
 from hpcdl.core.model.pilot import BatchJob, Hole, PendingBatchJob
 from hpcdl.core.model.world import GpuInfo
 

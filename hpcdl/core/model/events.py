@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from hpcdl.core.model.arrays import Array, expand
 from hpcdl.core.model.frozen import CodecError, from_json, to_json
-from hpcdl.core.model.job import Cause, Drill, JobSpec, Placement, Purpose, Role
+from hpcdl.core.model.incarnation import Cause, Placement, Purpose, Role
+from hpcdl.core.model.job import Drill, JobSpec
 from hpcdl.core.model.notice import NoticeKind
 from hpcdl.core.model.pilot import BatchJob, PilotSpec
 from hpcdl.core.model.units import runs

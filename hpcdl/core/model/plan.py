@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Protocol, TypeAlias, overload
 
-from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.pilot import Hole, PendingBatchJob, Pilot, PilotChoice
 from hpcdl.core.model.profile import Observations, Profile
 from hpcdl.core.model.units import GpuRef, count, fold_nodes

@@ -1,7 +1,7 @@
 """The state of a job, read off its incarnations, and what their ends are called. Which event leads from which state of
 an incarnation to which is said beside its effect (`core/fold/effect.py`)."""
 
-from hpcdl.core.model.job import Cause, IncarnationState, Purpose
+from hpcdl.core.model.incarnation import Cause, IncarnationState, Purpose
 from hpcdl.core.model.world import Job, JobState
 
 

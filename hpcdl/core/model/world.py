@@ -6,13 +6,8 @@ from hashlib import blake2b
 
 from hpcdl.core.model.frozen import unchecked
 from hpcdl.core.model.health import Avoided, Failed
-from hpcdl.core.model.job import (
-    Cause,
-    Drill,
-    Incarnation,
-    JobSpec,
-    Placement,
-)
+from hpcdl.core.model.incarnation import Cause, Incarnation, Placement
+from hpcdl.core.model.job import Drill, JobSpec
 from hpcdl.core.model.notice import Notice, Route
 from hpcdl.core.model.pilot import Pilot
 from hpcdl.core.model.profile import Observations, Timing

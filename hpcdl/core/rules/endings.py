@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hpcdl.core.model.events import Event, IncarnationEnded, JobEnded, LeftBehind
-from hpcdl.core.model.job import (
+from hpcdl.core.model.incarnation import (
     OUTSIDE_CAUSES,
     OUTSIDE_CODES,
     Cause,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hpcdl.core.fold.observations import OF_A_START
-from hpcdl.core.model.job import IncarnationState
+from hpcdl.core.model.incarnation import IncarnationState
 from hpcdl.core.model.plan import JobView, Plan, View
 from hpcdl.core.model.profile import Observations, Profile, Timing
 from hpcdl.core.model.world import Job, World

@@ -10,7 +10,8 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.arrays import check_places, expand, named
 from hpcdl.core.model.commands import CommandRefused, Entry
-from hpcdl.core.model.job import ECT_CLASSES, Incarnation, IncarnationState, JobSpec, check_counts
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState
+from hpcdl.core.model.job import ECT_CLASSES, JobSpec, check_counts
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, seconds_text

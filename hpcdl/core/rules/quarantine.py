@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import Avoid, CommandRefused, Lift
 from hpcdl.core.model.health import Avoided, FaultAction, again, fault_of, suspects
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.units import count
 from hpcdl.core.model.world import Node, World
 from hpcdl.core.rules.jobs import preemptible

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from hpcdl.core.model.commands import StallMeasurement
 from hpcdl.core.model.events import JobStalled, StallOver
-from hpcdl.core.model.job import Incarnation, IncarnationState
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState
 from hpcdl.core.model.units import seconds_text
 from hpcdl.core.model.world import Job, World
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, Purpose
+from hpcdl.core.model.incarnation import Cause, Purpose
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.core.model.world import Job, JobState
 

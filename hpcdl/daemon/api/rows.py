@@ -12,7 +12,8 @@ from typing import Any
 from hpcdl.core.controller.journal import Journal
 from hpcdl.core.model.events import ArraySubmitted, Recorded, encode
 from hpcdl.core.model.frozen import to_json
-from hpcdl.core.model.job import Incarnation, JobSpec
+from hpcdl.core.model.incarnation import Incarnation
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.notice import redacted
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.transitions import state_of

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from hpcdl.core.model.arrays import members_of
 from hpcdl.core.model.health import Avoided
-from hpcdl.core.model.job import Incarnation, IncarnationState, Placement, Purpose
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Placement, Purpose
 from hpcdl.core.model.pilot import Pilot
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import count, fold_nodes, seconds_text

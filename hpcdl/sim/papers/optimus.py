@@ -1,6 +1,6 @@
 """Optimus as the MARBLE paper runs it against MARBLE (section VII.C): it gives jobs nodes, not GPUs."""
 
-from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import JobView, Plan, View
 from hpcdl.core.model.units import count
 from hpcdl.core.model.world import JobState

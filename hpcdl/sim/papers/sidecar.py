@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.plan import Policies
 from hpcdl.core.model.profile import Profile
 from hpcdl.policies import all_policies

@@ -10,7 +10,7 @@ from hpcdl.agent.supervisor import packets
 from hpcdl.agent.supervisor.drill import DrillKill
 from hpcdl.agent.supervisor.processes import Process
 from hpcdl.agent.supervisor_link import Names, exit_of
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from tests.agent.conftest import ATTACH, Agent
 
 ORDER = packets.DrillPacket("a", saving=True, after_s=2.0, within_s=60.0)

@@ -12,7 +12,7 @@ from hpcdl.agent.supervisor.exit_cause import MARK, Exit, OomKillCounter, RankFa
 from hpcdl.agent.supervisor.output import Log, ProgressReader, TrainerOutput
 from hpcdl.agent.supervisor_link import Names
 from hpcdl.agent.supervisor_link import exit_of as exited
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 
 RECORDINGS = Path(__file__).parents[2] / "recordings" / "torchrun"
 NOT_THERE = (

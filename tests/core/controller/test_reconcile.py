@@ -8,7 +8,8 @@ import pytest
 from hpcdl.core.controller.reconcile import GATE_PATIENCE_S, STRAGGLER_S, reconcile
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, IncarnationState, JobSpec, Placement, Purpose, Share
+from hpcdl.core.model.incarnation import Cause, IncarnationState, Placement, Purpose, Share
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import JobState
 from tests.support.model_cluster import Cluster

@@ -13,7 +13,7 @@ from hpcdl.core.fold.incarnations import accepts
 from hpcdl.core.fold.observations import observations_of
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, IncarnationState, Purpose
+from hpcdl.core.model.incarnation import Cause, IncarnationState, Purpose
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import JobState
 from hpcdl.estimators import learner

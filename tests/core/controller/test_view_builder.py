@@ -10,7 +10,7 @@ from hpcdl.core.controller.controller import Controller
 from hpcdl.core.controller.view_builder import Views
 from hpcdl.core.fold.effect import EFFECTS
 from hpcdl.core.fold.fold import copied, fold
-from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import BadPlan, JobView, NodeView, Plan, Profiles, Reasons, Standing, Targets, View, check
 from hpcdl.core.model.world import JobState, Target, World
 from hpcdl.sim import SimJob

@@ -8,7 +8,8 @@ from hpcdl.core.controller.view_builder import Views, build_view
 from hpcdl.core.fold import observations
 from hpcdl.core.fold.fold import fold
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, JobSpec, Placement, Purpose, Role, Share
+from hpcdl.core.model.incarnation import Cause, Placement, Purpose, Role, Share
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Observation, Observations, Profile, Timing
 from hpcdl.core.model.world import GpuInfo, Target, World

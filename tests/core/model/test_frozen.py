@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, dataclass, replace
 import pytest
 
 from hpcdl.core.model.frozen import changed, unchecked
-from hpcdl.core.model.job import Incarnation, IncarnationState, Part, Share
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState, Part, Share
 from hpcdl.core.model.world import World
 
 

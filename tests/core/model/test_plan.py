@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdl.core.controller.view_builder import build_view
-from hpcdl.core.model.job import Placement, Role, Share
+from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import BadPlan, JobView, NodeView, Plan, Profiles, View, check
 from hpcdl.core.model.world import GpuInfo, JobState, Node, Target, World
 

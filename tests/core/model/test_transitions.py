@@ -9,7 +9,8 @@ from hpcdl.core.fold.fold import Draft, fold
 from hpcdl.core.fold.incarnations import accepts
 from hpcdl.core.model import events as ce
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, IncarnationState, JobSpec, Placement, Purpose, Role, Share
+from hpcdl.core.model.incarnation import Cause, IncarnationState, Placement, Purpose, Role, Share
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.transitions import IllegalEvent, state_of
 from hpcdl.core.model.world import GpuInfo, JobState, World, validate
 from hpcdl.core.rules.endings import Rules, conclusions

@@ -6,18 +6,18 @@ import pytest
 
 from hpcdl.core.fold.fold import Draft
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import (
+from hpcdl.core.model.incarnation import (
     Cause,
     DurableCheckpoint,
     Incarnation,
     IncarnationState,
-    JobSpec,
     Part,
     Placement,
     Share,
     StopRequest,
     TrainingStart,
 )
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.transitions import UNTRAINED
 from hpcdl.core.model.world import Job, JobState, World, can_suspend
 from hpcdl.core.rules.endings import Rules, cause_of, conclusions

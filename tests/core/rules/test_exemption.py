@@ -7,7 +7,8 @@ import pytest
 from hpcdl.core.controller.view_builder import Views, build_view
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import JobSpec, Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import BadPlan, Plan, Profiles, View, check
 from hpcdl.core.model.world import Target
 from hpcdl.core.rules.exemption import PRIOR_S, STARTING_S, STARTS, exemption, lifted, without

@@ -8,7 +8,8 @@ import pytest
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import CommandRefused
-from hpcdl.core.model.job import Cause, Drill, JobSpec, Purpose
+from hpcdl.core.model.incarnation import Cause, Purpose
+from hpcdl.core.model.job import Drill, JobSpec
 from hpcdl.core.model.world import JobState
 from hpcdl.core.rules.departures import leave_s
 from hpcdl.core.rules.endings import cause_of

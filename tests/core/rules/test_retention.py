@@ -14,7 +14,8 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.arrays import Array
 from hpcdl.core.model.commands import CommandRefused, Entry
 from hpcdl.core.model.events import JobsRetired
-from hpcdl.core.model.job import Cause, JobSpec, Placement, Share
+from hpcdl.core.model.incarnation import Cause, Placement, Share
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.notice import NoticeKind, NoticeRules
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.transitions import IllegalEvent

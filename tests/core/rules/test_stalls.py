@@ -9,7 +9,8 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ce
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import StallMeasurement
-from hpcdl.core.model.job import Cause, IncarnationState, JobSpec, Purpose, StopRequest
+from hpcdl.core.model.incarnation import Cause, IncarnationState, Purpose, StopRequest
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.core.rules.intake import Settings
 from hpcdl.core.rules.stalls import LEAST_S, NO_OUTPUT, NO_STEP, NOT_READY, UNKNOWN_S, limit_s, stall_events, stalled

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from hpcdl.core.model import commands as cmd
-from hpcdl.core.model.job import JobSpec, Placement, Share
+from hpcdl.core.model.incarnation import Placement, Share
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import JobView, Plan, View
 from hpcdl.core.model.world import JobState, Target, validate
 from tests.support.model_cluster import Cluster

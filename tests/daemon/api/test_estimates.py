@@ -8,7 +8,8 @@ from hpcdl.core.controller.controller import Controller
 from hpcdl.core.controller.journal import MemoryJournal
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, Drill, JobSpec, Placement, Purpose, Share
+from hpcdl.core.model.incarnation import Cause, Placement, Purpose, Share
+from hpcdl.core.model.job import Drill, JobSpec
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import GpuInfo, JobState

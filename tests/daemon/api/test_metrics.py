@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause, JobSpec, Placement, Purpose, Share
+from hpcdl.core.model.incarnation import Cause, Placement, Purpose, Share
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import GpuInfo, JobState, World
 from hpcdl.daemon.api import metrics
 from hpcdl.daemon.api.http import ApiProblem

@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from hpcdl.core.model import commands as cmd
-from hpcdl.core.model.job import Cause, JobSpec
+from hpcdl.core.model.incarnation import Cause
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import JobState
 from hpcdl.daemon.api import overview
 from hpcdl.daemon.api.http import ApiProblem

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.core.model.job import (
+from hpcdl.core.model.incarnation import (
     Cause,
     DurableCheckpoint,
     Incarnation,
     IncarnationState,
-    JobSpec,
     Part,
     Placement,
     Purpose,
@@ -17,6 +16,7 @@ from hpcdl.core.model.job import (
     StopRequest,
     TrainingProgress,
 )
+from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.pilot import BatchJob, BatchState, Pilot, PilotSpec
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.world import GpuInfo, Job, JobState, Node, World, can_suspend

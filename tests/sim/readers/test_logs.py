@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.core.model import events as ev
-from hpcdl.core.model.job import Cause
+from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState
 from hpcdl.sim.readers import read_workload

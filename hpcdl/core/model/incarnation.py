@@ -1,0 +1,340 @@
+"""One start of a job's processes (an attempt, for users): what it holds, its parts on the nodes, and how it ended.
+
+Values only. Apart from `job.py`, which every `hpcdl submit` loads: making these classes takes 10 ms.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hpcdl.core.model.units import GpuRef
+
+
+class IncarnationState(StrEnum):
+    """GATED: warm, holds no GPU. RUNNING: GPUs granted. SAVING: asked to suspend. EXITED: gone, its GPUs free."""
+
+    GATED = "GATED"
+    RUNNING = "RUNNING"
+    SAVING = "SAVING"
+    EXITED = "EXITED"
+
+
+class Cause(StrEnum):
+    """Why an incarnation ended. Only USER_ERROR spends the job's retries."""
+
+    DONE = "done"
+    SUSPENDED = "suspended"
+    PREEMPTED = "preempted"
+    WALLTIME = "walltime"
+    NODE_LOST = "node lost"
+    STALLED = "stalled"
+    INFRASTRUCTURE = "infrastructure"
+    OUT_OF_MEMORY = "out of memory"
+    USER_ERROR = "user error"
+    CANCELLED = "cancelled"
+
+
+class Purpose(StrEnum):
+    """Why a suspend was asked for."""
+
+    RESCALE = "rescale"
+    PREEMPT = "preempt"
+    HOLD = "hold"
+    STOP = "stop"
+
+
+class Role(StrEnum):
+    """PRIMARY: its best number of GPUs; SECONDARY: what was left (MARBLE); BACKGROUND: shares GPUs (DeepPool)."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+    BACKGROUND = "background"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The GPUs of one node in a placement, by index, ascending."""
+
+    node: str
+    gpus: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.gpus or list(self.gpus) != sorted(set(self.gpus)) or self.gpus[0] < 0:
+            raise ValueError(
+                f"share of node {self.node!r}: GPU indices must be ascending and distinct, got {self.gpus}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """GPUs by node, a role, and a layout that only the policy and the trainer read."""
+
+    shares: tuple[Share, ...]
+    role: Role = Role.PRIMARY
+    layout: str | None = None
+    nodes: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+    """Node names, sorted; before the first membership the first one is the writer's."""
+
+    def __post_init__(self) -> None:
+        names = [share.node for share in self.shares]
+        if not names or names != sorted(set(names)):
+            raise ValueError(f"placement: nodes must be sorted and distinct, and at least one, got {names}")
+        object.__setattr__(self, "nodes", tuple(names))
+
+    @property
+    def gpus(self) -> tuple[GpuRef, ...]:
+        """Every GPU of the placement."""
+        return tuple(GpuRef(share.node, index) for share in self.shares for index in share.gpus)
+
+    @property
+    def per_node(self) -> int:
+        """GPUs on the node that has the fewest."""
+        return min(len(share.gpus) for share in self.shares)
+
+    def same_gpus(self, other: "Placement") -> bool:
+        """Whether both name exactly the same GPUs (role and layout aside)."""
+        return self.shares == other.shares
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One node's share of an incarnation, as its agent reported it.
+
+    `code` or `signal`: how its first process ended. `ended_by`: what the supervisor had asked of the trainer then:
+    suspend, end, absence (of an agent), or None. `done`: the trainer said that its training is complete. `hint`: the
+    cause, where the agent knows more than the code says. `freed`: its GPUs were seen free. `lost`: its node is gone.
+    `gpus`: those that it holds, by index. `since`: the membership for which it was asked to come. `address`: where its
+    ranks would let the others meet. `leaving`: it was asked to go while the others stay. `asked_at`: when it was
+    asked to join a running incarnation; `gate_at`: when it was ready to.
+    """
+
+    node: str
+    gpus: tuple[int, ...] = ()
+    since: int = 1
+    address: str = ""
+    leaving: bool = False
+    asked_at: float = 0.0
+    gate_at: float = 0.0
+    started: bool = False
+    at_gate: bool = False
+    exited: bool = False
+    code: int | None = None
+    signal: str | None = None
+    ended_by: str | None = None
+    done: bool = False
+    hint: Cause | None = None
+    detail: str = ""
+    exited_at: float | None = None
+    freed: bool = False
+    lost: bool = False
+    repeats: int = 1
+    """So many times its ranks had failed alike, started again by their launcher."""
+    kept: str = ""
+    """The checkpoint that its program wrote by itself since it was asked to go; `older`: the newest since its start."""
+    older: str = ""
+
+    @property
+    def gone(self) -> bool:
+        """No process of it is left and its GPUs are free, or its node is gone."""
+        return self.lost or (self.exited and self.freed)
+
+    @property
+    def stays(self) -> bool:
+        """Its processes are there, as far as is known, and nobody asked it to go while the others stay."""
+        return not (self.leaving or self.exited or self.lost)
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """It went by no doing of the job's: with its node, for lack of a daemon, or killed."""
+        if self.lost or not self.exited:
+            return self.lost
+        if self.ended_by is not None:
+            return self.ended_by == "absence"
+        return killed_from_outside(self) or self.hint in OUTSIDE_CAUSES
+
+    @property
+    def ended_itself(self) -> bool:
+        """It failed, or completed: that ends the others too, and what they held is what a failure was on."""
+        return self.exited and not self.leaving and not self.ended_from_outside
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A running incarnation of which nothing moves."""
+
+    at: float  # since when, the daemon's time
+    what: str  # which kind of progress is missing, in words (`rules.stalls`)
+    restart: bool = False  # it is to be started again from its last durable checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """An incarnation was asked to suspend, to end, or first the one and then the other."""
+
+    at: float  # of the newest of them
+    purpose: Purpose | None = None  # what the suspend is for; None: it was not asked to suspend
+    cause: Cause | None = None  # that its end will have; None: it was not asked to end
+    detail: str = ""  # of that cause, in words
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingProgress:
+    """What the training loop of an incarnation reported: where it began, and the newest step."""
+
+    ready_at: float  # when the loop began, the daemon's time
+    ready_step: int  # the step from which it went on
+    at: float  # of the newest report; `ready_at` before the first step
+    step: int  # of the newest report
+
+
+@dataclass(frozen=True, slots=True)
+class DurableCheckpoint:
+    """The newest checkpoint that an incarnation made durable."""
+
+    step: int
+    final: bool = False  # it was the answer to a suspend
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStart:
+    """How an incarnation came to train; the exemption from preemption is counted from here."""
+
+    at: float  # since when it is known to train, the daemon's time
+    took_s: float  # seconds of its start, the wait at the gate left out
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceRescale:
+    """The ranks of an incarnation formed a new membership, and train on."""
+
+    at: float  # when they did, the daemon's time
+    took_s: float  # seconds for which they did not train
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One start of a job's processes. Times are the daemon's, in seconds since the epoch."""
+
+    number: int
+    state: IncarnationState
+    parts: tuple[Part, ...]
+    placement: Placement | None  # None at the gate
+
+    # Its membership: a numbered set of nodes whose ranks train together; a rescale in place makes a new one.
+    membership: int = 1  # the newest that its ranks were told to form; 0 before the first one
+    members: tuple[str, ...] = ()  # nodes of that, in the order of their ranks, the writer's first; () before
+    formed: tuple[str, ...] = ()  # members that its ranks formed last: they have the training's state; () before
+    asked_for: int = 0  # the highest that a part was asked to join, or one that is gone was
+    rescale_at: float | None = None  # when its ranks were told to form it; None while they train
+    broken_at: float | None = None  # when a rank said since then that others do not answer; None: none did
+    members_before: int = 0  # nodes that trained before it
+    rendezvous: str = ""  # HOST:PORT where its first members met; "" before
+    join_failures: int = 0  # nodes that ended before they joined, since the last one that formed
+    breaks: int = 0  # so many times the same members were told to form anew since the last step
+
+    placed_at: float | None = None  # when `placement` last changed; None: not since `granted_at`
+    warm: bool = False  # it was started at the gate
+    requested_at: float = 0.0  # the start was asked for
+    granted_at: float | None = None  # it was given GPUs; None at the gate
+    started_at: float | None = None  # its processes run on every node; None before
+    attached: bool = False  # its trainer talks to its supervisor
+    preempt: bool = False  # it is to be suspended, whatever the plan says
+
+    training_start: TrainingStart | None = None  # None until it is known to train
+    progress: TrainingProgress | None = None  # None until its training loop says that it begins
+    checkpoint: DurableCheckpoint | None = None  # None before the first one
+    stall: Stall | None = None  # None while it moves
+    stop: StopRequest | None = None  # None while nothing was asked of it
+
+    last_rescale: InPlaceRescale | None = None  # None before the first one
+
+    @property
+    def purpose(self) -> Purpose | None:
+        """What the suspend is for that it was asked for, None where it was not."""
+        return None if self.stop is None else self.stop.purpose
+
+    @property
+    def ending(self) -> Cause | None:
+        """The cause that its end will have, None where it was not asked to end."""
+        return None if self.stop is None else self.stop.cause
+
+    @property
+    def restarts(self) -> bool:
+        """It stalls, and is to be started again for it."""
+        return self.stall is not None and self.stall.restart
+
+    @property
+    def steps(self) -> int:
+        """Steps that its training loop reported since it began."""
+        return 0 if self.progress is None else self.progress.step - self.progress.ready_step
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that have a part of it."""
+        return tuple(part.node for part in self.parts)
+
+    @property
+    def trains(self) -> bool:
+        """Its training loop runs, as far as is known, and nobody has asked it to stop."""
+        if self.progress is None or self.stop is not None or self.rescale_at is not None:
+            return False
+        return not any(part.gone and not part.leaving for part in self.parts)
+
+    @property
+    def writer(self) -> str:
+        """The node of the rank that writes checkpoints."""
+        return self.members[0] if self.members else self.parts[0].node
+
+    @property
+    def training(self) -> tuple[Part, ...]:
+        """The parts that train; all of them, where it was not told of members."""
+        if not self.members:
+            return self.parts
+        members = frozenset(self.members)
+        return tuple(part for part in self.parts if part.node in members)
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Members that have the state of the training, as far as is known; all where none has trained yet."""
+        formed = frozenset(self.formed or self.members)
+        return tuple(part.node for part in self.training if part.stays and part.node in formed)
+
+    @property
+    def next_join(self) -> int:
+        """The membership that parts asked to come now may join: no other part of their nodes had that number."""
+        return max(self.membership, self.asked_for) + 1
+
+    @property
+    def newcomers(self) -> tuple[Part, ...]:
+        """Parts that have never been in a membership that formed: nothing of the training is theirs yet."""
+        formed = frozenset(self.formed or self.members)
+        return tuple(part for part in self.parts if part.stays and part.node not in formed)
+
+    @property
+    def joining(self) -> tuple[Part, ...]:
+        """Parts that are there to be taken into the next membership."""
+        members = frozenset(self.members)
+        return tuple(part for part in self.parts if part.stays and part.node not in members)
+
+    def part(self, node: str) -> Part | None:
+        """This incarnation's part on a node, or None."""
+        for part in self.parts:
+            if part.node == node:
+                return part
+        return None
+
+
+OUTSIDE_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU"})
+"""Signals that somebody sends; the others (SIGSEGV, SIGABRT, ...) are a program's own doing."""
+
+
+OUTSIDE_CODES = {137: "SIGKILL", 143: "SIGTERM", 247: "SIGKILL", 241: "SIGTERM"}
+"""What a shell, or a program in Python, exits with when such a signal ended the program that it ran."""
+
+
+OUTSIDE_CAUSES = frozenset({Cause.INFRASTRUCTURE, Cause.NODE_LOST, Cause.PREEMPTED})
+"""What is said of an attempt that was suspended while it started."""
+
+
+def killed_from_outside(part: Part) -> bool:
+    """Whether a signal that somebody sends ended it, or the program that it ran."""
+    return part.signal in OUTSIDE_SIGNALS or (part.hint is None and part.code in OUTSIDE_CODES)
