@@ -14,6 +14,7 @@ from hpcdl.cli.doctor.security import CheckContext
 from hpcdl.wire.access import read_access
 from hpcdl.wire.tls import server_context
 from tests.cli.conftest import Run
+from tests.cli.conftest import hpcdl as hpcdl
 from tests.cli.fake import FakeDaemon
 from tests.security.stranger import UID
 from tests.security.test_looking import Hostile

@@ -16,6 +16,8 @@ from hpcdl.cli import all_users
 from hpcdl.wire import viewer_file as files
 from hpcdl.wire.tls import make_certificate, server_context
 from tests.cli.conftest import Run
+from tests.cli.conftest import home as home
+from tests.cli.conftest import hpcdl as hpcdl
 from tests.cli.fake import FakeDaemon
 from tests.cli.fake import row as job_row
 from tests.security.conftest import viewer_of
