@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,7 +57,7 @@ class BatchDependency:
     single: str | None = None
 
 
-class SubmitCommand:
+class SubmitCommand(ABC):
     """A command that submits batch jobs, as hpcdl reads its command line and the lines of its scripts."""
 
     system: BatchSystem
@@ -88,32 +89,32 @@ class SubmitCommand:
         """What it is called."""
         return self.system.submit_name
 
+    @abstractmethod
     def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
         """Options, and what follows them, of words that stand at `where`. Raises BadLine."""
-        raise NotImplementedError
 
+    @abstractmethod
     def options_of(self, written: Sequence[WrittenOption]) -> BatchOptions:
         """What these options ask for. Raises BadLine."""
-        raise NotImplementedError
 
+    @abstractmethod
     def job_of(self, words: Sequence[str], around: Mapping[str, str], where: str) -> BatchScript:
         """What the command would submit with these words, in this environment. Raises BadLine, NotForHpcdl."""
-        raise NotImplementedError
 
+    @abstractmethod
     def array_variables(self, array: IndexArray) -> Mapping[str, object]:
         """What it tells the jobs of an array."""
-        raise NotImplementedError
 
+    @abstractmethod
     def dependency(self, words: Sequence[str], around: Mapping[str, str], text: str) -> BatchDependency | None:
         """What a job waits for that is submitted with these words; None: for nothing. `text`: of its script.
 
         Finds it also in what neither hpcdl nor the batch system understands otherwise.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, number: int, options: BatchOptions) -> str:
         """What it prints for a job that was taken."""
-        raise NotImplementedError
 
     def split_line(self, words: Sequence[str]) -> tuple[list[WrittenOption], list[str]]:
         """All options of its command line, and what follows them. Raises BadLine."""

@@ -166,3 +166,4 @@ def test_a_trainer_that_stands_shows_nothing(daemon: Daemon, agents: Agents, tmp
     until(lambda: utils(daemon)[0] == 0, "it to stand")
     pause.unlink()
     until(lambda: (utils(daemon)[0] or 0) > 50, "it to train again")
+    assert daemon.of("Exited") == []

@@ -8,6 +8,7 @@ training is over.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x08\x00-\x07]")
@@ -28,7 +29,7 @@ def plain(line: str) -> str:
     return _ESCAPES.sub("", line)
 
 
-class Bars:
+class Bars(ABC):
     """What the lines so far say; `steps`: of the whole training, where its user said how many they are."""
 
     complete = False
@@ -47,9 +48,9 @@ class Bars:
             self._newest = found[0]
         return found
 
+    @abstractmethod
     def read(self, line: str) -> tuple[int, int | None] | None:
         """As `take`, of one preset."""
-        raise NotImplementedError
 
 
 class HuggingFace(Bars):

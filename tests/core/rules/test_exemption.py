@@ -83,6 +83,7 @@ def test_a_higher_priority_does_not_wait() -> None:
     cluster.submit(replace(SPEC, priority=1))
     cluster.run_until(lambda: bool(asked_at(cluster, 1)), within_s=5.0)
     cluster.run_until(lambda: cluster.job(2).running is not None, within_s=100.0)
+    assert asked_at(cluster, 1)
 
 
 def test_it_is_lifted_for_those_only_who_get_what_is_given_up() -> None:
