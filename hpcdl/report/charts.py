@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from hpcdl.report.curves import StepFunction
+from hpcdl.report.html import drawing, figure, legend
 from hpcdl.report.timeline import tick_text, ticks
 
 COLOURS = 8
@@ -94,17 +95,10 @@ def chart(
     most = max([curve.steps.most for curve in drawn] + ([reference.most] if reference else []), default=0.0)
     rungs = [0.0, 0.25, 0.5, 0.75, 1.0] if shares else rungs_up_to(most)
     top = max(rungs[-1], most) or 1.0
-    total = TOP + HEIGHT + AXIS
 
     def high(value: float) -> float:
         return TOP + HEIGHT * (1 - value / top)
 
-    texts = [
-        f'<text x="{LABELS - 7}" y="{high(rung) + 4:.0f}" class="row">'
-        f"{f'{100 * rung:g} %' if shares else f'{rung:g}'}</text>"
-        for rung in rungs
-    ]
-    across = [f'<line x1="0" x2="100%" y1="{high(rung):.1f}" y2="{high(rung):.1f}" class="grid"/>' for rung in rungs]
     lines = [f'<path d="{_path(reference, axis, top)}" class="reference"/>'] if reference else []
     lines += [
         f'<path d="{_path(curve.steps, axis, top)}" class="curve {kind(curve.place)}">'
@@ -112,14 +106,28 @@ def chart(
         for curve in drawn
     ]
     names = _names(drawn, axis, high)
-    return (
-        f'<figure class="chart"><figcaption><b>{escape(title)}</b> <span>{escape(under)}</span></figcaption>'
-        f'<div class="drawing"><svg class="labels" width="{LABELS}" height="{total}" aria-hidden="true">'
-        f'{"".join(texts)}</svg><div class="plot"><svg width="100%" height="{total}" role="img" '
-        f'aria-label="{escape(title)}">{"".join(across)}{_ticks(axis)}'
-        f'<svg y="{TOP}" width="100%" height="{HEIGHT}" viewBox="0 0 {ACROSS} {HEIGHT}" preserveAspectRatio="none" '
-        f'class="curves">{"".join(lines)}</svg>{names}</svg></div></div></figure>'
+    svg = f'<svg y="{TOP}" width="100%" height="{HEIGHT}" viewBox="0 0 {ACROSS} {HEIGHT}" preserveAspectRatio="none" '
+    svg += f'class="curves">{"".join(lines)}</svg>'
+    return framed(
+        title, under, [(high(rung), percent_or_number(rung, shares)) for rung in rungs], _ticks(axis) + svg + names
     )
+
+
+def percent_or_number(value: float, shares: bool) -> str:
+    """A value at an axis: `25 %` of a share, else the number."""
+    return f"{100 * value:g} %" if shares else f"{value:g}"
+
+
+def framed(title: str, under: str, rungs: Sequence[tuple[float, str]], plot: str, attributes: str = "") -> str:
+    """A chart with its title and its axis of values, `plot` in front of it.
+
+    `rungs`: places (pixels from above) and texts of the lines across. `attributes`: of the SVG that holds the plot.
+    """
+    labels = "".join(f'<text x="{LABELS - 7}" y="{y + 4:.0f}" class="row">{text}</text>' for y, text in rungs)
+    across = "".join(f'<line x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>' for y, _ in rungs)
+    height = TOP + HEIGHT + AXIS
+    drawn = drawing(labels, across + plot, width=LABELS, height=height, title=title, attributes=attributes)
+    return figure(title, under, drawn)
 
 
 def kind(place: int) -> str:
@@ -129,17 +137,10 @@ def kind(place: int) -> str:
 
 def curve_legend(names: Sequence[str], reference: str = "") -> str:
     """Which curve is whose; `reference`: what the grey one is."""
-    items = [_entry(f"curve {kind(place)}", name) for place, name in enumerate(names)]
+    items = [(f"curve {kind(place)}", name) for place, name in enumerate(names)]
     if reference:
-        items.append(_entry("reference", reference))
-    return f'<ul class="legend">{"".join(items)}</ul>'
-
-
-def _entry(classes: str, text: str) -> str:
-    return (
-        '<li><svg width="34" height="12" aria-hidden="true">'
-        f'<path d="M1 6H33" class="{classes}"/></svg>{escape(text)}</li>'
-    )
+        items.append(("reference", reference))
+    return legend((("", f'<path d="M1 6H33" class="{kinds}"/>', text) for kinds, text in items), width=34, height=12)
 
 
 def rungs_up_to(most: float) -> list[float]:

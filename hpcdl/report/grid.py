@@ -5,7 +5,7 @@ from typing import Any
 
 from hpcdl.core.model.gpu_use import GpuNow
 from hpcdl.core.model.units import count, natural
-from hpcdl.report.html import html
+from hpcdl.report.html import html, legend, note
 from hpcdl.report.timeline import COLOURS
 
 MOST_TILES = 128
@@ -25,34 +25,31 @@ def grid(nodes: Sequence[Row], names: Mapping[int, str]) -> str:
     ordered = sorted(nodes, key=lambda node: natural(str(node["name"])))
     number = sum(len(node["gpus"]) for node in nodes)
     if not number:
-        return '<p class="note">No GPU has joined yet.</p>'
+        return note("No GPU has joined yet.")
     if number <= MOST_TILES:
         return f'<div class="nodes">{"".join(_card(node, names) for node in ordered)}</div>'
     shown = ordered[:MOST_NODES]
     kind = "cells" if len(shown) <= _NAMED else "cells packed"
     cells = "".join(_cells(node, names, len(shown) <= _NAMED) for node in shown)
     left = len(ordered) - len(shown)
-    more = f'<p class="note">{count(left, "more node")}: hpcdl ls nodes</p>' if left else ""
+    more = note(f"{count(left, 'more node')}: hpcdl ls nodes") if left else ""
     return f'<div class="{kind}">{cells}</div>{more}'
 
 
 def grid_legend(dense: bool) -> str:
     """What the tiles mean."""
-    full = '<rect y="40%" width="100%" height="60%" class="full"/>'
-    kinds = [
-        ("c0", True, "held, as full as it computes; a colour for each job"),
-        ("free", False, "free"),
-        ("bad", False, "excluded or unhealthy"),
-        ("away", False, "its agent is away, or its node goes"),
+    back = '<rect width="100%" height="100%" class="back"/>'
+    items = [
+        (
+            "gpu c0",
+            f'{back}<rect y="40%" width="100%" height="60%" class="full"/>',
+            "held, as full as it computes; a colour for each job",
+        ),
+        ("gpu free", back, "free"),
+        ("gpu bad", back, "excluded or unhealthy"),
+        ("gpu away", back, "its agent is away, or its node goes"),
     ]
-    items = "".join(
-        f'<li><svg width="26" height="14" class="gpu {kind}" aria-hidden="true">'
-        f'<rect width="100%" height="100%" class="back"/>'
-        f"{full if held else ''}</svg>{text}</li>"
-        for kind, held, text in kinds
-    )
-    memory = "" if dense else "<li>the line below: memory in use</li>"
-    return f'<ul class="legend">{items}{memory}</ul>'
+    return legend(items if dense else [*items, ("", "", "the line below: memory in use")])
 
 
 def gpu_now(node: Row, gpu: Sequence[Any]) -> GpuNow:

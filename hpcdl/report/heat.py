@@ -8,6 +8,7 @@ from html import escape
 from hpcdl.core.model.units import count, fold_nodes, natural
 from hpcdl.report.curves import Window, spread
 from hpcdl.report.history import History
+from hpcdl.report.html import drawing, legend, note
 from hpcdl.report.timeline import anchor_at, axis_marks
 
 MOST_ROWS = 64
@@ -28,7 +29,7 @@ def heat(
     """
     rows = node_rows({gpu.node for gpu in history.gpus})
     if not rows:
-        return '<p class="note">No GPU has joined yet.</p>'
+        return note("No GPU has joined yet.")
     levels = shares_of(history, rows, length, there or {})
     high = 18 if len(rows) <= 16 else 12 if len(rows) <= 32 else 9
     gap = 2 if high > 9 else 1
@@ -49,13 +50,12 @@ def heat(
         f'<text x="{x:.2f}%" y="{height + 16}" text-anchor="{anchor_at(x)}" class="tick{_odd(number)}">{text}</text>'
         for number, (x, text) in enumerate(axis_marks(length, ago))
     )
-    return (
-        f'<div class="drawing"><svg class="labels" width="{LABELS}" height="{height + _AXIS}" aria-hidden="true">'
-        f'{"".join(labels)}</svg><div class="plot"><svg width="100%" height="{height + _AXIS}" role="img" '
-        f'aria-label="Share of GPUs held by node over time"><svg width="100%" height="{height}" '
-        f'viewBox="0 0 {COLUMNS} {height}" preserveAspectRatio="none" class="heat">{"".join(paths)}</svg>{marks}'
-        "</svg></div></div>"
+    plot = (
+        f'<svg width="100%" height="{height}" viewBox="0 0 {COLUMNS} {height}" preserveAspectRatio="none" class="heat">'
+        f"{''.join(paths)}</svg>{marks}"
     )
+    title = "Share of GPUs held by node over time"
+    return drawing("".join(labels), plot, width=LABELS, height=height + _AXIS, title=title)
 
 
 def _odd(number: int) -> str:
@@ -64,15 +64,11 @@ def _odd(number: int) -> str:
 
 def heat_legend() -> str:
     """What the shades mean."""
-    texts = ["idle", *(f"up to {100 * level // LEVELS} %" for level in range(1, LEVELS)), "more: held"]
-    texts[1] = f"held: {texts[1]}"
-    texts[-1] = "more"
-    items = [
-        f'<li><svg width="26" height="14" class="heat" aria-hidden="true"><path class="h{level}" stroke-width="14" '
-        f'd="M0 7h26"/></svg>{text}</li>'
-        for level, text in enumerate(texts)
-    ]
-    return f'<ul class="legend">{"".join(items)}</ul>'
+    per = 100 // LEVELS
+    texts = ["idle", f"held: up to {per} %", *(f"up to {per * level} %" for level in range(2, LEVELS)), "more"]
+    return legend(
+        ("heat", f'<path class="h{level}" stroke-width="14" d="M0 7h26"/>', text) for level, text in enumerate(texts)
+    )
 
 
 def node_rows(nodes: set[str]) -> list[list[str]]:

@@ -1,11 +1,9 @@
 """The page of what goes on now: one self-contained HTML file that a browser looks at again by itself.
 
-Nothing is loaded. Its style and the few lines of script that tell its age are named by their hashes in a Content
-Security Policy, so nothing else in it could run or be fetched, whatever jobs and nodes are called.
+Nothing is loaded. `now_page` draws the answer of `GET /v1/overview`; `Recent` keeps the events of the last hours
+between two answers. Names and reasons are text of strangers: they go through `html`.
 """
 
-import base64
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,22 +14,14 @@ from hpcdl.core.model.units import GpuRef, count, fold_nodes, seconds_text
 from hpcdl.report.grid import MOST_TILES, gpu_now, grid, grid_legend
 from hpcdl.report.heat import heat, heat_legend
 from hpcdl.report.history import History, JobHistory, Phase, Piece, Span
-from hpcdl.report.html import CSS, document, html, table_of_cells, visible
+from hpcdl.report.html import document, html, note, table_of_cells, visible
 from hpcdl.report.spans import read_history
-from hpcdl.report.timeline import COLOURS, Scale, draw, legend
+from hpcdl.report.timeline import COLOURS, Scale, draw, timeline_legend
 
 MOST_LANES = 32
 """GPUs that have a lane of their own in the timeline; of more, the nodes' shares are drawn."""
 
 MOST_SPANS = 1500
-
-SCRIPT = """
-(()=>{const r=document.documentElement,at=1000*r.dataset.at,every=1000*r.dataset.every,o=document.getElementById("age");
-const words=s=>s<90?s+" s":s<5400?Math.round(s/60)+" min":s<172800?Math.round(s/3600)+" h":Math.round(s/86400)+" d";
-const tell=()=>{const age=Math.max(0,Date.now()-at);o.textContent=words(Math.round(age/1000))+" old";
-if(every>0&&age>3*every+15000){r.classList.add("stale");o.textContent+=": nobody writes it any more"}};
-tell();setInterval(tell,1000)})()
-""".strip()
 
 Row = Mapping[str, Any]
 
@@ -64,28 +54,14 @@ def now_page(answer: Row, history: History, names: Mapping[int, str], shown: Pag
         _failed(answer, at, shown),
         _notices(answer, shown),
     ]
-    return _document(title, at, parts, shown)
+    every = 0 if shown.every_s is None or shown.over else shown.every_s
+    head = f'<meta http-equiv="refresh" content="{max(1, round(every))}">' if every else ""
+    head += '<meta name="referrer" content="no-referrer">'
+    stale = ' class="stale"' if shown.note or shown.over else ""
+    return document(title, parts, live=True, root=f' data-at="{at:.3f}" data-every="{every:g}"{stale}', head=head)
 
 
 # --- the document -----------------------------------------------------------------------------------------------------
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _document(title: str, at: float, parts: Sequence[str], shown: PageState) -> str:
-    css = CSS + LIVE_CSS
-    policy = (
-        f"default-src 'none'; style-src {_hash(css)}; script-src {_hash(SCRIPT)}; base-uri 'none'; form-action 'none'"
-    )
-    every = 0 if shown.every_s is None or shown.over else shown.every_s
-    again = f'<meta http-equiv="refresh" content="{max(1, round(every))}">' if every else ""
-    kind = ' class="stale"' if shown.note or shown.over else ""
-    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">{again}'
-    head += '<meta name="referrer" content="no-referrer">'
-    root = f' data-at="{at:.3f}" data-every="{every:g}"{kind}'
-    return document(title, parts, root=root, head=head, css=css, end=f"<script>{SCRIPT}</script>")
-
-
 def _section(title: str, inside: str, number: int | None = None) -> str:
     told = "" if number is None else f' <span class="soft">{number}</span>'
     return f"<section><h2>{title}{told}</h2>{inside}</section>"
@@ -185,129 +161,113 @@ def _bar(use: GpuUse, whole: int) -> str:
 
 def _more(answer: Row, what: str, command: str) -> str:
     left = answer[f"{what}_more"]
-    return f'<p class="note">and {left} more: hpcdl {command} lists all of them</p>' if left else ""
+    return note(f"and {left} more: hpcdl {command} lists all of them") if left else ""
 
 
 def _timeline(history: History) -> str:
     length = history.end - history.begin
     if not history.gpus or not (history.spans or history.warm):
-        return '<p class="note">No GPU was held.</p>'
+        return note("No GPU was held.")
     if len(history.gpus) <= MOST_LANES and len(history.spans) <= MOST_SPANS:
         paint = {job.id: job.id % COLOURS for job in history.jobs}
-        return draw(history, Scale(history.begin, length, ago=True), paint) + legend(history, paint)
+        return draw(history, Scale(history.begin, length, ago=True), paint) + timeline_legend(history, paint)
     return heat(history, length, ago=True) + heat_legend()
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
+Columns = Sequence[tuple[str, Callable[[Row], str]]]
+"""Titles, and the cell of a row as a fragment of HTML."""
+
+
+def _listed(
+    title: str, rows: Sequence[Row], columns: Columns, right: Iterable[int], more: str, number: int | None
+) -> str:
+    """A section with a table of rows of the answer. `right`: columns of numbers; `number`: how many there are."""
+    cells = [[cell(row) for _, cell in columns] for row in rows]
+    table = table_of_cells([name for name, _ in columns], cells, frozenset(right), kind="table wide")
+    return _section(title, table + more, number)
+
+
 def _running(answer: Row) -> str:
-    rows = answer["running"]
+    rows, left = answer["running"], answer["running_more"]
     if not rows:
-        return _section("Running", '<p class="note">No job holds a GPU.</p>', 0)
-    table = table_of_cells(
-        ("Job", "", "State", "GPUs", "On", "Progress", "Steps/s", "Saved", "Done in", "Why"),
-        [
-            (
-                f"{_mark(row['id'])} {row['id']}",
-                _long(row["name"], 40),
-                html(row["state"], 20),
-                str(row["gpus"]),
-                _long(fold_nodes(str(name) for name in row["on"]), 24),
-                _progress(row),
-                _rate(row.get("rate")),
-                _saved(row),
-                _band(row, "eta_s", "eta_low_s", "eta_high_s"),
-                _long(row.get("reason", ""), 90),
-            )
-            for row in rows
-        ],
-        frozenset({3, 6}),
-        kind="table wide",
+        return _section("Running", note("No job holds a GPU."), 0)
+    columns: Columns = (
+        ("Job", lambda row: f"{_mark(row['id'])} {row['id']}"),
+        ("", lambda row: _long(row["name"], 40)),
+        ("State", lambda row: html(row["state"], 20)),
+        ("GPUs", lambda row: str(row["gpus"])),
+        ("On", lambda row: _long(fold_nodes(str(name) for name in row["on"]), 24)),
+        ("Progress", _progress),
+        ("Steps/s", lambda row: _rate(row.get("rate"))),
+        ("Saved", _saved),
+        ("Done in", lambda row: _band(row, "eta_s", "eta_low_s", "eta_high_s")),
+        ("Why", lambda row: _long(row.get("reason", ""), 90)),
     )
-    number = len(rows) + answer["running_more"]
-    largest = " that hold fewer GPUs" if answer["running_more"] else ""
-    left = answer["running_more"]
-    more = f'<p class="note">and {count(left, "more job")}{largest}: hpcdl ls lists all of them</p>' if left else ""
-    return _section("Running", table + more, number)
+    text = f"and {count(left, 'more job')} that hold fewer GPUs: hpcdl ls lists all of them"
+    return _listed("Running", rows, columns, (3, 6), note(text) if left else "", len(rows) + left)
+
+
+def _waiting(answer: Row, at: float) -> str:
+    rows = answer["waiting"]
+    if not rows:
+        return _section("Waiting", note("No job waits."), 0)
+    columns: Columns = (
+        ("Job", lambda row: str(row["id"])),
+        ("", lambda row: _long(row["name"], 40)),
+        ("State", lambda row: html(row["state"], 20) + (" (held)" if row.get("held") else "")),
+        ("GPUs", _asked),
+        ("Since", lambda row: seconds_text(max(0.0, at - row["submitted_at"]))),
+        ("Starts in", lambda row: _band(row, "starts_in_s", "starts_low_s", "starts_high_s")),
+        ("Done in", lambda row: _band(row, "eta_s", "eta_low_s", "eta_high_s")),
+        ("Why", lambda row: _long(row.get("reason", ""), 110)),
+    )
+    number = len(rows) + answer["waiting_more"]
+    return _listed("Waiting", rows, columns, (3, 4), _more(answer, "waiting", "ls"), number)
+
+
+def _failed(answer: Row, at: float, shown: PageState) -> str:
+    if not answer["failed"]:
+        return ""
+
+    def when(row: Row) -> str:
+        if row.get("finished_at") is None:
+            return "–"
+        ago = seconds_text(max(0.0, at - row["finished_at"]))
+        return f'<span title="{html(shown.moment(row["finished_at"]))}">{ago} ago</span>'
+
+    columns: Columns = (
+        ("Job", lambda row: str(row["id"])),
+        ("", lambda row: _long(row["name"], 40)),
+        ("When", when),
+        ("Cause", lambda row: html(row.get("cause", "–"), 40)),
+        ("Exit", lambda row: html(row.get("exit_code", "–"), 20)),
+        ("What happened", lambda row: _long(row.get("detail", ""), 140)),
+    )
+    return _listed("Failed last", answer["failed"], columns, (4,), "", None)
+
+
+def _notices(answer: Row, shown: PageState) -> str:
+    rows = [{**row, **each} for row in answer["notices"] for each in row["destinations"]]
+    if not rows:
+        return ""
+    columns: Columns = (
+        ("Id", lambda row: str(row["id"])),
+        ("At", lambda row: html(shown.moment(row["at"]))),
+        ("Kind", lambda row: html(row["kind"], 20)),
+        ("To", lambda row: _long(row["destination"], 40)),
+        ("State", lambda row: html(row["state"], 20)),
+        ("Text", lambda row: _long(row["text"], 80)),
+        ("Why", lambda row: _long(row["why"], 80)),
+    )
+    more = _more(answer, "notices", "notices")
+    return _listed("Notifications not delivered", rows[:40], columns, (), more, None)
 
 
 def _mark(job: int) -> str:
     """The job's colour in the grid and the timeline."""
     full = '<rect width="10" height="10" rx="2" class="full"/>'
     return f'<svg width="10" height="10" class="gpu c{job % COLOURS}" aria-hidden="true">{full}</svg>'
-
-
-def _waiting(answer: Row, at: float) -> str:
-    rows = answer["waiting"]
-    if not rows:
-        return _section("Waiting", '<p class="note">No job waits.</p>', 0)
-    table = table_of_cells(
-        ("Job", "", "State", "GPUs", "Since", "Starts in", "Done in", "Why"),
-        [
-            (
-                str(row["id"]),
-                _long(row["name"], 40),
-                html(row["state"], 20) + (" (held)" if row.get("held") else ""),
-                _asked(row),
-                seconds_text(max(0.0, at - row["submitted_at"])),
-                _band(row, "starts_in_s", "starts_low_s", "starts_high_s"),
-                _band(row, "eta_s", "eta_low_s", "eta_high_s"),
-                _long(row.get("reason", ""), 110),
-            )
-            for row in rows
-        ],
-        frozenset({3, 4}),
-        kind="table wide",
-    )
-    return _section("Waiting", table + _more(answer, "waiting", "ls"), len(rows) + answer["waiting_more"])
-
-
-def _failed(answer: Row, at: float, shown: PageState) -> str:
-    rows = answer["failed"]
-    if not rows:
-        return ""
-    table = table_of_cells(
-        ("Job", "", "When", "Cause", "Exit", "What happened"),
-        [
-            (
-                str(row["id"]),
-                _long(row["name"], 40),
-                f'<span title="{html(shown.moment(row["finished_at"]))}">'
-                f"{seconds_text(max(0.0, at - row['finished_at']))} ago</span>"
-                if row.get("finished_at") is not None
-                else "–",
-                html(row.get("cause", "–"), 40),
-                html(row.get("exit_code", "–"), 20),
-                _long(row.get("detail", ""), 140),
-            )
-            for row in rows
-        ],
-        frozenset({4}),
-        kind="table wide",
-    )
-    return _section("Failed last", table)
-
-
-def _notices(answer: Row, shown: PageState) -> str:
-    rows = [(row, each) for row in answer["notices"] for each in row["destinations"]]
-    if not rows:
-        return ""
-    table = table_of_cells(
-        ("Id", "At", "Kind", "To", "State", "Text", "Why"),
-        [
-            (
-                str(row["id"]),
-                html(shown.moment(row["at"])),
-                html(row["kind"], 20),
-                _long(each["destination"], 40),
-                html(each["state"], 20),
-                _long(row["text"], 80),
-                _long(each["why"], 80),
-            )
-            for row, each in rows[:40]
-        ],
-        kind="table wide",
-    )
-    return _section("Notifications not delivered", table + _more(answer, "notices", "notices"))
 
 
 def _long(text: object, most: int) -> str:
@@ -361,65 +321,12 @@ def _asked(row: Row) -> str:
     return gpus if most == 1 else f"{gpus} on each of {nodes if nodes == most else f'{nodes} to {most}'} nodes"
 
 
-# What the page of now looks like, beside the style of all pages; on paper too.
-
-LIVE_CSS = """
-header{display:flex;flex-wrap:wrap;align-items:baseline;gap:2px 18px}
-header h1{margin:0}
-header .note{flex-basis:100%;margin:0}
-.as-of{margin:0;color:var(--soft);font-size:13px}
-.figures-row{display:flex;flex-wrap:wrap;gap:10px 14px;margin:14px 0 6px}
-.figure{flex:1 1 190px;background:var(--lane);border-radius:8px;padding:8px 14px 10px}
-.figure b{font-size:22px;font-variant-numeric:tabular-nums}
-.figure small{display:block;color:var(--soft);font-size:12px;line-height:1.35;margin-top:3px}
-.figure svg{display:block;margin:6px 0 2px;border-radius:4px}
-h2{margin:26px 0 4px;font-size:17px}
-h2 .soft{font-size:14px;font-weight:400}
-section{break-inside:auto}
-.alarm{color:var(--bad);font-weight:600}
-.nodes{display:flex;flex-wrap:wrap;gap:10px 22px;margin:6px 0}
-.node-card{break-inside:avoid}
-.node-card h3{font-size:13px;margin:4px 0}
-.node-card h3 .soft{font-weight:400}
-.tiles{display:flex;flex-wrap:wrap;gap:4px;max-width:384px}
-.gpu .back{fill:currentColor;fill-opacity:.28}
-.gpu .full,.progress .full,.share{fill:currentColor}
-.free{color:var(--line)}.free .back{fill:var(--lane);fill-opacity:1;stroke:var(--line)}
-.free .full{fill:none}
-.bad{color:var(--bad)}.bad .back{fill:var(--bad-soft);fill-opacity:1;stroke:var(--bad)}
-.away{color:var(--grey)}.away .back{fill:none;stroke:var(--grey);stroke-dasharray:3 2}
-.empty{fill:var(--line)}
-.memory{fill:var(--soft)}
-.tile-name{font-size:12px;font-weight:600;fill:var(--ink)}
-.tile-load{font-size:11px;fill:var(--ink);fill-opacity:.85}
-.cells{display:flex;flex-wrap:wrap;gap:7px 12px;margin:8px 0}
-.cells.packed{gap:4px 9px}
-.cell{line-height:0}
-.cell span{display:block;font-size:10.5px;line-height:1.3;color:var(--soft)}
-.cell .alarm{display:inline;color:var(--bad)}
-.alarmed{outline:1px solid var(--bad);outline-offset:1px}
-.wide table{width:100%}
-.wide td{vertical-align:top;unicode-bidi:isolate}
-.wide td:nth-child(2),.wide td:last-child{white-space:normal;overflow-wrap:anywhere}
-.wide td:last-child{min-width:18em;width:40%;color:var(--soft)}
-.wide td:nth-child(2){font-weight:600;min-width:8em}
-.progress{vertical-align:middle}
-.stale main{filter:grayscale(1);opacity:.72}
-.stale .as-of,.stale .as-of span{color:var(--bad);font-weight:600}
-@media print{:root{--page:#fff;--ink:#000;--soft:#444;--line:#ccc;--lane:#f3f5f7}
-*{print-color-adjust:exact;-webkit-print-color-adjust:exact}
-main{max-width:none;padding:0}body{font-size:11px}table{font-size:10px}.wide .soft{font-size:inherit}
-h2{break-after:avoid}tr{break-inside:avoid}.drawing{break-inside:avoid}.table{overflow:visible}}
-"""
-
-# What the GPUs did in the last hours, from the answers of `GET /v1/overview`, each of which tells what is new.
-
+# --- what the GPUs did in the last hours ------------------------------------------------------------------------------
 MOST = 20_000
 """Events that are kept."""
 
-NAME = 80  # letters
-
-Answer = Mapping[str, Any]
+NAME = 80
+"""Letters of a job's name that are kept."""
 
 
 @dataclass(slots=True)
@@ -431,7 +338,7 @@ class Recent:
     names: dict[int, str] = field(default_factory=dict)
     _rows: list[Mapping[str, Any]] = field(default_factory=list)
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: Row) -> None:
         """The next answer. One that begins elsewhere is of another ledger: then nothing of before counts."""
         if answer["after"] != self.after:
             self._rows, self.names = [], {}
@@ -448,7 +355,7 @@ class Recent:
         known = {row["body"].get("job") for row in self._rows} | held
         self.names = {job: name for job, name in self.names.items() if job in known}
 
-    def history(self, answer: Answer) -> History:
+    def history(self, answer: Row) -> History:
         """From `back_s` before the answer, or where the first that is known begins, until the answer."""
         now = float(answer["at"])
         found = read_history(self._rows, until=now)
@@ -469,7 +376,7 @@ class Recent:
             now,
             tuple(sorted(gpus)),
             tuple(JobHistory(job, name, None, begin, None, None, ()) for job, name in sorted(jobs.items())),
-            tuple(span for span in spans),
+            tuple(spans),
             tuple(named),
         )
 

@@ -9,10 +9,10 @@ from typing import Any
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.report.history import History
-from hpcdl.report.html import HtmlTable, document, table_html
+from hpcdl.report.html import HtmlTable, document, note, table_html
 from hpcdl.report.measures import JobMeasures, RunMeasures, measure
 from hpcdl.report.spans import read_history
-from hpcdl.report.timeline import Scale, draw, legend
+from hpcdl.report.timeline import Scale, draw, timeline_legend
 
 UTILISATION = (
     "Utilisation is work done over work possible: while a job trains on n GPUs, each of them counts with the share "
@@ -43,7 +43,7 @@ def timeline_page(
 def render(runs: Sequence[ReportedRun], title: str, notes: Sequence[str] = (), tables: Sequence[HtmlTable] = ()) -> str:
     """The page: title, notes, tables, then every run with its drawing and measures. The same input, the same page."""
     longest = max(((run.history.end - run.history.begin) * run.factor for run in runs), default=0.0)
-    parts = [f"<h1>{escape(title)}</h1>", *(f'<p class="note">{escape(note)}</p>' for note in notes)]
+    parts = [f"<h1>{escape(title)}</h1>", *map(note, notes)]
     parts += [table_html(table) for table in tables]
     for run in runs:
         history, factor = run.history, run.factor
@@ -52,13 +52,13 @@ def render(runs: Sequence[ReportedRun], title: str, notes: Sequence[str] = (), t
         if run.name:
             parts.append(f"<h2>{escape(run.name)}</h2>")
         if history.jobs:
-            parts.append(f'<p class="figures">{escape(_figures(measures, factor))}</p>')
-            parts += [draw(history, Scale(history.begin, longest or 1.0, factor)), legend(history)]
+            parts.append(note(_figures(measures, factor), "figures"))
+            parts += [draw(history, Scale(history.begin, longest or 1.0, factor)), timeline_legend(history)]
             parts.append(table_html(job_table(measures, factor)))
         else:
-            parts.append('<p class="note">No job was submitted yet.</p>')
+            parts.append(note("No job was submitted yet."))
         parts.append("</section>")
-    parts.append(f'<p class="note">{escape(UTILISATION)}</p>')
+    parts.append(note(UTILISATION))
     return document(title, parts)
 
 

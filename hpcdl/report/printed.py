@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from hpcdl.report.html import figure, legend
+
 _ROW = 48
 _WIDEST = 74.0
 """Per cent of the width for the longest bar: the rest is for its number."""
@@ -59,10 +61,8 @@ def bars(title: str, pairs: Sequence[Pair]) -> str:
         drawn.append(_bar(y + 18, pair.ours, largest, "ours", pair.ours_text))
         drawn.append(_bar(y + 31, pair.printed, largest, "theirs", f"paper {pair.printed_text}"))
     height = _ROW * len(pairs) + 4
-    return (
-        f'<figure class="chart"><figcaption><b>{escape(title)}</b></figcaption>'
-        f'<svg width="100%" height="{height}" role="img" aria-label="{escape(title)}">{"".join(drawn)}</svg></figure>'
-    )
+    svg = f'<svg width="100%" height="{height}" role="img" aria-label="{escape(title)}">{"".join(drawn)}</svg>'
+    return figure(title, "", svg)
 
 
 def _bar(y: int, number: float, largest: float, kind: str, text: str) -> str:
@@ -76,9 +76,5 @@ def _bar(y: int, number: float, largest: float, kind: str, text: str) -> str:
 def bars_legend() -> str:
     """What the two kinds of bars are."""
     items = (("ours", "ours, simulated"), ("theirs", "as the paper prints it"))
-    entries = "".join(
-        f'<li><svg width="28" height="12" aria-hidden="true"><rect x="1" y="1" width="26" height="10" class="{kind}"/>'
-        f"</svg>{text}</li>"
-        for kind, text in items
-    )
-    return f'<ul class="legend">{entries}</ul>'
+    rect = '<rect x="1" y="1" width="26" height="10" class="{}"/>'
+    return legend((("", rect.format(kind), text) for kind, text in items), width=28, height=12)

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from html import escape
 
 from hpcdl.core.model.profile import Profile
-from hpcdl.report.charts import kind, rungs_up_to
+from hpcdl.report.charts import ACROSS, HEIGHT, TOP, curve_legend, framed, kind, percent_or_number, rungs_up_to
 from hpcdl.report.html import HtmlTable, document, note, table_html
-
-_HEIGHT, _TOP, _AXIS, _LABELS, _ACROSS = 220, 10, 26, 46, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +72,7 @@ def scaling_page(title: str, scalings: Sequence[Scaling]) -> str:
     parts.append(_chart("Rate", "steps/s by GPUs", scalings, efficiency=False))
     parts.append(_chart("Efficiency", "speed-up per GPU", scalings, efficiency=True))
     parts.append("</div>")
-    legend = "".join(
-        f'<li><svg width="34" height="12" aria-hidden="true"><path d="M1 6H33" class="curve {kind(place)}"/></svg>'
-        f"{escape(each.name)}</li>"
-        for place, each in enumerate(scalings)
-    )
-    parts.append(f'<ul class="legend">{legend}</ul>')
+    parts.append(curve_legend([each.name for each in scalings]))
     parts += [_table(each) for each in scalings]
     return document(title, parts)
 
@@ -109,18 +102,10 @@ def _chart(title: str, under: str, scalings: Sequence[Scaling], *, efficiency: b
     top = max(top, rungs[-1]) or 1.0
 
     def high(value: float) -> float:
-        return _TOP + _HEIGHT * (1 - value / top)
+        return TOP + HEIGHT * (1 - value / top)
 
-    lines = "".join(
-        f'<line x1="0" x2="100%" y1="{high(each):.1f}" y2="{high(each):.1f}" class="grid"/>' for each in rungs
-    )
-    texts = "".join(
-        f'<text x="{_LABELS - 7}" y="{high(each) + 4:.0f}" class="row">'
-        f"{f'{100 * each:g} %' if efficiency else f'{each:g}'}</text>"
-        for each in rungs
-    )
     ticks = "".join(
-        f'<text x="{100 * gpus / most:.2f}%" y="{_TOP + _HEIGHT + 18}" class="tick" '
+        f'<text x="{100 * gpus / most:.2f}%" y="{TOP + HEIGHT + 18}" class="tick" '
         f'text-anchor="{"end" if gpus == most else "middle"}">{gpus}</text>'
         for gpus in _ticks(most)
     )
@@ -133,14 +118,12 @@ def _chart(title: str, under: str, scalings: Sequence[Scaling], *, efficiency: b
         for at in each.points
         if at.measured
     )
-    total = _TOP + _HEIGHT + _AXIS
-    return (
-        f'<figure class="chart"><figcaption><b>{title}</b> <span>{under}</span></figcaption><div class="drawing">'
-        f'<svg class="labels" width="{_LABELS}" height="{total}" aria-hidden="true">{texts}</svg><div class="plot">'
-        f'<svg width="100%" height="{total}" role="img" aria-label="{title}" class="open">{lines}{ticks}'
-        f'<svg y="{_TOP}" width="100%" height="{_HEIGHT}" viewBox="0 0 {_ACROSS} {_HEIGHT}" preserveAspectRatio="none">'
-        f"{''.join(drawn)}</svg>{marks}</svg></div></div></figure>"
+    curves = (
+        f'<svg y="{TOP}" width="100%" height="{HEIGHT}" viewBox="0 0 {ACROSS} {HEIGHT}" preserveAspectRatio="none">'
+        f"{''.join(drawn)}</svg>"
     )
+    texts = [(high(rung), percent_or_number(rung, efficiency)) for rung in rungs]
+    return framed(title, under, texts, ticks + curves + marks, ' class="open"')
 
 
 def _curve(scaling: Scaling, place: int, most: int, top: float, efficiency: bool) -> str:
@@ -170,7 +153,7 @@ def _value(at: At, rate: float, efficiency: bool) -> float:
 
 
 def _spot(at: At, value: float, most: int, top: float) -> str:
-    return f"{_ACROSS * at.total / most:.1f},{_HEIGHT * (1 - value / top):.1f}"
+    return f"{ACROSS * at.total / most:.1f},{HEIGHT * (1 - value / top):.1f}"
 
 
 def _rungs(top: float) -> list[float]:

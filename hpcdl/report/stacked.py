@@ -5,7 +5,7 @@ from html import escape
 
 from hpcdl.core.model.units import count
 from hpcdl.report.account import NAMES, Account, AccountLine, Shares
-from hpcdl.report.html import HtmlTable, document, note, table_html
+from hpcdl.report.html import HtmlTable, document, drawing, legend, note, table_html
 
 MOST = 200
 """Bars in one drawing; the largest ones are drawn, and all are in the table."""
@@ -51,12 +51,8 @@ def _percent(seconds: float, shares: Shares) -> str:
 
 
 def _legend() -> str:
-    items = "".join(
-        f'<li><svg width="26" height="12" class="{COLOURS[name]}" aria-hidden="true">'
-        f'<rect width="26" height="12" class="fill"/></svg>{name}</li>'
-        for name in NAMES
-    )
-    return f'<ul class="legend">{items}</ul>'
+    full = '<rect width="26" height="12" class="fill"/>'
+    return legend(((COLOURS[name], full, name) for name in NAMES), height=12)
 
 
 def _drawing(account: Account) -> str:
@@ -75,12 +71,7 @@ def _drawing(account: Account) -> str:
     height = _ROW * len(lines) + 4
     left_out = len(account.lines) - len(lines)
     more = note(f"{count(left_out, 'smaller one')} only in the table") if left_out else ""
-    return (
-        f'<div class="drawing"><svg class="labels" width="{_LABELS}" height="{height}" aria-hidden="true">'
-        f"{''.join(labels)}</svg>"
-        f'<div class="plot"><svg width="100%" height="{height}" role="img" aria-label="GPU-hours">{"".join(bars)}</svg>'
-        f"</div></div>{more}"
-    )
+    return drawing("".join(labels), "".join(bars), width=_LABELS, height=height, title="GPU-hours") + more
 
 
 def _bar(line: AccountLine, y: int, longest: float) -> str:

@@ -12,6 +12,7 @@ from itertools import groupby
 from hpcdl.core.model.incarnation import Role
 from hpcdl.core.model.units import GpuRef, count, seconds_text
 from hpcdl.report.history import History, Phase, Piece, Span, WarmStart
+from hpcdl.report.html import drawing, legend, note
 
 ROW = 26
 GAP = 12
@@ -23,17 +24,6 @@ SECONDS_UP_TO = 1500.0
 """Longer times are told in minutes or hours on the axis."""
 _SECONDS = (1, 2, 5, 10, 20, 50, 100, 200)
 _LONGER = (300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-
-DEFS = (
-    '<svg class="defs" width="0" height="0" aria-hidden="true"><defs>'
-    '<pattern id="starting" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<rect width="3" height="7" class="stripe"/></pattern>'
-    '<pattern id="saving" width="4" height="4" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)">'
-    '<rect width="2" height="4" class="dark-stripe"/></pattern>'
-    '<pattern id="rescaling" width="4" height="4" patternUnits="userSpaceOnUse">'
-    '<rect width="4" height="2" class="dark-stripe"/></pattern>'
-    "</defs></svg>"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +56,7 @@ def draw(history: History, scale: Scale, paint: dict[int, int] | None = None) ->
     """Labels and plot of one run as an HTML fragment; empty where the history has no GPU. `paint`: as `colours`."""
     rows = _rows(history)
     if not rows:
-        return '<p class="note">No GPU has joined yet.</p>'
+        return note("No GPU has joined yet.")
     height = max(y for y in rows.values()) + ROW + 4
     labels = [_node_labels(rows), *(_row_label(row, y) for row, y in rows.items())]
     lanes = [
@@ -77,13 +67,8 @@ def draw(history: History, scale: Scale, paint: dict[int, int] | None = None) ->
     paint = colours(history) if paint is None else paint
     bars = [_block(spans, rows, scale, paint) for spans in _blocks(history.spans)]
     waits = [_wait(wait, rows, scale, paint) for wait in history.warm]
-    total = height + AXIS
-    return (
-        f'<div class="drawing"><svg class="labels" width="64" height="{total}" aria-hidden="true">'
-        f"{''.join(labels)}</svg>"
-        f'<div class="plot"><svg width="100%" height="{total}" role="img" aria-label="GPUs by job over time">'
-        f"{_axis(scale, height)}{''.join(lanes)}{''.join(bars)}{''.join(waits)}</svg></div></div>"
-    )
+    plot = "".join([_axis(scale, height), *lanes, *bars, *waits])
+    return drawing("".join(labels), plot, width=64, height=height + AXIS, title="GPUs by job over time")
 
 
 def _rows(history: History) -> dict[GpuRef | str, int]:
@@ -212,18 +197,21 @@ def _label(span: Span, width: float, y: float) -> str:
     return f'<text x="6" y="{y:g}" class="name">{escape(name)}{told}</text>'
 
 
+_HATCHES = {Phase.STARTING: "starting", Phase.RESCALING: "rescaling", Phase.SAVING: "saving", Phase.ENDING: "saving"}
+"""The pattern in page.html that is drawn over a bar in a phase."""
+
+
 def _piece(piece: Piece, span: Span, width: float, scale: Scale) -> str:
     x = 100.0 * (scale.place(piece.begin) - scale.place(span.start_at)) / width
     wide = 100.0 * (scale.place(piece.end) - scale.place(piece.begin)) / width
     where = f'x="{x:.3f}%" width="{max(wide, 0.01):.3f}%" height="100%"'
-    fill = f'<rect {where} class="fill {piece.role.value}"/>'
-    if piece.phase is Phase.STARTING:
-        return fill + f'<rect {where} fill="url(#starting)"/>'
-    if piece.phase is Phase.RESCALING:
-        return fill + f'<rect {where} fill="url(#rescaling)"/>'
-    if piece.phase in (Phase.SAVING, Phase.ENDING):
-        return fill + f'<rect {where} fill="url(#saving)"/>'
-    return fill
+    return _filled(where, piece.role.value, _HATCHES.get(piece.phase))
+
+
+def _filled(where: str, role: str = "", hatch: str | None = None) -> str:
+    """A rectangle in its job's colour, paler by role, with the pattern of its phase over it."""
+    fill = f'<rect {where} class="{f"fill {role}".rstrip()}"/>'
+    return fill if hatch is None else f'{fill}<rect {where} fill="url(#{hatch})"/>'
 
 
 def _tooltip(span: Span, scale: Scale) -> str:
@@ -252,30 +240,26 @@ def _wait(wait: WarmStart, rows: dict[GpuRef | str, int], scale: Scale, paint: d
     )
 
 
-def legend(history: History, paint: dict[int, int] | None = None) -> str:
+def timeline_legend(history: History, paint: dict[int, int] | None = None) -> str:
     """What the colours, shades and hatches mean; roles and the gate only where they occur. `paint`: as `colours`."""
     paint = colours(history) if paint is None else paint
     drawn = {span.job for span in history.spans} | {wait.job for wait in history.warm}
-    full = '<rect width="100%" height="100%" class="fill"/>'
-    items = [_entry(f"c{paint[job.id]}", full, job.name) for job in history.jobs if job.id in drawn]
+    roles = {piece.role for span in history.spans for piece in span.pieces}
+    items = [(f"bar c{paint[job.id]}", _filled(_WHOLE), job.name) for job in history.jobs if job.id in drawn]
     if len(items) > COLOURS:
-        items = [
-            f"<li>{count(len(drawn), 'job')} in {COLOURS} colours: each bar tells its job where the mouse rests</li>"
-        ]
-    seen = {piece.role for span in history.spans for piece in span.pieces}
-    for role, text in ((Role.SECONDARY, "secondary: paler"), (Role.BACKGROUND, "background: palest")):
-        if role in seen:
-            items.append(_entry("grey", f'<rect width="100%" height="100%" class="fill {role.value}"/>', text))
-    grey = '<rect width="100%" height="100%" class="fill"/>'
-    items.append(_entry("grey", grey + '<rect width="100%" height="100%" fill="url(#starting)"/>', "starting"))
-    items.append(_entry("grey", grey + '<rect width="100%" height="100%" fill="url(#saving)"/>', "saving, ending"))
+        text = f"{count(len(drawn), 'job')} in {COLOURS} colours: each bar names its job where the mouse rests"
+        items = [("", "", text)]
+    grey = [
+        (_filled(_WHOLE, role.value), text)
+        for role, text in ((Role.SECONDARY, "secondary: paler"), (Role.BACKGROUND, "background: palest"))
+        if role in roles
+    ]
+    grey += [(_filled(_WHOLE, "", "starting"), "starting"), (_filled(_WHOLE, "", "saving"), "saving, ending")]
     if any(piece.phase is Phase.RESCALING for span in history.spans for piece in span.pieces):
-        rescaling = grey + '<rect width="100%" height="100%" fill="url(#rescaling)"/>'
-        items.append(_entry("grey", rescaling, "rescaling in place"))
+        grey.append((_filled(_WHOLE, "", "rescaling"), "rescaling in place"))
     if history.warm:
-        items.append(_entry("grey", '<rect width="100%" height="100%" class="gate"/>', "at the gate, no GPU held"))
-    return f'<ul class="legend">{"".join(items)}</ul>'
+        grey.append((f'<rect {_WHOLE} class="gate"/>', "at the gate, no GPU held"))
+    return legend([*items, *(("bar grey", inside, text) for inside, text in grey)])
 
 
-def _entry(kind: str, inside: str, text: str) -> str:
-    return f'<li><svg width="26" height="14" class="bar {kind}" aria-hidden="true">{inside}</svg>{escape(text)}</li>'
+_WHOLE = 'width="100%" height="100%"'

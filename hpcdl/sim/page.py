@@ -12,7 +12,7 @@ from hpcdl.report.heat import heat, heat_legend
 from hpcdl.report.history import History
 from hpcdl.report.html import HtmlTable, document, note, table_html
 from hpcdl.report.page import UTILISATION, long_text, percent
-from hpcdl.report.timeline import Scale, draw, legend
+from hpcdl.report.timeline import Scale, draw, timeline_legend
 from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.results import JobResult, Results
 from hpcdl.sim.workload import Workload
@@ -181,7 +181,7 @@ def _runs(workload: Workload, runs: Sequence[Run]) -> list[str]:
     for run, results in runs:
         parts += ["<section>", f"<h3>{escape(run.policy)}</h3>"]
         if fine:
-            parts += [draw(run.history, Scale(run.history.begin, longest)), legend(run.history)]
+            parts += [draw(run.history, Scale(run.history.begin, longest)), timeline_legend(run.history)]
         else:
             parts.append(heat(run.history, longest, there))
         if len(results.jobs) <= MOST_JOBS:

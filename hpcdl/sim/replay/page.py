@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from hpcdl.report.charts import AXIS, HEIGHT, LABELS, TOP, Axis, StepCurve, chart, curve_legend, kind, rungs_up_to
+from hpcdl.report.charts import HEIGHT, TOP, Axis, StepCurve, chart, curve_legend, framed, kind, rungs_up_to
 from hpcdl.report.curves import StepFunction
 from hpcdl.report.html import HtmlTable, document, note, table_html
 from hpcdl.report.printed import Cell, beside_table
@@ -245,10 +245,7 @@ def lines(
     def across(value: float) -> float:
         return 2 + 96 * (value - left) / width
 
-    labels = [
-        f'<text x="{LABELS - 7}" y="{high(rung) + 4:.0f}" class="row">{_short(rung, shares)}</text>' for rung in rungs
-    ]
-    parts = [f'<line x1="0" x2="100%" y1="{high(rung):.1f}" y2="{high(rung):.1f}" class="grid"/>' for rung in rungs]
+    parts = []
     if level is not None:
         parts.append(f'<line x1="0" x2="100%" y1="{high(level[1]):.1f}" y2="{high(level[1]):.1f}" class="reference"/>')
     for x in _ticks(places):
@@ -267,14 +264,8 @@ def lines(
                 f'<circle cx="{across(x):.2f}%" cy="{high(y):.1f}" r="3" fill="currentColor" class="{colour}">'
                 f"<title>{escape(line.name)} {x:g}: {_exact(y, shares)}</title></circle>"
             )
-    total = TOP + HEIGHT + AXIS
-    legend = curve_legend([line.name for line in drawn], "" if level is None else level[0])
-    return (
-        f'<figure class="chart"><figcaption><b>{escape(title)}</b> <span>{escape(under)}</span></figcaption>{legend}'
-        f'<div class="drawing"><svg class="labels" width="{LABELS}" height="{total}" aria-hidden="true">'
-        f'{"".join(labels)}</svg><div class="plot"><svg width="100%" height="{total}" role="img" '
-        f'aria-label="{escape(title)}">{"".join(parts)}</svg></div></div></figure>'
-    )
+    names = curve_legend([line.name for line in drawn], "" if level is None else level[0])
+    return names + framed(title, under, [(high(rung), _short(rung, shares)) for rung in rungs], "".join(parts))
 
 
 def _rungs(values: Sequence[float], shares: bool) -> tuple[float, list[float]]:
