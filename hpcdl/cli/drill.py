@@ -1,11 +1,15 @@
 """`hpcdl drill`: proves for a running job that it survives preemption, and measures what that costs."""
 
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from hpcdl.cli import drill_rounds
+from hpcdl.cli.drill_rounds import DrillRound
+from hpcdl.cli.events import pages
 from hpcdl.cli.job_row import FINISHED, JOB_ID, connect, duration_text
 from hpcdl.cli.output import Output, Row, escape, outputs, print_fields, print_table, progress, say, value_column
 from hpcdl.cli.params import Seconds
@@ -27,77 +31,44 @@ class NotProven(ClientError):
     """The drill could not be carried out; the message says why and what to do."""
 
 
-class _JobEvents:
-    """The events of one job, as they come."""
-
-    def __init__(self, client: Client, job: int) -> None:
-        from hpcdl.cli.events import pages
-
-        self._client = client
-        self._job = job
-        self.events: list[dict[str, Any]] = [event for page in pages(client, 0, job, None) for event in page]
-
-    def until(self, found: Callable[[], bool], within_s: float) -> bool:
-        """Takes in what happens until that is found; False where it was not in time."""
-        import time
-
-        end = time.monotonic() + within_s
-        after = self.events[-1]["seq"] if self.events else 0
-        pages = self._client.follow_events(
-            after, self._job, wait_s=lambda: max(0.0, min(_WAIT_S, end - time.monotonic()))
-        )
-        while not found():
-            if time.monotonic() >= end:
-                return False
-            self.events += next(pages)
-        return True
-
-
 class _Conduct:
-    """One drill of one job. Whatever becomes of it, the job goes on by itself: nothing of it is held."""
+    """One preemption test of one job. Whatever becomes of it, the job goes on by itself: nothing of it is held."""
 
     def __init__(
         self, client: Client, job: int, every: int | None, timeout_s: float, show: Callable[[str], None]
     ) -> None:
-        from hpcdl.cli import drill_rounds
-
-        self._rounds = drill_rounds
         self._client = client
         self._job = job
         self.every = every
         self._timeout_s = timeout_s
         self._show = show
-        self.story = _JobEvents(client, job)
-        self.done: list[Any] = []
+        self.events: list[dict[str, Any]] = [event for page in pages(client, 0, job, None) for event in page]
+        self.done: list[DrillRound] = []
 
-    def suspend(self) -> Any:
+    def suspend(self) -> DrillRound:
         """A preemption as it happens any day: the handshake, and it goes on as soon as it has GPUs."""
         self._show(f"job {self._job}: suspended")
-        begun, durable = len(self.story.events), self._durable()
+        begun, durable = len(self.events), drill_rounds.last_durable(self.events)
         self._ask("preempt")
-        return self._followed(self._rounds.SUSPEND, begun, durable)
+        return self._followed(drill_rounds.SUSPEND, begun, durable)
 
-    def kill_between(self) -> Any:
+    def kill_between(self) -> DrillRound:
         """SIGKILL at any moment."""
         self._show(f"job {self._job}: killed between two saves")
         self._safe()
-        begun, durable = len(self.story.events), self._durable()
-        ordered = self._ask("drill", saving=False, within_s=min(_WITHIN_S, self._timeout_s))["kill"]
-        return self._followed(self._rounds.BETWEEN, begun, durable, ordered["incarnation"])
+        begun, durable, number = self._order_kill(self._timeout_s, saving=False)
+        return self._followed(drill_rounds.BETWEEN, begun, durable, number)
 
-    def kill_in_save(self) -> Any:
-        """SIGKILL before a save is durable: one of its own if one is due soon, else one that it is asked for."""
+    def kill_in_save(self) -> DrillRound:
+        """SIGKILL before a save is durable: one of its own if one is due soon, else one that is requested."""
         self._show(f"job {self._job}: killed in the middle of a save")
-        found: Any = None
         for part in _PARTS:
             self._safe()
-            begun, durable = len(self.story.events), self._durable()
             patience_s = self._until_own_save_s()
-            within_s = min(_WITHIN_S, patience_s + self._timeout_s)
-            ordered = self._ask("drill", saving=True, part=part, within_s=within_s)["kill"]
-            if not self.story.until(lambda begun=begun: self._gone(begun), patience_s):  # type: ignore[misc]
+            begun, durable, number = self._order_kill(patience_s + self._timeout_s, saving=True, part=part)
+            if not self._until(lambda begun=begun: self._gone(begun), patience_s):  # type: ignore[misc]
                 self._ask("preempt")
-            found = self._followed(self._rounds.SAVE, begun, durable, ordered["incarnation"])
+            found = self._followed(drill_rounds.SAVE, begun, durable, number)
             if found.torn or found.problem:
                 break
         return found
@@ -112,39 +83,52 @@ class _Conduct:
     def _ask(self, what: str, **body: Any) -> dict[str, Any]:
         return self._client.request("POST", f"/v1/jobs/{self._job}/{what}", body)
 
-    def _durable(self) -> int | None:
-        return self._rounds.last_durable(self.story.events)
+    def _until(self, found: Callable[[], bool], within_s: float) -> bool:
+        """Takes in what happens until that is found; False where it was not in time."""
+        end = time.monotonic() + within_s
+        after = self.events[-1]["seq"] if self.events else 0
+        following = self._client.follow_events(
+            after, self._job, wait_s=lambda: max(0.0, min(_WAIT_S, end - time.monotonic()))
+        )
+        while not found():
+            if time.monotonic() >= end:
+                return False
+            self.events += next(following)
+        return True
 
     def _safe(self) -> None:
         """Waits for a save where a kill before it would be two at once."""
-        self.story.until(lambda: not self._rounds.only_in_memory(self.story.events), self._timeout_s)
+        self._until(lambda: not drill_rounds.only_in_memory(self.events), self._timeout_s)
+
+    def _order_kill(self, within_s: float, **body: Any) -> tuple[int, int | None, int]:
+        """The number of events so far, the last durable step, and the incarnation that is to be killed."""
+        begun, durable = len(self.events), drill_rounds.last_durable(self.events)
+        return begun, durable, self._ask("drill", within_s=min(_WITHIN_S, within_s), **body)["kill"]["incarnation"]
 
     def _gone(self, begun: int) -> bool:
-        return any(event["kind"] in ("Exited", "JobEnded") for event in self.story.events[begun:])
+        return any(event["kind"] in ("Exited", "JobEnded") for event in self.events[begun:])
 
     def _until_own_save_s(self) -> float:
-        """How long to wait for a save that nobody asks for."""
-        known = self.every or self._rounds.interval(self.story.events)
-        step_s = self._rounds.step_s(self.story.events)
+        """How long to wait for a save that nobody requests."""
+        known = self.every or drill_rounds.interval(self.events)
+        step_s = drill_rounds.step_s(self.events)
         if known is None or step_s == 0.0:
             return _OWN_SAVE_S
-        due_s = self._rounds.MARGIN * known * step_s + 1.0
-        return float(due_s) if due_s <= _OWN_SAVE_MOST_S else 0.0
+        due_s = drill_rounds.MARGIN * known * step_s + 1.0
+        return due_s if due_s <= _OWN_SAVE_MOST_S else 0.0
 
-    def _followed(self, what: str, begun: int, durable: int | None, incarnation: int = 0) -> Any:
-        rounds = self._rounds
+    def _followed(self, what: str, begun: int, durable: int | None, incarnation: int = 0) -> DrillRound:
+        def read() -> DrillRound:
+            return drill_rounds.read(what, self.events[begun:], durable, incarnation)
 
-        def read() -> Any:
-            return rounds.read(what, self.story.events[begun:], durable, incarnation)
-
-        self.story.until(lambda: read().over, self._timeout_s)
+        self._until(lambda: read().over, self._timeout_s)
         found = read()
         if not found.over:
             found.problem = found.problem or self._missing(found)
         self.done.append(found)
         return found
 
-    def _missing(self, found: Any) -> str:
+    def _missing(self, found: DrillRound) -> str:
         waited, job = duration_text(self._timeout_s), self._job
         if found.exited is None:
             return f"it did not end within {waited}: hpcdl logs {job} shows what it does"
@@ -157,13 +141,11 @@ class _Conduct:
 
 def _verdict(conduct: _Conduct, row: Row, grace_s: float | None) -> dict[str, Any]:
     """What the rounds amount to, as JSON."""
-    from hpcdl.cli import drill_rounds as parts
-
     rounds = conduct.done
-    kills = [each for each in rounds if each.what != parts.SUSPEND]
-    known = conduct.every or parts.allowed_loss(conduct.story.events, kills)
+    kills = [each for each in rounds if each.what != drill_rounds.SUSPEND]
+    known = conduct.every or drill_rounds.allowed_loss(conduct.events, kills)
     rows = [each.row for each in rounds]
-    lost = parts.largest((each.row for each in kills), "lost_steps")
+    lost = drill_rounds.largest((each.row for each in kills), "lost_steps")
     detail = next((each.problem for each in rounds if each.problem), "")
     if not detail and lost and known is None:
         detail = (
@@ -172,15 +154,15 @@ def _verdict(conduct: _Conduct, row: Row, grace_s: float | None) -> dict[str, An
         )
     elif not detail and lost and known is not None and lost > known:
         detail = f"{lost} steps were lost, more than the {known} between two checkpoints: save more often, or see why"
-    needed = parts.grace_needed_s(rounds, parts.step_s(conduct.story.events))
+    needed = drill_rounds.grace_needed_s(rounds, drill_rounds.step_s(conduct.events))
     names = ("suspend_s", "save_s", "exit_s", "free_s", "resume_s", "first_step_s")
     return {
         "job": row["id"],
         "passed": not detail,
         "detail": detail,
         "rounds": rows,
-        **{name: parts.middle(rows, name) for name in names},
-        "max": {name: parts.largest(rows, name) for name in names},
+        **{name: drill_rounds.middle(rows, name) for name in names},
+        "max": {name: drill_rounds.largest(rows, name) for name in names},
         "lost_steps": lost,
         "interval_steps": known,
         "grace_needed_s": needed,

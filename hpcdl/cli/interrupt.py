@@ -1,20 +1,28 @@
-"""Commands that do the same again and again until somebody ends them: Ctrl-C, SIGTERM and SIGHUP end them cleanly."""
+"""Commands that go on until a signal ends them: Ctrl-C, SIGTERM and SIGHUP end them cleanly, with 128 + the signal.
+
+`ls --watch`, `page --every` and `metrics --every` are one function that is repeated; `top` waits for keys as well.
+Nothing here asks the daemon or prints but for the loss of the daemon. Commands that end by themselves (`wait`,
+`logs --follow`) do without.
+"""
 
 import os
 import select
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
+
+from hpcdl.cli.output import say
+from hpcdl.client import DaemonAway
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(Exception):
-    """A signal has asked for the end."""
+    """A signal has come that ends the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -22,14 +30,15 @@ class Interrupted(Exception):
 
 
 class RepeatUntilSignal:
-    """`with Rounds() as rounds: while True: …; rounds.pause(10)`. Signals end it by Ended, which goes no further than
-    the block and is the command's exit code; inside `rounds.whole()` they wait for the end of that.
+    """`with RepeatUntilSignal() as rounds: while True: ...; rounds.wait((), 10)`.
+
+    Signals end the block by Interrupted, which goes no further than the block and becomes the command's exit code.
     """
 
     def __init__(self, handlers: Mapping[int, Any] | None = None) -> None:
         """`handlers`: of other signals, meanwhile; they end a wait, too."""
         self._handlers = handlers or {}
-        self._whole = False
+        self._ends = False
         self._came: int | None = None
         self._before: dict[int, Any] = {}
 
@@ -54,30 +63,13 @@ class RepeatUntilSignal:
             raise click.exceptions.Exit(128 + error.number) from None
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self._whole or self._came is not None:
-            self._came = number  # the second one changes nothing either: the end is a matter of milliseconds
-            return
-        self._came = number
-        raise Interrupted(number)
-
-    @contextmanager
-    def whole(self) -> Iterator[None]:
-        """What is begun in here is done, whatever signal comes."""
-        self._whole = True
-        try:
-            yield
-        finally:
-            self._whole = False
-        if self._came is not None:
-            raise Interrupted(self._came)
+        if not self._ends:  # a second one changes nothing: the end is a matter of milliseconds
+            self._ends, self._came = True, number
+            raise Interrupted(number)
 
     def end(self) -> None:
         """No signal changes anything from here on: the end has begun."""
-        self._whole = True
-
-    def pause(self, seconds: float) -> None:
-        """Waits so long."""
-        self.wait((), seconds)
+        self._ends = True
 
     def wait(self, files: Sequence[int], seconds: float | None) -> list[int]:
         """Waits so long (None: for ever) for something to read, or a signal: those of the files that have something.
@@ -90,3 +82,30 @@ class RepeatUntilSignal:
         if self._came is not None:
             raise Interrupted(self._came)
         return ready
+
+
+def repeat(every_s: float, once: Callable[[], None], last: Callable[[], None] = lambda: None) -> NoReturn:
+    """Calls `once` every `every_s` seconds until a signal ends the command, then `last`.
+
+    A daemon that goes away is waited for, and said to be away and back. Raises DaemonAway where the first call does.
+    """
+    with RepeatUntilSignal() as rounds:
+        try:
+            began, away = time.monotonic(), False
+            once()
+            while True:
+                rounds.wait((), max(min(every_s, 1.0), began + every_s - time.monotonic()))
+                began = time.monotonic()
+                try:
+                    once()
+                except DaemonAway as error:
+                    if not away:
+                        say(f"{error}; waiting for it")
+                    away = True
+                else:
+                    if away:
+                        say("the daemon is back")
+                    away = False
+        except Interrupted:
+            last()
+            raise

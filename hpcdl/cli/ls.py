@@ -1,8 +1,6 @@
 """`hpcdl ls`: jobs, nodes and GPUs as they are now, in columns that the user chooses."""
 
 import sys
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +10,12 @@ from hpcdl.cli import completion
 from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Output, escape, outputs, print_ids, print_json, say
 from hpcdl.cli.tables import STATES, Jobs, List, columns_of, formats_of
-from hpcdl.client import FOLLOW_S, PATIENCE_S, Client, DaemonAway
+from hpcdl.client import FOLLOW_S, Client, DaemonAway
 from hpcdl.core.model.units import count, parse_duration
 from hpcdl.wire.spool import FOLDER, waiting
 
-# `hpcdl ls --watch`: the same again whenever it has changed; on a terminal in place of what was there.
-
-EVERY_S = 2.0
-
-LEAST_S = 0.1
+EVERY_S, LEAST_S = 2.0, 0.1
+"""Of `--watch`: the seconds between two looks, and the fewest that may be chosen."""
 
 _CLEAR, _HOME, _TO_END, _BELOW = "\x1b[2J", "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -40,39 +35,36 @@ def watch_seconds(ctx: click.Context, param: click.Parameter, value: str | None)
 
 
 class ListWatch:
-    """Prints what `lines` or `value` give whenever that is new."""
+    """Prints a list whenever it has changed; on a terminal in place of what was there."""
 
-    def __init__(self, every_s: float, output: Output, title: str) -> None:
-        self.every_s = every_s
-        self.output = output
-        self.title = title
+    def __init__(self, found: List, client: Client, every_s: float, output: Output, title: str) -> None:
+        self._list = found
+        self._client = client
+        self._every_s = every_s
+        self._output = output
+        self._title = title
         self._last: Any = None
         self._live = output is Output.TABLE and sys.stdout.isatty()
 
-    def show(self, value: dict[str, Any], ids: Sequence[object], lines: Callable[[], list[str]]) -> None:
-        """Print it, if it is another one than before."""
-        if self.output is Output.JSON:
-            if value != self._last:
+    def refresh(self) -> None:
+        """Asks the daemon, and prints what is new. Raises ClientError."""
+        value = self._list.ask(self._client, self._output)
+        shown: Any = value
+        if self._output is Output.QUIET:
+            shown = self._list.ids(value)
+        elif self._output is Output.TABLE:
+            shown = self._list.lines(value)[0] or [self._list.nothing()]
+        if self._live:
+            self._redraw(shown)
+        elif shown != self._last:
+            if self._output is Output.JSON:
                 print_json(value, one_line=True)
-            self._last = value
-        elif self.output is Output.QUIET:
-            if list(ids) != self._last:
+            else:
                 if self._last is not None:
                     print()
-                print_ids(ids)
-            self._last = list(ids)
-        else:
-            self._table(lines())
+                print_ids(shown)
+        self._last = shown
         sys.stdout.flush()
-
-    def _table(self, found: list[str]) -> None:
-        if self._live:
-            self._redraw(found)
-        elif found != self._last:
-            if self._last is not None:
-                print()
-            print("\n".join(found))
-        self._last = found
 
     def _redraw(self, found: list[str]) -> None:
         import shutil
@@ -81,30 +73,9 @@ class ListWatch:
         room = max(1, size.lines - 2)
         if len(found) > room:
             found = [*found[: room - 1], f"… {len(found) - room + 1} more lines: make the terminal higher, or filter"]
-        head = f"{self.title}: every {self.every_s:g} s, Ctrl-C ends"
+        head = f"{self._title}: every {self._every_s:g} s, Ctrl-C ends"
         text = "\n".join(f"{line}{_TO_END}" for line in (escape(head)[: size.columns], *found))
         sys.stdout.write(f"{_CLEAR if self._last is None else ''}{_HOME}{text}\n{_BELOW}")
-
-
-def repeat(every_s: float, once: Callable[[], None]) -> None:
-    """Calls it again and again, until Ctrl-C. A daemon that goes away is said to, and waited for.
-
-    Raises DaemonAway where there was none from the beginning.
-    """
-    once()
-    away = False
-    while True:
-        time.sleep(every_s)
-        try:
-            once()
-        except DaemonAway as error:
-            if not away:
-                say(f"{error}; waiting for it")
-            away = True
-        else:
-            if away:
-                say("the daemon is back")
-            away = False
 
 
 LISTS = ("jobs", "nodes", "gpus")
@@ -181,12 +152,11 @@ def ls(
         from hpcdl.cli.tables import Machines
 
         found = Machines(ctx, what, **chosen)
-    watch = None if every_s is None else ListWatch(every_s, output, f"hpcdl ls {what}")
-    client = connect(ctx, PATIENCE_S if watch is None else FOLLOW_S)
-    if watch is None:
-        _once(ctx, found, client, output)
-    else:
-        repeat(watch.every_s, lambda: watch.show(*found.watched(client, output)))
+    if every_s is not None:
+        from hpcdl.cli.interrupt import repeat
+
+        repeat(every_s, ListWatch(found, connect(ctx, FOLLOW_S), every_s, output, f"hpcdl ls {what}").refresh)
+    _once(ctx, found, connect(ctx), output)
 
 
 def _all_users(

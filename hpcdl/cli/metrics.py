@@ -2,6 +2,7 @@
 
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -76,15 +77,13 @@ def metrics(
         _write(client, target, labels, mode)
         print(f"wrote {escape(str(target))}")
         return
-    from hpcdl.cli.interrupt import RepeatUntilSignal
+    from hpcdl.cli.interrupt import repeat
 
-    with RepeatUntilSignal() as rounds:
-        while True:
-            try:
-                _write(client, target, labels, mode)
-            except DaemonAway:
-                pass  # the file says so
-            rounds.pause(every)
+    def write() -> None:
+        with suppress(DaemonAway):  # the file says so
+            _write(client, target, labels, mode)
+
+    repeat(every, write)
 
 
 def _show(client: Client, labels: tuple[tuple[str, str], ...], output: Output) -> None:

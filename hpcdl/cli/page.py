@@ -1,7 +1,9 @@
-"""`hpcdl page`: what goes on now, as one HTML file that is written again and again while it is looked at."""
+"""`hpcdl page`: what goes on now, as one HTML file that is written again and again while it is looked at.
 
-import time
-from collections.abc import Callable, Mapping
+The page itself is drawn in report/live.py; here it is only asked for and written.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,33 +41,14 @@ def page(ctx: click.Context, target: Path, every: float | None, back_s: float, r
     """
     if every is not None and output is not Output.TABLE:
         raise click.UsageError("--every goes on, so leave out --json and --quiet", ctx)
-    client = connect(ctx, 0.0)
-    picture = Picture(client, target, READERS[readers], every, back_s)
-    if every is None:
-        picture.look()
-        picture.write()
-        if not output.print_data({"file": str(target.absolute())}, [target]):
-            print(f"wrote {escape(str(target))}")
-        return
-    _again(picture, every)
+    picture = Picture(connect(ctx, 0.0), target, READERS[readers], every, back_s)
+    if every is not None:
+        from hpcdl.cli.interrupt import repeat
 
-
-def _again(picture: "Picture", every: float) -> None:
-    """Until a signal; the page then says that nobody writes it any more."""
-    from hpcdl.cli.interrupt import Interrupted, RepeatUntilSignal
-
-    with RepeatUntilSignal() as rounds:
-        picture.look()  # a daemon that is not there at the start is an error
-        try:
-            while True:
-                began = time.monotonic()
-                with rounds.whole():
-                    picture.write()
-                rounds.pause(max(1.0, every - (time.monotonic() - began)))
-                picture.try_to_look()
-        except Interrupted:
-            picture.write(over=True)
-            raise
+        repeat(every, picture.refresh, last=lambda: picture.write(over=True))
+    picture.refresh()
+    if not output.print_data({"file": str(target.absolute())}, [target]):
+        print(f"wrote {escape(str(target))}")
 
 
 class Picture:
@@ -82,27 +65,27 @@ class Picture:
         self._answer: Mapping[str, Any] = {}
         self._note = ""
 
-    def look(self) -> None:
-        """Asks the daemon, once. Raises ClientError."""
-        answer = self._client.get(path_with("/v1/overview", after=self._recent.after))
+    def refresh(self) -> None:
+        """Asks the daemon, once, and writes the file. Raises OSError, and ClientError for the first answer only:
+        from then on the page says why it shows an old one.
+        """
         try:
-            self._recent.take(answer)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise ClientError("the daemon's answer is not of this form: use the daemon's hpcdl") from None
-        self._answer, self._note = answer, ""
-
-    def try_to_look(self) -> None:
-        """As `look`; one that fails is told in the page."""
-        try:
-            self.look()
+            answer = self._client.get(path_with("/v1/overview", after=self._recent.after))
+            try:
+                self._recent.take(answer)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                raise ClientError("the daemon's answer is not of this form: use the daemon's hpcdl") from None
+            self._answer, self._note = answer, ""
         except ClientError as error:
+            if not self._answer:
+                raise
             self._note = str(error).removesuffix(" (waited 0 s)")
+        self.write()
 
     def write(self, *, over: bool = False) -> None:
-        """The file, whole. Raises OSError."""
+        """The file, whole; `over`: it says that nobody writes it any more. Raises OSError."""
         from hpcdl.report.live import PageState, now_page
 
-        moment: Callable[[float], str] = moment_text
-        shown = PageState(self._every_s, moment, self._note, over)
+        shown = PageState(self._every_s, moment_text, self._note, over)
         history = self._recent.history(self._answer)
         replace_private(self._target, now_page(self._answer, history, self._recent.names, shown), self._mode)

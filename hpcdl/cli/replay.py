@@ -1,9 +1,10 @@
 """`hpcdl replay`: an idle trace under a policy over nodes, with the daemon's own Controller; BFTrainer's section 5."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,7 +81,7 @@ class _Adaptive:
 @click.option("--study", metavar="NAME", help=f"{', '.join(_STUDIES)} or all: figures 7 to 16, Tables 3 and 4.")
 @REPORT
 @outputs_as("U only, or the names of studies.")
-def replay(ctx: click.Context, /, output: Output, **options: Any) -> None:
+def replay(ctx: click.Context, /, output: Output, **values: Any) -> None:
     """Replay a trace of idle nodes with an endless queue of elastic trainers.
 
     How well would a policy have used the backfill holes? U is the samples that were processed over what the same
@@ -90,43 +91,21 @@ def replay(ctx: click.Context, /, output: Output, **options: Any) -> None:
     """
     from hpcdl.sim.replay import read_idle
 
-    asked = _ReplayOptions(**options)
-    base, models = _case(ctx, asked)
-    idle = read_idle(asked.trace, asked.hours)
+    options = SimpleNamespace(**values)
+    base, models = _case(ctx, options)
+    idle = read_idle(options.trace, options.hours)
     _check_length(ctx, idle, base)
-    if asked.study is None:
-        problems = _one(output, asked, idle, base)
+    if options.study is None:
+        problems = _one(output, options, idle, base)
     else:
-        problems = _studies(ctx, output, asked, idle, base, models)
+        problems = _studies(ctx, output, options, idle, base, models)
     for problem in problems:
         say(problem)
     if problems:
         ctx.exit(1)
 
 
-@dataclass(frozen=True, slots=True)
-class _ReplayOptions:
-    """The options of the command."""
-
-    trace: Path
-    policy: str
-    model: str
-    curves: Path | None
-    parallel: int
-    scale_up: float
-    scale_down: float
-    t_fwd: float | _Adaptive
-    hours: float | None
-    accounting: str
-    objective: str
-    samples: float
-    nodes: str
-    check: bool
-    study: str | None
-    report: Path | None
-
-
-def _case(ctx: click.Context, asked: _ReplayOptions) -> "tuple[ReplayCase, tuple[ScalingModel, ...]]":
+def _case(ctx: click.Context, options: SimpleNamespace) -> "tuple[ReplayCase, tuple[ScalingModel, ...]]":
     """What is to be replayed, and all models that there are. UsageError for what cannot be."""
     from hpcdl.core.model.units import parse_range
     from hpcdl.core.rules.intake import OBJECTIVES
@@ -135,31 +114,31 @@ def _case(ctx: click.Context, asked: _ReplayOptions) -> "tuple[ReplayCase, tuple
     from hpcdl.sim.workload import WorkloadError
 
     names = all_policies().names()
-    if asked.policy not in names:
+    if options.policy not in names:
         raise click.BadParameter(
-            f"no policy {asked.policy!r}; there are {', '.join(names)}", ctx, param_hint="'--policy'"
+            f"no policy {options.policy!r}; there are {', '.join(names)}", ctx, param_hint="'--policy'"
         )
-    if asked.objective not in OBJECTIVES:
-        what = f"no objective {asked.objective!r}; there are {', '.join(OBJECTIVES)}"
+    if options.objective not in OBJECTIVES:
+        what = f"no objective {options.objective!r}; there are {', '.join(OBJECTIVES)}"
         raise click.BadParameter(what, ctx, param_hint="'--objective'")
-    if asked.samples != int(asked.samples):
-        raise click.BadParameter(f"{asked.samples:g} is not a whole number", ctx, param_hint="'--samples'")
+    if options.samples != int(options.samples):
+        raise click.BadParameter(f"{options.samples:g} is not a whole number", ctx, param_hint="'--samples'")
     try:
-        fewest, most = parse_range(asked.nodes)
+        fewest, most = parse_range(options.nodes)
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param_hint="'--nodes'") from None
-    models = table2() if asked.curves is None else read_models(asked.curves)
+    models = table2() if options.curves is None else read_models(options.curves)
     try:
         case = ReplayCase(
-            models=chosen(asked.model, models),
-            policy=asked.policy,
-            parallel=asked.parallel,
-            scale_up_s=asked.scale_up,
-            scale_down_s=asked.scale_down,
-            t_fwd_s=None if isinstance(asked.t_fwd, _Adaptive) else asked.t_fwd,
-            accounting=asked.accounting,
-            objective=asked.objective,
-            samples=int(asked.samples),
+            models=chosen(options.model, models),
+            policy=options.policy,
+            parallel=options.parallel,
+            scale_up_s=options.scale_up,
+            scale_down_s=options.scale_down,
+            t_fwd_s=None if isinstance(options.t_fwd, _Adaptive) else options.t_fwd,
+            accounting=options.accounting,
+            objective=options.objective,
+            samples=int(options.samples),
             fewest=fewest,
             most=most if most is not None else 64,
         )
@@ -180,23 +159,23 @@ def _check_length(ctx: click.Context, idle: "IdleTrace", case: "ReplayCase") -> 
 # --- one replay ------------------------------------------------------------------------------------------------------
 
 
-def _one(output: Output, asked: _ReplayOptions, idle: "IdleTrace", case: "ReplayCase") -> tuple[str, ...]:
+def _one(output: Output, options: SimpleNamespace, idle: "IdleTrace", case: "ReplayCase") -> tuple[str, ...]:
     from hpcdl.sim.replay import replayed
     from hpcdl.solver import prepare
 
     prepare()  # before the first decision is timed
     other = None
-    if asked.check:
+    if options.check:
         from hpcdl.sim.replay.check import counted
 
         other = counted(idle, case)
     outcome = replayed(idle, case, _hours(idle, case.policy))
-    if asked.report is not None:
-        _draw(asked.report, outcome, ())
+    if options.report is not None:
+        _draw(options.report, outcome, ())
     checked = {} if other is None else {"check": asdict(other)}
     if not output.print_data(outcome.to_json() | checked, [f"{outcome.U:.4f}"]):
         _print(outcome, other)
-        _wrote(asked.report)
+        _wrote(options.report)
     return outcome.problems
 
 
@@ -246,32 +225,32 @@ def _hours(idle: "IdleTrace", name: str) -> Callable[[float], None] | None:
 def _studies(
     ctx: click.Context,
     output: Output,
-    asked: _ReplayOptions,
+    options: SimpleNamespace,
     idle: "IdleTrace",
     base: "ReplayCase",
     models: "tuple[ScalingModel, ...]",
 ) -> tuple[str, ...]:
     from hpcdl.sim.replay.studies import studied
 
-    names = list(dict.fromkeys(part.strip() for part in str(asked.study).split(",") if part.strip()))
+    names = list(dict.fromkeys(part.strip() for part in str(options.study).split(",") if part.strip()))
     names = list(_STUDIES) if names == ["all"] else names
     unknown = [name for name in names if name not in _STUDIES]
     if unknown or not names:
-        what = f"{asked.study!r}: there are {', '.join(_STUDIES)}, and all"
+        what = f"{options.study!r}: there are {', '.join(_STUDIES)}, and all"
         raise click.BadParameter(what, ctx, param_hint="'--study'")
-    if asked.check:
+    if options.check:
         raise click.UsageError("--check is of one replay, not of studies", ctx)
     if len(base.models) > 1:
         base = replace(base, models=models[:1])  # studies of several models take them all anyway
     studies, problems = studied(names, idle, base, models, progress())
-    if asked.report is not None:
-        _draw(asked.report, None, studies)
+    if options.report is not None:
+        _draw(options.report, None, studies)
     if not output.print_data(
         {"simulated": True, "studies": [study.to_json() for study in studies]}, [study.name for study in studies]
     ):
         for study in studies:
             _table(study)
-        _wrote(asked.report)
+        _wrote(options.report)
     return problems
 
 

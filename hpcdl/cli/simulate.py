@@ -1,9 +1,9 @@
 """`hpcdl simulate`: what policies would have done with a workload; and the papers' tables, ours beside theirs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,53 +88,32 @@ def simulate(ctx: click.Context, /, output: Output, **options: Any) -> None:
     hpcdl simulate --workload jobs.csv --nodes 4 --gpus-per-node 4 --policy marble,adaptive
     """
     if ctx.invoked_subcommand is None:
-        _compare(ctx, output, _SimulateOptions(**options))
+        _compare(ctx, output, SimpleNamespace(**options))
 
 
 simulate.add_command(papers)
 
 
-@dataclass(frozen=True, slots=True)
-class _SimulateOptions:
-    """The options of the command."""
-
-    workload: Path | None
-    nodes: int | None
-    gpus_per_node: int | None
-    gpu_type: str
-    idle_trace: Path | None
-    policy_names: tuple[str, ...]
-    profile_files: tuple[Path, ...]
-    objective: str | None
-    seed: int | None
-    jitter: float
-    mtbf: float
-    warm: bool
-    unknown: bool
-    with_jobs: bool
-    report: Path | None
-
-
-def _compare(ctx: click.Context, output: Output, asked: _SimulateOptions) -> None:
+def _compare(ctx: click.Context, output: Output, options: SimpleNamespace) -> None:
     from hpcdl.policies import all_policies
     from hpcdl.sim import simulate as run_one
     from hpcdl.sim import summarise
 
-    if asked.workload is None:
+    if options.workload is None:
         raise click.UsageError("--workload FILE is missing, or `papers` for the papers' tables", ctx)
     policies = all_policies(home=ctx.find_root().obj)
-    names = _names(ctx, policies, asked.policy_names)
-    workload = _read(ctx, asked)
-    conditions = _conditions(ctx, workload, asked)
-    learn = _learner(workload) if asked.unknown else None
+    names = _names(ctx, policies, options.policy_names)
+    workload = _read(ctx, options)
+    conditions = _conditions(ctx, workload, options)
+    learn = _learner(workload) if options.unknown else None
     runs: list[tuple[SimulatedRun, Results]] = []
     for name in names:
         run = run_one(workload, name, policies, conditions, learn, _progress(name))
         runs.append((run, summarise(run)))
     results = [result for _, result in runs]
-    if asked.report is not None:
-        _draw(asked.report, workload, conditions, runs)
-    listed = output is Output.JSON and (asked.with_jobs or len(workload.jobs) <= MOST_JOBS_LISTED)
+    if options.report is not None:
+        _draw(options.report, workload, conditions, runs)
+    listed = output is Output.JSON and (options.with_jobs or len(workload.jobs) <= MOST_JOBS_LISTED)
     value = {
         "workload": workload.name,
         "source": workload.source,
@@ -148,7 +127,7 @@ def _compare(ctx: click.Context, output: Output, asked: _SimulateOptions) -> Non
         "runs": [result.to_json(listed) for result in results],
     }
     if not output.print_data(value, [result.policy for result in results]):
-        _print(workload, conditions, results, asked)
+        _print(workload, conditions, results, options)
     broken = [f"under {result.policy}: {problem}" for result in results for problem in result.problems]
     for problem in broken:
         say(problem)
@@ -166,58 +145,57 @@ def _names(ctx: click.Context, policies: "Policies", given: Sequence[str]) -> li
     return names
 
 
-def _read(ctx: click.Context, asked: _SimulateOptions) -> "Workload":
+def _read(ctx: click.Context, options: SimpleNamespace) -> "Workload":
     from dataclasses import replace
 
     from hpcdl.sim import cluster
     from hpcdl.sim.readers import read_idle_trace, read_workload
 
-    assert asked.workload is not None
     nodes: tuple[NodeSpell, ...] = ()
-    kind = asked.gpu_type.strip().lower()
-    if asked.idle_trace is not None:
-        if asked.nodes is not None:
+    kind = options.gpu_type.strip().lower()
+    if options.idle_trace is not None:
+        if options.nodes is not None:
             raise click.UsageError("--nodes and --idle-trace exclude each other", ctx)
-        nodes = read_idle_trace(asked.idle_trace, asked.gpus_per_node or 1, kind)
-    elif asked.nodes is not None:
-        nodes = cluster(asked.nodes, asked.gpus_per_node or 1, kind)
-    elif asked.gpus_per_node is not None:
-        nodes = cluster(1, asked.gpus_per_node, kind)
-    workload = read_workload(asked.workload, _profiles(asked, kind), nodes, kind, asked.seed)
-    if asked.unknown:
+        nodes = read_idle_trace(options.idle_trace, options.gpus_per_node or 1, kind)
+    elif options.nodes is not None:
+        nodes = cluster(options.nodes, options.gpus_per_node or 1, kind)
+    elif options.gpus_per_node is not None:
+        nodes = cluster(1, options.gpus_per_node, kind)
+    workload = read_workload(options.workload, _profiles(options, kind), nodes, kind, options.seed)
+    if options.unknown:
         workload = replace(workload, jobs=tuple(replace(job, told=False) for job in workload.jobs))
     return workload
 
 
-def _profiles(asked: _SimulateOptions, kind: str) -> "dict[str, Profile]":
+def _profiles(options: SimpleNamespace, kind: str) -> "dict[str, Profile]":
     from hpcdl.config.layers import conf_folder
     from hpcdl.config.profiles import load_profiles, read_profiles
     from hpcdl.sim.readers import read_throughputs
 
-    if not asked.profile_files:
+    if not options.profile_files:
         return load_profiles([conf_folder() / "profiles"])
     found: dict[str, Profile] = {}  # and not ours: a model of the same name would silently have another speed
-    for path in asked.profile_files:
+    for path in options.profile_files:
         if path.name.lower().removesuffix(".gz").endswith(".csv"):
-            found |= read_throughputs(path, kind, asked.gpus_per_node)
+            found |= read_throughputs(path, kind, options.gpus_per_node)
         else:
             found |= {profile.name.casefold(): profile for profile in read_profiles(path)}
     return found
 
 
-def _conditions(ctx: click.Context, workload: "Workload", asked: _SimulateOptions) -> "Conditions":
+def _conditions(ctx: click.Context, workload: "Workload", options: SimpleNamespace) -> "Conditions":
     from hpcdl.core.rules.intake import OBJECTIVES
     from hpcdl.sim import Conditions, WorkloadError
 
     due = any(job.deadline_s is not None for job in workload.jobs)
-    objective = asked.objective or ("deadline" if due else "jct")
+    objective = options.objective or ("deadline" if due else "jct")
     if objective not in OBJECTIVES:
         raise click.BadParameter(
             f"no objective {objective!r}; there are {', '.join(OBJECTIVES)}", ctx, param_hint="'--objective'"
         )
     try:
         return Conditions(
-            seed=asked.seed or 0, jitter=asked.jitter, mtbf_s=asked.mtbf, objective=objective, warm=asked.warm
+            seed=options.seed or 0, jitter=options.jitter, mtbf_s=options.mtbf, objective=objective, warm=options.warm
         )
     except WorkloadError as error:
         raise click.UsageError(f"--{str(error).replace('mtbf_s', 'mtbf')}", ctx) from None
@@ -239,7 +217,7 @@ def _progress(name: str) -> Callable[[int, int], None] | None:
 
 
 def _print(
-    workload: "Workload", conditions: "Conditions", results: "Sequence[Results]", asked: _SimulateOptions
+    workload: "Workload", conditions: "Conditions", results: "Sequence[Results]", options: SimpleNamespace
 ) -> None:
     there = workload.nodes_named
     what = (
@@ -253,12 +231,12 @@ def _print(
     due = any(result.deadlines_met is not None for result in results)
     shown = [column for column in COLUMNS if due or column.title != "DEADLINES MET"]
     print_table(shown, [result.to_json(jobs=False) for result in results])
-    if asked.with_jobs:
+    if options.with_jobs:
         for result in results:
             print(f"\n{result.policy}:")
             print_table(JOB_COLUMNS, result.to_json()["jobs"])
-    if asked.report is not None:
-        print(f"\nwrote {escape(str(asked.report))}")
+    if options.report is not None:
+        print(f"\nwrote {escape(str(options.report))}")
 
 
 def _gpus(row: Any) -> str:

@@ -1,7 +1,7 @@
 """What `hpcdl ls` lists, from the options to the lines: the jobs, and what all lists have alike."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,11 +75,6 @@ class List(ABC):
         if not rows:
             return [], self.nothing()
         return table_for_stdout([each.column for each in self.shown], rows), self.note(value)
-
-    def watched(self, client: Client, output: Output) -> tuple[Answer, list[object], Callable[[], list[str]]]:
-        """What `Watch.show` takes."""
-        value = self.ask(client, output)
-        return value, self.ids(value), lambda: self.lines(value)[0] or [self.nothing()]
 
 
 class Jobs(List):

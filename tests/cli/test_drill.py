@@ -29,7 +29,7 @@ def killed(what: str, durable: int | None, reached: int, resumed: int, **more: A
 
 
 def verdict(*rounds: DrillRound, events: list[Any] = SAVED, every: int | None = None) -> dict[str, Any]:
-    conduct = SimpleNamespace(done=list(rounds), every=every, story=SimpleNamespace(events=events))
+    conduct = SimpleNamespace(done=list(rounds), every=every, events=events)
     return drill._verdict(conduct, ROW, None)  # type: ignore[arg-type]
 
 
