@@ -86,7 +86,7 @@ class Client:
 
     The access file is read at each new connection, so a daemon that was restarted elsewhere is found. A daemon that
     nobody ever reached through this object is away at once (DaemonAway); one that was reached is waited for up to
-    `patience_s` seconds, and `note` is told, once when it is missed and once when it is back.
+    `patience_s` seconds, and `note` is called, once when it is missed and once when it is back.
     """
 
     def __init__(

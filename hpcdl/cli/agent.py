@@ -1,4 +1,8 @@
-"""`hpcdl agent` and `hpcdl demo`: long-running programs of their own."""
+"""`hpcdl agent` and `hpcdl demo`: programs of their own that run long in the foreground.
+
+The agent takes this process's place (exec), so that nothing of the command line stays in memory beside it. What it
+does is in hpcdl/agent, the demo in hpcdl/demo.
+"""
 
 import os
 import sys

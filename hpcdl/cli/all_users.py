@@ -1,4 +1,9 @@
-"""`hpcdl ls --all-users`: the daemons of all users who let this one look, with their jobs, GPUs and load."""
+"""`hpcdl ls --all-users`: the daemons of all users who let this one look, with their jobs, GPUs and load.
+
+Whoever looks may be root, and whoever answers may be hostile: each daemon has its own few seconds and megabytes, what
+is not of the form that an answer has is left out, and one that fails is a line among the problems. How daemons let
+others look: wire/viewer_file.py.
+"""
 
 import glob
 import itertools
@@ -32,7 +37,7 @@ LISTS = ("daemons", "jobs", "nodes", "gpus")
 
 
 def list_all_users(ctx: click.Context, homes: Sequence[str], what: str | None, output: Output) -> None:
-    """Prints them: a line for each daemon, or for each of their jobs or GPUs. Those that cannot be asked are told."""
+    """Prints them: a line for each daemon, or for each of their jobs or GPUs. Then a line for each problem."""
     from hpcdl.config.settings import load_config
 
     if what is not None and what not in LISTS:
@@ -115,12 +120,7 @@ _GPUS = (
     plain("NAME", "name", shrinks=True).column,
 )
 
-# Looking at daemons of other users: finds their viewer files, asks each daemon, and believes nothing of it blindly.
-#
-# Whoever looks may be root, and whoever answers may be hostile: each daemon has its own few seconds and megabytes,
-# what
-# is not of the form that an answer has is left out, and one that fails is a line among the problems.
-
+# --- asking them ------------------------------------------------------------------------------------------------------
 ASK_S = 5.0
 """Seconds for one daemon: the handshake and its answers."""
 
@@ -258,7 +258,7 @@ def _visit(number: int, find: Find, told: "queue.SimpleQueue[tuple[int, Json | s
     try:
         for found in find():
             told.put((number, _of(found)))
-    except Exception as error:  # of one place; the others must be told all the same
+    except Exception as error:  # of one place; the others are reported all the same
         told.put((number, f"it could not be looked at: {type(error).__name__}"))
     finally:
         told.put((number, None))

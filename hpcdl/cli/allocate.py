@@ -1,4 +1,7 @@
-"""`hpcdl allocate`: which trainers get how many nodes, and which, for a problem in a file; no daemon is needed."""
+"""`hpcdl allocate`: nodes for elastic trainers, by BFTrainer's optimisation, for a problem in a JSON file.
+
+Needs no daemon and changes nothing. The model and the solvers are in hpcdl/milp and hpcdl/solver.
+"""
 
 import sys
 import time

@@ -1,4 +1,8 @@
-"""`hpcdl allocation`, and `hpcdl pilot`: what batch jobs run."""
+"""`hpcdl allocation` and `hpcdl pilot`: what batch jobs run.
+
+An allocation is a daemon and an agent on each node of the batch job; a pilot is agents for a daemon elsewhere. Both
+end by the batch system's signals; what they do is in hpcdl/allocation.
+"""
 
 import os
 from collections.abc import Callable

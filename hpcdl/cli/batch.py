@@ -1,4 +1,7 @@
-"""`hpcdl holes` and `hpcdl pilots`: what idles in the batch system, and the batch jobs of ours that use it."""
+"""`hpcdl holes` and `hpcdl pilots`: backfill holes of the batch system, and the batch jobs of hpcdl that fill them.
+
+`holes` asks the daemon, and the batch system itself where no daemon runs. Neither submits anything: the daemon does.
+"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""What `hpcdl ls` can show of jobs, nodes and GPUs: columns by name, named formats, and how rows are sorted."""
+"""Columns that `hpcdl ls` and `top` can show of jobs, by name: their cells, the keys that they need, and their order.
+
+Nodes and GPUs have theirs in tables.py. Members of one array that are in the same state are folded into one row.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -194,8 +197,6 @@ JOBS = Kind(
     },
 )
 """What `hpcdl ls` shows of jobs."""
-
-# Members of one array that stand alike, on one line of `hpcdl ls`.
 
 _APART = ("RUNNING", "STARTING", "RESCALING", "SUSPENDING")
 """Whoever holds GPUs has a line of its own."""

@@ -1,4 +1,8 @@
-"""`hpcdl completion`: what makes a shell complete hpcdl's commands, options, jobs and nodes."""
+"""`hpcdl completion`, and what the shell is offered when a user presses Tab: jobs, nodes, profiles and the like.
+
+Imported by every command, so it imports nothing heavy. Without a daemon, or with a slow one, nothing is offered: a
+shell that waits, or an error in the middle of a line, would be worse.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -32,15 +36,9 @@ def script(shell: str) -> str:
     from click.shell_completion import ShellComplete, get_completion_class
 
     kind = get_completion_class(shell)
-    if kind is None:
-        raise ValueError(f"click completes nothing for {shell}")
+    assert kind is not None, shell
     return ShellComplete.source(kind(cli, {}, "hpcdl", COMPLETE))
 
-
-# What the shell is offered when a user presses Tab: jobs, nodes, profiles and the like, as the daemon has them now.
-#
-# Imported by every command, so it imports nothing heavy. Without a daemon, or one that is slow, nothing is offered: a
-# shell that waits, or an error in the middle of a line, would be worse.
 
 PATIENCE = "HPCDL_COMPLETION_S"
 """The variable with the seconds in which the daemon has to answer."""
@@ -75,33 +73,28 @@ def job_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     return _items([offer for offer in found if offer[0] not in taken][-MOST:], incomplete)
 
 
-def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names of nodes, with whether their agents are connected."""
-    rows = _asked(ctx, "/v1/nodes", "nodes")
-    return _items([(row["name"], _node_text(row)) for row in rows], incomplete)
+def offered(path: str, key: str, text: Callable[[dict[str, Any]], str] = lambda row: "") -> Complete:
+    """What the daemon lists under `key` there: names, or rows with a name and what `text` says of them."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        rows = [each if isinstance(each, dict) else {"name": str(each)} for each in _asked(ctx, path, key)]
+        return _items([(row["name"], text(row)) for row in rows], incomplete)
+
+    return complete
 
 
 def _node_text(row: dict[str, Any]) -> str:
+    """Whether its agent is connected."""
     told = "lost" if row.get("lost") else "connected" if row.get("connected") else "away"
     return f"{told}, drained" if row.get("leaving") else told
 
 
-def policies(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names of the daemon's policies."""
-    return _items([(str(name), "") for name in _asked(ctx, "/v1/config", "policies")], incomplete)
-
-
-def objectives(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names of objectives."""
-    return _items([(str(name), "") for name in _asked(ctx, "/v1/config", "objectives")], incomplete)
-
-
-def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names of profiles, and of what they were learnt from."""
-    rows = _asked(ctx, "/v1/profiles", "profiles")
-    return _items(
-        [(row["name"], "learnt" if row.get("learnt") else str(row.get("source") or "")) for row in rows], incomplete
-    )
+nodes = offered("/v1/nodes", "nodes", _node_text)
+policies = offered("/v1/config", "policies")
+objectives = offered("/v1/config", "objectives")
+profiles = offered(
+    "/v1/profiles", "profiles", lambda row: "learnt" if row.get("learnt") else str(row.get("source") or "")
+)
 
 
 def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

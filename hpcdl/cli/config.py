@@ -1,4 +1,7 @@
-"""`hpcdl config`: every setting and where it comes from, and the policy and objective of the running daemon."""
+"""`hpcdl config`: every setting and where it comes from; the policy and objective of the running daemon.
+
+Only policy and objective are changed here, by the API. All else is read from files (hpcdl/config) and only shown.
+"""
 
 import os
 from collections.abc import Sequence

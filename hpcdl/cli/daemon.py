@@ -1,4 +1,7 @@
-"""`hpcdl daemon start | stop | status`."""
+"""`hpcdl daemon start`, `stop` and `status`.
+
+Processes are started and stopped in hpcdl/daemon/launch.py; here are the options, and what the user reads.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -56,7 +59,7 @@ def start(
         client = connect(ctx)
         found, batch = client.get("/v1/nodes")["nodes"], client.get("/v1/status").get("batch")
     except ClientError:
-        return  # it is gone again, which the next command tells
+        return  # it is gone again: the next command says so
     came = answer.get("node") in (None, *answer["nodes"])  # else the note has said that its agent has not
     if came and not any(each["gpus"] for each in found if each["connected"]):
         names = fold_nodes([str(each["name"]) for each in found if each["connected"]]) or "this node"

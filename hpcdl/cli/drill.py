@@ -1,4 +1,8 @@
-"""`hpcdl drill`: proves for a running job that it survives preemption, and measures what that costs."""
+"""`hpcdl drill`: a preemption test of a running job: it is suspended and killed, and what that costs is measured.
+
+Whatever happens to this command, the job goes on by itself: the daemon keeps an order to kill for a while only. What
+a round's events mean is in drill_rounds.py.
+"""
 
 import sys
 import time
@@ -257,7 +261,7 @@ def _refuse(row: Row) -> None:
 
 
 def _allocation_grace_s(client: Client, row: Row) -> float | None:
-    """What agents in a batch job give their trainers when the batch system wants it back, unless they were told
+    """What agents in a batch job give their trainers when the batch system wants it back, unless settings say
     otherwise; None outside of any."""
     from hpcdl.agent.departure import EnclosingJob
 

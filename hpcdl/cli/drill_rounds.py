@@ -1,4 +1,7 @@
-"""What the events of a job say about one round of a drill. Pure: rows of the API in, seconds and steps out."""
+"""One round of a preemption test, from the job's events: rows of the API in, seconds and steps out.
+
+Pure: no clock, no request. drill.py makes the rounds.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""`hpcdl events` and `timeline`: what happened."""
+"""`hpcdl events` and `timeline`: what the daemon recorded, as a table or as a drawing of the GPUs over time.
+
+Only reads. A new event needs nothing here: the gist of its body is printed by the kind of its values.
+"""
 
 import json
 import shlex
@@ -15,8 +18,6 @@ from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_ids,
 from hpcdl.cli.params import OutputFile, replace_file
 from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
-
-# The gist of an event's body, as people read it in `hpcdl events`.
 
 _LEFT_OUT = ("age_s", "membership", "request_id", "boot_id", "log_id")
 """For programs; --json has them."""

@@ -1,4 +1,8 @@
-"""`hpcdl exec` and `attach`: a command or a shell beside a running job, on its node."""
+"""`hpcdl exec` and `attach`: a command or a shell beside a running job, on its node.
+
+This is the client's end: streams, signals and the terminal, over a WebSocket to the daemon, which passes it on to the
+agent (agent/shell.py). The terminal is put back as it was, whatever happens but SIGKILL.
+"""
 
 import base64
 import contextlib
@@ -11,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import click
 
@@ -35,6 +39,9 @@ from hpcdl.wire.messages import (
     encode_message,
 )
 from hpcdl.wire.tls import client_context
+
+if TYPE_CHECKING:  # loaded when there is to be a connection
+    from websockets.sync.client import ClientConnection
 
 NODE = click.option(
     "--node", default="", metavar="NAME", help="Of a job on several nodes: there, not on the first one."
@@ -97,8 +104,6 @@ def _run(ctx: click.Context, job: int, command: tuple[str, ...], node: str, rank
         say(ended.why)
     ctx.exit(1 if ended.code is None else ended.code)
 
-
-# The client's end of `hpcdl exec` and `attach`: streams, signals and the terminal, over a WebSocket to the daemon.
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
@@ -170,27 +175,13 @@ def run(home: Path, job: int, argv: tuple[str, ...], node: str, terminal: bool, 
         closing.join(CLOSE_S)
 
 
-class _ShellSocket(Protocol):
-    """The connection, which websockets makes; its modules are loaded when there is to be one."""
-
-    def send(self, message: str) -> None:
-        """One frame."""
-
-    def recv(self) -> str | bytes:
-        """The next one."""
-
-    def close(self) -> None:
-        """Says goodbye."""
-
-
-def _close(socket: _ShellSocket) -> None:
+def _close(socket: "ClientConnection") -> None:
     with contextlib.suppress(Exception):
         socket.close()
 
 
-def _send_all(socket: _ShellSocket, streams: "_Streams") -> None:
-    """A thread's: sends what is put in line, until the end of it or of the connection; the receiving one tells of the
-    latter."""
+def _send_all(socket: "ClientConnection", streams: "_Streams") -> None:
+    """A thread's: sends what is queued, until the end of the queue or of the connection, which the receiver reports."""
     from websockets.exceptions import ConnectionClosed
 
     try:
@@ -202,7 +193,7 @@ def _send_all(socket: _ShellSocket, streams: "_Streams") -> None:
         streams.over(ShellExit(None, f"unexpected {type(error).__name__}: {error}"))
 
 
-def _receive_all(socket: _ShellSocket, streams: "_Streams") -> None:
+def _receive_all(socket: "ClientConnection", streams: "_Streams") -> None:
     """A thread's: hands on what comes, and says how it ended."""
     from websockets.exceptions import ConnectionClosed
 

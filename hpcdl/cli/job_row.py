@@ -1,4 +1,7 @@
-"""The parts of a job's row as people read them."""
+"""Texts of a job's row, as every command prints them: sizes, placements, steps, times; and arguments that name jobs.
+
+Imported by nearly every command, so it imports little.
+"""
 
 import re
 import time

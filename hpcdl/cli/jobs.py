@@ -1,4 +1,8 @@
-"""`hpcdl cancel`, `suspend`, `resume`, `hold`, `release`, `retry` and `wait`: what a user does with jobs."""
+"""Verbs on jobs: `cancel`, `suspend`, `resume`, `hold`, `release`, `annotate`, `retry` and `wait`.
+
+A verb is one request for all of its jobs (`POST /v1/jobs/verb`). What could not be done is printed, a line for each
+job, and makes the exit code 1.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +29,7 @@ ARRAY = click.option("--array", type=JOB_ID, metavar="ID", help="All members of 
 
 
 def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output, array: int | None, **more: Any) -> None:
-    """One request for all of them; what was not done is told, a line each, and the exit code is then 1.
+    """One request for all of them; what was not done is printed, a line each, and the exit code is then 1.
 
     Of several jobs those that are finished are left out, with a note: in a range some often are.
     """

@@ -1,19 +1,22 @@
-"""`hpcdl ledger verify | rebuild | export | backup | vacuum`: care of a daemon's ledger."""
+"""`hpcdl ledger verify`, `rebuild`, `export`, `backup` and `vacuum`: care of a daemon's ledger.
 
-import os
+A ledger that a running daemon has open is never touched: the daemon makes a copy, or the command refuses. What is done
+to the file is in hpcdl/ledger.
+"""
+
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Output, escape, outputs_as, print_fields, print_json, progress, say
-from hpcdl.cli.params import check_folder
+from hpcdl.cli.params import check_folder, replacing
 from hpcdl.client import CopyWithoutDaemon, DaemonAway
 from hpcdl.core.model.units import count
 
@@ -36,7 +39,7 @@ def ledger() -> None:
 
 @contextmanager
 def leased_ledger(home: Path) -> Iterator[Path]:
-    """The ledger while no daemon runs; none can start meanwhile. Asks the batch system where only that can tell."""
+    """The ledger while no daemon runs; none can start meanwhile. Asks the batch system where only that knows."""
     from hpcdl.daemon.clock import WallClock
     from hpcdl.ledger.lease import LeaseHeld
     from hpcdl.ledger.offline import leased
@@ -57,9 +60,7 @@ def leased_ledger(home: Path) -> Iterator[Path]:
             from hpcdl.config.settings import load_config
 
             here = look_around(load_config(home).batch, now=now)
-            path = stack.enter_context(
-                leased(home, now(), batch_job=here.batch_job, batch_ended=here.batch_ended)
-            )  # fmt: skip
+            path = stack.enter_context(leased(home, now(), batch_job=here.batch_job, batch_ended=here.batch_ended))
         yield path
 
 
@@ -152,7 +153,7 @@ def export(ctx: click.Context, output: Output, target: Path, as_csv: bool, with_
 
     to_stdout = str(target) == "-"
     if to_stdout and output is not Output.TABLE:
-        raise click.UsageError(f"--{output.value} tells of the file: name one with -o FILE", ctx)
+        raise click.UsageError(f"--{output.value} is about the file that is written: name one with -o FILE", ctx)
     if as_csv and with_environment:
         raise click.UsageError("--csv has no environments", ctx)
     if not to_stdout:
@@ -165,7 +166,8 @@ def export(ctx: click.Context, output: Output, target: Path, as_csv: bool, with_
                 sys.stdout.write(line)
             sys.stdout.flush()
             return
-        written = _write(target, found, tell)
+        with replacing(target, durable=True) as file:
+            written = _write(file, found, tell)
     size = target.stat().st_size
     if not output.print_data({"file": str(target.absolute()), "lines": written, "bytes": size}, [target]):
         print(f"wrote {escape(str(target))}: {count(written, 'line')}, {size / _MIB:.1f} MiB")
@@ -239,28 +241,11 @@ def vacuum(ctx: click.Context, output: Output, keep_days: float, logs_after: flo
         )
 
 
-def _write(target: Path, found: Iterator[str], tell: Callable[[str], None]) -> int:
-    """The file whole (0600), or as it was; how many lines it has."""
-    if target.exists() and not target.is_file():  # /dev/null, a pipe
-        with target.open("w", encoding="utf-8") as file:
-            return _write_lines(file, found, tell)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            written = _write_lines(file, found, tell)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return written
-
-
-def _write_lines(file: Any, found: Iterator[str], tell: Callable[[str], None]) -> int:
+def _write(file: IO[bytes], found: Iterator[str], tell: Callable[[str], None]) -> int:
+    """How many lines were written."""
     written = 0
     for line in found:
-        file.write(line)
+        file.write(line.encode())
         written += line.count("\n")
         if written % 50_000 == 0:
             tell(f"{written} lines written")

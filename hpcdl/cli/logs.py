@@ -1,4 +1,7 @@
-"""`hpcdl logs`: a job's output, all its incarnations in order, read from the files in the daemon's folder."""
+"""`hpcdl logs`: a job's output, attempt after attempt, read from the files in the daemon's folder.
+
+Needs a daemon only to say why there is nothing, and to know when `--follow` is over. Output is printed byte for byte.
+"""
 
 import os
 import re
@@ -22,7 +25,7 @@ _BACK = 1 << 16
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogFile:
-    """The output of one incarnation on one node; ordered as it is printed."""
+    """The output of one attempt on one node; ordered as it is printed."""
 
     incarnation: int
     node: str
@@ -30,7 +33,7 @@ class LogFile:
 
 
 def log_files(home: Path, job: int, incarnation: int | None = None, node: str | None = None) -> list[LogFile]:
-    """The log files of a job that are there, in order of incarnations; only those of `incarnation` and `node`."""
+    """The log files of a job that are there, in order of attempts; only those of `incarnation` and `node`."""
     found = []
     try:
         names = os.listdir(home / "logs" / str(job))

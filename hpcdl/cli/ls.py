@@ -1,4 +1,8 @@
-"""`hpcdl ls`: jobs, nodes and GPUs as they are now, in columns that the user chooses."""
+"""`hpcdl ls`: jobs, nodes and GPUs as they are now, in columns that the user chooses.
+
+The lists themselves are in tables.py and columns.py, those of other users in all_users.py. Most calls are `hpcdl ls`
+without options: what the others need is imported late.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,8 @@
-"""`hpcdl metrics`: numbers for an administrator's monitoring, as the text format of Prometheus."""
+"""`hpcdl metrics`: numbers for an administrator's monitoring, in the text format of Prometheus.
+
+The daemon writes them (daemon/api/metrics.py); here labels are added, and the file is replaced again and again. A file
+whose daemon does not answer says so, and nothing else.
+"""
 
 import re
 import sys
@@ -9,7 +13,7 @@ import click
 
 from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Output, escape, outputs_as
-from hpcdl.cli.params import READERS, OutputFile, Seconds, replace_private
+from hpcdl.cli.params import READERS, OutputFile, Seconds, replace_file
 from hpcdl.client import Client, ClientError, DaemonAway
 
 _UP = {"name": "hpcdl_up", "kind": "gauge", "help": "Whether a daemon answered."}
@@ -129,6 +133,6 @@ def _write(client: Client, target: Path, labels: tuple[tuple[str, str], ...], mo
     try:
         text = _text(client, labels)
     except DaemonAway:
-        replace_private(target, _labelled(_up(0), labels), mode)
+        replace_file(target, _labelled(_up(0), labels), mode)
         raise
-    replace_private(target, text, mode)
+    replace_file(target, text, mode)

@@ -1,4 +1,7 @@
-"""`hpcdl drain` and `undrain`: nodes that jobs are to leave."""
+"""`hpcdl drain`, `undrain` and `avoid`: nodes that jobs are to leave, and GPUs and nodes that are excluded.
+
+Each is one request; what it means for jobs is decided by the daemon.
+"""
 
 from datetime import datetime
 from urllib.parse import quote
@@ -66,9 +69,6 @@ def drain(ctx: click.Context, nodes: tuple[str, ...], at: float | None, reason: 
 def undrain(ctx: click.Context, nodes: tuple[str, ...], output: Output) -> None:
     """Give drained nodes to jobs again."""
     _tell(ctx, nodes, {"now": False, "until": None, "reason": ""}, "may have jobs again", output)
-
-
-# `hpcdl avoid`: GPUs and nodes that are granted to nobody for a while.
 
 
 def _name(row: Row) -> str:

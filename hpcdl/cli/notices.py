@@ -1,4 +1,7 @@
-"""`hpcdl notifications`: those that are not delivered yet, and the destinations that do not take them."""
+"""`hpcdl notifications` (`notices`): those that are not delivered yet, and the destinations that do not take them.
+
+The daemon sends them; here they are listed, tried again or dropped.
+"""
 
 from datetime import datetime
 from typing import Any

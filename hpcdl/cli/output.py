@@ -149,15 +149,9 @@ def print_ids(ids: Sequence[object]) -> None:
 
 def print_table(columns: Sequence[Column], rows: Sequence[Row], *, titles: bool = True) -> None:
     """Titles and rows, aligned; cut to the terminal's width on a terminal, whole in a pipe."""
-    lines = table_for_stdout(columns, rows, titles=titles)
+    lines = table_lines(columns, cells_of(columns, rows), titles=titles)
     if lines:
         print("\n".join(lines))
-
-
-def table_for_stdout(columns: Sequence[Column], rows: Sequence[Row], *, titles: bool = True) -> list[str]:
-    """The lines of `print_table`."""
-    width, colour = stdout_takes()
-    return table_lines(columns, rows, titles=titles, width=width, colour=colour)
 
 
 def stdout_takes() -> tuple[int | None, bool]:
@@ -169,31 +163,33 @@ def stdout_takes() -> tuple[int | None, bool]:
     return shutil.get_terminal_size().columns, use_colour()
 
 
+def cells_of(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[str]]:
+    """The texts of each column."""
+    return [list(map(column.cell, rows)) for column in columns]
+
+
 def table_lines(
-    columns: Sequence[Column], rows: Sequence[Row], *, titles: bool = True, width: int | None = None, colour: bool
-) -> list[str]:
-    """The lines of a table, whole or in `width` columns of a terminal."""
-    texts = [list(map(column.cell, rows)) for column in columns]
-    return lines_of(columns, texts, titles=titles, width=width, colour=colour)
-
-
-def lines_of(
     columns: Sequence[Column],
-    texts: Sequence[list[str]],
+    cells: Sequence[list[str]],
     *,
     titles: bool = True,
     width: int | None = None,
-    colour: bool,
+    colour: bool | None = None,
 ) -> list[str]:
-    """As `table_lines`, from the texts of each column's cells."""
-    texts = list(map(_printable, texts))
-    widths = [max(width_of(column.title), _widest(cells)) for column, cells in zip(columns, texts, strict=True)]
+    """The lines of a table from the texts of each column, whole or in `width` columns of a terminal.
+
+    Without `colour` as stdout takes them.
+    """
+    if colour is None:
+        width, colour = stdout_takes()
+    texts = list(map(_printable, cells))
+    widths = [max(width_of(column.title), _widest(each)) for column, each in zip(columns, texts, strict=True)]
     if width is not None:
         _shrink(columns, widths, width)
+    if titles:
+        texts = [[column.title, *each] for column, each in zip(columns, texts, strict=True)]
     padded = [_padded(*each, colour=colour) for each in zip(columns, texts, widths, strict=True)]
-    lines = [_line(columns, widths, [column.title for column in columns])] if titles else []
-    lines += [_GAP.join(cells).rstrip() for cells in zip(*padded, strict=True)]
-    return lines
+    return [_GAP.join(line).rstrip() for line in zip(*padded, strict=True)]
 
 
 # A table may have thousands of lines: what is so for a whole column is not asked for each cell.
@@ -239,11 +235,6 @@ def _shrink(columns: Sequence[Column], widths: list[int], room: int) -> None:
             less = min(over, max(0, widths[index] - max(_LEAST, len(columns[index].title))))
             widths[index] -= less
             over -= less
-
-
-def _line(columns: Sequence[Column], widths: Sequence[int], texts: Sequence[str]) -> str:
-    parts = [_cell(*each, colour=False) for each in zip(columns, widths, texts, strict=True)]
-    return _GAP.join(parts).rstrip()
 
 
 def _cell(column: Column, width: int, text: str, *, colour: bool) -> str:

@@ -11,7 +11,7 @@ import click
 
 from hpcdl.cli.job_row import connect, moment_text
 from hpcdl.cli.output import Output, escape, outputs_as
-from hpcdl.cli.params import READERS, OutputFile, Seconds, replace_private
+from hpcdl.cli.params import READERS, OutputFile, Seconds, replace_file
 from hpcdl.client import Client, ClientError, path_with
 
 HOURS = 3.0
@@ -88,4 +88,4 @@ class Picture:
 
         shown = PageState(self._every_s, moment_text, self._note, over)
         history = self._recent.history(self._answer)
-        replace_private(self._target, now_page(self._answer, history, self._recent.names, shown), self._mode)
+        replace_file(self._target, now_page(self._answer, history, self._recent.names, shown), self._mode)

@@ -1,4 +1,7 @@
-"""`hpcdl simulate papers`: every table of the papers, ours beside theirs."""
+"""`hpcdl simulate papers`: every table of the papers, simulated, beside what the papers print.
+
+What is simulated is in hpcdl/sim/papers.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress, say
-from hpcdl.cli.params import REPORT
+from hpcdl.cli.params import REPORT, replace_file
 
 _INTERVAL = "_ci95"
 
@@ -33,7 +36,6 @@ def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | No
         raise click.BadParameter(f"{only!r}: there are {', '.join(PAPERS)}", ctx, param_hint="'--only'")
     tables, problems = all_tables(names, seeds, progress())
     if report is not None:
-        from hpcdl.cli.params import replace_file
         from hpcdl.sim.papers.page import papers_page
 
         replace_file(report, papers_page(tables))

@@ -1,11 +1,16 @@
-"""Files that commands read and write for their user."""
+"""Kinds of values on the command line: files to read and write, times, numbers; and how a file is replaced as a whole.
+
+click checks them while it reads the options, so that a command that begins to run has what it needs.
+"""
 
 import math
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -76,61 +81,58 @@ def check_folder(target: Path) -> None:
         raise click.ClickException(f"{target}: folder {folder} may not be written to: name another one")
 
 
-def replace_file(target: Path, text: str) -> None:
-    """Write what tells of somebody's jobs, whole or not at all, for its owner alone. Raises OSError."""
-    if target.exists() and not target.is_file():  # /dev/stdout, a pipe
-        target.write_text(text, encoding="utf-8")
-    else:
-        replace_private(target, text)
-
-
 READERS = {"owner": 0o600, "group": 0o640, "all": 0o644}
 """Who may read a file that a command writes for others to look at, and its mode."""
 
 
-def replace_private(target: Path, text: str, mode: int = 0o600) -> None:
-    """Write the file whole or not at all, with this mode from its first byte on. Raises OSError.
+@contextmanager
+def replacing(target: Path, mode: int = 0o600, *, durable: bool = False) -> Iterator[IO[bytes]]:
+    """A file to write, with this mode from its first byte on, which takes the place of `target` once it is whole.
 
-    It need not survive a crash of the machine: it is written anew soon.
+    Where `target` is no plain file (/dev/stdout, a pipe), it is written itself. `durable`: what was written survives a
+    crash of the machine. Raises OSError; what was there before is then still there.
     """
+    if target.exists() and not target.is_file():
+        with target.open("wb") as opened:
+            yield opened
+        return
     unfinished = target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(6).hex()}.tmp")
-    file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
+        file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(file, "wb") as opened:
             os.fchmod(file, mode)
-            opened.write(text.encode("utf-8", "backslashreplace"))
+            yield opened
+            opened.flush()
+            if durable:
+                os.fsync(file)
         os.replace(unfinished, target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
 
 
-# Times as users write them.
+def replace_file(target: Path, text: str, mode: int = 0o600) -> None:
+    """Writes a file about somebody's jobs, whole or not at all; for its owner alone but for `mode`. Raises OSError."""
+    with replacing(target, mode) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
-def moment(text: str, now: float) -> float:
-    """`+2h` from now, the next `18:30`, or a date with its time: seconds since the epoch. Raises ValueError."""
+def moment(text: str, now: float, *, past: bool = False) -> float:
+    """`+2h` from now, the next `18:30`, or a date with its time: seconds since the epoch. Raises ValueError.
+
+    `past`: also `-2h` before now, and the last `18:30`.
+    """
     today = datetime.fromtimestamp(now).astimezone()
-    if text.startswith("+"):
-        return (today + timedelta(seconds=parse_duration(text[1:]))).timestamp()
+    if text.startswith(("+", "-") if past else "+"):
+        length = timedelta(seconds=parse_duration(text[1:]))
+        return (today + length if text[0] == "+" else today - length).timestamp()
     if re.fullmatch(r"\d{1,2}:\d{2}", text):
         hour, minute = map(int, text.split(":"))
         then = today.replace(hour=hour, minute=minute, second=0, microsecond=0)
-        return (then if then > today else then + timedelta(days=1)).timestamp()
+        days = -1 if past and then > today else 1 if not past and then <= today else 0
+        return (then + timedelta(days=days)).timestamp()
     found = datetime.fromisoformat(text.upper())
     return (found if found.tzinfo is not None else found.astimezone()).timestamp()
-
-
-def past_moment(text: str, now: float) -> float:
-    """`-2h` before now, the last `18:30`, a date, or one with its time: seconds since the epoch. Raises ValueError."""
-    today = datetime.fromtimestamp(now).astimezone()
-    if text.startswith("-"):
-        return (today - timedelta(seconds=parse_duration(text[1:]))).timestamp()
-    if re.fullmatch(r"\d{1,2}:\d{2}", text):
-        hour, minute = map(int, text.split(":"))
-        then = today.replace(hour=hour, minute=minute, second=0, microsecond=0)
-        return (then if then <= today else then - timedelta(days=1)).timestamp()
-    return moment(text, now)
 
 
 class Moment(click.ParamType[float]):
@@ -149,16 +151,13 @@ class Moment(click.ParamType[float]):
         """The time. Fails with examples."""
         now = WallClock(0.0).now()
         try:
-            at = past_moment(value.strip(), now) if self._past else moment(value.strip(), now)
+            at = moment(value.strip(), now, past=self._past)
         except (ValueError, OverflowError):
             example = "-2h, 18:30, 2026-05-01" if self._past else "+2h, 18:30"
             self.fail(f"{value!r} is no time: give {example} or 2026-05-01T08:00", param, ctx)
         if self._if_past and at < now:
             self.fail(f"{value!r} is past: {self._if_past}", param, ctx)
         return at
-
-
-# Numbers on the command line.
 
 
 class Finite(click.FloatRange):

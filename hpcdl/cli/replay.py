@@ -1,4 +1,7 @@
-"""`hpcdl replay`: an idle trace under a policy over nodes, with the daemon's own Controller; BFTrainer's section 5."""
+"""`hpcdl replay`: a trace of idle nodes with an endless queue of elastic trainers; BFTrainer's section 5.
+
+Decided by the daemon's own Controller on a virtual clock, in hpcdl/sim/replay. Starts no process.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table, progress, progress_line, say
-from hpcdl.cli.params import REPORT, Finite, InputFile, Seconds
+from hpcdl.cli.params import REPORT, Finite, InputFile, Seconds, replace_file
 
 if TYPE_CHECKING:
     from hpcdl.sim.replay import IdleTrace, Outcome, ReplayCase, ScalingModel
@@ -275,7 +278,6 @@ def _table(study: "Study") -> None:
 
 
 def _draw(target: Path, outcome: "Outcome | None", studies: "Sequence[Study]") -> None:
-    from hpcdl.cli.params import replace_file
     from hpcdl.sim.replay.page import replay_page
 
     replace_file(target, replay_page(outcome, studies))

@@ -1,4 +1,7 @@
-"""`hpcdl report`: what became of all GPU-hours."""
+"""`hpcdl report`: what became of all GPU-hours: useful, starting, saving, rescaling, lost or idle.
+
+The account is made in hpcdl/report/account.py, from events: the running daemon's, else those of the ledger.
+"""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,6 +16,7 @@ from hpcdl.cli.job_row import connect, job_ids, moment_text
 from hpcdl.cli.output import (
     Column,
     Output,
+    cells_of,
     escape,
     outputs_as,
     print_table,
@@ -103,7 +107,7 @@ def report(
 
 
 def _story(ctx: click.Context) -> "tuple[Story, float]":
-    """What the events tell, and until when: the running daemon's, else those of the ledger of a daemon that ended."""
+    """The events' story, and until when: the running daemon's, else those of the ledger of a daemon that ended."""
     from hpcdl.daemon.clock import WallClock
     from hpcdl.report.account import story_of, story_of_rows
 
@@ -124,7 +128,7 @@ def _story(ctx: click.Context) -> "tuple[Story, float]":
 
 
 def _of_copy(ctx: click.Context, tell: Callable[[str], None]) -> "Story | None":
-    """From a copy that the daemon makes, which costs it less than to tell so many events; None where it cannot."""
+    """From a copy that the daemon makes, which costs it less than so many answers; None where it cannot."""
     from hpcdl.cli.ledger import any_ledger
     from hpcdl.ledger.offline import Reader
     from hpcdl.report.account import story_of
@@ -254,7 +258,7 @@ def _bar_width(columns: Sequence[Column], rows: Sequence[Any]) -> int:
     room, _ = stdout_takes()
     if room is None:
         return _WIDTH
-    whole = max(map(width_of, table_lines(columns, rows, colour=False)))
+    whole = max(map(width_of, table_lines(columns, cells_of(columns, rows), colour=False)))
     longest = max(width_of(columns[0].cell(row)) for row in rows)
     left = room - 2 - whole + max(0, longest - _NAME)
     return 0 if left < _LEAST else min(_WIDTH, left)

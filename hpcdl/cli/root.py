@@ -1,4 +1,8 @@
-"""The command `hpcdl` itself: its commands, loaded only when they are run, and how every error reaches the user."""
+"""The command `hpcdl` itself: its commands, and how every error reaches the user.
+
+A command's module is imported only when it runs, so this file imports nothing that most of them do not need. No
+traceback is ever printed, unless HPCDL_DEBUG is set.
+"""
 
 import errno
 import importlib
@@ -119,20 +123,14 @@ _MEANT = {
 COMPLETE = "_HPCDL_COMPLETE"
 """The variable by which a shell asks for what may come next; click answers where it is set."""
 
-_ROOM = "make room (hpcdl doctor says how much is free), then run the command again"
-_PATH = "correct the path"
-_RIGHT = "name another place, or see to it that you may use this one"
 _STEPS = {
-    errno.ENOSPC: _ROOM,
-    errno.EDQUOT: _ROOM,
-    errno.ENOENT: _PATH,
-    errno.ENOTDIR: _PATH,
-    errno.EISDIR: _PATH,
-    errno.ENAMETOOLONG: _PATH,
-    errno.ELOOP: _PATH,
-    errno.EACCES: _RIGHT,
-    errno.EPERM: _RIGHT,
-    errno.EROFS: _RIGHT,
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT), "make room (hpcdl doctor says how much is free), then run the command again"
+    ),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP), "correct the path"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS), "name another place, or see to it that you may use this one"
+    ),
 }
 """What may help where the system refuses a command something."""
 

@@ -1,4 +1,7 @@
-"""`hpcdl show`, `why` and `nodes`: one job, and the nodes with their GPUs, as they are now."""
+"""`hpcdl show`, `why` and `nodes`: one job, and the nodes with their GPUs, as they are now.
+
+Only what the API answers is shown, in words; fields without a value are left out.
+"""
 
 import shlex
 from pathlib import Path
@@ -149,11 +152,8 @@ def nodes(ctx: click.Context, output: Output) -> None:
         say("no nodes: an agent registers its node when it starts (hpcdl agent)")
 
 
-# What `hpcdl show` says of a job in words of its own.
-
-
 def deadline_text(row: Row) -> str:
-    """When a job is to be done, and what was foreseen of that last; "" without a deadline."""
+    """When a job is to be done, and what was last estimated of that; "" without a deadline."""
     found: Row = row.get("deadline") or {}
     if not found:
         return ""

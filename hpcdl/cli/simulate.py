@@ -1,8 +1,10 @@
-"""`hpcdl simulate`: what policies would have done with a workload; and the papers' tables, ours beside theirs."""
+"""`hpcdl simulate`: a workload under several policies on a virtual clock, compared.
+
+Decided by the daemon's own Controller, in hpcdl/sim. Starts no process; every figure is said to be simulated.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress_line, say, value_column
 from hpcdl.cli.papers import papers
-from hpcdl.cli.params import REPORT, InputFile, Seconds
+from hpcdl.cli.params import REPORT, InputFile, Seconds, replace_file
 from hpcdl.core.model.units import count
 
 if TYPE_CHECKING:
@@ -112,7 +114,9 @@ def _compare(ctx: click.Context, output: Output, options: SimpleNamespace) -> No
         runs.append((run, summarise(run)))
     results = [result for _, result in runs]
     if options.report is not None:
-        _draw(options.report, workload, conditions, runs)
+        from hpcdl.sim.page import page_of
+
+        replace_file(options.report, page_of(workload, conditions, runs))
     listed = output is Output.JSON and (options.with_jobs or len(workload.jobs) <= MOST_JOBS_LISTED)
     value = {
         "workload": workload.name,
@@ -257,12 +261,3 @@ JOB_COLUMNS = (
     _figure("SUSPENDS", "suspends", str),
     _figure("LOST S", "lost_s"),
 )
-
-
-def _draw(
-    target: Path, workload: "Workload", conditions: "Conditions", runs: "Sequence[tuple[SimulatedRun, Results]]"
-) -> None:
-    from hpcdl.cli.params import replace_file
-    from hpcdl.sim.page import page_of
-
-    replace_file(target, page_of(workload, conditions, runs))

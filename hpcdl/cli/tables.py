@@ -1,4 +1,8 @@
-"""What `hpcdl ls` lists, from the options to the lines: the jobs, and what all lists have alike."""
+"""The lists of `hpcdl ls`: from its options to rows and lines, of jobs, nodes and GPUs.
+
+Columns of jobs are in columns.py, how a table is aligned is in output.py. `top` and `ls --all-users` take their rows
+from here, too.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -10,7 +14,7 @@ import click
 from hpcdl.cli import completion
 from hpcdl.cli.columns import JOBS, ColumnSpec, Kind, folded, number, plain, spec, text_of
 from hpcdl.cli.job_row import FINISHED, moment_text
-from hpcdl.cli.output import Column, Output, Row, lines_of, stdout_takes, table_for_stdout
+from hpcdl.cli.output import Column, Output, Row, cells_of, table_lines
 from hpcdl.client import Answer, Client, path_with
 from hpcdl.core.model.units import fold_nodes
 
@@ -74,7 +78,8 @@ class List(ABC):
         rows = self.rows(value)
         if not rows:
             return [], self.nothing()
-        return table_for_stdout([each.column for each in self.shown], rows), self.note(value)
+        columns = [each.column for each in self.shown]
+        return table_lines(columns, cells_of(columns, rows)), self.note(value)
 
 
 class Jobs(List):
@@ -131,8 +136,7 @@ class Jobs(List):
         if not value["count"]:
             return [], self.nothing()
         texts = [each.texts(value["columns"], value["count"]) for each in self.shown]
-        width, colour = stdout_takes()
-        return lines_of([each.column for each in self.shown], texts, width=width, colour=colour), ""
+        return table_lines([each.column for each in self.shown], texts), ""
 
     def nothing(self) -> str:
         if any(self.filters.values()):
@@ -150,7 +154,7 @@ def _rows(columns: dict[str, list[Any]], number: int) -> list[Row]:
     return list(rows)
 
 
-# Nodes and GPUs as `hpcdl ls` shows them: a row a node, or a row a GPU.
+# --- nodes and GPUs ---------------------------------------------------------------------------------------------------
 
 Rows = list[dict[str, Any]]
 
@@ -240,7 +244,7 @@ def _holder(gpu: Row) -> tuple[int, int] | None:
 
 
 def holder_text(gpu: Row) -> str:
-    """`7.2`: the job and its incarnation."""
+    """`7.2`: the job and its attempt."""
     holder = gpu.get("holder")
     return f"{holder['job']}.{holder['incarnation']}" if holder else "-"
 

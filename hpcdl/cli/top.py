@@ -1,4 +1,8 @@
-"""`hpcdl top`: what goes on, in the terminal, until `q`. Without a terminal, or with --once, how it is now."""
+"""`hpcdl top`: daemon, GPUs and jobs in the terminal, until `q`; without a terminal, or with --once, as they are now.
+
+`draw` is pure: from answers and what the user chose to lines. `_Screen` owns the terminal, and puts it back whatever
+happens.
+"""
 
 import os
 import signal
@@ -17,15 +21,13 @@ import click
 from hpcdl.cli.columns import JOBS
 from hpcdl.cli.interrupt import RepeatUntilSignal
 from hpcdl.cli.job_row import connect, duration_text
-from hpcdl.cli.output import Output, Row, cut, escape, outputs, paint, say, table_lines, use_colour, width_of
+from hpcdl.cli.output import Output, Row, cells_of, cut, escape, outputs, paint, say, table_lines, use_colour, width_of
 from hpcdl.cli.params import Seconds
 from hpcdl.cli.show import why_lines
 from hpcdl.cli.tables import gpu_rows, holder_text, memory_text
 from hpcdl.client import Client, ClientError, DaemonAway, path_with
 from hpcdl.core.model.gpu_use import GpuNow, gpu_use
 from hpcdl.core.model.units import count
-
-# What `hpcdl top` draws: from what the daemon answered and what the user chose to lines of text. Pure.
 
 SORTS = ("id", "state", "gpus", "done", "eta", "name")
 """What `s` goes through."""
@@ -201,7 +203,7 @@ def _table(view: TopView, width: int, room: int | None) -> list[Styled]:
         place = next((at for at, row in enumerate(rows) if row["id"] == view.chosen), 0)
         first = max(0, min(place - most // 2, len(rows) - most))
         shown = rows[first : first + most]
-    titles, *lines = table_lines(columns, shown, width=width, colour=False)
+    titles, *lines = table_lines(columns, cells_of(columns, shown), width=width, colour=False)
     found: list[Styled] = [(titles, "title")]
     for row, line in zip(shown, lines, strict=True):
         found.append((line, "chosen" if row["id"] == view.chosen and room is not None else str(row.get("state", ""))))
@@ -260,7 +262,7 @@ def ask(client: Client, fields: str | None = NEEDS) -> Answers:
 
 
 def styled(line: Styled) -> str:
-    """A line with its style, where there is colour; who is chosen is told without colour too."""
+    """A line with its style, where there is colour; who is chosen is shown without colour, too."""
     text, style = line
     if style == "chosen" and not use_colour():
         return f"\x1b[7m{text}\x1b[0m" if sys.stdout.isatty() else text

@@ -1,4 +1,7 @@
-"""What `hpcdl doctor` asks the batch system, and what it says of it."""
+"""Checks of `hpcdl doctor` that concern the batch system, the settings and the site's file.
+
+They ask the batch system a handful of questions, and submit nothing.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -27,7 +30,7 @@ _WHERE = "on a node of the cluster, where its commands work; or set batch: none"
 
 @contextmanager
 def asked_from_here(kind: str) -> Iterator[None]:
-    """What the batch system does not answer in here, is told in one line with the next step. ClickException."""
+    """Where the batch system does not answer in here, one line says the next step (ClickException)."""
     try:
         yield
     except BatchError as error:

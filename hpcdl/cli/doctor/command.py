@@ -1,4 +1,8 @@
-"""`hpcdl doctor`: whether hpcdl can work here, and what to do where not. Needs neither daemon nor batch system."""
+"""`hpcdl doctor`: whether hpcdl can work here, and what to do where it cannot.
+
+Needs neither daemon nor batch system, and changes nothing. The checks are in machine.py, batch_system.py and
+security.py; `--site` is in site_file.py.
+"""
 
 import os
 import shutil

@@ -64,7 +64,7 @@ def meaning_of(mount: Mount) -> FileSystemAdvice | None:
 
 
 def told_at_start(home: Path) -> str:
-    """One line for whoever starts a daemon there; "" where there is nothing to tell."""
+    """One line for whoever starts a daemon there; "" where there is nothing to say."""
     mount = mount_of(home)
     found = meaning_of(mount)
     if found is None:

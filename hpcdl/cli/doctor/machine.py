@@ -1,4 +1,7 @@
-"""What `hpcdl doctor` looks at on this machine: Python, the folder, GPUs, the daemon, clocks."""
+"""Checks of `hpcdl doctor` that concern this machine: Python, packages, HPCDL_HOME, GPUs, the daemon, the clock.
+
+Each is OK, WARN or FAIL, with what was found and the next step. What they try in HPCDL_HOME they remove again.
+"""
 
 import os
 import platform

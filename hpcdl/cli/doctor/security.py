@@ -1,7 +1,7 @@
-"""What `hpcdl doctor --security` looks at: who could read, write, reach or overhear this installation.
+"""Checks of `hpcdl doctor --security`: who could read, write, reach or overhear this installation.
 
-It tries what a stranger would try, with its own rights: it changes nothing and sends no secret. This file: folders and
-files, viewers, the machine; `daemonchecks`: what runs.
+They try what a stranger would try, with its own rights: they change nothing and send no secret. First files and
+viewers, then a running daemon with its processes and jobs, then what the machine's admins decide.
 """
 
 import contextlib
@@ -213,8 +213,6 @@ def _core_limit(pid: int) -> int:
                 return -1 if soft == "unlimited" else int(soft)
     return 0
 
-
-# What of `hpcdl doctor --security` concerns a running daemon: its listener, certificate, processes and jobs.
 
 JOBS_LIMIT = 200
 

@@ -1,4 +1,7 @@
-"""`hpcdl doctor --site`: what the batch system tells of its limits, written as a site file for its user to complete."""
+"""`hpcdl doctor --site`: the batch system's limits, written as a site file for its user to complete.
+
+An existing file is never written over. The keys are those of conf/sites/example.yaml.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""`hpcdl profile add`: a profile from a file or from rates, where the running daemon takes it in at once."""
+"""`hpcdl profile add`: a profile from a file or from rates, put into the folder's profiles/.
+
+A running daemon reads it at once; where it refuses it, the files are as before.
+"""
 
 import math
 import os

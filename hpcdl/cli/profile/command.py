@@ -1,4 +1,8 @@
-"""`hpcdl profile`: measure how a training script scales, and make a profile of it."""
+"""`hpcdl profile`: measures how a training script scales (`run`), and makes a profile of the runs (`fit`).
+
+Runs are jobs of the running daemon, one after another, and cancelled once they are measured. Events become speeds in
+light_runs.py; GENIE's model is fitted in hpcdl/estimators.
+"""
 
 import os
 import time
@@ -11,7 +15,7 @@ import click
 
 from hpcdl.cli.job_row import FINISHED, connect, duration_text, end_text
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, say
-from hpcdl.cli.params import InputFile, Seconds
+from hpcdl.cli.params import InputFile, Seconds, replace_file
 from hpcdl.cli.profile.add import add
 from hpcdl.cli.profile.plot import plot
 from hpcdl.cli.profile.show import ls, show, yaml_text
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from hpcdl.estimators import LightRun, Setting
 
 BATCH = "HPCDL_PROFILE_BATCH"
-"""The variable that tells a script the global batch size of this run."""
+"""The variable in which a script finds the global batch size of this run."""
 OUT = "runs.csv"
 _WAIT_S = 5.0  # so long the daemon holds back an answer without events
 
@@ -84,6 +88,8 @@ def run(ctx: click.Context, /, output: Output, **options: Any) -> None:
     be the number of a job that the daemon knows: its command is run, in its folder. A run is cancelled once it is
     measured, so the script may train as long as it likes.
     """
+    from hpcdl.cli.profile.light_runs import runs_text
+
     asked = _RunOptions(**options)
     client = connect(ctx)
     asked = _known_job(client, asked)
@@ -100,7 +106,7 @@ def run(ctx: click.Context, /, output: Output, **options: Any) -> None:
         found, hopeless = _measure(ctx, client, asked, setting, what)
         if found is not None:
             done.append(found)
-            _write(asked.out, done)
+            replace_file(asked.out, runs_text(done))
             continue
         missed += 1
         if hopeless:  # the others would end alike
@@ -208,17 +214,10 @@ def _kept(path: Path) -> "list[LightRun]":
     return found
 
 
-def _write(path: Path, runs: "Sequence[LightRun]") -> None:
-    from hpcdl.cli.params import replace_file
-    from hpcdl.cli.profile.light_runs import runs_text
-
-    replace_file(path, runs_text(runs))
-
-
 def _measure(
     ctx: click.Context, client: Client, asked: _RunOptions, setting: "Setting", what: str
 ) -> "tuple[LightRun | None, bool]":
-    """One run as a job, which is over when this returns. None: it was not measured, and the user was told why.
+    """One run as a job, which is over when this returns. None: it was not measured, and the user has read why.
 
     Also whether other runs of the command will hardly do better: only want of memory is the setting's own.
     """
@@ -342,7 +341,7 @@ def fit(
     made = model.to_profile(name, size, most_nodes, most_gpus)
     mapping = made.to_mapping()
     if out is not None:
-        _save(out, made.name, mapping)
+        replace_file(out, yaml_text(made.name, mapping))
     figures = {"gamma": model.gamma, "lambda": model.lambda_, "startup_s": model.startup_s, "error": model.error}
     value = {"name": made.name, "profile": mapping, "model": figures, "runs": len(found)}
     if not output.print_data(value, [made.name]):
@@ -352,9 +351,3 @@ def fit(
             print(f"wrote {escape(str(out))}: {len(found)} runs, fitted within {model.error:.1%}")
     if model.error > 0.05:
         say(f"the runs are {model.error:.0%} off the model on average: measure longer, or while nothing else runs")
-
-
-def _save(out: Path, name: str, mapping: dict[str, Any]) -> None:
-    from hpcdl.cli.params import replace_file
-
-    replace_file(out, yaml_text(name, mapping))

@@ -1,4 +1,7 @@
-"""Short runs of a job for its profile: what their events say about its speed, and the file that keeps them."""
+"""Short runs of a job for its profile: their speed, from their events, and the file that keeps them.
+
+Pure but for reading that file: command.py makes the runs.
+"""
 
 import csv
 import io
@@ -15,7 +18,7 @@ OPTIONAL = ("startup_s", "steps_per_s")
 FEWEST_REPORTS = 3
 """Of progress; what comes before the first one is warming up."""
 LEAST_RATE, MOST_RATE = 1e-9, 1e15
-_ENDING_S = 0.05  # a report so close to the end of the processes tells when they ended, not when the step was done
+_ENDING_S = 0.05  # a report so close to the end of the processes says when they ended, not when the step was done
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Speed:
 
 
 def speed_of(events: Sequence[Row], steps: int) -> Speed | None:
-    """What a job's events, in order, say about its last incarnation; None: too little for now.
+    """What a job's events, in order, say about its last attempt; None: too little for now.
 
     Enough are FEWEST_REPORTS reports of progress, the last one `steps` steps after the first one; for a job that has
     ended, any two.

@@ -1,4 +1,7 @@
-"""`hpcdl profile plot`: rate and efficiency by number of GPUs, as an HTML file or in the terminal."""
+"""`hpcdl profile plot`: rate and efficiency by number of GPUs, as an HTML file or in the terminal.
+
+Of the daemon's profiles; without a daemon of those in files. The curves are made in hpcdl/report/scaling.py.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

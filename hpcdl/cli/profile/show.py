@@ -1,4 +1,7 @@
-"""`hpcdl profile ls` and `show`: the profiles that the daemon has, from files and learnt."""
+"""`hpcdl profile ls` and `show`: the profiles of the daemon, from files and learnt, and their form as a file.
+
+Only reads.
+"""
 
 from typing import Any
 

@@ -1,4 +1,8 @@
-"""`hpcdl submit`: from a command line, a batch script or a file to jobs."""
+"""`hpcdl submit`: from a command line, a batch script or a file of jobs to one request for the daemon.
+
+Options become a job in job.py, a file's in jobs_file.py; send.py sends it, or keeps it in the spool while no daemon
+runs. A job that cannot be hpcdl's is refused here, or with --as passed on to the batch system (drop_in.py).
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -250,8 +254,6 @@ def _add_git(found: Sequence[JobRequest], entries: Sequence[dict[str, Any]]) -> 
         if state is not None:
             entry["git"] = to_json(state)
 
-
-# Defaults of the options of `hpcdl submit`, from HPCDL_SUBMIT_* and settings files, put under what the user gave.
 
 _META = "hpcdl.defaults"
 

@@ -100,7 +100,7 @@ def _beside(other: str, command: str) -> str | None:
 def checked(client: Client, name: str, said: str, ids: Sequence[int], other: str | None) -> tuple[int, ...] | None:
     """What a job of hpcdl's is to wait for, where all of the ids are hpcdl's only, with the members of arrays.
 
-    None: none of them is. Raises ClientError, and click.ClickException where nobody can tell whose they are.
+    None: none of them is. Raises ClientError, and click.ClickException where nobody knows whose they are.
     """
     rows = rows_of(client, ids)
     if not rows:

@@ -1,4 +1,8 @@
-"""From the options of one job to what the API takes for it: a spec, an array, whether it is held."""
+"""The options of one job as the API takes it: a spec, an array, whether it is held.
+
+Also what this machine shows of what will go wrong where the job runs: a command or folder that is not here. No secret
+of the submitting shell goes into the spec.
+"""
 
 import os
 import pwd
@@ -134,8 +138,6 @@ def _means(command: Sequence[str], nodes: tuple[int, int]) -> str:
     return "torchrun" if nodes[1] > nodes[0] and not runs_gate(command) else "restart"
 
 
-# From options of a submit to an array, and from an array to its lines on a terminal.
-
 Sweeps = tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -174,8 +176,6 @@ def plain(array: Array) -> dict[str, object]:
         found["max_parallel"] = array.max_parallel
     return found
 
-
-# The parts of a job that its command and the submitting shell give: its name, its user, its environment.
 
 LEFT = re.compile(r"_|PWD|OLDPWD|SHLVL|(BASH_FUNC|SSH|DBUS|XDG_SESSION)_.*|(HPCDL|PMI|PMIX|OMPI)_.*")
 """Names of the submitting shell, its session or a launcher: they mean nothing to the job, or the wrong thing."""
@@ -248,7 +248,7 @@ def environment(
     return kept
 
 
-# What can be seen at a submit, on this machine, of what will go wrong with the job where it runs.
+# --- what this machine shows of what will go wrong --------------------------------------------------------------------
 
 SCRIPT_CHARACTERS = 1 << 18
 
@@ -274,7 +274,7 @@ def unwritable(folder: str) -> str:
 
 
 def script_text(command: Sequence[str], cwd: str) -> str:
-    """What is in the shell script that a command runs, by a shell or by its #! line; "" where nobody can tell here."""
+    """What is in the shell script that a command runs, by a shell or by its #! line; "" where nobody knows here."""
     words = command[1:] if command[0].rpartition("/")[2] == "env" else command
     program = next((word for word in words if "=" not in word), "")
     file = shell_script(command)

@@ -1,4 +1,7 @@
-"""The options of `hpcdl submit` that say what a job is: on the command line, and as keys of a file of jobs."""
+"""The options of `hpcdl submit` that say what a job is: on the command line, and as keys of a file of jobs.
+
+Each is checked while it is read. Defaults may come from settings, see command.py; what a job is made of them, job.py.
+"""
 
 import re
 from collections.abc import Callable
@@ -186,7 +189,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="What it counts under the objective priority.",
     ),
     click.option(
-        "--profile", metavar="NAME", help="The scaling profile that tells how fast it is on how many GPUs.",
+        "--profile", metavar="NAME", help="The scaling profile that says how fast it is on how many GPUs.",
         shell_complete=completion.profiles,
     ),
     click.option(
@@ -262,8 +265,6 @@ def job_options(command: Any) -> Any:
         command = option(command)
     return command
 
-
-# How `hpcdl submit --help` lists its options: by what they are about.
 
 SECTIONS: dict[str, str] = {
     "The job": "name env cwd git after hold priority weight deadline",

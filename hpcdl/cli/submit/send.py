@@ -1,4 +1,7 @@
-"""A submit on its way: to the daemon, or into the spool while none runs; and what is said of it."""
+"""A submit on its way: to the daemon, or into the spool while none runs; and what is printed of it.
+
+A repeated submit carries the same request id, so it is never a second job.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -78,10 +81,8 @@ def arrays_of(rows: Sequence[Row]) -> Iterator[list[Row]]:
         yield group
 
 
-# What `hpcdl submit --dry-run` says.
-
 _EACH = 3
-"""Members of an array of which each is told; the others are counted."""
+"""Members of an array of which each has a line; the others are counted."""
 
 
 def tell(answer: Answer, output: Output, doubts: Iterable[str]) -> None:
