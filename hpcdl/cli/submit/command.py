@@ -6,7 +6,7 @@ runs. A job that cannot be hpcdl's is refused here, or with --as passed on to th
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,6 +21,7 @@ from hpcdl.cli.submit.job import JobRequest, default_name, here, job_request, ot
 from hpcdl.cli.submit.options import job_options
 from hpcdl.cli.submit.send import send, show, tell
 from hpcdl.client import ApiError, Client, ClientError
+from hpcdl.core.model.arrays import indices_of, literal
 from hpcdl.core.model.frozen import to_json
 
 if TYPE_CHECKING:  # most submits have no batch script
@@ -128,9 +129,8 @@ def submit(
     else:
         if not command and like is None:
             raise click.UsageError("say what to run: hpcdl submit -- COMMAND, or --file FILE", ctx)
-        batch = call.batch()
-        found = [call.job(batch, given, ping=no_spool)]
-        entries = [each.entry() for each in found]
+        job, batch = call.job(given, ping=no_spool)
+        found, entries = [job], [job.entry()]
     doubts = dict.fromkeys(doubt for each in found for doubt in each.doubts())
     if strict and doubts:
         raise click.ClickException(f"refused by --strict: {next(iter(doubts))}")
@@ -181,52 +181,62 @@ class SubmitCall:
 
         drop_in.pass_on(self.like, self.other, self.command, str(error), self.client.home)
 
-    def batch(self) -> "BatchScript | None":
-        """The batch script that is to be submitted; None: the command is one."""
-        if self.like is None and (self.ctx.meta[_PLAIN] or not os.path.isfile(self.command[0])):
-            return None
-        from hpcdl.batch.options import BadLine
-        from hpcdl.batch.script import find
+    def job(self, given: Mapping[str, Any], *, ping: bool) -> "tuple[JobRequest, BatchScript | None]":
+        """The job that the options and the command say, and the batch script where the command is one, which is kept.
 
+        `ping`: nothing is kept where no daemon answers.
+        """
+        values, words, batch = dict(given), self.command, None
+        if self.like is not None or (not self.ctx.meta[_PLAIN] and os.path.isfile(self.command[0])):
+            from hpcdl.batch.options import BadLine
+            from hpcdl.batch.script import command_of
+
+            try:
+                batch = self._batch()
+                if batch is not None:
+                    if ping or self.like is not None:
+                        self.client.get("/v1/config")
+                    filled = bool(given["array"] or given["sweep"])
+                    words = command_of(batch, self.client.home, str(here()), filled=filled)
+                    values |= self._values_of(batch, given)
+            except (BadLine, ClientError) as error:
+                self.fail(click.ClickException(str(error)))
         try:
-            if self.like is None:
-                found = find(self.command[0])
-                return None if found is None else found[0].read(self.command[0], found[1], self.command[1:])
-            from hpcdl.cli.submit import drop_in
-
-            batch = drop_in.batch_of(self.like, self.command, os.environ)
-            return drop_in.waiting_for(self.client, self.like, self.other, batch)
-        except (BadLine, ClientError) as error:
-            self.fail(click.ClickException(str(error)))
-
-    def job(self, batch: "BatchScript | None", given: Mapping[str, Any], *, ping: bool) -> JobRequest:
-        """What is asked for. `ping`: nothing is where no daemon answers."""
-        asked = None
-        words = self.command
-        if batch is not None:
-            source = self.ctx.get_parameter_source
-            typed = (each for each in ("gpus", "nodes", "after") if source(each) is ParameterSource.COMMANDLINE)
-            left: dict[str, Any] = dict.fromkeys(typed)  # the command line says otherwise
-            asked = replace(batch.asked, **left)
-            if given["name"] is None:
-                asked = replace(asked, name=asked.name or default_name((batch.file,)))
-            words = self._command_of(batch, filled=bool(given["array"] or given["sweep"]), ping=ping)
-        try:
-            return job_request(given, words, here(), asked)
+            return job_request(values, words, here()), batch
         except ValueError as error:
             self.fail(click.UsageError(str(error), self.ctx))
 
-    def _command_of(self, batch: "BatchScript", *, filled: bool, ping: bool) -> tuple[str, ...]:
-        """The command of a batch script's job or jobs; the script is kept."""
-        from hpcdl.batch.options import BadLine
-        from hpcdl.batch.script import command_of
+    def _batch(self) -> "BatchScript | None":
+        """The batch script that is to be submitted; None: the command is one without. Raises BadLine, ClientError."""
+        from hpcdl.batch.script import find
 
-        try:
-            if ping or self.like is not None:
-                self.client.get("/v1/config")
-            return command_of(batch, self.client.home, str(here()), filled=filled)
-        except (ClientError, BadLine) as error:
-            self.fail(click.ClickException(str(error)) if isinstance(error, BadLine) else error)
+        if self.like is None:
+            found = find(self.command[0])
+            return None if found is None else found[0].read(self.command[0], found[1], self.command[1:])
+        from hpcdl.cli.submit import drop_in
+
+        batch = drop_in.batch_of(self.like, self.command, os.environ)
+        return drop_in.waiting_for(self.client, self.like, self.other, batch)
+
+    def _values_of(self, batch: "BatchScript", given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the batch script says in place of options, as far as the command line leaves that to it."""
+        asked = batch.asked
+        values: dict[str, Any] = {"exports": asked.exports}
+        typed = {each for each in given if self.ctx.get_parameter_source(each) is ParameterSource.COMMANDLINE}
+        if given["name"] is None:
+            values["name"] = literal(asked.name or default_name((batch.file,)))
+        if asked.gpus and "gpus" not in typed:
+            values["gpus"] = (asked.gpus, asked.gpus, ())
+        if asked.nodes and "nodes" not in typed:
+            values["nodes"] = (asked.nodes, asked.nodes)
+        if asked.after and "after" not in typed:
+            values["after"] = asked.after
+        if asked.cwd and not given["cwd"]:
+            values["cwd"] = asked.cwd
+        if asked.array is not None and not given["array"]:
+            values["array"] = indices_of(asked.array.indices)
+            values["max_parallel"] = given["max_parallel"] or asked.array.most or None
+        return values
 
     def refuse_folders(self, found: Sequence[JobRequest]) -> None:
         """Refuses jobs whose --checkpoint-dir is another job's, as far as that can be seen here."""

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.batch.system import systems
-from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, literal, named
+from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, named
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.job import JobSpec, check_counts
 from hpcdl.core.rules.launchers import SHELLS, check_launcher, shell_script
 
 if TYPE_CHECKING:  # most submits have no batch script
-    from hpcdl.batch.options import BatchOptions, ExportedVariables
+    from hpcdl.batch.options import ExportedVariables
 
 _OF_MEMBERS = ("array", "array_index", "array_most", "sweep")
 
@@ -61,30 +61,17 @@ _AS_GIVEN = (
 """Options that are fields of a job as they are."""
 
 
-def job_request(
-    given: Mapping[str, Any], command: Sequence[str], here: Path, asked: "BatchOptions | None" = None
-) -> JobRequest:
-    """The job that these options of submit (by the names of its parameters) and this command say.
+def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) -> JobRequest:
+    """The job that these values of submit's options (by the names of its parameters) and this command say.
 
-    `asked`: what its batch script asks for, as far as the options leave that to it; then the command is the script's,
-    with placeholders where it is an array. Raises ValueError and click.UsageError.
+    `exports` among them: what a batch script wants of the environment; the command is then the script's, with
+    placeholders where it is an array. Raises ValueError and click.UsageError.
     """
     low, high, counts = given["gpus"] if given["gpus"][0] else (1, None if given["profile"] else 1, ())
-    indices, most = given["array"], given["max_parallel"]
-    name, exports, after, cwd, nodes = given["name"], None, given["after"], given["cwd"], given["nodes"]
-    if asked is not None:
-        name = literal(asked.name) if name is None and asked.name else name
-        exports, after, cwd = asked.exports, asked.after or after, cwd or asked.cwd
-        if asked.gpus:
-            low, high, counts = asked.gpus, asked.gpus, ()
-        nodes = (asked.nodes, asked.nodes) if asked.nodes else nodes
-        if asked.array is not None and not indices:
-            from hpcdl.core.model.arrays import indices_of
-
-            indices, most = indices_of(asked.array.indices), most or asked.array.most or None
-    array = array_of(indices, given["sweep"], most)
+    name, nodes = given["name"], given["nodes"]
+    array = array_of(given["array"], given["sweep"], given["max_parallel"])
     command = tuple(command) if array is None else with_sweeps(command, given["sweep"])
-    folder = Path(cwd or ".")
+    folder = Path(given["cwd"] or ".")
     stall_s, stall_restart = given["stall"]
     checkpoints = given["checkpoint_dir"]
     spec = JobSpec(
@@ -98,8 +85,8 @@ def job_request(
         gpus_counts=counts,
         nodes=nodes[0],
         nodes_max=nodes[1] if nodes[1] > nodes[0] else None,
-        after=after,
-        env=tuple(_variables(given["env"], exports).items()),
+        after=given["after"],
+        env=tuple(_variables(given["env"], given.get("exports")).items()),
         checkpoint_dir=str(Path(checkpoints).absolute()) if checkpoints else None,
         grace_s=given["grace"],
         gate=runs_gate(command),
@@ -112,7 +99,8 @@ def job_request(
     )
     check_counts(spec)
     check_launcher(spec, script_text(spec.command, spec.cwd))
-    checked(spec, array)
+    if array is not None:
+        check_places(spec, array)
     if spec.checkpoint_dir is not None and (why := unwritable(spec.checkpoint_dir)):
         raise click.ClickException(why)
     return JobRequest(spec, array, given["hold"])
@@ -155,12 +143,6 @@ def array_of(indices: tuple[Steps, ...], sweep: Sweeps, most: int | None) -> Arr
             raise ValueError("--max-parallel needs --array or --sweep")
         return None
     return Array(indices, sweep, most or 0)
-
-
-def checked(spec: JobSpec, array: Array | None) -> None:
-    """Raises ValueError where a word names what the array does not have."""
-    if array is not None:
-        check_places(spec, array)
 
 
 def plain(array: Array) -> dict[str, object]:
