@@ -15,7 +15,7 @@ import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +169,8 @@ class TrainerActivity:
 class AgentPart:
     """One run folder. `run` must be running; everything belongs to the event loop's thread.
 
-    `stage`: how far it is. `names`: of which job, attempt and membership its reports are. `stale`: the daemon does not
-    expect it. `damage`: what is wrong with its run folder, "" where nothing is.
+    `stage`: how far it is. `stale`: the daemon does not expect it. `damage`: what is wrong with its run folder, ""
+    where nothing is.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class AgentPart:
                 self._grant.found(
                     dict(found.start.gpu_env or {}), () if order is None else indices_of(order, site.node)
                 )
-        self.names = Names(key[0], key[1], membership, site.node)
+        self._reported_membership = membership
         self.stale = False
         self._progress = LatestProgress()
         self._told_at = -1e9
@@ -216,6 +216,12 @@ class AgentPart:
         self._suspending = self._gate = self._opened = self._going = False
         self._supervisor_requests = SupervisorRequests(self._end_supervisor)
         self._messages: asyncio.Queue[RequestMessage] = asyncio.Queue()
+
+    @property
+    def names(self) -> Names:
+        """The fields with which each of its reports begins."""
+        job, incarnation = self.key
+        return Names(job=job, incarnation=incarnation, membership=self._reported_membership, node=self._site.node)
 
     # --- what is asked of it ---------------------------------------------------------------------------------------
 
@@ -243,8 +249,7 @@ class AgentPart:
 
     def _follows(self, membership: int) -> None:
         """What is reported from here on is of this membership, if it is newer."""
-        if membership > self.names.membership:
-            self.names = replace(self.names, membership=membership)
+        self._reported_membership = max(membership, self._reported_membership)
 
     def adopt_grant(self, message: RequestMessage) -> None:
         """An open that an earlier agent took: these GPUs are its own, whether the gate was opened yet or not."""
@@ -285,7 +290,7 @@ class AgentPart:
         if self._is_over() or self.ending:
             return f"{self} is on its way out"
         text = "a shell was opened beside it" if terminal else "a command was run beside it"
-        self._site.reports.report(ev.Noted(**self.names.fields, text=text))
+        self._site.reports.report(ev.Noted(**self.names, text=text))
         return where
 
     async def kill(self) -> None:
@@ -317,7 +322,7 @@ class AgentPart:
                 if request.kind == "open":
                     await self._open(message)
                 elif request.kind == "rescale" and self._rescales.newest is not None:
-                    self._ask("rescale", None, **self._rescales.newest.body)
+                    self._ask("rescale", None, **asdict(self._rescales.newest))
                 elif request.kind == "leave":
                     self._ask("leave", request.grace_s)
                 elif request.kind == "suspend" and not self._suspending:
@@ -395,7 +400,7 @@ class AgentPart:
         now = boottime()
         if not self._site.connected or self.stale or not self._leads or now - self._told_at < self._site.interval_s:
             return
-        event = self._progress.untold(self.names)
+        event = self._progress.report(self.names)
         if event is not None:
             self._told_at = now
             self._site.reports.report(event)
@@ -458,7 +463,7 @@ class AgentPart:
             log.info("%s was started before", self)
         except (StartRefusal, OSError, NotPrivate, subprocess.SubprocessError) as error:
             log.warning("%s cannot be started: %s", self, error)
-            self._report_exit(ev.Exited(**self.names.fields, hint=Cause.INFRASTRUCTURE, detail=str(error)[:500]))
+            self._report_exit(ev.Exited(**self.names, hint=Cause.INFRASTRUCTURE, detail=str(error)[:500]))
             return
         self.stage = Stage.FOLLOWED
 
@@ -470,13 +475,13 @@ class AgentPart:
         if self._undecided():
             port = Port(self._site.address)
             try:
-                self._site.reports.report(ev.AtGate(**self.names.fields, address=port.address), self.key)
+                self._site.reports.report(ev.AtGate(**self.names, address=port.address), self.key)
                 while self._undecided():
                     await self._supervisor_requests.more()
             finally:
                 port.release()
         if self.ending:
-            self._report_exit(ev.Exited(**self.names.fields, code=0, ended_by=self.ending))
+            self._report_exit(ev.Exited(**self.names, code=0, ended_by=self.ending))
             return None
         return self._rescales.newest
 
@@ -572,7 +577,7 @@ class AgentPart:
         at = record.get("boot") if self._same_boot else -1.0
         at = float(at) if isinstance(at, int | float) else -1.0
         if record["type"] in ("exit", "saved") and self._leads and not self.stale:
-            event = self._progress.untold(self.names)
+            event = self._progress.report(self.names)
             if event is not None:
                 reports.report(event, at=at)
         if record["type"] == "exit":
@@ -603,7 +608,7 @@ class AgentPart:
             return event if self._leads else replace(event, step=None)
         except (ValueError, TypeError, ArithmeticError) as error:
             detail = f"its exit record is damaged: {error}"
-            return ev.Exited(**self.names.fields, hint=Cause.INFRASTRUCTURE, detail=detail)
+            return ev.Exited(**self.names, hint=Cause.INFRASTRUCTURE, detail=detail)
 
     def _report_exit(self, event: ev.Exited, record: int = 0, at: float | None = None) -> None:
         if not self.stale and not self._site.reports.unreported(self.key).exited:
@@ -628,7 +633,7 @@ class AgentPart:
         if self.damage:
             why = f"its run folder is damaged: {self.damage}"[:500]
         cause, detail = self._verdict or (Cause.INFRASTRUCTURE, why)
-        self._report_exit(ev.Exited(**self.names.fields, hint=cause, detail=detail))
+        self._report_exit(ev.Exited(**self.names, hint=cause, detail=detail))
 
     # --- after it --------------------------------------------------------------------------------------------------
 
@@ -638,7 +643,7 @@ class AgentPart:
         await self._grant.until_free(str(self), lambda: self.stale)
         marks = self._site.reports.unreported(self.key)
         if not self.stale and not marks.freed:
-            self._site.reports.report(ev.GpusFreed(**self.names.fields), self.key, marks.record)
+            self._site.reports.report(ev.GpusFreed(**self.names), self.key, marks.record)
         self.stage = Stage.FREED
 
 

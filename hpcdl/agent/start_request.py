@@ -59,7 +59,7 @@ def make_start(
     tag: str,
     node: str,
     limits: SupervisorLimits,
-    gpu_env: Mapping[str, str] | None,
+    gpu_env: dict[str, str] | None,
     emulated: Path | None,
     address: str,
     formed: RescalePacket | None = None,

@@ -1,19 +1,24 @@
-"""The agent's end of a side channel: a connection to one supervisor, for the event loop."""
+"""The agent's end of a side channel: a connection to one supervisor, and the reports that its records amount to.
+
+Nothing here changes what is known of a part (part.py), or waits for a trainer. A supervisor may be of an earlier
+version, and its file may be damaged: what is not understood is left out, or a ValueError, and its part goes on.
+"""
 
 import asyncio
 import errno
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcdl.agent import strict_json
-from hpcdl.agent.supervisor.packets import LIMIT, VERSION, encode
+from hpcdl.agent.supervisor.packets import LIMIT, VERSION, ProgressPacket, encode
 from hpcdl.agent.supervisor.side_channel import NAME
 from hpcdl.core.model import events as ev
+from hpcdl.core.model.frozen import from_json
 from hpcdl.core.model.incarnation import Cause
 
 _PEER = struct.Struct("3i")  # pid, uid, gid
@@ -73,9 +78,11 @@ class SupervisorLink:
         self._socket.close()
 
 
-# From a supervisor's records to events. Pure: what a record says of this node's part, in the daemon's words.
-
 Record = Mapping[str, Any]
+"""A line of record.jsonl (docs/protocols.md)."""
+
+Names = dict[str, Any]
+"""Job, incarnation, membership and node: the fields with which every report of a part begins."""
 
 OTHER_GPUS_EXIT = 78
 """A trainer that saw other GPUs than it was granted exits with this code (EX_CONFIG)."""
@@ -83,132 +90,81 @@ OTHER_GPUS_EXIT = 78
 DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 """Why a checkpoint cannot be written that is no fault of its trainer's."""
 
+TEXT_MOST = 1000
+"""Characters of a text in a report."""
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What every report of one part begins with."""
-
-    job: int
-    incarnation: int
-    membership: int
-    node: str
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """As keyword arguments of a Report."""
-        return {"job": self.job, "incarnation": self.incarnation, "membership": self.membership, "node": self.node}
+_EVENTS: Mapping[str, tuple[type[ev.Report], tuple[str, ...]]] = {
+    "started": (ev.Started, ("pid",)),
+    "attached": (ev.Attached, ("pid", "rank")),
+    "gate": (ev.AtGate, ("warm_s",)),
+    "join": (ev.AtGate, ("address",)),
+    "reformed": (ev.Reformed, ("membership", "step", "seconds")),
+    "broken": (ev.Broken, ("membership", "step", "why")),
+    "ready": (ev.TrainerReady, ("step",)),
+    "saved": (ev.Saved, ("step", "path", "seconds", "final")),
+    "damaged": (ev.CheckpointDamaged, ("step", "path", "why")),
+    "note": (ev.Noted, ("text",)),
+}
+"""Records that are reported as they are: as which event, with which of their keys."""
 
 
 @dataclass(slots=True)
 class LatestProgress:
-    """The newest progress of a trainer; `told`: the step that was reported last.
+    """The newest progress of a trainer; `reported`: the step that was reported last.
 
-    `metric`: the newest one, which was true at `metric_step`; `metric_told`: the step of the one reported last.
+    `metric`: the newest one, which was true at `metric_step`; `metric_reported`: the step of the one reported last.
     """
 
     step: int | None = None
     total: int | None = None
     samples: int | None = None
-    told: int | None = None
+    reported: int | None = None
     metric: float | None = None
     metric_step: int | None = None
-    metric_told: int | None = None
+    metric_reported: int | None = None
 
     def take(self, packet: Record) -> None:
         """A progress packet. Raises ValueError where it has no step."""
-        self.step = _whole(packet, "step")
-        self.total = _whole_or_none(packet, "total")
-        self.samples = _whole_or_none(packet, "samples")
-        metric, metric_step = packet.get("metric"), _whole_or_none(packet, "metric_step")
-        if isinstance(metric, int | float) and not isinstance(metric, bool) and metric_step is not None:
-            self.metric, self.metric_step = float(metric), metric_step
+        newest = from_json(ProgressPacket, dict(packet))
+        self.step, self.total, self.samples = newest.step, newest.total, newest.samples
+        if newest.metric is not None and type(packet.get("metric_step")) is int:
+            self.metric, self.metric_step = newest.metric, packet["metric_step"]
 
     def reached(self, step: int) -> None:
-        """Another report has told this step: earlier progress is no news any more."""
-        self.told = step
+        """Another report has this step: earlier progress is no news any more."""
+        self.reported = step
         if self.step is not None and self.step <= step:
             self.step = None
 
-    def untold(self, names: Names) -> ev.Progressed | None:
-        """The report of what is newer than the last report, if anything is."""
-        step = self.told if self.step is None else self.step
-        measured = self.metric_step is not None and self.metric_step != self.metric_told
-        if step is None or (step == self.told and not measured):
+    def report(self, names: Names) -> ev.Progressed | None:
+        """What is newer than the last report, if anything is; it counts as reported from here on."""
+        step = self.reported if self.step is None else self.step
+        measured = self.metric_step is not None and self.metric_step != self.metric_reported
+        if step is None or (step == self.reported and not measured):
             return None
-        self.told, self.metric_told = step, self.metric_step
+        self.reported, self.metric_reported = step, self.metric_step
         metric = self.metric if measured else None
-        return ev.Progressed(**names.fields, step=step, total=self.total, samples=self.samples, metric=metric)
+        return ev.Progressed(**names, step=step, total=self.total, samples=self.samples, metric=metric)
 
 
 def event_of(record: Record, names: Names) -> ev.Report | None:
     """The report that a record other than `exit` amounts to, if any. Raises ValueError where it lacks something."""
-    found = _KINDS.get(str(record.get("type")))
-    return None if found is None else found(record, names.fields)
-
-
-def _started(record: Record, names: dict[str, Any]) -> ev.Report:
-    return ev.Started(**names, pid=_whole(record, "pid"))
-
-
-def _attached(record: Record, names: dict[str, Any]) -> ev.Report:
-    return ev.Attached(**names, pid=_whole(record, "pid"), rank=_whole(record, "rank"))
-
-
-def _gate(record: Record, names: dict[str, Any]) -> ev.Report:
-    return ev.AtGate(**names, warm_s=_seconds(record, "warm_s"))
-
-
-def _join(record: Record, names: dict[str, Any]) -> ev.Report:
-    return ev.AtGate(**names, address=str(record.get("address") or ""))
-
-
-def _reformed(record: Record, names: dict[str, Any]) -> ev.Report:
-    names = names | {"membership": _whole(record, "membership")}
-    return ev.Reformed(**names, step=_whole(record, "step"), seconds=_seconds(record, "seconds"))
-
-
-def _broken(record: Record, names: dict[str, Any]) -> ev.Report:
-    names = names | {"membership": _whole(record, "membership")}
-    return ev.Broken(**names, step=_whole(record, "step"), why=str(record.get("why") or "")[:1000])
-
-
-def _opened(record: Record, names: dict[str, Any]) -> ev.Report | None:
-    if record.get("ok") is not False:
-        return None
-    return ev.Noted(**names, text=f"the trainer sees other GPUs than granted: {record.get('gpus')}"[:500])
-
-
-def _ready(record: Record, names: dict[str, Any]) -> ev.Report:
-    return ev.TrainerReady(**names, step=_whole(record, "step"))
-
-
-def _suspending(record: Record, names: dict[str, Any]) -> ev.Report | None:
-    if record.get("by") != "absence":
-        return None
-    return ev.Noted(**names, text="suspending: no agent has been there for too long")
-
-
-def _saved(record: Record, names: dict[str, Any]) -> ev.Report:
-    return ev.Saved(
-        **names,
-        step=_whole(record, "step"),
-        path=str(record.get("path") or ""),
-        seconds=_seconds(record, "seconds"),
-        final=record.get("final") is True,
-    )
-
-
-def _save_failed(record: Record, names: dict[str, Any]) -> ev.Report:
-    return ev.Noted(**names, text=f"the checkpoint of step {record.get('step')} failed: {record.get('why')}"[:1000])
-
-
-def _damaged(record: Record, names: dict[str, Any]) -> ev.Report:
-    path, why = str(record.get("path") or ""), str(record.get("why") or "")
-    return ev.CheckpointDamaged(**names, step=_whole(record, "step"), path=path[:4096], why=why[:1000])
-
-
-def _note(record: Record, names: dict[str, Any]) -> ev.Report:
-    return ev.Noted(**names, text=str(record.get("text") or "")[:1000])
+    match record["type"]:
+        case "opened" if record.get("ok") is False:
+            return ev.Noted(**names, text=f"the trainer sees other GPUs than granted: {record.get('gpus')}"[:500])
+        case "suspending" if record.get("by") == "absence":
+            return ev.Noted(**names, text="suspending: no agent has been there for too long")
+        case "save_failed":
+            text = f"the checkpoint of step {record.get('step')} failed: {record.get('why')}"
+            return ev.Noted(**names, text=text[:TEXT_MOST])
+        case kind if kind in _EVENTS:
+            event, keys = _EVENTS[kind]
+            if missing := [key for key in keys if key not in record]:
+                raise ValueError(f"{kind} has no {missing[0]}")
+            body = {key: record[key] for key in keys}
+            body |= {key: str(body[key])[:TEXT_MOST] for key in ("why", "text") if key in body}
+            return from_json(event, names | body)
+    return None
 
 
 def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_gate: bool) -> ev.Exited:
@@ -217,69 +173,23 @@ def exit_of(record: Record, names: Names, verdict: tuple[Cause, str] | None, at_
     `verdict`: why the agent itself ended the part, which overrules what the exit looks like. `at_gate`: it had come to
     the gate, which was never opened.
     """
-    code, signal = _whole_or_none(record, "code"), record.get("signal")
-    hint, detail = None, str(record.get("detail") or "")[:1000]
+    code, ended_by, save_errno = record.get("code"), record.get("ended_by"), record.get("save_errno")
+    hint, detail = None, str(record.get("detail") or "")[:TEXT_MOST]
     if record.get("drill") is True:
         hint, detail = Cause.PREEMPTED, "killed by a preemption test"
     elif record.get("oom") is True:
         hint = Cause.OUT_OF_MEMORY
     elif record.get("stale") is True:
         hint = Cause.INFRASTRUCTURE
-    elif record.get("killed") and record.get("ended_by") is None:
+    elif record.get("killed") and ended_by is None:
         hint, detail = Cause.INFRASTRUCTURE, f"killed from outside, {detail}"
     elif code == OTHER_GPUS_EXIT and record.get("attached") is True:
         hint, detail = Cause.INFRASTRUCTURE, detail or "the trainer saw other GPUs than granted"
-    elif code != 0 and (number := _whole_or_none(record, "save_errno")) in DISK_TROUBLES:
-        why = f"its checkpoint could not be written: {os.strerror(number or 0)}"
+    elif code != 0 and type(save_errno) is int and save_errno in DISK_TROUBLES:
+        why = f"its checkpoint could not be written: {os.strerror(save_errno)}"
         hint, detail = Cause.INFRASTRUCTURE, why if record.get("save_failed") is True else detail
-    elif code == 0 and at_gate and record.get("ended_by") is None:
+    elif code == 0 and at_gate and ended_by is None:
         hint, detail = Cause.INFRASTRUCTURE, "it left the gate before that was opened"
     if verdict is not None:
         hint, detail = verdict
-    return ev.Exited(
-        **names.fields,
-        code=code,
-        signal=None if signal is None else str(signal),
-        attached=record.get("attached") is True,
-        done=record.get("done") is True,
-        ended_by=None if record.get("ended_by") is None else str(record["ended_by"]),
-        hint=hint,
-        step=_whole_or_none(record, "step"),
-        detail=detail,
-        kept=str(record.get("kept") or ""),
-        older=str(record.get("older") or ""),
-        repeats=max(1, _whole_or_none(record, "repeats") or 1),
-    )
-
-
-_KINDS: dict[str, Callable[[Record, dict[str, Any]], ev.Report | None]] = {
-    "started": _started,
-    "attached": _attached,
-    "gate": _gate,
-    "join": _join,
-    "reformed": _reformed,
-    "broken": _broken,
-    "opened": _opened,
-    "ready": _ready,
-    "suspending": _suspending,
-    "saved": _saved,
-    "save_failed": _save_failed,
-    "damaged": _damaged,
-    "note": _note,
-}
-
-
-def _whole(record: Record, name: str) -> int:
-    value = record.get(name)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{record.get('type')}.{name} is no whole number: {value!r:.60}")
-    return value
-
-
-def _whole_or_none(record: Record, name: str) -> int | None:
-    return None if record.get(name) is None else _whole(record, name)
-
-
-def _seconds(record: Record, name: str) -> float:
-    value = record.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    return from_json(ev.Exited, {**record, **names, "hint": hint, "detail": detail})

@@ -103,7 +103,7 @@ def test_a_run_folder(node: Path) -> None:
 def test_its_records_are_reported_as_they_were(node: Path) -> None:
     records = run_folder.read_records(node / "7.3")
     assert [record["n"] for record in records] == list(range(1, 20))
-    names = supervisor_link.Names(7, 3, 2, "n1")
+    names = supervisor_link.Names(job=7, incarnation=3, membership=2, node="n1")
     events = {
         record["n"]: supervisor_link.exit_of(record, names, None, False)
         if record["type"] == "exit"

@@ -188,7 +188,7 @@ def test_age_is_of_this_boot(path: Path) -> None:
     assert ages[1] == 0
 
 
-NAMES = supervisor_link.Names(7, 2, 1, "n1")
+NAMES = supervisor_link.Names(job=7, incarnation=2, membership=1, node="n1")
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,10 @@ def test_what_an_exit_says(record: dict[str, Any], gate: bool, hint: Cause | Non
 
 def test_progress_is_told_once() -> None:
     progress = supervisor_link.LatestProgress()
-    assert progress.untold(NAMES) is None
+    assert progress.report(NAMES) is None
     progress.take({"type": "progress", "step": 4, "total": 9})
-    assert progress.untold(NAMES) == Progressed(7, 2, 1, "n1", step=4, total=9)
-    assert progress.untold(NAMES) is None
+    assert progress.report(NAMES) == Progressed(7, 2, 1, "n1", step=4, total=9)
+    assert progress.report(NAMES) is None
     with pytest.raises(ValueError, match="step"):
         progress.take({"type": "progress", "step": "4"})
 

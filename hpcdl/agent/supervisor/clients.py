@@ -223,7 +223,7 @@ class Clients:
         elif isinstance(packet, FromAgent):
             if self._is_agent(connection):
                 self._hearer.on_agent(packet)
-        elif packet is not None and rank is not None:
+        elif isinstance(packet, FromRank) and rank is not None:
             self._hearer.on_rank(rank, packet)
 
     def _attach(self, connection: SideChannelClient, packet: AttachPacket) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from hpcdl.agent.supervisor.output import last_line, printable
 
@@ -301,8 +301,7 @@ class Exit:
     @property
     def fields(self) -> dict[str, object]:
         """As the record has them."""
-        found = {name: getattr(self, name) for name in self.__slots__}
-        return found | {"detail": printable(self.detail)}
+        return {**asdict(self), "detail": printable(self.detail)}
 
 
 def exit_of(status: int | None, tail: bytes, attached: bool, ours: bool, oom_kills: OomKillCounter) -> Exit:

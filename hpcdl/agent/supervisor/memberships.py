@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from hpcdl.agent.supervisor.exit_cause import LONG_S, OUTSIDE_SIGNALS, OWN_LONG_S, RankFailure, Repeats
 from hpcdl.agent.supervisor.packets import BrokenPacket, JoinPacket, ReadyPacket, ReformedPacket, RescalePacket
 from hpcdl.agent.supervisor.ranks import Rank, TrainerProcesses, world_of
@@ -63,7 +65,7 @@ class Memberships:
         self._seen_at = self._short_since = None
         self._record("rescaling", membership=packet.membership)
         for rank in self._trainer.living_ranks:
-            self._send(rank, "rescale", **packet.body)
+            self._send(rank, "rescale", **asdict(packet))
 
     def greet(self, rank: Rank, step: int | None) -> str:
         """A rank has attached: it may be behind. `step`: the highest so far.
@@ -72,7 +74,7 @@ class Memberships:
         tell the loss of a peer from an error in the script; the latter fails at the same step again and again.
         """
         if self._newest is not None:
-            self._send(rank, "rescale", **self._newest.body)
+            self._send(rank, "rescale", **asdict(self._newest))
         newest = self._newest
         if self._start.rescale != TORCHRUN or rank.number != 0 or newest is None or rank.world != newest.size:
             return ""  # where nodes still come or have gone, that is why they are started again

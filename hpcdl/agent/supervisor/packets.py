@@ -1,22 +1,22 @@
 """What may come to a supervisor over the side channel, checked once, at the border.
 
-What each packet means is in docs/protocols.md; times are seconds, steps count those that are done.
+The fields of a packet's class are the keys of its JSON object: what they mean is in docs/protocols.md. Times are in
+seconds, steps count those that are done. Whatever a trainer or an agent sends, it must never end the supervisor.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+
+from hpcdl.agent import strict_json
+from hpcdl.core.model.frozen import from_json
 
 VERSION = 1
 LIMIT = 65536  # bytes in a packet
 TEXT_LIMIT = 4096
 NUMBER_LIMIT = 1 << 53
 GPUS_LIMIT = 64
-NODES_LIMIT = 8192  # of a membership; the packet's limit comes sooner where their names are long
 SUSPENDERS = ("daemon", "agent")
 
 
@@ -29,128 +29,177 @@ class WrongVersion(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class AttachPacket:
+class Packet:
+    """Base of all packets."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromRank(Packet):
+    """Base of what an attached rank reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromAgent(Packet):
+    """Base of what the agent requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachPacket(Packet):
+    """A rank's first packet. `handler`: the suspend signal has one; `says_loop`: it reports when its loop begins."""
+
     pid: int
     rank: int
     incarnation: int
     membership: int
-    handler: bool
+    handler: bool = False
     says_loop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class GatePacket:
-    warm_s: float
-    cuda: bool
+class HelloPacket(Packet):
+    """The agent's first packet: it has the records up to number `after`."""
+
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedPacket:
-    gpus: tuple[str, ...] | None
-    ok: bool | None
+class GatePacket(FromRank):
+    """A warm start waits for its GPUs; `cuda`: CUDA was initialised meanwhile, so it begins again, cold."""
+
+    warm_s: float = 0.0
+    cuda: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyPacket:
+class OpenedPacket(FromRank):
+    """It passed the gate and sees these GPUs, by UUID; `ok` False: they are not those of its grant."""
+
+    gpus: tuple[str, ...] | None = None
+    ok: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.gpus is not None and len(self.gpus) > GPUS_LIMIT:
+            raise MalformedPacket(f"gpus must be a list of at most {GPUS_LIMIT}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyPacket(FromRank):
+    """The training loop begins, at this step."""
+
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class LoopPacket:
+class LoopPacket(FromRank):
     """The rank's training loop has begun: from now on it can save when it is asked to suspend."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressPacket:
+class ProgressPacket(FromRank):
     """`metric`: what it is trained for, as it was at this step, where that is said."""
 
     step: int
-    total: int | None
-    samples: int | None
+    total: int | None = None
+    samples: int | None = None
     metric: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class SavingPacket:
+class SavingPacket(FromRank):
+    """A save begins."""
+
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class SavedPacket:
+class SavedPacket(FromRank):
+    """A checkpoint is durable; `final`: the trainer ends now, since it was asked to suspend."""
+
     incarnation: int
     membership: int
     step: int
     path: str
     seconds: float
-    final: bool
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class SaveFailedPacket:
+class SaveFailedPacket(FromRank):
+    """A save failed; the checkpoint before it stays."""
+
     step: int
-    errno: int | None
     why: str
+    errno: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedPacket:
+class DamagedPacket(FromRank):
     """A checkpoint that is not what was written is kept at `path`; `step` None: none is left that is whole."""
 
-    step: int | None
     path: str
     why: str
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DonePacket:
-    step: int | None
+class DonePacket(FromRank):
+    """Its training is complete."""
+
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class JoinPacket:
+class JoinPacket(FromRank):
     """A rank waits to be taken into a membership, which could meet at `address` (the node's lead rank names one)."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
-class ReformedPacket:
+class ReformedPacket(FromRank):
+    """The ranks of this membership train, after so many seconds without progress."""
+
     membership: int
     step: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenPacket:
+class BrokenPacket(FromRank):
+    """The ranks of the membership lost each other."""
+
     step: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class HelloPacket:
-    """The agent's first packet: it has the records up to number `after`."""
+class OpenPacket(FromAgent):
+    """The gate is to open onto these GPUs: the variables that name them."""
 
-    after: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenPacket:
-    gpu_env: Mapping[str, str]
+    gpu_env: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class SuspendPacket:
-    grace_s: float | None
-    by: str
+class SuspendPacket(FromAgent):
+    """The trainer is to save and end; `grace_s` None: within that of start.json."""
+
+    grace_s: float | None = None
+    by: str = SUSPENDERS[0]
+
+    def __post_init__(self) -> None:
+        if self.by not in SUSPENDERS:
+            raise MalformedPacket(f"by must be one of {', '.join(SUSPENDERS)}")
 
 
 @dataclass(frozen=True, slots=True)
-class EndPacket:
-    grace_s: float | None
+class EndPacket(FromAgent):
+    """The trainer is to end without a checkpoint; `grace_s` as in SuspendPacket."""
+
+    grace_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RescalePacket:
+class RescalePacket(FromAgent):
     """The ranks are to form this membership: so many `ranks` on each of `nodes`, in the order of their numbers."""
 
     membership: int
@@ -171,26 +220,16 @@ class RescalePacket:
         """Ranks in all."""
         return sum(self.ranks)
 
-    @property
-    def body(self) -> dict[str, object]:
-        """As keys of a packet."""
-        return {
-            "membership": self.membership,
-            "nodes": list(self.nodes),
-            "ranks": list(self.ranks),
-            "address": self.address,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class LeavePacket:
+class LeavePacket(FromAgent):
     """This node's ranks are to go, and the others to train on."""
 
-    grace_s: float | None
+    grace_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DrillPacket:
+class DrillPacket(FromAgent):
     """Kill what trains here, `after_s` seconds into the next save, or at once; forgotten after `within_s` seconds."""
 
     id: str
@@ -199,32 +238,38 @@ class DrillPacket:
     within_s: float
 
 
-FromRank = (
-    GatePacket
-    | OpenedPacket
-    | JoinPacket
-    | LoopPacket
-    | ReadyPacket
-    | ReformedPacket
-    | BrokenPacket
-    | ProgressPacket
-    | SavingPacket
-    | SavedPacket
-    | SaveFailedPacket
-    | DamagedPacket
-    | DonePacket
-)
-FromAgent = OpenPacket | RescalePacket | LeavePacket | SuspendPacket | EndPacket | DrillPacket
-Packet = AttachPacket | HelloPacket | FromRank | FromAgent
+_KINDS: dict[str, type[Packet]] = {
+    "attach": AttachPacket,
+    "gate": GatePacket,
+    "opened": OpenedPacket,
+    "loop": LoopPacket,
+    "ready": ReadyPacket,
+    "progress": ProgressPacket,
+    "saving": SavingPacket,
+    "saved": SavedPacket,
+    "save_failed": SaveFailedPacket,
+    "damaged": DamagedPacket,
+    "done": DonePacket,
+    "join": JoinPacket,
+    "reformed": ReformedPacket,
+    "broken": BrokenPacket,
+    "agent": HelloPacket,
+    "open": OpenPacket,
+    "rescale": RescalePacket,
+    "leave": LeavePacket,
+    "suspend": SuspendPacket,
+    "end": EndPacket,
+    "drill": DrillPacket,
+}
 
 
 def parse(raw: bytes) -> Packet | None:
-    """The packet, or None where its type is not known. Raises Malformed and WrongVersion."""
+    """The packet, or None where its type is not known. Raises MalformedPacket and WrongVersion."""
     if len(raw) > LIMIT:
         raise MalformedPacket(f"more than {LIMIT} bytes")
     try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError):
+        body = strict_json.loads(raw)
+    except ValueError:
         raise MalformedPacket("not JSON") from None
     if not isinstance(body, dict):
         raise MalformedPacket("not an object")
@@ -233,142 +278,26 @@ def parse(raw: bytes) -> Packet | None:
     kind = body.get("type")
     if not isinstance(kind, str):
         raise MalformedPacket("no type")
-    read = _KINDS.get(kind)
-    return None if read is None else read(body)
+    if kind not in _KINDS:
+        return None
+    try:
+        packet = from_json(_KINDS[kind], body)
+    except ValueError as error:
+        raise MalformedPacket(str(error)) from None
+    _check_limits(packet)
+    return packet
+
+
+def _check_limits(packet: Packet) -> None:
+    """Raises MalformedPacket for a number below 0 (a metric may be), and for what is too large or too long."""
+    for name in (each.name for each in fields(packet)):
+        match getattr(packet, name):
+            case int(number) | float(number) if name != "metric" and not 0 <= number <= NUMBER_LIMIT:
+                raise MalformedPacket(f"{name} must be a number from 0 on")
+            case str(text) if len(text) > TEXT_LIMIT:
+                raise MalformedPacket(f"{name} must be a text of at most {TEXT_LIMIT} characters")
 
 
 def encode(kind: str, **body: object) -> bytes:
     """A packet as it goes over the side channel."""
     return json.dumps({"v": VERSION, "type": kind, **body}, separators=(",", ":")).encode()
-
-
-def _whole(body: Mapping[str, Any], name: str) -> int:
-    value = body.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= NUMBER_LIMIT:
-        raise MalformedPacket(f"{name} must be a whole number from 0 on")
-    return value
-
-
-def _whole_or_none(body: Mapping[str, Any], name: str) -> int | None:
-    return None if body.get(name) is None else _whole(body, name)
-
-
-def _seconds(body: Mapping[str, Any], name: str) -> float:
-    value = body.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= NUMBER_LIMIT:
-        raise MalformedPacket(f"{name} must be seconds from 0 on")  # NaN fails the comparison, too
-    return float(value)
-
-
-def _finite_or_none(body: Mapping[str, Any], name: str) -> float | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not -math.inf < value < math.inf:
-        raise MalformedPacket(f"{name} must be a finite number")
-    return float(value)
-
-
-def _seconds_or_none(body: Mapping[str, Any], name: str) -> float | None:
-    return None if body.get(name) is None else _seconds(body, name)
-
-
-def _flag(body: Mapping[str, Any], name: str) -> bool:
-    value = body.get(name, False)
-    if not isinstance(value, bool):
-        raise MalformedPacket(f"{name} must be true or false")
-    return value
-
-
-def _text(body: Mapping[str, Any], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str) or len(value) > TEXT_LIMIT:
-        raise MalformedPacket(f"{name} must be a text of at most {TEXT_LIMIT} characters")
-    return value
-
-
-def _texts_or_none(body: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, list) or len(value) > GPUS_LIMIT:
-        raise MalformedPacket(f"{name} must be a list of at most {GPUS_LIMIT}")
-    return tuple(_text({name: each}, name) for each in value)
-
-
-def _list(body: Mapping[str, Any], name: str) -> list[Any]:
-    value = body.get(name)
-    if not isinstance(value, list) or len(value) > NODES_LIMIT:
-        raise MalformedPacket(f"{name} must be a list of at most {NODES_LIMIT}")
-    return value
-
-
-def _variables(body: Mapping[str, Any], name: str) -> Mapping[str, str]:
-    value = body.get(name)
-    if not isinstance(value, dict):
-        raise MalformedPacket(f"{name} must map names to texts")
-    return {variable: _text(value, variable) for variable in value}
-
-
-def _suspender(body: Mapping[str, Any]) -> str:
-    by = body.get("by", SUSPENDERS[0])
-    if by not in SUSPENDERS:
-        raise MalformedPacket(f"by must be one of {', '.join(SUSPENDERS)}")
-    return str(by)
-
-
-_KINDS: Mapping[str, Callable[[Mapping[str, Any]], Packet]] = {
-    "attach": lambda body: AttachPacket(
-        _whole(body, "pid"),
-        _whole(body, "rank"),
-        _whole(body, "incarnation"),
-        _whole(body, "membership"),
-        _flag(body, "handler"),
-        _flag(body, "says_loop"),
-    ),
-    "gate": lambda body: GatePacket(_seconds_or_none(body, "warm_s") or 0.0, _flag(body, "cuda")),
-    "opened": lambda body: OpenedPacket(
-        _texts_or_none(body, "gpus"), None if body.get("ok") is None else _flag(body, "ok")
-    ),
-    "loop": lambda body: LoopPacket(),
-    "ready": lambda body: ReadyPacket(_whole(body, "step")),
-    "progress": lambda body: ProgressPacket(
-        _whole(body, "step"),
-        _whole_or_none(body, "total"),
-        _whole_or_none(body, "samples"),
-        _finite_or_none(body, "metric"),
-    ),
-    "saving": lambda body: SavingPacket(_whole(body, "step")),
-    "saved": lambda body: SavedPacket(
-        _whole(body, "incarnation"),
-        _whole(body, "membership"),
-        _whole(body, "step"),
-        _text(body, "path"),
-        _seconds(body, "seconds"),
-        _flag(body, "final"),
-    ),
-    "save_failed": lambda body: SaveFailedPacket(
-        _whole(body, "step"), _whole_or_none(body, "errno"), _text(body, "why")
-    ),
-    "damaged": lambda body: DamagedPacket(_whole_or_none(body, "step"), _text(body, "path"), _text(body, "why")),
-    "done": lambda body: DonePacket(_whole_or_none(body, "step")),
-    "join": lambda body: JoinPacket(_text(body, "address")),
-    "reformed": lambda body: ReformedPacket(
-        _whole(body, "membership"), _whole(body, "step"), _seconds(body, "seconds")
-    ),
-    "broken": lambda body: BrokenPacket(_whole(body, "step"), _text(body, "why")),
-    "agent": lambda body: HelloPacket(_whole_or_none(body, "after") or 0),
-    "open": lambda body: OpenPacket(_variables(body, "gpu_env")),
-    "rescale": lambda body: RescalePacket(
-        _whole(body, "membership"),
-        tuple(_text({"nodes": each}, "nodes") for each in _list(body, "nodes")),
-        tuple(_whole({"ranks": each}, "ranks") for each in _list(body, "ranks")),
-        _text(body, "address"),
-    ),
-    "leave": lambda body: LeavePacket(_seconds_or_none(body, "grace_s")),
-    "suspend": lambda body: SuspendPacket(_seconds_or_none(body, "grace_s"), _suspender(body)),
-    "end": lambda body: EndPacket(_seconds_or_none(body, "grace_s")),
-    "drill": lambda body: DrillPacket(
-        _text(body, "id"), _flag(body, "saving"), _seconds(body, "after_s"), _seconds(body, "within_s")
-    ),
-}

@@ -1,4 +1,8 @@
-"""start.json: what a supervisor is to start, written by the agent, read once."""
+"""start.json: what a supervisor is to start. The agent writes it once, before the supervisor begins to read it.
+
+The fields of `Start` are the keys of the file. Files of earlier versions stay readable: a new field has a default. The
+side channel's packets are in packets.py; docs/protocols.md describes both.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,10 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from signal import Signals
-from typing import Any
 
 from hpcdl.agent import strict_json
 from hpcdl.agent.supervisor.progress_bars import PRESETS as PROGRESS
+from hpcdl.core.model.frozen import from_json, to_json
 
 VERSION = 1
 LIMIT = 8 << 20  # bytes
@@ -49,9 +53,9 @@ class Start:
     node: str
     argv: tuple[str, ...]
     cwd: str
-    env: Mapping[str, str]
+    env: dict[str, str]
     log: str
-    gpu_env: Mapping[str, str] | None = None
+    gpu_env: dict[str, str] | None = None
     gate: bool = False
     grace_s: float = 30.0
     signal: str = "hpcdl"
@@ -84,8 +88,10 @@ class Start:
             raise BadStart(f"progress {self.progress!r} is none of {', '.join(PROGRESS)}")
         if self.rescale not in RESCALES:
             raise BadStart(f"rescale {self.rescale!r} is none of {', '.join(RESCALES)}")
-        if not self.grace_s >= 0:
-            raise BadStart(f"grace_s {self.grace_s} must not be negative")
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, int | float) and not value >= 0:
+                raise BadStart(f"{name} {value} must not be negative")
 
     @property
     def suspend_signal(self) -> Signals | None:
@@ -99,10 +105,7 @@ class Start:
 
     def encode(self) -> bytes:
         """The content of start.json."""
-        body: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        body |= {"v": VERSION, "env": dict(self.env)}
-        body["gpu_env"] = None if self.gpu_env is None else dict(self.gpu_env)
-        return json.dumps(body).encode()
+        return json.dumps({"v": VERSION, **to_json(self)}).encode()
 
 
 def decode(content: bytes) -> Start:
@@ -114,78 +117,6 @@ def decode(content: bytes) -> Start:
     if not isinstance(body, dict) or body.get("v") != VERSION:
         raise BadStart(f"{START_FILE} is not of version {VERSION}")
     try:
-        return Start(**{name: _KINDS[name](name, body[name]) for name in _KINDS if name in body})
-    except TypeError as error:
+        return from_json(Start, body)
+    except ValueError as error:
         raise BadStart(f"{START_FILE}: {error}") from None
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise BadStart(f"{name} must be a text, not {value!r:.80}")
-    return value
-
-
-def _whole(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise BadStart(f"{name} must be a whole number from 0 on, not {value!r:.80}")
-    return value
-
-
-def _seconds(name: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
-        raise BadStart(f"{name} must be seconds from 0 on, not {value!r:.80}")
-    return float(value)
-
-
-def _texts(name: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise BadStart(f"{name} must be a list of texts")
-    return tuple(value)
-
-
-def _variables(name: str, value: object) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-        raise BadStart(f"{name} must map names to texts")
-    return value
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise BadStart(f"{name} must be true or false, not {value!r:.80}")
-    return value
-
-
-def _or_none(read: Any) -> Any:
-    return lambda name, value: None if value is None else read(name, value)
-
-
-_KINDS: Mapping[str, Any] = {
-    "tag": _text,
-    "job": _whole,
-    "incarnation": _whole,
-    "membership": _whole,
-    "node": _text,
-    "argv": _texts,
-    "cwd": _text,
-    "env": _variables,
-    "log": _text,
-    "gpu_env": _or_none(_variables),
-    "gate": _flag,
-    "grace_s": _seconds,
-    "signal": _text,
-    "progress_regex": _or_none(_text),
-    "progress": _or_none(_text),
-    "resumes": _or_none(_text),
-    "steps": _or_none(_whole),
-    "checkpoint_dir": _or_none(_text),
-    "agent_absence_s": _or_none(_seconds),
-    "stopped_s": _or_none(_seconds),
-    "linger_s": _seconds,
-    "cgroup": _or_none(_text),
-    "log_limit_bytes": _whole,
-    "rescale": _text,
-    "request": _whole,
-    "batch": _flag,
-    "identity": _text,
-    "continue_from": _text,
-}

@@ -12,6 +12,7 @@ import selectors
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 from hpcdl.agent.supervisor import exit_cause, launch, packets, processes, run_folder
 from hpcdl.agent.supervisor.claim import NotClaimed, claim
@@ -238,21 +239,20 @@ class Supervisor:
             return
         if self._trainer.status is not None:
             return
-        now = self._clock.now()
-        if isinstance(packet, packets.DrillPacket):
-            self._drill.order(packet, now)
-            return
-        if isinstance(packet, packets.RescalePacket):
-            self._memberships.tell(packet, now)
-            return
-        grace_s = self._start.grace_s if packet.grace_s is None else packet.grace_s
-        if isinstance(packet, packets.SuspendPacket):
-            self._closing.request(SUSPEND, packet.by, grace_s, now)
-        elif isinstance(packet, packets.LeavePacket):
-            self._closing.request(LEAVE, "", grace_s, now, self._memberships.told)
-        else:
-            self._drill.forget()
-            self._closing.request(END, "", grace_s, now)
+        now, usual_s = self._clock.now(), self._start.grace_s
+        match packet:
+            case packets.DrillPacket():
+                self._drill.order(packet, now)
+            case packets.RescalePacket():
+                self._memberships.tell(packet, now)
+            case packets.SuspendPacket(grace_s=grace_s, by=by):
+                self._closing.request(SUSPEND, by, usual_s if grace_s is None else grace_s, now)
+            case packets.LeavePacket(grace_s=grace_s):
+                state = self._memberships.told
+                self._closing.request(LEAVE, "", usual_s if grace_s is None else grace_s, now, state)
+            case packets.EndPacket(grace_s=grace_s):
+                self._drill.forget()
+                self._closing.request(END, "", usual_s if grace_s is None else grace_s, now)
 
     def on_attach(self, packet: AttachPacket, connection: SideChannelClient) -> Rank:
         """A rank says who it is. Raises Refusal for one of another incarnation, or of a membership before the first
@@ -351,8 +351,7 @@ class Supervisor:
         self._save_failed, self._save_errno = False, None
         self._closing.final = self._closing.final or packet.final
         self._reached(packet.step)
-        body = {name: getattr(packet, name) for name in packet.__slots__}
-        self._record("saved", **body)
+        self._record("saved", **asdict(packet))
 
     # the end
 

@@ -102,7 +102,7 @@ while True:
         False,
     )
     assert [each["text"] for each in agent.of("note")] == ["killed by a preemption test, in the middle of a save"]
-    event = exit_of(record, Names(7, 2, 1, "n1"), None, False)
+    event = exit_of(record, Names(job=7, incarnation=2, membership=1, node="n1"), None, False)
     assert (event.hint, event.detail, event.ended_by) == (Cause.PREEMPTED, "killed by a preemption test", None)
 
 

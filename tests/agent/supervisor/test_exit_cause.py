@@ -49,7 +49,7 @@ def test_the_detail_names_the_cause_and_not_the_banner(name: str, detail: str) -
 def test_a_rank_that_was_killed_is_no_error_of_the_job(name: str) -> None:
     found = ended(recorded(name))
     assert found.killed == "SIGKILL"
-    event = exited(found.fields | {"type": "exit"}, Names(1, 1, 1, "n1"), None, False)
+    event = exited(found.fields | {"type": "exit"}, Names(job=1, incarnation=1, membership=1, node="n1"), None, False)
     assert event.hint is Cause.INFRASTRUCTURE
     assert "SIGKILL" in event.detail
     assert ended(recorded(name), 0) == Exit(0), "it may have been started again"

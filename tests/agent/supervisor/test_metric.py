@@ -93,11 +93,11 @@ def test_what_is_no_metric_is_no_packet() -> None:
 
 
 def test_a_metric_is_told_once() -> None:
-    newest, names = Newest(), Names(1, 1, 1, "n1")
+    newest, names = Newest(), Names(job=1, incarnation=1, membership=1, node="n1")
 
     def told(**packet: object) -> tuple[int, float | None] | None:
         newest.take({"type": "progress", **packet})
-        event = newest.untold(names)
+        event = newest.report(names)
         return None if event is None else (event.step, event.metric)
 
     assert told(step=5) == (5, None)
@@ -107,6 +107,6 @@ def test_a_metric_is_told_once() -> None:
     assert told(step=8, metric=0.6, metric_step=8) == (8, 0.6)
     newest.take({"type": "progress", "step": 9, "metric": 0.7, "metric_step": 9})
     newest.reached(12)  # a checkpoint says a later step
-    event = newest.untold(names)
+    event = newest.report(names)
     assert event is not None
     assert (event.step, event.metric) == (12, 0.7)
