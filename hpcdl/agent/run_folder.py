@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -166,12 +165,6 @@ def is_record(record: object) -> bool:
         and not isinstance(record.get("n"), bool)
         and isinstance(record.get("type"), str)
     )
-
-
-def kill_supervisor(folder: Path, record: Mapping[str, Any]) -> bool:
-    """SIGKILL to the supervisor that wrote this `supervisor` record, if it is still that process (see `holder`)."""
-    found = holder(folder, record)
-    return found is not None and processes.signal_process(found, signal.SIGKILL)
 
 
 def holder(folder: Path, record: Mapping[str, Any]) -> Process | None:

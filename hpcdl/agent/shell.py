@@ -21,9 +21,10 @@ from pathlib import Path
 
 from hpcdl.agent.orphans import Orphans
 from hpcdl.agent.report_log import Key
-from hpcdl.agent.supervisor import launch, process_file, processes, run_folder, start_file
+from hpcdl.agent.supervisor import launch, process_file, processes
 from hpcdl.agent.supervisor.process_file import ProcessFile
-from hpcdl.agent.supervisor.processes import Process, matches
+from hpcdl.agent.supervisor.processes import Process
+from hpcdl.agent.supervisor.start_file import read_start
 from hpcdl.wire.messages import (
     SHELL_CHUNK,
     SHELL_WINDOW,
@@ -398,22 +399,10 @@ SWEEP_S = 2.0
 
 def beside(wanted: str, root: int | None = None) -> list[Process]:
     """Processes of our uid whose HPCDL_SHELL is that, or begins with it and a colon; and what is at or below `root`."""
-    found: dict[int, Process] = {}
-    for name in os.listdir("/proc"):
-        pid = int(name) if name.isdigit() else 0
-        if not pid or pid == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
-                continue
-            tag = processes.variable(pid, VARIABLE)
-            if tag and matches(tag, wanted) and (process := processes.process_of(pid)) is not None:
-                found[pid] = process
+    found = processes.tagged(wanted, VARIABLE)
     if root is not None:
-        own = processes.process_of(root)
-        for process in [*([own] if own is not None else []), *processes.descendants(root)]:
-            found[process.pid] = process
-    return list(found.values())
+        found += processes.tree(root)
+    return list({each.pid: each for each in found}.values())
 
 
 def end_left_commands(instance: str, node: str, run: Path) -> int:
@@ -445,13 +434,13 @@ def place(folder: Path, tag: str, gpu_env: Mapping[str, str]) -> ShellTarget:
     """Where a command beside the trainer of this run folder runs: its environment and its folder, and the GPUs that it
     has now. Raises OSError and ValueError."""
     try:
-        opened = run_folder.open_folder(str(folder))
-    except run_folder.RunFolderTaken as error:
+        opened = open_private_folder(folder)
+        try:
+            start = read_start(opened)
+        finally:
+            os.close(opened)
+    except NotPrivate as error:
         raise ValueError(str(error)) from None
-    try:
-        start = start_file.decode(run_folder.read_start(opened))
-    finally:
-        os.close(opened)
     env = {name: value for name, value in start.env.items() if name not in NOT_FOR_OTHERS}
     if start.checkpoint_dir is not None:
         env["HPCDL_JOB_CHECKPOINT_DIR"] = start.checkpoint_dir

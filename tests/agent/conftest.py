@@ -148,6 +148,7 @@ class Agent:
         env = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
         standard: dict[str, Any] = {"tag": self.tag, "job": 7, "incarnation": 2, "membership": 1, "node": "n1"}
         standard |= {"cwd": str(self.base), "env": env, "log": str(self.log), "grace_s": 30.0}
+        (self.run / "start.json").touch(0o600)
         (self.run / "start.json").write_bytes(Start(**(standard | order)).encode())
 
     def spawn(self, limits: Any = None) -> None:

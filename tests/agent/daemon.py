@@ -297,7 +297,8 @@ class Agents:
 
         found = run_folder.read_records(record.parent)
         if found and not run_folder.is_free(record.parent):
-            run_folder.kill_supervisor(record.parent, found[0])
+            if (supervisor := run_folder.holder(record.parent, found[0])) is not None:
+                processes.signal_process(supervisor, signal.SIGKILL)
             until(lambda: run_folder.is_free(record.parent), "the supervisor's end")
 
 

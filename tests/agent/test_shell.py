@@ -368,6 +368,7 @@ def test_where_it_runs(tmp_path: Path) -> None:
     folder.mkdir(mode=0o700)
     env = {"A": "b", "HPCDL_JOB": "7", "HPCDL_CHECKPOINT_DIR": "/c", "HPCDL_TAG": "t", "HPCDL_SOCKET": "/s"}
     start = Start("t", 7, 2, 1, "n1", ("train",), "/work", env, "/log", {"HPCDL_NODES": "n1"}, checkpoint_dir="/c")
+    (folder / "start.json").touch(0o600)
     (folder / "start.json").write_bytes(start.encode())
     found = place(folder, "i:7:2:n1", {"CUDA_VISIBLE_DEVICES": "GPU-1"})
     assert (found.tag, found.cwd) == ("i:7:2:n1", "/work")
@@ -379,5 +380,5 @@ def test_where_it_runs(tmp_path: Path) -> None:
         "CUDA_VISIBLE_DEVICES": "GPU-1",
     }
     folder.chmod(0o755)
-    with pytest.raises(ValueError, match="the run folder must be ours"):
+    with pytest.raises(ValueError, match="is open to others"):
         place(folder, "i:7:2:n1", {})

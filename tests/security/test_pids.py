@@ -70,7 +70,7 @@ def test_a_forged_record_has_nobody_killed(bystander: "subprocess.Popen[bytes]",
         {"pid": 1 << 40, "start": began},
         {},
     ):
-        assert run_folder.kill_supervisor(folder, record) is False, record
+        assert run_folder.holder(folder, record) is None, record
 
 
 def test_who_holds_the_lock_is_the_supervisor(folder: Path) -> None:
@@ -78,10 +78,12 @@ def test_who_holds_the_lock_is_the_supervisor(folder: Path) -> None:
         holder = subprocess.Popen(["sleep", "600"], stdin=lock)
     began = processes.start_ticks(holder.pid)
     assert began is not None
-    assert run_folder.kill_supervisor(folder, {"pid": holder.pid, "start": began + 1}) is False, (
-        "its pid is another's by now"
-    )
-    assert run_folder.kill_supervisor(folder, {"pid": holder.pid, "start": began}) is True
+    another = run_folder.holder(folder, {"pid": holder.pid, "start": began + 1})
+    assert another is not None
+    assert not processes.signal_process(another, signal.SIGKILL), "its pid is another's by now"
+    found = run_folder.holder(folder, {"pid": holder.pid, "start": began})
+    assert found is not None
+    assert processes.signal_process(found, signal.SIGKILL)
     assert holder.wait(60) == -signal.SIGKILL
 
 
@@ -239,12 +241,9 @@ def test_a_process_of_ours_that_is_no_rank_is_refused(victim: Cluster, run: Path
 
 
 def test_a_link_in_the_place_of_the_run_folder_is_not_followed(tmp_path: Path) -> None:
-    from hpcdl.agent.supervisor.run_folder import RunFolderTaken, open_folder
-
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to("real")
-    with pytest.raises(OSError):
-        open_folder(str(tmp_path / "link"))
+    program = [sys.executable, "-m", "hpcdl.agent.supervisor"]
+    assert subprocess.run([*program, tmp_path / "link"], check=False).returncode == os.EX_USAGE
     (tmp_path / "real").chmod(0o750)
-    with pytest.raises(RunFolderTaken):
-        open_folder(str(tmp_path / "real"))
+    assert subprocess.run([*program, tmp_path / "real"], check=False).returncode == os.EX_USAGE

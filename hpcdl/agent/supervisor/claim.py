@@ -31,16 +31,6 @@ class Foreign(Exception):
     """The folder has checkpoints of another job, which this one may not take; the message is for the user."""
 
 
-class NotClaimed(NamedTuple):
-    """Why a folder could not be claimed. `stale`: a newer incarnation has; `foreign`: it is another job's; else `errno`
-    of what failed."""
-
-    stale: bool
-    why: str
-    errno: int | None
-    foreign: bool = False
-
-
 class ClaimOwner(NamedTuple):
     """Whose a folder is, as its claim or its checkpoints say. `tag`: instance:job:..., `identity`: "" where none is
     known."""
@@ -65,21 +55,6 @@ class ClaimOwner(NamedTuple):
             return True
         same = self.tag.split(":")[0] == other.tag.split(":")[0]
         return same and bool(continue_from) and continue_from == other.job
-
-
-def claim(
-    directory: str, job: int, incarnation: int, tag: str, identity: str = "", continue_from: str = ""
-) -> NotClaimed | None:
-    """As `write_claim`; None: the folder is claimed."""
-    try:
-        write_claim(directory, job, incarnation, tag, identity, continue_from)
-    except Stale as error:
-        return NotClaimed(True, str(error), None)
-    except Foreign as error:
-        return NotClaimed(False, str(error), None, True)
-    except OSError as error:
-        return NotClaimed(False, f"cannot write the claim in {directory}: {error.strerror}", error.errno)
-    return None
 
 
 def write_claim(

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdl.agent import strict_json
 from hpcdl.agent.supervisor import processes
 from hpcdl.agent.supervisor.processes import Process
+from hpcdl.wire.private_files import NotPrivate, read_private
 
 PROCESS_FILE = "processes"
 TEMPORARY = ".processes.tmp"
@@ -58,10 +58,10 @@ class ProcessFile:
         if now < self._next_look and not at_once:
             return
         began = time.thread_time()
-        found = [process for root in roots for process in self._below(root)]
+        found = [process for root in roots for process in processes.tree(root, tags=False)]
         self._next_look = now + max(self._pause_s, (time.thread_time() - began) / SHARE)
         self._pause_s = min(LOOK_S, self._pause_s * 1.5)
-        below = sorted({(each.pid, each.start_ticks) for each in found})[:MOST]
+        below = sorted({(each.pid, each.start_ticks) for each in found if each.pid != self._me})[:MOST]
         if below == self._written:
             return
         try:
@@ -70,10 +70,6 @@ class ProcessFile:
             self._written = None
         else:
             self._written = below
-
-    def _below(self, root: int) -> Iterable[Process]:
-        own = processes.process_of(root) if root != self._me else None
-        return [*([own] if own is not None else []), *processes.descendants(root, tags=False)]
 
     def _write(self, below: list[tuple[int, int]]) -> None:
         me = [self._me, processes.start_ticks(self._me)]
@@ -96,21 +92,9 @@ def read_process_file(folder: Path) -> RecordedProcesses:
     """What is recorded in this folder; nothing where there is no such file, of another boot, or not what it should
     be."""
     try:
-        file = os.open(folder / PROCESS_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        body = strict_json.loads(read_private(folder / PROCESS_FILE, LIMIT))
+    except (OSError, NotPrivate, ValueError):
         return RecordedProcesses()
-    try:
-        info = os.fstat(file)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or info.st_size > LIMIT:
-            return RecordedProcesses()
-        content = b""
-        while len(content) <= LIMIT and (piece := os.read(file, LIMIT + 1 - len(content))):
-            content += piece
-        body = strict_json.loads(content)
-    except (OSError, ValueError):
-        return RecordedProcesses()
-    finally:
-        os.close(file)
     if not isinstance(body, dict) or body.get("v") != VERSION or body.get("boot") != processes.boot_id():
         return RecordedProcesses()
     listed = body.get("processes")

@@ -79,21 +79,19 @@ def process_of(pid: int) -> Process | None:
     stat = _stat(pid)
     if stat is None or stat.gone:
         return None
-    return Process(pid, stat.start_ticks, _tag(pid, stat), stat.state)
+    return Process(pid, stat.start_ticks, _variable(pid, stat, TAG_VARIABLE) or "", stat.state)
 
 
 def variable(pid: int, name: str) -> str | None:
     """What the process had in this variable when its program began; None where it had none, or is gone."""
-    wanted = f"{name}=".encode()
-    for each in _read(f"/proc/{pid}/environ").split(b"\0"):
-        if each.startswith(wanted):
-            return each[len(wanted) :].decode("utf-8", "replace")
-    return None
+    stat = _stat(pid)
+    return None if stat is None else _variable(pid, stat, name)
 
 
-def tagged(wanted: str) -> list[Process]:
+def tagged(wanted: str, name: str = TAG_VARIABLE) -> list[Process]:
     """Processes of our uid whose environment has this HPCDL_TAG, or one that begins with it and a colon: so an
-    instance, `instance:job` and a full tag can be asked for. The caller itself is left out."""
+    instance, `instance:job` and a full tag can be asked for. The caller itself is left out. `name`: of another
+    variable that is made in this way."""
     if not wanted:
         raise ValueError("an empty tag would match every process")
     found = []
@@ -101,8 +99,10 @@ def tagged(wanted: str) -> list[Process]:
         if _owner(pid) != os.geteuid():
             continue
         process = process_of(pid)
-        if process is not None and process.tag and matches(process.tag, wanted):
-            found.append(process)
+        if process is not None:
+            tag = process.tag if name == TAG_VARIABLE else variable(pid, name)
+            if tag and matches(tag, wanted):
+                found.append(process)
     return found
 
 
@@ -119,6 +119,12 @@ def commands() -> list[tuple[Process, list[str]]]:
 def matches(tag: str, wanted: str) -> bool:
     """`i:7` matches `i:7` and `i:7:2`, not `i:71`."""
     return tag == wanted or tag.startswith(wanted if wanted.endswith(":") else f"{wanted}:")
+
+
+def tree(root: int, tags: bool = True) -> list[Process]:
+    """The process `root`, if it lives, and all below it; `tags` as in `descendants`."""
+    own = process_of(root) if tags else _glance(root)
+    return [*([] if own is None else [own]), *descendants(root, tags)]
 
 
 def descendants(root: int, tags: bool = True) -> list[Process]:
@@ -322,15 +328,15 @@ def _status(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def _tag(pid: int, stat: _Stat) -> str:
+def _variable(pid: int, stat: _Stat, wanted: str) -> str | None:
     # A leader that has ended shows no environment; its threads do.
     places = [f"/proc/{pid}/environ"] if stat.state not in GONE_STATES else _thread_environments(pid)
-    name = f"{TAG_VARIABLE}=".encode()
+    name = f"{wanted}=".encode()
     for place in places:
-        for variable in _read(place).split(b"\0"):
-            if variable.startswith(name):
-                return variable[len(name) :].decode("utf-8", "replace")
-    return ""
+        for each in _read(place).split(b"\0"):
+            if each.startswith(name):
+                return each[len(name) :].decode("utf-8", "replace")
+    return None
 
 
 def _thread_environments(pid: int) -> list[str]:

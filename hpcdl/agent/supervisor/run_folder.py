@@ -5,10 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import stat
 import time
-
-from hpcdl.agent.supervisor.start_file import LIMIT, START_FILE, BadStart
 
 # record.jsonl: the durable facts of one incarnation.
 #
@@ -119,11 +116,9 @@ def _write(file: int, content: bytes) -> None:
 
 LOCK = "lock"
 
-NOT_STARTED = 126
-
 
 class RunFolderTaken(Exception):
-    """The folder is open to others, or another supervisor has it."""
+    """Another supervisor, or an agent, has the lock of the folder."""
 
 
 def arguments(argv: list[str]) -> tuple[str, int | None]:
@@ -139,18 +134,8 @@ def arguments(argv: list[str]) -> tuple[str, int | None]:
     raise ValueError(f"cannot understand the arguments {argv}")
 
 
-def open_folder(path: str) -> int:
-    """A descriptor of the folder, which only we can enter. Raises NotOurs and OSError."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    info = os.fstat(folder)
-    if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
-        os.close(folder)
-        raise RunFolderTaken("the run folder must be ours, with mode 0700")
-    return folder
-
-
 def hold_lock(folder: int, inherited: int | None) -> int:
-    """The locked descriptor, which from now on no child inherits. Raises NotOurs and OSError."""
+    """The locked descriptor, which from now on no child inherits. Raises RunFolderTaken and OSError."""
     if inherited is None:
         lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     else:
@@ -164,35 +149,3 @@ def hold_lock(folder: int, inherited: int | None) -> int:
     except BlockingIOError:
         raise RunFolderTaken("another supervisor, or an agent, holds the lock") from None
     return lock
-
-
-def read_start(folder: int) -> bytes:
-    """The content of start.json. Raises BadStart and OSError."""
-    file = os.open(START_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        info = os.fstat(file)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or info.st_size > LIMIT:
-            raise BadStart(f"{START_FILE} must be a regular file of ours with at most {LIMIT} bytes")
-        content = b""
-        while len(content) <= LIMIT and (piece := os.read(file, LIMIT + 1 - len(content))):
-            content += piece
-        return content
-    finally:
-        os.close(file)
-
-
-def record_unstarted(records: Records, why: str) -> None:
-    """The record of an incarnation that was never started, because the run folder does not allow it."""
-    records.append(
-        "exit",
-        code=NOT_STARTED,
-        signal=None,
-        attached=False,
-        ended_by=None,
-        oom=False,
-        stale=False,
-        save_failed=False,
-        done=False,
-        detail=f"the supervisor could not start it: {why}"[:300],
-        step=None,
-    )

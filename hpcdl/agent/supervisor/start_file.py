@@ -10,11 +10,13 @@ import json
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from signal import Signals
 
 from hpcdl.agent import strict_json
 from hpcdl.agent.supervisor.progress_bars import PRESETS as PROGRESS
 from hpcdl.core.model.frozen import from_json, to_json
+from hpcdl.wire.private_files import read_private
 
 VERSION = 1
 LIMIT = 8 << 20  # bytes
@@ -120,3 +122,8 @@ def decode(content: bytes) -> Start:
         return from_json(Start, body)
     except ValueError as error:
         raise BadStart(f"{START_FILE}: {error}") from None
+
+
+def read_start(folder: int) -> Start:
+    """What is to be started in the run folder of this descriptor. Raises BadStart, NotPrivate and OSError."""
+    return decode(read_private(Path(START_FILE), LIMIT, dir_fd=folder))

@@ -13,9 +13,10 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 
 from hpcdl.agent.supervisor import exit_cause, launch, packets, processes, run_folder
-from hpcdl.agent.supervisor.claim import NotClaimed, claim
+from hpcdl.agent.supervisor.claim import Foreign, Stale, write_claim
 from hpcdl.agent.supervisor.clients import RETRY_S, ClientRefusal, Clients
 from hpcdl.agent.supervisor.drill import DrillKill
 from hpcdl.agent.supervisor.exit_cause import FAILED, STALE, Exit, exit_of, given_up
@@ -25,9 +26,10 @@ from hpcdl.agent.supervisor.packets import AttachPacket, ProgressPacket
 from hpcdl.agent.supervisor.ranks import Rank, TrainerProcesses
 from hpcdl.agent.supervisor.run_folder import AlreadyStarted, Records
 from hpcdl.agent.supervisor.side_channel import NAME, Listener, RunningClock, SideChannelClient, Wakeup
-from hpcdl.agent.supervisor.start_file import START_FILE, BadStart, Start, decode
+from hpcdl.agent.supervisor.start_file import START_FILE, BadStart, Start, read_start
 from hpcdl.agent.supervisor.termination import ABSENCE, DONE, END, LEAVE, SUSPEND, Termination
 from hpcdl.agent.supervisor.watchdog import Watchdog
+from hpcdl.wire.private_files import NotPrivate, open_private_folder
 
 TICK_S = 1.0
 
@@ -191,16 +193,22 @@ class Supervisor:
 
     def _claim(self) -> bool:
         """Write the claim, if there is a checkpoint folder; False, and why in `_failure`, if we must not go on."""
-        start = self._start
-        if start.checkpoint_dir is None:
+        start, directory = self._start, self._start.checkpoint_dir
+        if directory is None:
             return True
-        if (refusal := _claim_for(start, start.checkpoint_dir)) is not None:
-            code = STALE if refusal.stale else launch.NOT_EXECUTABLE if refusal.foreign else CLAIM_FAILED
-            self._failure = Exit(code, detail=refusal.why, stale=refusal.stale)
-            self._save_errno = refusal.errno
-            return False
-        self._record("claimed", incarnation=self._start.incarnation)
-        return True
+        try:
+            write_claim(directory, start.job, start.incarnation, start.tag, start.identity, start.continue_from)
+        except Stale as error:
+            self._failure = Exit(STALE, detail=str(error), stale=True)
+        except Foreign as error:
+            self._failure = Exit(launch.NOT_EXECUTABLE, detail=str(error))
+        except OSError as error:
+            self._failure = Exit(CLAIM_FAILED, detail=f"cannot write the claim in {directory}: {error.strerror}")
+            self._save_errno = error.errno
+        else:
+            self._record("claimed", incarnation=start.incarnation)
+            return True
+        return False
 
     def _open(self, gpu_env: Mapping[str, str]) -> None:
         if not self._start.gate or self._gpu_env is not None or self._closing.ended_by or self._failure:
@@ -399,10 +407,6 @@ class Supervisor:
             return {}
 
 
-def _claim_for(start: Start, directory: str) -> NotClaimed | None:
-    return claim(directory, start.job, start.incarnation, start.tag, start.identity, start.continue_from)
-
-
 def main(argv: list[str]) -> int:
     """Exit code 0 after an `exit` record; REFUSED, and a line on stderr, if this run folder is not ours to start."""
     try:
@@ -411,20 +415,22 @@ def main(argv: list[str]) -> int:
         return _refuse(f"{error}\n{USAGE}")
     umask = os.umask(0o077)
     try:
-        folder = run_folder.open_folder(path)
+        folder = open_private_folder(Path(path))
         held = run_folder.hold_lock(folder, lock)
         records = Records(folder)
-    except (OSError, run_folder.RunFolderTaken, AlreadyStarted) as error:
+    except (OSError, NotPrivate, run_folder.RunFolderTaken, AlreadyStarted) as error:
         return _refuse(f"{path}: {error}")
     if os.getsid(0) != os.getpid() and os.getpgrp() != os.getpid():
         os.setsid()
     os.chdir("/")
     launch.become_subreaper()
     try:
-        start = decode(run_folder.read_start(folder))
+        start = read_start(folder)
         listener = Listener(folder)
-    except (BadStart, OSError) as error:
-        run_folder.record_unstarted(records, str(error))
+    except (BadStart, NotPrivate, OSError) as error:
+        end = Exit(launch.NOT_EXECUTABLE, detail=f"the supervisor could not start it: {error}")
+        never: dict[str, object] = dict.fromkeys(("attached", "save_failed", "done"), False)
+        records.append("exit", **end.fields, **never, ended_by=None, step=None)
         return 0
     Supervisor(start, path, records, listener, umask).run()
     os.close(held)

@@ -119,7 +119,7 @@ def test_a_damaged_start_file(agent: Agent) -> None:
     agent.spawn()
     record = agent.wait("exit")
     assert record["code"] == 126
-    assert "argv must be a list" in record["detail"]
+    assert "argv: expected a list" in record["detail"]
 
 
 def test_a_run_folder_is_started_once(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +139,7 @@ def test_a_folder_that_is_not_ours_alone_is_refused(tmp_path: Path, capsys: pyte
     try:
         tmp_path.chmod(0o755)
         assert main([str(tmp_path)]) == REFUSED
-        assert "mode 0700" in capsys.readouterr().err
+        assert "chmod 700" in capsys.readouterr().err
         assert main([]) == REFUSED
         assert "usage" in capsys.readouterr().err
         assert main([str(tmp_path), "--lock-fd", "x"]) == REFUSED
