@@ -63,7 +63,7 @@ class NoReports:
 
 
 class LightAgent:
-    """The `Caller` of a connection, with a node that does not exist behind it."""
+    """The agent of a connection, with a node that does not exist behind it."""
 
     def __init__(self, home: Path, node: str, instance: str) -> None:
         self.node, self.instance = node, instance

@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measuring import cpu_s, memory_mib, parts_of, say, setting, wakes
-from hpcdl.agent.gpu import discover
+from hpcdl.agent.gpu.discovery import discover
 from hpcdl.agent.gpus import Gpus
 from hpcdl.agent.report_log import ReportLog
 from hpcdl.config.layers import conf_folder

@@ -16,9 +16,9 @@ from hpcdl.agent.context import AgentContext, Stage
 from hpcdl.agent.daemon_link import DaemonConnection, Rejected
 from hpcdl.agent.departure import Departure, EnclosingJob
 from hpcdl.agent.folder import EMULATED, LastContact, still_ours
-from hpcdl.agent.gpu import GpuSource
+from hpcdl.agent.gpu.device import GpuSource
 from hpcdl.agent.gpus import Gpus, Grants
-from hpcdl.agent.part import AgentPart, loads_of, look_at
+from hpcdl.agent.part import AgentPart
 from hpcdl.agent.report_log import Key, ReportLog, boottime
 from hpcdl.agent.shell import ShellTarget
 from hpcdl.agent.start_request import SupervisorLimits
@@ -29,18 +29,7 @@ from hpcdl.core.model.commands import ExpectedIncarnation
 from hpcdl.core.model.events import Exited, GpusFreed, TroubleSeen
 from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.units import count
-from hpcdl.wire.messages import (
-    ByeMessage,
-    DrillMessage,
-    ForgetMessage,
-    HeartbeatMessage,
-    HelloMessage,
-    InventoryMessage,
-    LeavingMessage,
-    RequestMessage,
-    ShellOpenMessage,
-    WelcomeMessage,
-)
+from hpcdl.wire import messages as msg
 
 log = logging.getLogger("hpcdl.agent")
 
@@ -54,7 +43,7 @@ LOOK_S, LAST_LOOK_S = 1.0, 0.02
 
 
 class Agent:
-    """Answers the daemon (see `Caller`). Everything belongs to the event loop's thread."""
+    """What is done on a node, as the daemon says over a `DaemonConnection`. It belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -88,7 +77,7 @@ class Agent:
         self._lease_s = reports.lease_s or LEASE_S
         self._lapsed = False
         self._looked_at = clock()
-        self._fresh_start: dict[Key, RequestMessage] = {}
+        self._fresh_start: dict[Key, msg.RequestMessage] = {}
         self._free_before: set[Key] = set()  # run folders of an earlier agent's of which nothing is left
         self._bye_at: float | None = None
         self._hurried = asyncio.Event()  # the end is near: dismissed, or the node goes
@@ -171,15 +160,15 @@ class Agent:
     # --- the daemon ------------------------------------------------------------------------------------------------
 
     def dialled(self, address: str) -> None:
-        """See `Caller`."""
+        """A connection was made, from this IP of ours."""
         self._site.address = address
 
-    def hello(self) -> HelloMessage:
-        """See `Caller`."""
-        return HelloMessage(self._node, self.reports.log_id, self.instance, self.reports.fence)
+    def hello(self) -> msg.HelloMessage:
+        """The first message."""
+        return msg.HelloMessage(self._node, self.reports.log_id, self.instance, self.reports.fence)
 
-    async def welcomed(self, welcome: WelcomeMessage) -> InventoryMessage:
-        """See `Caller`."""
+    async def welcomed(self, welcome: msg.WelcomeMessage) -> msg.InventoryMessage:
+        """Does what must come before the inventory. Raises Rejected for a daemon that was replaced."""
         if welcome.instance != self.instance:
             raise Rejected(f"the daemon is of instance {welcome.instance[:40]!r}")
         if welcome.fence < self.reports.fence:
@@ -195,7 +184,7 @@ class Agent:
         self._settle(welcome.expected)
         await self._site.gpus.refresh()
         memory = await asyncio.to_thread(psutil.virtual_memory)
-        return InventoryMessage(
+        return msg.InventoryMessage(
             self._site.gpus.inventory(),
             len(os.sched_getaffinity(0)),
             memory.total >> 20,
@@ -243,22 +232,22 @@ class Agent:
             self.reports.report(GpusFreed(*key, expected.membership, self._node), key)
 
     def joined(self) -> None:
-        """See `Caller`."""
+        """The inventory was sent: reports and requests may flow."""
         self._site.connected = True
         for part in self.parts.values():
             part.tell_progress()
 
     def parted(self) -> None:
-        """See `Caller`."""
+        """The session has ended."""
         self._site.connected = False
         self.shells.parted()
 
     def heard(self) -> None:
-        """See `Caller`."""
+        """A sign of life of the daemon."""
         self._heard.now()
 
-    def carry_out(self, message: RequestMessage) -> None:
-        """See `Caller`."""
+    def carry_out(self, message: msg.RequestMessage) -> None:
+        """A request that is in the log."""
         request = message.request
         key = (request.job, request.incarnation)
         part = self.parts.get(key)
@@ -276,13 +265,13 @@ class Agent:
         elif part is not None and part.stage is not Stage.FREED:
             part.obey(message)
 
-    def _begin(self, message: RequestMessage) -> None:
+    def _begin(self, message: msg.RequestMessage) -> None:
         part = AgentPart(self._site, (message.request.job, message.request.incarnation), message, None)
         self._live(part)
         self._obey_known(part)
 
-    def open_shell(self, message: ShellOpenMessage) -> None:
-        """See `Caller`."""
+    def open_shell(self, message: msg.ShellOpenMessage) -> None:
+        """A command is to run beside a trainer."""
         part = self.parts.get((message.job, message.incarnation))
 
         async def place() -> ShellTarget | str:
@@ -290,39 +279,40 @@ class Agent:
 
         self.shells.open(message, place)
 
-    def drill(self, message: DrillMessage) -> None:
-        """See `Caller`."""
+    def drill(self, message: msg.DrillMessage) -> None:
+        """What trains of an incarnation is to be killed on purpose."""
         part = self.parts.get((message.job, message.incarnation))
         if part is not None:
             part.drill(message)
 
-    def forget(self, message: ForgetMessage) -> None:
-        """See `Caller`."""
+    def forget(self, message: msg.ForgetMessage) -> None:
+        """An incarnation that the daemon has recorded as ended."""
         key = (message.job, message.incarnation)
         part = self.parts.get(key)
         # Where nothing was seen free since it was last started, what may go is what it was before.
         if self.reports.unreported(key).freed and (part is None or part.stage is Stage.FREED):
             self._remove(key)
 
-    def bye(self, message: ByeMessage) -> None:
-        """See `Caller`."""
+    def bye(self, message: msg.ByeMessage) -> None:
+        """The daemon stops."""
         log.info("the daemon stops: %s", message.why)
         if message.end:
             self._bye_at = boottime()
             self._hurried.set()
 
-    async def heartbeat(self) -> HeartbeatMessage:
-        """See `Caller`."""
+    async def heartbeat(self) -> msg.HeartbeatMessage:
+        """What there is to be seen now."""
         self._look_at_the_clock()
-        await asyncio.to_thread(look_at, list(self.parts.values()))
+        for part in list(self.parts.values()):
+            await asyncio.to_thread(part.look)
         await self._site.gpus.refresh()
         if self._site.gpus.renumbered:
             raise Rejected("the GPUs of this node are numbered in another way now: it joins again")
         for part in self.parts.values():
             part.tell_progress()
         lines = [line for part in self.parts.values() if (line := part.line) is not None]
-        gpus = self._site.gpus.lines(loads_of(self.parts.values()))
-        return HeartbeatMessage(gpus, tuple(lines), run_folder.kept(self._run))
+        loads = {part.key: part.load for part in self.parts.values() if part.gpus}
+        return msg.HeartbeatMessage(self._site.gpus.lines(loads), tuple(lines), run_folder.kept(self._run))
 
     # --- the lease, and the end ------------------------------------------------------------------------------------
 
@@ -334,8 +324,8 @@ class Agent:
             self._leaves.set()
             self._hurried.set()
 
-    async def goes(self) -> LeavingMessage:
-        """See `Caller`."""
+    async def goes(self) -> msg.LeavingMessage:
+        """Returns once the node is wanted back, with what the daemon is to know of that."""
         await self._leaves.wait()
         return self._leaving.message(boottime())
 
@@ -419,7 +409,7 @@ def never_started(found: run_folder.ExistingRun, tag: str) -> bool:
     return not processes.kin(process_file.read_process_file(folder).below) and not processes.tagged(tag)
 
 
-def left_over(found: run_folder.ExistingRun, order: RequestMessage | None) -> bool:
+def left_over(found: run_folder.ExistingRun, order: msg.RequestMessage | None) -> bool:
     """Whether the run folder is of an earlier start in the same incarnation, of which nothing is left: its node left
     the incarnation, and was asked to join it again."""
     if order is None or found.start is None or not found.start.request:

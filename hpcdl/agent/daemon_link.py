@@ -1,4 +1,8 @@
-"""The agent's call to the daemon: dialled again and again, one session a connection."""
+"""The agent's connection to its daemon: made again and again, one session each.
+
+It passes messages on to the agent (agent.py), and the reports of its log to the daemon; it decides nothing. A request
+is carried out only once it is in the log (report_log.py). The messages are in wire/messages.py.
+"""
 
 import asyncio
 import logging
@@ -6,41 +10,17 @@ import os
 import random
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from hpcdl.agent.report_log import ReportLog
-from hpcdl.agent.shell import Shells
+from hpcdl.wire import messages as msg
 from hpcdl.wire.access import NAME, AccessError, AccessFile, read_access
-from hpcdl.wire.messages import (
-    MAX_MESSAGE,
-    STROKE_S,
-    BadMessage,
-    ByeMessage,
-    DrillMessage,
-    ForgetMessage,
-    HeartbeatMessage,
-    HelloMessage,
-    InventoryMessage,
-    LeavingMessage,
-    LookMessage,
-    Message,
-    RecordedMessage,
-    RequestMessage,
-    ShellDataMessage,
-    ShellEndMessage,
-    ShellOpenMessage,
-    ShellTakenMessage,
-    ShellToldMessage,
-    TakenMessage,
-    WelcomeMessage,
-    decode_message,
-    encode_message,
-    until_first,
-)
 from hpcdl.wire.tls import client_context
+
+if TYPE_CHECKING:
+    from hpcdl.agent.agent import Agent
 
 log = logging.getLogger("hpcdl.agent")
 
@@ -57,75 +37,22 @@ PING_S, PONG_S = 10.0, 10.0
 def until_stroke(seconds: float, stroke_at: float) -> float:
     """Seconds to wait so as to end on a stroke of the daemon's clock: `seconds` from now, or up to `STROKE_S` sooner.
     Short waits are as long as they are. `stroke_at`: a monotonic time at which it strikes."""
-    if seconds < 2 * STROKE_S:
+    if seconds < 2 * msg.STROKE_S:
         return max(0.0, seconds)
-    return seconds - (time.monotonic() + seconds - stroke_at) % STROKE_S
+    return seconds - (time.monotonic() + seconds - stroke_at) % msg.STROKE_S
 
 
 class Rejected(Exception):
     """The daemon that answers is not ours to obey; one line says why."""
 
 
-class Caller(Protocol):
-    """The agent, as a session needs it."""
-
-    instance: str
-    reports: ReportLog
-    shells: Shells
-    changed: asyncio.Event
-    """There is something to be told in a heartbeat before the next is due."""
-
-    def dialled(self, address: str) -> None:
-        """A connection was made, from this IP of ours."""
-
-    def hello(self) -> HelloMessage:
-        """The first message."""
-
-    async def welcomed(self, welcome: WelcomeMessage) -> InventoryMessage:
-        """Does what must come before the inventory. Raises Rejected for a daemon that was replaced."""
-
-    def joined(self) -> None:
-        """The inventory was sent: reports and requests may flow."""
-
-    async def heartbeat(self) -> HeartbeatMessage:
-        """What there is to be seen now."""
-
-    def carry_out(self, message: RequestMessage) -> None:
-        """A request that is in the log."""
-
-    def open_shell(self, message: ShellOpenMessage) -> None:
-        """A command is to run beside a trainer."""
-
-    def drill(self, message: DrillMessage) -> None:
-        """What trains of an incarnation is to be killed on purpose."""
-
-    def forget(self, message: ForgetMessage) -> None:
-        """An incarnation that the daemon has recorded as ended."""
-
-    def bye(self, message: ByeMessage) -> None:
-        """The daemon stops."""
-
-    def heard(self) -> None:
-        """A sign of life of the daemon."""
-
-    def parted(self) -> None:
-        """The session has ended."""
-
-    async def goes(self) -> LeavingMessage:
-        """Returns once the node is wanted back, with what the daemon is to know of that."""
-
-    @property
-    def interval_s(self) -> float:
-        """Seconds between two heartbeats."""
-
-
 class DaemonConnection:
     """Keeps calling. `run` never returns, and survives whatever the network or the daemon does."""
 
-    def __init__(self, home: Path, caller: Caller) -> None:
+    def __init__(self, home: Path, agent: "Agent") -> None:
         """`home`: where the access file is."""
         self._home = home
-        self._caller = caller
+        self._agent = agent
         self._said = ""
         self._called: tuple[int, int] | None = None
         self._stroke_at = 0.0
@@ -137,7 +64,7 @@ class DaemonConnection:
             joined = False
             try:
                 joined = await self._call()
-            except (AccessError, Rejected, BadMessage) as error:
+            except (AccessError, Rejected, msg.BadMessage) as error:
                 self._say(str(error))
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
                 self._say(f"no daemon: {type(error).__name__}: {error}")
@@ -173,22 +100,22 @@ class DaemonConnection:
         """One connection; whether it came to the inventory."""
         self._called = self._written()
         access = await asyncio.to_thread(read_access, self._home)
-        if access.instance != self._caller.instance:
+        if access.instance != self._agent.instance:
             raise Rejected(f"{self._home} belongs to another instance now: end this agent")
         socket = await self._dial(access)
         joined = False
         try:
-            self._caller.dialled(str(socket.local_address[0]))
+            self._agent.dialled(str(socket.local_address[0]))
             await self._greet(socket)
             joined = True
             self._said = ""
             log.info("joined the daemon at %s:%d", access.host, access.port)
-            self._caller.joined()
+            self._agent.joined()
             await self._serve(socket)
         except ConnectionClosed as closed:
             self._say(f"the connection ended: {closed}")
         finally:
-            self._caller.parted()
+            self._agent.parted()
             socket.transport.abort()  # whoever still has something to say says it in the next session
         return joined
 
@@ -198,7 +125,7 @@ class DaemonConnection:
             f"wss://{host}:{access.port}/v1/agent",
             ssl=client_context(access.certificate),
             additional_headers={"Authorization": f"Bearer {access.token}"},
-            max_size=MAX_MESSAGE,
+            max_size=msg.MAX_MESSAGE,
             open_timeout=OPEN_S,
             close_timeout=1.0,
             ping_interval=None,  # `_ping` below: its answers are what the lease counts from
@@ -207,18 +134,18 @@ class DaemonConnection:
         )
 
     async def _greet(self, socket: ClientConnection) -> None:
-        await socket.send(encode_message(self._caller.hello()))
-        welcome = decode_message(await asyncio.wait_for(socket.recv(), ANSWER_S))
-        if not isinstance(welcome, WelcomeMessage):
+        await socket.send(msg.encode_message(self._agent.hello()))
+        welcome = msg.decode_message(await asyncio.wait_for(socket.recv(), ANSWER_S))
+        if not isinstance(welcome, msg.WelcomeMessage):
             raise Rejected("the daemon's first message is no welcome")
         self._stroke_at = time.monotonic() + welcome.stroke_in_s
-        inventory = await self._caller.welcomed(welcome)
-        await socket.send(encode_message(inventory))
+        inventory = await self._agent.welcomed(welcome)
+        await socket.send(msg.encode_message(inventory))
 
     async def _serve(self, socket: ClientConnection) -> None:
         """Until the connection ends; the first part that fails ends the others."""
-        taken: asyncio.Queue[RequestMessage] = asyncio.Queue()
-        await until_first(
+        taken: asyncio.Queue[msg.RequestMessage] = asyncio.Queue()
+        await msg.until_first(
             self._receive(socket, taken),
             self._take(socket, taken),
             self._report(socket),
@@ -228,34 +155,34 @@ class DaemonConnection:
             self._pass_on(socket),
         )
 
-    async def _receive(self, socket: ClientConnection, taken: "asyncio.Queue[RequestMessage]") -> None:
-        caller = self._caller
+    async def _receive(self, socket: ClientConnection, taken: "asyncio.Queue[msg.RequestMessage]") -> None:
+        agent = self._agent
         while True:
-            message: Message = decode_message(await socket.recv())
-            caller.heard()
+            message: msg.Message = msg.decode_message(await socket.recv())
+            agent.heard()
             match message:
-                case RequestMessage():
+                case msg.RequestMessage():
                     taken.put_nowait(message)
-                case RecordedMessage():
-                    caller.reports.recorded(message.number)
-                case ShellOpenMessage():
-                    caller.open_shell(message)
-                case ShellDataMessage() | ShellTakenMessage() | ShellToldMessage() | ShellEndMessage():
-                    caller.shells.take(message)
-                case LookMessage():
-                    caller.changed.set()
-                case DrillMessage():
-                    caller.drill(message)
-                case ForgetMessage():
-                    caller.forget(message)
-                case ByeMessage():
-                    caller.bye(message)
+                case msg.RecordedMessage():
+                    agent.reports.recorded(message.number)
+                case msg.ShellOpenMessage():
+                    agent.open_shell(message)
+                case msg.ShellDataMessage() | msg.ShellTakenMessage() | msg.ShellToldMessage() | msg.ShellEndMessage():
+                    agent.shells.take(message)
+                case msg.LookMessage():
+                    agent.changed.set()
+                case msg.DrillMessage():
+                    agent.drill(message)
+                case msg.ForgetMessage():
+                    agent.forget(message)
+                case msg.ByeMessage():
+                    agent.bye(message)
                 case _:
                     log.warning("the daemon sent a %s, which is not for agents", type(message).__name__)
 
-    async def _take(self, socket: ClientConnection, taken: "asyncio.Queue[RequestMessage]") -> None:
+    async def _take(self, socket: ClientConnection, taken: "asyncio.Queue[msg.RequestMessage]") -> None:
         """Acknowledges requests once they are in the log. Carried out even when the acknowledgement fails."""
-        reports = self._caller.reports
+        reports = self._agent.reports
         while True:
             batch = [await taken.get()]
             while not taken.empty():
@@ -265,43 +192,39 @@ class DaemonConnection:
                 log.warning("%d requests of a daemon that was replaced were ignored", len(batch) - len(valid))
             await asyncio.gather(*(reports.take(message) for message in valid))
             for message in valid:
-                self._caller.carry_out(message)
+                self._agent.carry_out(message)
             for message in valid:
-                await socket.send(encode_message(TakenMessage(message.request.id)))
+                await socket.send(msg.encode_message(msg.TakenMessage(message.request.id)))
 
     async def _report(self, socket: ClientConnection) -> None:
-        reports, sent = self._caller.reports, 0
+        reports, sent = self._agent.reports, 0
         while True:
             reports.fresh.clear()
             for message in reports.pending(sent):
-                await socket.send(encode_message(message))
+                await socket.send(msg.encode_message(message))
                 sent = message.number
             await reports.fresh.wait()
 
     async def _beat(self, socket: ClientConnection) -> None:
         while True:
-            self._caller.changed.clear()
-            await socket.send(encode_message(await self._caller.heartbeat()))
-            await asyncio.sleep(min(BEAT_PAUSE_S, self._caller.interval_s))
+            self._agent.changed.clear()
+            await socket.send(msg.encode_message(await self._agent.heartbeat()))
+            await asyncio.sleep(min(BEAT_PAUSE_S, self._agent.interval_s))
             try:
-                await asyncio.wait_for(
-                    self._caller.changed.wait(), self._until_stroke(self._caller.interval_s - BEAT_PAUSE_S)
-                )
+                rest_s = until_stroke(self._agent.interval_s - BEAT_PAUSE_S, self._stroke_at)
+                await asyncio.wait_for(self._agent.changed.wait(), rest_s)
             except TimeoutError:
                 pass
 
-    def _until_stroke(self, seconds: float) -> float:
-        return until_stroke(seconds, self._stroke_at)
-
     async def _pass_on(self, socket: ClientConnection) -> None:
         """What commands beside trainers say: never so much that reports would wait for it."""
-        outgoing = self._caller.shells.outgoing
+        outgoing = self._agent.shells.outgoing
         while True:
-            await socket.send(encode_message(await outgoing.get()))
+            await socket.send(msg.encode_message(await outgoing.get()))
 
     async def _tell(self, socket: ClientConnection) -> None:
         """Each session anew: the daemon may be another one."""
-        await socket.send(encode_message(await self._caller.goes()))
+        await socket.send(msg.encode_message(await self._agent.goes()))
         await asyncio.Event().wait()
 
     async def _ping(self, socket: ClientConnection) -> None:
@@ -311,5 +234,5 @@ class DaemonConnection:
                 await asyncio.wait_for(asyncio.shield(answer), PONG_S)
             except TimeoutError:
                 raise Rejected(f"the daemon has not answered for {PONG_S:.0f} s") from None
-            self._caller.heard()
-            await asyncio.sleep(self._until_stroke(PING_S))
+            self._agent.heard()
+            await asyncio.sleep(until_stroke(PING_S, self._stroke_at))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpcdl.agent.gpu import GpuSample
+from hpcdl.agent.gpu.device import GpuSample
 from hpcdl.batch.system import systems
 
 AUTO = "auto"

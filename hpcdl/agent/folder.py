@@ -11,33 +11,16 @@ from pathlib import Path
 from hpcdl.agent import strict_json
 from hpcdl.agent.report_log import boottime
 from hpcdl.agent.supervisor.processes import boot_id, start_ticks
+from hpcdl.core.model.frozen import from_json, to_json
 from hpcdl.wire.private_files import NotPrivate, atomic_write, make_private_folder, open_private, read_private
 
-LOCK, ABOUT, HEARD, LOG, REPORTS, EMULATED = (
-    "agent.lock",
-    "agent.json",
-    "heard",
-    "agent.log",
-    "reports.jsonl",
-    "emulated",
-)
+LOCK, ABOUT, HEARD = "agent.lock", "agent.json", "heard"
+LOG, REPORTS, EMULATED = "agent.log", "reports.jsonl", "emulated"
 LIMIT = 64 * 1024
 _LOCK_WAIT_S = 2.0  # an agent that was just killed may hold its lock for a moment
 _SHARED = (
-    "nfs",
-    "lustre",
-    "gpfs",
-    "fuse",
-    "cifs",
-    "smb",
-    "beegfs",
-    "ceph",
-    "afs",
-    "panfs",
-    "gluster",
-    "wekafs",
-    "pvfs",
-)
+    "nfs", "lustre", "gpfs", "fuse", "cifs", "smb", "beegfs", "ceph", "afs", "panfs", "gluster", "wekafs", "pvfs",
+)  # fmt: skip
 """How the names of file systems begin on which other nodes write too, and locks and sockets cannot be relied on."""
 
 
@@ -52,7 +35,7 @@ class AgentRecord:
     pid: int
     start: int
     node: str
-    emulate_gpus: int | None
+    emulate_gpus: int | None = None
 
 
 def run_folder(home: Path, node: str, instance: str) -> Path:
@@ -156,12 +139,8 @@ def _same_file(fd: int, path: Path) -> bool:
 def read_about(folder: Path) -> AgentRecord | None:
     """What the last agent wrote, or None."""
     try:
-        body = strict_json.loads(read_private(folder / ABOUT, LIMIT))
-        emulated = body.get("emulate_gpus")
-        return AgentRecord(
-            int(body["pid"]), int(body["start"]), str(body["node"]), None if emulated is None else int(emulated)
-        )
-    except (OSError, NotPrivate, ValueError, KeyError, TypeError, AttributeError):
+        return from_json(AgentRecord, strict_json.loads(read_private(folder / ABOUT, LIMIT)))
+    except (OSError, NotPrivate, ValueError):
         return None
 
 
@@ -171,8 +150,7 @@ def write_about(folder: Path, node: str, emulate_gpus: int | None, said: bool = 
         emulate_gpus = known.emulate_gpus
     pid = os.getpid()
     about = AgentRecord(pid, start_ticks(pid) or 0, node, emulate_gpus)
-    body = {"pid": about.pid, "start": about.start, "node": node, "emulate_gpus": emulate_gpus}
-    atomic_write(folder / ABOUT, json.dumps(body).encode() + b"\n")
+    atomic_write(folder / ABOUT, json.dumps(to_json(about)).encode() + b"\n")
     return about
 
 

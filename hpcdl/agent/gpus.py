@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcdl.agent.emulation import Load, shown
-from hpcdl.agent.gpu import Gpu, GpuSample, GpuSource, GpuState, cuda_visible_devices, visible
+from hpcdl.agent.gpu.device import Gpu, GpuSample, GpuSource, GpuState
+from hpcdl.agent.gpu.visible import cuda_visible_devices, visible
 from hpcdl.agent.report_log import Key, ReportLog, boottime
 from hpcdl.agent.supervisor.processes import boot_id, described, matches, process_of
 from hpcdl.core.model.events import GpuChanged, GpuFaulted

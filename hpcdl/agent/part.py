@@ -13,7 +13,7 @@ import logging
 import random
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -645,17 +645,6 @@ class AgentPart:
         if not self.stale and not marks.freed:
             self._site.reports.report(ev.GpusFreed(**self.names), self.key, marks.record)
         self.stage = Stage.FREED
-
-
-def look_at(parts: list[AgentPart]) -> None:
-    """Looks at each whether it does anything; in any thread."""
-    for part in parts:
-        part.look()
-
-
-def loads_of(parts: Iterable[AgentPart]) -> dict[Key, Load]:
-    """What emulated GPUs show of those that hold them."""
-    return {part.key: part.load for part in parts if part.gpus}
 
 
 # A port that is kept until whoever it is for listens on it.

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -15,7 +14,7 @@ from hpcdl.agent import folder
 from hpcdl.agent.agent import Agent
 from hpcdl.agent.departure import EnclosingJob, end_signals
 from hpcdl.agent.folder import AnotherAgent
-from hpcdl.agent.gpu import discover
+from hpcdl.agent.gpu.discovery import discover
 from hpcdl.agent.report_log import ReportLog
 from hpcdl.agent.run_folder import find
 from hpcdl.agent.start_request import SupervisorLimits
@@ -71,13 +70,8 @@ def main(home: Path, node: str, emulate_gpus: int | None, said: bool, stay: Encl
         source = discover(about.emulate_gpus, run / folder.EMULATED)
         reports = ReportLog(run / folder.REPORTS)
         log.info("agent of %s, process %d, in %s; GPUs: %s %s", node, os.getpid(), run, source.name, source.detail)
-        return asyncio.run(
-            _run(
-                lambda: Agent(home, node, access.instance, run, limits, lock, source, reports, stderr, stay),
-                stay,
-                early,
-            )
-        )
+        agent = Agent(home, node, access.instance, run, limits, lock, source, reports, stderr, stay)
+        return asyncio.run(_run(agent, stay, early))
     except (NotPrivate, OSError, ValueError) as error:
         log.exception("the agent cannot run")
         return _fail(str(error), FAILED)
@@ -106,8 +100,7 @@ class _Early:
             os._exit(0)
 
 
-async def _run(make: Callable[[], Agent], stay: EnclosingJob, early: _Early) -> int:
-    agent = make()
+async def _run(agent: Agent, stay: EnclosingJob, early: _Early) -> int:
     own = asyncio.create_task(agent.run())
     loop = asyncio.get_running_loop()
 

@@ -25,16 +25,7 @@ from hpcdl.agent.supervisor import launch, process_file, processes
 from hpcdl.agent.supervisor.process_file import ProcessFile
 from hpcdl.agent.supervisor.processes import Process
 from hpcdl.agent.supervisor.start_file import read_start
-from hpcdl.wire.messages import (
-    SHELL_CHUNK,
-    SHELL_WINDOW,
-    ShellDataMessage,
-    ShellEndMessage,
-    ShellMessage,
-    ShellOpenMessage,
-    ShellTakenMessage,
-    ShellToldMessage,
-)
+from hpcdl.wire import messages as msg
 from hpcdl.wire.private_files import NotPrivate, open_private_folder
 
 log = logging.getLogger("hpcdl.agent")
@@ -72,7 +63,11 @@ class Shell:
     bytes a stream more than it has taken."""
 
     def __init__(
-        self, opened: ShellOpenMessage, place: ShellTarget, send: Callable[[ShellMessage], None], orphans: Orphans
+        self,
+        opened: msg.ShellOpenMessage,
+        place: ShellTarget,
+        send: Callable[[msg.ShellMessage], None],
+        orphans: Orphans,
     ) -> None:
         self._opened = opened
         self._orphans = orphans
@@ -81,11 +76,11 @@ class Shell:
         self._tag = f"{place.tag}:{opened.id}"
         self._process: subprocess.Popen[bytes] | None = None
         self._out: dict[int, int] = {}
-        self._credit = {STDOUT: SHELL_WINDOW, STDERR: SHELL_WINDOW}
+        self._credit = {STDOUT: msg.SHELL_WINDOW, STDERR: msg.SHELL_WINDOW}
         self._in: int | None = None
         self._input: deque[bytes] = deque()
         self._input_over = False
-        self._told_early: list[ShellToldMessage] = []
+        self._told_early: list[msg.ShellToldMessage] = []
         self._why = ""
         self._silent = False
         self._ended = asyncio.Event()
@@ -118,7 +113,7 @@ class Shell:
         finally:
             self.gone.set()
             self._close()
-            self._send(ShellEndMessage(self._opened.id, code, self._why))
+            self._send(msg.ShellEndMessage(self._opened.id, code, self._why))
 
     async def _live(self) -> int | None:
         try:
@@ -266,29 +261,29 @@ class Shell:
 
     # --- what comes ------------------------------------------------------------------------------------------------
 
-    def take(self, message: ShellMessage) -> None:
+    def take(self, message: msg.ShellMessage) -> None:
         """What the other end sends. One that breaks the rules ends it."""
         self._stirred = True
         match message:
-            case ShellDataMessage():
+            case msg.ShellDataMessage():
                 self._take_input(message)
-            case ShellTakenMessage(stream=stream, size=size) if stream in self._credit and size > 0:
+            case msg.ShellTakenMessage(stream=stream, size=size) if stream in self._credit and size > 0:
                 before = self._credit[stream]
-                self._credit[stream] = min(SHELL_WINDOW, before + size)
+                self._credit[stream] = min(msg.SHELL_WINDOW, before + size)
                 if before <= 0:
                     self._listen(stream)
-            case ShellToldMessage():
+            case msg.ShellToldMessage():
                 self._told(message)
-            case ShellEndMessage():
+            case msg.ShellEndMessage():
                 self.end(message.why or "it was given up", silent=True)
 
-    def _take_input(self, message: ShellDataMessage) -> None:
+    def _take_input(self, message: msg.ShellDataMessage) -> None:
         try:
             data = base64.b64decode(message.data, validate=True)
         except ValueError:
             self.end("its input was not understood")
             return
-        if sum(map(len, self._input)) + len(data) > SHELL_WINDOW + SHELL_CHUNK:
+        if sum(map(len, self._input)) + len(data) > msg.SHELL_WINDOW + msg.SHELL_CHUNK:
             self.end("more input came than was asked for")
             return
         if data:
@@ -315,7 +310,7 @@ class Shell:
                 rest = self._input.popleft()[wrote:]
                 if rest:
                     self._input.appendleft(rest)
-                self._send(ShellTakenMessage(self._opened.id, STDIN, wrote))
+                self._send(msg.ShellTakenMessage(self._opened.id, STDIN, wrote))
         except BlockingIOError:
             return
         except OSError:
@@ -331,9 +326,9 @@ class Shell:
         lost = sum(map(len, self._input))
         self._input.clear()
         if lost:
-            self._send(ShellTakenMessage(self._opened.id, STDIN, lost))
+            self._send(msg.ShellTakenMessage(self._opened.id, STDIN, lost))
 
-    def _told(self, message: ShellToldMessage) -> None:
+    def _told(self, message: msg.ShellToldMessage) -> None:
         process = self._process
         if process is None:
             self._told_early.append(message)
@@ -349,7 +344,7 @@ class Shell:
 
     # --- what goes -------------------------------------------------------------------------------------------------
 
-    def _send(self, message: ShellMessage) -> None:
+    def _send(self, message: msg.ShellMessage) -> None:
         if not self._silent:
             self._hand_on(message)
 
@@ -360,7 +355,7 @@ class Shell:
     def _read(self, stream: int) -> None:
         fd = self._out[stream]
         try:
-            data = os.read(fd, min(SHELL_CHUNK, self._credit[stream]))
+            data = os.read(fd, min(msg.SHELL_CHUNK, self._credit[stream]))
         except BlockingIOError:
             return
         except OSError:
@@ -368,7 +363,7 @@ class Shell:
         loop = asyncio.get_running_loop()
         self._stirred = True
         self._credit[stream] -= len(data)
-        self._send(ShellDataMessage(self._opened.id, stream, base64.b64encode(data).decode()))
+        self._send(msg.ShellDataMessage(self._opened.id, stream, base64.b64encode(data).decode()))
         if not data:
             loop.remove_reader(fd)
             os.close(self._out.pop(stream))
@@ -455,28 +450,28 @@ class Shells:
         self._orphans = orphans
         self._run = run
         self._file: ProcessFile | None = None
-        self.outgoing: asyncio.Queue[ShellMessage] = asyncio.Queue()
+        self.outgoing: asyncio.Queue[msg.ShellMessage] = asyncio.Queue()
         self._open: dict[str, tuple[Key, Shell]] = {}
-        self._early: dict[str, list[ShellMessage]] = {}
+        self._early: dict[str, list[msg.ShellMessage]] = {}
         self._lives: set[asyncio.Task[None]] = set()
 
-    def open(self, message: ShellOpenMessage, place: Callable[[], Awaitable[ShellTarget | str]]) -> None:
+    def open(self, message: msg.ShellOpenMessage, place: Callable[[], Awaitable[ShellTarget | str]]) -> None:
         """Starts one. `place()`: where, or why it cannot be there. Never waits."""
         if len(self._open) + len(self._early) >= MOST:
             why = f"{MOST} commands and shells are open on this node: end one of them first"
-            self.outgoing.put_nowait(ShellEndMessage(message.id, None, why))
+            self.outgoing.put_nowait(msg.ShellEndMessage(message.id, None, why))
         elif message.id not in self._open and message.id not in self._early:
             self._early[message.id] = []
             life = asyncio.create_task(self._live(message, place))
             self._lives.add(life)
             life.add_done_callback(self._lives.discard)
 
-    async def _live(self, message: ShellOpenMessage, place: Callable[[], Awaitable[ShellTarget | str]]) -> None:
+    async def _live(self, message: msg.ShellOpenMessage, place: Callable[[], Awaitable[ShellTarget | str]]) -> None:
         key = (message.job, message.incarnation)
         where = await place()
         early = self._early.pop(message.id)
         if isinstance(where, str):
-            self.outgoing.put_nowait(ShellEndMessage(message.id, None, where))
+            self.outgoing.put_nowait(msg.ShellEndMessage(message.id, None, where))
             return
         shell = Shell(message, where, self.outgoing.put_nowait, self._orphans)
         self._open[message.id] = key, shell
@@ -489,7 +484,7 @@ class Shells:
             del self._open[message.id]
             log.info("a session beside job %d.%d has ended", *key)
 
-    def take(self, message: ShellMessage) -> None:
+    def take(self, message: msg.ShellMessage) -> None:
         """What comes for one of them; what is over hears nothing."""
         if message.id in self._early:
             self._early[message.id].append(message)
@@ -524,7 +519,7 @@ class Shells:
         for _, shell in self._open.values():
             shell.end("the daemon went away", silent=True)
         for early in self._early.values():
-            early.append(ShellEndMessage("", None, "the daemon went away"))
+            early.append(msg.ShellEndMessage("", None, "the daemon went away"))
         while not self.outgoing.empty():
             self.outgoing.get_nowait()
 

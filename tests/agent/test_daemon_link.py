@@ -7,7 +7,8 @@ from typing import cast
 
 import pytest
 
-from hpcdl.agent.daemon_link import Caller, DaemonConnection, until_stroke
+from hpcdl.agent.agent import Agent
+from hpcdl.agent.daemon_link import DaemonConnection, until_stroke
 from hpcdl.wire.access import NAME
 from hpcdl.wire.messages import STROKE_S
 
@@ -18,7 +19,7 @@ def test_a_daemon_that_has_just_started_is_called_at_once(tmp_path: Path) -> Non
     """A pause that has grown ends early when there is another access file: a start waits for its agents."""
 
     async def pause() -> float:
-        connection = DaemonConnection(tmp_path, cast(Caller, None))
+        connection = DaemonConnection(tmp_path, cast(Agent, None))
         (tmp_path / NAME).write_text("old")
         connection._called = connection._written()
         began = time.monotonic()
@@ -35,7 +36,7 @@ def test_a_daemon_that_has_just_started_is_called_at_once(tmp_path: Path) -> Non
 
 def test_a_pause_without_a_new_daemon_lasts(tmp_path: Path) -> None:
     async def pause() -> float:
-        connection = DaemonConnection(tmp_path, cast(Caller, None))
+        connection = DaemonConnection(tmp_path, cast(Agent, None))
         began = time.monotonic()
         await connection._pause(0.25)
         return time.monotonic() - began

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.agent.emulation import IDLE, Load, TrainingShare, resident_mib, shown
-from hpcdl.agent.gpu import GpuSample
+from hpcdl.agent.gpu.device import GpuSample
 from hpcdl.agent.supervisor.watchdog import Watchdog
 from tests.agent.daemon import Agents, Daemon, until
 from tests.agent.start_requests import begin

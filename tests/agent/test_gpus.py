@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from hpcdl.agent import gpus
-from hpcdl.agent.gpu import Gpu, GpuSample, GpuSource, GpuState
+from hpcdl.agent.gpu.device import Gpu, GpuSample, GpuSource, GpuState
 from hpcdl.agent.gpus import Gpus, Grants
 from hpcdl.agent.report_log import ReportLog
 

@@ -16,16 +16,9 @@ from hpcdl.agent.gpu.device import Gpu, GpuSample, GpuSourceError, GpuState
 from hpcdl.core.model.health import Health
 
 FIELDS = (
-    "index",
-    "uuid",
-    "pci.bus_id",
-    "name",
-    "memory.total",
-    "memory.used",
-    "utilization.gpu",
-    "power.draw",
+    "index", "uuid", "pci.bus_id", "name", "memory.total", "memory.used", "utilization.gpu", "power.draw",
     "temperature.gpu",
-)
+)  # fmt: skip
 MIG_FIELD = "mig.mode.current"  # drivers before 450 refuse a query that has it
 HEALTH_FIELDS = ("ecc.errors.uncorrected.volatile.total", "retired_pages.pending")
 APP_FIELDS = ("gpu_uuid", "pid")

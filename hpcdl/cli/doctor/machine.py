@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hpcdl import __version__
 from hpcdl.agent.folder import mount_of
-from hpcdl.agent.gpu import discover
+from hpcdl.agent.gpu.discovery import discover
 from hpcdl.cli.doctor.file_system import meaning_of
 from hpcdl.client import Client, ClientError, DaemonAway
 from hpcdl.config.layers import conf_folder

@@ -8,7 +8,8 @@ import json
 import shutil
 import sys
 
-from hpcdl.agent.gpu import GpuSourceError, NvmlSource
+from hpcdl.agent.gpu.device import GpuSourceError
+from hpcdl.agent.gpu.nvml import NvmlSource
 
 state, phases = sys.argv[1], sys.argv[2:]
 shutil.copy(phases[0], state)

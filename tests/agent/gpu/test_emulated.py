@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent.gpu import EmulatedSource, GpuSample
-from hpcdl.agent.gpu.emulated import FLOCK
+from hpcdl.agent.gpu.device import GpuSample
+from hpcdl.agent.gpu.emulated import FLOCK, EmulatedSource
 from hpcdl.trainer.emulated import GpuBusy, hold
 
 ROOT = Path(__file__).parents[3]

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hpcdl.agent.gpu import GpuSourceError, NoGpus, SmiSource, discover
-from hpcdl.agent.gpu.smi import SmiApp, apps_argv, bus_of, gpu_argv, parse_apps, parse_gpus, run
+from hpcdl.agent.gpu.device import GpuSourceError, NoGpus
+from hpcdl.agent.gpu.discovery import discover
+from hpcdl.agent.gpu.smi import SmiApp, SmiSource, apps_argv, bus_of, gpu_argv, parse_apps, parse_gpus, run
 
 RECORDINGS = Path(__file__).parents[2] / "recordings" / "nvidia-smi"
 ZERO = "GPU-aaaaaaaa-0000-4000-8000-000000000000"

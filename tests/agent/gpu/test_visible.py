@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdl.agent.gpu import Gpu, cuda_visible_devices, visible
+from hpcdl.agent.gpu.device import Gpu
+from hpcdl.agent.gpu.visible import cuda_visible_devices, visible
 
 A, B, C = "GPU-aaaa-0", "GPU-aabb-1", "GPU-cccc-2"
 GPUS = tuple(Gpu(index, uuid, "V100", 16384) for index, uuid in enumerate((A, B, C)))
