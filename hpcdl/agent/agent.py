@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -113,12 +112,13 @@ class Agent:
     # --- what an earlier agent left --------------------------------------------------------------------------------
 
     async def _adopt(self) -> None:
-        stock = await asyncio.to_thread(take_stock, self._run, self.reports, self._site.tag)
-        self._free_before = stock.free
-        for trouble in stock.troubles:
+        living, self._free_before, troubles = await asyncio.to_thread(
+            take_stock, self._run, self.reports, self._site.tag
+        )
+        for trouble in troubles:
             log.error("%s", trouble)
             self.reports.report(TroubleSeen("agent", trouble[:500]))
-        for found in stock.living:
+        for found in living:
             order = self.reports.requests.get(found.key, {}).get("start")
             self._live(AgentPart(self._site, found.key, order, found))
         for key, kinds in self.reports.requests.items():
@@ -433,34 +433,27 @@ def kill_unclaimed(instance: str, node: str, known: Collection[Key]) -> int:
     return len(processes.kill_all(lambda: processes.kin(unknown()), SWEEP_S))
 
 
-@dataclass(slots=True)
-class LeftRunFolders:
-    """`living`: run folders that a part is to follow. `free`: those of which nothing is left, and all is reported.
-    `troubles`: what people should know."""
-
-    living: list[run_folder.ExistingRun] = field(default_factory=list)
-    free: set[Key] = field(default_factory=set)
-    troubles: list[str] = field(default_factory=list)
-
-
-def take_stock(run: Path, reports: ReportLog, tag_of: Callable[[Key], str]) -> LeftRunFolders:
-    """Looks through the run folders of an earlier agent; those that never were more than folders go."""
-    stock = LeftRunFolders()
+def take_stock(
+    run: Path, reports: ReportLog, tag_of: Callable[[Key], str]
+) -> tuple[list[run_folder.ExistingRun], set[Key], list[str]]:
+    """The run folders of an earlier agent that a part is to follow; those of which nothing is left, and all is
+    reported; and what people should know. A folder in which nothing was ever started is removed."""
+    living: list[run_folder.ExistingRun] = []
+    free: set[Key] = set()
+    troubles = []
     if lost := end_lost_supervisors(run):
-        stock.troubles.append(f"{count(lost, 'supervisor')} without a run folder: killed, with all that was below")
+        troubles.append(f"{count(lost, 'supervisor')} without a run folder: killed, with all that was below")
     for found in run_folder.find(run):
         order, marks = reports.requests.get(found.key, {}).get("start"), reports.unreported(found.key)
         if found.damage:
-            stock.troubles.append(
-                f"run folder {found.folder}: {found.damage}: it is kept in {run / run_folder.DAMAGED}"
-            )
+            troubles.append(f"run folder {found.folder}: {found.damage}: it is kept in {run / run_folder.DAMAGED}")
         if left_over(found, order) or never_started(found, tag_of(found.key)):
             run_folder.put_away(found.folder, found.damage)  # no trainer was started: to start it (again) is harmless
         elif marks.exited and marks.freed:
-            stock.free.add(found.key)  # it goes when the daemon says so, or does not expect it
+            free.add(found.key)  # it goes when the daemon says so, or does not expect it
         else:
-            stock.living.append(found)
-    return stock
+            living.append(found)
+    return living, free, troubles
 
 
 def end_lost_supervisors(run: Path) -> int:

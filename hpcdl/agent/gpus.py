@@ -9,7 +9,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from hpcdl.agent.emulation import Load, shown
@@ -217,9 +217,9 @@ class Gpus:
             sample, index = self._samples.get(uuid), self._number(uuid)
             if sample is None or index is None:
                 continue
-            for told in self._faults.setdefault(uuid, Faults()).look(sample.health, xids, boottime()):
-                log.warning("GPU %d: %s, %s", index, told.fault, told.detail)
-                self._reports.report(GpuFaulted(self._node, index, told.fault, told.detail))
+            for fault, detail in self._faults.setdefault(uuid, Faults()).look(sample.health, xids, boottime()):
+                log.warning("GPU %d: %s, %s", index, fault, detail)
+                self._reports.report(GpuFaulted(self._node, index, fault, detail))
 
     def judge(self, uuids: Iterable[str]) -> None:
         """What is known of these by now; those whose state changed are reported."""
@@ -330,14 +330,6 @@ BLAMED_S = 120.0
 """A trainer that fails so soon after a fault of its GPU was not at fault itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class FaultReport:
-    """A fault, as `health.fault_of` knows it, and how it was seen."""
-
-    fault: str
-    detail: str
-
-
 class Faults:
     """Of one GPU."""
 
@@ -347,28 +339,28 @@ class Faults:
         self._told_at: dict[str, float] = {}
         self._bad: tuple[float, str] | None = None
 
-    def look(self, health: Health | None, xids: Iterable[int], now: float) -> list[FaultReport]:
-        """What is news; `xids`: since the last look."""
+    def look(self, health: Health | None, xids: Iterable[int], now: float) -> list[tuple[str, str]]:
+        """What is news: faults, as `health.fault_of` knows them, and how each was seen. `xids`: since the last look."""
         found = []
         for number in xids:
             self._xids = (*self._xids, number)[-KEPT:]
             if fault_of(f"xid {number}") is not None:
-                found.append(FaultReport(f"xid {number}", "reported by the driver"))
+                found.append((f"xid {number}", "reported by the driver"))
         if health is not None:
             errors = health.ecc_uncorrected
             if errors is not None and self._ecc is not None and errors > self._ecc:
-                found.append(FaultReport(ECC, f"{errors} uncorrectable errors, {self._ecc} before"))
+                found.append((ECC, f"{errors} uncorrectable errors, {self._ecc} before"))
             self._ecc = errors if errors is not None else self._ecc
             held = health.conditions
             for name in held:
                 if now - self._told_at.get(name, -AGAIN_S) >= AGAIN_S:
                     self._told_at[name] = now
-                    found.append(FaultReport(name, "reported by the driver"))
+                    found.append((name, "reported by the driver"))
             self._told_at = {name: at for name, at in self._told_at.items() if name in held}
-        for told in found:
-            known = fault_of(told.fault)
+        for fault, _ in found:
+            known = fault_of(fault)
             if known is not None and known.action is not FaultAction.NOTE:
-                self._bad = now, f"{told.fault}: {known.said}"
+                self._bad = now, f"{fault}: {known.said}"
         return found
 
     def shown(self, health: Health | None) -> Health | None:

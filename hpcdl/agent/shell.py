@@ -137,10 +137,7 @@ class Shell:
         self.gone.set()
         status = self._process.wait()
         if not self._ended.is_set():  # what it wrote last is still on its way; who takes it slowly gets it, too
-            waits = [asyncio.ensure_future(each.wait()) for each in (self._drained, self._ended)]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for each in waits:
-                each.cancel()
+            await first_of(self._drained, self._ended)
         if self._why:
             return None
         return status if status >= 0 else SHELL_KILLED - status
@@ -216,10 +213,7 @@ class Shell:
             loop.add_reader(descriptor, first_gone.set)
         try:
             while process.poll() is None and not over.is_set():
-                waits = [asyncio.ensure_future(each.wait()) for each in (first_gone, over)]
-                await asyncio.wait(waits, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-                for each in waits:
-                    each.cancel()
+                await first_of(first_gone, over, within_s=pause)
                 silent_s = 0.0 if self._stirred else silent_s + pause
                 self._stirred = False
                 if self._terminal and silent_s > IDLE_S:
@@ -382,6 +376,14 @@ class Shell:
             loop.remove_writer(self._in)
             os.close(self._in)
             self._in = None
+
+
+async def first_of(*events: asyncio.Event, within_s: float | None = None) -> None:
+    """Returns when one of them is set, or the time is over."""
+    waits = [asyncio.ensure_future(each.wait()) for each in events]
+    await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    for each in waits:
+        each.cancel()
 
 
 # The processes of commands beside trainers, by a tag of their own: of one command, and what an agent left.

@@ -19,11 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcdl.agent.gpu.device import Gpu, GpuSample
+from hpcdl.core.model.frozen import from_json
 from hpcdl.core.model.health import Health
 
 FLOCK = "@hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 NOTE_LIMIT = 4096
-FLAGS = ("remap_pending", "remap_failed", "retired_pending")
 
 
 class EmulatedSource:
@@ -43,8 +43,10 @@ class EmulatedSource:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         prefix = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:8]
         self._gpus = tuple(Gpu(index, f"EMU-{prefix}-{index}", name, memory_mib) for index in range(count))
-        self._xids: dict[str, int] = {gpu.uuid: len(self._said(gpu)[1]) for gpu in self._gpus}
+        self._xids: dict[str, int] = {}
         for gpu in self._gpus:
+            said = self._said(gpu)
+            self._xids[gpu.uuid] = 0 if said is None else len(said.xids)
             os.close(os.open(self._path(gpu), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
 
     @property
@@ -58,26 +60,17 @@ class EmulatedSource:
         return tuple(self._with_health(gpu, self._sample(gpu)) for gpu in self._gpus)
 
     def _with_health(self, gpu: Gpu, sample: GpuSample) -> GpuSample:
-        health, xids = self._said(gpu)
-        told = self._xids[gpu.uuid]
-        self._xids[gpu.uuid] = len(xids)
-        return sample if health is None else replace(sample, health=health, xids=xids[told:])
+        said, known = self._said(gpu), self._xids[gpu.uuid]
+        self._xids[gpu.uuid] = 0 if said is None else len(said.xids)
+        return sample if said is None else replace(sample, health=replace(said, xids=()), xids=said.xids[known:])
 
-    def _said(self, gpu: Gpu) -> tuple[Health | None, tuple[int, ...]]:
-        """What its file says: its health, and all Xids so far."""
+    def _said(self, gpu: Gpu) -> Health | None:
+        """What its file says; `xids` are all so far. None where there is none, or it is not understood."""
         try:
             with (self.folder / f"{gpu.uuid}.health").open("rb") as file:
-                said = json.loads(file.read(NOTE_LIMIT))
+                return from_json(Health, json.loads(file.read(NOTE_LIMIT)))
         except (OSError, ValueError, RecursionError):
-            return None, ()
-        if not isinstance(said, dict):
-            return None, ()
-        flags = {name: said[name] for name in FLAGS if isinstance(said.get(name), bool)}
-        errors, xids = said.get("ecc_uncorrected"), said.get("xids")
-        numbers = tuple(each for each in xids if type(each) is int) if isinstance(xids, list) else ()
-        slow = said.get("slowdown")
-        slowdown = tuple(each for each in slow if isinstance(each, str)) if isinstance(slow, list) else ()
-        return Health(errors if type(errors) is int else None, **flags, slowdown=slowdown), numbers
+            return None
 
     def close(self) -> None:
         return None

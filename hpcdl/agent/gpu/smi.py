@@ -62,12 +62,8 @@ class SmiReport:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SmiApp:
-    """A compute process on a GPU. `pid` is None where it may not be read."""
-
-    uuid: str
-    pid: int | None
+SmiApp = tuple[str, int | None]
+"""A compute process on a GPU: that one's UUID and its pid, None where it may not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +104,7 @@ def parse_apps(text: str) -> tuple[SmiApp, ...] | None:
         uuid, pid = row.get("gpu_uuid", ""), _number(row.get("pid", ""))
         if not uuid.startswith(("GPU-", "MIG-")):
             return None
-        apps.append(SmiApp(uuid, None if pid is None else int(pid)))
+        apps.append((uuid, None if pid is None else int(pid)))
     return tuple(apps)
 
 
@@ -271,7 +267,7 @@ def _absent(row: SmiRow | None, notes: Sequence[str], report: SmiReport) -> tupl
 def _pids(uuid: str, apps: tuple[SmiApp, ...] | None) -> tuple[int, ...] | None:
     if apps is None:
         return None
-    pids = [app.pid for app in apps if app.uuid == uuid]
+    pids = [pid for gpu, pid in apps if gpu == uuid]
     return None if None in pids else tuple(sorted({pid for pid in pids if pid is not None}))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import selectors
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from hpcdl.agent.supervisor import packets
 from hpcdl.agent.supervisor.packets import (
@@ -18,6 +18,9 @@ from hpcdl.agent.supervisor.packets import (
 )
 from hpcdl.agent.supervisor.ranks import Rank
 from hpcdl.agent.supervisor.side_channel import Closed, Listener, RunningClock, SideChannelClient
+
+if TYPE_CHECKING:
+    from hpcdl.agent.supervisor.supervisor import Supervisor
 
 HELLO_S = 10.0  # a client says within this time what it is
 
@@ -36,22 +39,6 @@ class ClientRefusal(Exception):
     """This client is not taken; the message tells it why."""
 
 
-class ClientHandler(Protocol):
-    """Who acts on what clients say: the supervisor."""
-
-    def on_attach(self, packet: AttachPacket, connection: SideChannelClient) -> Rank:
-        """A rank says who it is. Raises Refusal."""
-
-    def on_attached(self, rank: Rank) -> None:
-        """The rank has been told that it is attached."""
-
-    def on_rank(self, rank: Rank, packet: FromRank) -> None:
-        """A rank reports."""
-
-    def on_agent(self, packet: FromAgent) -> None:
-        """The agent commands."""
-
-
 class Clients:
     """Connections in the selector; `records` is the growing list that the agent gets."""
 
@@ -61,14 +48,14 @@ class Clients:
         listener: Listener,
         clock: RunningClock,
         records: list[bytes],
-        hearer: ClientHandler,
+        supervisor: Supervisor,
         note: Callable[[str], None],
     ) -> None:
         self._selector = selector
         self._listener = listener
         self._clock = clock
         self._records = records
-        self._hearer = hearer
+        self._supervisor = supervisor
         self._note = note
         self._since: dict[SideChannelClient, float] = {}
         self._ranks: dict[SideChannelClient, Rank] = {}
@@ -222,9 +209,9 @@ class Clients:
             self._hello(connection, packet)
         elif isinstance(packet, FromAgent):
             if self._is_agent(connection):
-                self._hearer.on_agent(packet)
+                self._supervisor.on_agent(packet)
         elif isinstance(packet, FromRank) and rank is not None:
-            self._hearer.on_rank(rank, packet)
+            self._supervisor.on_rank(rank, packet)
 
     def _attach(self, connection: SideChannelClient, packet: AttachPacket) -> None:
         if self._is_agent(connection) or connection in self._ranks:
@@ -235,7 +222,7 @@ class Clients:
             return
         before = [each for each, rank in self._ranks.items() if rank.pid == packet.pid]
         try:
-            rank = self._hearer.on_attach(packet, connection)
+            rank = self._supervisor.on_attach(packet, connection)
         except ClientRefusal as refusal:
             self._refuse(connection, str(refusal))
             return
@@ -243,7 +230,7 @@ class Clients:
             self._drop(each)
         self._ranks[connection] = rank
         self._send(connection, "attached")
-        self._hearer.on_attached(rank)
+        self._supervisor.on_attached(rank)
 
     def _hello(self, connection: SideChannelClient, packet: HelloPacket) -> None:
         if connection in self._ranks:

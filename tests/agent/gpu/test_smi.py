@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpcdl.agent.gpu.device import GpuSourceError, NoGpus
 from hpcdl.agent.gpu.discovery import discover
-from hpcdl.agent.gpu.smi import SmiApp, SmiSource, apps_argv, bus_of, gpu_argv, parse_apps, parse_gpus, run
+from hpcdl.agent.gpu.smi import SmiSource, apps_argv, bus_of, gpu_argv, parse_apps, parse_gpus, run
 
 RECORDINGS = Path(__file__).parents[2] / "recordings" / "nvidia-smi"
 ZERO = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
@@ -92,9 +92,9 @@ def test_cells_that_are_no_number() -> None:
 
 
 def test_processes() -> None:
-    assert parse_apps(recording("apps-three-on-one-gpu")) == tuple(SmiApp(ZERO, pid) for pid in (11327, 11328, 11345))
+    assert parse_apps(recording("apps-three-on-one-gpu")) == tuple((ZERO, pid) for pid in (11327, 11328, 11345))
     assert parse_apps(recording("apps-none")) == ()
-    assert parse_apps(recording("apps-pid-not-readable")) == (SmiApp(ZERO, None), SmiApp(ONE, 815))
+    assert parse_apps(recording("apps-pid-not-readable")) == ((ZERO, None), (ONE, 815))
     assert parse_apps(recording("apps-gpu-not-readable")) is None
     assert parse_apps(recording("driver-not-loaded")) is None
     assert parse_apps("") is None
@@ -127,7 +127,7 @@ def test_no_text_raises(text: str) -> None:
     assert all(row.uuid is None or row.uuid.startswith("GPU-") for row in report.rows)
     assert len(report.rows) + len(report.notes) <= len(text.splitlines())
     apps = parse_apps(text)
-    assert apps is None or all(app.pid is None or app.pid >= 0 for app in apps)
+    assert apps is None or all(pid is None or pid >= 0 for _, pid in apps)
 
 
 def test_the_source(smi: Smi) -> None:
