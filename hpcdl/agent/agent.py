@@ -1,4 +1,9 @@
-"""The agent of a node: its parts, its GPUs, its report log and its lease, and what the daemon asks of them."""
+"""The agent of a node: its parts, its GPUs, its report log and its lease, and what the daemon requests of them.
+
+It starts and ends trainers only as the daemon says, or when the daemon has been silent for its lease or the node is
+wanted back. What it is killed in the middle of, the next agent finds in the run folders and the log, and goes on with.
+A part is in part.py, the connection to the daemon in daemon_link.py.
+"""
 
 import asyncio
 import contextlib
@@ -33,7 +38,7 @@ from hpcdl.wire import messages as msg
 log = logging.getLogger("hpcdl.agent")
 
 LEASE_S = 600.0
-"""Seconds; until a daemon has told its own."""
+"""Seconds; until a daemon has said its own."""
 
 LAST_WORDS_S = 5.0
 """Seconds that a dismissed agent waits for a daemon to take its reports; then they are left to the next agent."""
@@ -57,7 +62,7 @@ class Agent:
         stderr: int,
         stay: EnclosingJob,
     ) -> None:
-        """`run`: the node's folder, whose lock we hold. `stderr`: where supervisors say what no record can tell."""
+        """`run`: the node's folder, whose lock we hold. `stderr`: where supervisors say what no record can hold."""
         self.instance = instance
         self.reports = reports
         self._node = node
@@ -160,7 +165,7 @@ class Agent:
     # --- the daemon ------------------------------------------------------------------------------------------------
 
     def dialled(self, address: str) -> None:
-        """A connection was made, from this IP of ours."""
+        """Notes the IP of ours from which a connection was made."""
         self._site.address = address
 
     def hello(self) -> msg.HelloMessage:
@@ -235,7 +240,7 @@ class Agent:
         """The inventory was sent: reports and requests may flow."""
         self._site.connected = True
         for part in self.parts.values():
-            part.tell_progress()
+            part.report_progress()
 
     def parted(self) -> None:
         """The session has ended."""
@@ -243,11 +248,11 @@ class Agent:
         self.shells.parted()
 
     def heard(self) -> None:
-        """A sign of life of the daemon."""
+        """Notes a sign of life of the daemon: the lease counts from here."""
         self._heard.now()
 
     def carry_out(self, message: msg.RequestMessage) -> None:
-        """A request that is in the log."""
+        """Carries out a request that is in the log, once."""
         request = message.request
         key = (request.job, request.incarnation)
         part = self.parts.get(key)
@@ -271,7 +276,7 @@ class Agent:
         self._obey_known(part)
 
     def open_shell(self, message: msg.ShellOpenMessage) -> None:
-        """A command is to run beside a trainer."""
+        """Runs a command beside a trainer."""
         part = self.parts.get((message.job, message.incarnation))
 
         async def place() -> ShellTarget | str:
@@ -280,13 +285,13 @@ class Agent:
         self.shells.open(message, place)
 
     def drill(self, message: msg.DrillMessage) -> None:
-        """What trains of an incarnation is to be killed on purpose."""
+        """Has what trains of an incarnation killed on purpose."""
         part = self.parts.get((message.job, message.incarnation))
         if part is not None:
             part.drill(message)
 
     def forget(self, message: msg.ForgetMessage) -> None:
-        """An incarnation that the daemon has recorded as ended."""
+        """Forgets an incarnation that the daemon has recorded as ended."""
         key = (message.job, message.incarnation)
         part = self.parts.get(key)
         # Where nothing was seen free since it was last started, what may go is what it was before.
@@ -294,7 +299,7 @@ class Agent:
             self._remove(key)
 
     def bye(self, message: msg.ByeMessage) -> None:
-        """The daemon stops."""
+        """The daemon stops; where it says so, this agent ends as well."""
         log.info("the daemon stops: %s", message.why)
         if message.end:
             self._bye_at = boottime()
@@ -309,7 +314,7 @@ class Agent:
         if self._site.gpus.renumbered:
             raise Rejected("the GPUs of this node are numbered in another way now: it joins again")
         for part in self.parts.values():
-            part.tell_progress()
+            part.report_progress()
         lines = [line for part in self.parts.values() if (line := part.line) is not None]
         loads = {part.key: part.load for part in self.parts.values() if part.gpus}
         return msg.HeartbeatMessage(self._site.gpus.lines(loads), tuple(lines), run_folder.kept(self._run))
@@ -395,8 +400,6 @@ class Agent:
         return self.reports.settled or late
 
 
-# What an agent finds on its node when it starts: run folders of an earlier one, and processes that nobody holds.
-
 SWEEP_S = 2.0
 """Seconds of one attempt to end what nobody answers for."""
 
@@ -459,7 +462,7 @@ def take_stock(
 def end_lost_supervisors(run: Path) -> int:
     """Kills supervisors whose run folders were removed, and all that is below them; how many there were.
 
-    Nobody can tell them anything any more, and nobody would know whose GPUs they hold.
+    Nobody can reach them any more, and nobody would know whose GPUs they hold.
     """
     lost = [each for name, each in run_folder.supervisors(run).items() if not (run / name).is_dir()]
     for supervisor in lost:

@@ -1,4 +1,7 @@
-"""What all parts of a node share, and how far a part is."""
+"""What all parts of a node share, and the stages of a part.
+
+It holds values and decides nothing. agent.py makes it; part.py and grant.py use it.
+"""
 
 import asyncio
 from collections.abc import Callable

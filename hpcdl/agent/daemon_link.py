@@ -84,7 +84,7 @@ class DaemonConnection:
         await asyncio.sleep(min(seconds, random.uniform(0.0, PAUSE_S)))
 
     def _written(self) -> tuple[int, int] | None:
-        """Tells one access file from the next."""
+        """What distinguishes one access file from the next."""
         try:
             found = os.stat(self._home / NAME)
         except OSError:

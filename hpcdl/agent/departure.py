@@ -1,4 +1,7 @@
-"""An agent in a batch job: what it knows of its stay on the node, and how it goes when the node is wanted back."""
+"""An agent in a batch job: when the job ends, which signals announce that, and how the grace period is spent.
+
+Pure, but for the names of signals: agent.py looks at it once a turn, and acts.
+"""
 
 import math
 import signal
@@ -18,7 +21,7 @@ def end_signals() -> tuple[signal.Signals, ...]:
     """What batch systems send when they want a node back, or are about to; they all mean the same: leave at once.
 
     They are those of all batch systems: which one comes first is not documented for every way in which LSF ends a job
-    (interruptible backfill tells none), and sites put others in place. SIGCONT is none of them: it follows TERM, so
+    (interruptible backfill sends none), and sites put others in place. SIGCONT is none of them: it follows TERM, so
     that stopped processes can end.
     """
     return tuple(dict.fromkeys((*_SIGNALS, *(each for system in systems() for each in system.end_signals))))
@@ -106,6 +109,6 @@ class Departure:
         return self._spent_s < min(ANSWER_S, self.stay.grace_s / 4)
 
     def message(self, now: float) -> LeavingMessage:
-        """What the daemon is told."""
+        """What the daemon needs to know of it."""
         walltime_s = self.walltime_left_s(now)
         return LeavingMessage(self.left_s if walltime_s is None else min(self.left_s, walltime_s), self.reason)

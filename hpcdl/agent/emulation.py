@@ -1,7 +1,12 @@
-"""How many GPUs a node is to emulate: a number, or `auto`: as many as the batch system granted, where there are none.
+"""Emulated GPUs: how many a node has, and what they show of the job that holds them.
 
-A batch system's GPUs need device files, which a cluster for tests can only fake. Whoever runs on such a node wants
-emulated ones; whoever runs where a GPU driver is loaded never does.
+`emulated`: a number, or `auto`, as many as the batch system granted where there are none: its GPUs need device files,
+which a cluster for tests can only fake. Where a GPU driver is loaded, `auto` never emulates any.
+
+`shown`: a real GPU measures itself, an emulated one follows the processes of its job. Utilisation is the share of time
+in which the job trains, by the steps that it reports; of a job that reports none, the share of a core that its
+processes use for each of its GPUs. Memory is that of its processes, divided among its GPUs. What a trainer said when it
+took the GPU (hpcdl/trainer/emulated.py) is what it uses while it trains. The GPUs themselves are in gpu/emulated.py.
 """
 
 from __future__ import annotations
@@ -70,19 +75,11 @@ def _listed(text: str) -> int:
     return sum(1 if found is None else max(0, int(found[2]) - int(found[1]) + 1) for found in ranges)
 
 
-# What emulated GPUs show of the job that holds them: a real one measures itself, these follow the job's processes.
-#
-# Utilisation is the share of time in which the job trains, by the steps that it tells; of one that tells none, what
-# its
-# processes use of a core for each of its GPUs. Memory is that of its processes, divided among its GPUs. What a
-# trainer
-# said itself when it took the GPU (hpcdl/trainer/emulated.py) is what it uses while it trains.
-
 FIRST_S = 600.0
 """A first step may take so long."""
 
 LEAST_S = 1.0
-"""A step may be late by so much: progress is told now and then only."""
+"""A step may be late by so much: progress is reported now and then only."""
 
 SPAN_S = 0.05
 """Two looks that are closer than this are one."""
@@ -90,8 +87,8 @@ SPAN_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Shares from 0 to 1, None where it is not known. `trains`: of time, by its steps; `cores`: of a core for each GPU,
-    of one that tells no steps."""
+    """What a job uses of its GPUs: shares from 0 to 1, None where it is not known. `trains`: of time, by its steps;
+    `cores`: of a core for each GPU, of one that reports no steps."""
 
     trains: float | None = None
     cores: float | None = None
@@ -132,13 +129,13 @@ def resident_mib(pids: Iterable[int]) -> int:
 
 
 class TrainingShare:
-    """In which share of the time between two looks a trainer trained, by the steps that it tells."""
+    """In which share of the time between two looks a trainer trained, by the steps that it reports."""
 
     def __init__(self, now: float) -> None:
         self._looked = now
         self._step: int | None = None
         self._since: float | None = None  # when it was last seen to train, None while it does not
-        self._usual_s: float | None = None  # between two steps that it tells
+        self._usual_s: float | None = None  # between two steps that it reports
         self._trained_s = 0.0
         self._share: float | None = None
 
@@ -147,7 +144,7 @@ class TrainingShare:
         self._step, self._since = step, now
 
     def stepped(self, step: int | None, now: float) -> None:
-        """It has told how many steps are done; only another number is one."""
+        """It has reported how many steps are done; only another number is one."""
         if step is None or step == self._step:
             return
         if self._since is not None:
@@ -178,7 +175,7 @@ class TrainingShare:
         return FIRST_S if self._usual_s is None else 2 * self._usual_s + LEAST_S
 
     def look(self, now: float) -> float | None:
-        """The share since the last look; None while it has told no step."""
+        """The share since the last look; None while it has reported no step."""
         span_s = now - self._looked
         if self._step is None:
             self._looked = now

@@ -1,4 +1,7 @@
-"""The agent's folder on its node: where it is, that one agent at a time has it, and what is remembered in it."""
+"""The agent's folder on its node: where it is, its lock (one agent at a time), and what is remembered in it.
+
+What lies in it is of this node and closed to others. Run folders, one for each part, are in run_folder.py.
+"""
 
 import fcntl
 import hashlib

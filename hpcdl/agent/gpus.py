@@ -1,7 +1,8 @@
 """The node's GPUs as the agent answers for them: which may be granted, which are lost or dirty, and what they do.
 
-A GPU is dirty while something holds it that should not: processes that an incarnation left, or somebody else's.
-Here GPUs are their UUIDs, which stay; the daemon speaks of them by the indices of the last inventory.
+A GPU is dirty while something holds it that should not: processes that an attempt left, or somebody else's. It is never
+reported free because somebody said so, only after it was looked at. Here GPUs are their UUIDs, which stay; the daemon
+names them by the indices of the last inventory. The sources that look are in gpu/, a part's GPUs in grant.py.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ class Gpus:
         self._stuck: dict[str, dict[Key, str]] = {}
         self._announced: dict[int, str] | None = None
         self._faults: dict[str, Faults] = {}
-        self._untold: dict[str, tuple[int, ...]] = {}
+        self._unreported: dict[str, tuple[int, ...]] = {}
 
     @property
     def emulated(self) -> bool:
@@ -149,7 +150,7 @@ class Gpus:
         for uuid in uuids:
             sample = self._samples.get(uuid) if uuid in self._gpus else None
             if sample is None or sample.state == LOST:
-                continue  # of one that is lost nothing is left to be held; of one without samples only the tags tell
+                continue  # of one that is lost nothing is left to hold; of one without samples only the tags are known
             if sample.state != OK:
                 found.append(f"{self._name(uuid)} cannot be seen: {sample.detail}")
             if self.emulated and sample.pids is None:
@@ -161,7 +162,7 @@ class Gpus:
         return found
 
     def _others(self, sample: GpuSample | None, own_tag: str) -> str:
-        """Processes on a GPU besides those with that tag, or "" (also where the GPU does not tell)."""
+        """Processes on a GPU besides those with that tag, or "" (also where the GPU does not say)."""
         if sample is None or sample.state != OK:
             return ""
         if sample.pids is None:
@@ -206,14 +207,14 @@ class Gpus:
         """Looks at all GPUs again, and reports those whose state changed."""
         await self._ask()
         self.judge(self._gpus)
-        self._tell_faults()
+        self._report_faults()
 
-    def _tell_faults(self) -> None:
+    def _report_faults(self) -> None:
         """Reports what is news of the GPUs' health, once the daemon knows them by their numbers."""
         if self._announced is None or self.renumbered:
             return
         for uuid in self._gpus:
-            xids = self._untold.pop(uuid, ())
+            xids = self._unreported.pop(uuid, ())
             sample, index = self._samples.get(uuid), self._number(uuid)
             if sample is None or index is None:
                 continue
@@ -248,7 +249,7 @@ class Gpus:
     def _set(self, uuid: str, state: str, detail: str) -> None:
         old = self._states.get(uuid, (OK, ""))
         self._states[uuid] = (state, detail)
-        # The inventory tells how things are; from then on changes are reported, by the indices that it gave.
+        # The inventory says how things are; from then on changes are reported, by the indices that it gave.
         index = self._number(uuid)
         if index is None or self._announced is None or self.renumbered:
             return
@@ -256,7 +257,7 @@ class Gpus:
             log.info("GPU %d is %s %s", index, state, detail)
             self._reports.report(GpuChanged(self._node, index, state, detail))
 
-    # --- what the daemon is told -----------------------------------------------------------------------------------
+    # --- for the daemon --------------------------------------------------------------------------------------------
 
     def inventory(self) -> tuple[GpuInfo, ...]:
         """Every GPU as it was seen last, by its index now."""
@@ -267,7 +268,7 @@ class Gpus:
         for index, uuid in sorted(self._announced.items()):
             gpu, (state, detail) = self._gpus[uuid], self._states.get(uuid, (OK, ""))
             found.append(GpuInfo(index, uuid, gpu.name, gpu.memory_mib, state, detail))
-            if waiting:  # what is told after this inventory may be older than it: how things are has the last word
+            if waiting:  # what is reported after this inventory may be older than it: how things are has the last word
                 self._reports.report(GpuChanged(self._node, index, state, detail))
         return tuple(found)
 
@@ -301,7 +302,7 @@ class Gpus:
         self._samples = {sample.uuid: sample for sample in samples}
         for sample in samples:  # each Xid is in one sample only
             if sample.xids:
-                self._untold[sample.uuid] = (*self._untold.get(sample.uuid, ()), *sample.xids)
+                self._unreported[sample.uuid] = (*self._unreported.get(sample.uuid, ()), *sample.xids)
 
     def _look(self) -> tuple[Sequence[Gpu], Sequence[GpuSample]]:
         samples = self._source.sample()
@@ -315,13 +316,8 @@ def _program(pid: int) -> str:
         return ""
 
 
-# What changes in the health of GPUs between two looks, and is worth telling the daemon. Pure, but for its memory.
-#
-# A condition that holds is told again every AGAIN_S, so that what is avoided for it stays so while it lasts. What was
-# so
-# before this agent came is shown, but for a memory that cannot be repaired no reason to avoid a GPU.
-
 AGAIN_S = 1800.0
+"""A condition that holds is reported again so often, so that a GPU that is avoided for it stays so while it lasts."""
 
 KEPT = 8
 """Xids that are shown of a GPU."""
@@ -331,12 +327,15 @@ BLAMED_S = 120.0
 
 
 class Faults:
-    """Of one GPU."""
+    """What changes in the health of one GPU between two looks, and is worth a report. Pure, but for its memory.
+
+    What was so before this agent began is shown, but no reason to avoid a GPU, unless its memory cannot be repaired.
+    """
 
     def __init__(self) -> None:
         self._xids: tuple[int, ...] = ()
         self._ecc: int | None = None
-        self._told_at: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
         self._bad: tuple[float, str] | None = None
 
     def look(self, health: Health | None, xids: Iterable[int], now: float) -> list[tuple[str, str]]:
@@ -353,10 +352,10 @@ class Faults:
             self._ecc = errors if errors is not None else self._ecc
             held = health.conditions
             for name in held:
-                if now - self._told_at.get(name, -AGAIN_S) >= AGAIN_S:
-                    self._told_at[name] = now
+                if now - self._reported_at.get(name, -AGAIN_S) >= AGAIN_S:
+                    self._reported_at[name] = now
                     found.append((name, "reported by the driver"))
-            self._told_at = {name: at for name, at in self._told_at.items() if name in held}
+            self._reported_at = {name: at for name, at in self._reported_at.items() if name in held}
         for fault, _ in found:
             known = fault_of(fault)
             if known is not None and known.action is not FaultAction.NOTE:
@@ -364,7 +363,7 @@ class Faults:
         return found
 
     def shown(self, health: Health | None) -> Health | None:
-        """What the daemon is told of its health: with the Xids that were seen here."""
+        """Its health for the daemon: with the Xids that were seen here."""
         if health is None:
             return Health(xids=self._xids) if self._xids else None
         return replace(health, xids=self._xids)
@@ -374,13 +373,6 @@ class Faults:
         return self._bad[1] if self._bad is not None and now - self._bad[0] < BLAMED_S else ""
 
 
-# grants.jsonl in the agent's folder: which incarnation had which GPU, and when. For people and tests: no
-# program reads it.
-#
-# Lines are written before a supervisor is given its GPUs, and when they were seen free. Not synced: what a crash of
-# the
-# machine costs is no loss. The file is put aside as grants.jsonl.1 when it is large.
-
 NAME = "grants.jsonl"
 
 LIMIT, WAITING_LIMIT = 1 << 20, 1 << 16
@@ -389,14 +381,19 @@ GRANTED, FREED = "granted", "freed"
 
 
 class Grants:
-    """Appends. While the disk is full, or the file is not ours, lines wait in memory; too many of them are dropped."""
+    """grants.jsonl in the agent's folder: which attempt had which GPU, and when. No program reads it, only people do.
+
+    Lines are written before a supervisor gets its GPUs, and when they were seen free. Not synced: what a crash of the
+    machine costs is no loss. While the disk is full, or the file is not ours, lines wait in memory; too many of them
+    are dropped. A large file is put aside as grants.jsonl.1.
+    """
 
     def __init__(self, run: Path) -> None:
         self._path = run / NAME
         self._waiting = b""
 
     def granted(self, key: Key, uuids: Sequence[str]) -> None:
-        """The incarnation is about to be told that these are its own; again and again for the same is one grant."""
+        """These are about to be the attempt's own; again and again for the same is one grant."""
         self._write(GRANTED, key, uuids)
 
     def freed(self, key: Key, uuids: Sequence[str | None] = (None,)) -> None:

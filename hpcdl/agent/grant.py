@@ -1,4 +1,7 @@
-"""The GPUs of one part: which the daemon means, that nothing else holds them, and what the trainer is told of them."""
+"""The GPUs of one part: granted by the daemon, checked to be free, named to the trainer, and seen free after it.
+
+Nothing is started on a GPU that something else holds, and none is released before it was seen free.
+"""
 
 import asyncio
 import logging
@@ -21,7 +24,7 @@ DIRTY_AFTER_S = 30.0
 
 
 class Grant:
-    """`gpus`: UUIDs. `first`: whether this node is the first of those that the daemon named."""
+    """The GPUs of one part. `gpus`: UUIDs. `first`: whether this node is the first of those that the daemon named."""
 
     def __init__(self, site: AgentContext, key: Key, remains: Remains) -> None:
         self._site = site
@@ -37,7 +40,7 @@ class Grant:
         self._site.gpus.claim(self._key, self.gpus, tuple(indices))
 
     def recover(self, order: RequestMessage | None) -> None:
-        """A grant of which the run folder does not tell any more: as it was ordered, else as its processes have it."""
+        """A grant that the run folder does not name any more: as it was ordered, else as its processes have it."""
         try:
             if order is None:
                 raise StartRefusal("nothing is known of it")
@@ -50,7 +53,7 @@ class Grant:
         self.claim()
 
     def take(self, message: RequestMessage) -> tuple[str, ...]:
-        """Which GPUs the request names, and the nodes of the job. Raises Refusal."""
+        """Which GPUs the request names, and the nodes of the job. Raises StartRefusal."""
         nodes, indices = nodes_and_gpus(message, self._site.node)
         try:
             self.gpus = self._site.gpus.meant(indices)
@@ -64,7 +67,7 @@ class Grant:
         self._site.gpus.claim(self._key, self.gpus)
 
     async def hold(self) -> None:
-        """Claims its GPUs, which nothing else may hold. Raises Refusal, and then they are dirty."""
+        """Claims its GPUs, which nothing else may hold. Raises StartRefusal, and then they are dirty."""
         gpus, until, pause = self._site.gpus, boottime() + FREE_AT_ONCE_S, 0.02
         while True:
             conflict = gpus.claim(self._key, self.gpus)
@@ -80,7 +83,7 @@ class Grant:
             pause = min(pause * 2, 0.5)
 
     def environment(self, nodes: Sequence[str]) -> dict[str, str]:
-        """What the trainer is to be told of the GPUs that it has from now on. Raises Refusal."""
+        """The variables that name the trainer the GPUs that it has from now on. Raises StartRefusal."""
         try:
             shown = self._site.gpus.shown(self.gpus)
         except ValueError as error:
@@ -90,7 +93,7 @@ class Grant:
 
     @property
     def shown(self) -> dict[str, str]:
-        """What a process beside the trainer is told of them. Raises ValueError for a GPU that is gone."""
+        """The variables that name them to a process beside the trainer. Raises ValueError for a GPU that is gone."""
         return gpu_environment(self.gpus, self._site.gpus.shown(self.gpus))
 
     async def until_free(self, who: str, stale: Callable[[], bool]) -> None:
@@ -109,7 +112,7 @@ class Grant:
         self._site.grants.freed(self._key, self.gpus)
         gpus.release(self._key)
         gpus.unstick(self._key)
-        gpus.judge(self.gpus)  # whoever else is on them is told of before they are free to be granted
+        gpus.judge(self.gpus)  # whoever else is on them is reported before they are free to be granted
 
     async def _left(self) -> str:
         """What of it is still there, in words, or ""."""

@@ -1,7 +1,9 @@
-"""What is handed on to this agent when who had started it died: a supervisor that was killed, or a shell.
+"""Processes that lost whoever started them: a supervisor that was killed, or a shell. They are found, and ended.
 
 The agent is a subreaper: a process that hides from its supervisor (another session, no environment) becomes the agent's
-child when the supervisor dies. Every child that the agent did not start itself is such an orphan, and is ended.
+child when the supervisor dies. Every child that the agent did not start itself is such an orphan (`Orphans`). What a
+dead supervisor leaves of its part is found by tag, too, and by the file `processes` in its run folder (`Remains`).
+Nothing else is ever signalled.
 """
 
 import logging
@@ -25,7 +27,8 @@ ORPHANS_KILL_S = 0.3
 
 
 class Orphans:
-    """All methods may be called in any thread. Without a subreaper there are none."""
+    """The children of this agent that it did not start. All methods may be called in any thread. Without a subreaper
+    there are none."""
 
     def __init__(self) -> None:
         """Of this process, and from here on."""
@@ -62,7 +65,7 @@ class Orphans:
             return sum(not self._is_ours(pid) for pid in processes.children_of(os.getpid()))
 
     def _is_ours(self, pid: int) -> bool:
-        # What we start otherwise, a tool that tells of GPUs, stays in our session; no orphan ever was in it.
+        # What we start otherwise, nvidia-smi for one, stays in our session; no orphan ever was in it.
         return pid in self._started or processes.session_of(pid) in (self._session, None)
 
     def _reap(self) -> None:
@@ -77,15 +80,13 @@ class Orphans:
                     pass
 
 
-# What is left of a part whose supervisor is gone: by its tag, by what was recorded below the supervisor, and by what
-# came to the agent itself. Nothing is signalled that is not one of these very processes.
-
 REMAINS_KILL_S = 0.5
 """Seconds of one attempt to end them all."""
 
 
 class Remains:
-    """Of one part. All methods may be called in any thread."""
+    """What is left of a part whose supervisor is gone: by its tag, by what was recorded below the supervisor, and by
+    what came to the agent itself. All methods may be called in any thread."""
 
     def __init__(self, folder: Path, tag: str, orphans: Orphans) -> None:
         self._folder = folder

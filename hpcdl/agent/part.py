@@ -1,9 +1,9 @@
 """This node's part of one attempt (incarnation), from the request to start it until its GPUs were seen free.
 
 The supervisor knows what happens to the trainer; `AgentPart` follows it through whatever happens to the supervisor or
-to the agent, and reports. It never concludes that a trainer has ended from silence: only from a record, or from a lock
-that nobody holds. Its GPUs are in `grant.py`, its run folder in `run_folder.py`, its first request in
-`start_request.py`, the connection in `supervisor_link.py`.
+to the agent, and reports. It never concludes from silence that a trainer has ended: only from a record, or from a lock
+that nobody holds. Its GPUs are in grant.py, its run folder in run_folder.py, its first request in start_request.py,
+the connection in supervisor_link.py.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ def _log_of(order: RequestMessage | None, found: run_folder.ExistingRun | None) 
 
 
 class SupervisorRequests:
-    """What a supervisor is asked, in order. A new connection to it gets all of it again, which does no harm.
+    """The requests to a supervisor, in order. A new connection to it gets all of it again, which does no harm.
 
     A request with a grace period is overdue `HUNG_AFTER_S` after the end of that; then `overdue` is called.
     """
@@ -86,7 +86,7 @@ class SupervisorRequests:
         return next((kind for kind, _ in self._sent if kind in _GOES), "")
 
     async def more(self) -> None:
-        """Returns once something more is asked."""
+        """Returns once there is another request."""
         self._news.clear()
         await self._news.wait()
 
@@ -97,7 +97,7 @@ class SupervisorRequests:
             await self._overdue()
 
     async def send(self, link: SupervisorLink) -> None:
-        """Sends everything, and what is asked later, until the connection breaks (OSError)."""
+        """Sends all requests, and those that come later, until the connection breaks (OSError)."""
         number = 0
         while True:
             while number < len(self._sent):
@@ -192,7 +192,7 @@ class AgentPart:
         self._rescales = Rescales(site.node) if spec is None else Rescales(site.node, spec.rescale)
         self.stage = Stage.ORDERED if found is None else Stage.FOLLOWED
         if found is not None:
-            # What a damaged folder does not tell is as it was ordered; a supervisor that lives is of this boot.
+            # What a damaged folder does not say is as it was ordered; a supervisor that lives is of this boot.
             self._same_boot = found.boot == site.reports.boot or (
                 not found.boot and not run_folder.is_free(found.folder)
             )
@@ -207,7 +207,7 @@ class AgentPart:
         self._reported_membership = membership
         self.stale = False
         self._progress = LatestProgress()
-        self._told_at = -1e9
+        self._progress_at = -1e9
         self._activity = TrainerActivity(_log_of(order, found))
         self._verdict: tuple[Cause, str] | None = None
         self._supervisor: dict[str, Any] | None = None
@@ -223,7 +223,7 @@ class AgentPart:
         job, incarnation = self.key
         return Names(job=job, incarnation=incarnation, membership=self._reported_membership, node=self._site.node)
 
-    # --- what is asked of it ---------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -395,14 +395,14 @@ class AgentPart:
         """This agent was stopped for a while: what it would have seen is not known."""
         self._activity.stood()
 
-    def tell_progress(self) -> None:
+    def report_progress(self) -> None:
         """Reports new progress if a daemon is there and the last report is an interval ago."""
         now = boottime()
-        if not self._site.connected or self.stale or not self._leads or now - self._told_at < self._site.interval_s:
+        if not self._site.connected or self.stale or not self._leads or now - self._progress_at < self._site.interval_s:
             return
         event = self._progress.report(self.names)
         if event is not None:
-            self._told_at = now
+            self._progress_at = now
             self._site.reports.report(event)
 
     # --- its life --------------------------------------------------------------------------------------------------
@@ -529,7 +529,7 @@ class AgentPart:
             link.close()
 
     async def _pass_on(self, link: SupervisorLink) -> None:
-        """Tells the supervisor what it is asked; all of it again on a new connection, which does no harm."""
+        """Sends the supervisor its requests; all of them again on a new connection, which does no harm."""
         try:
             await link.send("agent", after=self._site.reports.unreported(self.key).record)
             await self._supervisor_requests.send(link)
@@ -543,7 +543,7 @@ class AgentPart:
             if packet["type"] == "progress":
                 self._progress.take(packet)
                 self._activity.stepped(self._progress.step, leads=self._leads)
-                self.tell_progress()
+                self.report_progress()
             elif run_folder.is_record(packet):
                 self._absorb(packet)
                 await self._record(packet)
@@ -590,17 +590,17 @@ class AgentPart:
             self._report_exit(self._exit(record), number, at)
             return
         try:
-            told = event_of(record, self.names)
+            news = event_of(record, self.names)
         except (ValueError, TypeError, ArithmeticError) as error:
             log.warning("%s: record %d is not understood: %s", self, number, error)
-            told = None
-        if isinstance(told, ev.Saved | ev.TrainerReady):
-            self._progress.reached(told.step)
-        self._activity.reported(told, leads=self._leads)
-        if told is None or self.stale or (isinstance(told, ev.TrainerReady) and not self._leads):
+            news = None
+        if isinstance(news, ev.Saved | ev.TrainerReady):
+            self._progress.reached(news.step)
+        self._activity.reported(news, leads=self._leads)
+        if news is None or self.stale or (isinstance(news, ev.TrainerReady) and not self._leads):
             reports.passed(self.key, number)
         else:
-            reports.report(told, self.key, number, at)
+            reports.report(news, self.key, number, at)
 
     def _exit(self, record: dict[str, Any]) -> ev.Exited:
         try:
@@ -647,9 +647,7 @@ class AgentPart:
         self.stage = Stage.FREED
 
 
-# A port that is kept until whoever it is for listens on it.
-
-FROM, TO = 10_240, 32_768
+FROM, TO = 10_240, 32_768  # of the ports that `Port` tries
 
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -690,9 +688,6 @@ class Port:
         self._socket.close()
 
 
-# What a part was told of memberships: only the newest counts, however often and in whatever order they come.
-
-
 def membership_of(message: RequestMessage) -> RescalePacket:
     """The membership that a request to rescale asks for: a rank for each GPU. Raises ValueError."""
     request = message.request
@@ -702,7 +697,10 @@ def membership_of(message: RequestMessage) -> RescalePacket:
 
 
 class Rescales:
-    """`kind`: one of RESCALES. `newest`: None before the first. `left`: it was asked to go while the others stay."""
+    """The memberships that a part was asked to form: only the newest counts, in whatever order and how often they come.
+
+    `kind`: one of RESCALES. `newest`: None before the first. `left`: it was asked to go while the others stay.
+    """
 
     def __init__(self, node: str, kind: str = RESCALES[0]) -> None:
         self._node = node

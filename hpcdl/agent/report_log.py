@@ -38,7 +38,7 @@ def boottime() -> float:
 
 @dataclass(frozen=True, slots=True)
 class LoggedReport:
-    """A report. `at`: CLOCK_BOOTTIME of what it tells, within boot `boot`."""
+    """A report. `at`: CLOCK_BOOTTIME of what it is about, within boot `boot`."""
 
     number: int
     kind: str
@@ -57,7 +57,7 @@ class Marks:
 
 
 class ReportLog:
-    """See the module. All methods belong to the event loop's thread; `run` is its writer and must be running."""
+    """The log in one file. All methods belong to the event loop's thread; `run` is its writer and must be running."""
 
     def __init__(self, path: Path) -> None:
         """Loads the log, or begins a new one. Raises OSError and NotPrivate where the file cannot be used at all."""
@@ -154,9 +154,9 @@ class ReportLog:
     # --- adding ----------------------------------------------------------------------------------------------------
 
     def report(self, event: Event, key: Key | None = None, record: int = 0, at: float | None = None) -> int:
-        """Adds a report; it is sent once it is durable. `record`: the supervisor's record that it tells of, if any.
+        """Adds a report; it is sent once it is durable. `record`: the supervisor's record that it is of, if any.
 
-        `at`: CLOCK_BOOTTIME of what it tells, now if None, negative if it cannot be known.
+        `at`: CLOCK_BOOTTIME of what it is about, now if None, negative if it cannot be known.
         """
         self.last += 1
         boot = self.boot if at is None or at >= 0 else ""

@@ -1,4 +1,7 @@
-"""From the command line to a running agent: its folder, its lock, its log, and the signals that end it."""
+"""From the command line to a running agent: its folder, its lock, its log, and the signals that end it.
+
+Where it cannot run it says why in one line, and has started nothing. The agent itself is in agent.py.
+"""
 
 import asyncio
 import logging
@@ -33,7 +36,8 @@ LOG_BYTES, LOGS_KEPT = 8 << 20, 2
 
 
 def main(home: Path, node: str, emulate_gpus: int | None, said: bool, stay: EnclosingJob, absence_s: float) -> int:
-    """Runs until it is told to end. 0: told so; 3: this node has an agent; 1: it cannot run. One line says why.
+    """Runs until a signal or the daemon ends it. 0: so ended; 3: this node has an agent; 1: it cannot run. One line
+    says why.
 
     `emulate_gpus` None: as many as this node's last agent had, unless real ones are what was `said`. `stay`: the batch
     job that this is in; there supervisors without an agent end their trainers after `absence_s` seconds.

@@ -1,4 +1,8 @@
-"""A run folder and the supervisor in it: made, found again, removed."""
+"""The run folders of a node, as its agent sees them: made with a supervisor in each, found again, read and removed.
+
+Whether a supervisor lives is known from the lock that it holds, never from a pid in a file. What the supervisor itself
+writes there is in supervisor/run_folder.py and supervisor/process_file.py.
+"""
 
 import contextlib
 import errno

@@ -1,7 +1,7 @@
-"""One command beside a trainer: `hpcdl exec` and `attach` on this node. Its pipes or its terminal, and its end.
+"""Commands beside a trainer (`hpcdl exec` and `attach`) on this node: pipes or a terminal, from start to end.
 
-It is no part of the incarnation: it has no HPCDL_TAG, speaks with no supervisor, and is ended before the GPUs are
-looked at. What carries its own tag, HPCDL_SHELL, and what is below it, goes with it.
+They are no part of the attempt: they have no HPCDL_TAG, speak with no supervisor, and are ended before the GPUs are
+looked at. What carries their own tag, HPCDL_SHELL, and what is below it, goes with them.
 """
 
 import asyncio
@@ -59,8 +59,8 @@ class ShellTarget:
 
 
 class Shell:
-    """Everything belongs to the event loop's thread. `send` gets what the other end is to hear, at most SHELL_WINDOW
-    bytes a stream more than it has taken."""
+    """One command beside a trainer. Everything belongs to the event loop's thread. `send` gets the messages to the
+    other end, at most SHELL_WINDOW bytes a stream more than it has taken."""
 
     def __init__(
         self,
@@ -386,9 +386,8 @@ async def first_of(*events: asyncio.Event, within_s: float | None = None) -> Non
         each.cancel()
 
 
-# The processes of commands beside trainers, by a tag of their own: of one command, and what an agent left.
-
 VARIABLE = "HPCDL_SHELL"
+"""The tag of commands beside trainers: instance, job, attempt, node and the command's id."""
 
 SWEEP_S = 2.0
 """Seconds of one attempt to end what an earlier agent left."""
@@ -418,8 +417,6 @@ def _node(process: Process) -> str:
     return ":".join(tag[3:-1])  # a node's name may hold colons
 
 
-# The commands beside the trainers of this node: opened, fed and ended as the daemon says.
-
 MOST = 16
 """So many at once on a node."""
 
@@ -445,7 +442,8 @@ def place(folder: Path, tag: str, gpu_env: Mapping[str, str]) -> ShellTarget:
 
 
 class Shells:
-    """Everything belongs to the event loop's thread. `outgoing`: what the daemon is to hear."""
+    """The commands beside the trainers of this node: opened, fed and ended as the daemon says. Everything belongs to
+    the event loop's thread. `outgoing`: messages to the daemon."""
 
     def __init__(self, orphans: Orphans, run: Path) -> None:
         """`run`: the agent's folder, where their processes are recorded for the next agent."""

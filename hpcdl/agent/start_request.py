@@ -1,4 +1,8 @@
-"""From a request of the daemon to what a supervisor is to start."""
+"""From the daemon's request to start to start.json: the command, the environment, the number of threads, torchrun.
+
+What the daemon asks for and this node cannot do is a StartRefusal, before anything runs. The file itself is in
+supervisor/start_file.py.
+"""
 
 import os
 import re
@@ -25,7 +29,7 @@ class StartRefusal(Exception):
 
 
 def nodes_and_gpus(message: RequestMessage, node: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The nodes of the request's placement, and this node's GPUs in it. Raises Refusal."""
+    """The nodes of the request's placement, and this node's GPUs in it. Raises StartRefusal."""
     placement = message.request.placement
     if placement is None:
         raise StartRefusal("the request names no GPUs")
@@ -67,7 +71,7 @@ def make_start(
 ) -> Start:
     """What start.json says. `gpu_env` None: a warm start. `emulated`: the folder of emulated GPUs. `address`: this
     node's IP for its peers. `formed`: the membership into which torchrun starts its ranks. `node_gpus`: how many this
-    node has. Raises Refusal."""
+    node has. Raises StartRefusal."""
     request, spec = order.request, order.spec
     if spec is None:
         raise StartRefusal("the request to start says not what")
@@ -142,8 +146,6 @@ def make_start(
         raise StartRefusal(str(error)) from None
 
 
-# The trainer's environment: what the job asked for over a small base of the agent's own, and the HPCDL_* variables.
-
 BASE = frozenset([
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LIBRARY_PATH",
     "PYTHONPATH", "VIRTUAL_ENV", "PYTHONHASHSEED", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_MPS_PIPE_DIRECTORY",
@@ -176,7 +178,8 @@ def trainer_environment(
     address: str,
     allocation: str = "",
 ) -> dict[str, str]:
-    """All but the GPUs, the tag and the socket, which the supervisor adds. `address`: this node's IP for its peers.
+    """The trainer's environment: the job's own over a small base of the agent's, and the HPCDL_* variables, but for the
+    GPUs, the tag and the socket, which the supervisor adds. `address`: this node's IP for its peers.
 
     `allocation`: the batch job that this node is in; in one, signals of the batch system come to trainers as well."""
     kept = {name: value for name, value in agent.items() if name in BASE or name.startswith(BASE_PREFIXES)}
@@ -223,9 +226,6 @@ def gpu_environment(uuids: Sequence[str], visible: str) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": visible, "HPCDL_GPUS": ",".join(uuids), "HPCDL_GPU_COUNT": str(len(uuids))}
 
 
-# OMP_NUM_THREADS for a trainer: the node's processors by its share of the node's GPUs. Jobs that share a node would
-# otherwise take all of its processors each.
-
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 OURS = "HPCDL_OMP_NUM_THREADS"
@@ -240,7 +240,9 @@ _LAUNCHERS = re.compile(
 
 
 def thread_variables(command: Sequence[str], cwd: str, *, gpus: int, of: int, ranks: int) -> Mapping[str, str]:
-    """The variables. `gpus` of the node's `of` are the job's; `ranks`: processes that hpcdl starts for it there."""
+    """OMP_NUM_THREADS: the node's processors by the job's share of the node's GPUs. Jobs that share a node would
+    otherwise take all of its processors each. `gpus` of the node's `of` are the job's; `ranks`: processes that hpcdl
+    starts for it there."""
     if ranks == 1 and _launches(command, cwd):
         ranks = gpus
     share = len(os.sched_getaffinity(0)) * min(gpus, of) // max(of, 1)
@@ -264,11 +266,6 @@ def _launches(command: Sequence[str], cwd: str) -> bool:
     except (OSError, ValueError):
         return False
 
-
-# How a job's ranks are started by torchrun on one node: from the job and a membership to a command line.
-#
-# torchrun's elastic agents of all nodes meet at a store that the first node's keeps. When a node joins or goes they
-# start all ranks anew, which resume from the last checkpoint.
 
 MODULE = "torch.distributed.run"
 
@@ -338,6 +335,9 @@ def torchrun_command(
 ) -> tuple[str, ...]:
     """What starts this node's ranks. `name`: the rendezvous's, the same on all nodes. `address`: this node's own IP.
     `path`: PATH of the job's environment.
+
+    torchrun's elastic agents of all nodes meet at a store that the first node's keeps. When a node joins or goes they
+    start all ranks anew, which resume from the last checkpoint.
 
     The job's least and most numbers of nodes bound what torchrun waits for; the membership says where it meets.
     """

@@ -1,7 +1,7 @@
-"""JSON that was read from a file, which may be damaged: whatever is wrong with it is one kind of error.
+"""JSON from a file or a socket that may be damaged: whatever is wrong with it is a ValueError.
 
-Also what Python's reader takes and nothing of ours writes: NaN and infinities, numbers beyond 64 bits, brackets without
-end. Standard library only.
+That includes what Python's reader takes and nothing of ours writes: NaN and infinities, numbers beyond 64 bits,
+brackets without end. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What is said about a GPU, whoever says it."""
+"""A GPU, a sample of it, and what every source of GPUs answers.
+
+The sources are nvml.py, smi.py and emulated.py; discovery.py chooses one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which source a node uses."""
+"""Which source of GPUs a node uses: emulated ones, NVML, nvidia-smi or none.
+
+Unless emulated ones are asked for, what this machine has decides; `detail` says what was tried.
+"""
 
 from __future__ import annotations
 

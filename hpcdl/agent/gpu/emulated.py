@@ -1,7 +1,7 @@
 """Emulated GPUs for machines that have none: the memory of one is the record lock on a file.
 
 A trainer holds the lock (hpcdl/trainer/emulated.py) and has a JSON note in the file: {"pid", "util", "memory_mib"}.
-The kernel frees the lock when the process is gone, however it went, as a driver frees a GPU's memory; and it tells who
+The kernel frees the lock when the process is gone, however it went, as a driver frees a GPU's memory; and it says who
 holds it without the asker taking it, so that a sample is never in a trainer's way. A deleted file is a lost GPU.
 
 UUID.health beside it, if there is one, is what a driver would say: a JSON object with the fields of `Health`; `xids`

@@ -1,4 +1,8 @@
-"""GPUs through NVML (module `pynvml` of nvidia-ml-py), which loads the driver's libnvidia-ml.so.1."""
+"""GPUs through NVML (module `pynvml` of nvidia-ml-py), which loads the driver's libnvidia-ml.so.1.
+
+Also their health: ECC errors, repairs of memory, slowdowns, and the Xid errors of the driver. Every call may be
+missing, refused or not supported: then that value is not known. What is asked for health never makes a GPU unreadable.
+"""
 
 from __future__ import annotations
 
@@ -152,11 +156,11 @@ class NvmlSource:
     def _xids(self, whole: dict[int, Any]) -> dict[int, tuple[int, ...]]:
         """The Xid errors since the last look; from the first one on, and anew for a GPU that was not there before."""
         if self._events is None or not self._events.indices.issuperset(whole):
-            told = {} if self._events is None else self._events.read()
+            xids = {} if self._events is None else self._events.read()
             if self._events is not None:
                 self._events.close()
             self._events = XidEvents(self._nvml, whole)
-            return told
+            return xids
         return self._events.read()
 
     def _devices(self, index: int, handle: Any) -> Iterator[tuple[int, Any]]:
@@ -207,7 +211,7 @@ class NvmlSource:
             try:
                 return self._call(function, look.whole[self._at[gpu.uuid]], *arguments)
             except _Fault:
-                return None  # whether the GPU itself can be read is told by what is measured
+                return None  # whether the GPU itself can be read is known from what is measured
 
         return health_of(ask)
 
@@ -244,11 +248,6 @@ class NvmlSource:
         return tuple(sorted({int(process.pid) for process in [*compute, *mps, *graphics]}))
 
 
-# What NVML says of a GPU's health: ECC errors, repairs of memory, slowdowns, and the Xid errors of the driver.
-#
-# Every call may be missing, refused or not supported; then that is not told. Nothing here ever makes a GPU
-# unreadable.
-
 UNCORRECTED, VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
 
 XID_CRITICAL = 8  # nvmlEventTypeXidCriticalError
@@ -261,10 +260,10 @@ SLOWDOWNS = (
 """Bits of nvmlDeviceGetCurrentClocksEventReasons that are worth a note: heat, and a power supply that complains."""
 
 MOST_XIDS = 64
-"""Xid errors that are read at a time; a driver that tells more is not waited for."""
+"""Xid errors that are read at a time; a driver that has more is not waited for."""
 
 Ask = Callable[..., Any]
-"""A function of NVML by its name, with arguments after the handle: None where it is not told."""
+"""A function of NVML by its name, with arguments after the handle: None where it is not known."""
 
 
 def health_of(ask: Ask) -> Health:
@@ -285,7 +284,7 @@ def health_of(ask: Ask) -> Health:
 
 
 class XidEvents:
-    """The Xid errors that the driver has told since it was asked last. The driver keeps them meanwhile."""
+    """The Xid errors that the driver has had since it was read last. The driver keeps them meanwhile."""
 
     def __init__(self, nvml: Any, handles: Mapping[int, Any]) -> None:
         """Registers these GPUs, by NVML's index; those that cannot be are left out."""

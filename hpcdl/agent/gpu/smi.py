@@ -149,7 +149,7 @@ def run(argv: Sequence[str], timeout: float) -> SmiOutput:
 
 
 class SmiSource:
-    """The GPUs that nvidia-smi sees, by UUID. Where MIG is on, processes are told by GPU, not by MIG device."""
+    """The GPUs that nvidia-smi sees, by UUID. Where MIG is on, processes are known by GPU, not by MIG device."""
 
     name = "nvidia-smi"
 

@@ -1,4 +1,7 @@
-"""CUDA_VISIBLE_DEVICES: what an agent inherited, and what it gives to its trainers."""
+"""CUDA_VISIBLE_DEVICES: which GPUs the agent's own leaves it, and the one that it gives to its trainers.
+
+A trainer's names GPUs by UUID, never by index: indices change with the mask.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The claim in a checkpoint folder: it says which incarnation of which job may write there; others must not."""
+"""The claim in a checkpoint folder: which attempt of which job may write there.
+
+No checkpoint of another job is ever taken unless its user named that job, and an older attempt never replaces the claim
+of a newer one. A trainer reads the claim again before each rename (hpcdl/trainer/).
+"""
 
 from __future__ import annotations
 

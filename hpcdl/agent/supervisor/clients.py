@@ -1,4 +1,8 @@
-"""Everybody who is connected to the supervisor: ranks, the agent, and those who have not said yet what they are."""
+"""The connections of a supervisor: ranks, the agent, and those who have not said yet which they are.
+
+Nobody who is slow, silent or broken holds up the others, or costs memory without end. What a packet means is the
+supervisor's to decide (supervisor.py); sockets are in side_channel.py, packets in packets.py.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +40,11 @@ RETRY_S = 1.0
 
 
 class ClientRefusal(Exception):
-    """This client is not taken; the message tells it why."""
+    """This client is not taken; the message says why."""
 
 
 class Clients:
-    """Connections in the selector; `records` is the growing list that the agent gets."""
+    """All connections, in the supervisor's selector; `records` is the growing list that the agent gets."""
 
     def __init__(
         self,
@@ -166,8 +170,8 @@ class Clients:
             self._progress_due = None
             self._progress_sent = now
             if self._agent is not None and self._progress is not None:
-                told = self._progress
-                body: dict[str, object] = {"step": told.step, "total": told.total, "samples": told.samples}
+                newest = self._progress
+                body: dict[str, object] = {"step": newest.step, "total": newest.total, "samples": newest.samples}
                 if self._measured is not None:
                     body |= {"metric": self._measured.metric, "metric_step": self._measured.step}
                 self._agent.progress = packets.encode("progress", **body)
@@ -259,13 +263,14 @@ class Clients:
         connection.close()
 
 
-# The agent's connection: every record in order, at the agent's pace, and the newest progress.
-
 STUCK_S = 30.0  # an agent that reads nothing for so long is as good as absent
 
 
 class AgentLink:
-    """Keeps only a position in the records, so that a slow agent costs no memory and delays nobody."""
+    """The agent's connection: every record in order, at the agent's pace, and the newest progress.
+
+    It keeps only a position in the records, so that a slow agent costs no memory and delays nobody.
+    """
 
     def __init__(self, connection: SideChannelClient, packets: list[bytes], after: int) -> None:
         """`packets` is the list of all records, which grows; the agent has the first `after` of them."""

@@ -1,4 +1,7 @@
-"""The kill that a drill orders: of all that trains here, in the middle of a save, or at once."""
+"""The SIGKILL of a preemption test (`hpcdl drill`): to all that trains here, in the middle of a save, or at once.
+
+Nothing but the processes of this attempt is killed, once, and only while the order is in time.
+"""
 
 from __future__ import annotations
 

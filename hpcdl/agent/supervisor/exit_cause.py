@@ -1,4 +1,8 @@
-"""How a trainer ended, for its `exit` record: from the wait status, the kernel's counter and the last output."""
+"""How a trainer ended, for its `exit` record: from the wait status, the kernel's counter and the last output.
+
+A launcher (torchrun, accelerate, deepspeed) ends with 1 whatever its ranks died of, and prints a banner after what they
+said. Output is data here: it changes what people read and whether a retry is spent, nothing else.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,6 @@ from dataclasses import asdict, dataclass
 
 from hpcdl.agent.supervisor.output import last_line, printable
 
-# Did an incarnation run out of memory, of the node or of a GPU? From the cgroup's counter and the last output.
-
 TEXTS = (b"CUDA out of memory", b"OutOfMemoryError", b"RESOURCE_EXHAUSTED")
 
 ROOT = "/sys/fs/cgroup"
@@ -20,7 +22,8 @@ _COUNTER = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 class OomKillCounter:
-    """How many processes the kernel has killed for want of memory in the cgroups of an incarnation."""
+    """Whether an attempt ran out of memory: how many processes the kernel has killed for want of it in the cgroups of
+    an incarnation."""
 
     def __init__(self, cgroup: str | None) -> None:
         """`cgroup`: the folder whose memory.events counts; None: those of the processes that `watch` names."""
@@ -78,11 +81,6 @@ def _in_output(tail: bytes) -> bool:
     last = b"\n".join(tail.rstrip().split(b"\n")[-LAST_LINES:])
     return any(text in last for text in TEXTS)
 
-
-# What the output says of a trainer that failed: the line that names the cause, and a rank that a signal ended.
-#
-# A launcher (torchrun, accelerate, deepspeed) ends with 1 whatever its ranks died of, and prints a banner after what
-# they said. Pure; text is data here: it changes what people read and whether a retry is spent, nothing else.
 
 MARK = b"failed (exitcode:"
 """In the line that torchrun writes when it has seen that a rank failed; the ranks' own output is before it."""
@@ -214,7 +212,6 @@ def _errors(lines: Sequence[str]) -> list[tuple[int, str]]:
     return found
 
 
-# --- the same again and again ---------------------------------------------------------------------------------------
 ALIKE = 3
 """So many failures alike with nothing gained between them, and the next start would fail in the same way."""
 
@@ -223,7 +220,7 @@ UNLIKE = 4
 OUTSIDE = 10  # times in a row that something kills them: no fault of the trainer's, but it gets nowhere here
 
 LONG_S = 600.0
-"""Ranks that tell nothing of their steps and live for longer may have trained."""
+"""Ranks that report no steps and live for longer may have trained."""
 
 OWN_LONG_S = 60.0
 """The same under a torchrun of the user's own, who has said how often it may start them again."""

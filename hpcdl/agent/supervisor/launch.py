@@ -1,4 +1,8 @@
-"""Starting the trainer's first process: in a session of its own, and never outliving its supervisor."""
+"""The start of the trainer's first process: in a session of its own, and never outliving its supervisor.
+
+Between fork and exec nothing may be imported, looked up or allocated. Why a command cannot be started is said as a
+shell would, with its exit codes.
+"""
 
 from __future__ import annotations
 

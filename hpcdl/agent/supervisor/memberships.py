@@ -1,4 +1,8 @@
-"""The memberships that a supervisor was told of: passed on to the ranks, and what the ranks say about them."""
+"""The memberships that the agent asks for: passed on to the ranks, and what the ranks report about them.
+
+Under torchrun nobody reports that a membership has formed, or was lost: both are concluded from the ranks that are seen
+here. Why a trainer that only fails again is ended is decided with exit_cause.py.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ LOOK_INTERVAL_FORMED_S = 0.5
 SILENT_S = 10.0
 """Ranks that torchrun started and that have not attached for so long are taken for ones that never do."""
 UNCHANGED_S = 15.0
-"""Ranks of an earlier membership that live on for so long after they were told of one are its ranks: it is the same."""
+"""Ranks of an earlier membership that live on for so long after another was ordered are its ranks: it is the same."""
 SMALLER_S = 2.0
 """torchrun may form a world without a node that is only slow, and forms the next one as soon as that comes."""
 FORMING_S = 45.0
-"""For so long after a membership was told of, a smaller world is one on the way to it."""
+"""For so long after a membership was ordered, a smaller world is one on the way to it."""
 GONE_S = 20.0
 """Ranks that ended without others being started for so long: torchrun waits for nodes that may never come."""
 MOST_STARTS = 4
@@ -34,10 +38,10 @@ class Memberships:
         self._trainer = trainer
         self._record = record
         self._send = send
-        self._told: dict[int, RescalePacket] = {}
+        self._ordered: dict[int, RescalePacket] = {}
         self._newest: RescalePacket | None = None
-        self._told_at = 0.0
-        self._broken = False  # since it was told of the newest
+        self._ordered_at = 0.0
+        self._broken = False  # since the newest was ordered
         self._formed = False  # the newest, under torchrun
         self._seen_at: float | None = None  # ranks of the right number, which have not attached
         self._seen: frozenset[int] = frozenset()  # their processes
@@ -51,16 +55,16 @@ class Memberships:
         self._repeats = Repeats(LONG_S if start.rescale == TORCHRUN else OWN_LONG_S)
 
     @property
-    def told(self) -> bool:
+    def ordered(self) -> bool:
         """Whether this node was ever asked to be in one."""
         return self._newest is not None
 
-    def tell(self, packet: RescalePacket, now: float) -> None:
+    def order(self, packet: RescalePacket, now: float) -> None:
         """A membership to form. One that is not newer than the newest changes nothing."""
         if self._newest is not None and packet.membership <= self._newest.membership:
             return
-        self._told[packet.membership] = self._newest = packet
-        self._told_at = now
+        self._ordered[packet.membership] = self._newest = packet
+        self._ordered_at = now
         self._broken = self._formed = False
         self._seen_at = self._short_since = None
         self._record("rescaling", membership=packet.membership)
@@ -71,7 +75,7 @@ class Memberships:
         """A rank has attached: it may be behind. `step`: the highest so far.
 
         Why the trainer is to be ended, else "". torchrun starts ranks again whatever they fail of, since it cannot
-        tell the loss of a peer from an error in the script; the latter fails at the same step again and again.
+        distinguish the loss of a peer from an error in the script; the latter fails at the same step again and again.
         """
         if self._newest is not None:
             self._send(rank, "rescale", **asdict(self._newest))
@@ -100,10 +104,10 @@ class Memberships:
         Ranks that form memberships themselves attach with their number on the node. Any other attaches with its
         number in the one membership that its process ever sees, which it may have learnt after it attached.
         """
-        told = self._told.get(membership)
+        ordered = self._ordered.get(membership)
         if self._start.rescale != IN_PROCESS:
-            return rank.number == 0 if told is not None or membership == rank.membership else None
-        return None if told is None else rank.number == 0 and told.nodes[0] == self._start.node
+            return rank.number == 0 if ordered is not None or membership == rank.membership else None
+        return None if ordered is None else rank.number == 0 and ordered.nodes[0] == self._start.node
 
     def trained(self, now: float) -> None:
         """A rank has done a step."""
@@ -122,8 +126,8 @@ class Memberships:
                     rank.membership = packet.membership
                     self._record("reformed", membership=packet.membership, step=packet.step, seconds=packet.seconds)
             case BrokenPacket():
-                # One of a node is enough. It is told as of the newest membership: if that is not the one that broke,
-                # it was chosen without knowing of this.
+                # One of a node is enough. It is recorded as of the newest membership: if that is not the one that
+                # broke, it was chosen without knowing of this.
                 self._break(packet.step, packet.why)
 
     @property
@@ -146,12 +150,12 @@ class Memberships:
 
     def _look_for(self, newest: RescalePacket, now: float, step: int | None) -> None:
         """It has formed when a rank of a world of that size is ready, or, if none ever attaches, when such run."""
-        old = self._counted if now - self._told_at < UNCHANGED_S else frozenset()
+        old = self._counted if now - self._ordered_at < UNCHANGED_S else frozenset()
         living = [rank for rank in self._trainer.living_ranks if rank.ready_step is not None and rank.pid not in old]
         first = min((rank for rank in living if rank.world == newest.size), key=lambda each: each.number, default=None)
         if first is not None:
             # Where ranks of before live on, nothing was lost. Others train until torchrun ends them, or a peer is lost.
-            since = self._told_at if first.trained_before is None else first.trained_before
+            since = self._ordered_at if first.trained_before is None else first.trained_before
             self._form(newest, first.ready_step or 0, 0.0 if first.pid in self._counted else first.ready_at - since)
         elif not self._trainer.attached:
             below = [each.pid for each in self._trainer.below() if each.pid not in old]
@@ -159,13 +163,13 @@ class Memberships:
             if not ranks & self._seen:  # none yet, or those that were seen are gone and others have begun
                 self._seen, self._seen_at = ranks, now
             elif self._seen_at is not None and now - self._seen_at >= SILENT_S:
-                self._form(newest, step or 0, max(0.0, self._seen_at - self._told_at))
+                self._form(newest, step or 0, max(0.0, self._seen_at - self._ordered_at))
 
     def _look_for_loss(self, newest: RescalePacket, now: float, step: int | None) -> None:
         """Ranks that torchrun starts anew in a smaller world, or not at all, have lost a node. What is on the way to a
         membership may be smaller, too, and so is a world that a slow node has yet to come to."""
         short, patience = "", 0.0
-        if self._formed or now - self._told_at >= FORMING_S:
+        if self._formed or now - self._ordered_at >= FORMING_S:
             short, patience = self._short_of(newest)
         if short != self._short or not short:
             self._short, self._short_since = short, None

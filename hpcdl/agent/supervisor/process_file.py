@@ -1,8 +1,8 @@
-"""The file `processes`: who runs below a supervisor (or below the commands of an agent), for whoever comes after it.
+"""The file `processes`: what runs below a supervisor (or below an agent's shells), for whoever comes after it.
 
-A process that left its session and emptied its environment is known by who started it alone. When that one is killed,
-this file is all that tells of it: pids with their start times, within one boot. Written without fsync: it has to
-outlive processes, not the machine. Standard library only.
+A process that left its session and emptied its environment is known only to whoever started it. When that one is
+killed, this file still names it: pids with their start times, within one boot. Written without fsync: it has to outlive
+processes, not the machine. Standard library only.
 """
 
 from __future__ import annotations

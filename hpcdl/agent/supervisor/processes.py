@@ -1,5 +1,4 @@
-"""Processes of ours as /proc shows them, found by their tag or by their parents, and signalled without ever hitting a
-reused pid.
+"""Processes of ours, by /proc: found by their tag or by their parents, and never signalled by a pid that was reused.
 
 A process may vanish at any line here; then it is simply not in the answer. A zombie counts as gone: it holds no GPU.
 """

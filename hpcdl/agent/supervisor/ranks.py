@@ -1,4 +1,7 @@
-"""The trainer as its supervisor holds it: the first process, the ranks that attached, and whatever they started."""
+"""The trainer's processes: the first one, the ranks that attached, and whatever they started.
+
+Who belongs to the trainer is known by its tag or by being below this supervisor, never by a pid that somebody sent.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ WORLD_VARIABLE = "WORLD_SIZE"
 
 
 def world_of(pid: int) -> int | None:
-    """The number of ranks that torchrun told a process of."""
+    """The number of ranks in all, as torchrun gave it to a process."""
     found = processes.variable(pid, WORLD_VARIABLE)
     return int(found) if found is not None and found.isdecimal() else None
 

@@ -1,4 +1,9 @@
-"""The run folder as its supervisor takes it over: whose it is, the lock, what is to be started."""
+"""The run folder as its supervisor has it: the lock, and record.jsonl, the durable facts of one attempt.
+
+A record that cannot be written (disk full, I/O error) stays in memory, is delivered to the agent all the same, and is
+written as soon as that works: the job does not end because a disk is full. A folder that has records is never started
+again. The agent's side is agent/run_folder.py.
+"""
 
 from __future__ import annotations
 

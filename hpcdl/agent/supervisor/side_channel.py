@@ -1,4 +1,7 @@
-"""The supervisor's end of the side channel: sockets that never block and never grow without bound."""
+"""The supervisor's sockets, its clock and its signals, as its loop needs them: nothing here ever blocks.
+
+No queue grows without bound, and nobody of another uid gets in. Who the clients are is in clients.py.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class SideChannelClient:
             try:
                 raw = self._socket.recv(LIMIT + 1)
             except ConnectionResetError:
-                # The peer ended with packets of ours unread. That is told once; what it had sent comes after it.
+                # The peer ended with packets of ours unread. That is an error once; what it had sent comes after it.
                 raw = self._socket.recv(LIMIT + 1)
         except BlockingIOError:
             return None
@@ -141,14 +144,15 @@ def is_ours(uid: int) -> bool:
     return uid == os.geteuid()
 
 
-# The supervisor's time: monotonic, without the time in which it was stopped itself.
-
 STALL_S = 5.0
 
 
 class RunningClock:
-    """A batch system that suspends a job stops the supervisor with its trainer. That time spends no grace, no absence
-    and no patience: everything due is put off by it."""
+    """The supervisor's time: monotonic, without the time in which it was stopped itself.
+
+    A batch system that suspends a job stops the supervisor with its trainer. That time spends no grace, no absence
+    and no patience: everything due is put off by it.
+    """
 
     def __init__(self) -> None:
         self._lost = 0.0
@@ -169,11 +173,9 @@ class RunningClock:
         return excess
 
 
-# Signals as events of a selector: what a handler may do is set a flag, and the loop wakes up.
-
-
 class Wakeup:
-    """Readable after any signal that is handled. SIGUSR1 and SIGCHLD only wake; SIGTERM is remembered."""
+    """Signals as events of a selector: readable after any that is handled. SIGUSR1 and SIGCHLD only wake; SIGTERM is
+    remembered."""
 
     def __init__(self, ignored: Iterable[signal.Signals]) -> None:
         self._reading, self._writing = socket.socketpair()

@@ -252,19 +252,19 @@ class Supervisor:
             case packets.DrillPacket():
                 self._drill.order(packet, now)
             case packets.RescalePacket():
-                self._memberships.tell(packet, now)
+                self._memberships.order(packet, now)
             case packets.SuspendPacket(grace_s=grace_s, by=by):
                 self._closing.request(SUSPEND, by, usual_s if grace_s is None else grace_s, now)
             case packets.LeavePacket(grace_s=grace_s):
-                state = self._memberships.told
+                state = self._memberships.ordered
                 self._closing.request(LEAVE, "", usual_s if grace_s is None else grace_s, now, state)
             case packets.EndPacket(grace_s=grace_s):
                 self._drill.forget()
                 self._closing.request(END, "", usual_s if grace_s is None else grace_s, now)
 
     def on_attach(self, packet: AttachPacket, connection: SideChannelClient) -> Rank:
-        """A rank says who it is. Raises Refusal for one of another incarnation, or of a membership before the first
-        that this node was asked to be in: whoever is merely behind is told of the newest."""
+        """A rank says who it is. Raises ClientRefusal for one of another incarnation, or of a membership before the
+        first that this node was asked to be in: whoever is merely behind gets the newest."""
         if packet.incarnation != self._start.incarnation:
             raise ClientRefusal(f"attempt {packet.incarnation} attached to attempt {self._start.incarnation}")
         if packet.membership < self._start.membership:
@@ -442,8 +442,6 @@ def _refuse(why: str) -> int:
     return REFUSED
 
 
-# A trainer that said that it is done and then stands still for ever: it would hold its GPUs for as long.
-
 STILL = 0.02
 """Of a CPU for each rank. The threads of one that hangs wait with timeouts, which costs less."""
 
@@ -451,8 +449,11 @@ LOOK_S = 10.0
 
 
 class Lingering:
-    """`patience_s`: how long it may neither end, nor write output, nor use a CPU; who exports or evaluates does one of
-    these. Times are the supervisor's clock's."""
+    """A trainer that said that it is done and then stands still for ever: it would hold its GPUs for as long.
+
+    `patience_s`: how long it may neither end, nor write output, nor use a CPU; who exports or evaluates does one of
+    these. Times are the supervisor's clock's.
+    """
 
     def __init__(self, log: str, patience_s: float) -> None:
         self._ranks = 0  # that are done
@@ -489,13 +490,12 @@ class Lingering:
         return still_s is not None and still_s >= self._patience_s
 
 
-# Checkpoints that a program writes by itself, found by its user's pattern (`--resumes 'out/checkpoint-*'`).
-
 SLACK_S = 2.0  # of file systems that round times
 
 
 def newest(pattern: str, cwd: str, since: float) -> str:
-    """The name of the match that was changed last, "" where none was since then (seconds, of the file system)."""
+    """Of the checkpoints that a program writes by itself, found by its user's pattern (`--resumes 'out/checkpoint-*'`),
+    the one that was changed last; "" where none was since then (seconds, of the file system)."""
     found: tuple[float, str] | None = None
     for path in glob.iglob(os.path.join(cwd, os.path.expanduser(pattern))):
         try:

@@ -1,4 +1,8 @@
-"""Ending a trainer: a request, its escalation on the real processes, and what is left behind by the main process."""
+"""The end of a trainer: a request, its escalation on the real processes, and what the main process leaves behind.
+
+`Escalation` is pure: it says what is due when. `Termination` does it. A trainer that saves since it was asked
+to suspend is not sent SIGTERM before the end of its grace period. Nothing but this attempt's processes is signalled.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,6 @@ from hpcdl.agent.supervisor import processes
 from hpcdl.agent.supervisor.processes import Process
 from hpcdl.agent.supervisor.ranks import Rank, TrainerProcesses, send_all
 from hpcdl.agent.supervisor.start_file import TORCHRUN, Start
-
-# When a trainer that must end is asked, asked again, sent SIGTERM and SIGKILL. Pure; seconds on one clock.
 
 ASK_AGAIN_AFTER = 1 / 3  # of the grace
 
@@ -47,7 +49,8 @@ class TrainerStatus:
 
 
 class Escalation:
-    """One request to end, from its beginning to the last process."""
+    """One request to end: when the trainer is asked, asked again, sent SIGTERM and SIGKILL. Pure; seconds on one
+    clock."""
 
     def __init__(self, ended_by: str, began: float, grace_s: float, askable: bool, patient: bool = False) -> None:
         """`askable`: the trainer has a suspend signal, or is to leave, and this is not a cancel. `patient`: it has done

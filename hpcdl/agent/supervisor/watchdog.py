@@ -1,6 +1,6 @@
-"""How long nothing of a part has moved, for the watchdog (hpcdl/core/rules/stalls.py): steps, output, CPU time.
+"""How long a trainer has made no progress, for stalls (hpcdl/core/rules/stalls.py): steps, output, CPU time.
 
-By a clock that stands still with the machine (CLOCK_MONOTONIC); time in which this agent was stopped counts for nobody,
+By a clock that stands still with the machine (CLOCK_MONOTONIC). Time in which this agent was stopped does not count,
 since what a trainer said meanwhile is read after it.
 """
 
@@ -22,8 +22,8 @@ def clock() -> float:
 
 
 class Watchdog:
-    """Of one part, from its start, or from when an agent found it. `log`: where its output goes, "" if not known;
-    `sleeps`: the share of a CPU below which it does nothing."""
+    """What moves of one trainer, from its start, or from when an agent found it. `log`: where its output goes, "" if
+    not known; `sleeps`: the share of a CPU below which it does nothing."""
 
     def __init__(self, log: str, now: float, sleeps: float = SLEEPS) -> None:
         self._log = log
@@ -37,7 +37,7 @@ class Watchdog:
         """What it used between the last two looks, in cores; None where that is not known."""
 
     def stepped(self, step: int | None, now: float) -> None:
-        """It has told how many steps are done; only another number is progress."""
+        """It has reported how many steps are done; only another number is progress."""
         if step is not None and (step != self._step or not self._shows_steps):
             self._step, self._shows_steps, self._moved = step, True, now
 

@@ -30,9 +30,9 @@ class Node:
     def _record(self, kind: str, **body: object) -> None:
         self.said.append((kind, body))
 
-    def tell(self, number: int, *nodes: str, at: float, each: int = 1) -> None:
+    def order(self, number: int, *nodes: str, at: float, each: int = 1) -> None:
         packet = RescalePacket(number, nodes, (each,) * len(nodes), "127.0.0.1:7000")
-        self.memberships.tell(packet, at)
+        self.memberships.order(packet, at)
 
     def begin(self, world: int, at: float, each: int = 1, ready: bool = True) -> None:
         """Ranks in the place of those that ran."""
@@ -54,7 +54,7 @@ class Node:
 
 def formed(node: Node, *nodes: str, each: int = 1) -> None:
     """In a membership 1 that has trained up to the 100th second."""
-    node.tell(1, *nodes, at=0.0, each=each)
+    node.order(1, *nodes, at=0.0, each=each)
     node.begin(len(nodes) * each, at=9.0, each=each)
     kind, body = node.look(10.0)[0]
     assert (kind, body["membership"], body["seconds"]) == ("reformed", 1, 9.0)
@@ -68,7 +68,7 @@ def test_a_lost_node_is_told_and_what_is_left_has_formed_at_once() -> None:
     node.begin(2, at=108.0)
     said = node.look(108.0, 130.0)
     assert said == [("broken", {"membership": 1, "step": 5, "why": "torchrun goes on with 2 of 3 ranks"})]
-    node.tell(2, "n1", "n3", at=131.0)
+    node.order(2, "n1", "n3", at=131.0)
     assert node.look(131.0)[-1] == ("reformed", {"membership": 2, "step": 2, "seconds": 8.0})
     assert not node.look(132.0, 300.0)
 
@@ -89,11 +89,11 @@ def test_a_world_that_is_smaller_for_a_moment_is_no_loss() -> None:
 def test_what_is_asked_for_is_no_loss() -> None:
     node = Node()
     formed(node, "n1", "n2")
-    node.tell(2, "n1", at=110.0)
+    node.order(2, "n1", at=110.0)
     node.begin(1, at=118.0)
     assert node.look(118.0, 140.0) == [("reformed", {"membership": 2, "step": 1, "seconds": 18.0})]
     node.memberships.trained(150.0)
-    node.tell(3, "n1", "n2", "n3", at=151.0)
+    node.order(3, "n1", "n2", "n3", at=151.0)
     assert not node.look(151.0, 160.0)  # those of before train on
     node.memberships.trained(160.0)
     node.begin(2, at=165.0)  # one of the two came first
@@ -107,7 +107,7 @@ def test_what_is_asked_for_is_no_loss() -> None:
 def test_a_membership_that_does_not_form_has_lost_a_node() -> None:
     node = Node()
     formed(node, "n1")
-    node.tell(2, "n1", "n2", at=110.0)
+    node.order(2, "n1", "n2", at=110.0)
     late = 110.0 + memberships.FORMING_S + memberships.SMALLER_S
     assert not node.look(110.0, late - 0.5)
     assert [kind for kind, _ in node.look(late - 0.5, late + 1.0)] == ["broken"]
@@ -130,7 +130,7 @@ def test_ranks_that_live_on_lost_nothing() -> None:
     """Where the same nodes are asked for again, torchrun has nothing to do."""
     node = Node()
     formed(node, "n1", "n2")
-    node.tell(2, "n1", "n2", at=110.0)
+    node.order(2, "n1", "n2", at=110.0)
     same = 110.0 + memberships.UNCHANGED_S
     assert not node.look(110.0, same - 0.5)
     assert node.look(same, same + 1.0) == [("reformed", {"membership": 2, "step": 2, "seconds": 0.0})]
@@ -138,7 +138,7 @@ def test_ranks_that_live_on_lost_nothing() -> None:
 
 def test_only_the_first_node_says_so() -> None:
     node = Node()
-    node.tell(1, "n2", "n1", at=0.0)
+    node.order(1, "n2", "n1", at=0.0)
     node.begin(2, at=9.0)
     node.look(10.0, 20.0)
     node.begin(1, at=30.0)
