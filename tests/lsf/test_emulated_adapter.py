@@ -128,17 +128,20 @@ def test_a_preempted_pilot_is_requeued_with_the_same_id(
 
 
 def test_the_run_limit_warns_and_ends_it(make_lsf: MakeLsf, enter: Callable[[LsfCluster], Lsf]) -> None:
-    cluster = make_lsf(minute_s=0.3, limit_kill_s=0.3)
+    cluster = make_lsf(minute_s=0.5, limit_kill_s=1.0)
     lsf = enter(cluster)
     traps = (
         "import signal, time\n"
         "for name in ('URG', 'USR2'):\n"
         "    signal.signal(signal.Signals['SIG' + name], lambda *_, name=name: print('got', name, flush=True))\n"
+        "print('ready', flush=True)\n"
         "while True:\n    time.sleep(0.01)\n"
     )
-    job = lsf.submit(PilotSpec(1, 240.0), script(cluster, sys.executable, "-SE", "-c", traps))
+    job = lsf.submit(PilotSpec(1, 6000.0), script(cluster, sys.executable, "-SE", "-c", traps))
+    cluster.until(lambda: "ready" in output(cluster), "the pilot to begin")
+    cluster.shorten(job, 0.7)
     cluster.reaches(job, "EXIT")
-    assert output(cluster).split("\n")[:2] == ["got URG", "got USR2"]
+    assert output(cluster).split("\n")[:3] == ["ready", "got URG", "got USR2"]
     ended = poll(lsf, job)
     assert ended.reason.startswith("TERM_RUNLIMIT")
     assert not ended.preempted

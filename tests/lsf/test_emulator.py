@@ -149,7 +149,7 @@ def test_signals_reach_what_left_the_jobs_session_and_nothing_is_left_behind(lsf
     lost = int(lsf_cluster.output(key).split()[1])
     assert lsf_cluster.run("bkill", "-s", "USR1", key).stdout == f"Job <{key}> is being signaled\n"
     lsf_cluster.reaches(key, "EXIT")  # the job's shell has no trap for it
-    assert gone(lost)
+    lsf_cluster.until(lambda: gone(lost), "what left the session to end")
 
 
 def test_the_run_limit_sends_usr2_and_kills_later(make_lsf: MakeLsf) -> None:

@@ -91,8 +91,7 @@ def test_nothing_is_concluded_from_a_squeue_that_answers_wrongly(scene: Scene) -
         scene.polls(5)
         scene.check_nothing_happened()
     scene.commands.restore("squeue")
-    scene.polls(3)
-    assert scene.home.cli("pilots", "--json")["batch"]["troubles"] == []
+    scene.home.until(lambda: scene.home.cli("pilots", "--json")["batch"]["troubles"] == [])
 
 
 def test_nothing_is_concluded_when_every_command_answers_wrongly(scene: Scene) -> None:

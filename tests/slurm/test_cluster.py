@@ -161,7 +161,7 @@ def test_the_end_of_its_process_ends_a_cluster(slurm_packages: None) -> None:
         descriptor = os.pidfd_open(keeper_of(conf))
         process.kill()
     try:
-        assert select.select([descriptor], [], [], 30)[0]
+        assert select.select([descriptor], [], [], 180)[0]
     finally:
         os.close(descriptor)
     assert carrying(conf) == []

@@ -64,9 +64,7 @@ def script(folder: Path, mark: str, *argv: str) -> PilotScript:
     return PilotScript(argv or ("sleep", "1000"), mark, "pilot", str(folder / "pilot.out"))
 
 
-def until(
-    cluster: SlurmCluster, system: Slurm, batch_id: str, holds: Callable[[BatchJob], bool], patience_s: float = 30
-) -> BatchJob:
+def until(cluster: SlurmCluster, system: Slurm, batch_id: str, holds: Callable[[BatchJob], bool]) -> BatchJob:
     """Polls until the job is as wanted."""
     seen: list[BatchJob] = []
 
@@ -74,7 +72,7 @@ def until(
         seen.append(system.poll([batch_id])[batch_id])
         return holds(seen[-1])
 
-    cluster.wait_for(look, patience_s, what=f"batch job {batch_id}")
+    cluster.wait_for(look, what=f"batch job {batch_id}")
     return seen[-1]
 
 
@@ -134,8 +132,8 @@ def test_a_hole_before_a_planned_job_is_taken_by_a_pilot(slurm: SlurmCluster, tm
     assert system.poll([own])[own].state is BatchState.PENDING
     system.cancel([pilot, "99999"])
     until(slurm, system, pilot, lambda job: job.state is BatchState.ENDED)
-    slurm.wait_for(lambda: in_queue(holes(slurm, [own])), what="the hole again, with a pilot of ours waiting")
-    assert in_queue(holes(slurm, [own])) == [(("n3", "n4"), f"batch job {big} is expected on n[1-4]")]
+    again = [(("n3", "n4"), f"batch job {big} is expected on n[1-4]")]
+    slurm.wait_for(lambda: in_queue(holes(slurm, [own])) == again, what="the hole again, with a pilot of ours waiting")
     polled = system.poll([own, pilot, "99999"])
     assert [polled[each].state for each in (own, pilot, "99999")] == [
         BatchState.PENDING,
@@ -170,13 +168,13 @@ def test_reservations_drained_nodes_and_suspended_jobs(slurm: SlurmCluster) -> N
 
 def test_a_preempted_pilot_says_so_while_it_runs_and_afterwards(slurm: SlurmCluster, tmp_path: Path) -> None:
     system = adapter(slurm)
-    steps = "srun --overlap sh -c 'trap \"touch seen; exit 0\" TERM; while :; do sleep 0.1; done'"
+    steps = "srun --overlap sh -c 'trap \"touch seen; exit 0\" TERM; touch up; while :; do sleep 0.1; done'"
     pilot = system.submit(
         PilotSpec(1, 1200, "scavenge", 4, ("n1",)),
         script(tmp_path, "hpcdl:t:p1", "/bin/sh", "-c", f"cd {tmp_path}; {steps}; sleep 1000"),
     )
     job = until(slurm, system, pilot, lambda job: job.state is BatchState.RUNNING)
-    slurm.wait_for(lambda: "StepId" in slurm.run("scontrol", "show", "step", check=False).stdout, what="its step")
+    slurm.wait_for((tmp_path / "up").exists, what="its step")
     slurm.submit("sleep 1000", "-w", "n1", "--exclusive")
     preempted = until(slurm, system, pilot, lambda job: job.preempted)
     assert preempted.state in (BatchState.RUNNING, BatchState.ENDING)
@@ -206,8 +204,8 @@ def test_signals_reach_the_steps_only(slurm: SlurmCluster, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("gpus", ["--gres=gpu:4", "--gpus=8", "--gpus-per-task=1 --ntasks-per-node=4"])
 def test_an_allocation_starts_an_agent_on_each_node(slurm: SlurmCluster, gpus: str) -> None:
-    job = slurm.submit("env; sleep 1000", "-N2", "-w", "n[1-2]", "--exclusive", *gpus.split(), "-t", "10")
-    slurm.wait_for(lambda: "SLURM_JOB_ID" in slurm.output(job), what="its environment")
+    job = slurm.submit("env; echo whole; sleep 1000", "-N2", "-w", "n[1-2]", "--exclusive", *gpus.split(), "-t", "10")
+    slurm.wait_for(lambda: slurm.output(job).endswith("whole\n"), what="its environment")
     environ = dict(line.split("=", 1) for line in slurm.output(job).splitlines() if "=" in line)
     found = adapter(slurm).allocation(environ)
     assert found is not None
@@ -231,8 +229,8 @@ def test_an_allocation_starts_an_agent_on_each_node(slurm: SlurmCluster, gpus: s
 
 
 def test_an_allocation_without_gpus(slurm: SlurmCluster) -> None:
-    job = slurm.submit("env; sleep 1000", "-N1", "-n1")
-    slurm.wait_for(lambda: "SLURM_JOB_ID" in slurm.output(job), what="its environment")
+    job = slurm.submit("env; echo whole; sleep 1000", "-N1", "-n1")
+    slurm.wait_for(lambda: slurm.output(job).endswith("whole\n"), what="its environment")
     environ = dict(line.split("=", 1) for line in slurm.output(job).splitlines() if "=" in line)
     found = adapter(slurm).allocation(environ)
     assert found is not None

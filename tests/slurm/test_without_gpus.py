@@ -14,7 +14,8 @@ def test_nodes_without_gpus_are_told_and_may_emulate_some(
     home = Home(slurm, tmp_path / "home")
     try:
         first = home.allocate("--time=30")
-        assert "no GPU was granted to this batch job, so no job will start" in slurm.output(first)
+        said = "no GPU was granted to this batch job, so no job will start"
+        slurm.wait_for(lambda: said in slurm.output(first), what="a word about GPUs")
         job = home.submit(steps=10)
         home.until(lambda: "ask the batch system for some" in home.job(job)["reason"])
         home.stop_daemon()

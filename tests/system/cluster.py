@@ -188,6 +188,21 @@ class Cluster:
         folder = self.job(job)["spec"]["checkpoint_dir"] or self.home / "checkpoints" / str(job)
         assert (Path(folder) / "final").read_text() == final(steps)
 
+    def check_checkpoints(self, job: int) -> None:
+        """The weights in each checkpoint that is kept are those of a run that nothing ever happened to. A job that
+        trains on replaces them meanwhile."""
+        found: list[dict[str, Any]] = []
+
+        def read() -> bool:
+            for path in self.home.glob(f"checkpoints/{job}/step-*/state.json"):
+                with contextlib.suppress(FileNotFoundError):
+                    found.append(json.loads(path.read_text()))
+            return bool(found)
+
+        self.until(read)
+        for state in found:
+            assert state["weights"] == final(state["step"])
+
     def logs(self) -> str:
         paths = [self.home / "daemon.log", *sorted(self.home.glob("run/*/agent.log")), *self.home.glob("agent*.out")]
         return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in paths if path.exists())
