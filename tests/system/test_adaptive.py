@@ -17,7 +17,7 @@ def test_jobs_share_grow_and_survive_a_kill(make_cluster: MakeCluster) -> None:
     cluster.kill_daemon()
     cluster.start()
     jobs = [first, *others]
-    cluster.until(lambda: all(cluster.job(job)["state"] == "DONE" for job in jobs), 120.0)
+    cluster.until_done(*jobs)
     for job in jobs:
         # These trainers save in hundredths of a second, so every submit and end may pay for a change; nothing else may.
         assert cluster.job(job)["suspends"] < 2 * len(jobs), cluster.events(job)
@@ -31,6 +31,6 @@ def test_a_waiting_job_takes_gpus_from_one_that_has_many(make_cluster: MakeClust
     large = cluster.submit(steps=100_000, gpus="1:2")
     cluster.until(lambda: cluster.job(large)["gpus"] == 2)
     small = cluster.submit(steps=50, gpus="1")
-    cluster.until(lambda: cluster.job(small)["state"] == "DONE", 120.0)
+    cluster.until_done(small)
     assert "SuspendRequested" in cluster.kinds(large)
     assert not [event for event in cluster.events() if event["kind"] == "TroubleSeen"]

@@ -31,7 +31,8 @@ def test_a_retry_from_the_start_leaves_what_is_there(cluster: Cluster, tmp_path:
     folder = tmp_path / "kept"
     cluster.hold()
     job = cluster.submit("--save-every", 10, steps=60, options=("--checkpoint-dir", str(folder)))
-    cluster.until(lambda: (cluster.job(job)["saved_step"] or 0) >= 20)
+    cluster.until(lambda: (cluster.job(job)["saved_step"] or 0) >= 30)  # where it stands: no save is under way
+    cluster.until(lambda: len(list(folder.glob("step-*"))) == 2)
     cluster.cli("cancel", str(job))
     cluster.until_state(job, "CANCELLED")
     before = sorted(path.name for path in folder.glob("step-*"))

@@ -22,7 +22,8 @@ def saved(cluster: Cluster, folder: Path) -> tuple[int, list[Path]]:
     """A job that was cancelled with two checkpoints, and these, the newest first."""
     cluster.hold()
     job = cluster.submit("--save-every", 10, steps=60, options=("--checkpoint-dir", str(folder)))
-    cluster.until(lambda: (cluster.job(job)["saved_step"] or 0) >= 20)
+    cluster.until(lambda: (cluster.job(job)["saved_step"] or 0) >= 30)  # where it stands: no save is under way
+    cluster.until(lambda: len(list(folder.glob("step-*"))) == 2)
     cluster.cli("cancel", str(job))
     cluster.until_state(job, "CANCELLED")
     cluster.release()

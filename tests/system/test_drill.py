@@ -25,7 +25,7 @@ for step in range(1, 100000):
 
 def test_a_job_that_survives(kept_cluster: Cluster) -> None:
     cluster = kept_cluster
-    job = cluster.submit("--save-every", 50, "--save-s", 0.2, "--step-s", 0.01, steps=400)
+    job = cluster.submit("--save-every", 50, "--save-s", 0.4, "--step-s", 0.01, steps=100_000)
     cluster.until_step(job, 1)
     found = cluster.cli("drill", str(job), "--json", "--between", "--every", "50", "--grace", "0.5")["drill"]
     assert found["passed"], found
@@ -34,7 +34,7 @@ def test_a_job_that_survives(kept_cluster: Cluster) -> None:
     assert suspended["what"] == "suspend"
     assert suspended["resumed_step"] == suspended["durable_step"] == suspended["reached_step"]
     assert min(suspended[name] for name in ("save_s", "exit_s", "free_s", "resume_s", "first_step_s")) >= 0
-    assert suspended["suspend_s"] >= 0.2
+    assert suspended["suspend_s"] >= 0.4
     in_a_save = next(each for each in killed if each["in_a_save"])
     assert in_a_save["durable_step"] <= in_a_save["resumed_step"] < in_a_save["reached_step"]
     assert 0 < in_a_save["lost_steps"] <= 50
@@ -49,8 +49,10 @@ def test_a_job_that_survives(kept_cluster: Cluster) -> None:
     assert "passed, needs a grace period of" in cluster.cli("show", str(job))
     causes = [event["body"]["cause"] for event in cluster.events(job) if event["kind"] == "IncarnationEnded"]
     assert set(causes[: len(found["rounds"])]) == {"suspended", "preempted"}
-    cluster.until_done(job)
-    cluster.check_weights(job, 400)
+    cluster.until_step(job, killed[-1]["resumed_step"] + 60)
+    cluster.cli("cancel", str(job))
+    cluster.until_state(job, "CANCELLED")
+    cluster.check_checkpoints(job)
 
 
 def test_a_job_that_starts_over(kept_cluster: Cluster, tmp_path: Path) -> None:
@@ -79,9 +81,8 @@ def test_a_drill_that_is_broken_off_leaves_a_job_that_goes_on(kept_cluster: Clus
     assert drill.returncode == 130
     assert told.decode().strip() == f"hpcdl: the preemption test was broken off: job {job} goes on by itself"
     begun = cluster.kinds(job).count("PreemptRequested")
-    cluster.until(lambda: cluster.job(job)["incarnation"] >= 2 and (cluster.job(job)["gpus"] or 0) > 0)
+    cluster.until(lambda: cluster.kinds(job).count("TrainerReady") == begun + 1)
     cluster.until_state(job, "RUNNING")
-    cluster.until(lambda: cluster.kinds(job).count("TrainerReady") == 2)
     row = cluster.job(job)
     assert (row["held"], row["failures"], cluster.kinds(job).count("PreemptRequested")) == (False, 0, begun)
     assert "killed by a preemption test" not in str(cluster.events(job))

@@ -52,6 +52,7 @@ def test_a_command_beside_a_job(kept_cluster: Cluster, job: int) -> None:
     assert execute(cluster, job, "cat", data=data) == (0, data, "")
     assert execute(cluster, job, "no-such-command") == (127, b"", "hpcdl: command not found: no-such-command\n")
     assert execute(cluster, 999, "true")[2] == "hpcdl: there is no job 999: hpcdl ls --all lists them\n"
+    cluster.until(lambda: cluster.kinds(job).count("Noted") >= 3)  # its agent reports it while the command runs
     noted = [event["body"]["text"] for event in cluster.events(job) if event["kind"] == "Noted"]
     assert noted == ["a command was run beside it"] * 3
     assert "no-such-command" not in str(cluster.events(job)) + cluster.logs()

@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -27,11 +28,13 @@ def held(cluster: Cluster, number: int) -> list[int]:
 
 
 def submit_held(cluster: Cluster) -> int:
-    return int(cluster.cli("submit", "--json", "--hold", "--", "true")["jobs"][0]["id"])
+    spec = {"command": ["true"], "name": "true", "held": True}
+    answer = cluster.client.request("POST", "/v1/jobs", {"request_id": uuid.uuid4().hex, "jobs": [spec]})
+    return int(answer["jobs"][0]["id"])
 
 
 def ids(cluster: Cluster) -> list[int]:
-    return sorted(int(row["id"]) for row in cluster.cli("ls", "--all", "--json")["jobs"])
+    return sorted(int(row["id"]) for row in cluster.client.get("/v1/jobs?all=1")["jobs"])
 
 
 def raised(cluster: Cluster) -> list[dict[str, Any]]:

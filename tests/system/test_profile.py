@@ -34,6 +34,7 @@ def jobs_of(cluster: Cluster, before: int = 0) -> list[dict[str, Any]]:
     return [job for job in cluster.client.get("/v1/jobs?all=1")["jobs"] if job["id"] > before]
 
 
+@pytest.mark.flaky(reruns=2, reason="it measures a rate, which a loaded machine may not keep for half a second")
 def test_light_profiling_of_a_script(cluster: Cluster, tmp_path: Path) -> None:
     before = len(jobs_of(cluster))
     script, runs, made = tmp_path / "train.py", tmp_path / "runs.csv", tmp_path / "mine.yaml"

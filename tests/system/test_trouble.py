@@ -79,6 +79,7 @@ def full_home(small_disk: SmallDisk) -> Iterator[tuple[Cluster, SmallDisk]]:
 def test_the_disk_of_the_ledger_is_full(full_home: tuple[Cluster, SmallDisk]) -> None:
     """Ledger, agents' logs, job logs and checkpoints are all on it: one clear line, nothing changed, and it goes on."""
     cluster, disk = full_home
+    cluster.hold()
     job = cluster.submit("--save-every", 50, steps=300)
     cluster.until_step(job, 10)
     trainer = cluster.trainer_pid(job)
@@ -90,7 +91,8 @@ def test_the_disk_of_the_ledger_is_full(full_home: tuple[Cluster, SmallDisk]) ->
     assert "\n" not in str(refused.value)
     assert [row["id"] for row in cluster.client.get("/v1/jobs?all=1")["jobs"]] == [job]
     pid = cluster.status()["daemon"]["pid"]
-    cluster.until(lambda: not Path(f"/proc/{trainer}").exists())  # its last checkpoint found the full disk
+    cluster.release()
+    cluster.until(lambda: not Path(f"/proc/{trainer}").exists())  # its first checkpoint finds the full disk
     disk.free()
     second = cluster.submit(steps=20)
     assert second == job + 1
@@ -150,9 +152,11 @@ def test_the_disk_of_the_checkpoints_is_full(make_cluster: MakeCluster, small_di
     """The save fails, its trainer with it; the job goes on from the checkpoint before, once there is room again."""
     cluster = make_cluster(gpus=1, retry_pause_s=0.2, retry_pause_max_s=1).start()
     folder = small_disk.path / "checkpoints"
+    cluster.hold()
     job = cluster.submit("--save-every", 20, steps=200, options=("--checkpoint-dir", str(folder)))
     cluster.until(lambda: (cluster.job(job)["saved_step"] or 0) >= 20)
     small_disk.fill()
+    cluster.release()
     cluster.until(lambda: cluster.job(job)["failures"] >= 2)
     assert "No space left on device" in cluster.cli("logs", str(job))
     small_disk.free()
@@ -168,10 +172,16 @@ def test_the_disk_of_the_log_is_full(make_cluster: MakeCluster, small_disk: Smal
     (small_disk.path / "logs").mkdir(mode=0o700)
     subprocess.run(["mount", "--bind", str(small_disk.path / "logs"), str(cluster.home / "logs")], check=True)
     try:
-        script = "import time\nfor n in range(60): print('line', n, 'x' * 5000, flush=True); time.sleep(0.03)"
-        job = cluster.cli("submit", "--json", "--", sys.executable, "-c", script)["jobs"][0]["id"]
+        full = cluster.home.parent / "full"
+        script = (
+            "import os, sys, time\n"
+            "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+            "for n in range(60): print('line', n, 'x' * 5000, flush=True); time.sleep(0.01)"
+        )
+        job = cluster.cli("submit", "--json", "--", sys.executable, "-c", script, str(full))["jobs"][0]["id"]
         cluster.until_state(job, "RUNNING")
         small_disk.fill()
+        full.touch()
         cluster.until(lambda: "Exited" in cluster.kinds(job))
         small_disk.free()
         cluster.until_done(job)
@@ -207,18 +217,20 @@ def test_a_trainer_that_floods_the_side_channel(kept_cluster: Cluster) -> None:
 
 def test_a_supervisor_that_is_stopped_for_a_while(kept_cluster: Cluster, tmp_path: Path) -> None:
     """Its trainer goes on without it: what it says is dropped, or waits."""
-    job = kept_cluster.submit("--record", tmp_path, "--save-every", 10000, "--step-s", 0.005, steps=500)
+    kept_cluster.hold()
+    job = kept_cluster.submit("--record", tmp_path, "--save-every", 10000, "--step-s", 0.005, steps=400)
     kept_cluster.until_step(job, 10)
     (record,) = tmp_path.glob(f"{job}.1.0.*")
     supervisor = next(line["supervisor"] for line in kept_cluster.status()["trainers"] if line["job"] == job)
     os.kill(supervisor, signal.SIGSTOP)
     try:
         before = json.loads(record.read_text())["step"]
+        kept_cluster.release()
         kept_cluster.until(lambda: json.loads(record.read_text())["step"] > before + 100)
     finally:
         os.kill(supervisor, signal.SIGCONT)
     kept_cluster.until_done(job)
-    kept_cluster.check_weights(job, 500)
+    kept_cluster.check_weights(job, 400)
     assert kept_cluster.job(job)["incarnation"] == 1
 
 
@@ -237,7 +249,8 @@ def test_the_clock_was_stepped_back(cluster: Cluster) -> None:
     held = cluster.submit(steps=30)
     cluster.until_done(held, job)
     cluster.check_weights(job, 400)
-    cluster.cli("suspend", str(cluster.submit("--fail-at", 5, steps=20, options=("--retries", "2"))))
+    failing = cluster.submit("--fail-at", 5, steps=20, options=("--retries", "1"))
+    cluster.until_state(failing, "FAILED")
     times = [event["at"] for event in cluster.events()]
     ahead = [at for at in times if at > time.time() + HOUR_S / 2]
     assert len(ahead) > 10
@@ -280,7 +293,7 @@ def test_a_daemon_starts_while_the_agent_is_stopped(cluster: Cluster) -> None:
 
 def test_wrong_callers_are_told_in_one_line(kept_cluster: Cluster) -> None:
     access = read_access(kept_cluster.home)
-    before = kept_cluster.status()["events"]
+    before = kept_cluster.events()[-1]["seq"]
     status, answer = _request(access, "GET", "/v1/status", token="0" * 43)
     assert (status, answer["code"]) == (401, "token")
     status, _ = _request(access, "GET", "/v1/status", token="é" * 10)
@@ -312,12 +325,14 @@ def test_wrong_callers_are_told_in_one_line(kept_cluster: Cluster) -> None:
         assert _request(access, method, path, b"{}")[0] == 404
     for path in ("/v1/events?after=-1", "/v1/events?after=1e9", "/v1/wait?ids=x", "/v1/jobs?ids=%00", "/v1/wait"):
         assert _request(access, "GET", path)[0] == 400
-    assert kept_cluster.status()["events"] <= before + 1
+    after = {event["kind"] for event in kept_cluster.events() if event["seq"] > before}
+    assert after <= {"PlanAdopted"}, "of what was before"
     kept_cluster.until_done(kept_cluster.submit(steps=5))
 
 
 def test_wrong_agents_change_nothing(kept_cluster: Cluster) -> None:
     access = read_access(kept_cluster.home)
+    kept_cluster.hold()
     job = kept_cluster.submit(steps=200)
     kept_cluster.until_state(job, "RUNNING")
     with pytest.raises(InvalidHandshake), _dial(access, token="0" * 43):
@@ -346,6 +361,7 @@ def test_wrong_agents_change_nothing(kept_cluster: Cluster) -> None:
         while True:
             far_too_much.recv(timeout=120)
     assert [agent["node"] for agent in kept_cluster.status()["agents"]] == ["n1"]
+    kept_cluster.release()
     kept_cluster.until_done(job)
     assert kept_cluster.job(job)["incarnation"] == 1
 
@@ -459,6 +475,7 @@ def _join(access: AccessFile, node: str) -> Iterator[ClientConnection]:
 def test_a_gpu_lost_under_a_job(make_cluster: MakeCluster) -> None:
     """Whoever trains on is left alone; whoever fails for it goes on elsewhere, and is no user error."""
     cluster = make_cluster(gpus=1).start()
+    cluster.hold()
     stays = cluster.submit(steps=100_000)
     cluster.until_step(stays, 5)
     cluster.add_agent("n2", 1)
@@ -470,6 +487,11 @@ def test_a_gpu_lost_under_a_job(make_cluster: MakeCluster) -> None:
         lock.unlink()
     kept = "keeps its 1 GPU of n1, whose GPUs are lost, dirty, excluded or drained"
     cluster.until(lambda: cluster.job(stays)["reason"] == kept)
+
+    def lost() -> list[str]:
+        return [node["name"] for node in cluster.client.get("/v1/nodes")["nodes"] if node["gpus"][0]["state"] == "lost"]
+
+    cluster.until(lambda: len(lost()) == 2)
     os.kill(pid, signal.SIGABRT)  # as a library does that cannot reach its GPU
     cluster.until(lambda: "IncarnationEnded" in cluster.kinds(job))
     ended = next(event["body"] for event in cluster.events(job) if event["kind"] == "IncarnationEnded")
@@ -480,6 +502,7 @@ def test_a_gpu_lost_under_a_job(make_cluster: MakeCluster) -> None:
     assert cluster.job(job)["state"] == "QUEUED"
     assert (cluster.job(stays)["state"], cluster.job(stays)["incarnation"]) == ("RUNNING", 1)
     locks[1].touch(0o600)
+    cluster.release()
     cluster.until_done(job)
     cluster.check_weights(job, 300)
     cluster.cli("cancel", str(stays))

@@ -5,7 +5,7 @@
 
 It holds its emulated GPUs as a real one holds GPU memory: a second process on one of them ends with code 86.
 With --record it keeps one file a process there: when it had its GPUs, and how far it came, by CLOCK_MONOTONIC.
-Past step 30 it stands still as long as there is a file at --pause, unless it is to suspend.
+At step 30 it stands still, and says so, as long as there is a file at --pause, unless it is to suspend.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import hpcdl.trainer as hpcdl
 from hpcdl.trainer.emulated import GpuBusy, hold
+from hpcdl.trainer.session import PROGRESS_INTERVAL_S
 
 GPU_BUSY_EXIT = 86
 STAND_AT = 30
@@ -100,7 +101,12 @@ def main() -> None:
             print("failing as told", flush=True)
             sys.exit(options.fail_code)
         time.sleep(options.step_s)
+        stood = False
         while step >= STAND_AT and options.pause and options.pause.exists() and not hpcdl.should_suspend():
+            if not stood:  # reports are far between, and there is none to come
+                time.sleep(PROGRESS_INTERVAL_S)
+                hpcdl.progress(step, options.steps)
+                stood = True
             time.sleep(0.01)
         weights = chain(step, weights)
         step += 1
