@@ -33,6 +33,20 @@ SESSION = Session()
 LEFT = pytest.StashKey[list[str]]()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready() -> None:
+    """A worker of pytest-xdist is there: this process runs no test itself."""
+    SESSION.adopt()
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    SESSION.running.add(nodeid)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    SESSION.running.discard(nodeid)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A session that leaves something behind has failed."""

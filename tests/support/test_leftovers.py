@@ -1,0 +1,83 @@
+"""The check of what tests leave sees what hides, names it, ends it, and waits for whoever ends beside it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import json, os, subprocess, sys, time
+from hpcdl.agent.supervisor import processes
+from tests.support import leftovers
+
+leftovers.PATIENCE_S, leftovers.LOOK_S = 0.5, 0.01
+session = leftovers.Session()
+session.adopt()
+session.running.add("tests/test_one.py::test_one")
+subprocess.run([sys.executable, "-S", "-c", sys.argv[1]], env={})
+end = time.monotonic() + 60
+while not (session._during if sys.argv[2] == "stays" else not processes.children_of(os.getpid())):
+    assert time.monotonic() < end
+    time.sleep(0.01)
+session.running.clear()
+print(json.dumps([session.left(), session.left(), processes.children_of(os.getpid())]))
+"""
+
+CHAIN = """
+import os
+while True:  # each starts the next, in a session of its own, and is gone in a moment
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+"""
+
+DEAF = """
+import os, signal, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(600)
+"""
+
+ENDS = """
+import os, time
+if os.fork():
+    os._exit(0)
+time.sleep(0.2)
+"""
+
+
+def found(script: str, becomes: str) -> list[list[str]]:
+    """What a session of its own says to have been left, then, and in the end; and its children."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("TESTS_OF_HPCDL", "HOME")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, script, becomes],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said: list[list[str]] = json.loads(done.stdout)
+    return said
+
+
+def test_what_hides_is_named_and_ended() -> None:
+    left, then, children = found(DEAF, "stays")
+    assert len(left) == 1
+    assert "signal.SIGTERM" in left[0]
+    assert left[0].endswith("of tests/test_one.py::test_one")
+    assert (then, children) == ([], [])
+
+
+def test_a_chain_that_forks_as_fast_as_it_can_is_named_and_ended() -> None:
+    left, then, children = found(CHAIN, "stays")
+    assert len(left) == 1
+    assert "a session of its own" in left[0]
+    assert left[0].endswith("of tests/test_one.py::test_one")
+    assert (then, children) == ([], [])
+
+
+def test_whoever_ends_is_waited_for() -> None:
+    assert found(ENDS, "ends") == [[], [], []]
