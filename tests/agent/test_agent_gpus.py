@@ -49,7 +49,7 @@ def test_gpus_that_are_not_left_are_dirty(daemon: Daemon, agents: Agents) -> Non
         assert str(holder.pid) in changed.detail
         assert not daemon.of("GpusFreed", 1)
     daemon.wait("GpusFreed", 1)
-    assert daemon.of("GpuChanged")[-1].state == "ok"
+    until(lambda: daemon.of("GpuChanged")[-1].state == "ok", "the GPU to be free")
 
 
 def test_a_gpu_that_somebody_holds_is_not_granted(daemon: Daemon, agents: Agents) -> None:

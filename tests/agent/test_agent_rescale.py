@@ -73,7 +73,7 @@ def test_from_the_gate_into_a_membership_and_out_again(daemon: Daemon, agents: A
     agents.start()
     begin(daemon)
     assert daemon.wait("AtGate").address == "127.0.0.1:7000"
-    environment = lines(home, "env")[0]
+    environment = until(lambda: lines(home, "env"), "what it prints")[0]
     assert (environment["HPCDL_RESCALE"], environment["HPCDL_ADDRESS"]) == ("in-process", "127.0.0.1")
     rescale(daemon, 1)
     formed = daemon.wait("Reformed")
@@ -86,7 +86,7 @@ def test_from_the_gate_into_a_membership_and_out_again(daemon: Daemon, agents: A
     rescale(daemon, 9, "n1", "n2")
     broken = daemon.wait("Broken")
     assert (broken.membership, broken.step, broken.why) == (9, 95, "a peer is gone")
-    assert heard(home) == [("rescale", 1), ("rescale", 3), ("rescale", 9)]
+    until(lambda: heard(home) == [("rescale", 1), ("rescale", 3), ("rescale", 9)], "what it hears")
     assert lines(home, "heard")[1]["ranks"] == [1, 1]
     daemon.ask("leave", 1, grace_s=30.0)
     daemon.ask("leave", 1, grace_s=30.0)

@@ -166,7 +166,7 @@ def test_at_the_end_of_the_grace_nothing_is_left(daemon: Daemon, agents: Agents)
 
 
 def test_an_agent_without_a_daemon_gives_its_node_back(daemon: Daemon, agents: Agents) -> None:
-    agent = agents.start(*INSIDE, "--alone", "1.5", "--grace", "8")
+    agent = agents.start(*INSIDE, "--alone", "4", "--grace", "8")
     training(daemon)
     daemon.stop()
     assert agent.wait(180) == 0

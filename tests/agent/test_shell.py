@@ -130,13 +130,14 @@ def test_bytes_go_both_ways_and_the_end_of_input_too(tmp_path: Path) -> None:
 
 
 def test_input_that_nobody_reads_is_taken_all_the_same(tmp_path: Path) -> None:
-    client = Client(tmp_path, "sh", "-c", "exec <&-; echo closed; sleep 0.2")
+    client = Client(tmp_path, "sh", "-c", "exec <&-; echo closed; until [ -e go ]; do sleep 0.05; done")
 
     async def feed(client: Client) -> None:
         await client.until(lambda: client.said[1])
         for _ in range(4):
             client.give(b"x" * SHELL_CHUNK)
         await client.until(lambda: client.taken == 4 * SHELL_CHUNK)
+        (tmp_path / "go").touch()
 
     assert converse(client, feed).code == 0
 

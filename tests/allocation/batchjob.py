@@ -87,6 +87,7 @@ def main() -> int:
     parser.add_argument("nodes")
     parser.add_argument("seconds", type=float)
     parser.add_argument("--pilot", action="store_true")
+    parser.add_argument("--alone", type=float, default=60.0)
     parser.add_argument("--wait", action="store_true")
     parser.add_argument("--chain", type=int)
     parser.add_argument("--script", type=Path)
@@ -106,7 +107,9 @@ def main() -> int:
         print(text, flush=True)
 
     if given.pilot:
-        return run_pilot(given.home, system, allocation, now, say, emulate_gpus="auto", idle_s=3.0, grace_s=10.0)
+        return run_pilot(
+            given.home, system, allocation, now, say, emulate_gpus="auto", idle_s=given.alone, grace_s=10.0
+        )
     wishes = AllocationOptions(given.wait, given.chain, given.script, "auto", given.idle_exit)
     config = load_config(given.home)
     return AllocationRun(

@@ -54,7 +54,7 @@ def membership(number: int, *nodes: str) -> dict[str, Any]:
 
 
 def heard(agent: Agent, kind: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line[6:]) for line in agent.output().splitlines() if line.startswith("heard ")]
+    lines = [json.loads(line[6:]) for line in agent.output().split("\n")[:-1] if line.startswith("heard ")]
     return [line for line in lines if line["type"] == kind]
 
 
