@@ -79,8 +79,9 @@ class Daemon:
         self.settle()
 
     def settle(self) -> None:
-        """Returns once what was sent is recorded, and decided about."""
-        self.loop.call(lambda _: None).result(60)
+        """Returns once what was sent is recorded, and decided about, which comes after the first of these answers."""
+        for _ in range(2):
+            self.loop.call(lambda _: None).result(60)
 
     def told(self, *kinds: type) -> list[Any]:
         return [each.event for each in self.journal.records if isinstance(each.event, kinds)]

@@ -111,7 +111,7 @@ def test_interrupted(tmp_path: Path) -> None:
         demo.await_text("Inception-v3 started on 3 GPUs")
         assert demo.left() != []
         demo.process.send_signal(signal.SIGINT)
-        assert demo.process.wait(60) == 130, demo.text()
+        assert demo.process.wait(DEADLINE_S) == 130, demo.text()
     finally:
         demo.close()
     assert "everything that it started is stopped" in demo.text()
@@ -126,7 +126,7 @@ def test_a_daemon_that_dies(tmp_path: Path) -> None:
         pid = json.loads((home / "access.json").read_text())["pid"]
         assert pid in [process.pid for process in episode.find_processes(home, "")]
         os.kill(pid, signal.SIGKILL)
-        assert demo.process.wait(90) == 1, demo.text()
+        assert demo.process.wait(DEADLINE_S) == 1, demo.text()
     finally:
         demo.close()
     assert "daemon.log" in demo.text()

@@ -26,7 +26,7 @@ def argv(scale: float, *more: str) -> list[str]:
 
 def test_uninterrupted_outside_hpcdl(tmp_path: Path) -> None:
     command = [sys.executable, *argv(1000, "--checkpoint-dir", str(tmp_path))]
-    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "speed is emulated" in done.stdout
     assert "1000" in done.stdout
@@ -120,7 +120,7 @@ def test_models_and_seeds_differ() -> None:
 @pytest.mark.parametrize("damage", ["final", "weights", "none"])
 def test_what_a_trainer_left_is_really_looked_at(tmp_path: Path, damage: str) -> None:
     command = [sys.executable, *argv(1000, "--checkpoint-dir", str(tmp_path))]
-    subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, timeout=90)
+    subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, timeout=180)
     found = next(tmp_path.glob("step-*"))
     if damage == "final":
         (tmp_path / "final.json").write_text(json.dumps({"steps": STEPS, "sha256": "0" * 64}))

@@ -53,6 +53,7 @@ def killed(journal: SqliteJournal) -> None:
     journal.close()
 
 
+@pytest.mark.timeout(900)
 def test_a_kill_at_any_line_is_no_loss_and_gives_no_id_twice(tmp_path: Path) -> None:
     script = Path(__file__).with_name("mark_at_each_line.py")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
