@@ -26,7 +26,6 @@ SCHEMA = 1
 ANSWER_S = 30.0  # until the daemon must have answered, besides the seconds that a request asks it to wait
 PATIENCE_S = 15.0  # for a daemon that went away in the middle of a request
 FOLLOW_S = 60.0  # the same for commands that stay: wait, logs -f, events --follow
-_PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # then one second
 _QUIET_S = 1.0  # an absence shorter than this is not worth a note
 START = "start one with: hpcdl daemon start"
 
@@ -142,7 +141,7 @@ class Client:
     ) -> http_client.HttpResponse:
         missed_at: float | None = None
         noted = False
-        attempt = 0
+        pause_s = 0.0
         while True:
             try:
                 answer = self._once(method, path, body, wait_s)
@@ -160,9 +159,8 @@ class Client:
                 if not noted and away_s >= _QUIET_S:
                     noted = True
                     self._note(f"the daemon is away; waiting up to {self.patience_s:g} s for it to come back")
-                pause = _PAUSES_S[attempt] if attempt < len(_PAUSES_S) else 1.0
-                time.sleep(min(pause, self.patience_s - away_s))
-                attempt += 1
+                time.sleep(min(pause_s, self.patience_s - away_s))
+                pause_s = min(1.0, max(0.05, 2 * pause_s))
             else:
                 if noted:
                     self._note("the daemon is back")

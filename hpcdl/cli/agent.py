@@ -43,27 +43,17 @@ def agent(ctx: click.Context, home: Path | None, node: str | None, emulate_gpus:
 
 @click.command()
 @click.option(
-    "--set",
-    "set_number",
-    type=click.IntRange(1, 3),
-    default=3,
-    show_default=True,
-    metavar="N",
+    "--set", "set_number", type=click.IntRange(1, 3), default=3, show_default=True, metavar="N",
     help="Which job set of the paper.",
-)
+)  # fmt: skip
 @click.option(
-    "--scale",
-    type=click.FloatRange(0.1, 1000),
-    metavar="F",
+    "--scale", type=click.FloatRange(0.1, 1000), metavar="F",
     help="How much faster than the paper's machine.  [default: 20]",
-)
+)  # fmt: skip
 @click.option(
-    "--report",
-    "report_dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
+    "--report", "report_dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
     help="Where the pages and numbers go.  [default: hpcdl-demo-report]",
-)
+)  # fmt: skip
 @click.pass_context
 def demo(ctx: click.Context, set_number: int, scale: float | None, report_dir: Path | None) -> None:
     """Run MARBLE's job set on emulated GPUs under `marble`, then `fifo-exclusive`, and compare them.

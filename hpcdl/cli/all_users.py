@@ -27,7 +27,7 @@ import click
 from hpcdl.cli.columns import JOBS, number, plain
 from hpcdl.cli.job_row import duration_text
 from hpcdl.cli.output import Column, Output, Row, print_table, say
-from hpcdl.cli.tables import GPUS, gpu_rows
+from hpcdl.cli.tables import GPUS, gpu_rows, use_of
 from hpcdl.wire import viewer_file as files
 from hpcdl.wire.http_client import HttpConnection, HttpError
 from hpcdl.wire.tls import client_context
@@ -56,10 +56,8 @@ def _print(what: str, daemons: Sequence[Row]) -> None:
     columns: Sequence[Column] = _DAEMONS
     lines: list[Row] = list(daemons)
     if what == "jobs":
-        columns, lines = (
-            _JOBS,
-            [{**job, "user": row["user"], "host": row["host"]} for row in daemons for job in row["jobs"]],
-        )
+        columns = _JOBS
+        lines = [{**job, "user": row["user"], "host": row["host"]} for row in daemons for job in row["jobs"]]
     elif what != "daemons":
         columns = _GPUS
         lines = [{**gpu, "user": row["user"]} for row in daemons for gpu in gpu_rows(row["nodes"], bare=True)]
@@ -112,9 +110,10 @@ _JOBS = (
 
 _GPUS = (
     _USER,
-    *(GPUS.columns[name].column for name in ("node",)),
+    GPUS.columns["node"].column,
     number("GPU", "index").column,
-    *(GPUS.columns[name].column for name in ("state", "job")),
+    GPUS.columns["state"].column,
+    GPUS.columns["job"].column,
     number("UTIL", "util").column,
     number("MIB", "used_mib").column,
     plain("NAME", "name", shrinks=True).column,
@@ -401,10 +400,9 @@ def _row(viewer: ViewerFile, uid: int, status: Json, jobs: Json, nodes: Json) ->
     daemon = status.get("daemon")
     if not isinstance(daemon, dict):
         raise NotShown("its answer is none of hpcdl's")
-    states = status.get("jobs")
+    states = status["jobs"] if isinstance(status.get("jobs"), dict) else {}
     found = _rows(nodes.get("nodes"), _NODE)
-    cards = [gpu for node in found for gpu in node.get("gpus") or ()]
-    loads = [gpu["util"] for gpu in cards if gpu.get("util") is not None]
+    use = use_of(found)
     about: Json = {**dict.fromkeys(_DAEMON), **_only(daemon, _DAEMON)}
     up_s, cpu_s = about["since_s"], about.pop("cpu_s")
     return {
@@ -414,14 +412,10 @@ def _row(viewer: ViewerFile, uid: int, status: Json, jobs: Json, nodes: Json) ->
         "pid": viewer.pid,
         "home": viewer.home,
         **about,
-        "states": {
-            str(name)[:32]: number
-            for name, number in (states.items() if isinstance(states, dict) else ())
-            if type(number) is int
-        },
-        "gpus_held": sum(1 for gpu in cards if gpu.get("holder")),
-        "gpus": len(cards),
-        "gpu_util": round(sum(loads) / len(loads), 1) if loads else None,
+        "states": {str(name)[:32]: number for name, number in states.items() if type(number) is int},
+        "gpus_held": use.held,
+        "gpus": use.held + use.free + use.bad + use.away,
+        "gpu_util": None if use.load is None else round(use.load, 1),
         "daemon_cpu": round(100 * cpu_s / up_s, 2) if cpu_s is not None and up_s else None,
         "jobs": _rows(jobs.get("jobs"), _JOB),
         "nodes": found,

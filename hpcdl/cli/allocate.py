@@ -17,14 +17,11 @@ SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")  # as hpcdl.
 
 
 @click.command()
-@click.argument("problem", type=InputFile(allow_dash=True, path_type=str))
+@click.argument("problem", type=InputFile(allow_dash=True))
 @click.option(
-    "--solver",
-    type=click.Choice(SOLVERS),
-    default="exact",
-    show_default=True,
+    "--solver", type=click.Choice(SOLVERS), default="exact", show_default=True,
     help="The first three solve over numbers of nodes, the others over each node.",
-)
+)  # fmt: skip
 @click.option(
     "--work", type=click.IntRange(min=0), default=100_000, show_default=True, metavar="N",
     help="For highs, cbc, gurobi: nodes of branch and bound (gurobi: its units of work).",
@@ -34,7 +31,7 @@ SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")  # as hpcdl.
     help="For highs, cbc, gurobi: stop after that, in any case.",
 )  # fmt: skip
 @outputs_as("Trainers that get nodes only, one a line.")
-def allocate(ctx: click.Context, output: Output, problem: str, solver: str, work: int, seconds: float) -> None:
+def allocate(ctx: click.Context, output: Output, problem: Path, solver: str, work: int, seconds: float) -> None:
     """Give nodes to elastic trainers by BFTrainer's optimisation. PROBLEM is a JSON file, or - for stdin.
 
     hpcdl allocate problem.json --json
@@ -116,13 +113,13 @@ def _show(result: dict[str, Any], numbers: list[dict[str, int]]) -> None:
     print_table(columns, rows)
 
 
-def _name(problem: str) -> str:
-    return "stdin" if problem == "-" else escape(problem)
+def _name(problem: Path) -> str:
+    return "stdin" if str(problem) == "-" else escape(str(problem))
 
 
-def _text(problem: str) -> str:
+def _text(problem: Path) -> str:
     try:
-        data = sys.stdin.buffer.read() if problem == "-" else Path(problem).read_bytes()
+        data = sys.stdin.buffer.read() if str(problem) == "-" else problem.read_bytes()
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{_name(problem)} is not UTF-8: {error.reason} at byte {error.start}") from None

@@ -117,16 +117,9 @@ def status(ctx: click.Context, output: Output) -> None:
         answer = connect(ctx).get("/v1/status?fresh=1")
     except DaemonAway as error:
         if output is Output.JSON:
-            notices: dict[str, Any] = {"waiting": 0, "given_up": 0, "failing": []}
-            absent: dict[str, Any] = {
-                "events": None,
-                "notices": notices,
-                "batch": None,
-                "pilots": 0,
-                "notes": [],
-                "damaged": [],
-            }
-            print_json({"daemon": None, "agents": [], "trainers": [], "jobs": {}, **absent})
+            nothing: dict[str, Any] = {"daemon": None, "agents": [], "trainers": [], "jobs": {}, "events": None}
+            nothing |= {"notices": {"waiting": 0, "given_up": 0, "failing": []}, "batch": None, "pilots": 0}
+            print_json(nothing | {"notes": [], "damaged": []})
         say(str(error))
         ctx.exit(1)
     row: Row = answer["daemon"]

@@ -17,6 +17,7 @@ from hpcdl.cli.job_row import JOB_ID, connect, moment_text
 from hpcdl.cli.output import Column, Output, Row, escape, outputs_as, print_ids, print_json, print_table, say
 from hpcdl.cli.params import OutputFile, replace_file
 from hpcdl.client import FOLLOW_S, Client, ClientError, path_with
+from hpcdl.core.model.arrays import indices_text
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
 
 _LEFT_OUT = ("age_s", "membership", "request_id", "boot_id", "log_id")
@@ -42,24 +43,24 @@ def body_text(row: Row) -> str:
 
 
 def _text(key: str, value: Any) -> str:
-    if key == "spec" and isinstance(value, Mapping) and "walltime_s" in value:
-        return _pilot(value)
-    if key == "job" and isinstance(value, Mapping):
-        return _batch_job(value)
-    if key == "spec" and isinstance(value, Mapping):
-        return json.dumps(shlex.join(map(str, value.get("command") or ())), ensure_ascii=False)
-    if key == "indices" and isinstance(value, list):
-        return ",".join(_steps(each) for each in value)
-    if key == "sweep" and isinstance(value, list):
-        return json.dumps(
-            " ".join(f"{name}={','.join(map(str, values))}" for name, values in value), ensure_ascii=False
-        )
-    if key == "placement" and isinstance(value, Mapping):
-        return _placement(value)
-    if key == "targets" and isinstance(value, list):
-        return "; ".join(_target(each) for each in value if isinstance(each, Mapping))
-    if key == "gpus" and isinstance(value, list):
-        return str(len(value))
+    match key, value:
+        case "spec", {"walltime_s": _}:
+            return _pilot(value)
+        case "spec", Mapping():
+            return json.dumps(shlex.join(map(str, value.get("command") or ())), ensure_ascii=False)
+        case "job", Mapping():
+            return _batch_job(value)
+        case "indices", list():
+            return indices_text(value)
+        case "sweep", list():
+            swept = " ".join(f"{name}={','.join(map(str, values))}" for name, values in value)
+            return json.dumps(swept, ensure_ascii=False)
+        case "placement", Mapping():
+            return _placement(value)
+        case "targets", list():
+            return "; ".join(_target(each) for each in value if isinstance(each, Mapping))
+        case "gpus", list():
+            return str(len(value))
     if isinstance(value, str) and value and not any(c.isspace() or c in "\"'=" for c in value):
         return value
     if isinstance(value, float):
@@ -67,12 +68,6 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return ",".join(value)
     return json.dumps(value, ensure_ascii=False)
-
-
-def _steps(value: Any) -> str:
-    """`7`, `1-100`, `1-9:2`."""
-    first, last, step = value
-    return str(first) if first == last else f"{first}-{last}" + (f":{step}" if step != 1 else "")
 
 
 def _pilot(value: Mapping[str, Any]) -> str:

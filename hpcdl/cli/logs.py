@@ -50,13 +50,9 @@ def log_files(home: Path, job: int, incarnation: int | None = None, node: str | 
 @click.argument("job", type=JOB_ID)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job is finished.")
 @click.option(
-    "--attempt",
-    "--incarnation",
-    "incarnation",
-    type=click.IntRange(min=1),
-    metavar="N",
+    "--attempt", "--incarnation", "incarnation", type=click.IntRange(min=1), metavar="N",
     help="Only this attempt of the job.",
-)
+)  # fmt: skip
 @click.option("--node", metavar="NAME", help="Only what was printed on this node.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each log.")
 @outputs_as("The names of the log files only.")

@@ -89,21 +89,13 @@ LISTS = ("jobs", "nodes", "gpus")
 @click.argument("what", required=False, metavar="[jobs|nodes|gpus]", shell_complete=completion.words(LISTS))
 @click.option("-a", "--all", "every", is_flag=True, help="Finished jobs too.")
 @click.option(
-    "-c",
-    "--columns",
-    metavar="NAME,…",
-    help="These columns only, in this order; a wrong name lists them.",
+    "-c", "--columns", metavar="NAME,…", help="These columns only, in this order; a wrong name lists them.",
     shell_complete=columns_of,
-)
+)  # fmt: skip
 @click.option(
-    "-f",
-    "--format",
-    "form",
-    default="default",
-    metavar="NAME",
-    help="default, long; of jobs also times, …",
+    "-f", "--format", "form", default="default", metavar="NAME", help="default, long; of jobs also times, …",
     shell_complete=formats_of,
-)
+)  # fmt: skip
 @click.option(
     "-s", "--sort", metavar="COLUMN", help="Sort by a column; -COLUMN the other way round.", shell_complete=columns_of
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table, progress, say
-from hpcdl.cli.params import REPORT, replace_file
+from hpcdl.cli.params import REPORT, names_in, replace_file
 
 _INTERVAL = "_ci95"
 
@@ -30,10 +30,7 @@ def papers(ctx: click.Context, output: Output, only: str | None, seeds: int | No
     """
     from hpcdl.sim.papers.all import PAPERS, all_tables
 
-    names = list(dict.fromkeys(part.strip() for part in (only or ",".join(PAPERS)).split(",") if part.strip()))
-    unknown = [name for name in names if name not in PAPERS]
-    if unknown or not names:
-        raise click.BadParameter(f"{only!r}: there are {', '.join(PAPERS)}", ctx, param_hint="'--only'")
+    names = list(PAPERS) if only is None else names_in(only, list(PAPERS), "--only")
     tables, problems = all_tables(names, seeds, progress())
     if report is not None:
         from hpcdl.sim.papers.page import papers_page

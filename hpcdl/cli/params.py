@@ -6,7 +6,7 @@ click checks them while it reads the options, so that a command that begins to r
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,11 +18,20 @@ from hpcdl.core.model.units import parse_duration
 from hpcdl.daemon.clock import WallClock
 
 
+def names_in(text: str, known: Sequence[str], option: str) -> list[str]:
+    """The names in `a,b`, each once. Raises BadParameter, which lists those there are."""
+    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names or any(name not in known for name in names):
+        context = click.get_current_context()
+        raise click.BadParameter(f"{text!r}: there are {', '.join(known)}", context, param_hint=f"'{option}'")
+    return names
+
+
 class InputFile(click.Path):
     """A file that is there: else a line that says what is, and exit 1. `allow_dash`: `-`, for stdin, too."""
 
-    def __init__(self, *, allow_dash: bool = False, path_type: type = Path) -> None:
-        super().__init__(dir_okay=False, allow_dash=allow_dash, path_type=path_type)
+    def __init__(self, *, allow_dash: bool = False) -> None:
+        super().__init__(dir_okay=False, allow_dash=allow_dash, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path. Raises ClickException."""

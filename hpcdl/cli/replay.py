@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_fields, print_table, progress, progress_line, say
-from hpcdl.cli.params import REPORT, Finite, InputFile, Seconds, replace_file
+from hpcdl.cli.params import REPORT, Finite, InputFile, Seconds, names_in, replace_file
 
 if TYPE_CHECKING:
     from hpcdl.sim.replay import IdleTrace, Outcome, ReplayCase, ScalingModel
@@ -49,13 +49,8 @@ class _Adaptive:
 @click.command()
 @click.argument("trace", type=InputFile(), metavar="TRACE.csv[.gz]")
 @click.option(
-    "-p",
-    "--policy",
-    default="bftrainer",
-    show_default=True,
-    metavar="NAME",
-    help="bftrainer, equal-share, …",
-)
+    "-p", "--policy", default="bftrainer", show_default=True, metavar="NAME", help="bftrainer, equal-share, …",
+)  # fmt: skip
 @click.option("-m", "--model", default="ShuffleNet", show_default=True, metavar="NAME",
               help="What the trainers train: a model of the curves, or table2 for all of them in turn.")  # fmt: skip
 @click.option("--curves", type=InputFile(), metavar="FILE",
@@ -235,12 +230,8 @@ def _studies(
 ) -> tuple[str, ...]:
     from hpcdl.sim.replay.studies import studied
 
-    names = list(dict.fromkeys(part.strip() for part in str(options.study).split(",") if part.strip()))
-    names = list(_STUDIES) if names == ["all"] else names
-    unknown = [name for name in names if name not in _STUDIES]
-    if unknown or not names:
-        what = f"{options.study!r}: there are {', '.join(_STUDIES)}, and all"
-        raise click.BadParameter(what, ctx, param_hint="'--study'")
+    names = names_in(options.study, (*_STUDIES, "all"), "--study")
+    names = list(_STUDIES) if "all" in names else names
     if options.check:
         raise click.UsageError("--check is of one replay, not of studies", ctx)
     if len(base.models) > 1:

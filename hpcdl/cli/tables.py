@@ -7,7 +7,7 @@ from here, too.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from hpcdl.cli.job_row import FINISHED, moment_text
 from hpcdl.cli.output import Column, Output, Row, cells_of, table_lines
 from hpcdl.client import Answer, Client, path_with
 from hpcdl.core.model.units import fold_nodes
+
+if TYPE_CHECKING:
+    from hpcdl.core.model.gpu_use import GpuUse
 
 _FOLDED = ("id", "name", "array", "array_index", "state", "user", "gpus_min", "gpus_max", "nodes", "nodes_max")
 
@@ -164,16 +167,15 @@ def node_rows(nodes: Sequence[Row]) -> Rows:
     rows = []
     for node in nodes:
         gpus = node.get("gpus") or []
-        held = sum(1 for gpu in gpus if gpu.get("holder"))
-        usable = sum(1 for gpu in gpus if gpu.get("state", "ok") == "ok" and not gpu.get("avoided_until"))
+        use = use_of([node])
         rows.append(
             {
                 **node,
                 "agent": agent_text(node),
                 "kinds": sorted({str(gpu.get("name") or "") for gpu in gpus} - {""}) or None,
-                "counts": (held, usable, len(gpus)),
+                "counts": (use.held, sum(map(_healthy, gpus)), len(gpus)),
                 "jobs": sorted({gpu["holder"]["job"] for gpu in gpus if gpu.get("holder")}) or None,
-                "util": _mean([gpu["util"] for gpu in gpus if gpu.get("util") is not None]),
+                "util": use.load,
                 "used": _sum(gpu.get("used_mib") for gpu in gpus),
                 "memory": _sum(gpu.get("memory_mib") or None for gpu in gpus),
                 "power": _sum(gpu.get("power_w") for gpu in gpus),
@@ -196,6 +198,26 @@ def gpu_rows(nodes: Sequence[Row], *, bare: bool = False) -> Rows:
             of_node = {"leaving": node.get("leaving"), "until": node.get("until"), "node_reason": node.get("reason")}
             rows.append({**known, **gpu, **of_node})
     return rows
+
+
+def use_of(nodes: Sequence[Row]) -> "GpuUse":
+    """What the GPUs of these nodes come to now, as `ls nodes`, `ls --all-users` and `top` show it."""
+    from hpcdl.core.model.gpu_use import GpuNow, gpu_use  # late: lists of jobs need none of it
+
+    return gpu_use(
+        GpuNow(
+            held=bool(gpu.get("holder")),
+            healthy=_healthy(gpu),
+            there=gpu["agent"] == "connected" and not gpu.get("leaving"),
+            load=gpu.get("util"),
+        )
+        for gpu in gpu_rows(nodes)
+    )
+
+
+def _healthy(gpu: Row) -> bool:
+    """Whether it may be granted: neither broken nor excluded."""
+    return gpu.get("state", "ok") == "ok" and not gpu.get("avoided_until")
 
 
 def folded_nodes(rows: Sequence[Row], shown: Sequence[ColumnSpec]) -> list[Row]:
@@ -227,10 +249,6 @@ def _node_detail(node: Row) -> str:
     """Whether it is drained, or when it goes, and why."""
     goes = "drained" if node.get("leaving") else f"goes {moment_text(node['until'])}" if node.get("until") else ""
     return ": ".join(str(each) for each in (goes, node.get("reason")) if each)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

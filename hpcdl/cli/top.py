@@ -24,9 +24,8 @@ from hpcdl.cli.job_row import connect, duration_text
 from hpcdl.cli.output import Output, Row, cells_of, cut, escape, outputs, paint, say, table_lines, use_colour, width_of
 from hpcdl.cli.params import Seconds
 from hpcdl.cli.show import why_lines
-from hpcdl.cli.tables import gpu_rows, holder_text, memory_text
+from hpcdl.cli.tables import gpu_rows, holder_text, memory_text, use_of
 from hpcdl.client import Client, ClientError, DaemonAway, path_with
-from hpcdl.core.model.gpu_use import GpuNow, gpu_use
 from hpcdl.core.model.units import count
 
 SORTS = ("id", "state", "gpus", "done", "eta", "name")
@@ -126,16 +125,7 @@ def _header(view: TopView) -> list[Styled]:
 
 
 def _use(nodes: Sequence[Row]) -> str:
-    gpus = gpu_rows(nodes)
-    use = gpu_use(
-        GpuNow(
-            bool(gpu.get("holder")),
-            gpu.get("state", "ok") == "ok" and not gpu.get("avoided_until"),
-            gpu["agent"] == "connected" and not gpu.get("leaving"),
-            gpu.get("util"),
-        )
-        for gpu in gpus
-    )
+    gpus, use = gpu_rows(nodes), use_of(nodes)
     rest = {"not usable": use.bad, "away": use.away}
     text = f"GPUs  {use.held} held, {use.free} free of {len(gpus)}"
     text += "".join(f", {number} {name}" for name, number in rest.items() if number)

@@ -143,11 +143,12 @@ def test_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         mounts.write_text(f"22 1 0:20 / /proc rw,relatime shared:5 - proc proc {options}\n")
         assert security._hidepid(mounts) is hidden
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "prlimit", lambda pid, which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert security.core_dumps(None).state is CheckState.WARN
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (0, 0))
+    monkeypatch.setattr(resource, "prlimit", lambda pid, which: (0, 0))
     assert security.core_dumps(None).state is CheckState.OK
-    assert security._core_limit(os.getpid()) >= -1
+    monkeypatch.undo()
+    assert security.core_dumps(os.getpid()) == security.core_dumps(None), "our own, by our pid"
 
 
 def test_usage(hpcdl: Run, home: Path) -> None:

@@ -17,12 +17,9 @@ from hpcdl.cli.output import Output, Row, escape, outputs_as, paint
 
 @click.command()
 @click.option(
-    "--site",
-    is_flag=False,
-    flag_value="",
-    metavar="[NAME]",
+    "--site", is_flag=False, flag_value="", metavar="[NAME]",
     help="Ask the batch system for its limits, and write a site file, $HPCDL_HOME/sites/NAME.yaml.",
-)
+)  # fmt: skip
 @click.option("--security", is_flag=True, help="Check who could read, write, reach or overhear this installation.")
 @click.option("-o", "--output", "target", type=click.Path(path_type=Path), metavar="FILE", help="Where; - prints it.")
 @outputs_as("What FAILs only, one a line.")

@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import socket
+import ssl
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -193,7 +194,10 @@ def _hidepid(mounts: Path) -> bool:
 
 def core_dumps(daemon: int | None) -> Check:
     """Whether a crash would write the daemon's memory, with its token, to disk."""
-    soft = resource.getrlimit(resource.RLIMIT_CORE)[0] if daemon is None else _core_limit(daemon)
+    try:
+        soft, _ = resource.prlimit(daemon or 0, resource.RLIMIT_CORE)
+    except OSError:
+        soft = 0  # it has ended
     if soft == 0:
         return ok("core dumps", "off")
     try:
@@ -203,15 +207,6 @@ def core_dumps(daemon: int | None) -> Check:
     where = f"to {pattern}" if pattern.startswith(("|", "/")) else "into the folder that a process is in"
     detail = f"on, {where}: a crash would write the token there"
     return warn("core dumps", detail, "ulimit -c 0 before hpcdl daemon start, unless you need them")
-
-
-def _core_limit(pid: int) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/limits").read_text().splitlines():
-            if line.startswith("Max core file size"):
-                soft = line.split()[4]
-                return -1 if soft == "unlimited" else int(soft)
-    return 0
 
 
 JOBS_LIMIT = 200
@@ -310,12 +305,17 @@ def listeners(around: CheckContext) -> Iterator[Check]:
         yield ok("listener", f"{where}, from other machines too; TLS 1.3, and nothing without the token")
 
 
+def _status(access: AccessFile, path: str, headers: dict[str, str], context: ssl.SSLContext | None) -> int:
+    """What somebody gets who asks for that; without a context without TLS. Raises OSError and HttpError."""
+    with closing(HttpConnection(access.host, access.port, TRY_S, context)) as connection:
+        connection.send("GET", f"/v1/{path}", None, headers)
+        return connection.receive_status()
+
+
 def _plain(access: AccessFile) -> str:
     """What is wrong with the answer to somebody who speaks no TLS."""
     try:
-        with closing(HttpConnection(access.host, access.port, TRY_S, None)) as connection:
-            connection.send("GET", "/v1/status", None, {})
-            connection.receive_status()
+        _status(access, "status", {}, None)
     except (OSError, HttpError):
         return ""
     return "it answers without TLS"
@@ -333,15 +333,12 @@ def _without_token(access: AccessFile) -> str:
     wrong = {"Authorization": f"Bearer {'0' * len(access.token)}"}
     for path, headers in (("status", {}), ("status", wrong), ("agent", upgrade), ("agent", upgrade | wrong)):
         try:
-            with closing(
-                HttpConnection(access.host, access.port, TRY_S, client_context(access.certificate))
-            ) as connection:
-                connection.send("GET", f"/v1/{path}", None, headers)
-                status = connection.receive_status()
-                if status not in (401, 403):
-                    told.append(f"/v1/{path} answers {status} to a stranger")
+            status = _status(access, path, headers, client_context(access.certificate))
         except (OSError, HttpError) as error:
             told.append(f"/v1/{path}: {error}")
+        else:
+            if status not in (401, 403):
+                told.append(f"/v1/{path} answers {status} to a stranger")
     return some(told)
 
 

@@ -60,13 +60,9 @@ profile.add_command(plot)
 @click.option("--gpus", default="1", show_default=True, callback=_numbers, metavar="G,..", help="GPUs on a node.")
 @click.option("--nodes", default="1", show_default=True, callback=_numbers, metavar="N,..", help="Nodes.")
 @click.option(
-    "--steps",
-    type=click.IntRange(min=2),
-    default=100,
-    show_default=True,
-    metavar="N",
+    "--steps", type=click.IntRange(min=2), default=100, show_default=True, metavar="N",
     help="Steps to measure at least.",
-)
+)  # fmt: skip
 @click.option(
     "--limit", type=Seconds(min=1), default=900, show_default=True, metavar="SECONDS",
     help="A run that has not been measured so long after its start has failed.",

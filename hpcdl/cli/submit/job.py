@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.batch.system import systems
-from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, named
+from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, indices_text, named
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.job import JobSpec, check_counts
 from hpcdl.core.rules.launchers import SHELLS, check_launcher, shell_script
@@ -147,11 +147,7 @@ def array_of(indices: tuple[Steps, ...], sweep: Sweeps, most: int | None) -> Arr
 
 def plain(array: Array) -> dict[str, object]:
     """As the API takes it."""
-    parts = [
-        str(first) if first == last else f"{first}-{last}" + (f":{step}" if step != 1 else "")
-        for first, last, step in array.indices
-    ]
-    found: dict[str, object] = {"indices": ",".join(parts)} if parts else {}
+    found: dict[str, object] = {"indices": indices_text(array.indices)} if array.indices else {}
     if array.sweep:
         found["sweep"] = {name: list(values) for name, values in array.sweep}
     if array.max_parallel:

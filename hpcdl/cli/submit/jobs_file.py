@@ -29,7 +29,11 @@ from hpcdl.cli.submit.job import JobRequest, here, job_request
 MAX_BYTES = 8 << 20
 MAX_VALUES = 200_000
 _TOP = ("defaults", "jobs")
-_NOT_IN_A_FILE = frozenset({"file", "dry_run", "strict", "git", "request_id", "no_spool", "like", "other", "command"})
+_NOT_IN_A_FILE = (
+    *("file", "dry_run", "strict", "git", "request_id", "no_spool", "like", "other"),
+    *("command", "as_json", "quiet", "help"),
+)
+"""Options of the whole submit."""
 
 
 class FileError(click.ClickException):
@@ -190,12 +194,8 @@ def _value(file: str, node: Any, seen: list[int], depth: int = 0) -> _Value:
 
 def _options(ctx: click.Context) -> dict[str, click.Option]:
     """The options of submit that a job may have, by the names of their parameters."""
-    return {
-        each.name: each
-        for each in ctx.command.params
-        if isinstance(each, click.Option) and each.name not in _NOT_IN_A_FILE and each.name not in ("as_json", "quiet")
-        if each.name and each.name != "help"
-    }
+    options = (each for each in ctx.command.params if isinstance(each, click.Option))
+    return {each.name: each for each in options if each.name and each.name not in _NOT_IN_A_FILE}
 
 
 def _job(
@@ -237,10 +237,9 @@ def _job(
 def _words(value: _Value) -> list[str]:
     """A list of words, or a text that is split as a shell would."""
     if isinstance(value.value, list):
-        found = [each.value for each in value.value]
-        if not found or not all(isinstance(each, str) for each in found):
-            value.wrong("command", "must be a text, or a list of words")
-        return [str(each) for each in found]
+        found = [each.value for each in value.value if isinstance(each.value, str)]
+        if found and len(found) == len(value.value):
+            return found
     if not isinstance(value.value, str):
         value.wrong("command", "must be a text, or a list of words")
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from hpcdl.cli.job_row import placement_text
 from hpcdl.cli.output import Output, Row, escape, print_json, say
 from hpcdl.client import ApiError, Client, ClientError, DaemonAway
 from hpcdl.core.model.units import count, seconds_text
@@ -106,11 +107,8 @@ def tell(answer: Answer, output: Output, doubts: Iterable[str]) -> None:
 
 
 def _where(row: Row) -> str:
-    placement = row.get("placement")
-    if not placement:
-        return f"would wait: {row['reason']}"
-    where = " ".join(f"{node}:{','.join(map(str, gpus))}" for node, gpus in placement.items())
-    return f"would start now on {where}: {row['reason']}"
+    where = placement_text(row.get("placement"))
+    return f"would start now on {where}: {row['reason']}" if where else f"would wait: {row['reason']}"
 
 
 def _when(row: Row) -> str:

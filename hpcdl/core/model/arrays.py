@@ -117,6 +117,14 @@ def indices_from(text: str) -> tuple[Steps, ...]:
     return tuple(found)
 
 
+def indices_text(indices: Iterable[Steps]) -> str:
+    """`1-9:2,12`, as `indices_from` reads it."""
+    return ",".join(
+        str(first) if first == last else f"{first}-{last}" + (f":{step}" if step != 1 else "")
+        for first, last, step in indices
+    )
+
+
 def indices_of(numbers: Iterable[int]) -> tuple[Steps, ...]:
     """The same from a list; what stands evenly apart is taken together."""
     found: list[Steps] = []
