@@ -37,7 +37,7 @@ LISTS = ("daemons", "jobs", "nodes", "gpus")
 
 
 def list_all_users(ctx: click.Context, homes: Sequence[str], what: str | None, output: Output) -> None:
-    """Prints them: a line for each daemon, or for each of their jobs or GPUs. Then a line for each problem."""
+    """Print what the daemons of all users have: a line for each daemon, job or GPU, then a line for each problem."""
     from hpcdl.config.settings import load_config
 
     if what is not None and what not in LISTS:
@@ -145,14 +145,14 @@ class NotShown(Exception):
 
 @dataclass(slots=True)
 class DaemonListing:
-    """Daemons as `hpcdl ls --all-users --json` has them, and a line for each that could not be asked."""
+    """Daemons as `hpcdl ls --all-users --json` prints them, and a line for each that did not answer."""
 
     daemons: list[Json] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def on_node(shared: Path) -> DaemonListing:
-    """Those on this node whose viewer files may be read."""
+    """The daemons on this node whose viewer files may be read."""
     try:
         uids = files.users(shared)
     except OSError as error:
@@ -161,7 +161,7 @@ def on_node(shared: Path) -> DaemonListing:
 
 
 def in_homes(given: Iterable[str]) -> DaemonListing:
-    """Those of these homes: folders of a daemon, of such folders, or of users' homes; patterns; lists of all these."""
+    """The daemons of these homes. A home: a folder of a daemon, of daemons or of a user; a pattern; a list."""
     problems: list[str] = []
     homes = dict.fromkeys(_homes(given, problems))
     seen = _look([(str(home), lambda home=home: files.in_home(home)) for home in homes])  # type: ignore[misc]
@@ -203,7 +203,7 @@ def _in_folder(path: Path, problems: list[str]) -> Iterator[Path]:
 
 
 def _lines(path: Path, problems: list[str]) -> list[str]:
-    """What a list names, a line each; # begins a comment."""
+    """The lines of a file that lists homes; # begins a comment."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(file, "rb") as opened:
@@ -223,7 +223,7 @@ Find = Callable[[], Iterable[ViewerFilePlace]]
 
 
 def _look(places: list[tuple[str, Find]]) -> DaemonListing:
-    """Every place in a thread of its own, AT_ONCE at a time; one that hangs is left behind, and nobody waits for it."""
+    """Ask every place in a thread of its own, AT_ONCE at a time; nobody waits for one that hangs."""
     seen, known = DaemonListing(), set[tuple[int, str]]()
     told: queue.SimpleQueue[tuple[int, Json | str | None]] = queue.SimpleQueue()
     waiting = list(enumerate(places))[::-1]
@@ -264,7 +264,7 @@ def _visit(number: int, find: Find, told: "queue.SimpleQueue[tuple[int, Json | s
 
 
 def _of(found: ViewerFilePlace) -> Json | str:
-    """The daemon's row, or what is the matter with it."""
+    """The daemon's row as JSON, or a line that says why there is none."""
     viewer = found.viewer
     if viewer is None or found.uid is None:
         return found.problem
@@ -285,7 +285,7 @@ def _of(found: ViewerFilePlace) -> Json | str:
 
 # --- one of them ------------------------------------------------------------------------------------------------------
 def _ask(viewer: ViewerFile, uid: int) -> Json:
-    """Raises NotShown, HttpError and OSError."""
+    """The daemon's row, from its answers. Raises NotShown, HttpError and OSError."""
     if files.gone(viewer):
         raise NotShown(f"the daemon (pid {viewer.pid}) is gone, and left its viewer file")
     here = os.uname().nodename
@@ -337,7 +337,7 @@ def _truth(value: object) -> bool | None:
 
 
 def _indices(value: object) -> dict[str, list[int]] | None:
-    """A placement: GPUs by node."""
+    """A placement: lists of GPU indices by node; None for anything else."""
     if not isinstance(value, dict) or len(value) > 10_000:
         return None
     return {
@@ -396,7 +396,7 @@ def _rows(value: object, form: Form) -> list[Json]:
 
 
 def _row(viewer: ViewerFile, uid: int, status: Json, jobs: Json, nodes: Json) -> Json:
-    """One daemon. Its user is who owns the file, and nothing that it says."""
+    """A daemon's row as JSON. Its user is who owns the viewer file, whatever the daemon says."""
     daemon = status.get("daemon")
     if not isinstance(daemon, dict):
         raise NotShown("its answer is none of hpcdl's")

@@ -19,12 +19,12 @@ if TYPE_CHECKING:  # both commands import what they need only when they run: `hp
 
 
 def _tell(text: str) -> None:
-    """To the batch job's output."""
+    """Print a line to the batch job's output."""
     click.echo(f"hpcdl: {text}")
 
 
 def _found(home: Path) -> "tuple[Config, BatchAdapter, Allocation, Callable[[], float]]":
-    """The settings, the batch system as its site's file has it, this batch job's allocation, and the clock.
+    """The settings, the batch system with its site's limits, this batch job's allocation, and the clock.
 
     Raises CannotRun, ConfigError, SiteError and OSError.
     """

@@ -45,7 +45,7 @@ def holes(ctx: click.Context, output: Output) -> None:
 
 
 def _looked_at(home: Path) -> dict[str, Any]:
-    """As the API answers, by a look from here. Raises ClickException."""
+    """The backfill holes as the API answers them, from the batch system itself. Raises ClickException."""
     from hpcdl.allocation.detect import detect
     from hpcdl.batch.site import load_site
     from hpcdl.cli.doctor.batch_system import asked_from_here
@@ -84,7 +84,7 @@ _HOLES = (
 
 
 class PilotId(click.IntRange):
-    """A pilot's number, as 3 or p3."""
+    """A pilot's number on the command line: 3 or p3."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number. Fails with the next step."""

@@ -17,14 +17,14 @@ from hpcdl.core.model.units import runs, seconds_text
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """A column that a user can name. `keys`: what it needs of a row; `order`: what rows are sorted by; None is last."""
+    """A column with a name: the `keys` of a row that it needs, and the `order` of rows by it (None is last)."""
 
     column: Column
     keys: tuple[str, ...]
     order: Callable[[Row], Any]
 
     def texts(self, values: Mapping[str, Sequence[Any]], number: int) -> list[str]:
-        """The cells of so many rows, of which `values` has lists by key; keys that no row has may be missing."""
+        """The cells of `number` rows that come by column: a list of `values` for each key that any row has."""
         cell, keys = self.column.cell, [key for key in self.keys if key in values]
         if not keys:
             return [cell({})] * number
@@ -45,14 +45,14 @@ class ColumnSpec:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Something to list: all its columns by name, and named choices of them, of which `default` is one."""
+    """A kind of row (job, node, GPU): its columns by name, and named formats, of which `default` is one."""
 
     what: str
     columns: Mapping[str, ColumnSpec]
     formats: Mapping[str, tuple[str, ...]]
 
     def chosen(self, columns: str | None, form: str) -> list[ColumnSpec]:
-        """The columns of `--columns`, else of a format. Raises UsageError, which lists what there is."""
+        """The columns that `--columns` names, else those of a format. Raises UsageError, which lists what there is."""
         if columns is None:
             return [self.columns[name] for name in self.formats[one_of(form, self.formats, "format", self.what)]]
         names = [name.strip().lower() for name in columns.split(",") if name.strip()]
@@ -61,7 +61,7 @@ class Kind:
         return [self.columns[one_of(name, self.columns, "column", self.what)] for name in names]
 
     def sort(self, rows: Iterable[Row], key: str | None) -> list[Row]:
-        """The rows by a column's values, `-` before it turns them round; without a value they come last."""
+        """The rows in the order of a column, reversed by `-` before its name; rows without a value come last."""
         listed = list(rows)
         if key is None:
             return listed
@@ -72,14 +72,14 @@ class Kind:
         return known + [row for row in listed if order(row) is None]
 
     def needs(self, shown: Iterable[ColumnSpec], key: str | None, more: Iterable[str] = ()) -> str:
-        """The keys of rows that these columns need, and a sort by `key`, with commas between."""
+        """The keys of rows that these columns, and a sort by `key`, need: the parameter `fields` of the API."""
         name = (key or "").removeprefix("-").lower()
         by = [self.columns[name]] if name in self.columns else []
         return ",".join(dict.fromkeys([*more, *(key for each in (*shown, *by) for key in each.keys)]))
 
 
 def one_of(name: str, known: Mapping[str, Any], kind: str, what: str) -> str:
-    """The name, where it is known. Raises UsageError, which lists those that are."""
+    """The name, if it is known. Raises UsageError, which lists those that are."""
     if name not in known:
         raise click.UsageError(f"{what} have no {kind} {name!r}: {', '.join(known)}", click.get_current_context())
     return name
@@ -88,22 +88,22 @@ def one_of(name: str, known: Mapping[str, Any], kind: str, what: str) -> str:
 def spec(
     title: str, cell: Callable[[Row], str], *keys: str, order: Callable[[Row], Any] | None = None, **more: Any
 ) -> ColumnSpec:
-    """A column that needs these keys; rows are sorted by `order`, else by the first key's value."""
+    """A column whose cell is computed from these keys; rows are sorted by `order`, else by the first key."""
     return ColumnSpec(Column(title, cell, **more), keys, order or (lambda row: row.get(keys[0])))
 
 
 def plain(title: str, key: str, text: Callable[[Any], str] | None = None, **more: bool) -> ColumnSpec:
-    """The text of a value, `-` where there is none."""
+    """A column with the text of one value, `-` where there is none."""
     return ColumnSpec(value_column(title, key, text or text_of, **more), (key,), lambda row: row.get(key))
 
 
 def number(title: str, key: str, text: Callable[[Any], str] | None = None) -> ColumnSpec:
-    """The same, to the right."""
+    """The same, aligned to the right."""
     return plain(title, key, text, right=True)
 
 
 def text_of(value: Any) -> str:
-    """`-` for what there is not, `yes` and `no`, and everything else as it is."""
+    """A value's text: `-` for nothing, `yes` and `no`, numbers in short."""
     if value is None or value == "":
         return "-"
     if value is True or value is False:
@@ -208,7 +208,7 @@ _ALIKE = ("state", "gpus_min", "gpus_max", "nodes", "nodes_max", "user")
 
 
 def folded(rows: Iterable[Row]) -> list[Row]:
-    """The rows, with one for all members of an array in the same state that hold no GPUs, where the first one stands.
+    """The rows with one for all members of an array that are in the same state and hold no GPUs, where the first stood.
 
     In the place of its id are theirs, `14-111`, as every command takes them. The name has their indices, and says how
     many they are where a sweep has several members of an index.
@@ -224,7 +224,7 @@ def folded(rows: Iterable[Row]) -> list[Row]:
 
 
 def _reason(row: Row) -> str:
-    """As it is said of the array: a hint that ends in the member's own id names the array in its place."""
+    """The reason as it holds for the whole array: a hint that ends in the member's own id names the array instead."""
     reason, own = str(row.get("reason") or ""), f" {row['id']}"
     if "hpcdl " in reason and reason.endswith(own):
         return f"{reason.removesuffix(own)} --array {row['array']}"
@@ -250,7 +250,7 @@ def _one(rows: Sequence[Row]) -> Row:
 
 
 def _stem(rows: Sequence[Row]) -> str:
-    """What the names begin with alike, without the index that follows."""
+    """What the names of members have in common, without the index that follows."""
     names = [str(row.get("name", "")) for row in rows]
     first, last = min(names), max(names)
     length = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(map(len, names)))
@@ -262,5 +262,5 @@ def _stem(rows: Sequence[Row]) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """`1-3,7`: each once."""
+    """Numbers as ranges, `1-3,7`, each once."""
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(sorted(set(numbers))))

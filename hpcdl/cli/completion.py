@@ -32,7 +32,7 @@ def completion(shell: str) -> None:
 
 
 def script(shell: str) -> str:
-    """The script, as click writes it. It asks nobody which version the shell has."""
+    """The shell's script as click writes it, without asking which version the shell has."""
     from click.shell_completion import ShellComplete, get_completion_class
 
     kind = get_completion_class(shell)
@@ -60,7 +60,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
 def job_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Ids, with name and state."""
+    """Offers ids of jobs, with name and state."""
     command = ctx.info_name or ""
     query: dict[str, object] = {"fields": "id,name,state", "last": None if incomplete else MOST}
     if command in _FINISHED_TOO:
@@ -74,7 +74,7 @@ def job_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 
 
 def offered(path: str, key: str, text: Callable[[dict[str, Any]], str] = lambda row: "") -> Complete:
-    """What the daemon lists under `key` there: names, or rows with a name and what `text` says of them."""
+    """Offers what the daemon answers under `key`: names, or rows with a name and what `text` says of them."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         rows = [each if isinstance(each, dict) else {"name": str(each)} for each in _asked(ctx, path, key)]
@@ -98,14 +98,14 @@ profiles = offered(
 
 
 def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Whatever the shell offers for files."""
+    """Offers files, by the shell itself."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]
 
 
 def words(offers: Iterable[str], *, listed: bool = False) -> Complete:
-    """These words; `listed`: several of them, with commas between."""
+    """Offers these words; `listed`: several of them, with commas between."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         before, comma, last = incomplete.rpartition(",") if listed else ("", "", incomplete)
@@ -117,7 +117,7 @@ def words(offers: Iterable[str], *, listed: bool = False) -> Complete:
 
 
 def _items(offers: Sequence[Offer], incomplete: str) -> list[Any]:
-    """Those that begin so, in whichever case it was typed."""
+    """The offers that begin like what was typed, in whichever case."""
     from click.shell_completion import CompletionItem
 
     begin = incomplete.lower()
@@ -129,7 +129,7 @@ def _items(offers: Sequence[Offer], incomplete: str) -> list[Any]:
 
 
 def _asked(ctx: click.Context, path: str, key: str) -> list[Any]:
-    """What the daemon answers in time; nothing else in any case."""
+    """A list from the daemon's answer; an empty one where it does not answer in time."""
     home = ctx.find_root().params.get("home")
     if not isinstance(home, Path):
         return []

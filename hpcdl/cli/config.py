@@ -67,7 +67,7 @@ def show(ctx: click.Context, origin: bool, output: Output) -> None:
 
 
 def _of_daemon(ctx: click.Context) -> Answer | None:
-    """What the running daemon answers; None without one, which is said where it should have answered."""
+    """The running daemon's settings; None without a daemon, or after saying why it did not answer."""
     try:
         return connect(ctx, 0.0).get("/v1/config")
     except DaemonAway:
@@ -78,7 +78,7 @@ def _of_daemon(ctx: click.Context) -> Answer | None:
 
 
 def _running(answer: Answer | None) -> dict[str, Any]:
-    """The values that the daemon uses, by setting; policy and objective as they were chosen since."""
+    """The running daemon's values by setting, with the policy and objective that were chosen since its start."""
     if answer is None:
         return {}
     return {name: each["value"] for name, each in answer.get("settings", {}).items()} | dict(answer["config"])

@@ -154,7 +154,7 @@ def _batch_text(answer: Row) -> str:
 
 
 def _notices_text(answer: Row) -> str:
-    """What of the notices should not be overlooked: destinations that do not take theirs; "" where all is well."""
+    """Destinations that do not take their notifications, and how many were given up; "" where all is well."""
     told = answer.get("notices") or {}
     over = f"{told['given_up']} given up (hpcdl notifications)" if told.get("given_up") else ""
     return "; ".join([*told.get("failing", ()), *([over] if over else ())])

@@ -32,7 +32,7 @@ _WITHIN_S = 3600.0
 
 
 class NotProven(ClientError):
-    """The drill could not be carried out; the message says why and what to do."""
+    """The preemption test could not be made; the message says why and what to do."""
 
 
 class _Conduct:
@@ -78,7 +78,7 @@ class _Conduct:
         return found
 
     def forget(self) -> None:
-        """No kill is in store any more."""
+        """Withdraw the daemon's order to kill, if there is one."""
         try:
             self._ask("drill", within_s=0)
         except ClientError:
@@ -88,7 +88,7 @@ class _Conduct:
         return self._client.request("POST", f"/v1/jobs/{self._job}/{what}", body)
 
     def _until(self, found: Callable[[], bool], within_s: float) -> bool:
-        """Takes in what happens until that is found; False where it was not in time."""
+        """Read the job's events until `found`; False where that took too long."""
         end = time.monotonic() + within_s
         after = self.events[-1]["seq"] if self.events else 0
         following = self._client.follow_events(
@@ -101,11 +101,11 @@ class _Conduct:
         return True
 
     def _safe(self) -> None:
-        """Waits for a save where a kill before it would be two at once."""
+        """Wait for a save where a kill before it would cost two intervals at once."""
         self._until(lambda: not drill_rounds.only_in_memory(self.events), self._timeout_s)
 
     def _order_kill(self, within_s: float, **body: Any) -> tuple[int, int | None, int]:
-        """The number of events so far, the last durable step, and the incarnation that is to be killed."""
+        """Order a kill: the number of events before it, the last durable step, and the incarnation to be killed."""
         begun, durable = len(self.events), drill_rounds.last_durable(self.events)
         return begun, durable, self._ask("drill", within_s=min(_WITHIN_S, within_s), **body)["kill"]["incarnation"]
 
@@ -144,7 +144,7 @@ class _Conduct:
 
 
 def _verdict(conduct: _Conduct, row: Row, grace_s: float | None) -> dict[str, Any]:
-    """What the rounds amount to, as JSON."""
+    """The result of the test as JSON."""
     rounds = conduct.done
     kills = [each for each in rounds if each.what != drill_rounds.SUSPEND]
     known = conduct.every or drill_rounds.allowed_loss(conduct.events, kills)
@@ -239,7 +239,7 @@ def drill(
 
 
 def _refuse(row: Row) -> None:
-    """Raises NotProven for a job that no drill can be made with now."""
+    """Raises NotProven for a job that cannot be tested now."""
     job, state = row["id"], row["state"]
     if state in FINISHED:
         raise NotProven(f"job {job} is {state}: submit it again, and test it while it runs")
@@ -274,7 +274,7 @@ def _times(many: int) -> str:
 
 
 def _graces(found: dict[str, Any]) -> list[str]:
-    """What to say of graces that are too short."""
+    """A line for each grace period that is too short."""
     needed, job = found["grace_needed_s"], found["job"]
     lines = []
     if needed is not None and found["grace_s"] is not None and found["grace_s"] < needed:
@@ -310,7 +310,7 @@ _COLUMNS = (
 
 
 def _print(found: dict[str, Any]) -> None:
-    """Seconds: each counts from the end of the one before it."""
+    """The table of rounds, in seconds that each count from the end of the one before, and the result."""
     print_table(_COLUMNS, found["rounds"])
     print()
     most = found["max"]

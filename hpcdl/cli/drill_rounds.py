@@ -52,31 +52,31 @@ class DrillRound:
 
     @property
     def over(self) -> bool:
-        """It trains again, or never will."""
+        """Whether it trains again, or never will."""
         return self.stepped is not None or bool(self.ended)
 
     @property
     def lost(self) -> int | None:
-        """Steps that are done twice."""
+        """Steps that are done twice; None while that is not known."""
         if self.reached is None or self.resumed is None:
             return None
         return max(0, self.reached - self.resumed)
 
     @property
     def torn(self) -> bool:
-        """The kill came before the save was durable: whoever was just about to say that it was resumes from it."""
+        """Whether the kill came before the save was durable: a save that was about to be reported is resumed from."""
         if not self.killed or self.reached is None:
             return False
         return (self.durable is None or self.durable < self.reached) and self.resumed != self.reached
 
     def seconds(self, since: str, until: str) -> float | None:
-        """Between two of its times."""
+        """The seconds between two of its times, by name; None where one is not known."""
         first, last = getattr(self, since), getattr(self, until)
         return None if first is None or last is None else max(0.0, last - first)
 
     @property
     def row(self) -> dict[str, Any]:
-        """As JSON."""
+        """The round as JSON."""
         return {
             "what": self.what,
             "incarnation": self.incarnation,
@@ -169,7 +169,7 @@ def _wrong(found: DrillRound) -> str:
 
 
 def last_durable(events: Iterable[Row]) -> int | None:
-    """The last step that is in a checkpoint: one that was said to be, or that was resumed from."""
+    """The last step that is in a checkpoint: one that was reported saved, or that was resumed from."""
     kinds = ("Saved", "TrainerReady")
     return max((int(event["body"]["step"]) for event in events if event["kind"] in kinds), default=None)
 
@@ -248,11 +248,11 @@ def grace_needed_s(rounds: Iterable[DrillRound], step: float) -> float | None:
 
 
 def middle(rows: Iterable[Row], name: str) -> float | None:
-    """The median of a column."""
+    """The median of a column of rows."""
     values = [row[name] for row in rows if row[name] is not None]
     return median(values) if values else None
 
 
 def largest(rows: Iterable[Row], name: str) -> float | None:
-    """The maximum of a column."""
+    """The maximum of a column of rows."""
     return max((row[name] for row in rows if row[name] is not None), default=None)

@@ -28,7 +28,7 @@ _SWITCHES = ("held", "max_parallel")
 
 
 def body_text(row: Row) -> str:
-    """`incarnation=1 node=n1 step=120 total=900`: without what is empty and what the event's stream says already."""
+    """An event's body in a line, `node=n1 step=120 total=900`, without what is empty or in the event's stream."""
     body = row.get("body")
     if not isinstance(body, Mapping):
         return ""
@@ -71,14 +71,14 @@ def _text(key: str, value: Any) -> str:
 
 
 def _pilot(value: Mapping[str, Any]) -> str:
-    """What a pilot asks for: `"2 nodes for 1 h 00 min in killable: 2 idle nodes"`."""
+    """The request of a pilot: `"2 nodes for 1 h 00 min in killable: 2 idle nodes"`."""
     where = f" in {value['queue']}" if value.get("queue") else ""
     asked = f"{count(value.get('nodes', 1), 'node')} for {seconds_text(value['walltime_s'])}{where}"
     return json.dumps(f"{asked}: {value['why']}" if value.get("why") else asked, ensure_ascii=False)
 
 
 def _batch_job(value: Mapping[str, Any]) -> str:
-    """`"RUNNING on n[1-2], preempted: TERM_PREEMPT"`."""
+    """A batch job as the batch system has it: `"RUNNING on n[1-2], preempted: TERM_PREEMPT"`."""
     where = f" on {fold_nodes(map(str, value['nodes']))}" if value.get("nodes") else ""
     preempted = ", preempted" if value.get("preempted") else ""
     reason = f": {value['reason']}" if value.get("reason") else ""
@@ -178,7 +178,7 @@ def events(
 
 
 def _before_last(client: Client, after: int, job: int | None, number: int) -> int:
-    """The sequence number after which there are `number` events, or all, if there are fewer after `after`."""
+    """The sequence number after which `number` events come, or all, if there are fewer after `after`."""
     if job is None:
         newest: int = client.get(path_with("/v1/events", after=after, limit=1))["last"]
         return max(after, newest - number)

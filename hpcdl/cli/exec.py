@@ -120,7 +120,7 @@ OVER = 0
 
 @dataclass(frozen=True, slots=True)
 class ShellExit:
-    """How it ended: the command's exit code, None where there is none; and why, where that is not its own doing."""
+    """How a session ended: the command's exit code, if it has one; `why`, where it did not end by itself."""
 
     code: int | None
     why: str = ""
@@ -217,7 +217,7 @@ def _receive_all(socket: "ClientConnection", streams: "_Streams") -> None:
 
 
 class _Streams:
-    """Stdin, stdout and stderr of this process, and what is to be sent."""
+    """The streams of this process, its signals, and the messages that are to be sent."""
 
     def __init__(self, terminal: bool) -> None:
         self._terminal = terminal
@@ -232,7 +232,7 @@ class _Streams:
         self._ended = ShellExit(None)
 
     def stop(self) -> None:
-        """Nothing is read or sent from here on."""
+        """Stop reading and sending."""
         self._over = True
         with self._more:
             self._more.notify_all()
@@ -243,7 +243,7 @@ class _Streams:
     # --- in --------------------------------------------------------------------------------------------------------
 
     def read_input(self) -> None:
-        """A thread's: stdin as far as the other end takes it, and its end."""
+        """A thread: reads stdin, as far as the other end takes it, to its end."""
         while not self._over:
             with self._more:
                 while self._credit <= 0 and not self._over:
@@ -267,7 +267,7 @@ class _Streams:
     # --- out -------------------------------------------------------------------------------------------------------
 
     def take(self, message: Message) -> None:
-        """What the command printed, or took. Raises BrokenPipeError where nobody reads it here."""
+        """Write what the command printed, or count what it took. Raises BrokenPipeError where nobody reads here."""
         if isinstance(message, ShellTakenMessage) and message.stream == STDIN:
             with self._more:
                 self._credit += message.size
@@ -304,13 +304,13 @@ class _Streams:
             signal.set_wakeup_fd(waker)
 
     def over(self, ended: ShellExit) -> None:
-        """How it ended; any thread may say so."""
+        """Set how it ended; any thread may."""
         self._ended = ended
         with contextlib.suppress(BlockingIOError):  # full of signals: it is awake
             os.write(self._wakes, bytes([OVER]))
 
     def until_over(self) -> ShellExit:
-        """Passes signals on until the command has ended, or somebody wants us to."""
+        """Pass signals on until the command has ended, or a signal ends us."""
         interrupts = 0
         while True:
             select.select([self._woken], [], [])
@@ -342,7 +342,7 @@ def _size() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _raw() -> Iterator[None]:
-    """Every key is the other end's; afterwards the terminal is as it was."""
+    """The terminal in raw mode: every key goes to the other end; afterwards it is as it was."""
     import termios
 
     before = termios.tcgetattr(STDIN)
@@ -366,7 +366,7 @@ def _make_raw() -> None:
 
 
 def _in_front() -> bool:
-    """False while the terminal is another process group's: who changes it from behind is stopped."""
+    """Whether this process group may change the terminal: one in the background would be stopped."""
     try:
         return os.tcgetpgrp(STDIN) == os.getpgrp()
     except OSError:

@@ -22,7 +22,7 @@ _SEVERAL = re.compile(r"([1-9]\d{0,14})[-,]\d[-,\d]*", re.ASCII)
 
 
 class JobId(click.IntRange):
-    """A job's number."""
+    """A job's number on the command line."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number. Fails with the next step."""
@@ -42,7 +42,7 @@ JOB_ID = JobId(min=1)
 
 
 def job_ids(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
-    """`3-7 12`, `3,5`: the ids, each once, in the order in which they stand."""
+    """The ids of arguments like `3-7 12` or `3,5`, each once, in their order."""
     found: dict[int, None] = {}
     for part in (part.strip() for value in values for part in value.split(",")):
         match = _RANGE.fullmatch(part)
@@ -68,7 +68,7 @@ def connect(ctx: click.Context, patience_s: float = PATIENCE_S) -> Client:
 
 
 def asked_text(row: Row) -> str:
-    """GPUs as they were asked for: `1`, `1:3`, `2:`; `2x4`: 4 on each of 2 nodes, `1:8x4`: on each of 1 to 8."""
+    """The GPUs of a request: `1`, `1:3`, `2:`; `2x4`: 4 on each of 2 nodes, `1:8x4`: on each of 1 to 8."""
     low, high, nodes = row.get("gpus_min", 1), row.get("gpus_max"), row.get("nodes", 1)
     gpus = f"{low}:" if high is None else str(low) if low == high else f"{low}:{high}"
     most = row.get("nodes_max") or nodes
@@ -83,19 +83,19 @@ def nodes_text(row: Row) -> str:
 
 
 def placement_text(placement: Any) -> str:
-    """`n1:0,1 n2:0,1`; empty where there is none."""
+    """A placement as `n1:0,1 n2:0,1`; "" where there is none."""
     if not isinstance(placement, dict):
         return ""
     return " ".join(f"{node}:{','.join(map(str, gpus))}" for node, gpus in placement.items())
 
 
 def annotations_text(row: Row) -> str:
-    """What its user wrote about the job: `dataset=imagenet lr=0.1`."""
+    """A job's annotations: `dataset=imagenet lr=0.1`."""
     return " ".join(f"{key}={value}" for key, value in (row.get("annotations") or {}).items())
 
 
 def step_text(row: Row) -> str:
-    """`120/900`, `120`, or `-` where no step was reported."""
+    """The last step of a job: `120/900`, `120`, or `-` where none was reported."""
     step, total = row.get("step"), row.get("total")
     if step is None:
         return "-"
@@ -103,7 +103,7 @@ def step_text(row: Row) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """`3 min 20 s`, or `-`."""
+    """Seconds for people: `3 min 20 s`, or `-`."""
     return "-" if seconds is None else seconds_text(seconds)
 
 
@@ -113,7 +113,7 @@ def moment_text(at: float | None) -> str:
 
 
 def end_text(row: Row) -> str:
-    """How a job stands, in a line: `job 7 FAILED (exit code 3): train.py: user error`."""
+    """A job's end in a line: `job 7 FAILED (exit code 3): train.py: user error`."""
     code = row.get("exit_code")
     shown = f" (exit code {code})" if row.get("state") == "FAILED" and code is not None else ""
     tail = f": {row['detail']}" if row.get("state") == "FAILED" and row.get("detail") else ""

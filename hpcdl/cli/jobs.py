@@ -62,7 +62,7 @@ def _act(ctx: click.Context, verb: str, jobs: tuple[int, ...], output: Output, a
 
 
 def _nothing(verb: str, array: bool, more: dict[str, Any]) -> str:
-    """Where no job was meant."""
+    """What is said where no job was meant."""
     if verb == "retry":
         what = "FAILED" if more.get("failed") else "FAILED or was CANCELLED"
         return f"no job {'of that array ' if array else ''}{what}{' since then' if more.get('since') else ''}"
@@ -70,7 +70,7 @@ def _nothing(verb: str, array: bool, more: dict[str, Any]) -> str:
 
 
 def _finished(verb: str, error: Row) -> bool:
-    """Whether there was nothing left to do to one of several jobs, which is no error."""
+    """Whether a refusal is no error: of several jobs, one that has nothing left to do."""
     state = error.get("state")  # None: it is kept as history only
     nothing_left = state == "DONE" if verb == "retry" else state is None or state in FINISHED
     return error["code"] == "finished" and nothing_left
@@ -85,7 +85,7 @@ def _skips(verb: str, skipped: list[Row]) -> Iterator[str]:
 
 
 def _refusals(errors: list[Row]) -> Iterator[str]:
-    """A line for each, but one for all jobs that are not there: a range may name thousands."""
+    """A line for each refusal, but one for all unknown jobs: a range may name thousands."""
     absent = [int(error["job"]) for error in errors if error["code"] == "unknown-job"]
     if len(absent) > 1:
         yield f"there are no jobs {ranges(absent)}: hpcdl ls --all lists those that are"
@@ -95,7 +95,7 @@ def _refusals(errors: list[Row]) -> Iterator[str]:
 
 
 def _tell_cancelled(left: list[int], more: dict[str, Any]) -> None:
-    """Who was cancelled because he waited for a job that is retried now, and still is."""
+    """Name the jobs that stay cancelled, though the job that they waited for is retried."""
     if left:
         shown = ", ".join(map(str, left[:10])) + (" and others" if len(left) > 10 else "")
         hint = "" if more.get("with_dependents") else ": --with-dependents retries them too"
@@ -104,7 +104,7 @@ def _tell_cancelled(left: list[int], more: dict[str, Any]) -> None:
 
 
 def _warn(row: Row) -> None:
-    """Say so where a suspend loses what a running job has done."""
+    """Warn where a suspend loses what a running job has done."""
     if row.get("gpus") and row.get("can_suspend") is False and row.get("saved_step") is None:
         say(
             f"job {row['id']} has shown no way to checkpoint (neither hpcdl.attach() nor --signal): it is ended within "
@@ -113,7 +113,7 @@ def _warn(row: Row) -> None:
 
 
 def _promise(verb: str, row: Row) -> str:
-    """What was recorded; it has happened where the state says so already."""
+    """What was recorded of a job; or its state, where it has happened already."""
     if verb == "suspend" and row["state"] == "QUEUED":
         verb = "hold"  # it never started: there is nothing to save
     promised, state = _PROMISES[verb]
@@ -132,7 +132,7 @@ _PROMISES = {
 
 
 def _verb(function: Callable[[], None]) -> click.Command:
-    """A command that does its name to jobs; the function's docstring is its help."""
+    """A command that applies the verb of the function's name to jobs; its docstring is the help."""
     name = function.__name__
 
     @click.command(name, help=function.__doc__)
@@ -255,7 +255,7 @@ def wait(ctx: click.Context, jobs: tuple[int, ...], array: int | None, timeout: 
 
 
 def exit_code(row: Row) -> int:
-    """What `wait` exits with for a finished job."""
+    """The exit code of `wait` for a finished job."""
     if row["state"] == "DONE":
         return 0
     if row["state"] == "CANCELLED":

@@ -39,7 +39,7 @@ def ledger() -> None:
 
 @contextmanager
 def leased_ledger(home: Path) -> Iterator[Path]:
-    """The ledger while no daemon runs; none can start meanwhile. Asks the batch system where only that knows."""
+    """The ledger while no daemon runs, and none can start. Asks the batch system where only that knows."""
     from hpcdl.daemon.clock import WallClock
     from hpcdl.ledger.lease import LeaseHeld
     from hpcdl.ledger.offline import leased
@@ -242,7 +242,7 @@ def vacuum(ctx: click.Context, output: Output, keep_days: float, logs_after: flo
 
 
 def _write(file: IO[bytes], found: Iterator[str], tell: Callable[[str], None]) -> int:
-    """How many lines were written."""
+    """Write the lines; how many there were."""
     written = 0
     for line in found:
         file.write(line.encode())

@@ -105,7 +105,7 @@ def _explain(ctx: click.Context, job: int, chosen: bool) -> None:
 
 
 def _begin(path: Path, lines: int | None) -> int:
-    """Where the last so many lines of a file begin; read from its end, so a long log costs no more than a short one."""
+    """The offset of the last `lines` lines of a file, which is read from its end: a long log costs no more."""
     if lines is None:
         return 0
     with open(path, "rb") as content:
@@ -161,7 +161,7 @@ def _follow(
 
 
 class _Printer:
-    """Writes bytes to stdout, with a line that names the file whenever it is another one than before."""
+    """Writes logs to stdout, with a line that names the file wherever it changes."""
 
     def __init__(self) -> None:
         self._last: LogFile | None = None

@@ -187,6 +187,6 @@ def _once(ctx: click.Context, found: List, client: Client, output: Output) -> No
 
 
 def _spooled(home: Path) -> str:
-    """What a next daemon would take in."""
+    """How many submits the next daemon takes in from the spool; "" for none."""
     number = waiting(home)
     return f"; it takes in {count(number, 'submit')} spooled in {home / FOLDER}" if number else ""

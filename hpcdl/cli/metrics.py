@@ -23,7 +23,7 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)", re.MULTILINE)
 
 
 class Label(click.ParamType["tuple[str, str]"]):
-    """`NAME=VALUE`."""
+    """A label on the command line, `NAME=VALUE`."""
 
     name = "label"
 
@@ -107,7 +107,7 @@ _OTHER_FORM = "the daemon's metrics are not of this form: use the daemon's hpcdl
 
 
 def _text(client: Client, labels: tuple[tuple[str, str], ...]) -> str:
-    """All lines, as the daemon wrote them. Raises ClientError."""
+    """All lines of the metrics, as the daemon wrote them. Raises ClientError."""
     told = client.get_text("/v1/metrics")
     if not told.startswith("# HELP "):
         raise ClientError(_OTHER_FORM)
@@ -119,7 +119,7 @@ def _up(value: int) -> str:
 
 
 def _labelled(text: str, labels: tuple[tuple[str, str], ...]) -> str:
-    """The same with these labels before those of each line. What would end a label's value is escaped."""
+    """The lines with these labels before their own. Values are escaped."""
     if not labels:
         return text
     escapes = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -129,7 +129,7 @@ def _labelled(text: str, labels: tuple[tuple[str, str], ...]) -> str:
 
 
 def _write(client: Client, target: Path, labels: tuple[tuple[str, str], ...], mode: int) -> None:
-    """Raises DaemonAway when the file says so."""
+    """Write the file; hpcdl_up 0 in it, and DaemonAway, where the daemon does not answer."""
     try:
         text = _text(client, labels)
     except DaemonAway:

@@ -17,7 +17,7 @@ from hpcdl.core.model.units import expand_nodes, seconds_text
 
 
 def _named(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """`n1`, or `n[2-4]` as `hpcdl ls nodes` has it."""
+    """The names of nodes: `n1`, or `n[2-4]` as `hpcdl ls nodes` prints them."""
     if "" in values:
         raise click.BadParameter("'' is not a node's name: hpcdl nodes lists them", ctx, param)
     return tuple(name for value in values for name in expand_nodes(value.strip()))
@@ -85,7 +85,7 @@ _COLUMNS = (
 
 
 def _what(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, int | None] | None:
-    """`n1:0` or `n1`; a colon may stand in a node's name, too."""
+    """A GPU, `n1:0`, or a node, `n1`; a name may hold a colon, too."""
     if value is None:
         return None
     node, colon, index = value.rpartition(":")

@@ -60,7 +60,7 @@ class Column:
 
 
 def value_column(title: str, key: str, text: Callable[[Any], str] = str, **more: bool) -> Column:
-    """The text of one value of a row, `-` where there is none."""
+    """A column with one value of a row, `-` where there is none."""
     return Column(title, lambda row: "-" if row.get(key) is None else text(row[key]), **more)
 
 
@@ -70,7 +70,7 @@ def outputs(command: F) -> F:
 
 
 def outputs_as(told: str) -> Callable[[F], F]:
-    """`outputs`, where `--quiet` prints something else: what `--help` says of it."""
+    """`outputs` for a command whose `--quiet` prints something else; `told`: its help."""
 
     def decorate(command: F) -> F:
         @click.option("--json", "as_json", is_flag=True, help='Exactly one JSON value, with "schema": 1.')
@@ -97,7 +97,7 @@ def say(text: str) -> None:
 
 
 def progress() -> Callable[[str], None]:
-    """Says what is being done, on a terminal only: for work that takes minutes."""
+    """A function that says on stderr what is being done, on a terminal only: for work that takes minutes."""
     live = sys.stderr.isatty()
 
     def show(text: str) -> None:
@@ -108,14 +108,14 @@ def progress() -> Callable[[str], None]:
 
 
 def progress_line() -> Callable[[str], None] | None:
-    """Shows a text on a line of a terminal that is written over, "" clears it; None where there is no terminal."""
+    """A function that writes over one line of the terminal ("" clears it); None where there is no terminal."""
     if not sys.stderr.isatty():
         return None
     return lambda text: print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
 
 
 def stop_writing() -> None:
-    """Drop what stdout still holds: the reader is gone, and the interpreter must not complain about it at its end."""
+    """Drop what stdout still holds: its reader is gone, and the interpreter must not complain at its end."""
     try:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
@@ -132,7 +132,7 @@ def escape(text: str) -> str:
 
 
 def print_json(value: Mapping[str, Any], *, one_line: bool = False) -> None:
-    """One JSON value and nothing else; `schema` comes first."""
+    """Print one JSON value and nothing else; `schema` comes first."""
     import json
 
     from hpcdl.client import SCHEMA
@@ -142,20 +142,20 @@ def print_json(value: Mapping[str, Any], *, one_line: bool = False) -> None:
 
 
 def print_ids(ids: Sequence[object]) -> None:
-    """One id a line."""
+    """Print ids, one a line."""
     if ids:
         print("\n".join(escape(str(each)) for each in ids))
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Row], *, titles: bool = True) -> None:
-    """Titles and rows, aligned; cut to the terminal's width on a terminal, whole in a pipe."""
+    """Print titles and rows, aligned; cut to the terminal's width on a terminal, whole in a pipe."""
     lines = table_lines(columns, cells_of(columns, rows), titles=titles)
     if lines:
         print("\n".join(lines))
 
 
 def stdout_takes() -> tuple[int | None, bool]:
-    """How many columns a line may have, None in a pipe: any number; and whether there is colour."""
+    """The columns that a line may have (None in a pipe: any number), and whether there is colour."""
     if not sys.stdout.isatty():
         return None, False
     import shutil
@@ -164,7 +164,7 @@ def stdout_takes() -> tuple[int | None, bool]:
 
 
 def cells_of(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[str]]:
-    """The texts of each column."""
+    """The texts of the cells, column by column."""
     return [list(map(column.cell, rows)) for column in columns]
 
 
@@ -210,7 +210,7 @@ def _padded(column: Column, cells: Sequence[str], width: int, *, colour: bool) -
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:
-    """Names and values, a line each; fields without a value are left out."""
+    """Print names and values, a line each, without those that have no value."""
     width = max((len(name) for name, value in fields if value), default=0)
     for name, value in fields:
         if value:
@@ -218,7 +218,7 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
 
 
 def use_colour() -> bool:
-    """Colour is only for a terminal that can, and for users who did not set NO_COLOR."""
+    """Whether there is colour: on a terminal that has it, unless NO_COLOR is set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -246,7 +246,7 @@ def _cell(column: Column, width: int, text: str, *, colour: bool) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """The text in so many columns of a terminal, with `…` at the end where something is missing."""
+    """The text in at most `width` columns of a terminal, with `…` at the end where something is missing."""
     if width_of(text) <= width:
         return text
     while text and width_of(text) > width - 1:
@@ -255,7 +255,7 @@ def cut(text: str, width: int) -> str:
 
 
 def width_of(text: str) -> int:
-    """How many columns of a terminal it takes."""
+    """The columns of a terminal that a text takes."""
     if text.isascii():
         return len(text)
     import unicodedata

@@ -52,7 +52,7 @@ def page(ctx: click.Context, target: Path, every: float | None, back_s: float, r
 
 
 class Picture:
-    """The file, and what is shown in it."""
+    """The page: the file, and the answers that are drawn in it."""
 
     def __init__(self, client: Client, target: Path, mode: int, every_s: float | None, back_s: float) -> None:
         from hpcdl.report.live import Recent

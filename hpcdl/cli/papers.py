@@ -70,7 +70,7 @@ def _rows(rows: "Sequence[PaperRow]") -> list[dict[str, Any]]:
 
 
 def _figure(key: str, title: str) -> Column:
-    """A figure, with half its 95 % interval where there is one."""
+    """A column of a figure, with half its 95 % interval where there is one."""
 
     def cell(row: Any) -> str:
         interval = row.get(key + _INTERVAL)

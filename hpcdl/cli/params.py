@@ -28,7 +28,7 @@ def names_in(text: str, known: Sequence[str], option: str) -> list[str]:
 
 
 class InputFile(click.Path):
-    """A file that is there: else a line that says what is, and exit 1. `allow_dash`: `-`, for stdin, too."""
+    """A file to read, which is there: else a line that says what is, and exit 1. `allow_dash`: `-` is stdin."""
 
     def __init__(self, *, allow_dash: bool = False) -> None:
         super().__init__(dir_okay=False, allow_dash=allow_dash, path_type=Path)
@@ -64,7 +64,7 @@ REPORT = click.option("--report", type=OutputFile(), metavar="FILE", help="The H
 
 
 def check_input(path: Path) -> None:
-    """ClickException where there is no such file to read."""
+    """Raises ClickException where there is no such file to read."""
     if path.is_dir():
         raise click.ClickException(f"{path} is a folder: name a file")
     if os.path.exists(path):
@@ -80,7 +80,7 @@ def check_input(path: Path) -> None:
 
 
 def check_folder(target: Path) -> None:
-    """ClickException where `target` can not be made for want of a folder that may be written to."""
+    """Raises ClickException where `target` cannot be written for want of a folder."""
     folder = target.parent
     if not target.name:
         raise click.ClickException("the file to write has no name")
@@ -127,7 +127,7 @@ def replace_file(target: Path, text: str, mode: int = 0o600) -> None:
 
 
 def moment(text: str, now: float, *, past: bool = False) -> float:
-    """`+2h` from now, the next `18:30`, or a date with its time: seconds since the epoch. Raises ValueError.
+    """A time in seconds since the epoch: `+2h` from now, the next `18:30`, or a date. Raises ValueError.
 
     `past`: also `-2h` before now, and the last `18:30`.
     """
@@ -145,7 +145,7 @@ def moment(text: str, now: float, *, past: bool = False) -> float:
 
 
 class Moment(click.ParamType[float]):
-    """A time, as seconds since the epoch: one to come (`+2h`, the next `18:30`), or a `past` one (`-2h`).
+    """A time on the command line, in seconds since the epoch: one to come, or a `past` one.
 
     `if_past`: what is said of a time to come that is over; "": nothing.
     """
@@ -170,7 +170,7 @@ class Moment(click.ParamType[float]):
 
 
 class Finite(click.FloatRange):
-    """A range of numbers that refuses NaN too, which no bound keeps out."""
+    """A range of numbers that refuses NaN, which no bound keeps out."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
@@ -180,7 +180,7 @@ class Finite(click.FloatRange):
 
 
 class Seconds(Finite):
-    """So many seconds: `90`, `1.5`, or with units, `90s`, `45min`, `1h30m`."""
+    """A duration on the command line in seconds: `90`, `1.5`, or with units, `90s`, `45min`, `1h30m`."""
 
     name = "seconds"
 

@@ -26,7 +26,7 @@ _SECONDS = Seconds(0, 1_000_000)
 
 
 class _Horizon(click.ParamType["float | _Adaptive"]):
-    """Seconds above 0, or `adaptive` (None)."""
+    """A forward-looking time on the command line: seconds above 0, or `adaptive`."""
 
     name = "seconds"
 
@@ -43,7 +43,7 @@ class _Horizon(click.ParamType["float | _Adaptive"]):
 
 
 class _Adaptive:
-    """T_fwd follows the gaps between the changes of the set of nodes."""
+    """The forward-looking time that follows the gaps between changes of the set of nodes."""
 
 
 @click.command()
@@ -104,7 +104,7 @@ def replay(ctx: click.Context, /, output: Output, **values: Any) -> None:
 
 
 def _case(ctx: click.Context, options: SimpleNamespace) -> "tuple[ReplayCase, tuple[ScalingModel, ...]]":
-    """What is to be replayed, and all models that there are. UsageError for what cannot be."""
+    """The replay that the options describe, and all models that there are. Raises UsageError."""
     from hpcdl.core.model.units import parse_range
     from hpcdl.core.rules.intake import OBJECTIVES
     from hpcdl.policies import all_policies
@@ -146,7 +146,7 @@ def _case(ctx: click.Context, options: SimpleNamespace) -> "tuple[ReplayCase, tu
 
 
 def _check_length(ctx: click.Context, idle: "IdleTrace", case: "ReplayCase") -> None:
-    """UsageError where the trainers would be done so often that the replay would never end."""
+    """Raises UsageError where the trainers would be done so often that the replay would never end."""
     fastest = max(rate / nodes for model in case.models for nodes, rate in model.points)
     most = fastest * idle.node_hours * 3600.0
     if most / case.samples > _MOST_DONE:

@@ -128,7 +128,7 @@ def _story(ctx: click.Context) -> "tuple[Story, float]":
 
 
 def _of_copy(ctx: click.Context, tell: Callable[[str], None]) -> "Story | None":
-    """From a copy that the daemon makes, which costs it less than so many answers; None where it cannot."""
+    """The story from a copy that the daemon makes, which costs it less than so many answers; None where it cannot."""
     from hpcdl.cli.ledger import any_ledger
     from hpcdl.ledger.offline import Reader
     from hpcdl.report.account import story_of
@@ -141,7 +141,7 @@ def _of_copy(ctx: click.Context, tell: Callable[[str], None]) -> "Story | None":
 
 
 def _rows(client: Client, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """All events, oldest first. While some are looked at, the next ones are asked for."""
+    """All events, oldest first; the next page is requested while one is read."""
     from concurrent.futures import ThreadPoolExecutor
 
     def page(after: int) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _told(records: "Iterable[Recorded]", tell: Callable[[str], None]) -> "Iterat
 
 
 def _days(story: "Story", end: float) -> list[tuple[float, str]]:
-    """The local midnights from the first event on."""
+    """The local midnights from the first event on, with their dates."""
     first = min([story.history.begin, *(at for at, _ in story.watch.chosen)])
     day = datetime.fromtimestamp(first).astimezone().date()
     found: list[tuple[float, str]] = []
@@ -199,7 +199,7 @@ def _json(found: "Account", jobs: Sequence[int]) -> dict[str, Any]:
 
 
 def _numbers(shares: "Shares") -> dict[str, Any]:
-    """GPU-hours by share, and what part of them was useful."""
+    """GPU-hours by share, and the goodput."""
     from hpcdl.report.account import NAMES
 
     told: dict[str, Any] = {f"{name}_gpu_h": getattr(shares, name) / 3600 for name in NAMES}
@@ -254,7 +254,7 @@ def _percent(part: float | None) -> str:
 
 
 def _bar_width(columns: Sequence[Column], rows: Sequence[Any]) -> int:
-    """Of the longest bar: what the rest of the table leaves of a terminal; 0: no bars."""
+    """The columns of the longest bar: what the rest of the table leaves of a terminal; 0: no bars."""
     room, _ = stdout_takes()
     if room is None:
         return _WIDTH
@@ -265,7 +265,7 @@ def _bar_width(columns: Sequence[Column], rows: Sequence[Any]) -> int:
 
 
 def _bar(line: "AccountLine", largest: float, width: int) -> str:
-    """As long as its GPU-hours; each share that is not nothing rounds to the nearest mark."""
+    """A bar as long as the line's GPU-hours; each share that is not nothing rounds to the nearest mark."""
     from hpcdl.report.account import NAMES
 
     length = max(1, round(width * line.shares.available / largest)) if line.shares.available else 0
@@ -279,7 +279,7 @@ def _bar(line: "AccountLine", largest: float, width: int) -> str:
 
 
 def _drawn(mark: str) -> str:
-    """The mark, or a letter where the terminal cannot write it."""
+    """The mark, or a letter where the terminal cannot encode it."""
     plain = {"█": "#", "▒": "s", "▓": "c", "▞": "r", "×": "x", "·": "."}
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     try:

@@ -140,7 +140,7 @@ PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 
 class LazyGroup(click.Group):
-    """A group that imports the module of a command when that command is asked for."""
+    """A group that imports the module of a command when the command is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -217,7 +217,7 @@ def cli(ctx: click.Context, home: Path) -> None:
 
 
 def _plain(error: click.UsageError) -> str:
-    """click's words as anybody says them, with what there is where nothing is near."""
+    """The message of an error in plain words, with the commands there are where none is near."""
     message = error.format_message().rstrip(".")
     for theirs, ours in (("integer", "whole number"), ("float", "number")):
         message = re.sub(rf"is not a valid {theirs}( range)?$", f"is not a {ours}", message)
@@ -239,7 +239,7 @@ def _asked_for(words: Sequence[str]) -> str:
 
 
 def _open_all() -> None:
-    """Streams that were closed (`>&-`) lead to /dev/null: else the next file opened would be stdout to others."""
+    """Open /dev/null for streams that were closed (`>&-`): else the next file opened would be stdout to others."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)

@@ -103,7 +103,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
 
 
 def _drill(found: Row | None) -> str:
-    """What `hpcdl drill` found last."""
+    """The result of the last preemption test; "" without one."""
     if not found:
         return ""
     verdict = "passed" if found.get("passed") else f"not passed: {found.get('detail')}"
@@ -153,7 +153,7 @@ def nodes(ctx: click.Context, output: Output) -> None:
 
 
 def deadline_text(row: Row) -> str:
-    """When a job is to be done, and what was last estimated of that; "" without a deadline."""
+    """The deadline, and the last estimate of whether it is met; "" without a deadline."""
     found: Row = row.get("deadline") or {}
     if not found:
         return ""
@@ -172,7 +172,7 @@ def deadline_text(row: Row) -> str:
 
 
 def git_text(spec: Row) -> str:
-    """`3f2a9c1d4e5f on main, with changed files`; "" where nothing is known."""
+    """The commit of a job, `3f2a9c1d4e5f on main, with changed files`; "" where nothing is known."""
     found: Row | None = spec.get("git")
     if not found:
         return ""
@@ -182,7 +182,7 @@ def git_text(spec: Row) -> str:
 
 
 def checkpoints_text(row: Row) -> str:
-    """Where its checkpoints are, where that is not the daemon's choice alone."""
+    """The folder of a job's checkpoints, where that is not the daemon's choice alone."""
     folder = (row.get("spec") or {}).get("checkpoint_dir")
     beginning = int(row.get("beginning") or 0)
     if not folder and not beginning:

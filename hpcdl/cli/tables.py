@@ -27,7 +27,7 @@ STATES = ("QUEUED", "STARTING", "RUNNING", "RESCALING", "SUSPENDING", "SUSPENDED
 
 
 def _kind_of(ctx: click.Context) -> Kind:
-    """What is being listed, as far as it was typed."""
+    """The kind of list that is being typed, for completion."""
     what = ctx.params.get("what") or next((each for each in ctx.args if each in ("nodes", "gpus")), "jobs")
     if what == "jobs":
         return JOBS
@@ -36,17 +36,17 @@ def _kind_of(ctx: click.Context) -> Kind:
 
 
 def columns_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names of columns, for the shell."""
+    """Offers names of columns."""
     return completion.words(_kind_of(ctx).columns, listed=param.name == "columns")(ctx, param, incomplete)
 
 
 def formats_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    """Names of formats, for the shell."""
+    """Offers names of formats."""
     return completion.words(_kind_of(ctx).formats)(ctx, param, incomplete)
 
 
 class List(ABC):
-    """Something to list: asked of the daemon, and put into lines."""
+    """A list of `hpcdl ls`: its request, its rows, and its lines."""
 
     def __init__(self, ctx: click.Context, kind: Kind, columns: str | None, form: str, sort: str | None) -> None:
         """Raises UsageError for what there is not."""
@@ -73,7 +73,7 @@ class List(ABC):
         """What is said where there are no rows."""
 
     def note(self, value: Answer) -> str:
-        """What is said below the table."""
+        """What is printed below the table."""
         return ""
 
     def lines(self, value: Answer) -> tuple[list[str], str]:
@@ -86,7 +86,7 @@ class List(ABC):
 
 
 class Jobs(List):
-    """The jobs."""
+    """The list of jobs."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ Rows = list[dict[str, Any]]
 
 
 def node_rows(nodes: Sequence[Row]) -> Rows:
-    """A row a node, of what `GET /v1/nodes` answers, with what its GPUs come to."""
+    """Rows of nodes from the answer of `GET /v1/nodes`, with what their GPUs come to."""
     rows = []
     for node in nodes:
         gpus = node.get("gpus") or []
@@ -186,7 +186,7 @@ def node_rows(nodes: Sequence[Row]) -> Rows:
 
 
 def gpu_rows(nodes: Sequence[Row], *, bare: bool = False) -> Rows:
-    """A row a GPU: as the API answers it, with its `id` like `n1:0`, its node, and the node's agent.
+    """Rows of GPUs from the answer of `GET /v1/nodes`: with an `id` like `n1:0`, their node, and the node's agent.
 
     `bare`: a row, too, for each node without any.
     """
@@ -221,7 +221,7 @@ def _healthy(gpu: Row) -> bool:
 
 
 def folded_nodes(rows: Sequence[Row], shown: Sequence[ColumnSpec]) -> list[Row]:
-    """Nodes of which the table says the same, on one line: `n[1-4]`."""
+    """The rows of nodes with one line for all that the table says the same of: `n[1-4]`."""
     rest = [each for each in shown if each.column.title != "NODE"]
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -235,7 +235,7 @@ def agent_text(node: Row) -> str:
 
 
 def away_note(nodes: Iterable[Row]) -> str:
-    """What is to be done about nodes whose agents are away, "" where none is."""
+    """What to do about nodes whose agents are away; "" where none is."""
     away = [str(node["name"]) for node in nodes if agent_text(node) == "away" and not node.get("leaving")]
     if not away:
         return ""
@@ -262,20 +262,20 @@ def _holder(gpu: Row) -> tuple[int, int] | None:
 
 
 def holder_text(gpu: Row) -> str:
-    """`7.2`: the job and its attempt."""
+    """The attempt that holds a GPU, `7.2`: the job and its number."""
     holder = gpu.get("holder")
     return f"{holder['job']}.{holder['incarnation']}" if holder else "-"
 
 
 def memory_text(used: float | None, whole: float | None) -> str:
-    """`3.2/16 GiB`; a part that is not known is `-`."""
+    """Memory in use and in all, `3.2/16 GiB`; a part that is not known is `-`."""
     if not whole and used is None:
         return "-"
     return f"{'-' if used is None else f'{used / 1024:.1f}'}/{f'{whole / 1024:.0f}' if whole else '-'} GiB"
 
 
 def _gpu_detail(gpu: Row) -> str:
-    """What is the matter with the GPU, since when it is avoided and why, and what of its node."""
+    """What is the matter with a GPU, since when and why it is excluded, and what is the matter with its node."""
     parts = [gpu.get("detail")]
     if gpu.get("avoided_until"):
         why = f": {gpu['avoid_reason']}" if gpu.get("avoid_reason") else ""
@@ -367,7 +367,7 @@ GPU_COLUMNS = (
 
 
 class Machines(List):
-    """The nodes, or the GPUs of all nodes."""
+    """The list of nodes, or of the GPUs of all nodes."""
 
     def __init__(
         self,

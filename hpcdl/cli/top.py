@@ -50,7 +50,7 @@ Styled = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the daemon said. `status`: /v1/status; `nodes`: of /v1/nodes; `jobs`: the rows of the unfinished ones."""
+    """The daemon's answers. `status`: /v1/status; `nodes`: of /v1/nodes; `jobs`: rows of the unfinished ones."""
 
     status: Mapping[str, Any] = field(default_factory=dict)
     nodes: Sequence[Row] = ()
@@ -136,7 +136,7 @@ def _use(nodes: Sequence[Row]) -> str:
 
 
 def _saved(jobs: Sequence[Row]) -> str:
-    """How much of what runs a checkpoint has."""
+    """How many running jobs have a checkpoint, and how many steps none has."""
     running = [row for row in jobs if row.get("gpus")]
     if not running:
         return "saved  nothing runs"
@@ -246,13 +246,13 @@ def top(ctx: click.Context, once: bool, every: float, output: Output) -> None:
 
 
 def ask(client: Client, fields: str | None = NEEDS) -> Answers:
-    """All that is drawn. `fields`: of the jobs' rows, None: all. Raises ClientError."""
+    """Request all that is drawn. `fields`: of the rows of jobs, None: all. Raises ClientError."""
     status, nodes = client.get("/v1/status"), client.get("/v1/nodes")["nodes"]
     return Answers(status, nodes, client.get(path_with("/v1/jobs", fields=fields))["jobs"])
 
 
 def styled(line: Styled) -> str:
-    """A line with its style, where there is colour; who is chosen is shown without colour, too."""
+    """A line with its style, where there is colour; the chosen one is marked without colour, too."""
     text, style = line
     if style == "chosen" and not use_colour():
         return f"\x1b[7m{text}\x1b[0m" if sys.stdout.isatty() else text
@@ -262,7 +262,7 @@ def styled(line: Styled) -> str:
 
 
 class _Screen:
-    """The terminal: what is typed, how large it is, and what is drawn."""
+    """The terminal: its keys, its size, and what is drawn on it."""
 
     def __init__(self, client: Client, view: TopView, every_s: float) -> None:
         self.client = client
@@ -319,7 +319,7 @@ class _Screen:
             self.view = replace(self.view, answers=answers, note="")
 
     def _press(self, key: str) -> bool:
-        """Does what a key is for; False: to quit."""
+        """Do what a key is for; False: quit."""
         view = self.view
         if key in ("q", "\x03", "\x04"):
             return False
@@ -352,7 +352,7 @@ class _Screen:
 
 
 def keys(typed: bytes) -> list[str]:
-    """What was pressed: arrows by name, all else as it is; other escape sequences are nothing."""
+    """The keys that were pressed: arrows by name, all else as it is; other escape sequences are nothing."""
     found = []
     while typed:
         arrow = next((each for each in _ARROWS if typed.startswith(each)), None)
@@ -369,7 +369,7 @@ def keys(typed: bytes) -> list[str]:
 
 @contextmanager
 def _raw(terminal: int) -> Iterator[None]:
-    """Keys come one by one and are not echoed; Ctrl-C still interrupts."""
+    """The terminal in cbreak mode: keys come one by one and are not echoed; Ctrl-C still interrupts."""
     try:
         before = termios.tcgetattr(terminal)
     except termios.error as error:

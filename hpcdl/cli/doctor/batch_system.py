@@ -39,7 +39,7 @@ def asked_from_here(kind: str) -> Iterator[None]:
 
 
 def read_settings(home: Path) -> tuple[Config, SiteFile, list[Check]]:
-    """The settings and the site's file, at their defaults where they are wrong, and what is to be said of them."""
+    """The settings and the site file, at their defaults where they are wrong, and the checks of them."""
     try:
         config = load_config(home)
     except (ConfigError, OSError) as error:
@@ -73,7 +73,7 @@ def _site_text(site: SiteFile) -> str:
 def batch_checks(
     config: Config, site: SiteFile, environ: Mapping[str, str] = os.environ
 ) -> tuple[list[Check], dict[str, Any] | None]:
-    """What is found of the batch system, and the same for programs (None: there is none)."""
+    """The checks of the batch system, and what was found as JSON (None: there is none)."""
     found = find_system(config.batch, environ)
     if found is None:
         looked = "; ".join(f"{each.name}: {' '.join(each.commands)}" for each in systems())
@@ -120,7 +120,7 @@ def _told(found: Capabilities) -> Iterator[Check]:
 
 
 def _of_queue(found: Capabilities, queue: str) -> Iterator[tuple[str, str]]:
-    """The limits whose names say that they are this queue's: `QUEUE LIMIT`, or `queue QUEUE`."""
+    """A queue's limits: those that are called `QUEUE LIMIT` or `queue QUEUE`."""
     for name, value in found.limits.items():
         if name == f"queue {queue}":
             yield "", value
@@ -148,7 +148,7 @@ def _allocation(system: BatchAdapter, environ: Mapping[str, str]) -> tuple[Alloc
 
 
 def _pilots(config: Config, site: SiteFile, kind: str, not_preempted: Mapping[str, str]) -> Check:
-    """`not_preempted`: see `Capabilities`; {} where the batch system does not answer."""
+    """The check of pilots. `not_preempted`: see `Capabilities`; {} where the batch system does not answer."""
     if config.pilots == 0:
         return ok("pilots", "none is submitted: the setting pilots is 0", "set pilots: N to use backfill holes")
     try:

@@ -14,7 +14,7 @@ _COSTS = "each submit waits until the file server has it"
 
 @dataclass(frozen=True, slots=True)
 class FileSystemAdvice:
-    """`fine`: nothing that is acknowledged is lost. `text`: what to know; `step`: what to do, "" where nothing."""
+    """What a file system means for the ledger. `fine`: no acknowledged submit is lost; `step`: what to do, or ""."""
 
     fine: bool
     text: str
@@ -43,7 +43,7 @@ _SAFE = {
 
 
 def meaning_of(mount: Mount) -> FileSystemAdvice | None:
-    """What a shared file system means; None for one of this machine alone."""
+    """The advice for a shared file system; None for one of this machine alone."""
     if not mount.shared:
         return None
     for kind, why in _UNSAFE.items():
@@ -64,7 +64,7 @@ def meaning_of(mount: Mount) -> FileSystemAdvice | None:
 
 
 def told_at_start(home: Path) -> str:
-    """One line for whoever starts a daemon there; "" where there is nothing to say."""
+    """A line for whoever starts a daemon in this folder; "" where there is nothing to say."""
     mount = mount_of(home)
     found = meaning_of(mount)
     if found is None:

@@ -35,7 +35,7 @@ OLDEST = 1_704_067_200.0  # 2024: a clock before it was never set
 
 
 class CheckState(StrEnum):
-    """FAIL: hpcdl cannot work so. WARN: it works, and something costs."""
+    """The verdict of a check. FAIL: hpcdl cannot work. WARN: it works, at a cost."""
 
     OK = "OK"
     WARN = "WARN"
@@ -44,7 +44,7 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, what was found, and the next step, "" where none is needed."""
+    """One check: its name, verdict, what was found, and the next step ("" where none is needed)."""
 
     name: str
     state: CheckState
@@ -53,22 +53,22 @@ class Check:
 
 
 def ok(name: str, detail: str, next: str = "") -> Check:
-    """Nothing is wrong with it."""
+    """A check that found nothing wrong."""
     return Check(name, CheckState.OK, detail, next)
 
 
 def warn(name: str, detail: str, next: str) -> Check:
-    """It works, and something costs."""
+    """A check of something that works at a cost."""
     return Check(name, CheckState.WARN, detail, next)
 
 
 def fail(name: str, detail: str, next: str) -> Check:
-    """hpcdl cannot work so."""
+    """A check of something that hpcdl cannot work with."""
     return Check(name, CheckState.FAIL, detail, next)
 
 
 def local_checks(home: Path) -> Iterator[Check]:
-    """All of this machine's, in the order in which one depends on the other."""
+    """The checks of this machine, in the order in which one depends on the other."""
     yield python()
     yield packages()
     yield from folder(home)
@@ -78,12 +78,12 @@ def local_checks(home: Path) -> Iterator[Check]:
 
 
 def python() -> Check:
-    """This interpreter; hpcdl is not installed for one that is too old."""
+    """The check of this interpreter; hpcdl does not install on one that is too old."""
     return ok("python", f"{platform.python_version()} ({sys.executable})")
 
 
 def packages() -> Check:
-    """hpcdl and what it needs."""
+    """The check of hpcdl and the packages that it needs."""
     try:
         needed = metadata.requires("hpcdl") or []
     except metadata.PackageNotFoundError:
@@ -106,7 +106,7 @@ def packages() -> Check:
 
 
 def folder(home: Path) -> Iterator[Check]:
-    """HPCDL_HOME: whose it is, how full, and on what file system."""
+    """The checks of HPCDL_HOME: whose it is, how full, on what file system."""
     other = "name another folder with --home or HPCDL_HOME"
     try:
         descriptor = open_private_folder(home)
@@ -130,7 +130,7 @@ def folder(home: Path) -> Iterator[Check]:
 
 
 def file_system(home: Path) -> Check:
-    """What the folder's file system means for the ledger and the lease."""
+    """The check of what the file system of HPCDL_HOME means for the ledger and the lease."""
     mount = mount_of(home)
     place = next(each for each in (home, *home.parents) if each.exists())
     free_mib = shutil.disk_usage(place).free >> 20
@@ -152,7 +152,7 @@ def file_system(home: Path) -> Check:
 
 
 def _links(home: Path) -> bool:
-    """Whether files may have two names there; True where there is no folder yet to try it in."""
+    """Whether hard links can be made there; True where there is no folder yet to try it in."""
     if not home.is_dir():
         return True
     one, two = (home / f".doctor-{os.getpid()}-{number}" for number in (1, 2))
@@ -168,7 +168,7 @@ def _links(home: Path) -> bool:
 
 
 def gpus() -> Check:
-    """Those of this machine."""
+    """The check of this machine's GPUs."""
     with closing(discover(None, Path())) as source:
         found = source.list()
         detail = source.detail
@@ -180,7 +180,7 @@ def gpus() -> Check:
 
 
 def daemon(home: Path) -> Check:
-    """Whether one answers."""
+    """The check of whether a daemon answers, and of which version."""
     try:
         with Client(home, patience_s=0.0) as client:
             answer = client.get("/v1/status")["daemon"]
@@ -199,7 +199,7 @@ def daemon(home: Path) -> Check:
 
 
 def clock(home: Path) -> Check:
-    """This machine's against that of the folder's file server."""
+    """The check of this machine's clock against that of the folder's file server."""
     now = WallClock(0.0).now()
     if now < OLDEST:
         return fail("clock", "it was never set", "have the time set: certificates depend on it")

@@ -36,7 +36,7 @@ FILES_LIMIT = 50_000
 
 
 def security_checks(home: Path) -> Iterator[Check]:
-    """All of them."""
+    """All security checks, each by itself."""
     yield from _home(home)
     try:
         config = load_config(home)
@@ -75,14 +75,14 @@ def _home(home: Path) -> Iterator[Check]:
 
 
 def _open_to_writers(folder: Path) -> bool:
-    """Whether somebody else than its owner may put another folder in the place of one in it."""
+    """Whether somebody else than its owner could replace a folder in it."""
     info = folder.stat()
     others = info.st_uid not in (0, os.geteuid())
     return others or (bool(info.st_mode & 0o022) and not info.st_mode & stat.S_ISVTX)
 
 
 def files_below(home: Path) -> Check:
-    """Every file below, whose it is and who may do what with it; checkpoints and logs are the jobs' own."""
+    """The check of every file below HPCDL_HOME: its owner and mode. Checkpoints and logs are the jobs' own."""
     wrong, open_, seen = list[str](), list[str](), 0
     for path, info in _below(home):
         seen += 1
@@ -120,7 +120,7 @@ def _below(home: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _sockets(home: Path) -> Check:
-    """Where agents keep their sockets."""
+    """The check of the folder of the agents' sockets."""
     folder = home / "run"
     if not is_local(home):
         below = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  as the agent does
@@ -164,7 +164,7 @@ def _viewers(config: Config) -> Check:
 
 # --- the machine ------------------------------------------------------------------------------------------------------
 def machine(daemon: int | None) -> Iterator[Check]:
-    """What the machine's admins decide. `daemon`: its pid here, None without one."""
+    """The checks of what the machine's admins decide. `daemon`: its pid here, None without one."""
     try:
         scope = int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
     except (OSError, ValueError):
@@ -193,7 +193,7 @@ def _hidepid(mounts: Path) -> bool:
 
 
 def core_dumps(daemon: int | None) -> Check:
-    """Whether a crash would write the daemon's memory, with its token, to disk."""
+    """The check of whether a crash would write the daemon's memory, with its token, to disk."""
     try:
         soft, _ = resource.prlimit(daemon or 0, resource.RLIMIT_CORE)
     except OSError:
@@ -223,7 +223,7 @@ _SECRET = re.compile(r"(?i)(pass(word|wd)|secret|api[-_]?key|(access|auth)[-_]?t
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What the checks share. `access` is None without a daemon that answers; `pids`: process -> what it is."""
+    """What several checks need. `access`: None without a daemon; `pids`: what each process is; `folders`: by job."""
 
     home: Path
     access: AccessFile | None
@@ -232,13 +232,13 @@ class CheckContext:
 
 
 def some(found: list[str]) -> str:
-    """Those, the first few by name."""
+    """The first few of a list, and how many more there are."""
     return "; ".join(found[:SHOWN]) + (f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
 
 
 # --- the daemon -------------------------------------------------------------------------------------------------------
 def look_around(home: Path) -> tuple[CheckContext, Check]:
-    """What the other checks need, and whether a daemon answers."""
+    """The context of the checks, and the check of whether a daemon answers."""
     nobody = CheckContext(home, None, {}, {})
     try:
         access = read_access(home)
@@ -261,7 +261,7 @@ def look_around(home: Path) -> tuple[CheckContext, Check]:
 
 
 def _processes(home: Path, status: Mapping[str, Any], instance: str) -> dict[int, str]:
-    """Those of this daemon on this machine."""
+    """The processes of this daemon on this machine: what each pid is."""
     found = {process.pid: "a trainer" for process in tagged(instance)}
     if status["daemon"]["host"] == socket.gethostname():
         found[int(status["daemon"]["pid"])] = "the daemon"
@@ -282,7 +282,7 @@ def _owner(pid: int) -> int | None:
 
 
 def listeners(around: CheckContext) -> Iterator[Check]:
-    """Where the daemon listens, and what a stranger gets there."""
+    """The check of where the daemon listens, and what a stranger gets there."""
     access = around.access
     if access is None:
         return
@@ -306,14 +306,14 @@ def listeners(around: CheckContext) -> Iterator[Check]:
 
 
 def _status(access: AccessFile, path: str, headers: dict[str, str], context: ssl.SSLContext | None) -> int:
-    """What somebody gets who asks for that; without a context without TLS. Raises OSError and HttpError."""
+    """The status that these headers get from the API, without TLS if `context` is None. Raises OSError, HttpError."""
     with closing(HttpConnection(access.host, access.port, TRY_S, context)) as connection:
         connection.send("GET", f"/v1/{path}", None, headers)
         return connection.receive_status()
 
 
 def _plain(access: AccessFile) -> str:
-    """What is wrong with the answer to somebody who speaks no TLS."""
+    """What is wrong with the answer to a client without TLS; "" for nothing."""
     try:
         _status(access, "status", {}, None)
     except (OSError, HttpError):
@@ -322,7 +322,7 @@ def _plain(access: AccessFile) -> str:
 
 
 def _without_token(access: AccessFile) -> str:
-    """What is wrong with the answers to somebody without the token, or with a wrong one."""
+    """What is wrong with the answers to clients without the token, or with a wrong one; "" for nothing."""
     told = []
     upgrade = {
         "Connection": "Upgrade",
@@ -343,7 +343,7 @@ def _without_token(access: AccessFile) -> str:
 
 
 def certificate(around: CheckContext) -> Check:
-    """How long the daemon's is valid."""
+    """The check of how long the daemon's certificate is valid."""
     if around.access is None:
         return ok("certificate", "made at the daemon's first start")
     from cryptography import x509
@@ -363,7 +363,7 @@ def certificate(around: CheckContext) -> Check:
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
 def checkpoints(around: CheckContext) -> Check:
-    """Folders that jobs named themselves; those in the daemon's folder are closed by it."""
+    """The check of checkpoint folders that jobs named; those in the daemon's folder are closed by it."""
     wrong, shared, open_ = list[str](), list[str](), list[str]()
     for job, folder in around.folders.items():
         try:
@@ -390,7 +390,7 @@ def checkpoints(around: CheckContext) -> Check:
 
 
 def ports(around: CheckContext) -> Check:
-    """Ports of frameworks, which ask nobody for a token."""
+    """The check of frameworks' ports, which authenticate nobody."""
     found = [
         f"pid {pid} on {address}:{port}"
         for pid, what in around.pids.items()
@@ -405,7 +405,7 @@ def ports(around: CheckContext) -> Check:
 
 
 def arguments(around: CheckContext) -> Check:
-    """Secrets where everybody on the machine can read them."""
+    """The check of secrets in arguments, which everybody on the machine can read."""
     token = around.access.token if around.access is not None else None
     leaks, risky = list[str](), list[str]()
     for pid, what in around.pids.items():
@@ -430,7 +430,7 @@ def _arguments_of(pid: int) -> str:
 
 
 def listening(pid: int) -> Iterator[tuple[str, int]]:
-    """Addresses and ports of TCP on which a process of ours listens."""
+    """The addresses and ports of TCP on which a process of ours listens."""
     sockets = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):

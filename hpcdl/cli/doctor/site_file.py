@@ -24,7 +24,7 @@ from hpcdl.wire.private_files import make_private_folder
 
 
 def write_site_file(ctx: click.Context, home: Path, name: str, target: Path | None, output: Output) -> None:
-    """Asks, writes, and says where. Raises ClickException."""
+    """Ask the batch system for its limits, write them, and say where. Raises ClickException."""
     config, site, checks = read_settings(home)
     if checks[0].state == "FAIL":
         raise click.ClickException(checks[0].detail)
@@ -74,7 +74,7 @@ def _guests(told: SiteReport) -> list[str]:
 
 
 def site_text(told: SiteReport) -> str:
-    """The file."""
+    """The text of the site file."""
     usable = [queue for queue in told.queues if queue.usable]
     walltimes = [queue.walltime_s for queue in usable]
     nodes = [queue.nodes_max for queue in usable]

@@ -25,7 +25,7 @@ _RATE = re.compile(r"(?:(\d{1,6})x)?(\d{1,4})=([0-9.eE+-]{1,30})")
 
 
 def _rates(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[dict[str, Any]]:
-    """`4=30.5` on a node, `2x4=55` on two with 4 GPUs each."""
+    """The points of --rate: `4=30.5` on a node, `2x4=55` on two with 4 GPUs each."""
     from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES
 
     points: list[dict[str, Any]] = []
@@ -105,7 +105,7 @@ def add(ctx: click.Context, /, output: Output, file: Path | None, replace: bool,
 
 
 def _asked(ctx: click.Context, file: Path | None, given: dict[str, Any]) -> "list[Profile]":
-    """The profiles of the file, or the one that the options describe. UsageError, ProfileError."""
+    """The profiles of the file, or the one that the options describe. Raises UsageError, ProfileError."""
     from hpcdl.config.profiles import read_profiles
     from hpcdl.core.model.profile import Profile, ProfileError
 
@@ -127,7 +127,7 @@ def _asked(ctx: click.Context, file: Path | None, given: dict[str, Any]) -> "lis
 
 
 def _places(home: Path, found: "Sequence[Profile]", replace: bool) -> "list[tuple[Path, Profile]]":
-    """Where each is to be: a file of its own. ClickException where a name is taken, or would be in two files."""
+    """The file of each profile. Raises ClickException where a name is taken, or would be in two files."""
     from hpcdl.config.layers import conf_folder
     from hpcdl.config.profiles import load_profiles, read_profiles
 

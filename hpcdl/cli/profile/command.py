@@ -36,7 +36,7 @@ _WAIT_S = 5.0  # so long the daemon holds back an answer without events
 
 
 def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
-    """`16,32,64`, ascending and distinct."""
+    """Numbers like `16,32,64`, ascending and distinct."""
     parts = [part.strip() for part in value.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 31 for part in parts):
         raise click.BadParameter(f"{value!r} is not a number of 1 or more, or several with commas between", ctx, param)
@@ -148,7 +148,7 @@ class _RunOptions:
     name: str = ""
 
     def settings(self) -> "list[Setting]":
-        """In the order in which they are run."""
+        """The settings in the order in which they are run."""
         from hpcdl.estimators import Setting, plan_light_runs
 
         if self.light:
@@ -176,7 +176,7 @@ class _RunOptions:
 
 
 def _known_job(client: Client, asked: _RunOptions) -> _RunOptions:
-    """With the command and folder of the job that COMMAND names, if it is a number; else as it was given, and here."""
+    """The options with the command and folder of the job whose number COMMAND is; else as they are, and here."""
     only = asked.command[0]
     if len(asked.command) > 1 or not (only.isascii() and only.isdigit()):
         return replace(asked, cwd=os.getcwd(), name=default_name(asked.command)[:150])
@@ -187,7 +187,7 @@ def _known_job(client: Client, asked: _RunOptions) -> _RunOptions:
 
 
 def _check_room(client: Client, settings: "Sequence[Setting]") -> None:
-    """ClickException for a setting that the nodes can never hold: its job would wait for ever."""
+    """Raises ClickException for a setting that the nodes can never hold: its job would wait for ever."""
     from hpcdl.cli.profile.light_runs import shape_text
 
     nodes = [each for each in client.get("/v1/nodes")["nodes"] if each["connected"]]
@@ -248,7 +248,7 @@ def _why(row: Any, asked: _RunOptions) -> str:
 
 
 def _watch(client: Client, number: int, asked: _RunOptions) -> "Speed | None":
-    """Until the job has been measured, or is over, or too long under way."""
+    """The speed of a run, once it is measured, over, or too long under way (None)."""
     from hpcdl.cli.profile.light_runs import speed_of
 
     events: list[Any] = []
@@ -273,7 +273,7 @@ def _row_of(client: Client, number: int) -> Any:
 
 
 def _end(client: Client, number: int) -> None:
-    """Cancels the job unless it is over, and waits until its GPUs are free."""
+    """Cancel the job unless it is over, and wait until its GPUs are free."""
     if _row_of(client, number)["state"] not in FINISHED:
         client.request("POST", f"/v1/jobs/{number}/cancel", {})
     while not client.get(path_with("/v1/wait", ids=number, timeout=_WAIT_S), wait_s=_WAIT_S)["done"]:

@@ -23,19 +23,19 @@ _ENDING_S = 0.05  # a report so close to the end of the processes says when they
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast a run trained, over so many steps; seconds from its start to its training loop, if that was reported."""
+    """The speed of a run, over so many steps; seconds from its start to its training loop, if that was reported."""
 
     steps_per_s: float
     steps: int
     startup_s: float | None
 
     def run(self, setting: Setting) -> LightRun:
-        """What a fit wants to know; a step is a batch of the setting."""
+        """The run as the fit takes it; a step is a batch of the setting."""
         return LightRun(setting, self.steps_per_s * setting.batch, self.startup_s)
 
 
 def speed_of(events: Sequence[Row], steps: int) -> Speed | None:
-    """What a job's events, in order, say about its last attempt; None: too little for now.
+    """The speed of a job's last attempt, from its events in order; None: too little for now.
 
     Enough are FEWEST_REPORTS reports of progress, the last one `steps` steps after the first one; for a job that has
     ended, any two.
@@ -59,7 +59,7 @@ def speed_of(events: Sequence[Row], steps: int) -> Speed | None:
 
 
 def _moment(row: Row) -> float:
-    """When it happened: it may have been on its way for a while."""
+    """When an event happened: its message may have been on its way for a while."""
     return float(row["at"]) - float(row["body"].get("age_s") or 0.0)
 
 
@@ -75,7 +75,7 @@ def read_runs(path: Path) -> list[LightRun]:
 
 
 def runs_text(runs: Iterable[LightRun]) -> str:
-    """The file that `read_runs` reads."""
+    """The text of a file that `read_runs` reads."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((*REQUIRED, *OPTIONAL))
@@ -88,7 +88,7 @@ def runs_text(runs: Iterable[LightRun]) -> str:
 
 
 def shape_text(setting: Setting) -> str:
-    """`batch 32 on 2 GPUs`, `batch 32 on 3 nodes with 2 GPUs each`."""
+    """A setting for people: `batch 32 on 2 GPUs`, `batch 32 on 3 nodes with 2 GPUs each`."""
     gpus = f"{setting.gpus} GPU{'s' if setting.gpus > 1 else ''}"
     each = gpus if setting.nodes == 1 else f"{setting.nodes} nodes with {gpus} each"
     return f"batch {setting.batch} on {each}"

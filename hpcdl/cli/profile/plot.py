@@ -45,7 +45,7 @@ def plot(ctx: click.Context, output: Output, names: tuple[str, ...], target: Pat
 
 
 def _scalings(ctx: click.Context, name: str) -> "list[Scaling]":
-    """The curves of one profile. ClickException, with the nearest name, where there is none."""
+    """The curves of one profile. Raises ClickException, with the nearest name, where there is none."""
     from hpcdl.core.model.profile import Profile, find_profile
     from hpcdl.report.scaling import scaling_of
 
@@ -106,6 +106,6 @@ def _error(at: "At") -> str:
 
 
 def _bar(at: "At", most: float) -> str:
-    """Filled where it was measured; `-` as far as it may reach by one standard error."""
+    """A bar: `#` where it was measured, `-` as far as it may reach by one standard error."""
     length, reach = round(_WIDTH * at.rate / most), round(_WIDTH * at.high / most)
     return ("#" if at.measured else "=") * length + "-" * (reach - length)

@@ -48,7 +48,7 @@ def show(ctx: click.Context, name: str, output: Output) -> None:
 
 
 def yaml_text(name: str, mapping: dict[str, Any]) -> str:
-    """A file with one profile, as `hpcdl.config.profiles.load_profiles` reads it."""
+    """The text of a file with one profile, as `hpcdl.config.profiles.load_profiles` reads it."""
     import yaml
 
     text: str = yaml.safe_dump({"profiles": {name: _rounded(mapping)}}, sort_keys=False, allow_unicode=True)
@@ -56,7 +56,7 @@ def yaml_text(name: str, mapping: dict[str, Any]) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """With as many digits as such a measurement can have."""
+    """The value with as many digits as such a measurement can have."""
     if isinstance(value, dict):
         return {key: _rounded(each) for key, each in value.items()}
     if isinstance(value, list):

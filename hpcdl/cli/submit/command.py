@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # most submits have no batch script
 
 
 class _Submit(click.Command):
-    """Knows the defaults that settings give its options, and whether `--` stood before the command."""
+    """The command: it applies the defaults of settings, and knows whether `--` stood before COMMAND."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from hpcdl.cli.submit.options import write_options
@@ -54,7 +54,7 @@ _PLAIN = "hpcdl.submit.plain"
 
 
 class _SubmitName(click.ParamType[str]):
-    """The command of a batch system that submits."""
+    """The submit command of a batch system: sbatch, bsub."""
 
     name = "name"
 
@@ -174,7 +174,7 @@ class SubmitCall:
     other: str | None
 
     def fail(self, error: Exception) -> NoReturn:
-        """hpcdl cannot take the job: raises `error`; with --as the batch system's command takes our place."""
+        """Raise `error`, for hpcdl cannot take the job; with --as become the command of the batch system."""
         if self.like is None:
             raise error from None
         from hpcdl.cli.submit import drop_in
@@ -239,7 +239,7 @@ class SubmitCall:
         return values
 
     def refuse_folders(self, found: Sequence[JobRequest]) -> None:
-        """Refuses jobs whose --checkpoint-dir is another job's, as far as that can be seen here."""
+        """Refuse jobs whose --checkpoint-dir is another job's, as far as that can be seen here."""
         if all(each.spec.checkpoint_dir is None for each in found):
             return
         from hpcdl.wire.access import AccessError, read_access
@@ -255,7 +255,7 @@ class SubmitCall:
 
 
 def _add_git(found: Sequence[JobRequest], entries: Sequence[dict[str, Any]]) -> None:
-    """Puts into the entries what is checked out in the folders of their jobs."""
+    """Put into the entries which commit is checked out in the folders of their jobs."""
     from hpcdl.cli.submit.git import WorkTrees
 
     trees = WorkTrees()
@@ -269,7 +269,7 @@ _META = "hpcdl.defaults"
 
 
 def put_defaults(ctx: click.Context) -> Exception | None:
-    """Give the context of `hpcdl submit` the defaults that hold in this folder, before it reads its arguments.
+    """Set the defaults of submit that hold in this folder, before the arguments are read.
 
     Returns what is wrong with a settings file, for the caller to raise once `--help` has had its turn.
     """
@@ -289,7 +289,7 @@ def put_defaults(ctx: click.Context) -> Exception | None:
 
 
 def told_origin(ctx: click.Context, error: click.BadParameter) -> Exception:
-    """The error as it is, or with the place of the default that is wrong where no option of the user's is."""
+    """The error as it is, or with the place of the default that is wrong where no option on the line is."""
     from hpcdl.config.layers import ConfigError
 
     name = error.param.name if error.param is not None else None
@@ -299,7 +299,7 @@ def told_origin(ctx: click.Context, error: click.BadParameter) -> Exception:
 
 
 def _nothing_is_set(home: Path, here: Path) -> bool:
-    """Whether there is none of the files and variables that `load_submit` looks at; else it may find one or not.
+    """Whether none of the files and variables is there that `load_submit` looks at.
 
     Most submits find none, and need not wait for what reads settings.
     """

@@ -29,7 +29,7 @@ _DIGITS = 15
 
 
 def rows_of(client: Client, ids: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Those of the ids that are hpcdl's, with their rows. Raises ClientError."""
+    """The rows of those ids that are jobs of hpcdl. Raises ClientError."""
     asked = [each for each in ids if each > 0 and len(str(each)) <= _DIGITS]
     found: dict[int, dict[str, Any]] = {}
     for first in range(0, len(asked), _PIECE):
@@ -40,7 +40,7 @@ def rows_of(client: Client, ids: Iterable[int]) -> dict[int, dict[str, Any]]:
 
 
 def has_traces(home: Path, number: int) -> bool:
-    """Whether a job of this id was started here: its ledger may have forgotten it, since a restore say."""
+    """Whether a job of this id was started here: its ledger may have forgotten it, after a restore for example."""
     return any((home / name / str(number)).is_dir() for name in ("logs", "checkpoints"))
 
 
@@ -55,7 +55,7 @@ def members_of(client: Client, ids: Sequence[int], rows: Mapping[int, Mapping[st
 
 
 def _named(client: Client, pattern: str, *, live: bool) -> int | None:
-    """A job of hpcdl's with such a name, the last one. `live`: that is not finished. Raises ClientError."""
+    """The last job of hpcdl whose name matches; `live`: that is not finished. Raises ClientError."""
     rows = client.get(path_with("/v1/jobs", all=None if live else 1, fields="id,name,state"))["jobs"]
     known = [row["id"] for row in rows if fnmatch.fnmatchcase(row["name"], pattern)
              and not (live and row["state"] in FINISHED)]  # fmt: skip
@@ -98,7 +98,7 @@ def _beside(other: str, command: str) -> str | None:
 
 
 def checked(client: Client, name: str, said: str, ids: Sequence[int], other: str | None) -> tuple[int, ...] | None:
-    """What a job of hpcdl's is to wait for, where all of the ids are hpcdl's only, with the members of arrays.
+    """The jobs to wait for, arrays with all members, where all of the ids are hpcdl's only.
 
     None: none of them is. Raises ClientError, and click.ClickException where nobody knows whose they are.
     """
@@ -154,7 +154,7 @@ def guard(home: Path, name: str, found: BatchDependency, why: str, other: str | 
 
 
 def _guard_alone(home: Path, found: BatchDependency, why: str, system: str) -> None:
-    """The same while no daemon answers: by the ledger."""
+    """The same from the ledger, while no daemon answers."""
     from hpcdl.ledger.offline import jobs_at_rest
 
     step = f"hpcdl daemon start, and submit it again; HPCDL_BYPASS=1 if {system}'s is meant"

@@ -32,7 +32,7 @@ _HPCDL = re.compile(
 
 
 def batch_of(name: str, words: tuple[str, ...], around: Mapping[str, str]) -> BatchScript:
-    """What `sbatch WORDS` or `bsub WORDS` would submit. Raises NotForHpcdl."""
+    """The batch script that `sbatch WORDS` or `bsub WORDS` would submit. Raises NotForHpcdl."""
     try:
         batch = command_named(name).job_of(words, around, "the command line")
     except BadLine as error:
@@ -81,7 +81,7 @@ def pass_on(name: str, other: str | None, words: tuple[str, ...], why: str, home
 
 
 def note(text: str) -> None:
-    """A line on stderr about where a job goes, unless its user wants none."""
+    """Print where a job goes on stderr, unless its user wants none of that."""
     if not os.environ.get(QUIET):
         say(text)
 
@@ -100,7 +100,7 @@ def _script(name: str, words: tuple[str, ...]) -> bytes:
 
 
 def tell(batch: BatchScript, number: int) -> None:
-    """The batch system's words on stdout, for scripts that read the id; on stderr, where the job went."""
+    """Answer in the batch system's words on stdout, for scripts that read the id; say on stderr where the job went."""
     click.echo(batch.command.answer(number, batch.asked))
     without = ", ".join(dict.fromkeys(each.said for each in batch.asked.ignored))
     note(

@@ -33,7 +33,7 @@ _HEAD = ("rev-parse", "HEAD", "--abbrev-ref", "HEAD")
 
 
 class WorkTrees:
-    """Of one submit: each folder is looked at once."""
+    """The work trees of one submit: each folder is looked at once."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._environ = environ
@@ -41,7 +41,7 @@ class WorkTrees:
         self._spent_s = 0.0
 
     def of(self, folder: str) -> GitState | None:
-        """What is checked out there; None where that cannot be said."""
+        """What is checked out in a folder; None where that is not known."""
         if folder not in self._known:
             began = time.monotonic()
             self._known[folder] = None if self._spent_s >= ALL_S else self._look(folder)
@@ -107,7 +107,7 @@ def _branch(name: str) -> str:
 
 
 def _ask(argv: tuple[str, ...], env: Mapping[str, str], limit_s: float) -> tuple[int | None, list[str]]:
-    """The exit code, None where it was not waited for, and its output as far as it matters; none where it was late."""
+    """git's exit code (None: not waited for), and its output as far as it matters; nothing where it was late."""
     until = time.monotonic() + limit_s
     read, write = os.pipe()
     try:
@@ -139,7 +139,7 @@ def _ask(argv: tuple[str, ...], env: Mapping[str, str], limit_s: float) -> tuple
 
 
 def _changes(said: bytes) -> bool:
-    """Whether a status has come to the files that are changed: the first one says it all."""
+    """Whether a status has come to the changed files: the first one says it all."""
     return said.startswith(b"#") and any(line and line[:1] != b"#" for line in said.split(b"\n")[:-1])
 
 

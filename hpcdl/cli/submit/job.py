@@ -37,11 +37,11 @@ class JobRequest:
 
     @property
     def size(self) -> int:
-        """How many jobs."""
+        """How many jobs it is."""
         return 1 if self.array is None else self.array.size
 
     def entry(self) -> dict[str, Any]:
-        """As `POST /v1/jobs` takes it."""
+        """The job as `POST /v1/jobs` takes it."""
         body: dict[str, Any] = {key: value for key, value in to_json(self.spec).items() if key not in _OF_MEMBERS}
         if self.array is not None:
             body["array"] = plain(self.array)
@@ -137,7 +137,7 @@ def with_sweeps(command: Sequence[str], sweep: Sweeps) -> tuple[str, ...]:
 
 
 def array_of(indices: tuple[Steps, ...], sweep: Sweeps, most: int | None) -> Array | None:
-    """The array that the options ask for, None for a single job. Raises ValueError."""
+    """The array that the options ask for; None for a single job. Raises ValueError."""
     if not indices and not sweep:
         if most is not None:
             raise ValueError("--max-parallel needs --array or --sweep")
@@ -146,7 +146,7 @@ def array_of(indices: tuple[Steps, ...], sweep: Sweeps, most: int | None) -> Arr
 
 
 def plain(array: Array) -> dict[str, object]:
-    """As the API takes it."""
+    """The array as `POST /v1/jobs` takes it."""
     found: dict[str, object] = {"indices": indices_text(array.indices)} if array.indices else {}
     if array.sweep:
         found["sweep"] = {name: list(values) for name, values in array.sweep}
@@ -169,7 +169,7 @@ _THREADS = "OMP_NUM_THREADS"
 
 
 def user_name() -> str:
-    """Whose job it is; the number of a user without a name."""
+    """The name of the job's user; the number of a user without a name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -279,7 +279,7 @@ def others_folder(spec: JobSpec, array: Array | None, instance: str) -> str:
 
 
 def doubts(spec: JobSpec, *, array: bool) -> Iterator[str]:
-    """What may go wrong: the folder or the command is not here. `array`: the command may hold placeholders."""
+    """What may go wrong, as far as this machine shows it."""
     folder = Path(spec.cwd)
     here = folder.is_dir()
     if not here:

@@ -62,7 +62,7 @@ class _Value:
         _wrong(self.file, self.line, key, why)
 
     def mapping(self, what: str) -> "dict[str, _Value]":
-        """Its values by key, with `_` for `-` where the keys are options'. Raises FileError."""
+        """Its values by key, with `_` for `-` where keys are options. Raises FileError."""
         if not isinstance(self.value, dict):
             self.wrong(what, "must be keys and values")
         return {key.replace("-", "_") if what != "sweep" else key: each for key, each in self.value.items()}
@@ -165,7 +165,7 @@ def _load(file: str, text: str) -> _Value:
 
 
 def _value(file: str, node: Any, seen: list[int], depth: int = 0) -> _Value:
-    """The node as it is written; an alias counts each time, so that none can explode."""
+    """A node of YAML as it is written; an alias counts each time, so that none can explode."""
     import yaml
 
     line = node.start_mark.line + 1
@@ -235,7 +235,7 @@ def _job(
 
 
 def _words(value: _Value) -> list[str]:
-    """A list of words, or a text that is split as a shell would."""
+    """The words of a command: a list, or a text that is split as a shell would."""
     if isinstance(value.value, list):
         found = [each.value for each in value.value if isinstance(each.value, str)]
         if found and len(found) == len(value.value):
@@ -252,7 +252,7 @@ def _words(value: _Value) -> list[str]:
 
 
 def _texts(key: str, value: _Value, names: Mapping[str, int], earlier: list[int]) -> list[str]:
-    """What an option is given, one text for each time; names of jobs above go into `earlier`."""
+    """The texts of an option, one for each time that it is given; names of jobs above go into `earlier`."""
     if value.value is None:
         return []
     if key == "sweep":

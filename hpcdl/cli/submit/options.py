@@ -277,7 +277,7 @@ SECTIONS: dict[str, str] = {
 
 
 def write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    """In place of `format_options` of click, which lists all in one piece."""
+    """The help of the options in sections, in place of `format_options` of click, which makes one piece of them."""
     options = [each for each in command.get_params(ctx) if isinstance(each, click.Option)]
     lines = {each.name: each.get_help_record(ctx) for each in options}
     for title, names in SECTIONS.items():

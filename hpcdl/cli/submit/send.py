@@ -64,13 +64,13 @@ def show(answer: Answer, output: Output, doubts: Iterable[str] = ()) -> None:
 
 
 def warn(rows: Sequence[Row], doubts: Iterable[str]) -> None:
-    """Says what may go wrong, each once."""
+    """Print what may go wrong, each once."""
     for warning in dict.fromkeys((*doubts, *(each for row in rows for each in row.get("warnings", ())))):
         say(warning)
 
 
 def arrays_of(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """The rows with those of one array together."""
+    """Groups of rows: the members of one array together."""
     group: list[Row] = []
     for row in rows:
         array = row.get("array")
@@ -87,7 +87,7 @@ _EACH = 3
 
 
 def tell(answer: Answer, output: Output, doubts: Iterable[str]) -> None:
-    """Prints it: for each job where it could start now or why it would wait, and when it would start and end."""
+    """Print a dry run: for each job where it could start now or why it would wait, and when it would start."""
     rows: list[Row] = answer["jobs"]
     if output is Output.JSON:
         print_json(answer)
