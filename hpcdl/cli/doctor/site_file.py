@@ -6,7 +6,7 @@ An existing file is never written over. The keys are those of conf/sites/example
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -74,49 +74,35 @@ def _guests(told: SiteReport) -> list[str]:
 
 
 def site_text(told: SiteReport) -> str:
-    """The text of the site file."""
+    """The text of the site file: site.yaml beside this file, filled in."""
     usable = [queue for queue in told.queues if queue.usable]
-    walltimes = [queue.walltime_s for queue in usable]
-    nodes = [queue.nodes_max for queue in usable]
-    longest = None if None in walltimes else max((each for each in walltimes if each is not None), default=None)
-    largest = None if None in nodes else max((each for each in nodes if each is not None), default=None)
-    lines = [
-        f"# {told.kind} {told.version}{f' of {told.cluster}' if told.cluster else ''}, as its commands tell it.",
-        "# conf/sites/example.yaml of hpcdl has every key. Queues, with what holds there:",
-        *(f"#   {line}" for queue in told.queues for line in _of(queue)),
-        *(f"# {note}" for note in told.notes),
-        "",
-        f"kind: {told.kind}",
-        "",
-        "# No batch system tells what is charged: ask, and write it here.",
-        "charge: not known",
-        "",
-        "# Those that pilots may use; none until you name them. Pilots are guests: take queues whose batch jobs are",
-        "# ended when others want their nodes. Which are preemptable here, and why others are not:",
-        *(f"#   {queue.name}: {queue.not_preempted or 'preemptable'}" for queue in usable),
-        f"# For instance: queues: {json.dumps(_guests(told))}" if _guests(told) else "# None is.",
-        "queues: []",
-        "",
-        "# true: in queues that are not preemptable, too. Ask your admins first: others have to wait for pilots there.",
-        "pilots_without_preemption: false",
-        "",
-        "# Batch jobs at once." + ("" if told.jobs_max else " The batch system tells no limit."),
-        f"pilots_max: {told.jobs_max if told.jobs_max is not None else 10_000}",
-        "",
-        "# Nodes of one pilot, and of all together; the queues' own limits hold beside these.",
-        f"nodes_max: {'null' if largest is None else largest}",
-        "nodes_total: null",
-        "",
-        "# Seconds. Shorter pilots do not pay: most of them would be start-up and the save at the end.",
-        "walltime_min_s: 600" if longest is None or longest >= 600 else f"walltime_min_s: {longest:g}",
-        f"walltime_max_s: {'null' if longest is None else f'{longest:g}'}",
-        "margin_s: 60",
-        "patience_s: 120",
-        "",
-        "# What each submission needs here: " + system_named(told.kind).account_options,
-        "options: []",
-    ]
-    return "\n".join(lines) + "\n"
+    longest, largest = (_most(getattr(queue, limit) for queue in usable) for limit in ("walltime_s", "nodes_max"))
+    guests = _guests(told)
+    about = [*(f"  {line}" for queue in told.queues for line in _of(queue)), *told.notes]
+    why = [f"#   {queue.name}: {queue.not_preempted or 'preemptable'}" for queue in usable]
+    return (
+        Path(__file__)
+        .with_name("site.yaml")
+        .read_text(encoding="utf-8")
+        .format(
+            system=f"{told.kind} {told.version}" + (f" of {told.cluster}" if told.cluster else ""),
+            about="".join(f"# {line}\n" for line in about),
+            kind=told.kind,
+            preemptable="\n".join([*why, f"# For instance: queues: {json.dumps(guests)}" if guests else "# None is."]),
+            no_limit="" if told.jobs_max else " The batch system reports no limit.",
+            jobs_max=10_000 if told.jobs_max is None else told.jobs_max,
+            nodes_max="null" if largest is None else largest,
+            shortest="600" if longest is None or longest >= 600 else f"{longest:g}",
+            longest="null" if longest is None else f"{longest:g}",
+            options=system_named(told.kind).account_options,
+        )
+    )
+
+
+def _most(limits: Iterable[float | None]) -> float | None:
+    """The largest limit; None where one is unlimited, or there is none."""
+    known = list(limits)
+    return None if None in known else max((each for each in known if each is not None), default=None)
 
 
 def _of(queue: SiteQueue) -> Iterator[str]:
