@@ -19,11 +19,9 @@ from hpcdl.cli.params import InputFile, Seconds, replace_file
 from hpcdl.cli.profile.add import add
 from hpcdl.cli.profile.plot import plot
 from hpcdl.cli.profile.show import ls, show, yaml_text
-from hpcdl.cli.submit.job import default_name, environment, user_name
+from hpcdl.cli.submit.job import JobRequest, default_name, request_of
 from hpcdl.client import Client, path_with
-from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.incarnation import Cause
-from hpcdl.core.model.job import JobSpec
 
 if TYPE_CHECKING:
     from hpcdl.cli.profile.light_runs import Speed
@@ -155,24 +153,19 @@ class _RunOptions:
             return plan_light_runs(self.batches, self.nodes, self.gpus)
         return [Setting(batch, nodes, gpus) for nodes in self.nodes for gpus in self.gpus for batch in self.batches]
 
-    def spec(self, setting: "Setting") -> JobSpec:
-        """The job of one run. Raises ValueError."""
+    def request(self, ctx: click.Context, setting: "Setting") -> JobRequest:
+        """The job of one run, as submit makes it of options. Raises ValueError and click.UsageError."""
+        from hpcdl.cli.submit.command import submit
+
         values = {"{batch}": setting.batch, "{gpus}": setting.gpus, "{nodes}": setting.nodes}
         command = list(self.command)
         for name, value in values.items():
             command = [part.replace(name, str(value)) for part in command]
-        own = environment(self.env, os.environ) | {BATCH: str(setting.batch)}
-        return JobSpec(
-            command=tuple(command),
-            name=f"{self.name} b{setting.batch} {setting.nodes}x{setting.gpus}",
-            user=user_name(),
-            cwd=self.cwd,
-            gpus_min=setting.gpus,
-            gpus_max=setting.gpus,
-            nodes=setting.nodes,
-            env=tuple(own.items()),
-            progress_regex=self.progress_regex,
-        )
+        flags = [f"--gpus={setting.gpus}", f"--nodes={setting.nodes}", f"--cwd={self.cwd}"]
+        flags += [f"--name={self.name} b{setting.batch} {setting.nodes}x{setting.gpus}"]
+        flags += [f"--env={each}" for each in (*self.env, f"{BATCH}={setting.batch}")]
+        flags += [] if self.progress_regex is None else [f"--progress-regex={self.progress_regex}"]
+        return request_of(ctx, submit, flags, command)
 
 
 def _known_job(client: Client, asked: _RunOptions) -> _RunOptions:
@@ -220,7 +213,7 @@ def _measure(
     from hpcdl.cli.profile.light_runs import shape_text
 
     try:
-        body = {"request_id": os.urandom(16).hex(), "jobs": [to_json(asked.spec(setting))]}
+        body = {"request_id": os.urandom(16).hex(), "jobs": [asked.request(ctx, setting).entry()]}
     except ValueError as error:
         raise click.UsageError(str(error), ctx) from None
     number = int(client.request("POST", "/v1/jobs", body)["jobs"][0]["id"])

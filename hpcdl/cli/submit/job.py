@@ -106,6 +106,18 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
     return JobRequest(spec, array, given["hold"])
 
 
+def request_of(ctx: click.Context, submit: click.Command, flags: Sequence[str], command: Sequence[str]) -> JobRequest:
+    """The job that submit's options, as they would be typed, and this command say. Raises as `job_request`.
+
+    `submit`: the command whose options they are, of which a context of its own is made below `ctx`.
+    """
+    own = click.Context(submit, info_name=submit.name, parent=ctx.parent)
+    if ctx.command is submit:
+        own.default_map = ctx.default_map
+    click.Command.parse_args(submit, own, [*flags, "--", *command])
+    return job_request(own.params, command, here())
+
+
 def here() -> Path:
     """The folder that we are in. Raises click.UsageError where it is gone."""
     try:

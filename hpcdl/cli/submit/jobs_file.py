@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import click
 
 from hpcdl.cli.params import check_input
-from hpcdl.cli.submit.job import JobRequest, here, job_request
+from hpcdl.cli.submit.job import JobRequest, request_of
 
 MAX_BYTES = 8 << 20
 MAX_VALUES = 200_000
@@ -222,11 +222,8 @@ def _job(
                 flags += [flag] if text else []
             else:
                 flags.append(f"{flag}={text}")
-    own = click.Context(ctx.command, info_name=ctx.info_name, parent=ctx.parent)
-    own.default_map = ctx.default_map
     try:
-        click.Command.parse_args(ctx.command, own, [*flags, "--", *words])
-        return job_request(own.params, words, here()), list(dict.fromkeys(earlier))
+        return request_of(ctx, ctx.command, flags, words), list(dict.fromkeys(earlier))
     except click.BadParameter as error:
         key = (error.param.name if error.param is not None else None) or ""
         _wrong(item.file, lines.get(key, item.line), key.replace("_", "-"), error.message)
