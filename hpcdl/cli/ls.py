@@ -52,17 +52,14 @@ class ListWatch:
 
     def refresh(self) -> None:
         """Asks the daemon, and prints what is new. Raises ClientError."""
-        value = self._list.ask(self._client, self._output)
-        shown: Any = value
-        if self._output is Output.QUIET:
-            shown = self._list.ids(value)
-        elif self._output is Output.TABLE:
-            shown = self._list.lines(value)[0] or [self._list.nothing()]
+        found = self._list.look(self._client, self._output)
+        lines = found.lines or [self._list.nothing]
+        shown: Any = {Output.JSON: found.value, Output.QUIET: found.ids, Output.TABLE: lines}[self._output]
         if self._live:
             self._redraw(shown)
         elif shown != self._last:
             if self._output is Output.JSON:
-                print_json(value, one_line=True)
+                print_json(found.value, one_line=True)
             else:
                 if self._last is not None:
                     print()
@@ -175,14 +172,13 @@ def _all_users(
 
 def _once(ctx: click.Context, found: List, client: Client, output: Output) -> None:
     try:
-        value = found.ask(client, output)
+        listing = found.look(client, output)
     except DaemonAway as error:
         raise DaemonAway(f"{error}{_spooled(ctx.find_root().obj) if isinstance(found, Jobs) else ''}") from None
-    if not output.print_data(value, found.ids(value)):
-        lines, note = found.lines(value)
-        if lines:
-            print("\n".join(lines))
-        if note:
+    if not output.print_data(listing.value, listing.ids):
+        if listing.lines:
+            print("\n".join(listing.lines))
+        if note := listing.note if listing.lines else found.nothing:
             say(note)
 
 

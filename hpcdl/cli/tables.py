@@ -6,7 +6,7 @@ from here, too.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,11 +45,24 @@ def formats_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
     return completion.words(_kind_of(ctx).formats)(ctx, param, incomplete)
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a list came to: its JSON value, its ids, the lines of its table, and what is said below that."""
+
+    value: Answer
+    ids: list[object]
+    lines: list[str]
+    note: str = ""
+
+
 class List(ABC):
     """A list of `hpcdl ls`: its request, its rows, and its lines."""
 
-    def __init__(self, ctx: click.Context, kind: Kind, columns: str | None, form: str, sort: str | None) -> None:
-        """Raises UsageError for what there is not."""
+    nothing: str
+    """What is said where there are no rows."""
+
+    def __init__(self, kind: Kind, columns: str | None, form: str, sort: str | None) -> None:
+        """Raises UsageError for columns, formats and orders that there are not."""
         self.kind = kind
         self.shown: list[ColumnSpec] = kind.chosen(columns, form)
         self.by = sort
@@ -57,32 +70,13 @@ class List(ABC):
         self.own = columns is not None or form != "default"
 
     @abstractmethod
-    def ask(self, client: Client, output: Output) -> Answer:
-        """The daemon's answer, its rows sorted."""
+    def look(self, client: Client, output: Output) -> Listing:
+        """The daemon's answer, sorted; lines only for a table. Raises ClientError."""
 
-    @abstractmethod
-    def ids(self, value: Answer) -> list[object]:
-        """What `--quiet` prints."""
-
-    @abstractmethod
-    def rows(self, value: Answer) -> Sequence[Row]:
-        """The rows of the table."""
-
-    @abstractmethod
-    def nothing(self) -> str:
-        """What is said where there are no rows."""
-
-    def note(self, value: Answer) -> str:
-        """What is printed below the table."""
-        return ""
-
-    def lines(self, value: Answer) -> tuple[list[str], str]:
-        """The table, and what is said to it."""
-        rows = self.rows(value)
-        if not rows:
-            return [], self.nothing()
+    def table(self, rows: Sequence[Row]) -> list[str]:
+        """The lines of a table of these rows; none without rows."""
         columns = [each.column for each in self.shown]
-        return table_lines(columns, cells_of(columns, rows)), self.note(value)
+        return table_lines(columns, cells_of(columns, rows)) if rows else []
 
 
 class Jobs(List):
@@ -101,7 +95,7 @@ class Jobs(List):
         name: str | None,
         no_fold: bool,
     ) -> None:
-        super().__init__(ctx, JOBS, columns, form, sort)
+        super().__init__(JOBS, columns, form, sort)
         self.every = every
         given = [part.strip().upper() for each in states for part in each.split(",") if part.strip()]
         wrong = next((each for each in given if each not in STATES), None)
@@ -110,41 +104,27 @@ class Jobs(List):
         self.filters = {"state": ",".join(given) or None, "user": user, "name": name}
         self.folds = not (no_fold or self.own)
 
-    def ask(self, client: Client, output: Output) -> Answer:
+        if any(self.filters.values()):
+            self.nothing = "no such jobs" + ("" if every else " (finished ones: hpcdl ls --all)")
+        else:
+            self.nothing = "no jobs: hpcdl submit -- COMMAND" if every else "no jobs (finished ones: hpcdl ls --all)"
+
+    def look(self, client: Client, output: Output) -> Listing:
         """`GET /v1/jobs`; for a table only with what it shows, by column, which is half as long."""
         query = {"all": 1 if self.every else None, **self.filters}
-        if output is Output.TABLE:
-            fields = self.kind.needs(self.shown, self.by, _FOLDED if self.folds else ("id",))
-            answer = client.get(path_with("/v1/jobs", **query, fields=fields, by="column"))
-            if self.by is None and not (self.folds and "array" in answer["columns"]):
-                return answer
-            answer["jobs"] = _rows(answer.pop("columns"), answer["count"])
-        else:
+        if output is not Output.TABLE:
             few = self.kind.needs((), self.by, ("id",)) if output is Output.QUIET else None
             answer = client.get(path_with("/v1/jobs", **query, fields=few))
-        return answer if self.by is None else {**answer, "jobs": self.kind.sort(answer["jobs"], self.by)}
-
-    def ids(self, value: Answer) -> list[object]:
-        if "columns" in value:
-            return list(value["columns"].get("id", ()))
-        return [row["id"] for row in value["jobs"]]
-
-    def rows(self, value: Answer) -> Sequence[Row]:
-        rows: list[Row] = value["jobs"]
-        return folded(rows) if self.folds else rows
-
-    def lines(self, value: Answer) -> tuple[list[str], str]:
-        if "columns" not in value:
-            return super().lines(value)
-        if not value["count"]:
-            return [], self.nothing()
-        texts = [each.texts(value["columns"], value["count"]) for each in self.shown]
-        return table_lines([each.column for each in self.shown], texts), ""
-
-    def nothing(self) -> str:
-        if any(self.filters.values()):
-            return "no such jobs" + ("" if self.every else " (finished ones: hpcdl ls --all)")
-        return "no jobs: hpcdl submit -- COMMAND" if self.every else "no jobs (finished ones: hpcdl ls --all)"
+            rows = self.kind.sort(answer["jobs"], self.by)
+            return Listing({**answer, "jobs": rows}, [row["id"] for row in rows], [])
+        fields = self.kind.needs(self.shown, self.by, _FOLDED if self.folds else ("id",))
+        answer = client.get(path_with("/v1/jobs", **query, fields=fields, by="column"))
+        columns, number = answer["columns"], answer["count"]
+        if self.by is None and not (self.folds and "array" in columns):
+            texts = [each.texts(columns, number) for each in self.shown]
+            return Listing(answer, [], table_lines([each.column for each in self.shown], texts) if number else [])
+        rows = self.kind.sort(_rows(columns, number), self.by)
+        return Listing(answer, [], self.table(folded(rows) if self.folds else rows))
 
 
 def _rows(columns: dict[str, list[Any]], number: int) -> list[Row]:
@@ -381,7 +361,7 @@ class Machines(List):
         **jobs: Any,
     ) -> None:
         """`jobs`: options that are for jobs only."""
-        super().__init__(ctx, NODES if what == "nodes" else GPUS, columns, form, sort)
+        super().__init__(NODES if what == "nodes" else GPUS, columns, form, sort)
         given = {"every": "--all", "states": "--state", "user": "--user", "name": "--name"}
         wrong = next((option for key, option in given.items() if jobs.get(key)), None)
         if wrong is not None:
@@ -389,32 +369,21 @@ class Machines(List):
         self.what = what
         self.folds = what == "nodes" and not (no_fold or self.own or sort)
 
-    def ask(self, client: Client, output: Output) -> Answer:
+        self.nothing = (
+            "no nodes: an agent registers its node when it starts (hpcdl agent)"
+            if what == "nodes"
+            else "no GPUs: hpcdl ls nodes lists the nodes"
+        )
+
+    def look(self, client: Client, output: Output) -> Listing:
         """`GET /v1/nodes`; of GPUs a row each."""
         answer = client.get("/v1/nodes")
-        if self.what == "nodes":
-            if self.by is None:
-                return answer
-            named = {node["name"]: node for node in answer["nodes"]}
-            return {
-                **answer,
-                "nodes": [named[row["name"]] for row in self.kind.sort(node_rows(answer["nodes"]), self.by)],
-            }
-        return {"schema": answer["schema"], "gpus": self.kind.sort(gpu_rows(answer["nodes"]), self.by)}
-
-    def ids(self, value: Answer) -> list[object]:
-        return [row["name"] for row in value["nodes"]] if self.what == "nodes" else [row["id"] for row in value["gpus"]]
-
-    def rows(self, value: Answer) -> Sequence[Row]:
         if self.what == "gpus":
-            return list(value["gpus"])
-        rows = node_rows(value["nodes"])
-        return folded_nodes(rows, self.shown) if self.folds else rows
-
-    def nothing(self) -> str:
-        if self.what == "gpus":
-            return "no GPUs: hpcdl ls nodes lists the nodes"
-        return "no nodes: an agent registers its node when it starts (hpcdl agent)"
-
-    def note(self, value: Answer) -> str:
-        return away_note(value["nodes"]) if self.what == "nodes" else ""
+            rows = self.kind.sort(gpu_rows(answer["nodes"]), self.by)
+            value = {"schema": answer["schema"], "gpus": rows}
+            return Listing(value, [row["id"] for row in rows], self.table(rows) if output is Output.TABLE else [])
+        rows = self.kind.sort(node_rows(answer["nodes"]), self.by)
+        named = {node["name"]: node for node in answer["nodes"]}
+        names = [row["name"] for row in rows]
+        lines = self.table(folded_nodes(rows, self.shown) if self.folds else rows)
+        return Listing({**answer, "nodes": [named[name] for name in names]}, names, lines, away_note(answer["nodes"]))
