@@ -2,16 +2,20 @@
 
 g_k(s) = max over the options o of item k of g_(k+1)(s - units_o) + value_o, where s is what items k, k+1, ... use,
 exactly. With several pools s is a vector, stored in one flat array whose digits are the pools. Each digit but the
-highest has room to spare above its capacity, always at -inf, so that a shift of the flat array is a shift of one
+highest has room to spare above its capacity, always at NEVER, so that a shift of the flat array is a shift of one
 digit: what would borrow from a neighbour comes from there, and what would overflow ends there.
+
+Values are whole numbers: of type float64 up to 2**51 for items, or int64 for trainers, where a value is a key of two
+parts (hpcdl/solver/rows.py).
 """
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from hpcdl.solver.table import Floats, Ints, Mask, OptionTable
+from hpcdl.solver.table import NEVER, Ints, Mask, OptionTable, Values
 
 MOST_CELLS = 2**28  # 2 GiB of float64
 
@@ -78,12 +82,12 @@ def core(table: OptionTable, keep: Mask | None = None) -> ReducedRows:
     return ReducedRows(fixed, rows, starts, room, least, tuple(sizes) or (1,))
 
 
-def best(table: OptionTable, inner: ReducedRows) -> Ints | None:
+def best(table: OptionTable, inner: ReducedRows, shift: int = 0) -> Ints | None:
     """The best choice, a row for each item; None: nothing fits.
 
-    Among choices of equal value the one with the fewest units in all; then with the most in pool 0, then pool 1, ...;
-    then with the most units for item 0, then item 1, ...; then the row that comes first. MemoryError beyond
-    MOST_CELLS.
+    `shift`: the value of a row is a key, value * 2**shift - distance. Among choices of equal value the one with the
+    fewest units in all; then with the least distance; then with the most in pool 0, then pool 1, ...; then with the
+    most units for item 0, then item 1, ...; then the row that comes first. MemoryError beyond MOST_CELLS.
     """
     if not inner.sizes:
         return None
@@ -91,14 +95,15 @@ def best(table: OptionTable, inner: ReducedRows) -> Ints | None:
         raise MemoryError(f"a dynamic program of {inner.states} states for {len(inner.starts)} items is too large")
     strides = np.cumprod([1, *inner.sizes[:0:-1]])[::-1].astype(np.int64)
     pool = table.pool[inner.rows]
-    shift = table.units[inner.rows] - inner.least
-    shifts = np.where(shift <= inner.room[pool], shift * strides[pool], inner.states) if len(pool) else shift
+    more = table.units[inner.rows] - inner.least
+    shifts = np.where(more <= inner.room[pool], more * strides[pool], inner.states) if len(pool) else more
     stages = _stages(table.value[inner.rows], shifts, inner)
     last = stages[-1]
-    top = last.max()
-    if top == -np.inf:
+    if last.max() < NEVER / 2:
         return None
-    state = _fewest(np.flatnonzero(last == top), strides)
+    fixed = table.value[inner.fixed].sum()
+    worth = -(-(last + fixed) >> shift) if shift else last
+    state = _fewest(np.flatnonzero(worth == worth.max()), last, strides)
     chosen = np.empty(table.items, np.int64)
     chosen[table.item[inner.fixed]] = inner.fixed
     picked = np.empty(len(inner.starts), np.int64)
@@ -106,7 +111,7 @@ def best(table: OptionTable, inner: ReducedRows) -> Ints | None:
     steps, worths, units = shifts.tolist(), table.value[inner.rows].tolist(), table.units[inner.rows].tolist()
     for at in range(len(inner.starts)):
         before = stages[-2 - at]
-        reached = float(stages[-1 - at][state])
+        reached = stages[-1 - at][state]
         pick, most = -1, -1
         for place in range(ends[at], ends[at + 1]):
             source = state - steps[place]
@@ -119,29 +124,30 @@ def best(table: OptionTable, inner: ReducedRows) -> Ints | None:
     return chosen
 
 
-def _stages(gains: Floats, shifts: Ints, inner: ReducedRows) -> list[Floats]:
+def _stages(gains: Values, shifts: Ints, inner: ReducedRows) -> list[Values]:
     """g by state: of no item, of the last, of the last two, ...; shorter where not every state can be reached yet."""
     states = inner.states
     flat = len([size for size in inner.sizes if size > 1]) < 2
-    closed = None if flat else _closed(inner)
-    before = np.zeros(1) if flat else np.where(np.arange(states) == 0, 0.0, -np.inf)
+    most = None if flat else _most(inner, gains.dtype)
+    before = np.full(1 if flat else states, NEVER, gains.dtype)
+    before[0] = 0
     stages = [before]
-    scratch = np.empty(states)
+    scratch = np.empty(states, gains.dtype)
     steps, worths = shifts.tolist(), gains.tolist()
     ends = [*inner.starts.tolist(), len(steps)]
     reach = _widest(shifts, inner) if flat else [states] * len(inner.starts)
     for start, end, widest in zip(reversed(ends[:-1]), reversed(ends[1:]), reversed(reach), strict=True):
         width = len(before)
         length = min(states, width + widest)
-        row = np.full(length, -np.inf)
+        row = np.full(length, NEVER, gains.dtype)
         for step, worth in zip(steps[start:end], worths[start:end], strict=True):
             many = min(width, length - step)
             if many > 0:
                 sums = np.add(before[:many], worth, out=scratch[:many])
                 there = row[step : step + many]
                 np.maximum(there, sums, out=there)
-        if closed is not None:
-            row += closed
+        if most is not None:
+            np.minimum(row, most, out=row)
         stages.append(row)
         before = row
     return stages
@@ -155,18 +161,19 @@ def _widest(shifts: Ints, inner: ReducedRows) -> list[int]:
     return found
 
 
-def _closed(inner: ReducedRows) -> Floats:
-    """0 for the states within the room, -inf for those in the spare parts of the digits."""
-    found = np.full(inner.sizes, -np.inf)
-    found[tuple(slice(0, int(each) + 1) for each in inner.room)] = 0.0
+def _most(inner: ReducedRows, dtype: Any) -> Values:
+    """What a state may be worth: anything within the room, NEVER in the spare parts of the digits."""
+    found = np.full(inner.sizes, NEVER, dtype)
+    found[tuple(slice(0, int(each) + 1) for each in inner.room)] = -NEVER
     return found.reshape(-1)
 
 
-def _fewest(states: Ints, strides: Ints) -> int:
-    """Of some states the one with the fewest units in all, and of these the one with the most in the first pools."""
+def _fewest(states: Ints, keys: Values, strides: Ints) -> int:
+    """Of some states the one with the fewest units in all, then the best key, then most in the first pools."""
     total = np.zeros(len(states), np.int64)
     rest = states
     for stride in strides.tolist():
         total += rest // stride
         rest = rest % stride
-    return int(states[total == total.min()].max())
+    states = states[total == total.min()]
+    return int(states[keys[states] == keys[states].max()].max())

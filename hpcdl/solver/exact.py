@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcdl.solver import compiled, kernels
-from hpcdl.solver.kernels import NEVER, Branch, Rows
-from hpcdl.solver.table import Ints, Mask
+from hpcdl.solver.kernels import Branch, Rows
+from hpcdl.solver.table import NEVER, Ints, Mask
 
 FIRST_ROWS = 64  # of the first core, beyond the best row of each trainer
 CHEAP = 200_000  # additions of a dynamic program that is cheaper than to branch

@@ -14,9 +14,9 @@ import numpy as np
 
 from hpcdl.solver import compiled
 from hpcdl.solver.exact import one_group, only, with_row
-from hpcdl.solver.kernels import NEVER, Rows
+from hpcdl.solver.kernels import Rows
 from hpcdl.solver.prices import COLDEST, NEAR, PriceBound, many_prices, rounded, shared, together
-from hpcdl.solver.table import Floats, Ints, Mask, OptionTable
+from hpcdl.solver.table import NEVER, Floats, Ints, Mask, OptionTable
 
 BUDGET = 150_000  # rows that are priced, in all branches together
 QUICK = 10_000  # the same, where the gap is no more than ENOUGH

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcdl.solver.table import Floats, Ints, Mask
+from hpcdl.solver.table import NEVER, Floats, Ints, Mask
 
-NEVER = -(2**62)  # the key of what cannot be; with any sum of keys it is still the lowest
 SHORT = 12  # a piece with no more counts is taken as so many single ones
 OUT = 2.0**61  # of the range of integers
 FILLS = 8  # changes that the greedy choice makes one by one

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcdl.solver import compiled, plain
+from hpcdl.solver import compiled, dynamic
 from hpcdl.solver.exact import one_group
 from hpcdl.solver.groups import several_groups
 from hpcdl.solver.kernels import Rows
 from hpcdl.solver.rows import read
-from hpcdl.solver.table import off_grid
+from hpcdl.solver.table import Ints, OptionTable, off_grid
 from hpcdl.solver.trainers import ElasticTrainer
 
 SOLVERS = ("exact", "dp")
@@ -92,8 +92,8 @@ def _lost(rows: Rows) -> list[int]:
 
 
 def _solved(trainers: Sequence[ElasticTrainer], rows: Rows, solver: str) -> Allotment:
-    if solver == "dp" or (len(rows.capacity) > 1 and plain.work(rows) <= SMALL):
-        return allotment(trainers, plain.best(rows), None, solver)
+    if solver == "dp" or (len(rows.capacity) > 1 and _work(rows) <= SMALL):
+        return allotment(trainers, _by_dynamic_program(rows), None, solver)
     if len(rows.capacity) == 1:
         found = one_group(rows, int(rows.capacity[0]))
         assert found is not None  # no node for anybody always fits
@@ -101,11 +101,38 @@ def _solved(trainers: Sequence[ElasticTrainer], rows: Rows, solver: str) -> Allo
     answer = several_groups(rows)
     chosen = list(zip(answer.nodes.tolist(), answer.groups.tolist(), strict=True))
     proven = answer.bound <= answer.value
-    if not proven and plain.work(rows) <= MIDDLE:
-        return allotment(trainers, plain.best(rows), None, solver)
+    if not proven and _work(rows) <= MIDDLE:
+        return allotment(trainers, _by_dynamic_program(rows), None, solver)
     return allotment(
         trainers, chosen, None if proven else off_grid(answer.bound + rows.rounding, rows.exponent), solver
     )
+
+
+def _counts_between(rows: Rows) -> Ints:
+    """How many counts are allowed between each row and the next one."""
+    return np.where(rows.inner, np.diff(rows.nodes, append=0) - 1, 0)
+
+
+def _work(rows: Rows) -> float:
+    """Additions of a dynamic program over every count of every trainer, at most."""
+    return float((1 + _counts_between(rows)).sum() * np.prod(rows.capacity + 1.0))
+
+
+def _by_dynamic_program(rows: Rows) -> list[tuple[int, int]]:
+    """Nodes and group of each trainer in the best choice, with every count as an option; MemoryError: too many."""
+    length = 1 + _counts_between(rows)
+    row = np.repeat(np.arange(len(length)), length)
+    more = np.arange(len(row)) - np.repeat(np.cumsum(length) - length, length)
+    value = rows.value[row] + rows.slope[row] * more
+    distance = rows.distance[row] + np.sign(np.diff(rows.distance, append=0))[row] * more
+    trainer, pool, nodes = rows.trainer[row], np.maximum(rows.group, 0)[row], rows.nodes[row] + more
+    order = np.lexsort((pool, nodes, trainer))
+    starts = np.searchsorted(trainer, np.arange(rows.trainers))
+    keys = ((value << rows.shift) - distance)[order]
+    table = OptionTable(trainer, pool[order], nodes[order], keys, order, starts, rows.capacity, rows.exponent)
+    chosen = dynamic.best(table, dynamic.core(table), rows.shift)
+    assert chosen is not None  # no node for anybody always fits
+    return list(zip(table.units[chosen].tolist(), table.pool[chosen].tolist(), strict=True))
 
 
 def allotment(

@@ -17,7 +17,9 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+Values = npt.NDArray[Any]  # whole numbers, of type float64 or int64
 
+NEVER = -(2**62)  # the value of what cannot be; with any sum of values it is still the lowest
 GRID_BITS = 51
 MOST_UNITS = 10**9  # capacity of a pool; what is more is a mistake, and would not be exact
 
@@ -59,7 +61,7 @@ class OptionTable:
     item: Ints
     pool: Ints
     units: Ints
-    value: Floats  # on the grid: integers
+    value: Values  # on the grid
     place: Ints  # of the option in its item; -1: nothing
     starts: Ints  # first row of each item
     capacity: Ints  # by pool
