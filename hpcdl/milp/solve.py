@@ -1,19 +1,22 @@
 """A problem's answer by any of the solvers, checked, and never worse than the current map."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 
-from hpcdl.milp.model import IntegerProgram, SolverError, SolverLimits, SolverResult
+from hpcdl.milp.counts_program import allocate_highs
+from hpcdl.milp.model import SolverError, SolverLimits, SolverResult
 from hpcdl.milp.problem import Problem, allowed
+from hpcdl.milp.program import node_level
+from hpcdl.milp.solvers import NODE_SOLVERS
 from hpcdl.solver import Allotment, ElasticTrainer, ThroughputCurve, allocate
 from hpcdl.solver.nodes import allotment
 
 SOLVERS = ("exact", "dp", "counts-highs", "highs", "cbc", "gurobi")
 """The first three optimise over counts, the others over nodes."""
-_NEEDS = {"counts-highs": "highspy", "highs": "highspy", "cbc": "pulp", "gurobi": "gurobipy"}
+_NEEDS = {"counts-highs": "scipy.optimize", "highs": "scipy.optimize", "cbc": "pulp", "gurobi": "gurobipy"}
 _MOST_CHOICES = 500_000  # of a program over nodes: two variables and four rows each
 _TOLERANCE = 1e-6  # of solvers: by so much of it a bound may be wrong
 _INSTEAD = {"gurobi": ("highs", "cbc"), "highs": ("cbc",), "cbc": ("highs",)}
@@ -77,14 +80,8 @@ def _by(problem: Problem, solver: str, limits: SolverLimits) -> Allotment:
                 raise
             raise SolverError("the dynamic program needs too much memory") from None
     if solver == "counts-highs":
-        return _by_counts(problem, limits)
+        return _better(allocate_highs(problem.trainers, problem.capacities, limits), problem)
     return _by_nodes(problem, solver, limits)
-
-
-def _by_counts(problem: Problem, limits: SolverLimits) -> Allotment:
-    from hpcdl.milp.counts_program import allocate_highs
-
-    return _better(allocate_highs(problem.trainers, problem.capacities, limits), problem)
 
 
 def _better(found: Allotment, problem: Problem) -> Allotment:
@@ -96,13 +93,11 @@ def _better(found: Allotment, problem: Problem) -> Allotment:
 
 
 def _by_nodes(problem: Problem, solver: str, limits: SolverLimits) -> Allotment:
-    from hpcdl.milp.program import node_level
-
     size = sum(problem.groups[group].size for _, group in problem.places())
     if size > _MOST_CHOICES:
         raise SolverError(f"{size:,} pairs of trainer and node are more than the {_MOST_CHOICES:,} that are possible")
     program = node_level(problem)
-    found = _solver(solver)(program.model, limits) if program.model.columns else SolverResult((), 0.0, True)
+    found = NODE_SOLVERS[solver](program.model, limits) if program.model.columns else SolverResult((), 0.0, True)
     bound = found.bound * program.scale
     bound = min(bound + _TOLERANCE * abs(bound), free_bound(problem))
     if found.values is None:
@@ -112,20 +107,6 @@ def _by_nodes(problem: Problem, solver: str, limits: SolverLimits) -> Allotment:
     if not legal(problem, chosen):
         raise SolverError("its map breaks the rules of the problem")
     return _better(allotment(problem.trainers, chosen, None if found.optimal else bound, solver), problem)
-
-
-def _solver(name: str) -> Callable[[IntegerProgram, SolverLimits], SolverResult]:
-    if name == "highs":
-        from hpcdl.milp.solvers import solve_with_highs as by_highs
-
-        return by_highs
-    if name == "cbc":
-        from hpcdl.milp.solvers import solve_with_cbc as by_cbc
-
-        return by_cbc
-    from hpcdl.milp.solvers import solve_with_gurobi as by_gurobi
-
-    return by_gurobi
 
 
 def legal(problem: Problem, chosen: Sequence[tuple[int, int]]) -> bool:

@@ -1,4 +1,8 @@
-"""HiGHS, by its own interface."""
+"""The solvers of a mixed integer program (model.py): HiGHS, CBC and Gurobi, each with what it says of its proof.
+
+A solver is imported when it is first called, since each takes long to load. None may report as optimal what it only
+found: limits end a search, and then `SolverResult.optimal` is false.
+"""
 
 import math
 import re
@@ -12,72 +16,35 @@ import numpy as np
 from hpcdl.milp.model import IntegerProgram, SolverError, SolverLimits, SolverResult
 
 if TYPE_CHECKING:
-    import highspy
-if TYPE_CHECKING:
     import pulp
 
 
 def solve_with_highs(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
-    """What HiGHS finds within the limits; SolverError: it is not installed, or refuses the program."""
-    try:
-        import highspy
-    except ImportError as error:
-        raise SolverError(f"highspy cannot be imported: {error}") from None
+    """What HiGHS, which comes with SciPy, finds within the limits; SolverError: it refuses the program."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
     plain = model.with_binaries()
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    for name, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("random_seed", 0),
-        ("mip_rel_gap", 0.0),
-        ("mip_abs_gap", 1e-7),
-        ("mip_max_nodes", limits.work),
-        ("time_limit", limits.seconds),
-    ):
-        solver.setOptionValue(name, value)
-    if solver.passModel(_program(plain)) == highspy.HighsStatus.kError:
-        raise SolverError("HiGHS refuses the program")
-    if solver.run() == highspy.HighsStatus.kError:
-        raise SolverError(f"HiGHS ends with {solver.modelStatusToString(solver.getModelStatus())}")
-    info = solver.getInfo()
-    optimal = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
-    feasible = info.primal_solution_status == highspy.kSolutionStatusFeasible
-    values = list(solver.getSolution().col_value)[: model.columns] if feasible else None
-    bound = float(info.mip_dual_bound) if any(plain.integer) else float(info.objective_function_value)
-    return SolverResult(values, bound if math.isfinite(bound) else -math.inf, optimal and feasible)
+    matrix = csr_array((plain.values, plain.index, plain.starts), shape=(plain.rows, plain.columns))
+    found = milp(
+        plain.cost,
+        integrality=plain.integer,
+        bounds=Bounds(plain.lower, plain.upper),
+        constraints=LinearConstraint(matrix, plain.row_lower, plain.row_upper),
+        options={"mip_rel_gap": 0.0, "node_limit": limits.work, "time_limit": limits.seconds},
+    )
+    if found.status not in (0, 1):  # best, or ended by a limit
+        raise SolverError(f"HiGHS refuses the program: {found.message}")
+    values = None if found.x is None else found.x[: model.columns].tolist()
+    bound = found.mip_dual_bound if any(plain.integer) else found.fun
+    return SolverResult(values, -math.inf if bound is None else float(bound), found.status == 0)
 
-
-def _program(model: IntegerProgram) -> "highspy.HighsLp":
-    import highspy
-
-    program = highspy.HighsLp()
-    program.num_col_ = model.columns
-    program.num_row_ = model.rows
-    program.sense_ = highspy.ObjSense.kMinimize
-    program.col_cost_ = np.array(model.cost)
-    program.col_lower_ = np.array(model.lower)
-    program.col_upper_ = np.array(model.upper)
-    program.row_lower_ = np.array(model.row_lower)
-    program.row_upper_ = np.array(model.row_upper)
-    matrix = program.a_matrix_
-    matrix.format_ = highspy.MatrixFormat.kRowwise
-    matrix.num_col_ = model.columns
-    matrix.num_row_ = model.rows
-    matrix.start_ = np.array(model.starts, np.int32)
-    matrix.index_ = np.array(model.index, np.int32)
-    matrix.value_ = np.array(model.values)
-    kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-    program.integrality_ = [kinds[whole] for whole in model.integer]
-    return program
-
-
-# CBC, the solver that PuLP brings along.
 
 _BOUND = re.compile(r"^(Lower bound|Objective value): +(\S+)", re.MULTILINE)
 
 
 def solve_with_cbc(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
-    """What CBC finds within the limits; SolverError: PuLP is not installed, or CBC does not run."""
+    """What CBC, which comes with PuLP, finds within the limits; SolverError: PuLP or CBC cannot be used."""
     try:
         import pulp
     except ImportError as error:
@@ -147,13 +114,11 @@ def _bound(log: str, optimal: bool) -> float:
         return -math.inf
 
 
-# Gurobi, by gurobipy, with its own SOS2.
-
 _TOO_LARGE = 10010  # GRB.Error.SIZE_LIMIT_EXCEEDED: the licence that gurobipy comes with
 
 
 def solve_with_gurobi(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
-    """What Gurobi finds within the limits; SolverError: it is not installed, or its licence does not allow it."""
+    """What Gurobi, with its own SOS2, finds within the limits; SolverError: not installed, or its licence too small."""
     try:
         import gurobipy
     except ImportError as error:
@@ -197,3 +162,7 @@ def _solved(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
         bound = program.ObjBound if program.IsMIP else program.ObjVal
         optimal = program.Status == GRB.OPTIMAL
         return SolverResult(values, bound if math.isfinite(bound) else -math.inf, optimal and values is not None)
+
+
+NODE_SOLVERS = {"highs": solve_with_highs, "cbc": solve_with_cbc, "gurobi": solve_with_gurobi}
+"""The solvers of the program over nodes, by the names that users give."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from hpcdl.milp import solve as solving
 from hpcdl.milp.answer import nodes_of, reasons
 from hpcdl.milp.model import IntegerProgram, SolverError, SolverLimits, SolverResult
 from hpcdl.milp.problem import Problem, read
 from hpcdl.milp.program import node_level
 from hpcdl.milp.solve import SOLVERS, free_bound, legal, solve
+from hpcdl.milp.solvers import NODE_SOLVERS
 from hpcdl.milp.solvers import solve_with_highs as by_highs
 from tests.milp.made import best, faults, problem
 from tests.support.seeds import seeds
@@ -161,7 +161,7 @@ def test_at_a_limit_the_better_map_is_taken(low: float, stays: bool, monkeypatch
             values[column] = 1.0
         return SolverResult(values, -1e30, False)
 
-    monkeypatch.setattr(solving, "_solver", lambda name: stopped)
+    monkeypatch.setitem(NODE_SOLVERS, "highs", stopped)
     found = solve(asked, "highs").allotment
     assert found.counts == ((3,) if stays else (2,))
     assert not found.optimal
@@ -188,10 +188,13 @@ def test_what_is_not_installed_falls_back_with_one_line(monkeypatch: pytest.Monk
     assert said.allotment.solver == "highs"
     assert len(said.warnings) == 1
     assert said.warnings[0].startswith("gurobi cannot be used, highs is instead: gurobipy cannot be imported")
-    monkeypatch.setitem(sys.modules, "highspy", None)
-    assert solve(asked, "gurobi").allotment.solver == "cbc"
-    assert solve(asked, "counts-highs").allotment.solver == "exact"
     monkeypatch.setitem(sys.modules, "pulp", None)
+    assert solve(asked, "cbc").allotment.solver == "highs"
+
+    def refuses(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
+        raise SolverError("HiGHS refuses the program")
+
+    monkeypatch.setitem(NODE_SOLVERS, "highs", refuses)
     said = solve(asked, "gurobi")
     assert said.allotment.solver == "exact"
     assert said.allotment.value == pytest.approx(expected)
@@ -214,7 +217,8 @@ def test_a_map_that_breaks_the_rules_is_not_taken(monkeypatch: pytest.MonkeyPatc
     def wrong(model: IntegerProgram, limits: SolverLimits) -> SolverResult:
         return SolverResult([1.0] + [0.0] * (model.columns - 1), 0.0, True)
 
-    monkeypatch.setattr(solving, "_solver", lambda name: wrong)
+    for name in NODE_SOLVERS:
+        monkeypatch.setitem(NODE_SOLVERS, name, wrong)
     said = solve(asked, "highs")
     assert said.allotment.solver == "exact"
     assert "breaks the rules" in said.warnings[0]
@@ -250,7 +254,7 @@ def test_the_free_bound_is_above_every_map() -> None:
 def test_no_solver_is_loaded_before_it_is_asked_for() -> None:
     code = (
         "import sys, hpcdl.milp.solve, hpcdl.milp.answer\n"
-        "print([name for name in ('highspy', 'pulp', 'gurobipy', 'ortools') if name in sys.modules])"
+        "print([name for name in ('scipy.optimize', 'pulp', 'gurobipy', 'ortools') if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
