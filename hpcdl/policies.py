@@ -1,5 +1,6 @@
 """Every policy that there is, by name: for the daemon, the simulator and `hpcdl config policy`."""
 
+from functools import partial
 from pathlib import Path
 
 from hpcdl import adaptive, baselines, genie, harvest, marble, milp, sidecar
@@ -15,9 +16,9 @@ def all_policies(reallocation: Reallocation | None = None, home: Path | None = N
     """
     policies = Policies()
     for package in (adaptive, baselines, sidecar, genie, marble):
-        package.register(policies)
-    milp.register(policies, reallocation)
-    harvest.register(policies, reallocation)
+        policies.add(*package.POLICIES)
+    for policy in (*milp.POLICIES, *harvest.POLICIES):
+        policies.register(policy.name, partial(policy, reallocation))
     if home is not None:
         register_files(policies, home)
     return policies

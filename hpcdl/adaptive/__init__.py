@@ -1,13 +1,10 @@
-"""Ours: the default policy. Exact counts for all jobs together, with measured costs and the user's objective."""
+"""Ours, the default policy: exact counts for all jobs together, with measured costs and the user's objective.
+
+`policy.py` is the way in; `options.py` says what each job could have, and a module for each objective chooses.
+"""
 
 from hpcdl.adaptive.policy import Adaptive, AdaptiveFifo
-from hpcdl.core.model.plan import Policies
 
+POLICIES = (Adaptive, AdaptiveFifo)
 
-def register(policies: Policies) -> None:
-    """Adds `adaptive` and `adaptive-fifo`."""
-    policies.register(Adaptive.name, Adaptive)
-    policies.register(AdaptiveFifo.name, AdaptiveFifo)
-
-
-__all__ = ["Adaptive", "AdaptiveFifo", "register"]
+__all__ = ["POLICIES", "Adaptive", "AdaptiveFifo"]

@@ -1,14 +1,7 @@
-"""Two levels: BFTrainer's optimisation across whole nodes, packing within those that are left."""
+"""Two levels: BFTrainer's optimisation across whole nodes, packing of single-node jobs on those that are left."""
 
-from hpcdl.core.model.plan import Policies
 from hpcdl.harvest.policy import Harvest
-from hpcdl.milp import Reallocation
 
+POLICIES = (Harvest,)
 
-def register(policies: Policies, settings: Reallocation | None = None) -> None:
-    """Adds `harvest`."""
-    known = settings or Reallocation()
-    policies.register(Harvest.name, lambda: Harvest(known))
-
-
-__all__ = ["Harvest", "register"]
+__all__ = ["POLICIES", "Harvest"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.baselines import register
+from hpcdl.baselines import POLICIES
 from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.plan import JobView, NodeView, Plan, Policies, Policy, View, check
 from hpcdl.core.model.profile import Profile
@@ -17,7 +17,7 @@ NOW = 10_000.0
 
 def made(name: str) -> Policy:
     known = Policies()
-    register(known)
+    known.add(*POLICIES)
     return known.make(name)
 
 

@@ -34,7 +34,7 @@ from hpcdl.core.model.world import GpuInfo, World
 from hpcdl.daemon.batch import SUBMITS, TRIES, BatchSettings, BatchThread
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.loop import ControllerLoop
-from hpcdl.marble import register
+from hpcdl.marble import POLICIES
 
 AWAY = BatchError("squeue has not answered within 30 s", away=True)
 FULL = BatchError("sbatch: QOSMaxSubmitJobPerUserLimit", again=True)
@@ -123,7 +123,7 @@ class Scene:
         self.wanted: list[PilotSpec] = []
         self.unwanted: list[tuple[int, str]] = []
         policies = Policies()
-        register(policies)
+        policies.add(*POLICIES)
         self.journal = MemoryJournal()
         controller = Controller(self.journal, policies, Profiles({}), None, self._choose)
         self.loop = ControllerLoop(

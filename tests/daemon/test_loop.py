@@ -16,7 +16,7 @@ from hpcdl.core.model.plan import Policies, Profiles
 from hpcdl.core.model.world import GpuInfo, World
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.loop import RETRY_S, ControllerLoop
-from hpcdl.marble import register
+from hpcdl.marble import POLICIES
 
 SPEC = JobSpec(("true",), "job")
 
@@ -40,7 +40,7 @@ class Running:
     def __init__(self) -> None:
         self.journal = Journal()
         policies = Policies()
-        register(policies)
+        policies.add(*POLICIES)
         self.controller = Controller(self.journal, policies, Profiles({}))
         self.worlds: list[World] = []
         self.requests: Future[list[Request]] = Future()

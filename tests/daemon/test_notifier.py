@@ -18,7 +18,7 @@ from hpcdl.core.rules.intake import Settings
 from hpcdl.daemon.delivery import Letter, NotDelivered, Ways
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.notifier import BUNDLE_S, COLLECT_S, LIMIT_S, PAUSE_S, Notifier
-from hpcdl.marble import register
+from hpcdl.marble import POLICIES
 
 A, B = "mailto:a@example.org", "mailto:b@example.org"
 
@@ -38,7 +38,7 @@ class Post:
         self.clock = Clock()
         self.journal = MemoryJournal()
         policies = Policies()
-        register(policies)
+        policies.add(*POLICIES)
         settings = Settings(notices=NoticeRules((A,)))
         controller = Controller(self.journal, policies, Profiles({}), settings)
         self.loop = ControllerLoop(controller, self.clock, 0.0, lambda _: None, lambda _: None, lambda _: None)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from hpcdl.daemon import spool as daemon_spool
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.loop import ControllerLoop
 from hpcdl.daemon.spool import SpoolReader
-from hpcdl.marble import register
+from hpcdl.marble import POLICIES
 from hpcdl.wire import spool as wire_spool
 from hpcdl.wire.spool import LIMIT, Spool, StillChanging, put, waiting
 
@@ -34,7 +34,7 @@ class Running:
     def __init__(self, home: Path, journal: MemoryJournal | None = None) -> None:
         self.journal = journal or MemoryJournal()
         policies = Policies()
-        register(policies)
+        policies.add(*POLICIES)
         self.loop = ControllerLoop(
             Controller(self.journal, policies, Profiles({})), WallClock(0.0), 0.005, lambda _: None, lambda _: None,
             lambda _: None,

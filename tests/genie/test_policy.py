@@ -5,7 +5,7 @@ import pytest
 from hpcdl.core.model.plan import NodeView, Policies
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState
-from hpcdl.genie import Genie, register
+from hpcdl.genie import POLICIES, Genie
 from tests.genie.made import CURVE, decide, decide_on, gpus, job, live, on, running, shapes
 
 
@@ -138,9 +138,9 @@ def test_domino() -> None:
 
 def test_registered() -> None:
     policies = Policies()
-    register(policies)
+    policies.add(*POLICIES)
     names = ("capacity", "fifo", "genie", "min-min", "tetris-cer", "tetris-perf", "weighted-fair")
     assert policies.names() == names
     assert all(policies.make(name).name == name for name in names)
     with pytest.raises(ValueError, match="registered twice"):
-        register(policies)
+        policies.add(*POLICIES)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcdl import genie
 from hpcdl.core.model.plan import JobView, NodeView, Policies
 from hpcdl.core.model.profile import Profile
-from hpcdl.genie import register
 from tests.genie.made import CURVE, FLAT, job, live
 
 POLICIES = Policies()
-register(POLICIES)
+POLICIES.add(*genie.POLICIES)
 KINDS = ("", "v100", "k80")
 BY_KIND = Profile("by kind", CURVE.points, startup_s=5.0, kinds=(("k80", ((1, 1, 0.2), (1, 4, 0.5))),))
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from hpcdl import genie as ours
 from hpcdl.core.model.plan import Policies
 from hpcdl.core.model.world import JobState
-from hpcdl.genie import register
 from hpcdl.sim import Conditions, NodeSpell, Workload, simulate
 from hpcdl.sim.papers.data import genie
 
 POLICIES = Policies()
-register(POLICIES)
+POLICIES.add(*ours.POLICIES)
 NODES = (
     NodeSpell("n1", 4, "k80"),
     NodeSpell("n2", 4, "k80", 0, 30_000),

@@ -8,7 +8,7 @@ from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import JobView, NodeView, Plan, Policies, Policy, View, check
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import JobState, Target
-from hpcdl.marble import FifoExclusive, Marble, MarbleWarm, register
+from hpcdl.marble import POLICIES, FifoExclusive, Marble, MarbleWarm
 
 BEST_4 = Profile("best4", ((1, 1, 1.0), (1, 4, 4.0), (1, 6, 3.0)))
 BEST_2 = Profile("best2", ((1, 1, 1.0), (1, 2, 2.0), (1, 6, 1.5)))
@@ -226,6 +226,6 @@ def test_the_baseline_gives_whole_nodes_in_order() -> None:
 
 def test_names() -> None:
     policies = Policies()
-    register(policies)
+    policies.add(*POLICIES)
     assert policies.names() == ("fifo-exclusive", "marble", "marble-warm")
     assert all(policies.make(name).name == name for name in policies.names())

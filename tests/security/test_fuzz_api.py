@@ -32,7 +32,7 @@ from hpcdl.daemon.api.jobs import VERBS
 from hpcdl.daemon.api.wait import Changes
 from hpcdl.daemon.clock import WallClock
 from hpcdl.daemon.loop import ControllerLoop
-from hpcdl.marble import register
+from hpcdl.marble import POLICIES
 from hpcdl.wire import messages as msg
 from tests.security.fuzz import JSON, SCALARS, TEXTS, fuzzed
 
@@ -47,7 +47,7 @@ class Scene:
         self.home = home
         self.runner = asyncio.Runner()
         policies = Policies()
-        register(policies)
+        policies.add(*POLICIES)
         self.controller = Controller(journal or MemoryJournal(), policies, Profiles({}))
         changes = self.runner.run(self._changes())
         self.loop = ControllerLoop(

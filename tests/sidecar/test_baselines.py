@@ -1,14 +1,14 @@
 """Kubernetes' default and Optimus on views."""
 
 from hpcdl.core.model.plan import Policies
-from hpcdl.sidecar import K8sDefault, Optimus, register
+from hpcdl.sidecar import POLICIES, K8sDefault, Optimus
 from tests.adaptive.views import decide, gpus, node, reasons
 from tests.sidecar.views import RESNET, job, running, view
 
 
 def test_registered() -> None:
     policies = Policies()
-    register(policies)
+    policies.add(*POLICIES)
     assert policies.names() == ("elastic", "k8s-default", "optimus")
     assert all(policies.make(name).name == name for name in policies.names())
 

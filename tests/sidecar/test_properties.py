@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hpcdl.core.model.plan import Policies
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.world import validate
-from hpcdl.sidecar import register
+from hpcdl.sidecar import POLICIES
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.results import summarise
@@ -77,7 +77,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 def registry() -> Policies:
     policies = Policies()
-    register(policies)
+    policies.add(*POLICIES)
     return policies
 
 

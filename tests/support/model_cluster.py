@@ -25,7 +25,7 @@ from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import GpuInfo, JobState, World, validate
 from hpcdl.core.rules.intake import Settings
-from hpcdl.marble import register
+from hpcdl.marble import POLICIES
 from tests.support.model_elastic import Elastic
 from tests.support.model_parts import PLAIN, Agent, Conduct, FlakyJournal, Trainer
 
@@ -48,7 +48,7 @@ class Cluster:
         self.now = self.decided_at = 1_000.0
         self.journal = FlakyJournal()
         self.policies = Policies()
-        register(self.policies)
+        self.policies.add(*POLICIES)
         self.profiles = Profiles({"plain": PLAIN, **(profiles or {})})
         self.settings = settings or Settings(agent_lease_s=300.0)
         self.random = random.Random(seed)

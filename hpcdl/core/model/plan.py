@@ -600,6 +600,11 @@ class Policies:
             raise ValueError(f"policy {name!r} is registered twice")
         self._makers[name] = maker
 
+    def add(self, *makers: Callable[[], Policy]) -> None:
+        """Adds policies that are made without arguments, each under its own name."""
+        for maker in makers:
+            self.register(maker().name, maker)
+
     def names(self) -> tuple[str, ...]:
         """All names, sorted."""
         return tuple(sorted(self._makers))
