@@ -1,4 +1,7 @@
-"""The jobs and nodes of one decision, as the forward model (adaptive/rollout.py) takes them."""
+"""The jobs and nodes of one decision, as the forward model (rollout.py) takes them, for the objective `makespan`.
+
+Made once for each decision; makespan.py tries starts on it. Nothing here chooses.
+"""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -21,9 +24,9 @@ UNKNOWN_S = 1800.0
 class RolloutCase:
     """The jobs and nodes of one decision, as the model sees them.
 
-    `waiting`: in FIFO order, except that the `overdue` first of them have waited for so long (see completion.py) that
-    nobody may start before them. No running job is suspended for good, so each of them starts when those that ran at
-    that time are through, at the latest, and the overdue ones before it. `wake_at`: when the next one gets overdue.
+    `waiting`: in FIFO order, except that the `overdue` first of them have waited for so long (objectives.PATIENCE_S)
+    that nobody may start before them. No running job is suspended for good, so each of them starts when those that ran
+    at that time are through, at the latest, and the overdue ones before it. `wake_at`: when the next one gets overdue.
     `kept`: what jobs have. `never`: who fits no empty node.
     """
 

@@ -1,4 +1,7 @@
-"""What an objective answers: an option for each candidate. And the exact solve that objectives share."""
+"""What an objective answers, an option for each candidate; and the exact solve that the objectives share.
+
+An objective says what each option is worth; `pick` hands that to hpcdl/solver and never decides anything itself.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +17,8 @@ BUDGET = 2_000_000
 class Choice:
     """`options`: by job id, for every candidate; None: it gets nothing. `optimal`, `bound`: of the counts problem.
 
-    `why`: words that an objective adds to the reasons of jobs, by id. `wake_at`: when to be asked again. `first`: ids
-    of jobs that get GPUs before all others, in this order, whoever must go for that.
+    `why`: words that an objective adds to the reasons of jobs, by id. `wake_at`: when to decide again. `value`: the
+    sum. `first`: ids of jobs that get GPUs before all others, in this order, whoever must go for that.
     """
 
     options: Mapping[int, Option | None]

@@ -204,7 +204,7 @@ def _until_it_trains(job: JobView, now: float) -> float:
 
 
 def accept(prospects: Sequence[Prospect], now: float, gpus: int) -> tuple[Prospect, ...]:
-    """Those that can all be on time together, as far as GPU time tells: the most, by Moore and Hodgson's rule."""
+    """As many as can be on time together, judged by GPU time alone, by Moore and Hodgson's rule."""
     kept: list[tuple[float, int, Prospect]] = []
     used_s = 0.0
     for each in sorted(prospects, key=lambda each: (each.due, each.job.id)):
@@ -358,11 +358,8 @@ def _why(
     return why
 
 
-# Deadlines in words.
-
-
 class TimeOfDay:
-    """Times of day for people, as seen from `now`."""
+    """Times of day as people read them: with the day only where it is another than that of `now`."""
 
     def __init__(self, now: float) -> None:
         self.now = now

@@ -1,9 +1,12 @@
 """When a job will start and be done, with a band: the answer of `hpcdl why` for every job whose length is known.
 
-What runs is told by the rate that it shows, else by its profile; what waits by the model of queueing.py. The band
-claims CLAIM: of so many answers the truth is to be within, as many of the rest before it as after it. How wide it has
-to be for that follows from what the model cannot know (`Signs`): jobs that will come, in which of two orders the policy
-takes those that wait, and the job's own rate. With none of these it is LEAST to either side.
+What runs is estimated by the rate that it shows, else by its profile; what waits by a model of the queue (`courses`).
+That model has one plain rule: who has GPUs keeps them to its end, and whenever some are free, those who wait start in
+one order, each on the fewest GPUs that it takes; whom nothing fits is passed over. It counts GPUs, from one end to the
+next, in a few milliseconds for thousands of jobs. What policies really do is more, and differs; so the band claims
+CLAIM: of so many answers the truth is to be within, as many of the rest before it as after it. How wide it has to be
+for that follows from what the model cannot know (`Signs`): jobs that will come, in which of two orders the policy takes
+those that wait, and the job's own rate. With none of these it is LEAST to either side.
 """
 
 import heapq
@@ -16,14 +19,6 @@ from statistics import median
 from hpcdl.adaptive.forecast import ArrivalModel, whole_of
 from hpcdl.adaptive.options import Candidate, Menu, OptionMenu, candidates
 from hpcdl.core.model.plan import JobView, View
-
-# When a job that waits would start and be done, by one plain rule: who has GPUs keeps them to its end.
-#
-# Whenever some are free, those who wait start in one order, each on the fewest GPUs that it takes; whom nothing fits
-# is
-# passed over. By counts, from one end to the next, in a few milliseconds for thousands of jobs: what policies really
-# do
-# is more, and differs; eta.py has the doubts.
 
 LOOK = 50
 """When so many who wait did not fit, later ones are not looked at until the next end."""
@@ -137,7 +132,7 @@ UNKNOWN_S = 3600.0
 """What a job of unknown length has left on one GPU, where no length is known."""
 
 GRAIN_S = 60.0
-"""Shorter times are not told apart: `log_ratio` is of times with this added to both."""
+"""Shorter times count as equal: `log_ratio` is of times with this added to both."""
 
 Signs = tuple[float, float, float, float]
 """What a forecast does not know, each 0 where nothing speaks against it, else more.

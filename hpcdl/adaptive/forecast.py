@@ -5,9 +5,9 @@ the job would be done if nothing else came and all profiles were true. How likel
 four numbers (`signs`), each in units that do not depend on the site: how much of all GPUs is taken by what keeps coming
 and needs less than the job, which goes before it; how long it waits and how much slack it has, both against what it
 needs; and whether the model itself has it late. Their weights (`WEIGHTS`, a logistic regression) were fitted to
-simulations; `benchmarks/deadline_calibration.py` prints, for workloads that they were not fitted to, how often what was
-foretold came true, and with --fit the weights that those would have. Rates that are uncertain lower the probability by
-what the fastest option may then miss.
+simulations; `benchmarks/deadline_calibration.py` prints, for workloads that they were not fitted to, how often the
+predictions came true, and with --fit the weights that those would have. Rates that are uncertain lower the probability
+by what the fastest option may then miss.
 
 Nothing is drawn by chance: same view, same answer.
 """
@@ -30,7 +30,7 @@ SLOWER, SLOWEST = 1.1, 20.0
 than the latter is not believed."""
 LIKELY = 0.9
 GAIN = 0.05
-"""What helps less is not told."""
+"""What raises the probability by less is not suggested."""
 LATER_S = tuple(60.0 * minutes for minutes in (5, 10, 20, 30, 40, 60, 90, 120, 180, 240, 360, 480, 720, 1440, 2880))
 
 WEIGHTS = (3.26, -2.22, -2.52, -5.72, 1.65)
@@ -49,7 +49,7 @@ class DeadlineEstimate:
     text: str
 
 
-def foresee(view: View, job: JobView, measured: float | None = None) -> DeadlineEstimate | None:
+def estimate_deadline(view: View, job: JobView, measured: float | None = None) -> DeadlineEstimate | None:
     """Whether the job, of the view or new, meets its deadline; None where it has none, or its length is not known.
 
     `measured`: see `roll`.

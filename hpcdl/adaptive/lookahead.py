@@ -1,7 +1,8 @@
-"""A model of what the objective `deadline` does (deadline.py), which foretells when jobs have GPUs and are done.
+"""A model of what the objective `deadline` does (deadline.py), which predicts when jobs have GPUs and are done.
 
-All jobs of the view are run forward: on the cheapest option that is on time, by counts alone, from one end to the next.
-Options of one shape on one kind of GPU are alike, in whichever pool they are: a job takes the one that nobody holds.
+forecast.py makes probabilities of it. All jobs of the view are run forward: on the cheapest option that is on time, by
+counts alone, from one end to the next. Options of one shape on one kind of GPU are alike, in whichever pool they are: a
+job takes the one that nobody holds.
 """
 
 import math

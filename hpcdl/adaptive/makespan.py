@@ -25,7 +25,7 @@ from hpcdl.core.model.plan import View
 from hpcdl.core.model.units import count, seconds_text
 
 WORK = 15_000
-"""Work (see `Forecast.work`) for one decision: about 20 ms."""
+"""Work (see `RolloutResult.work`) for one decision: about 20 ms."""
 
 FEWEST_RUNS = 6
 """Where that is not enough for so many trials, none is made."""
@@ -37,7 +37,7 @@ WORTH = 0.005
 """Share of the time to go that a suspend must gain beyond its cost: predictions err, and every change is a risk."""
 
 _Wants: TypeAlias = tuple[Option, ...]
-"""What each waiting job should have, in the order of `Case.waiting`."""
+"""What each waiting job should have, in the order of `RolloutCase.waiting`."""
 
 
 def choose(view: View, found: OptionMenu) -> Choice:
@@ -59,8 +59,8 @@ def choose(view: View, found: OptionMenu) -> Choice:
 class Trial:
     """A decision and what it leads to.
 
-    `wants`, `order` (places in `Case.waiting`) and `squeeze` are how the queue is served; `fixed`: what was laid down
-    beforehand.
+    `wants`, `order` (places in `RolloutCase.waiting`) and `squeeze` are how the queue is served; `fixed`: what was laid
+    down beforehand.
     """
 
     wants: _Wants
@@ -261,7 +261,7 @@ def _splits(case: RolloutCase, free: list[int], first: int) -> Iterator[tuple[Ru
 
 
 def _choice(case: RolloutCase, best: Trial | None) -> Choice:
-    # One that is only starting is foreseen to grow as soon as it can: it is asked about again then.
+    # The model expects one that only starts to grow as soon as it can; that is decided then, not now.
     stays = case.kept.keys() - case.movable
     given = (
         {} if best is None else {job: case.original(job, each) for job, each in best.given.items() if job not in stays}

@@ -36,7 +36,7 @@ MOST_HORIZON_S = 900.0
 """An option is taken to last until the job's end, but not longer than until something else is likely to change."""
 
 STAYS = 1.045
-"""What a job has is worth this much more than the same anew: what follows is never quite what was foreseen."""
+"""What a job has is worth this much more than the same anew: what follows is never quite what was predicted."""
 
 GATED = 1e-6
 """Weight of a job that cannot use GPUs yet: it gets those that nobody else wants."""
@@ -46,8 +46,8 @@ UNKNOWN_S = 600.0
 
 PATIENCE_S = 4 * 3600.0
 PATIENCE_RUNS = 4.0
-"""A job is overdue PATIENCE_S and PATIENCE_RUNS times its own length on one GPU after its submit. From then on it holds
-its GPUs, or is the next to get some, before every job that is overdue later: no job starves."""
+"""A job is overdue PATIENCE_S and PATIENCE_RUNS times its own length on one GPU after its submission. From then on it
+holds its GPUs, or is the next to get some, before every job that is overdue later: no job starves."""
 
 
 def choose(view: View, found: OptionMenu) -> Choice:

@@ -1,4 +1,8 @@
-"""Ours: GPU counts for all running and waiting jobs together, at every decision, for the user's objective."""
+"""The policy `adaptive`: GPU counts for all running and waiting jobs together, at every decision.
+
+From a view to a plan in four steps: options of each job (options.py), the objective's choice among them (objectives.py,
+makespan.py, deadline.py), GPUs for it (hpcdl/placement/shapes.py), and reasons (reasons.py). Keeps no state.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +31,7 @@ OBJECTIVES = {
 class Adaptive:
     """Options, the objective's choice among them, GPUs for it, and the reasons.
 
-    Any objective that is not known counts as `jct`. Starvation is bounded by the objective (see completion.py).
+    Any objective that is not known counts as `jct`. Each objective bounds how long a job can wait.
     """
 
     name = "adaptive"
@@ -148,14 +152,12 @@ def _to_warm(job: JobView, candidate: Candidate, placement: Placement, layout: L
     return any(not layout.held.get(share.node, set()).isdisjoint(share.gpus) for share in placement.shares)
 
 
-# The order of start, kept: no job starts before one that was submitted earlier and could have started instead.
-
-
 def in_order(view: View, found: OptionMenu, choose: Callable[[View, OptionMenu], Choice]) -> Choice:
-    """The objective's choice with as many of the first unstarted jobs as it gives GPUs to, and no later ones.
+    """The objective's choice in the order of submission: no job starts before an earlier one that could have.
 
-    Jobs that have been started before come and go as the objective says. Of the first unstarted jobs one that fits
-    nowhere, even in an empty cluster, stops nobody.
+    It starts as many of the first unstarted jobs as the objective gives GPUs to, and no later ones. Jobs that have been
+    started before come and go as the objective says. Of the first unstarted jobs one that fits nowhere, even in an
+    empty cluster, stops nobody.
     """
     fresh = [each.job.id for each in found.candidates if each.job.started_at is None and each.options]
     allowed = len(fresh)

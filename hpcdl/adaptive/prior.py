@@ -94,9 +94,6 @@ def _rounded(value: float) -> float:
     return 0.0 if value <= 0 else float(GRAIN ** round(math.log(value, GRAIN)))
 
 
-# Rates that are known with an error, made to look like a scaling curve again.
-
-
 @lru_cache(maxsize=4096)
 def concave(gpus: tuple[int, ...], rates: tuple[float, ...]) -> tuple[float, ...]:
     """The concave curve through 0 that is nearest to the rates (steps/s, relative least squares), at those numbers.

@@ -1,4 +1,8 @@
-"""Priorities of users, under every objective: what they weigh, and that nobody starts before a job of a higher one."""
+"""Priorities that users give, under every objective: what they weigh, and who may not start before whom.
+
+A weight for the objectives that sum worth (`weights`), a rank among overdue jobs (`required`), and a bar for starts
+(`by_priority`), which wraps any objective. A priority never takes GPUs from a running job by itself.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +17,7 @@ DOUBLES = 10.0
 """A job whose priority is higher by this much weighs twice as much."""
 
 LEAST = 1e-9
-"""Less than this share of the weight of the highest priority is not told apart: sums would lose it."""
+"""The least weight, as a share of that of the highest priority: smaller ones would be lost in sums."""
 
 
 def weights(found: OptionMenu) -> Floats:

@@ -1,4 +1,7 @@
-"""Why each job has what it has, in words and numbers."""
+"""Why each job has what it has under `adaptive`, in words and numbers: the reasons of a plan's targets.
+
+Texts are kept in `JobView.memo` while what they say stays the same, since most do from one decision to the next.
+"""
 
 from hpcdl.adaptive.options import Candidate, Option, OptionMenu
 from hpcdl.core.model.incarnation import Placement

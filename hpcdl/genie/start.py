@@ -1,4 +1,7 @@
-"""Starting jobs one after another on what is free, and saying what is free to those that wait."""
+"""Starts of jobs one after another on what is free, and the words of GENIE's policies: why a job runs or waits.
+
+Shared by genie/policy.py and genie/baselines.py; none of them suspends anything.
+"""
 
 from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import JobView
@@ -56,8 +59,6 @@ def started(pool: Pool, job: JobView, placement: Placement) -> str:
     kind = pool.nodes[placement.nodes[0]].kind
     return f"on {where(placement)}{outcome_words(job, placement, pool.view.now, kind, expected_at(job))}"
 
-
-# Why a job runs or waits, in GENIE's terms.
 
 NO_FIT = "no numbers of GPUs that it takes are there on its nodes"
 

@@ -1,4 +1,4 @@
-"""MARBLE's scheduling policy, Algorithm 1 of the paper (section V.C)."""
+"""The policies `marble`, Algorithm 1 of the paper (section V.C), and `marble-warm`, ours, which starts jobs ahead."""
 
 from dataclasses import replace
 
@@ -119,11 +119,11 @@ def _choose(pool: Pool, job: JobView) -> Placement | None:
     return pool.lowest(names, left, Role.PRIMARY if left == best else Role.SECONDARY)
 
 
-# Ours: MARBLE's placements, with the start-up of what is to be resumed hidden behind the suspend.
-
-
 class MarbleWarm(Marble):
-    """As `Marble`; and every job whose target is not free yet is started ahead, to wait at the gate."""
+    """MARBLE's placements, with the start-up of what is to be resumed hidden behind the suspend.
+
+    Every job whose target is not free yet is started ahead, to wait at the gate.
+    """
 
     name = "marble-warm"
 

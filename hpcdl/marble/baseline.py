@@ -1,4 +1,4 @@
-"""What MARBLE is measured against: a batch scheduler that gives a whole node to one job after another."""
+"""The policy `fifo-exclusive`, MARBLE's baseline: a batch scheduler that gives whole nodes to one job after another."""
 
 from hpcdl.core.model.incarnation import Placement, Role
 from hpcdl.core.model.plan import JobView, Plan, View

@@ -1,4 +1,4 @@
-"""The answer in nodes and in words."""
+"""The answer of `hpcdl allocate` in nodes and in words: which nodes each trainer gets, and why so many."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,7 @@
-"""The nodes and trainers of one decision: who is asked, what each may have, and who only keeps what it has."""
+"""The nodes and trainers of one decision: who is a candidate, what each may have, who only keeps what it has.
+
+Only that: what nodes are worth is values.py, which ones a trainer gets layout.py.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

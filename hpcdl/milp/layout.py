@@ -1,4 +1,7 @@
-"""From numbers of nodes to GPUs on nodes: who keeps which, and who gets which of what is free."""
+"""From numbers of nodes to GPUs on nodes: who keeps which, and who gets which of what is free.
+
+hpcdl/placement/nodes.py chooses the nodes; this file says which trainers change, and makes placements of their nodes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,14 +89,11 @@ def placement_of(case: AllocationCase, candidate: TrainerCandidate, names: tuple
     return found
 
 
-# What was decided, as numbers of nodes.
-
-
 @dataclass(frozen=True, slots=True)
 class NodeCounts:
     """How many nodes of which group each candidate of a case gets (group None: none), for `horizon_s`.
 
-    `optimal`, `bound`, `gap`: as the solver says; `wake_at`: when to be asked again.
+    `optimal`, `bound`, `gap`: as the solver says; `wake_at`: when to decide again.
     """
 
     counts: Sequence[int]

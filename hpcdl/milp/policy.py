@@ -1,4 +1,9 @@
-"""BFTrainer (HPDC 2021): idle nodes for elastic trainers, by an exact optimisation at every event."""
+"""The policies `bftrainer` and `equal-share`: nodes for elastic trainers, at every event.
+
+`bftrainer` is the optimisation of the paper (HPDC 2021), `equal-share` its baseline (section 5.1). From a view to a
+plan: case.py, values.py, hpcdl/solver, layout.py, break_even.py, reasons.py. hpcdl/harvest solves the same case with
+packing beside it. No policy keeps state.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,8 +21,8 @@ from hpcdl.solver import ElasticTrainer, allocate
 PATIENCE_S = 4 * 3600.0
 
 PATIENCE_RUNS = 4.0
-"""PATIENCE_S and PATIENCE_RUNS times its own length on one node after its submit a job is overdue. If it is the first
-of all jobs, it must then get nodes, whatever that costs. When it is done another one is the first: nobody starves."""
+"""PATIENCE_S and PATIENCE_RUNS times its own length on one node after its submission a job is overdue. If it is first
+of all jobs, it must then get nodes, whatever that costs. When it is done another one is first: nobody starves."""
 
 
 class BFTrainer:
@@ -150,11 +155,10 @@ def placed(case: AllocationCase, decided: NodeCounts) -> CaseTargets:
     return CaseTargets(case, decided, named, said, min(wakes, default=None))
 
 
-# BFTrainer's baseline (section 5.1): the nodes are split equally among the trainers.
-
-
 class EqualShare:
-    """As many nodes for each of the parallel trainers as for any other, between its fewest and its most.
+    """BFTrainer's baseline (section 5.1): the nodes are split equally among the parallel trainers.
+
+    Each gets as many as any other, between its fewest and its most.
 
     FCFS as `bftrainer`; what a rescale costs does not matter. Where nodes do not suffice for the fewest of all, the
     first ones have theirs; what is left of an equal split goes to the first ones too. With several groups of nodes a

@@ -1,4 +1,8 @@
-"""A trainer in numbers: its throughput by nodes, and what rescales cost it. Worked out once while it stays as it is."""
+"""A trainer in numbers: its throughput by nodes, and what rescales cost it. Kept while the job stays as it is.
+
+A trainer of which nothing was seen yet is taken to scale as most do, to be LENGTH_S long on one GPU of the best kind
+there is, which says what a step takes, and to need COST_S for each start, save and resume.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -89,13 +93,8 @@ def _curve(profile: Profile, gpus: int) -> ThroughputCurve:
     return ThroughputCurve(tuple((many, profile.rate(gpus, many)) for many in nodes))
 
 
-# What is believed of a trainer of which nothing was seen yet: that it scales as most do, and how dear changes are.
-
 LENGTH_S = 600.0
-"""It is taken to be so long on one GPU of the best kind there is, which says what a step takes."""
-
 COST_S = 30.0
-"""What each start, save and rescale of it is taken to cost."""
 _COSTS = (("startup_s", COST_S), ("save_s", COST_S), ("resume_s", COST_S))
 
 LOOK_S = 60.0

@@ -1,4 +1,8 @@
-"""What `hpcdl allocate` is asked: nodes in groups, and trainers that may run on some of them (BFTrainer, section 3)."""
+"""The problem of `hpcdl allocate`: nodes in groups, and trainers that may run on some of them (BFTrainer, section 3).
+
+`read` makes one of PROBLEM.json; whatever is wrong in that file is refused in one line that names the field. solve.py
+answers it.
+"""
 
 import json
 import math
@@ -86,8 +90,6 @@ def shrunk(trainer: ElasticTrainer, nodes: int) -> int:
     """The largest number of nodes that a trainer may have, up to `nodes`."""
     return next(reversed(allowed(trainer, nodes)), 0)
 
-
-# PROBLEM.json, the question of `hpcdl allocate`, as a Problem; whatever is wrong in it is refused by name.
 
 _PROBLEM_KEYS = ("horizon_s", "nodes", "groups", "trainers")
 

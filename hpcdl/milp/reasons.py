@@ -1,4 +1,4 @@
-"""Why each trainer has the nodes that it has, in words and numbers."""
+"""Why each trainer has its nodes under `bftrainer` and its kin, in words and numbers: the reasons of a plan."""
 
 from dataclasses import dataclass
 
@@ -91,7 +91,7 @@ def _rate(its: TrainerPrices, group: int | None, nodes: int) -> float:
 
 
 def waits(case: AllocationCase, job: JobView) -> str:
-    """Why a job that was not asked has nothing."""
+    """Why a job that is no candidate has nothing."""
     if job.blocked:
         return job.blocked
     known = impossible(case, job)

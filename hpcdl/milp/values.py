@@ -1,4 +1,8 @@
-"""What each number of nodes is worth to each trainer (BFTrainer, eq. 13 to 16), for the user's objective."""
+"""What each number of nodes is worth to each trainer (BFTrainer, eq. 13 to 16), for the user's objective.
+
+case.py says who the candidates are, pricing.py what they can do; here that becomes the solver's problem. Beside it:
+the settings of these policies, and for how long a decision is taken to last.
+"""
 
 import math
 from collections.abc import Sequence
@@ -168,12 +172,12 @@ def _beyond(candidates: Sequence[TrainerCandidate], weights: Sequence[float], ho
     return 2.0 * total
 
 
-# What a user may set of the policies that spread elastic trainers over nodes.
-
-
 @dataclass(frozen=True, slots=True)
 class Reallocation:
-    """`t_fwd_s`: the forward-looking time (BFTrainer, eq. 16); None: from the changes of the set of nodes seen so far.
+    """What users may set of the policies that spread elastic trainers over nodes.
+
+    `t_fwd_s`: the forward-looking time in seconds (BFTrainer, eq. 16); None: from the changes of the set of nodes seen
+    so far.
 
     `parallel`: trainers that run at a time, at most (the paper's Pjmax); None: as many as there are nodes for.
     `packing`: the policy that packs jobs on single nodes under `harvest`. ValueError where a number makes no sense.
@@ -195,10 +199,8 @@ class Reallocation:
 PACKING = ("adaptive", "marble")
 """Policies that can pack jobs on single nodes under `harvest`."""
 
-# For how long what is decided now is taken to last (BFTrainer, section 3.4.3: the forward-looking time T_fwd).
-
 USUAL_S = 120.0
-"""T_fwd where nothing was seen yet; the paper's best value on Summit (figure 9)."""
+"""T_fwd (BFTrainer, section 3.4.3) where nothing was seen yet: the paper's best value on Summit (figure 9)."""
 
 ENOUGH = 8
 """Gaps from which on they are believed."""
@@ -215,10 +217,11 @@ GRAIN = 1.25
 
 
 def t_fwd(settings: Reallocation, gaps: Sequence[float], dearest_s: float) -> float:
-    """Seconds for which what is decided now is taken to last. `dearest_s`: of any rescale upwards.
+    """The forward-looking time T_fwd: seconds for which a decision is taken to last (section 3.4.3).
 
-    Fixed, or from the gaps between the last changes of the set of nodes: GAPS times their mean, within LEAST_S and
-    MOST_S, rounded, and never below `dearest_s`, since no growth could pay within less.
+    Fixed, or from the gaps (s) between the last changes of the set of nodes: GAPS times their mean, within
+    SHORTEST_HORIZON_S and LONGEST_HORIZON_S, rounded, and never below `dearest_s`, the seconds of the dearest rescale
+    upwards, since no growth could pay within less.
     """
     if settings.t_fwd_s is not None:
         return settings.t_fwd_s

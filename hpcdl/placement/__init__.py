@@ -1,4 +1,4 @@
-"""What policies share: from "this job gets so many GPUs" to GPUs on nodes, and the words for it."""
+"""Placement, which policies share: from "this job gets so many GPUs" to GPUs on nodes, and the reasons for it."""
 
 from hpcdl.placement.pool import Pool, impossible, pool_of, waiting
 

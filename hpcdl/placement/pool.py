@@ -1,4 +1,8 @@
-"""Which GPUs are free once every job keeps what it has, what was given of them, and in which words."""
+"""The pool of GPUs of a plan in the making: which are free once every job keeps what it has, and who gets which.
+
+Most policies are an order of jobs and `Pool.give`; the reasons for what they share stand here too. Lean pools cost
+nothing for jobs that go on or only wait, which matters with thousands of them.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

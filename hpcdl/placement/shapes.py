@@ -1,4 +1,7 @@
-"""From how many GPUs of which nodes each job gets to the GPUs themselves, so that as few jobs as possible move."""
+"""From how many GPUs of which nodes each job gets to the GPUs themselves, so that as few jobs as possible move.
+
+`realise` lays out all jobs at once, for `adaptive`; `packed` places one job, for policies that go by an order.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -196,11 +199,8 @@ def _grow(
         layout.give(job, now)
 
 
-# Placements with the same number of GPUs on each of their nodes, packed best-fit.
-
-
 def packed(pool: Pool, nodes: int, gpus: int, kind: str | None = None) -> Placement | None:
-    """`gpus` free GPUs of one type on each of `nodes` nodes, or None where they are not free.
+    """Best fit: `gpus` free GPUs of one type on each of `nodes` nodes, or None where they are not free.
 
     Of the nodes with enough, those with the fewest left over, then by name, so that large holes stay whole. `kind`:
     the type; None: whichever leaves the fewest over.

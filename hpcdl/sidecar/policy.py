@@ -1,4 +1,7 @@
-"""The SideCar paper's adaptive GPU scheduler: Algorithm 1 for incoming jobs, then Algorithm 2 for running ones."""
+"""The policy `elastic`: the SideCar paper's Algorithm 1 for incoming jobs, then Algorithm 2 for running ones.
+
+Both try every change that the paper allows and take the one with the smallest predicted makespan; predict.py predicts.
+"""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -12,15 +15,14 @@ from hpcdl.placement.pool import impossible, most_free, waiting
 from hpcdl.sidecar import predict
 from hpcdl.sidecar.predict import MakespanForecast, PoolForecast, RunningJob, outlook_of
 
-# Algorithm 1: an incoming job, with reshape down.
-
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """The triple T of line 13: GPUs per node for the incoming job, the running job that gives some, how many it gives.
+    """The triple T of Algorithm 1, line 13: what an incoming job would get, and what a running job would give for it.
 
-    nodes: where, as the cluster of the paper has one kind of GPU a server and a job stays within its nodes.
-    ends_s: when the incoming job ends, seconds from now. giver_ends_s: when the giver does.
+    gpus: per node, for the incoming job. giver, removed: the running job, and how many GPUs it gives. nodes: where, as
+    the cluster of the paper has one kind of GPU a server and a job stays within its nodes. ends_s: when the incoming
+    job ends, seconds from now. giver_ends_s: when the giver does.
     """
 
     nodes: tuple[str, ...]
@@ -33,9 +35,10 @@ class Scheme:
 
 
 def schedule_incoming(outlook: PoolForecast, job: JobView) -> Scheme | None:
-    """Lines 12 to 31: the scheme with the smallest predicted makespan, or None where no optional number fits.
+    """Algorithm 1, reshape down for an incoming job: the scheme with the smallest predicted makespan.
 
-    Lines 13, 18, 28: MS_min begins at infinity, so a job that can start does, whatever that costs the others.
+    Lines 12 to 31; None where no optional number fits. Lines 13, 18, 28: MS_min begins at infinity, so a job that can
+    start does, whatever that costs the others.
     """
     return min(_schemes(outlook, job), key=lambda scheme: scheme.forecast, default=None)
 
@@ -86,12 +89,12 @@ def _with_removal(outlook: PoolForecast, job: JobView, number: int, giver: Runni
     return Scheme((giver.node,), number, ends_s, forecast, giver, removed, giver_ends_s)
 
 
-# Algorithm 2: running jobs, with reshape up.
-
-
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """The tuple T of line 11: the running job, and how many GPUs it is to have where. `ends_s`: when it then ends."""
+    """The tuple T of Algorithm 2, line 11: a running job, and how many GPUs it would have where.
+
+    ends_s: when it then ends, seconds from now.
+    """
 
     held: RunningJob
     node: str
@@ -101,10 +104,11 @@ class Addition:
 
 
 def schedule_running(outlook: PoolForecast, at_any_cost: bool = False) -> Addition | None:
-    """Lines 10 to 20: the addition with the smallest predicted makespan, or None.
+    """Algorithm 2, reshape up of a running job: the addition with the smallest predicted makespan, or None.
 
-    Line 11 begins at MS_min = infinity, so that any addition is better than none: that is `at_any_cost`. Else it begins
-    at what is predicted without an addition: a job that would lose more by the reshape than it gains is left alone.
+    Lines 10 to 20. Line 11 begins at MS_min = infinity, so that any addition is better than none: that is
+    `at_any_cost`. Else it begins at what is predicted without an addition: a job that would lose more by the reshape
+    than it gains is left alone.
     """
     least = outlook.forecast()
     found = (

@@ -1,4 +1,10 @@
-"""The plan in the making with the end of every job in it, and what a change would do to the makespan."""
+"""Predicted ends: a plan in the making with the end of every job in it, and what a change does to the makespan.
+
+The cost terms are those of section III-C of the paper, in seconds from now: a job's initialisation, the start of its
+training process, training, checkpoint, and the end of process and job. `Profile.startup_s` holds the first two, of
+which `gate_s` (the early initialisation) may be over before there are GPUs; `Profile.restart_s` holds checkpoint, stop
+and start for a reshape. What comes after the last step is the same on any number of GPUs: it is left out.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -128,7 +134,7 @@ class PoolForecast:
         return min((self.now + (LATE_S if seconds <= 0 else seconds + MARGIN_S) for seconds in begin), default=None)
 
     def add_up(self) -> None:
-        """Reckons the sums that forecasts start from."""
+        """Computes the sums that forecasts start from."""
         ends = {number: each.ends_s for number, each in self.held.items()} | self.promised
         self._ends = sorted(((end, number) for number, end in ends.items()), reverse=True)
         self._sum = sum(ends.values())
@@ -209,14 +215,6 @@ def outlook_of(view: View) -> PoolForecast:
     return outlook
 
 
-# When a job will end: the cost terms of section III-C of the paper. Times are seconds from now.
-#
-# The paper adds up the job's initialisation, the start of its training process, training, checkpoint, and the end of
-# process and job. `Profile.startup_s` holds the first two, of which `gate_s` (the early initialisation) may be over
-# before there are GPUs; `Profile.restart_s` holds checkpoint, stop and start of the training process for a reshape.
-# What
-# comes after the last step is the same on any number of GPUs and has no figure in a profile: it is left out.
-
 UNKNOWN_S = 600.0
 """A job of unknown length is taken to go on for as long as it has, and for this many seconds at least."""
 
@@ -253,7 +251,7 @@ def initialisation_left_s(job: JobView, now: float) -> float:
     """Seconds of early initialisation that a job which has never been started still has before it."""
     if job.profile is None or job.at_gate or job.state is not JobState.QUEUED or job.started_at is not None:
         return 0.0
-    # One that is never started ahead by us fetches what it needs from its submit on, or has nothing to fetch.
+    # One that is never started ahead by us fetches what it needs from its submission on, or has nothing to fetch.
     since = job.ahead_since if job.gate else job.submitted_at
     return job.profile.gate_s if since is None else max(0.0, job.profile.gate_s - max(0.0, now - since))
 

@@ -1,4 +1,8 @@
-"""How many nodes each trainer gets: the best counts, with their proof."""
+"""How many nodes each trainer gets: the best counts, with their proof (BFTrainer, section 3, over counts).
+
+`allocate` reads trainers (trainers.py) as columns of whole numbers (rows.py) and hands them to the search for one group
+(exact.py) or several (groups.py), or to the dynamic program over all counts (dynamic.py).
+"""
 
 import math
 from collections.abc import Sequence
@@ -23,9 +27,9 @@ MIDDLE = 30_000_000  # the same, where branches did not come to an end
 class Allotment:
     """The nodes that each trainer gets, of which group (None: it gets none), and how good that is proven to be.
 
-    `value`: the sum of what the trainers' counts are worth to them (Trainer.worth). No other counts are worth more
-    than `bound`; where `optimal`, that is `value`, up to the grid of values (hpcdl/solver/rows.py). `solver`: which
-    found it.
+    `value`: the sum of what the trainers' counts are worth to them (ElasticTrainer.worth). No other counts are worth
+    more than `bound`; where `optimal`, that is `value`, up to the grid of values (hpcdl/solver/rows.py). `solver`:
+    which found it.
     """
 
     counts: tuple[int, ...]

@@ -1,4 +1,9 @@
-"""The best choice of one option for each item within the capacities of the pools, proven or with a bound."""
+"""The best choice of one option for each item within the capacities of the pools, proven or with a bound.
+
+The general solver, for options of any values: `adaptive` and policies of one's own call `solve`. nodes.py is its
+neighbour for trainers, whose options are too many to list. The bounds come from prices.py, the search is dynamic.py.
+Budgets count work, never time: same input, same answer.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -198,11 +203,8 @@ def _solution(items: Sequence[Item], table: OptionTable, rows: Ints, bound: floa
     return Solution(chosen, value, max(value, off_grid(bound + table.items / 2, table.exponent)), False)
 
 
-# Choices that fit, for several pools: made from prices, and improved a pool at a time.
-
-ROUNDS = 2
-
-CANDIDATES = 4096  # changes tried before they are sorted anew
+ROUNDS = 2  # of `improved`, over all pools
+CANDIDATES = 4096  # changes that `fitted` tries before they are sorted anew
 
 
 def fitted(table: OptionTable, at: PriceBound) -> Ints | None:

@@ -1,4 +1,7 @@
-"""Elastic trainers as numbers: what each count of nodes is worth to each of them (BFTrainer, section 3)."""
+"""Elastic trainers as numbers: what each count of nodes is worth to each of them (BFTrainer, section 3).
+
+Values in, values out, checked when they are made; rows.py lays them out for the search.
+"""
 
 import math
 from bisect import bisect_left

@@ -1,11 +1,11 @@
-"""What is foretold of a job with a deadline, and what would help it."""
+"""What is estimated of a job with a deadline, and what would help it."""
 
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdl.adaptive.forecast import foresee, outlooks, probability, roll
+from hpcdl.adaptive.forecast import estimate_deadline, outlooks, probability, roll
 from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.profile import Profile
 from tests.adaptive.views import job, node, running, view
@@ -23,7 +23,7 @@ def due_job(number: int, total: int, deadline: float | None, **more: object) -> 
 
 
 def test_an_empty_cluster_and_time_enough() -> None:
-    found = foresee(due_view(), due_job(1, 1000, 5000.0))
+    found = estimate_deadline(due_view(), due_job(1, 1000, 5000.0))
     assert found is not None
     assert found.probability > 0.95
     assert found.ends_at == 1030.0
@@ -32,7 +32,7 @@ def test_an_empty_cluster_and_time_enough() -> None:
 
 
 def test_no_number_of_gpus_is_enough() -> None:
-    found = foresee(due_view(), due_job(1, 9000, 3000.0))
+    found = estimate_deadline(due_view(), due_job(1, 9000, 3000.0))
     assert found is not None
     assert found.probability == 0.0
     assert "cannot meet its deadline" in found.text
@@ -41,7 +41,7 @@ def test_no_number_of_gpus_is_enough() -> None:
 
 
 def test_more_gpus_would_help() -> None:
-    found = foresee(due_view(), due_job(1, 1000, 700.0, gpus_max=1))
+    found = estimate_deadline(due_view(), due_job(1, 1000, 700.0, gpus_max=1))
     assert found is not None
     assert found.probability == 0.0
     assert any("with up to 2 GPUs per node instead of 1" in each for each in found.helps)
@@ -49,10 +49,10 @@ def test_more_gpus_would_help() -> None:
 
 def test_a_later_deadline_would_help_by_as_much_as_it_says() -> None:
     seen, mine = due_view(), due_job(1, 9000, 3000.0)
-    found = foresee(seen, mine)
+    found = estimate_deadline(seen, mine)
     assert found is not None
     assert any("with a deadline 20 min later" in each for each in found.helps)
-    after = foresee(seen, replace(mine, deadline=3000.0 + 1200.0))
+    after = estimate_deadline(seen, replace(mine, deadline=3000.0 + 1200.0))
     assert after is not None
     assert after.probability >= 0.9
 
@@ -68,10 +68,10 @@ def test_it_waits_for_those_that_are_more_urgent() -> None:
     assert rolled.ends_s >= free.ends_s
 
 
-def test_what_cannot_be_foretold() -> None:
-    assert foresee(due_view(), due_job(1, 1000, None)) is None
-    assert foresee(due_view(), replace(due_job(1, 1, 5000.0), total=None)) is None
-    assert foresee(due_view(), due_job(1, 1000, 5000.0, gpus_min=5)) is None
+def test_what_cannot_be_estimated() -> None:
+    assert estimate_deadline(due_view(), due_job(1, 1000, None)) is None
+    assert estimate_deadline(due_view(), replace(due_job(1, 1, 5000.0), total=None)) is None
+    assert estimate_deadline(due_view(), due_job(1, 1000, 5000.0, gpus_min=5)) is None
 
 
 def test_uncertain_rates_make_it_less_likely() -> None:
@@ -92,7 +92,7 @@ def test_more_that_keeps_coming_makes_it_less_likely() -> None:
     many = [due_job(n, 600, 20000.0, submitted_at=200.0 * n) for n in range(1, 40, 2)]
     chances = []
     for jobs in (few, many):
-        found = foresee(due_view(*jobs, now=7200.0), replace(mine, id=len(jobs) * 2 + 1))
+        found = estimate_deadline(due_view(*jobs, now=7200.0), replace(mine, id=len(jobs) * 2 + 1))
         assert found is not None
         chances.append(found.probability)
     assert chances[1] < chances[0]
@@ -108,10 +108,10 @@ def test_more_that_keeps_coming_makes_it_less_likely() -> None:
 def test_a_chance_is_a_chance_and_the_same_when_asked_again(totals: list[int], total: int, due: int, gpus: int) -> None:
     others = [due_job(n, each, float(due + each)) for n, each in enumerate(totals, 1)]
     seen, mine = due_view(*others, gpus=gpus), due_job(99, total, float(due))
-    found = foresee(seen, mine)
+    found = estimate_deadline(seen, mine)
     assert found is not None
     assert 0.0 <= found.probability <= 1.0
-    assert found == foresee(seen, mine)
+    assert found == estimate_deadline(seen, mine)
     assert found.ends_at is None or found.ends_at >= total / 2.5
 
 
@@ -121,7 +121,7 @@ def test_one_look_ahead_answers_for_all_jobs_as_one_for_each_would() -> None:
     found = outlooks(seen, [*(each.id for each in jobs), 77], {})
     assert sorted(found) == [each.id for each in jobs if each.deadline is not None]
     for each in jobs:
-        alone = foresee(seen, each)
+        alone = estimate_deadline(seen, each)
         assert found.get(each.id) == (None if alone is None else (alone.probability, alone.ends_at))
     assert outlooks(due_view(), [1], {}) == {}
 
@@ -133,6 +133,6 @@ def test_who_is_slower_than_its_profile_says_is_late() -> None:
     assert (believed[0] > 0.95, believed[1]) == (True, 1500.0)
     assert (slow[0], round(slow[1] or 0.0, 6)) == (0.0, round(1500.0 / 0.45, 6))
     assert outlooks(seen, [1], {1: 0.95})[1] == believed, "a little slower is the same"
-    foretold = foresee(seen, mine, 0.45)
-    assert foretold is not None
-    assert (foretold.probability, foretold.ends_at) == slow
+    estimated = estimate_deadline(seen, mine, 0.45)
+    assert estimated is not None
+    assert (estimated.probability, estimated.ends_at) == slow

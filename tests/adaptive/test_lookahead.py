@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.adaptive.forecast import foresee, roll
+from hpcdl.adaptive.forecast import estimate_deadline, roll
 from hpcdl.adaptive.lookahead import LookAhead, Rollout
 from hpcdl.adaptive.options import candidates
 from hpcdl.core.model.plan import JobView, NodeView, View
@@ -47,7 +47,7 @@ def test_as_many_start_at_once_as_there_are_gpus_on_all_nodes(nodes: int, deadli
 def test_a_deadline_is_likely_where_only_the_second_node_is_free() -> None:
     held = [on("n1", 1, 0, deadline=5100.0), on("n1", 2, 1, deadline=5100.0)]
     mine = due(3, 1000, 2000.0)
-    second, alone = foresee(cluster(*held), mine), foresee(cluster(), mine)
+    second, alone = estimate_deadline(cluster(*held), mine), estimate_deadline(cluster(), mine)
     assert second is not None
     assert alone is not None
     assert second.ends_at == alone.ends_at == 1030.0

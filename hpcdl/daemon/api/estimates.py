@@ -63,11 +63,11 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
 
 
 def _foreseen(world: World, job: Job, profiles: Profiles, now: float) -> "DeadlineEstimate | None":
-    from hpcdl.adaptive.forecast import foresee  # numpy takes its time, and few jobs have a deadline
+    from hpcdl.adaptive.forecast import estimate_deadline  # numpy takes its time, and few jobs have a deadline
 
     view = build_view(world, profiles, now)
     seen = next(each for each in view.jobs if each.id == job.id)
-    return foresee(view, seen, measured_rate(job, now)) if seen.profile is not None else None
+    return estimate_deadline(view, seen, measured_rate(job, now)) if seen.profile is not None else None
 
 
 class Deadlines:

@@ -103,6 +103,6 @@ def test_a_forecast_that_fails_is_no_failed_submit(
     def fails(*_: object) -> None:
         raise IndexError("out of bounds")
 
-    monkeypatch.setattr("hpcdl.adaptive.forecast.foresee", fails)
+    monkeypatch.setattr("hpcdl.adaptive.forecast.estimate_deadline", fails)
     assert foreseen(controller, submit(controller, deadline=NOW + 600)) is None
     assert "could not be predicted" in caplog.text
