@@ -5,7 +5,6 @@ algorithms for scheduling parallelizable tasks, SPAA 1992), or, where none is fa
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -17,34 +16,26 @@ _Floats = npt.NDArray[np.float64]
 _ROUNDING = 1 + 1e-9
 
 
-@dataclass(frozen=True, slots=True)
 class AllotmentTable:
     """The waiting jobs as tables: a row for each, a column for each of its options, infinite where it has fewer.
 
     seconds: from now to its end. cost: GPU seconds, weighed by what a GPU of that type is worth. area: GPU seconds.
     """
 
-    entrants: tuple[Entrant, ...]
-    seconds: _Floats = field(init=False)
-    cost: _Floats = field(init=False)
-    area: _Floats = field(init=False)
-
-    def __post_init__(self) -> None:
-        widest = max((len(entrant.options) for entrant in self.entrants), default=0)
-        shape = (len(self.entrants), widest)
-        seconds, cost, area = np.full(shape, np.inf), np.full(shape, np.inf), np.full(shape, np.inf)
-        left = np.array([entrant.left for entrant in self.entrants])
-        price = prices(self.entrants)
-        for options, places in _alike(self.entrants):
+    def __init__(self, entrants: tuple[Entrant, ...]) -> None:
+        self.entrants = entrants
+        shape = (len(entrants), max((len(entrant.options) for entrant in entrants), default=0))
+        self.seconds, self.cost, self.area = (np.full(shape, np.inf) for _ in range(3))
+        left = np.array([entrant.left for entrant in entrants])
+        price = prices(entrants)
+        for options, places in _alike(entrants):
             rows, many = np.array(places), len(options)
             rate = np.array([option.rate for option in options])
             units = np.array([option.units for option in options], dtype=np.float64)
             worth = np.array([price[option.kind] for option in options])
-            seconds[rows, :many] = np.array([option.stall_s for option in options]) + left[rows, None] / rate
-            area[rows, :many] = seconds[rows, :many] * units
-            cost[rows, :many] = area[rows, :many] * worth
-        for name, table in (("seconds", seconds), ("cost", cost), ("area", area)):
-            object.__setattr__(self, name, table)
+            self.seconds[rows, :many] = np.array([option.stall_s for option in options]) + left[rows, None] / rate
+            self.area[rows, :many] = self.seconds[rows, :many] * units
+            self.cost[rows, :many] = self.area[rows, :many] * worth
 
     def limits(self) -> list[float]:
         """Every T at which the option of a job changes, ascending."""

@@ -16,7 +16,7 @@ from hpcdl.adaptive.priority import by_priority, differ
 from hpcdl.adaptive.reasons import kept_reason, reason, waits
 from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import JobView, Plan, View
-from hpcdl.core.model.world import Target
+from hpcdl.placement.pool import target_of
 from hpcdl.placement.shapes import Layout, Shape, placement_of, realise
 
 OBJECTIVES = {
@@ -118,7 +118,7 @@ def _plan(view: View, found: OptionMenu, choice: Choice, layout: Layout) -> Plan
             text = reason(found, candidate, placement, choice.why.get(job.id, ""))
             if _to_warm(job, candidate, placement, layout):
                 warm.append(job.id)
-        targets.append(_target(job, placement, text))
+        targets.append(target_of(job, placement, text))
     wakes = [at for at in (choice.wake_at, look_again_at(view)) if at is not None]
     return Plan(tuple(targets), tuple(warm), min(wakes, default=None), choice.optimal, choice.bound, None)
 
@@ -131,14 +131,6 @@ def _grows_later(job: JobView, now: Placement, wanted: Placement, layout: Layout
     if not all(set(old.gpus) <= set(new.gpus) for old, new in pairs):
         return False
     return any((set(new.gpus) - set(old.gpus)) & layout.held.get(new.node, set()) for old, new in pairs)
-
-
-def _target(job: JobView, placement: Placement | None, text: str) -> Target:
-    known: Target | None = job.memo.get("adaptive")
-    if known is not None and known.placement is placement and known.reason == text:
-        return known
-    target = job.memo["adaptive"] = Target(job.id, placement, text)
-    return target
 
 
 def _to_warm(job: JobView, candidate: Candidate, placement: Placement, layout: Layout) -> bool:

@@ -8,6 +8,7 @@ from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.units import count, fold_nodes
 from hpcdl.core.rules.exemption import STARTS
+from hpcdl.placement.pool import gpus_needed, no_nodes
 
 
 def reason(found: OptionMenu, candidate: Candidate, placement: Placement, why: str) -> str:
@@ -84,15 +85,12 @@ def waits(view: View, found: OptionMenu, candidate: Candidate, why: str) -> str:
 
 def _waits(view: View, found: OptionMenu, candidate: Candidate) -> str:
     job = candidate.job
-    need = count(job.gpus_min, "GPU") + ("" if job.nodes == 1 else f" on each of {job.nodes} nodes")
-    if not found.pools and view.bare:
-        return f"needs {need}; all GPUs of {fold_nodes(sorted(view.bare))} are lost, dirty, excluded or drained"
     if not found.pools:
-        return f"needs {need}; no node is connected"
+        return no_nodes(view, job)
     if not candidate.options:
-        return f"needs {need}; the largest of {count(len(view.nodes), 'node')} has {view.largest_node}"
+        return f"needs {gpus_needed(job)}; the largest of {count(len(view.nodes), 'node')} has {view.largest_node}"
     total = sum(found.capacity)
-    return f"needs {need}; other jobs gain more from the {count(total, 'GPU')} now"
+    return f"needs {gpus_needed(job)}; other jobs gain more from the {count(total, 'GPU')} now"
 
 
 def kept_reason(view: View, job: JobView, placement: Placement | None) -> str:

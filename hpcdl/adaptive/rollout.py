@@ -113,9 +113,7 @@ def forward(
     which they are served, with the option that each should have; the `first` ones of them start in this order and
     before all others. `settled`: no running job is changed now, only later. Jobs that never fit are left out.
     """
-    run = _RolloutRun(list(kinds), list(free), squeeze, list(queue), first)
-    for each in running:
-        run.add(each.entrant, each.option, each.on, each.stall_s)
+    run = _RolloutRun(kinds, free, running, queue, squeeze, first)
     run.serve(settled)
     at_once = dict(run.given)
     while run.next_end():
@@ -131,9 +129,7 @@ def at_once(
     first: int = 0,
 ) -> dict[int, JobGrant]:
     """What `forward` with `squeeze` gives jobs now, without what follows; running jobs get what nobody waits for."""
-    run = _RolloutRun(list(kinds), list(free), True, list(queue), first)
-    for each in running:
-        run.add(each.entrant, each.option, each.on, each.stall_s)
+    run = _RolloutRun(kinds, free, running, queue, True, first)
     run.serve(settled=True)
     if not run.queue:
         for last in sorted(run.active.values(), key=_end)[:-MOST_SHARED:-1]:
@@ -155,19 +151,30 @@ class _At:
 
 
 class _RolloutRun:
+    """A run of the model, changed from one end of jobs to the next; the arguments are those of `forward`."""
+
     def __init__(
-        self, kinds: list[str], free: list[int], squeeze: bool, queue: list[tuple[Entrant, Option]], first: int
+        self,
+        kinds: Sequence[str],
+        free: Sequence[int],
+        running: Sequence[Running],
+        queue: Sequence[tuple[Entrant, Option]],
+        squeeze: bool,
+        first: int,
     ) -> None:
-        self.kinds, self.free, self.squeeze, self.queue, self.first = kinds, free, squeeze, queue, first
+        self.kinds, self.free, self.queue = list(kinds), list(free), list(queue)
+        self.squeeze, self.first = squeeze, first
         self.now = 0.0
         self.room = sum(free)
         self.active: dict[int, _At] = {}
         self.heap: list[tuple[float, int]] = []
         self.ends: dict[int, float] = {}
         self.given: dict[int, JobGrant] = {}
-        self.most = _most(kinds, free)  # by type: no node has more free GPUs than that
+        self.most = _most(self.kinds, self.free)  # by type: no node has more free GPUs than that
         self.work = 0
         self.step = 1 + len(free) // 16
+        for each in running:
+            self.add(each.entrant, each.option, each.on, each.stall_s)
 
     def add(self, entrant: Entrant, option: Option, on: tuple[int, ...], stall_s: float) -> None:
         self.work += 1

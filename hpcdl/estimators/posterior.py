@@ -178,6 +178,9 @@ def _noise(seen: Observation) -> float:
 
 def _sites(places: Sequence[Place]) -> Array:
     """Rows of: log2 of all GPUs, log2 of the nodes, 1 where there are several nodes else 0, GPUs per node."""
+    for nodes, gpus in places:
+        if nodes < 1 or gpus < 1:
+            raise ValueError(f"a curve needs gpus and nodes of 1 or more, got {gpus} and {nodes}")
     rows = [(math.log2(nodes * gpus), math.log2(nodes), float(nodes > 1), float(gpus)) for nodes, gpus in places]
     return np.array(rows, dtype=np.float64).reshape(len(rows), 4)
 

@@ -47,11 +47,11 @@ class ScalingCurve:
         """Steps/s expected on `gpus` GPUs on each of `nodes` nodes; 0 GPUs give 0.0."""
         if gpus == 0 and nodes >= 1:
             return 0.0
-        return float(self._rates([(nodes, gpus)])[0])
+        return float(self.posterior.rates([(nodes, gpus)], self.kind)[0])
 
     def spread(self, gpus: int, nodes: int = 1) -> float:
         """Relative standard error of that rate. Above 1 nothing is known but the shape of the curve."""
-        return float(self._spreads([(nodes, gpus)])[0])
+        return float(self.posterior.spreads([(nodes, gpus)], self.kind)[0])
 
     def seen(self, gpus: int, nodes: int = 1) -> bool:
         """Whether this number of GPUs of this kind was observed."""
@@ -68,15 +68,15 @@ class ScalingCurve:
         get curves of their own, as do all kinds that were seen. `spread` is the root mean square over the points.
         """
         places = self._places()
-        spread = math.sqrt(float((self._spreads(places) ** 2).mean()))
+        spread = math.sqrt(float((self.posterior.spreads(places, self.kind) ** 2).mean()))
         others = sorted({kind.lower() for kind in kinds} | {seen.kind for seen in self.known} - {""})
-        curves = tuple((kind, _points(places, self.on(kind)._rates(places))) for kind in others)
+        curves = tuple((kind, _points(places, self.posterior.rates(places, kind))) for kind in others)
         seconds = sum(seen.seconds for seen in self.known)
         sizes = ", ".join(f"{seen.nodes} x {seen.gpus} {seen.kind}".rstrip() for seen in self.known)
         source = (
             f"learnt while it ran: {seconds:.0f} s on {sizes}" if self.known else "assumed: nothing was seen of it yet"
         )
-        points = _points(places, self._rates(places))
+        points = _points(places, self.posterior.rates(places, self.kind))
         found = Profile(name, points) if base is None else replace(base, name=name, points=points)
         return replace(found, source=source, kinds=curves, spread=spread)
 
@@ -86,14 +86,6 @@ class ScalingCurve:
         nodes = _numbers(self.limit_nodes, {seen.nodes for seen in here})
         gpus = _numbers(self.limit_gpus, {seen.gpus for seen in here})
         return [(n, g) for n in nodes for g in gpus]
-
-    def _rates(self, places: Sequence[Place]) -> Array:
-        _check_places(places)
-        return self.posterior.rates(places, self.kind)
-
-    def _spreads(self, places: Sequence[Place]) -> Array:
-        _check_places(places)
-        return self.posterior.spreads(places, self.kind)
 
 
 def fit_curve(
@@ -159,12 +151,6 @@ def costs_of(times: Iterable[Timing], base: Profile | None = None) -> dict[str, 
     elif "startup_s" in seen:
         seen["startup_s"] = max(seen["startup_s"], base.gate_s)
     return seen
-
-
-def _check_places(places: Sequence[Place]) -> None:
-    for nodes, gpus in places:
-        if nodes < 1 or gpus < 1:
-            raise ValueError(f"a curve needs gpus and nodes of 1 or more, got {gpus} and {nodes}")
 
 
 def _check(seen: Observation) -> None:

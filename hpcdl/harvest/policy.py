@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from hpcdl.adaptive import Adaptive
 from hpcdl.core.model.plan import JobView, Plan, Policy, Standing, Targets, View
-from hpcdl.core.model.units import count, fold_nodes
+from hpcdl.core.model.units import count
 from hpcdl.core.model.world import JobState, Target
 from hpcdl.harvest.packing import packs_of, trainer_of
 from hpcdl.marble import Marble
@@ -18,6 +18,7 @@ from hpcdl.milp.case import AllocationCase, case_of
 from hpcdl.milp.layout import NodeCounts
 from hpcdl.milp.policy import placed, solved
 from hpcdl.milp.values import lefts_of
+from hpcdl.placement.pool import no_nodes
 from hpcdl.solver import ElasticTrainer
 
 
@@ -218,9 +219,6 @@ def _waits(view: View, job: JobView, nodes: int) -> str:
         return job.blocked
     if job.standing is Standing.STEADY and job.placement is not None:
         return f"keeps {count(len(job.placement.gpus), 'GPU')} of a node whose agent is away"
-    if not view.nodes and view.bare:
-        bare = fold_nodes(sorted(view.bare))
-        return f"needs {count(job.gpus_min, 'GPU')}; all GPUs of {bare} are lost, dirty, excluded or drained"
     if not view.nodes:
-        return f"needs {count(job.gpus_min, 'GPU')}; no node is connected"
+        return no_nodes(view, job)
     return f"trainers on several nodes gain more from {count(nodes, 'node')} now"

@@ -6,7 +6,7 @@ answers it.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NoReturn
@@ -380,11 +380,5 @@ def _shown(value: float) -> str:
 
 
 def _kind(value: Any) -> str:
-    kinds: tuple[tuple[Callable[[Any], bool], str], ...] = (
-        (lambda it: it is None, "null"),
-        (lambda it: isinstance(it, bool), "true or false"),
-        (lambda it: isinstance(it, str), "a text"),
-        (lambda it: isinstance(it, list), "a list"),
-        (lambda it: isinstance(it, dict), "an object"),
-    )
-    return next((name for test, name in kinds if test(value)), "a number")
+    kinds = {type(None): "null", bool: "true or false", str: "a text", list: "a list", dict: "an object"}
+    return kinds.get(type(value), "a number")

@@ -6,7 +6,7 @@ from hpcdl.core.model.plan import JobView
 from hpcdl.core.model.units import count, fold_nodes
 from hpcdl.milp.case import AllocationCase, TrainerCandidate
 from hpcdl.milp.pricing import TrainerPrices
-from hpcdl.placement.pool import gpus_needed
+from hpcdl.placement.pool import gpus_needed, no_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,7 @@ def waits(case: AllocationCase, job: JobView) -> str:
 def impossible(case: AllocationCase, job: JobView) -> str:
     """Why it could not run on the nodes that can be given, even if it had all of them, or ""."""
     if not case.view.nodes:
-        if case.view.bare:
-            return f"needs {gpus_needed(job)}; no GPU of {fold_nodes(sorted(case.view.bare))} can be granted"
-        return f"needs {gpus_needed(job)}; no node is connected"
+        return no_nodes(case.view, job)
     fitting = [many for (_, size), many in zip(case.kinds, case.capacities, strict=True) if job.allowed(size)]
     if not fitting:
         return f"needs {gpus_needed(job)}; the largest node has {case.view.largest_node}"

@@ -25,15 +25,6 @@ class WholeNode:
     place: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Growth:
-    """A trainer that gets so many more nodes."""
-
-    trainer: int
-    wanted: int
-    loss: float
-
-
 def choose(
     current: Sequence[Sequence[str]],
     counts: Sequence[int],
@@ -67,7 +58,7 @@ def choose(
         raise ValueError("a node is held twice")
     losses = loss or list(repeat(0.0, len(counts)))
     result: list[tuple[str, ...]] = []
-    growing: list[_Growth] = []
+    missing: dict[int, int] = {}  # nodes that trainers which grow are still to get
     for trainer, (names, wanted) in enumerate(zip(held, counts, strict=True)):
         if wanted < 0:
             raise ValueError(f"trainer {trainer} is to get {wanted} nodes")
@@ -78,10 +69,10 @@ def choose(
             taken.update(kept)
             names = kept
         elif wanted > len(names):
-            growing.append(_Growth(trainer, wanted - len(names), losses[trainer]))
+            missing[trainer] = wanted - len(names)
         result.append(tuple(names))
-    if growing:
-        _grow(result, growing, [node for node in nodes if node.name not in taken], by_name)
+    if missing:
+        _grow(result, missing, losses, [node for node in nodes if node.name not in taken], by_name)
     return result
 
 
@@ -100,30 +91,32 @@ def _keep(names: list[str], number: int, by_name: dict[str, WholeNode], first: b
 
 
 def _grow(
-    result: list[tuple[str, ...]], growing: list[_Growth], free: list[WholeNode], by_name: dict[str, WholeNode]
+    result: list[tuple[str, ...]],
+    missing: dict[int, int],
+    losses: Sequence[float],
+    free: list[WholeNode],
+    by_name: dict[str, WholeNode],
 ) -> None:
-    """Adds free nodes to what growing trainers keep."""
-    wanted = sum(move.wanted for move in growing)
+    """Adds free nodes to what the trainers keep that are `missing` some; those with the largest loss come first."""
+    wanted = sum(missing.values())
     if wanted > len(free):
         raise ValueError(f"{wanted} more nodes are to be given, and {len(free)} are free")
-    by_loss = sorted(growing, key=lambda move: (-move.loss, move.trainer))
-    missing = {move.trainer: move.wanted for move in growing}
+    by_loss = sorted(missing, key=lambda trainer: (-losses[trainer], trainer))
     for some in _by_end(free):
         tree = Tree(map(_position, some))
         left = len(some)
-        now: list[tuple[_Growth, int]] = []
-        for move in by_loss:
-            number = min(missing[move.trainer], left)
+        now: list[tuple[int, int]] = []  # trainer, nodes of these
+        for trainer in by_loss:
+            number = min(missing[trainer], left)
             if number:
-                now.append((move, number))
-                missing[move.trainer] -= number
+                now.append((trainer, number))
+                missing[trainer] -= number
                 left -= number
         # Who holds something can be near to few nodes only; after them the largest needs the most room.
-        now.sort(key=lambda each: (not result[each[0].trainer], -each[1], each[0].trainer))
-        for move, number in now:
-            mine = result[move.trainer]
-            near = [_position(by_name[name]) for name in mine]
-            result[move.trainer] = (*mine, *tree.pick(number, near))
+        now.sort(key=lambda each: (not result[each[0]], -each[1], each[0]))
+        for trainer, number in now:
+            near = [_position(by_name[name]) for name in result[trainer]]
+            result[trainer] = (*result[trainer], *tree.pick(number, near))
         if not any(missing.values()):
             return
 

@@ -62,39 +62,43 @@ class Pool:
                 return waits(job)
             return _kept(self, job, job.placement) if kept is None else kept(job.placement)
 
-        named = {number: self._target(self.view.by_id[number]) for number in self.reasons}
+        by_id = self.view.by_id
+        named = {
+            number: target_of(by_id[number], self.placements[number], self.reasons[number]) for number in self.reasons
+        }
         return Plan(Targets(self.view, named, why))
 
     def plan(self, warm: tuple[int, ...] = ()) -> Plan:
         """The plan; every job of the view must have been given or refused GPUs."""
-        return Plan(tuple([self._target(job) for job in self.view.jobs]), warm)
+        jobs = self.view.jobs
+        return Plan(tuple([target_of(job, self.placements[job.id], self.reasons[job.id]) for job in jobs]), warm)
 
-    def _target(self, job: JobView) -> Target:
-        placement, reason = self.placements[job.id], self.reasons[job.id]
-        known: Target | None = job.memo.get("target")
-        if known is not None and known.placement is placement and known.reason == reason:
-            return known
-        target = job.memo["target"] = Target(job.id, placement, reason)
-        return target
+
+def target_of(job: JobView, placement: Placement | None, reason: str) -> Target:
+    """The job's target; the same object as in the last plan where it says the same."""
+    known: Target | None = job.memo.get("target")
+    if known is not None and known.placement is placement and known.reason == reason:
+        return known
+    target = job.memo["target"] = Target(job.id, placement, reason)
+    return target
 
 
 def lean_pool_of(view: View) -> Pool:
     """As `pool_of`, for `Pool.lean_plan`: it costs nothing for jobs that go on, or that only wait."""
     nodes = {node.name: node for node in view.nodes}
     pool = Pool(view, nodes, {name: list(free) for name, free in view.free.items()}, lean=True)
-    if view.between:
-        taken: dict[str, set[int]] = {}
-        for name in {name for job in view.between if job.target is not None for name in job.target.nodes}:
-            taken[name] = {
-                gpu
-                for other in view.by_node.get(name, ())
-                if other.placement is not None and not other.leaving
-                for share in other.placement.shares
-                if share.node == name
-                for gpu in share.gpus
-            }
-        for job in view.between:
-            _settle(pool, job, taken)
+    taken: dict[str, set[int]] = {}  # for as long as this plan can see: what is leaving frees its GPUs soon
+    for name in {name for job in view.between if job.target is not None for name in job.target.nodes}:
+        taken[name] = {
+            gpu
+            for other in view.by_node.get(name, ())
+            if other.placement is not None and not other.leaving
+            for share in other.placement.shares
+            if share.node == name
+            for gpu in share.gpus
+        }
+    for job in view.between:
+        _settle(pool, job, taken)
     return pool
 
 
@@ -105,17 +109,11 @@ def pool_of(view: View) -> Pool:
     that waits for the GPUs that the last plan gave it, keeps that target, also where others are still leaving them;
     unless its GPUs cannot be granted any more or are another job's.
     """
-    nodes = {node.name: node for node in view.nodes}
-    taken: dict[str, set[int]] = {}  # for as long as this plan can see: what is leaving frees its GPUs soon
-    for job in view.jobs:
-        for share in job.placement.shares if job.placement is not None and not job.leaving else ():
-            taken.setdefault(share.node, set()).update(share.gpus)
-    pool = Pool(view, nodes, {name: list(free) for name, free in view.free.items()})
-    for job in view.jobs:
-        if job.standing is Standing.STEADY and job.placement is not None:
+    pool = lean_pool_of(view)
+    pool.lean = False
+    for job in view.steady:
+        if job.placement is not None:
             pool.placements[job.id], pool.reasons[job.id] = job.placement, _kept(pool, job, job.placement)
-        elif job.standing is Standing.BETWEEN:
-            _settle(pool, job, taken)
     return pool
 
 
@@ -210,16 +208,19 @@ def impossible(pool: Pool, job: JobView) -> str:
 
 def _impossible(pool: Pool, job: JobView) -> str:
     fitting = [node for node in pool.nodes.values() if len(node.gpus) >= job.gpus_min]
-    if not pool.nodes and pool.view.bare:
-        bare = fold_nodes(sorted(pool.view.bare))
-        return f"needs {gpus_needed(job)}; all GPUs of {bare} are lost, dirty, excluded or drained"
     if not pool.nodes:
-        return f"needs {gpus_needed(job)}; no node is connected"
+        return no_nodes(pool.view, job)
     if not fitting:
         return f"needs {gpus_needed(job)}; the largest node has {pool.view.largest_node}"
     if len(fitting) < job.nodes:
         return f"needs {gpus_needed(job)}; {len(fitting)} of {count(len(pool.nodes), 'connected node')} could hold it"
     return ""
+
+
+def no_nodes(view: View, job: JobView) -> str:
+    """Why a job waits where the view has no node."""
+    bare = f"all GPUs of {fold_nodes(sorted(view.bare))} are lost, dirty, excluded or drained"
+    return f"needs {gpus_needed(job)}; {bare if view.bare else 'no node is connected'}"
 
 
 def waiting(job: JobView, first: JobView | None, free: str) -> str:

@@ -5,7 +5,7 @@ cannot be written, in numba's folder of the user. So it is only loaded once enou
 `prepare`. Answers are the same with and without: nothing here may be part of one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -56,7 +56,7 @@ def count_solve() -> None:
 
 
 def _compiled(numba: Any) -> SimpleNamespace:
-    found = _jitted(numba, kernels.SOURCE)
+    found = _jitted(numba, [name for name, each in vars(kernels).items() if isinstance(each, FunctionType)])
     # What is called with these types is loaded or compiled here, not in the middle of the first solve.
     one, zero, real = np.array([1]), np.array([0]), np.array([1.0, 1.0])
     two, none = np.array([0, 2]), np.array([False, False])
@@ -67,11 +67,11 @@ def _compiled(numba: Any) -> SimpleNamespace:
     return found
 
 
-def _jitted(numba: Any, source: Sequence[Callable[..., Any]]) -> SimpleNamespace:
+def _jitted(numba: Any, names: Sequence[str]) -> SimpleNamespace:
     """Copies of functions of kernels.py, compiled at their first call, which call one another, not the plain ones."""
     there = dict(vars(kernels))
-    for name in [function.__name__ for function in source]:
-        function = FunctionType(kernels.LOOPS.get(name, there[name]).__code__, there)
+    for name in names:
+        function = FunctionType(getattr(kernels, f"_{name}_loop", there[name]).__code__, there)
         try:
             there[name] = numba.njit(cache=True)(function)
         except RuntimeError:  # no folder that can be written
@@ -88,7 +88,7 @@ def _on_disk() -> bool:
         return False
     numbers = numba.int64[::1]
     try:
-        function = _jitted(numba, (kernels.span_max,)).span_max
+        function = _jitted(numba, ["span_max"]).span_max
         return function._cache.load_overload((numbers, numbers), function.targetctx) is not None
     except Exception:  # numba's own affair, which may change: then it counts as not there
         return False

@@ -1,14 +1,13 @@
 """The arithmetic of the exact solvers: price, greedy choice, pieces, dynamic program; and prices of several pools.
 
 Each function is written once, in what numpy and numba both know; compiled.py runs this source compiled where numba is
-installed. LOOPS names the few innermost steps that have a loop for the compiler, because numpy's own call
+installed. A few innermost steps also have a loop for the compiler, `_NAME_loop` for `NAME`, because numpy's own call
 (`reduceat`, `accumulate`) is not known to it. Only the prices of several pools (`cooled`) are for the compiler alone:
 prices.py has what is fast in numpy. A function here takes arrays and numbers, and reads no state.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -485,29 +484,3 @@ def cooled(
             if heat < coldest:
                 break
     return best
-
-
-SOURCE = (
-    raise_to,
-    slid,
-    span_max,
-    first_best,
-    lay_out,
-    greedy,
-    pieces,
-    work,
-    _traced,
-    best,
-    opened,
-    searched,
-    softened,
-    newton,
-    cooled,
-)
-
-LOOPS: Mapping[str, Callable[..., Any]] = {
-    "raise_to": _raise_to_loop,
-    "slid": _slid_loop,
-    "span_max": _span_max_loop,
-    "first_best": _first_best_loop,
-}
