@@ -1,4 +1,7 @@
-"""Every policy that there is, by name: for the daemon, the simulator and `hpcdl config policy`."""
+"""Every policy that there is, by name: for the daemon, the simulator and `hpcdl config policy`.
+
+Packages list theirs (`POLICIES`); a user's own files in `HPCDL_HOME` are added last and may not take a name again.
+"""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,8 @@
-"""The scaling curve of a job that has no profile, learnt from the progress that it reports while it runs."""
+"""The scaling curve of a job that has no profile, learnt from the progress that it reports while it runs.
+
+posterior.py has the model; here it becomes a `Profile`, which policies read: points at the numbers of GPUs that matter,
+the times of starts and saves as they were seen, and the profile of a job of which nothing was seen.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

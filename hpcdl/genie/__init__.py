@@ -1,4 +1,7 @@
-"""GENIE (TPDS): deadlines met by the cheapest placement and the shortest waiting allowance first; and its baselines."""
+"""GENIE (TPDS): deadlines met by the cheapest placement and the shortest waiting allowance first; and its baselines.
+
+model.py is section 5 of the paper, policy.py its Algorithm 1, baselines.py section 7.1. None of them suspends anything.
+"""
 
 from hpcdl.genie.baselines import Capacity, Fifo, MinMin, TetrisCer, TetrisPerf, WeightedFair
 from hpcdl.genie.policy import Genie

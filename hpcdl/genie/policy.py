@@ -1,4 +1,8 @@
-"""GENIE's scheduling policy: Algorithm 1 of the paper (section 5.4)."""
+"""GENIE's scheduling policy: Algorithm 1 of the paper (section 5.4).
+
+Jobs with the shortest waiting allowance first, each on its cheapest placement that is on time. What runs is never
+suspended. model.py has the equations, start.py the starts and the words.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,8 @@
-"""What nodes are worth for jobs on single nodes, packed on them, in the unit of trainers on several nodes."""
+"""What nodes are worth for jobs on single nodes, packed on them, in the unit of trainers on several nodes.
+
+policy.py solves BFTrainer's problem with these trainers beside the real ones, and so decides how many nodes are packed.
+An upper bound of what packing trains there, not a placement.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,7 @@
-"""The policies `marble`, Algorithm 1 of the paper (section V.C), and `marble-warm`, ours, which starts jobs ahead."""
+"""The policies `marble`, Algorithm 1 of the paper (section V.C), and `marble-warm`, ours, which starts jobs ahead.
+
+baseline.py is what the paper compares with; hpcdl/placement/pool.py has the GPUs and most reasons.
+"""
 
 from dataclasses import replace
 

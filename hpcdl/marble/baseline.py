@@ -1,4 +1,7 @@
-"""The policy `fifo-exclusive`, MARBLE's baseline: a batch scheduler that gives whole nodes to one job after another."""
+"""The policy `fifo-exclusive`, MARBLE's baseline: a batch scheduler that gives whole nodes to one job after another.
+
+Section VII of the paper. It must stay as wasteful as LSF was there: figures are compared with it.
+"""
 
 from hpcdl.core.model.incarnation import Placement, Role
 from hpcdl.core.model.plan import JobView, Plan, View

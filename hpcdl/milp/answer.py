@@ -1,4 +1,7 @@
-"""The answer of `hpcdl allocate` in nodes and in words: which nodes each trainer gets, and why so many."""
+"""The answer of `hpcdl allocate` in nodes and in words: which nodes each trainer gets, and why so many.
+
+The sentences are for `hpcdl allocate` alone; those of the policies are in reasons.py. Nothing is solved here.
+"""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,8 @@
-"""Break-even: nothing is started or grown on nodes that leave before what it costs is paid back."""
+"""Break-even: nothing is started or grown on nodes that leave before what it costs is paid back.
+
+A policy's rule, beyond the paper: where it is known when nodes leave, the solver's counts (layout.NodeCounts) are cut
+to what pays. It only ever takes nodes away from who would get them.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""A mixed integer linear program, for any solver, and what a solver found."""
+"""A mixed integer linear program, for any solver, and what a solver found.
+
+program.py and counts_program.py write programs, solvers.py solves them. Only values and their checks here; no solver is
+imported.
+"""
 
 import math
 from collections.abc import Iterable, Sequence

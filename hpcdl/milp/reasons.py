@@ -1,4 +1,7 @@
-"""Why each trainer has its nodes under `bftrainer` and its kin, in words and numbers: the reasons of a plan."""
+"""Why each trainer has its nodes under `bftrainer` and its kin, in words and numbers: the reasons of a plan.
+
+Written when a target changes, and read far more often than that: no reason may change while its numbers stay.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,8 @@
-"""A problem's answer by any of the solvers, checked, and never worse than the current map."""
+"""A problem's answer by any of the solvers, checked, and never worse than the current map.
+
+`hpcdl allocate` calls `solve`; a solver that is missing, not licensed or fails is named in a warning, and the next
+one takes its place. No solver's map is trusted: it must be legal, and worth no less than the current one.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""Placement, which policies share: from "this job gets so many GPUs" to GPUs on nodes, and the reasons for it."""
+"""Placement, which policies share: from "this job gets so many GPUs" to GPUs on nodes, and the reasons for it.
+
+pool.py for policies that go by an order of jobs, shapes.py for those that lay out all at once, nodes.py and topology.py
+for whole nodes.
+"""
 
 from hpcdl.placement.pool import Pool, impossible, pool_of, waiting
 

@@ -1,4 +1,7 @@
-"""SideCar (SC 2020): Algorithms 1 and 2 (the policy `elastic`), and the baselines that it is measured against."""
+"""SideCar (SC 2020): Algorithms 1 and 2 (the policy `elastic`), and the baselines that it is measured against.
+
+predict.py holds the paper's prediction (section III-C), policy.py the algorithms that minimise it.
+"""
 
 from hpcdl.sidecar.baselines import K8sDefault, Optimus
 from hpcdl.sidecar.policy import SideCar

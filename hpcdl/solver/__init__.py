@@ -1,4 +1,8 @@
-"""Exact optimisation over counts: units of which pool each job gets, nodes of which group each trainer."""
+"""Exact optimisation over counts: units of which pool each job gets, nodes of which group each trainer.
+
+`solve` takes items with any options (policies over GPUs), `allocate` trainers with curves (policies over nodes). Pure:
+no clock, no chance; budgets count work, so the same input has the same answer, with or without numba.
+"""
 
 from hpcdl.solver.compiled import prepare
 from hpcdl.solver.nodes import SOLVERS, Allotment, allocate
