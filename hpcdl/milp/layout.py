@@ -53,12 +53,18 @@ def nodes_of(
             wanted,
             [_node(case.nodes[name], case.view.now, horizon_s) for name in names],
             [loss[number] for number in numbers] if loss else (),
-            [each.job.in_place and each.job.rescale == "torchrun" for each in moving],
+            [_first_stays(each) for each in moving],
         )
         for number, names_of, many in zip(numbers, chosen, wanted, strict=True):
             if many:
                 found[number] = names_of
     return found
+
+
+def _first_stays(each: TrainerCandidate) -> bool:
+    """Whether the first of its nodes, a member, must stay for a rescale in place: else no member might."""
+    job = each.job
+    return job.in_place and (job.rescale == "torchrun" or not set(job.members).issuperset(each.current))
 
 
 def _node(node: NodeView, now: float, horizon_s: float) -> WholeNode:

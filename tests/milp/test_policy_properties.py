@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpcdl.core.model.incarnation import Placement
@@ -159,8 +159,21 @@ JOBS = st.lists(
 SPELLS = st.lists(st.tuples(st.integers(0, 200), st.integers(5, 400)), max_size=5)
 
 
+# A trainer that grows in place, and shrinks before its new node has joined: the one where it trains must stay.
+GROWING = [
+    *[(0, 0, 1, 1, 0, "restart", False)] * 4,
+    (0, 0, 186, 1, 0, "restart", False),
+    (41, 1, 265, 3, 0, "restart", False),
+    (119, 0, 94, 1, 0, "restart", False),
+    (119, 0, 238, 1, 2, "restart", False),
+    (132, 0, 14, 1, 1, "in-process", False),
+    (1, 0, 1, 1, 0, "restart", False),
+]
+
+
 @pytest.mark.parametrize("policy", ["bftrainer", "equal-share", "harvest"])
 @given(JOBS, SPELLS, st.sampled_from(OBJECTIVES), SETTINGS, st.integers(0, 99))
+@example(GROWING, [(0, 203), (0, 212)], "throughput", Reallocation(None), 0)
 @settings(max_examples=25, deadline=None)
 def test_everyone_finishes_on_nodes_that_come_and_go(
     policy: str,
