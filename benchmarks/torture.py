@@ -334,8 +334,8 @@ class Torture:
             self.cluster.cli("daemon", "stop", "--now")
         if self.far is not None and self.far.poll() is None:
             self.far.terminate()
-            self.far.wait(20)
-        end = time.monotonic() + 15
+            self.far.wait(60)
+        end = time.monotonic() + 60
         while (left := {*self.cluster.tagged(), *self.cluster.ours()}) and time.monotonic() < end:
             time.sleep(0.1)
         for pid in left:

@@ -313,7 +313,7 @@ def test_a_command_whose_agent_is_killed(daemon: Daemon, agents: Agents, hidden:
 
 def test_who_holds_a_gpu_that_should_be_free_is_named(daemon: Daemon, agents: Agents) -> None:
     """A process that nothing ties to the incarnation any more takes its GPU while that ends."""
-    agents.start()
+    agents.start(patch="import hpcdl.agent.grant as g; g.DIRTY_AFTER_S = 0.2")
     begin(daemon, steps=100_000)
     daemon.wait("TrainerReady", 1)
     uuid = daemon.inventories[0].gpus[0].uuid

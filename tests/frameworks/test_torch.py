@@ -55,13 +55,13 @@ def test_suspended_in_the_middle(cluster: Cluster, origin: Preloaded, tmp_path: 
     import torch
 
     job = submit(cluster, ranks, tmp_path / "parts.pt", "--pace", "0.1")
-    train_without_us(origin, ranks, tmp_path / "whole.pt")
     cluster.until(lambda: (cluster.job(job)["step"] or 0) >= 5, SLOW_S)
     # The run folder goes once its end is recorded; what is open stays readable.
     with (cluster.home / "run" / "n1" / f"{job}.1" / "record.jsonl").open() as file:
         cluster.cli("suspend", str(job))
         cluster.until_state(job, "SUSPENDED", seconds=SLOW_S)
         records = [json.loads(line) for line in file]
+    train_without_us(origin, ranks, tmp_path / "whole.pt")
     between = cluster.job(job)["saved_step"]
     assert 5 <= between < STEPS
     attached = {record["rank"]: record for record in records if record["type"] == "attached"}
