@@ -3,10 +3,11 @@
 Seeds that the files do not hold are drawn anew, of the same kind (`sim/generators.py`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from hpcdl.config.layers import conf_folder
 from hpcdl.core.model.profile import Point, Profile
@@ -20,6 +21,7 @@ from hpcdl.sim.generators import (
     draw_genie,
     draw_sidecar,
 )
+from hpcdl.sim.papers.table import paper_file
 from hpcdl.sim.readers.source import Place, read_table
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload, WorkloadError, cluster
 
@@ -32,14 +34,11 @@ _OTHER = {"W1": "p100", "W2": "p100", "W3": "k80", "W4": "k80"}
 _REFERENCE = "v100"
 PREDICTION_SIGMA = 0.4
 
-# Seconds, of the paper's section III-C and its figures 3 and 5.
-_SIDECAR = {"startup_s": 110.0, "gate_s": 83.0, "save_s": 0.0, "resume_s": 27.0, "resume_up_s": 37.0}
-_SIDECAR |= {"move_save_s": 35.0, "move_s": 207.0}
-_TERMINATION = {"startup_s": 170.0, "gate_s": 0.0, "save_s": 34.0, "resume_s": 170.0, "resume_up_s": 208.0}
+_SIDECAR_COSTS: Mapping[str, Mapping[str, float]] = paper_file("sidecar")["costs"]
 
 GENIE_LOADS = (5, 10, 20)
 GENIE_NODES, GENIE_GPUS = 4, 4
-_GENIE = {"startup_s": 30.0, "save_s": 27.0, "resume_s": 37.0}
+_GENIE: Mapping[str, Any] = paper_file("genie")["costs"]
 _LEAST_SPEEDUP = 0.05
 
 
@@ -53,12 +52,7 @@ class GenieModel:
 
 
 GENIE_MODELS = {
-    "AlexNet": GenieModel(1.4, 0.5, 16),
-    "GoogLeNet": GenieModel(0.6, 0.4, 8),
-    "ResNet-50": GenieModel(0.8, 0.4, 6),
-    "Inception-v3": GenieModel(0.6, 0.4, 6),
-    "LSTM": GenieModel(1.2, 0.5, 12),
-    "Seq2seq": GenieModel(1.0, 0.5, 12),
+    name: GenieModel(each["gamma"], each["lambda"], each["b0"]) for name, each in paper_file("genie")["models"].items()
 }
 
 _Curves: TypeAlias = dict[str, dict[str, tuple[Point, ...]]]
@@ -86,7 +80,8 @@ def sidecar(
         name = "W3" if workload == "W4" else workload
         types = sorted({kind for of, kind in work if of == name})
         found = draw_sidecar(chance("sidecar", name, seed), types, _JOBS[name])
-    times = {key: seconds * costs for key, seconds in (_TERMINATION if termination else _SIDECAR).items()}
+    costs_of = _SIDECAR_COSTS["termination" if termination else "sidecar"]
+    times = {key: seconds * costs for key, seconds in costs_of.items()}
     profiles = {name: _sidecar_profile(name, kinds, times) for name, kinds in curves.items()}
     errors = chance("sidecar", "predictions", seed)
     jobs = tuple(
@@ -107,13 +102,13 @@ def sidecar(
     return Workload(f"{workload} seed {seed}", jobs, nodes, f"SideCar (Wang et al.), {source}")
 
 
-def _sidecar_profile(name: str, kinds: dict[str, tuple[Point, ...]], times: dict[str, float]) -> Profile:
+def _sidecar_profile(name: str, kinds: dict[str, tuple[Point, ...]], times: Mapping[str, Any]) -> Profile:
     return Profile(
         name=name,
         points=kinds[_REFERENCE],
         kinds=tuple(kinds.items()),
         source="assumed, shaped by what SideCar prints (R50-64: measured, Gavel)",
-        **times,  # type: ignore[arg-type]  # seconds only
+        **times,
     )
 
 
@@ -202,7 +197,7 @@ def genie_profile(model: str, kind: str, batch: int) -> Profile:
         name=f"{model} {kind} b{batch}",
         points=points,
         source="GENIE's equations 5 to 8, with assumed parameters",
-        **_GENIE,  # type: ignore[arg-type]  # seconds only
+        **_GENIE,
     )
 
 

@@ -10,12 +10,10 @@ from typing import Any
 
 from hpcdl.core.model.profile import Profile
 from hpcdl.estimators import LightRun, fit, plan_light_runs
-from hpcdl.policies import all_policies
 from hpcdl.sim.conditions import Conditions, SimulatedRun
-from hpcdl.sim.engine import simulate
 from hpcdl.sim.generators import chance
 from hpcdl.sim.papers.data import GENIE_GPUS, GENIE_LOADS, GENIE_MODELS, GENIE_NODES, STEPS_PER_S, genie, genie_speedup
-from hpcdl.sim.papers.table import PaperRow, PaperTable, intervals, mean, seeds_note
+from hpcdl.sim.papers.table import PaperRow, PaperTable, intervals, mean, paper_file, run_policy, seeds_note
 from hpcdl.sim.results import percentile
 from hpcdl.sim.workload import SimJob, Workload
 
@@ -40,37 +38,13 @@ NOISE = 0.02
 LIGHT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 """From the smallest batch that a GPU of 16 can see to the largest job on one."""
 
-# Over the best baseline, at the density or size where it is most: sections 7.2.1, 7.2.2 and 7.3, figure 15.
-_PAPER_13 = {"qos_gain_up_to": 0.674, "makespan_reduction_up_to": 0.282}
-_PAPER_14 = {"qos_gain_up_to": 0.675, "makespan_reduction_up_to": 0.393}
-_PAPER_17 = {"qos_gain_up_to": 0.465, "makespan_reduction_up_to": 0.208}
-_PAPER_15 = {"error_mean_below": 0.05, "error_p95_below": 0.11}
-
-_FIGURES = (
-    "Jobs, curves and latencies as in conf/workloads/README.md: the paper prints none, those are assumed, so only "
-    "differences between policies say something. qos: share of jobs that end by their ECT (eq. 14); urgent ones have "
-    "an ECT of 0 and never do, so qos_prior_normal leaves them out. normalised_latency: arrival to end over the "
-    "latency on one GPU (eq. 15, 16). longest_wait_missed_s: of the jobs that missed their ECT, the longest until its "
-    "first start, the worst of all seeds. _ci95: half of the 95 % interval of a mean over seeds (Student's t)."
-)
-_OPEN = (
-    "Left open by the paper: whether a job that does not fit holds up those behind it (genie, Tetris: no; in the "
-    "others it does), and how many GPUs the black-box baselines give. Here each job asks for all 4 GPUs of one node; "
-    "the table of drawn requests has one of its 16 placements drawn for it instead."
-)
-_CAPACITY = (
-    "capacity: a queue of its own for each type of model, with an equal share of the GPUs among types that have jobs; "
-    "a job gets what is left of its type's share on one node."
-)
-_GAINS = (
-    "qos_gain, makespan_reduction: of this policy over the best of the six baselines in the same row's workload, each "
-    "on its own (the best by QoS need not be the best by makespan). The paper prints the largest over its workloads."
-)
+_PRINTED: Mapping[str, Mapping[str, float]] = paper_file("genie")["printed"]
+_NOTES: Mapping[str, Any] = paper_file("genie")["notes"]
 
 
 @dataclass(frozen=True, slots=True)
 class GenieMeasures:
-    """A run: see `_FIGURES`. Times are seconds; shares and errors lie from 0 to 1."""
+    """A run; the notes in genie.yaml say what each measure is. Times are seconds; shares and errors lie from 0 to 1."""
 
     qos: float
     qos_prior_normal: float
@@ -87,8 +61,6 @@ def single_latency_s(job: SimJob) -> float:
 
 def measure_run(run: SimulatedRun) -> GenieMeasures:
     """AssertionError where a job did not end."""
-    if run.problems:
-        raise AssertionError(f"{run.workload.name} under {run.policy}: {run.problems[0]}")
     ends, waits, met = [], [], []
     for number, job in run.jobs.items():
         told = run.world.jobs[number]
@@ -206,7 +178,7 @@ def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
 def densities(seeds: Sequence[int]) -> PaperTable:
     """Figures 13 and 14 (a, b)."""
     cases = {f"{per_hour}/h": partial(genie, per_hour) for per_hour in GENIE_LOADS}
-    return _compared("GENIE figures 13 and 14 (a, b): arrivals an hour", cases, seeds, _PAPER_13)
+    return _compared("GENIE figures 13 and 14 (a, b): arrivals an hour", cases, seeds, _PRINTED["densities"])
 
 
 def drawn(seeds: Sequence[int]) -> PaperTable:
@@ -225,18 +197,16 @@ def priorities(seeds: Sequence[int]) -> PaperTable:
 def durations(seeds: Sequence[int]) -> PaperTable:
     """Figure 14 (e, f)."""
     cases = {f"{hours} h": partial(lasting, hours) for hours in DURATIONS_H}
-    note = (
-        "15 an hour: the arrivals of 5 and of 10 an hour together. These jobs are more than 16 GPUs can do, so the "
-        "queue grows as long as they arrive and QoS falls with the duration; the paper's hardly falls."
+    return _compared(
+        "GENIE figure 14 (e, f): duration of arrivals", cases, seeds[:FEW], _PRINTED["durations"], _NOTES["durations"]
     )
-    return _compared("GENIE figure 14 (e, f): duration of arrivals", cases, seeds[:FEW], _PAPER_14, note)
 
 
 def sizes(seeds: Sequence[int]) -> PaperTable:
     """Figure 17."""
     cases = {f"{nodes * GENIE_GPUS} GPUs": partial(genie, SIZES_PER_HOUR, nodes=nodes) for nodes in SIZES}
     note = f"{SIZES_PER_HOUR} an hour; a job has at most 4 nodes on larger clusters too: its smallest batch is 16."
-    return _compared("GENIE figure 17: 16 to 128 GPUs", cases, seeds[:FEW], _PAPER_17, note)
+    return _compared("GENIE figure 17: 16 to 128 GPUs", cases, seeds[:FEW], _PRINTED["sizes"], note)
 
 
 def prediction(seeds: Sequence[int], loads: Sequence[int] = GENIE_LOADS) -> PaperTable:
@@ -251,13 +221,8 @@ def prediction(seeds: Sequence[int], loads: Sequence[int] = GENIE_LOADS) -> Pape
             "error_max": max(errors),
             "light_runs": len(plan_light_runs(LIGHT_BATCHES, range(1, 5), range(1, 5))),
         }
-        rows.append(_row(f"{per_hour}/h", "genie", [measure_run(run) for run in runs], more, _PAPER_15))
-    note = (
-        f"Each model is profiled once by B + N + G runs whose rates are off by {NOISE:.0%} (normal), and policies "
-        "know only the fit of eq. 5 to 8. An error is that of a job's predicted latency at the placement it had. "
-        "The paper's errors also hold what jobs do to each other, which is not modelled here."
-    )
-    return _table("GENIE figure 15: error of the prediction", rows, seeds, note)
+        rows.append(_row(f"{per_hour}/h", "genie", [measure_run(run) for run in runs], more, _PRINTED["prediction"]))
+    return _table("GENIE figure 15: error of the prediction", rows, seeds, _NOTES["prediction"])
 
 
 def _compared(
@@ -283,8 +248,7 @@ def measure(
 
 
 def _table(title: str, rows: Sequence[PaperRow], seeds: Sequence[int], *notes: str) -> PaperTable:
-    all_notes = (seeds_note(seeds), *notes, _FIGURES, _OPEN, _CAPACITY, _GAINS)
-    return PaperTable(title, tuple(rows), all_notes)
+    return PaperTable(title, tuple(rows), (seeds_note(seeds), *notes, *_NOTES["all"]))
 
 
 def prediction_errors(run: SimulatedRun) -> list[float]:
@@ -309,7 +273,7 @@ def _of_priorities(shares: Sequence[int], seed: int) -> Workload:
 
 
 def _run(workload: Workload, policy: str) -> SimulatedRun:
-    return simulate(workload, policy, all_policies(), Conditions(objective="deadline", exempt_starts=0.0))
+    return run_policy(workload, policy, Conditions(objective="deadline", exempt_starts=0.0))
 
 
 def rows_of(name: str, runs: Mapping[str, Sequence[GenieMeasures]], paper: Mapping[str, float]) -> list[PaperRow]:

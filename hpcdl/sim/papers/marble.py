@@ -13,14 +13,12 @@ from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles
 from hpcdl.core.model.plan import Policies
 from hpcdl.core.model.profile import Profile, find_profile
-from hpcdl.policies import all_policies
 from hpcdl.sim.conditions import Conditions
-from hpcdl.sim.engine import simulate
 from hpcdl.sim.papers.optimum import OfflineJob, Optimum, bound, optimum
 from hpcdl.sim.papers.optimus import OptimusNodes
-from hpcdl.sim.papers.table import PaperRow, PaperTable, interval, mean
+from hpcdl.sim.papers.table import PaperRow, PaperTable, interval, mean, paper_file, run_policy
 from hpcdl.sim.results import Results, summarise
-from hpcdl.sim.workload import SimJob, Workload, WorkloadError, cluster
+from hpcdl.sim.workload import SimJob, Workload, cluster
 
 SEEDS = tuple(range(100))
 NOISE = 0.1
@@ -31,71 +29,7 @@ COUNTED_TOGETHER = float(NODES)
 """Steps of eight nodes for one of each: every node's update of the parameters counts (TensorFlow's global step)."""
 
 _SOURCE = "MARBLE (Han et al., CCGrid 2020)"
-_FIT_NOTES = (
-    (
-        "Curves and costs: conf/profiles/summit-v100.yaml, a fit: the paper prints its curves as a figure only, "
-        "and many others give the same totals. Start-up 36.8 s; a suspend and resume takes 53.8 s (ResNet-50), "
-        "65.5 s (Inception-v3), 70.1 s (ResNet-101), 39.9 s (VGG-16)."
-    ),
-    (
-        "optimum: the exact search of hpcdl/sim/papers/optimum.py, decisions whenever a job ends, with the true "
-        "curves; bound_s: no schedule is shorter, even if GPUs changed hands at any moment and free of charge."
-    ),
-    ("The paper's share of suspend and resume in set 1 (13.2 %) belongs to no schedule that gives its other totals."),
-)
-_WARM_NOTES = (
-    (
-        "With warm starts: a job whose GPUs are still held starts ahead and waits at the gate, so that its start-"
-        "up is hidden. The paper has none. vs_marble: against MARBLE without."
-    ),
-)
-_NOISE_NOTES = (
-    (
-        "Policies are told rates that are wrong by 10 % (normal, a draw for each model, number of GPUs and seed); "
-        "jobs run at the true ones. MARBLE takes the number of GPUs that is best of what it is told."
-    ),
-    (
-        "error told: the profile says that its rates have a spread of 10 %, as profiles made of measurements do, "
-        "and ours then takes the nearest concave curve. error not told: ours takes the rates for true, as MARBLE "
-        "does."
-    ),
-    ("vs_marble: 1 - mean / MARBLE's mean on the same draws; vs_marble_true: 1 - mean / MARBLE's total without noise."),
-)
-_MULTI_NOTES = (
-    (
-        "The paper has eight nodes that compute and one parameter server, and prints neither totals nor curves. "
-        "Chosen: each job trains on all eight nodes with the same number of GPUs on each (so MARBLE's Algorithm 1 "
-        "is about GPUs per node), its curve over GPUs per node is as on one node, and so are its costs, which the "
-        "paper says."
-    ),
-    (
-        "Steps are those of all nodes together, eight times as many a second as on one (a parameter server counts "
-        "every node's update); in the other table as many a second as on one node, so that start-ups and suspends "
-        "weigh less. No factor gives all three printed reductions: the true curves on eight nodes have another "
-        "shape."
-    ),
-)
-_OPTIMUS_NOTES = (
-    (
-        "The paper prints only that MARBLE is up to 47 % shorter than Optimus, with 2 suspends against 9 in an "
-        "example. Cluster, costs and what Optimus changes are left open. Chosen: eight nodes of six V100, costs "
-        "as fitted, steps of all nodes together; MARBLE, LSF and ours give each job all nodes and choose GPUs per "
-        "node. Optimus, which adjusts numbers of workers, gives whole nodes, from one for each job on, in slots "
-        "of ten minutes."
-    ),
-    (
-        "The curve over nodes is taken as straight, since the network is said to be no bottleneck. So Optimus "
-        "loses what the fourth, fifth and sixth GPU of a node add to nothing, which is the paper's explanation "
-        "too."
-    ),
-)
-_GPU_BY_GPU_NOTES = (
-    (
-        "Another reading: one node, and Optimus as the SideCar paper runs it (hpcdl/sidecar/baselines.py): jobs "
-        "start on one GPU, and free GPUs are added one by one. That gives every job a GPU at once, which on these "
-        "curves is better than Algorithm 1: MARBLE is not shorter then."
-    ),
-)
+_NOTES: Mapping[str, Sequence[str]] = paper_file("marble")["notes"]
 
 
 def marble_set(number: int, speed: float = 1.0, nodes: int | None = None) -> Workload:
@@ -141,10 +75,7 @@ def with_noise(workload: Workload, seed: int, sigma: float = NOISE, told: bool =
 def run_one(workload: Workload, policy: str, warm: bool = False, policies: Policies | None = None) -> Results:
     """The set under a policy that aims for the makespan. WorkloadError where the run had a problem."""
     conditions = Conditions(objective="makespan", warm=warm, exempt_starts=0.0)
-    run = simulate(workload, policy, policies or all_policies(), conditions)
-    if run.problems:
-        raise WorkloadError(f"{workload.name} under {policy}: {run.problems[0]}")
-    return summarise(run)
+    return summarise(run_policy(workload, policy, conditions, policies))
 
 
 def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
@@ -166,7 +97,7 @@ def single_node() -> PaperTable:
     for number in SINGLE:
         rows += _rows(number, marble_set(number), ("fifo-exclusive", "marble", "adaptive"))
     rows += _sums(rows)
-    return PaperTable("MARBLE sets 1 to 3", tuple(rows), _FIT_NOTES)
+    return PaperTable("MARBLE sets 1 to 3", tuple(rows), tuple(_NOTES["fit"]))
 
 
 def warm_starts() -> PaperTable:
@@ -179,7 +110,7 @@ def warm_starts() -> PaperTable:
             result = run_one(workload, policy, warm=True)
             more = _more(result) | {"vs_marble": 1 - result.makespan_s / cold.makespan_s}
             rows.append(_row(workload.name, policy, result, more, {}))
-    return PaperTable("MARBLE sets 1 to 3, warm starts", tuple(rows), _WARM_NOTES)
+    return PaperTable("MARBLE sets 1 to 3, warm starts", tuple(rows), tuple(_NOTES["warm"]))
 
 
 def several_nodes(title: str, speed: float) -> PaperTable:
@@ -187,7 +118,7 @@ def several_nodes(title: str, speed: float) -> PaperTable:
     rows = []
     for number in MULTI:
         rows += _rows(number, marble_set(number, speed), ("fifo-exclusive", "marble", "adaptive"))
-    return PaperTable(title, tuple(rows), _MULTI_NOTES)
+    return PaperTable(title, tuple(rows), tuple(_NOTES["several_nodes"]))
 
 
 def against_optimus() -> PaperTable:
@@ -196,7 +127,7 @@ def against_optimus() -> PaperTable:
     for number in OPTIMUS:
         by_node = optimus_set(number)
         rows += _beside_optimus(marble_set(number, COUNTED_TOGETHER, NODES), by_node)
-    return PaperTable("MARBLE sets 7 to 9", tuple(rows), _OPTIMUS_NOTES)
+    return PaperTable("MARBLE sets 7 to 9", tuple(rows), tuple(_NOTES["optimus"]))
 
 
 def gpu_by_gpu() -> PaperTable:
@@ -204,7 +135,7 @@ def gpu_by_gpu() -> PaperTable:
     rows = []
     for number in OPTIMUS:
         rows += _beside_optimus(marble_set(number), None)
-    return PaperTable("MARBLE sets 7 to 9, GPU by GPU", tuple(rows), _GPU_BY_GPU_NOTES)
+    return PaperTable("MARBLE sets 7 to 9, GPU by GPU", tuple(rows), tuple(_NOTES["gpu_by_gpu"]))
 
 
 def _beside_optimus(workload: Workload, by_node: Workload | None) -> list[PaperRow]:
@@ -250,7 +181,7 @@ def noise(seeds: Sequence[int]) -> PaperTable:
             }
             words = "" if policy == "marble" else f", error {'told' if told else 'not told'}"
             rows.append(PaperRow(f"set {number}, noise{words}", policy, mean_s, mean(runs, "mean_jct_s"), more))
-    return PaperTable("MARBLE sets 1 to 3, noise in the curves", tuple(rows), (*_FIT_NOTES[:1], *_NOISE_NOTES))
+    return PaperTable("MARBLE sets 1 to 3, noise in the curves", tuple(rows), (_NOTES["fit"][0], *_NOTES["noise"]))
 
 
 def offline(workload: Workload, known_s: float) -> tuple[Optimum, float]:

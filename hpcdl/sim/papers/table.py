@@ -1,10 +1,40 @@
-"""A table of a paper, with ours beside the printed figures."""
+"""A table of a paper: simulated figures beside the printed ones, and means with intervals over seeds.
+
+What a paper prints, and the notes on what it leaves open, stand in the YAML file of its name in this folder.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from statistics import fmean, stdev
 from typing import Any
+
+import yaml
+
+from hpcdl.core.model.plan import Policies
+from hpcdl.policies import all_policies
+from hpcdl.sim.conditions import Conditions, SimulatedRun
+from hpcdl.sim.engine import simulate
+from hpcdl.sim.workload import Workload, WorkloadError
+
+
+@cache
+def paper_file(name: str) -> Any:
+    """The contents of NAME.yaml in this folder, read once: printed figures, notes, goals. Not to be changed."""
+    return yaml.safe_load(files("hpcdl.sim.papers").joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def run_policy(
+    workload: Workload, policy: str, conditions: Conditions, policies: Policies | None = None
+) -> SimulatedRun:
+    """The workload under a policy, `policies` instead of the usual ones. WorkloadError where the run had a problem."""
+    run = simulate(workload, policy, policies or all_policies(), conditions)
+    if run.problems:
+        raise WorkloadError(f"{workload.name} under {policy}: {run.problems[0]}")
+    return run
+
 
 _FIXED = frozenset({"workload", "policy", "makespan_s", "mean_jct_s", "paper"})
 

@@ -23,7 +23,7 @@ from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.generators import chance, poisson
 from hpcdl.sim.papers.data import SIDECAR_WORKLOADS, sidecar
-from hpcdl.sim.papers.table import PaperRow, PaperTable, interval, mean
+from hpcdl.sim.papers.table import PaperRow, PaperTable, interval, mean, paper_file
 from hpcdl.sim.workload import SimJob, Workload, WorkloadError, cluster
 
 SEEDS = tuple(range(8))
@@ -42,28 +42,6 @@ LENGTH_S, LENGTH_SIGMA = 1800.0, 0.8
 
 APART_S = 20 * 3600.0
 """So long after the jobs of a day before come those that are measured."""
-
-_NOTES = (
-    (
-        "told: adaptive knows the true rates and costs. learnt: it is told nothing; a curve with few parameters is "
-        "fitted to the progress that jobs report, and the costs of starts and suspends are measured as they happen; "
-        "kept by model and script. Jobs tell their number of steps, but not how fast they are. never: nothing is "
-        "told and nothing learnt. learnt before: the same models ran on another day, under the same policy; the "
-        "jobs of the second day are measured, and compared with those of the first day's told run."
-    ),
-    (
-        "static, no profile: fifo gives each job all that it may have on a node, or waits; k8s-default draws one of "
-        "the numbers that the job allows, as SideCar's default does. marble takes a job without a profile to gain "
-        "from every GPU, and does as fifo does on all of these."
-    ),
-    (
-        "SideCar's W1 to W4 with their costs (conf/workloads); a step takes each model 0.05 to 5 times as long as "
-        "there, drawn by seed. MARBLE models: Poisson arrivals, 12 an hour for 4 h, of the four models of "
-        "conf/profiles/summit-v100.yaml on 2 nodes of 6 V100, 30 min on one GPU (median, log-normal, sigma 0.8). "
-        "Progress is reported once a minute."
-    ),
-    "jct_vs_NAME: mean over seeds of ours / theirs - 1, on the same seed; _ci95: half of its 95 % interval.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +83,9 @@ def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
         for case in CASES:
             runs[case.name] = [run_one(name, seed, case) for seed in wanted]
             rows.append(_row(name, case.name, runs))
-    return (PaperTable("Jobs without profiles", tuple(rows), (f"{len(wanted)} seeds.", *_NOTES)),)
+    return (
+        PaperTable("Jobs without profiles", tuple(rows), (f"{len(wanted)} seeds.", *paper_file("unknown")["notes"])),
+    )
 
 
 def run_one(name: str, seed: int, case: UnknownCase) -> UnknownMeasures:
