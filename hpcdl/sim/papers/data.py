@@ -22,7 +22,7 @@ from hpcdl.sim.generators import (
     draw_sidecar,
 )
 from hpcdl.sim.papers.table import paper_file
-from hpcdl.sim.readers.source import Place, read_table
+from hpcdl.sim.readers.source import number, read_values, whole, word
 from hpcdl.sim.workload import NodeSpell, SimJob, Workload, WorkloadError, cluster
 
 STEPS_PER_S = 10.0
@@ -53,6 +53,29 @@ class GenieModel:
 
 GENIE_MODELS = {
     name: GenieModel(each["gamma"], each["lambda"], each["b0"]) for name, each in paper_file("genie")["models"].items()
+}
+
+# The columns of the files in conf/workloads.
+_CURVE_COLUMNS = {"type": word(), "gpu": word(), "gpus": whole(), "rate": number(1e-6)}
+_JOB_COLUMNS = {
+    "workload": word(),
+    "seed": whole(0),
+    "job": word(),
+    "submit_s": number(),
+    "type": word(),
+    "work_s": number(),
+    "default_gpus": whole(),
+}
+_TASK_COLUMNS = {
+    "per_hour": whole(),
+    "seed": whole(0),
+    "task": word(),
+    "submit_s": number(),
+    "model": word(*GENIE_MODELS),
+    "kind": word("training", "inference"),
+    "batch": whole(),
+    "latency_1gpu_s": number(),
+    "priority": word(*GENIE_SHARES),
 }
 
 _Curves: TypeAlias = dict[str, dict[str, tuple[Point, ...]]]
@@ -115,10 +138,9 @@ def _sidecar_profile(name: str, kinds: dict[str, tuple[Point, ...]], times: Mapp
 @lru_cache(maxsize=8)
 def _curves(path: Path) -> _Curves:
     rates: dict[str, dict[str, list[Point]]] = {}
-    for place, cells in read_table(path, ("type", "gpu", "gpus", "rate"), ()):
-        points = rates.setdefault(cells["type"], {}).setdefault(cells["gpu"].lower(), [])
-        rate = place.number("rate", cells["rate"], 1e-6)
-        points.append((1, place.whole("gpus", cells["gpus"]), rate * STEPS_PER_S))
+    for _, (model, kind, gpus, rate) in read_values(path, _CURVE_COLUMNS):
+        points = rates.setdefault(model, {}).setdefault(kind.lower(), [])
+        points.append((1, gpus, rate * STEPS_PER_S))
     return {name: {kind: tuple(points) for kind, points in kinds.items()} for name, kinds in rates.items()}
 
 
@@ -129,17 +151,10 @@ def _sidecar_jobs(
     """Jobs by workload and seed, and the work of each type in each workload, which is constant."""
     jobs: dict[tuple[str, int], list[SidecarDraw]] = {}
     work: dict[tuple[str, str], float] = {}
-    columns = ("workload", "seed", "job", "submit_s", "type", "work_s", "default_gpus")
-    for place, cells in read_table(path, columns, ()):
-        draw = SidecarDraw(
-            place.number("submit_s", cells["submit_s"]),
-            cells["type"],
-            place.whole("default_gpus", cells["default_gpus"]),
-        )
-        jobs.setdefault((cells["workload"], place.whole("seed", cells["seed"], 0)), []).append(draw)
-        seconds = place.number("work_s", cells["work_s"])
-        if work.setdefault((cells["workload"], cells["type"]), seconds) != seconds:
-            place.wrong("work_s", f"{cells['type']} has {work[cells['workload'], cells['type']]:g} s elsewhere")
+    for place, (workload, seed, _, submit_s, model, seconds, gpus) in read_values(path, _JOB_COLUMNS):
+        jobs.setdefault((workload, seed), []).append(SidecarDraw(submit_s, model, gpus))
+        if work.setdefault((workload, model), seconds) != seconds:
+            place.wrong("work_s", f"{model} has {work[workload, model]:g} s elsewhere")
     return {key: tuple(found) for key, found in jobs.items()}, work
 
 
@@ -204,24 +219,6 @@ def genie_profile(model: str, kind: str, batch: int) -> Profile:
 @lru_cache(maxsize=8)
 def _genie_draws(path: Path) -> dict[tuple[int, int], tuple[GenieDraw, ...]]:
     draws: dict[tuple[int, int], list[GenieDraw]] = {}
-    columns = ("per_hour", "seed", "task", "submit_s", "model", "kind", "batch", "latency_1gpu_s", "priority")
-    for place, cells in read_table(path, columns, ()):
-        _one_of(place, "model", cells["model"], tuple(GENIE_MODELS))
-        _one_of(place, "kind", cells["kind"], ("training", "inference"))
-        _one_of(place, "priority", cells["priority"], tuple(GENIE_SHARES))
-        draw = GenieDraw(
-            place.number("submit_s", cells["submit_s"]),
-            cells["model"],
-            cells["kind"],
-            place.whole("batch", cells["batch"]),
-            place.number("latency_1gpu_s", cells["latency_1gpu_s"]),
-            cells["priority"],
-        )
-        key = (place.whole("per_hour", cells["per_hour"]), place.whole("seed", cells["seed"], 0))
-        draws.setdefault(key, []).append(draw)
+    for _, (per_hour, seed, _, *values) in read_values(path, _TASK_COLUMNS):
+        draws.setdefault((per_hour, seed), []).append(GenieDraw(*values))
     return {key: tuple(found) for key, found in draws.items()}
-
-
-def _one_of(place: Place, column: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        place.wrong(column, f"expected one of {', '.join(known)}, got {value!r}")

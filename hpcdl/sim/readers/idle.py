@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from hpcdl.sim.readers.source import Place, read_table
+from hpcdl.sim.readers.source import Place, number, read_values, word
 from hpcdl.sim.workload import NodeSpell, WorkloadError
 
-COLUMNS = ("node", "idle_from_s", "idle_until_s")
+COLUMNS = {"node": word(), "idle_from_s": number(), "idle_until_s": number()}
 
 
 def read_idle_trace(path: Path, gpus: int, kind: str = "") -> tuple[NodeSpell, ...]:
@@ -17,9 +17,7 @@ def read_idle_trace(path: Path, gpus: int, kind: str = "") -> tuple[NodeSpell, .
     spells: list[NodeSpell] = []
     until: dict[str, tuple[float, int]] = {}
     latest = 0.0
-    for place, cells in read_table(path, COLUMNS, ()):
-        node = cells["node"]
-        begin, end = (place.number(column, cells[column]) for column in COLUMNS[1:])
+    for place, (node, begin, end) in read_values(path, COLUMNS):
         if begin < latest:
             place.wrong("idle_from_s", f"{begin:g} is before that of an earlier row, {latest:g}: sort the rows by it")
         if begin >= end:

@@ -8,7 +8,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -17,7 +17,7 @@ from hpcdl.core.model.job import LARGEST
 from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Point, Profile, ProfileError, find_profile
 from hpcdl.core.model.units import count, parse_range
 from hpcdl.sim.readers.source import MAX_SECONDS, Place, shown
-from hpcdl.sim.workload import KINDS, NodeSpell, SimJob, WorkloadError
+from hpcdl.sim.workload import KINDS, NodeSpell, SimJob, Workload, WorkloadError
 
 YEAR_S: Final = 365 * 86400.0
 
@@ -79,24 +79,6 @@ class GpuRequest:
         """GPUs per node and nodes that its duration is for."""
         most = self.draw or (self.counts[-1] if self.counts else self.gpus_max or self.gpus_min)
         return most, self.nodes if self.nodes_max is None else self.nodes_max
-
-
-@dataclass(slots=True)
-class Notes:
-    """What was assumed, counted, with the first line of each."""
-
-    found: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    def add(self, note: str, line: int) -> None:
-        times, first = self.found.get(note, (0, line))
-        self.found[note] = (times + 1, first)
-
-    def lines(self) -> tuple[str, ...]:
-        """One line each: `note (12 times, first in line 7)`."""
-        return tuple(
-            f"{note} ({count(times, 'job')}{f', first in line {line}' if line else ''})"
-            for note, (times, line) in self.found.items()
-        )
 
 
 def parse_asked(place: Place, gpus: object, nodes: object, per_node: int | None) -> GpuRequest:
@@ -199,6 +181,12 @@ def parse_row(place: Place, values: Mapping[str, Any], given: ReaderDefaults) ->
     )
 
 
+def check_order(place: Place, row: WorkloadRow, before_s: float, what: str) -> None:
+    """WorkloadError for a row that is submitted before the one above it. `what`: the file's word for a row."""
+    if row.submit_s < before_s:
+        place.wrong("submit_s", f"{row.submit_s:g} is before that of the {what} above, {before_s:g}: sort the {what}s")
+
+
 def text_of(place: Place, values: Mapping[str, Any], key: str, default: str = "") -> str:
     """A text among the values of a file, without the spaces around it."""
     value = values.get(key, default)
@@ -209,79 +197,108 @@ def text_of(place: Place, values: Mapping[str, Any], key: str, default: str = ""
     return value.strip()
 
 
-def make_job(place: Place, row: WorkloadRow, given: ReaderDefaults, notes: Notes, number: int) -> SimJob:
-    """The job; `number` counts the jobs from 1. WorkloadError names file and line."""
-    if row.kind not in KINDS:
-        place.wrong("kind", f"expected {' or '.join(KINDS)}, got {shown(row.kind)}")
-    if row.deadline_s is not None and row.deadline_s <= row.submit_s:
-        place.wrong(
-            "deadline_s",
-            f"{row.deadline_s:g} is not after the submit at {row.submit_s:g}: it is a moment on the clock of submit_s",
+@dataclass(slots=True)
+class WorkloadBuilder:
+    """The jobs of a file as they are read, and what was assumed where it said nothing.
+
+    `place`: where the reader is. `notes`: how often each was noted, and its first line.
+    """
+
+    place: Place
+    given: ReaderDefaults
+    jobs: list[SimJob] = field(default_factory=list)
+    notes: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def note(self, text: str) -> None:
+        """One more job for which this was assumed, or that was left out."""
+        times, first = self.notes.get(text, (0, self.place.line))
+        self.notes[text] = (times + 1, first)
+
+    def workload(self, source: str, none: str, *, name: str = "", column: str = "", rebase: bool = False) -> Workload:
+        """The workload. `none`: what to say where it has no job; `rebase`: a log, whose first submit becomes 0."""
+        path = self.place.path
+        if not self.jobs:
+            Place(path).wrong(column, none)
+        jobs = _rebased(self.jobs) if rebase else tuple(self.jobs)
+        notes = tuple(
+            f"{note} ({count(times, 'job')}{f', first in line {line}' if line else ''})"
+            for note, (times, line) in self.notes.items()
         )
-    try:
-        profile = _profile(row, given, notes, place.line)
-    except (ModelUnknown, ProfileError) as unknown:
-        place.wrong("model", str(unknown))
-    gpus, nodes = row.asked.full
-    _note_kinds(profile, given, notes, place.line)
-    steps = row.steps if row.steps is not None else _steps(row, profile.on(given.kind), gpus, nodes)
-    if steps > LARGEST:
-        place.wrong("duration_s", f"is {steps} steps, more than {LARGEST}")
-    needs_s = steps / max(profile.on(kind).rate(gpus, nodes) for kind in given.kinds)
-    if needs_s > MOST_SECONDS:
-        place.wrong(
-            "steps" if row.steps is not None else "duration_s", f"{_TOO_LONG}, got {needs_s / YEAR_S:.3g} years"
-        )
-    draw = row.asked.draw
-    try:
-        return SimJob(
+        return Workload(name or path.name, jobs, self.given.nodes, source, notes)
+
+    def add(self, row: WorkloadRow) -> None:
+        """The job of a row, with its profile and steps. WorkloadError names file and line."""
+        place, given, asked = self.place, self.given, row.asked
+        if row.kind not in KINDS:
+            place.wrong("kind", f"expected {' or '.join(KINDS)}, got {shown(row.kind)}")
+        if row.deadline_s is not None and row.deadline_s <= row.submit_s:
+            place.wrong(
+                "deadline_s",
+                f"{row.deadline_s:g} is not after the submit at {row.submit_s:g}: it is a moment on the clock of "
+                "submit_s",
+            )
+        try:
+            profile = self._profile(row)
+        except (ModelUnknown, ProfileError) as unknown:
+            place.wrong("model", str(unknown))
+        gpus, nodes = asked.full
+        self._note_kinds(profile)
+        steps = row.steps if row.steps is not None else _steps(row, profile.on(given.kind), gpus, nodes)
+        if steps > LARGEST:
+            place.wrong("duration_s", f"is {steps} steps, more than {LARGEST}")
+        needs_s = steps / max(profile.on(kind).rate(gpus, nodes) for kind in given.kinds)
+        if needs_s > MOST_SECONDS:
+            length = "steps" if row.steps is not None else "duration_s"
+            place.wrong(length, f"{_TOO_LONG}, got {needs_s / YEAR_S:.3g} years")
+        self.add_job(
             submit_s=row.submit_s,
-            name=row.name or f"{row.model or 'job'}/{number}",
+            name=row.name or f"{row.model or 'job'}/{len(self.jobs) + 1}",
             profile=profile,
             steps=steps,
-            gpus_min=row.asked.gpus_min,
-            gpus_max=row.asked.gpus_max,
-            gpus_counts=row.asked.counts,
-            nodes=row.asked.nodes,
-            nodes_max=row.asked.nodes_max,
+            gpus_min=asked.gpus_min,
+            gpus_max=asked.gpus_max,
+            gpus_counts=asked.counts,
+            nodes=asked.nodes,
+            nodes_max=asked.nodes_max,
             user=row.user,
             kind=row.kind,
             deadline_s=row.deadline_s,
             told=row.told,
-            draw=draw,
+            draw=asked.draw,
         )
-    except WorkloadError as error:
-        place.wrong("", str(error))
 
+    def add_job(self, **values: Any) -> None:
+        """A job of these values of `SimJob`. WorkloadError names file and line."""
+        try:
+            self.jobs.append(SimJob(**values))
+        except WorkloadError as error:
+            self.place.wrong("", str(error))
 
-def _profile(row: WorkloadRow, given: ReaderDefaults, notes: Notes, line: int) -> Profile:
-    if row.kind == "inference" and row.model:
-        own = known_model(given.profiles, f"{row.model}-inference")
-        if own is not None:
-            return own
-    try:
-        found = find_model(given.profiles, row.model)
-    except ModelUnknown as unknown:
-        if row.duration_s is None or unknown.ambiguous:
-            raise
-        notes.add(
-            f"{f'model {shown(row.model)} has' if row.model else 'no model, so'} no profile: the job runs for its "
-            "duration on the GPUs that it asked for, in proportion on fewer, no faster on more",
-            line,
-        )
-        return rigid(row.model or "no profile", *row.asked.full)
-    return as_inference(found) if row.kind == "inference" else found
-
-
-def _note_kinds(profile: Profile, given: ReaderDefaults, notes: Notes, line: int) -> None:
-    known = {kind for kind, _ in profile.kinds}
-    for kind in given.kinds if known else ():
-        if kind and kind not in known:
-            notes.add(
-                f"{profile.name} was not measured on {shown(kind)}: there it has its default curve "
-                f"(measured: {', '.join(sorted(known))})",
-                line,
+    def _profile(self, row: WorkloadRow) -> Profile:
+        if row.kind == "inference" and row.model:
+            own = known_model(self.given.profiles, f"{row.model}-inference")
+            if own is not None:
+                return own
+        try:
+            found = find_model(self.given.profiles, row.model)
+        except ModelUnknown as unknown:
+            if row.duration_s is None or unknown.ambiguous:
+                raise
+            self.note(
+                f"{f'model {shown(row.model)} has' if row.model else 'no model, so'} no profile: the job runs for its "
+                "duration on the GPUs that it asked for, in proportion on fewer, no faster on more"
             )
+            return rigid(row.model or "no profile", *row.asked.full)
+        return as_inference(found) if row.kind == "inference" else found
+
+    def _note_kinds(self, profile: Profile) -> None:
+        known = {kind for kind, _ in profile.kinds}
+        for kind in self.given.kinds if known else ():
+            if kind and kind not in known:
+                self.note(
+                    f"{profile.name} was not measured on {shown(kind)}: there it has its default curve "
+                    f"(measured: {', '.join(sorted(known))})"
+                )
 
 
 def _steps(row: WorkloadRow, profile: Profile, gpus: int, nodes: int) -> int:
@@ -290,16 +307,21 @@ def _steps(row: WorkloadRow, profile: Profile, gpus: int, nodes: int) -> int:
     return max(1, round(max(0.0, row.duration_s - profile.startup_s) * profile.rate(gpus, nodes)))
 
 
-def rebased(jobs: list[SimJob]) -> tuple[SimJob, ...]:
+def _rebased(jobs: Iterable[SimJob]) -> tuple[SimJob, ...]:
     """The jobs of a log by their submits, the first of which becomes 0. (Logs promise no order.)"""
-    if not jobs:
-        return ()
     ordered = sorted(jobs, key=lambda job: job.submit_s)
     begin = ordered[0].submit_s
-    return tuple(replace(job, submit_s=job.submit_s - begin) for job in ordered)
+    return tuple(
+        replace(
+            job,
+            submit_s=job.submit_s - begin,
+            deadline_s=None if job.deadline_s is None else job.deadline_s - begin,
+        )
+        for job in ordered
+    )
 
 
-# From the name of a model in a file to its profile, and profiles for jobs that have none.
+# --- from the name of a model in a file to its profile, and profiles for jobs that have none --------------------------
 
 _BATCH = re.compile(r"\s*\(batch size \d+\)$")
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from hpcdl.core.model.profile import ProfileError, find_profile
 from hpcdl.core.model.world import JobState
 from hpcdl.report.history import JobHistory
 from hpcdl.report.spans import event_of, read_history
-from hpcdl.sim.readers.job_rules import Notes, ReaderDefaults, rigid
+from hpcdl.sim.readers.job_rules import ReaderDefaults, WorkloadBuilder, rigid
 from hpcdl.sim.readers.source import Place, read_text
-from hpcdl.sim.workload import SimJob, Workload, WorkloadError
+from hpcdl.sim.workload import Workload
 
 
 @dataclass(slots=True)
@@ -46,25 +46,12 @@ def read_ledger(path: Path, given: ReaderDefaults) -> Workload:
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
         reason = " ".join(str(error).split())[:100]
         place.wrong("", f"not what hpcdl events --json prints ({type(error).__name__}: {reason})")
-    notes = Notes()
-    jobs = [
-        job
-        for told in history.jobs
-        if told.id in seen and (job := _job(place, told, seen[told.id], given, notes)) is not None
-    ]
-    if not jobs:
-        place.wrong("", "tells of no job that trained: export it with hpcdl events --json")
-    jobs.sort(key=lambda job: job.submit_s)
-    begin = jobs[0].submit_s
-    shifted = tuple(
-        replace(
-            job,
-            submit_s=job.submit_s - begin,
-            deadline_s=None if job.deadline_s is None else job.deadline_s - begin,
-        )
-        for job in jobs
-    )
-    return Workload(path.name, shifted, given.nodes, f"ledger {path.name}", notes.lines())
+    jobs = WorkloadBuilder(place, given)
+    for told in history.jobs:
+        if told.id in seen:
+            _add(jobs, told, seen[told.id])
+    none = "tells of no job that trained: export it with hpcdl events --json"
+    return jobs.workload(f"ledger {path.name}", none, rebase=True)
 
 
 def _seen(rows: list[Mapping[str, Any]]) -> dict[int, _LedgerJob]:
@@ -87,43 +74,41 @@ def _seen(rows: list[Mapping[str, Any]]) -> dict[int, _LedgerJob]:
     return seen
 
 
-def _job(place: Place, told: JobHistory, seen: _LedgerJob, given: ReaderDefaults, notes: Notes) -> SimJob | None:
+def _add(jobs: WorkloadBuilder, told: JobHistory, seen: _LedgerJob) -> None:
+    """The job with the steps that it did; without a profile or steps, with the time that it trained."""
     spec = seen.spec
     trained = sum(
         max(0.0, (stay.asked_at or stay.exited_at or stay.end_at or stay.ready_at) - stay.ready_at)
         for stay in told.stays
         if stay.ready_at is not None
     )
-    profile = find_profile(given.profiles, spec.profile) if spec.profile else None
+    profile = find_profile(jobs.given.profiles, spec.profile) if spec.profile else None
     steps = spec.steps if told.state is JobState.DONE and spec.steps else seen.step
     draw: int | None = None
     if profile is None or not steps:
         if trained <= 0:
-            notes.add("left out: a job that never trained", 0)
-            return None
+            jobs.note("left out: a job that never trained")
+            return
         draw = max(stay.placement.per_node for stay in told.stays)
         nodes = max(len(stay.placement.nodes) for stay in told.stays)
         try:
             profile, steps = rigid(spec.profile or "no profile", draw, nodes), max(1, round(trained))
         except ProfileError as error:
-            place.wrong("", f"job {told.id}: {error}")
-        notes.add("no profile, or no step reported: it trains for as long as it did", 0)
+            jobs.place.wrong("", f"job {told.id}: {error}")
+        jobs.note("no profile, or no step reported: it trains for as long as it did")
     elif told.state is not JobState.DONE:
-        notes.add("was not done: it has the steps that it came to", 0)
-    try:
-        return SimJob(
-            submit_s=seen.at,
-            name=spec.name,
-            profile=profile,
-            steps=steps,
-            gpus_min=spec.gpus_min,
-            gpus_max=spec.gpus_max,
-            gpus_counts=tuple(spec.gpus_counts),
-            nodes=spec.nodes,
-            nodes_max=spec.nodes_max,
-            user=spec.user,
-            deadline_s=spec.deadline if spec.deadline is not None and spec.deadline >= seen.at else None,
-            draw=draw,
-        )
-    except WorkloadError as error:
-        place.wrong("", str(error))
+        jobs.note("was not done: it has the steps that it came to")
+    jobs.add_job(
+        submit_s=seen.at,
+        name=spec.name,
+        profile=profile,
+        steps=steps,
+        gpus_min=spec.gpus_min,
+        gpus_max=spec.gpus_max,
+        gpus_counts=tuple(spec.gpus_counts),
+        nodes=spec.nodes,
+        nodes_max=spec.nodes_max,
+        user=spec.user,
+        deadline_s=spec.deadline if spec.deadline is not None and spec.deadline >= seen.at else None,
+        draw=draw,
+    )

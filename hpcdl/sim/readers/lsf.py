@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
-from hpcdl.sim.readers.job_rules import Notes, ReaderDefaults, WorkloadRow, make_job, parse_asked, rebased
+from hpcdl.sim.readers.job_rules import ReaderDefaults, WorkloadBuilder, WorkloadRow, parse_asked
 from hpcdl.sim.readers.source import Place, read_text
-from hpcdl.sim.workload import SimJob, Workload
+from hpcdl.sim.workload import Workload
 
 _JOB = re.compile(r"Job <(\d+(?:\[\d+\])?)>,")
 _FIELD = {key: re.compile(rf"{key} <([^>]*)>") for key in ("Job Name", "User")}
@@ -86,9 +86,8 @@ def read_lsf(path: Path, given: ReaderDefaults) -> Workload:
 
     Left out and counted in the notes: jobs without GPUs, and those that have not run.
     """
-    jobs: list[SimJob] = []
-    notes = Notes()
     place = Place(path)
+    jobs = WorkloadBuilder(place, given)
     for story in _stories(place, read_text(path)):
         place.line = story.line
         submit, gpus = story.submitted(), story.gpus()
@@ -96,18 +95,16 @@ def read_lsf(path: Path, given: ReaderDefaults) -> Workload:
             place.wrong("", f"job {story.number}: no moment of its submit: use bhist -l or bacct -l")
         seconds = story.seconds()
         if gpus is None:
-            notes.add("left out: a job without GPUs", place.line)
+            jobs.note("left out: a job without GPUs")
         elif seconds <= 0:
-            notes.add("left out: a job that has not run", place.line)
+            jobs.note("left out: a job that has not run")
         else:
             hosts = story.hosts()
             asked = parse_asked(place, gpus, hosts if hosts > 1 else None, given.per_node)
             name = f"{story.number} {story.name}".strip()[:200]
-            row = WorkloadRow(submit_s=submit, model="", asked=asked, duration_s=seconds, user=story.user, name=name)
-            jobs.append(make_job(place, row, given, notes, len(jobs) + 1))
-    if not jobs:
-        Place(path).wrong("", "tells of no job with GPUs that ran: give it what bhist -l or bacct -l prints")
-    return Workload(path.name, rebased(jobs), given.nodes, f"LSF history {path.name}", notes.lines())
+            jobs.add(WorkloadRow(submit, "", asked, duration_s=seconds, user=story.user, name=name))
+    none = "tells of no job with GPUs that ran: give it what bhist -l or bacct -l prints"
+    return jobs.workload(f"LSF history {path.name}", none, rebase=True)
 
 
 def _stories(place: Place, text: str) -> Iterator[_LsfStory]:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hpcdl.sim.readers.job_rules import Notes, ReaderDefaults, WorkloadRow, make_job, parse_asked, rebased
+from hpcdl.sim.readers.job_rules import ReaderDefaults, WorkloadBuilder, WorkloadRow, parse_asked
 from hpcdl.sim.readers.source import MAX_SECONDS, Place, read_text, rows_of, shown
-from hpcdl.sim.workload import SimJob, Workload
+from hpcdl.sim.workload import Workload
 
 REQUIRED = ("Submit",)
 _NONE = ("", "Unknown", "None", "N/A")
@@ -20,11 +20,10 @@ def read_sacct(path: Path, given: ReaderDefaults) -> Workload:
     and End; takes User, JobName and NNodes where they are there, and passes over other columns. Steps (`12.batch`) are
     no jobs. Left out and counted in the notes: jobs without GPUs, and those that have not started.
     """
-    text = read_text(path)
-    jobs: list[SimJob] = []
-    notes = Notes()
-    for place, cells in rows_of(path, text, REQUIRED, None, "|"):
-        if not jobs and not notes.found:
+    jobs = WorkloadBuilder(Place(path), given)
+    for jobs.place, cells in rows_of(path, read_text(path), REQUIRED, None, "|"):
+        place = jobs.place
+        if not jobs.jobs and not jobs.notes:
             _check_columns(place, cells)
         name = cells.get("JobID") or cells.get("JobIDRaw", "")
         if "." in name:
@@ -32,30 +31,27 @@ def read_sacct(path: Path, given: ReaderDefaults) -> Workload:
         gpus, nodes = _gpus(place, cells), _nodes(place, cells)
         seconds = _elapsed(place, cells)
         if not gpus:
-            notes.add("left out: a job without GPUs", place.line)
+            jobs.note("left out: a job without GPUs")
         elif not seconds:
-            notes.add("left out: a job that has not run", place.line)
+            jobs.note("left out: a job that has not run")
         else:
             state = cells.get("State", "").split(" ")[0]
             if state not in ("", "COMPLETED"):
-                notes.add(f"its state is {state}: its run time counts as it is", place.line)
+                jobs.note(f"its state is {state}: its run time counts as it is")
             if nodes > gpus:
                 place.wrong("NNodes", f"{nodes} nodes for {gpus} GPUs")
-            asked = parse_asked(
-                place, -(-gpus // nodes) if nodes > 1 else gpus, nodes if nodes > 1 else None, given.per_node
-            )
+            each, over = (-(-gpus // nodes), nodes) if nodes > 1 else (gpus, None)
             row = WorkloadRow(
                 submit_s=_moment(place, "Submit", cells["Submit"]),
                 model="",
-                asked=asked,
+                asked=parse_asked(place, each, over, given.per_node),
                 duration_s=seconds,
                 user=cells.get("User", ""),
                 name=f"{name} {cells.get('JobName', '')}".strip()[:200],
             )
-            jobs.append(make_job(place, row, given, notes, len(jobs) + 1))
-    if not jobs:
-        Place(path).wrong("", "holds no job with GPUs that ran: ask sacct for AllocTRES too")
-    return Workload(path.name, rebased(jobs), given.nodes, f"Slurm accounting {path.name}", notes.lines())
+            jobs.add(row)
+    none = "holds no job with GPUs that ran: ask sacct for AllocTRES too"
+    return jobs.workload(f"Slurm accounting {path.name}", none, rebase=True)
 
 
 _GPUS = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")

@@ -7,9 +7,9 @@ import io
 import math
 import reprlib
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hpcdl.sim.workload import WorkloadError
 
@@ -89,7 +89,37 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-# Tables with a header line: CSV, and what separates its columns with another character.
+# --- tables with a header line: CSV, and what separates its columns with another character ----------------------------
+
+Parse = Callable[[Place, str, str], Any]
+"""A column's type: from (place, column, text of a cell) to a value; WorkloadError names file, line and column."""
+
+
+def number(low: float = 0.0, high: float = MAX_SECONDS) -> Parse:
+    """A column of finite numbers from `low` to `high`."""
+    return lambda place, column, text: place.number(column, text, low, high)
+
+
+def whole(low: int = 1, high: int = 1 << 53) -> Parse:
+    """A column of whole numbers from `low` to `high`."""
+    return lambda place, column, text: place.whole(column, text, low, high)
+
+
+def word(*known: str) -> Parse:
+    """A column of texts; of these only, where some are named."""
+
+    def parse(place: Place, column: str, text: str) -> str:
+        if known and text not in known:
+            place.wrong(column, f"expected one of {', '.join(known)}, got {text!r}")
+        return text
+
+    return parse
+
+
+def read_values(path: Path, columns: Mapping[str, Parse]) -> Iterator[tuple[Place, Any]]:
+    """Every row with its line, as the values of `columns` in their order, all of which the table must have."""
+    for place, cells in read_table(path, columns, ()):
+        yield place, [parse(place, column, cells[column]) for column, parse in columns.items()]
 
 
 def read_table(

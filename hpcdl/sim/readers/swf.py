@@ -5,9 +5,9 @@ Some logs have more fields at the end of each line (energy, GPUs): these are pas
 
 from pathlib import Path
 
-from hpcdl.sim.readers.job_rules import Notes, ReaderDefaults, WorkloadRow, make_job, parse_asked, rebased
+from hpcdl.sim.readers.job_rules import ReaderDefaults, WorkloadBuilder, WorkloadRow, parse_asked
 from hpcdl.sim.readers.source import MAX_ROWS, Place, read_text, shown
-from hpcdl.sim.workload import SimJob, Workload
+from hpcdl.sim.workload import Workload
 
 FIELDS = (
     "job", "submit", "wait", "run time", "processors", "cpu time", "memory", "processors asked", "time asked",
@@ -22,9 +22,8 @@ def read_swf(path: Path, given: ReaderDefaults) -> Workload:
     Lines are sorted by submit, the first of which becomes 0. Jobs without a run time, and parts of jobs that were
     interrupted, are left out and counted in the notes; jobs that failed ran, and count.
     """
-    jobs: list[SimJob] = []
-    notes = Notes()
     place = Place(path)
+    jobs = WorkloadBuilder(place, given)
     latest = 0.0
     for place.line, line in enumerate(read_text(path).splitlines(), 1):
         cells = line.partition(";")[0].split()
@@ -35,7 +34,7 @@ def read_swf(path: Path, given: ReaderDefaults) -> Workload:
         if len(cells) < len(FIELDS):
             place.wrong("", f"has {len(cells)} fields, and a line of the Standard Workload Format has {len(FIELDS)}")
         if len(cells) > len(FIELDS):
-            notes.add(f"passed over: what a line has beyond {len(FIELDS)} fields", place.line)
+            jobs.note(f"passed over: what a line has beyond {len(FIELDS)} fields")
         numbers = {name: place.number(name, cell, -1) for name, cell in zip(FIELDS, cells, strict=False)}
         submit = place.number("submit", cells[1])
         if submit < latest:
@@ -47,22 +46,19 @@ def read_swf(path: Path, given: ReaderDefaults) -> Workload:
         if procs == 0:
             place.wrong("processors", "must not be 0 (-1: not known)")
         if numbers["status"] in _PARTS:
-            notes.add("left out: the line of a part of a job that was interrupted", place.line)
+            jobs.note("left out: the line of a part of a job that was interrupted")
         elif procs < 0 or numbers["run time"] <= 0:
-            notes.add("left out: it never ran, or its run time or processors are not known", place.line)
+            jobs.note("left out: it never ran, or its run time or processors are not known")
         else:
             gpus = -(-procs // given.procs_per_gpu)
-            asked = parse_asked(place, gpus, None, given.per_node)
             row = WorkloadRow(
                 submit_s=submit,
                 model="",
-                asked=asked,
+                asked=parse_asked(place, gpus, None, given.per_node),
                 duration_s=numbers["run time"],
                 user=f"user {cells[11]}" if numbers["user"] >= 0 else "",
                 name=f"swf/{cells[0]}",
             )
-            jobs.append(make_job(place, row, given, notes, len(jobs) + 1))
-    if not jobs:
-        Place(path).wrong("", "holds no job that ran")
+            jobs.add(row)
     per = f"{given.procs_per_gpu} processors a GPU" if given.procs_per_gpu > 1 else "a processor a GPU"
-    return Workload(path.name, rebased(jobs), given.nodes, f"SWF log {path.name}, {per}", notes.lines())
+    return jobs.workload(f"SWF log {path.name}, {per}", "holds no job that ran", rebase=True)

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from hpcdl.core.model.profile import MAX_GPUS, Point, Profile, ProfileError
-from hpcdl.sim.readers.source import Place, read_table
+from hpcdl.sim.readers.source import Place, number, read_values, whole, word
 
-COLUMNS = ("model_and_batch_per_gpu", "gpu", "gpus", "steps_per_s")
+COLUMNS = {"model_and_batch_per_gpu": word(), "gpu": word(), "gpus": whole(1, MAX_GPUS), "steps_per_s": number()}
 
 
 def read_throughputs(path: Path, gpu_type: str = "", gpus_per_node: int | None = None) -> dict[str, Profile]:
@@ -23,12 +23,10 @@ def read_throughputs(path: Path, gpu_type: str = "", gpus_per_node: int | None =
     path = Path(path)
     models: dict[str, tuple[str, dict[str, dict[int, float]]]] = {}
     lines: dict[tuple[str, str, int], int] = {}
-    for place, cells in read_table(path, COLUMNS, ()):
-        name, kind = " ".join(cells[COLUMNS[0]].split()), cells["gpu"].lower()
+    for place, (model, gpu, gpus, rate) in read_values(path, COLUMNS):
+        name, kind = " ".join(model.split()), gpu.lower()
         if not name or not kind:
-            place.wrong("gpu" if name else COLUMNS[0], "must not be empty")
-        gpus = place.whole("gpus", cells["gpus"], 1, MAX_GPUS)
-        rate = place.number("steps_per_s", cells["steps_per_s"])
+            place.wrong("gpu" if name else "model_and_batch_per_gpu", "must not be empty")
         key = (name.casefold(), kind, gpus)
         if key in lines:
             place.wrong("gpus", f"{name} on {gpus} {kind} is in line {lines[key]} already: keep one of them")

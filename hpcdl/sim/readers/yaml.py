@@ -14,16 +14,16 @@ from hpcdl.core.model.profile import MAX_GPUS, MAX_NODES, Profile, ProfileError
 from hpcdl.sim.generators import MOST_JOBS, chance, exponential_gaps, poisson
 from hpcdl.sim.readers.job_rules import (
     GpuRequest,
-    Notes,
     ReaderDefaults,
+    WorkloadBuilder,
     WorkloadRow,
-    make_job,
+    check_order,
     parse_asked,
     parse_row,
     text_of,
 )
 from hpcdl.sim.readers.source import Place, read_text, shown
-from hpcdl.sim.workload import NodeSpell, SimJob, Workload, WorkloadError, cluster
+from hpcdl.sim.workload import NodeSpell, Workload, WorkloadError, cluster
 
 MAX_BYTES = 32 << 20
 
@@ -49,31 +49,26 @@ def read_yaml(path: Path, given: ReaderDefaults) -> Workload:
     nodes = given.nodes or _nodes(place, data.get("cluster"))
     profiles = dict(given.profiles) | _profiles(place, data.get("profiles", {}))
     given = replace(given, nodes=nodes, profiles=profiles)
-    notes = Notes()
+    jobs = WorkloadBuilder(place, given)
     listed = data.get("jobs", [])
     if not isinstance(listed, list):
         place.wrong("jobs", f"expected a list of jobs, got {shown(listed)}")
     rows: list[tuple[int, WorkloadRow]] = []
-    for index, entry in enumerate(listed):
-        place.line = lines[index]
+    for place.line, entry in zip(lines or [0] * len(listed), listed, strict=True):
         row = parse_row(place, _keys(place, entry, _JOB), given)
-        if rows and row.submit_s < rows[-1][1].submit_s:
-            place.wrong(
-                "submit_s", f"{row.submit_s:g} is before that of the job above, {rows[-1][1].submit_s:g}: sort the jobs"
-            )
+        if rows:
+            check_order(place, row, rows[-1][1].submit_s, "job")
         rows.append((place.line, row))
     place.line = 0
     if "arrivals" in data:
         rows += [(0, row) for row in draw_rows(place, data["arrivals"], given)]
         rows.sort(key=lambda each: each[1].submit_s)
-    jobs: list[SimJob] = []
-    for line, row in rows:
-        place.line = line
-        jobs.append(make_job(place, row, given, notes, len(jobs) + 1))
-    if not jobs:
-        Place(path).wrong("jobs", "none: list jobs, or describe arrivals")
-    name, source = (text_of(Place(path), data, key, default) for key, default in (("name", path.stem), ("source", "")))
-    return Workload(name or path.stem, tuple(jobs), nodes, source or f"workload {path.name}", notes.lines())
+    for place.line, row in rows:
+        jobs.add(row)
+    place.line = 0
+    name, source = (text_of(place, data, key, default) for key, default in (("name", path.stem), ("source", "")))
+    none = "none: list jobs, or describe arrivals"
+    return jobs.workload(source or f"workload {path.name}", none, name=name or path.stem, column="jobs")
 
 
 def _load(place: Place, text: str) -> tuple[Mapping[str, Any], list[int]]:

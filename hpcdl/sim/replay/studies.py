@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from hpcdl.config.layers import conf_folder
-from hpcdl.sim.readers.source import read_table
+from hpcdl.sim.readers.source import number, read_values, word
 from hpcdl.sim.replay.case import ReplayCase, ScalingModel
 from hpcdl.sim.replay.idle import HOUR_S, IdleTrace, idle_of
 from hpcdl.sim.replay.outcome import replayed
@@ -16,6 +16,7 @@ from hpcdl.solver import prepare
 
 # What the BFTrainer paper prints about its replays: conf/workloads/bftrainer_printed.csv.
 
+_COLUMNS = dict.fromkeys(("where", "policy", "objective", "model", "at", "figure"), word()) | {"value": number()}
 _STUDY = {"7": "t-fwd", "9": "t-fwd", "10": "t-fwd", "15": "scale"}
 
 
@@ -37,16 +38,12 @@ class PrintedFigure:
 def printed() -> tuple[PrintedFigure, ...]:
     """All of them."""
     path = conf_folder() / "workloads" / "bftrainer_printed.csv"
-    columns = ("where", "policy", "objective", "model", "at", "figure", "value")
     found = []
-    for place, cells in read_table(path, columns, ()):
-        where = cells["where"]
-        kind, _, number = where.partition(" ")
-        study = _STUDY.get(number.rstrip("abc"), "parallel") if kind == "Figure" else "parallel"
-        at = place.number("at", cells["at"]) if cells["at"] else None
-        value = place.number("value", cells["value"])
-        policy, objective, model = (cells[key] for key in ("policy", "objective", "model"))
-        found.append(PrintedFigure(where, study, policy, objective, model, at, cells["figure"], value))
+    for place, (where, policy, objective, model, at, figure, value) in read_values(path, _COLUMNS):
+        kind, _, label = where.partition(" ")
+        study = _STUDY.get(label.rstrip("abc"), "parallel") if kind == "Figure" else "parallel"
+        where_at = place.number("at", at) if at else None
+        found.append(PrintedFigure(where, study, policy, objective, model, where_at, figure, value))
     return tuple(found)
 
 
