@@ -6,7 +6,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -182,7 +182,7 @@ def _daemon(home: Path, gpus: int) -> Iterator[None]:
         instance = read_access(home).instance
         yield
     finally:
-        with _undisturbed():
+        with handled((signal.SIGINT, signal.SIGTERM), signal.SIG_IGN):  # a second Ctrl-C leaves nothing running
             left = _stop(home, instance or _instance(home))
     if left:
         raise DemoError(f"processes {', '.join(str(each.pid) for each in left)} had to be killed: see {home}")
@@ -211,14 +211,14 @@ def _stop(home: Path, instance: str) -> list[Process]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C must not leave half of it running."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+def handled(numbers: Iterable[signal.Signals], handler: Any) -> Iterator[None]:
+    """These signals are handled so for as long as the block."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def _say(text: str) -> None:

@@ -16,7 +16,7 @@ from hpcdl.config.profiles import load_profiles
 from hpcdl.core.model.profile import ProfileError
 from hpcdl.daemon.launch import LaunchError
 from hpcdl.demo.compare import jobs_table, notes, reduction, runs_table, simulate_again, text_of, truth_text, write
-from hpcdl.demo.episode import DemoError, Episode, load_set, play
+from hpcdl.demo.episode import DemoError, Episode, handled, load_set, play
 
 SCALE = 20.0
 """Twice as fast would double what each second of our own overhead counts; half as fast takes minutes."""
@@ -103,9 +103,5 @@ def _ended_by_signals() -> Iterator[None]:
     numbers = [signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
+    with handled(numbers, interrupt):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -283,13 +284,13 @@ def _keys(by: str, watch: AccountEvents, names: Mapping[int, str], days: Sequenc
     if by in ("day", "policy"):
         marks = [*days] if by == "day" else [(at, name) for at, name in watch.chosen]
         return lambda piece: _split(piece, marks)
-    labels: dict[int, str] = {0: IDLE}
 
+    @cache
     def label(job: int) -> str:
-        if job not in labels:
-            owner = owner_of(watch, job)
-            labels[job] = owner.user or "-" if by == "user" else str((owner.array or job) if by == "array" else job)
-        return labels[job]
+        if not job:
+            return IDLE
+        owner = owner_of(watch, job)
+        return owner.user or "-" if by == "user" else str((owner.array or job) if by == "array" else job)
 
     return lambda piece: ((label(piece.job), piece.end - piece.begin),)
 

@@ -104,11 +104,7 @@ class AccountEvents:
         self.owners[job] = JobOwner(spec.user, spec.array)
 
     def _work(self, event: ev.IncarnationEvent) -> Work:
-        key = (event.job, event.incarnation)
-        found = self.work.get(key)
-        if found is None:
-            found = self.work[key] = Work()
-        return found
+        return self.work.setdefault((event.job, event.incarnation), Work())
 
     def _of_incarnation(self, event: ev.IncarnationEvent, at: float) -> None:
         match event:

@@ -171,21 +171,8 @@ class _Growing:
             pieces = _pieces(stay, tenure, sizes, end)
             ready_at = next((piece.begin for piece in pieces if piece.phase is Phase.TRAINING), None)
             for gpu in tenure.gpus:
-                spans.append(
-                    Span(
-                        job.id,
-                        job.name,
-                        stay.number,
-                        tenure.node,
-                        gpu,
-                        pieces[-1].gpus,
-                        tenure.begin,
-                        ready_at,
-                        end,
-                        pieces,
-                        stay.cause,
-                    )
-                )
+                of = (job.id, job.name, stay.number, tenure.node, gpu, pieces[-1].gpus)
+                spans.append(Span(*of, tenure.begin, ready_at, end, pieces, stay.cause))
         return spans
 
 

@@ -152,15 +152,12 @@ def _axis(scale: Scale, height: int) -> str:
 def _blocks(spans: Sequence[Span]) -> list[list[Span]]:
     """Spans of one incarnation on neighbouring GPUs of a node, to be drawn as one bar."""
     blocks: list[list[Span]] = []
-    for span in sorted(spans, key=lambda each: (each.job, each.incarnation, each.node, each.start_at, each.gpu)):
-        last = blocks[-1][-1] if blocks else None
-        if last is not None and (last.job, last.incarnation, last.node, last.start_at, last.gpu + 1) == (
-            span.job,
-            span.incarnation,
-            span.node,
-            span.start_at,
-            span.gpu,
-        ):
+
+    def key(span: Span) -> tuple[int, int, str, float, int]:
+        return span.job, span.incarnation, span.node, span.start_at, span.gpu
+
+    for span in sorted(spans, key=key):
+        if blocks and key(blocks[-1][-1]) == (*key(span)[:-1], span.gpu - 1):
             blocks[-1].append(span)
         else:
             blocks.append([span])

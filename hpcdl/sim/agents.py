@@ -5,7 +5,7 @@ numbered reports as real ones send them.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from hpcdl.core.model import commands as cmd
@@ -34,6 +34,11 @@ class Outside(Protocol):
         """To the daemon."""
 
 
+@lru_cache(maxsize=4096)
+def _gpus_of(node: str, gpus: int, kind: str) -> tuple[GpuInfo, ...]:
+    return tuple(GpuInfo(index, f"{node}-{index}", kind) for index in range(gpus))
+
+
 class SimulatedAgents:
     """All nodes. `jobs`: the truth about each job that was submitted, by its id."""
 
@@ -48,7 +53,6 @@ class SimulatedAgents:
         self._on: dict[str, dict[tuple[int, int], SimulatedTrainer]] = {}
         self._spells: dict[str, int] = {}
         self._reported: dict[str, int] = {}
-        self._gpus: dict[tuple[str, int, str], tuple[GpuInfo, ...]] = {}
 
     def submitted(self, number: int, job: SimJob) -> None:
         """The daemon has taken a job."""
@@ -87,12 +91,7 @@ class SimulatedAgents:
         self._outside.send(cmd.NodeGone(spell.name, "its time is over"))
 
     def _inventory(self, spell: NodeSpell) -> cmd.Inventory:
-        shape = (spell.name, spell.gpus, spell.kind)
-        gpus = self._gpus.get(shape)
-        if gpus is None:
-            gpus = tuple(GpuInfo(index, f"{spell.name}-{index}", spell.kind) for index in range(spell.gpus))
-            self._gpus[shape] = gpus
-        log_id = self._log_id(spell.name)
+        gpus, log_id = _gpus_of(spell.name, spell.gpus, spell.kind), self._log_id(spell.name)
         return cmd.Inventory(spell.name, gpus, 0, 0, 1, log_id, log_id, True)
 
     def _log_id(self, node: str) -> str:
@@ -119,16 +118,17 @@ class SimulatedAgents:
         trainer = self._trainers.get((request.job, request.incarnation))
         if trainer is None or request.node not in trainer.parts:
             return
-        if request.kind == "open":
-            self._open(trainer, request)
-        elif request.kind == "suspend":
-            self._suspend(trainer, request)
-        elif request.kind == "rescale":
-            self._rescale(trainer, request)
-        elif request.kind == "leave":
-            self._exit(trainer, request.node, code=0, ended_by="leave", attached=True)
-        else:
-            self._exit(trainer, request.node, signal="SIGTERM", ended_by="end", attached=True)
+        match request.kind:
+            case "open":
+                self._open(trainer, request)
+            case "suspend":
+                self._suspend(trainer, request)
+            case "rescale":
+                self._rescale(trainer, request)
+            case "leave":
+                self._exit(trainer, request.node, code=0, ended_by="leave", attached=True)
+            case _:
+                self._exit(trainer, request.node, signal="SIGTERM", ended_by="end", attached=True)
 
     def _later(self, trainer: SimulatedTrainer, seconds: float, what: Callable[[SimulatedTrainer], None]) -> None:
         """Has something happen to a trainer, unless something else happens to it before."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 
 from hpcdl.core.controller.controller import Controller
 from hpcdl.core.controller.journal import MemoryJournal
@@ -144,12 +145,9 @@ class Simulation:
             if math.isfinite(spell.until_s):
                 self.at(spell.until_s, partial(self._agents.leave, spell))
         first = 0
-        jobs = self.workload.jobs
-        while first < len(jobs):  # what is submitted at the same moment is one submit, as with an array
-            last = first
-            while last < len(jobs) and jobs[last].submit_s == jobs[first].submit_s:
-                last += 1
-            self.at(jobs[first].submit_s, partial(self._submit, first, last))
+        for submit_s, together in groupby(self.workload.jobs, key=lambda job: job.submit_s):
+            last = first + len([*together])  # what is submitted at the same moment is one submit, as with an array
+            self.at(submit_s, partial(self._submit, first, last))
             first = last
         for when in self.conditions.restarts:
             self.at(when, self._restart)
@@ -207,16 +205,20 @@ class Simulation:
 
     # --- what came of it -------------------------------------------------------------------------------------------
 
+    def troubles(self) -> list[str]:
+        """What the Controller recorded as going wrong, each once, in the order of time."""
+        lines = (
+            f"{record.event.where} {record.event.detail} (at {record.at:.0f} s)"
+            for record in self._journal.records
+            if isinstance(record.event, ev.TroubleSeen)
+        )
+        return [*dict.fromkeys(lines)]
+
     def result(self) -> SimulatedRun:
         """See `simulate`."""
         records = self._journal.records
-        broken: dict[str, int] = {}
-        for record in records:
-            if isinstance(record.event, ev.TroubleSeen):
-                line = f"{record.event.where} {record.event.detail} (at {record.at:.0f} s)"
-                broken.setdefault(line, 1)
         unfinished = [*self._controller.world.active]
-        problems = [*broken, *self._problems]
+        problems = [*self.troubles(), *self._problems]
         if unfinished:
             shown = ", ".join(self._controller.world.jobs[number].spec.name for number in unfinished[:5])
             more = f" and {len(unfinished) - 5} more" if len(unfinished) > 5 else ""

@@ -1,7 +1,7 @@
 """The HTML report of simulated runs: one workload, its policies side by side."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from itertools import groupby
 
@@ -132,38 +132,34 @@ def _problems(runs: Sequence[Run]) -> list[str]:
 
 
 def _measures(runs: Sequence[Run]) -> list[Measure]:
-    results = [result for _, result in runs]
-
-    def times(title: str, name: str) -> Measure:
-        return Measure(title, tuple(getattr(result, name) for result in results), long_text, -1, relative=True)
-
-    def shares(title: str, name: str, better: int, told: str = "") -> Measure:
-        return Measure(title, tuple(getattr(result, name) for result in results), percent, better, told)
-
-    def numbers(title: str, name: str, better: int = -1) -> Measure:
-        return Measure(title, tuple(getattr(result, name) for result in results), number, better)
-
     return [
-        times("Makespan", "makespan_s"),
-        times("JCT, mean", "mean_jct_s"),
-        times("JCT, median", "median_jct_s"),
-        times("JCT, 95th percentile", "p95_jct_s"),
-        times("Wait, mean", "mean_wait_s"),
-        times("Wait, 95th percentile", "p95_wait_s"),
-        times("Wait, longest", "longest_wait_s"),
-        shares("GPU utilisation", "utilisation", 1, "Work done over work possible: see below"),
-        shares("GPUs held", "held", 0, "Share of GPU time that jobs held"),
-        shares("Lost to rescaling", "lost_share", -1),
-        numbers("Suspends", "suspends"),
-        numbers("Resumes", "resumes", 0),
-        numbers("Rescales", "rescales", 0),
-        numbers("Moves to other nodes", "moves", 0),
-        shares("Deadlines met", "deadlines_met", 1),
-        Measure("Fairness, mean", tuple(result.mean_fairness for result in results), decimals, -1),
-        Measure("Fairness, worst", tuple(result.worst_fairness for result in results), decimals, -1),
-        Measure("Energy", tuple(result.energy_kwh for result in results), lambda value: f"{value:.2f} kWh", -1),
-        numbers("Jobs finished", "finished", 0),
+        Measure(title, tuple(getattr(result, name) for _, result in runs), text, better, what, text is long_text)
+        for title, name, text, better, what in _MEASURES
     ]
+
+
+_MEASURES: tuple[tuple[str, str, Callable[[float], str], int, str], ...] = (
+    ("Makespan", "makespan_s", long_text, -1, ""),
+    ("JCT, mean", "mean_jct_s", long_text, -1, ""),
+    ("JCT, median", "median_jct_s", long_text, -1, ""),
+    ("JCT, 95th percentile", "p95_jct_s", long_text, -1, ""),
+    ("Wait, mean", "mean_wait_s", long_text, -1, ""),
+    ("Wait, 95th percentile", "p95_wait_s", long_text, -1, ""),
+    ("Wait, longest", "longest_wait_s", long_text, -1, ""),
+    ("GPU utilisation", "utilisation", percent, 1, "Work done over work possible: see below"),
+    ("GPUs held", "held", percent, 0, "Share of GPU time that jobs held"),
+    ("Lost to rescaling", "lost_share", percent, -1, ""),
+    ("Suspends", "suspends", number, -1, ""),
+    ("Resumes", "resumes", number, 0, ""),
+    ("Rescales", "rescales", number, 0, ""),
+    ("Moves to other nodes", "moves", number, 0, ""),
+    ("Deadlines met", "deadlines_met", percent, 1, ""),
+    ("Fairness, mean", "mean_fairness", decimals, -1, ""),
+    ("Fairness, worst", "worst_fairness", decimals, -1, ""),
+    ("Energy", "energy_kwh", lambda value: f"{value:.2f} kWh", -1, ""),
+    ("Jobs finished", "finished", number, 0, ""),
+)
+"""Title, figure of `Results`, its text, whether more (1) or less (-1) of it is better, and what it is."""
 
 
 def _runs(workload: Workload, runs: Sequence[Run]) -> list[str]:

@@ -1,12 +1,12 @@
 """All papers' tables, made side by side."""
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 
 from hpcdl.sim.papers.figures import figures
 from hpcdl.sim.papers.table import PaperTable
+from hpcdl.sim.parallel import Progress, in_processes
 
 PAPERS = ("marble", "sidecar", "genie", "unknown")
 """Modules of this package that have `tables()`: three papers, and what it costs to know no profile."""
@@ -17,32 +17,19 @@ PARTS = {"genie": ("densities", "sizes", "priorities", "durations", "prediction"
 
 
 def all_tables(
-    papers: Sequence[str] = PAPERS, seeds: int | None = None, progress: Callable[[str], None] | None = None
+    papers: Sequence[str] = PAPERS, seeds: int | None = None, progress: Progress | None = None
 ) -> tuple[tuple[PaperTable, ...], tuple[str, ...]]:
     """The tables of these papers, first of all what ours is to reach beside what it reached; and what went wrong.
 
-    `seeds`: no study takes more than so many; None: each its own number. `progress`: is told what is ready. As many
-    processes as there are processors. A study that fails is one line of what went wrong, and its tables are missing.
+    `seeds`: no study takes more than so many; None: each its own number. `progress`: see
+    `in_processes`. A study that fails is one line of what went wrong, and its tables are missing.
     """
-    told = progress or (lambda _: None)
-    parts = [(name, part) for name in papers for part in PARTS.get(name, ("",))]
-    made: dict[tuple[str, str], tuple[PaperTable, ...]] = {}
-    problems: list[str] = []
-    with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(parts))) as pool:
-        making = {
-            pool.submit(tables_of, name, part, seeds): (name, part)
-            for name, part in sorted(parts, key=lambda each: _LONGEST.index(each[0]))
-        }
-        told(f"{len(parts)} {'study, which takes' if len(parts) == 1 else 'studies, which take'} some minutes")
-        for ready in as_completed(making):
-            name = " ".join(making[ready]).strip()
-            try:
-                made[making[ready]] = ready.result()
-            except Exception as error:  # what the others took minutes for is not thrown away
-                made[making[ready]] = ()
-                problems.append(f"{name}: {error}")
-            told(f"{name} is ready, {len(parts) - len(made)} to go")
-    tables = tuple(table for part in parts for table in made[part])
+    say = progress or (lambda _: None)
+    parts = {f"{name} {part}".strip(): (name, part) for name in papers for part in PARTS.get(name, ("",))}
+    ordered = sorted(parts, key=lambda each: _LONGEST.index(parts[each][0]))
+    say(f"{len(parts)} {'study, which takes' if len(parts) == 1 else 'studies, which take'} some minutes")
+    made, problems = in_processes({each: partial(tables_of, *parts[each], seeds) for each in ordered}, say)
+    tables = tuple(table for each in parts for table in made.get(each, ()))
     return (figures(tables), *tables), tuple(problems)
 
 

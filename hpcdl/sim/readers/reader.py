@@ -66,8 +66,6 @@ def _form(path: Path) -> str:
         return "swf"
     if "submit_s" in first and "," in first:
         return "csv"
-    if re.search(r"^schema:", text, re.MULTILINE):
-        return "yaml"
     if not re.search(r"^schema:", text, re.MULTILINE):
         Place(path).wrong(
             "",

@@ -1,7 +1,7 @@
 """What is replayed: trainers, costs and what the policy is to aim for. Values only."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,6 @@ class ScalingModel:
 
     name: str
     points: tuple[tuple[int, float], ...]
-    _rates: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable():
@@ -50,13 +49,7 @@ class ScalingModel:
 
     def rates(self, most: int) -> Rates:
         """Samples/s on 0 to `most` nodes. Read only."""
-        found: Rates | None = self._rates.get(most)
-        if found is None:
-            nodes, rates = zip((0, 0.0), *self.points, strict=True)
-            found = np.interp(np.arange(most + 1), nodes, rates)
-            found.flags.writeable = False
-            self._rates[most] = found
-        return found
+        return _rates(self, most)
 
     @property
     def per_node(self) -> "ScalingModel":
@@ -69,6 +62,14 @@ class ScalingModel:
         wanted = sorted({1, most} | {count for count, _ in self.points if count <= most})
         points = tuple((count, 1, float(rates[count])) for count in wanted)
         return replace(Profile(self.name, points, source="a table of samples/s by nodes"), **times)
+
+
+@lru_cache(maxsize=1024)
+def _rates(model: ScalingModel, most: int) -> Rates:
+    nodes, rates = zip((0, 0.0), *model.points, strict=True)
+    found: Rates = np.interp(np.arange(most + 1), nodes, rates)
+    found.flags.writeable = False
+    return found
 
 
 @lru_cache(maxsize=256)

@@ -22,6 +22,11 @@ WINDOW_H = 6.0
 """Hours of a window of figure 10."""
 
 
+_CASE_KEYS = ("parallel", "scale_up_s", "scale_down_s", "t_fwd_s", "accounting", "objective")
+_WINDOW_KEYS = ("from_h", "until_h", "idle_nodes", "U", "rescale_loss", "preemption_loss")
+"""What `hpcdl replay --json` says of the case, and of each window, as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayWindow:
     """A part of the time, in hours. `static`: A_s of it; the others as in Outcome."""
@@ -129,12 +134,7 @@ class Outcome:
             "by_samples": dict(zip(("U", "bound_U"), self.by_samples, strict=True)),
             "policy": case.policy,
             "models": [model.name for model in case.models],
-            "parallel": case.parallel,
-            "scale_up_s": case.scale_up_s,
-            "scale_down_s": case.scale_down_s,
-            "t_fwd_s": case.t_fwd_s,
-            "accounting": case.accounting,
-            "objective": case.objective,
+            **{key: getattr(case, key) for key in _CASE_KEYS},
             "hours": self.idle.end_s / HOUR_S,
             "idle_nodes": self.idle.mean,
             "node_hours": self.idle.node_hours,
@@ -149,17 +149,7 @@ class Outcome:
             "preempted_share": None if case.t_fwd_s is None else self.preempted_share(case.t_fwd_s),
             "runtime_h": dict(self.runtime_h),
             "problems": list(self.problems),
-            "windows": [
-                {
-                    "from_h": each.from_h,
-                    "until_h": each.until_h,
-                    "idle_nodes": each.idle_nodes,
-                    "U": each.U,
-                    "rescale_loss": each.rescale_loss,
-                    "preemption_loss": each.preemption_loss,
-                }
-                for each in self.windows
-            ],
+            "windows": [{key: getattr(each, key) for key in _WINDOW_KEYS} for each in self.windows],
         }
 
     def decide_ms(self, share: float) -> float:
@@ -193,12 +183,9 @@ def outcome_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun) -> Outcome:
     done = {number: samples / ran.models[number].points[0][1] for number, samples in ran.done.items()}
     models = {number: model.per_node for number, model in ran.models.items()}
     other = _outcome_of(idle, case, replace(ran, models=models, done=done))
-    return replace(found, by_efficiency=other.by_samples, windows=_in_its_unit(found, other))
-
-
-def _in_its_unit(found: Outcome, other: Outcome) -> tuple[ReplayWindow, ...]:
-    """The windows, in the unit that the policy aimed for."""
-    return other.windows if found.case.objective == "efficiency" else found.windows
+    # The windows are in the unit that the policy aimed for.
+    windows = other.windows if case.objective == "efficiency" else found.windows
+    return replace(found, by_efficiency=other.by_samples, windows=windows)
 
 
 def _outcome_of(idle: IdleTrace, case: ReplayCase, ran: ReplayRun, window_h: float = WINDOW_H) -> Outcome:
@@ -302,9 +289,6 @@ def _used(stays: Sequence[NodeHolding]) -> tuple[tuple[float, ...], tuple[int, .
         net[stay.end] = net.get(stay.end, 0) - stay.nodes
     times = sorted(net)
     return tuple(times), tuple(int(count) for count in np.cumsum([net[at] for at in times]))
-
-
-# A case on a trace, from one to the other end.
 
 
 def replayed(idle: IdleTrace, case: ReplayCase, progress: Told | None = None) -> Outcome:

@@ -133,16 +133,12 @@ class _Endless(Simulation):
         done = {number: past.step for number, past in agents._past.items()}
         for (number, _), trainer in agents._trainers.items():
             done[number] = max(done[number], trainer.step_at(end_s))
-        problems = dict.fromkeys(
-            f"{record.event.where} {record.event.detail} (at {record.at:.0f} s)"
-            for record in self._journal.records
-            if isinstance(record.event, ev.TroubleSeen)
-        )
+        problems = self.troubles()
         for job in self.world.jobs.values():
             if job.outcome is JobState.DONE:
                 done[job.id] = float(self._case.samples)
             elif job.outcome is not None:
-                problems[f"{job.spec.name} {job.outcome.name}: {job.final_detail}"] = None
+                problems.append(f"{job.spec.name} {job.outcome.name}: {job.final_detail}")
         unexpected = [text for text in self._problems if not text.startswith("ended at ")]
         return ReplayRun(
             models={number: self._case.model_of(place) for place, number in enumerate(sorted(agents.jobs))},

@@ -1,13 +1,12 @@
 """The studies of BFTrainer's section 5: replays that differ in one thing, beside what the paper prints."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from hpcdl.config.layers import conf_folder
+from hpcdl.sim.parallel import Progress, in_processes
 from hpcdl.sim.readers.source import number, read_values, word
 from hpcdl.sim.replay.case import ReplayCase, ScalingModel
 from hpcdl.sim.replay.idle import HOUR_S, IdleTrace, idle_of
@@ -183,41 +182,34 @@ STUDIES: dict[str, tuple[str, _Plan, str]] = {
 }
 """Study -> title, its replays, what is to be known about them."""
 
-Told = Callable[[str], None]
-
 
 def studied(
     names: Sequence[str],
     idle: IdleTrace,
     base: ReplayCase,
     models: Sequence[ScalingModel],
-    progress: Told | None = None,
+    progress: Progress | None = None,
 ) -> tuple[tuple[Study, ...], tuple[str, ...]]:
     """These studies, and what went wrong, one line each. `base`: what does not differ; `models`: of the diverse ones.
 
-    `progress`: is told what is ready. As many replays at a time as there are processors.
+    `progress`: see `in_processes`.
     """
-    told = progress or (lambda _: None)
-    jobs = [(name, place, each) for name in names for place, each in enumerate(STUDIES[name][1](base, models))]
-    made: dict[tuple[str, int], StudyRow] = {}
-    problems: list[str] = []
-    with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(jobs))) as pool:
-        running = {pool.submit(_row, idle, each): (name, place, each) for name, place, each in jobs}
-        told(f"{len(jobs)} replays")
-        for ready in as_completed(running):
-            name, place, each = running[ready]
-            try:
-                row = ready.result()
-                made[name, place] = replace(row, paper=_paper(name, each, printed()))
-                problems += [f"{name}, {_words(each.label)}: {text}" for text in row.figures["problems"]]
-            except Exception as error:  # what the others took minutes for is not thrown away
-                problems.append(f"{name}, {_words(each.label)}: {error}")
-            told(f"{name}, {_words(each.label)} is ready, {len(jobs) - len(made)} to go")
+    say = progress or (lambda _: None)
+    planned = {
+        f"{name}, {_words(each.label)}": (name, each) for name in names for each in STUDIES[name][1](base, models)
+    }
+    say(f"{len(planned)} replays")
+    made, problems = in_processes({key: partial(_row, idle, each) for key, (_, each) in planned.items()}, say)
+    problems += [f"{key}: {text}" for key, row in made.items() for text in row.figures["problems"]]
     found = []
     for name in names:
         title, _, note = STUDIES[name]
-        rows = tuple(made[name, place] for of, place, _ in jobs if of == name and (name, place) in made)
-        found.append(Study(name, title, rows, (note,)))
+        rows = [
+            replace(made[key], paper=_paper(name, each, printed()))
+            for key, (of, each) in planned.items()
+            if of == name and key in made
+        ]
+        found.append(Study(name, title, tuple(rows), (note,)))
     return tuple(found), tuple(problems)
 
 
