@@ -1,4 +1,7 @@
-"""Two runs of one job set side by side, and beside what the paper prints: as text, HTML pages and summary.json."""
+"""Two runs of one job set side by side, and beside what the paper prints: text, HTML pages and summary.json.
+
+Each run is also simulated with the costs measured in it, and compared decision by decision.
+"""
 
 import json
 from collections.abc import Mapping, Sequence

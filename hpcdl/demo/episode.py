@@ -1,4 +1,7 @@
-"""One run of a job set: a daemon of its own in a fresh home, the jobs, their end, the check of their weights."""
+"""One run of a job set: a daemon of its own in a fresh home, the jobs, their end, the check of their weights.
+
+Nothing that it starts outlives it, however it ends.
+"""
 
 import os
 import signal
@@ -24,14 +27,12 @@ from hpcdl.demo.watch import EventWatch
 from hpcdl.report import History, RunMeasures, measure, read_history
 from hpcdl.wire.access import AccessError, read_access
 
-# The paper's job sets, from conf/jobsets/marble.yaml.
-
 FILE = "marble.yaml"
 
 
 @dataclass(frozen=True, slots=True)
 class SetJob:
-    """A job of a set; `name` tells jobs of the same model apart."""
+    """A job of a set; `name` differs also between jobs of the same model."""
 
     model: str
     steps: int
@@ -201,7 +202,7 @@ def _stop(home: Path, instance: str) -> list[Process]:
     try:
         launch.stop(home, now=True)
     except DaemonAway:
-        wait_s = 0.0  # it did not start, or died, which was told already: what it left has nobody to end it
+        wait_s = 0.0  # it did not start, or died, which was said already: what it left has nobody to end it
     except (ClientError, launch.LaunchError) as error:
         _say(f"stopping: {error}")
     left = await_no_processes(home, instance, wait_s)
@@ -225,7 +226,7 @@ def _say(text: str) -> None:
     print(f"hpcdl demo: {text}", flush=True)
 
 
-# Processes of the demo's own daemons: found by their tag or by the folder that they were started for, and ended.
+# --- processes of the demo's own daemons, by their tag or by the folder that they were started for ------------------
 
 _POLL_S = 0.1
 
@@ -250,7 +251,7 @@ def await_no_processes(home: Path, instance: str, wait_s: float) -> list[Process
 
 
 def end_processes(home: Path, instance: str, say: Callable[[str], None], wait_s: float) -> None:
-    """Kills what is left, and what that may have started meanwhile; tells of what it finds."""
+    """Kills what is left, and what that may have started meanwhile; says what it finds."""
     for process in find_processes(home, instance):
         say(f"ending process {described(process.pid)}, which was left")
     kill_all(lambda: find_processes(home, instance), wait_s)

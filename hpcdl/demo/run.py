@@ -1,4 +1,7 @@
-"""`hpcdl demo`: a paper's job set under `marble`, then under `fifo-exclusive`, compared and checked."""
+"""`hpcdl demo`: a paper's job set under `marble`, then under `fifo-exclusive`, compared and checked.
+
+`episode` runs one policy, `compare` writes the report, `watch` prints what happens.
+"""
 
 import os
 import shutil

@@ -154,7 +154,7 @@ def _age_s() -> float:
 
 
 def _await_start(startup_s: float) -> None:
-    """Until the process is as old as a start-up takes; no longer than until a suspend is asked for."""
+    """Until the process is as old as a start-up takes; no longer than until a suspend is requested."""
     _sleep_until(time.monotonic() + startup_s - _age_s())
 
 

@@ -1,4 +1,7 @@
-"""What the user sees while jobs run: a line for each change, and on a terminal a block that is redrawn below them."""
+"""What the user sees while jobs run: a line for each change, and on a terminal a block that is redrawn below them.
+
+It folds the daemon's events as the daemon does.
+"""
 
 import shutil
 import sys
@@ -17,7 +20,7 @@ _BAR = 24
 
 
 class EventWatch:
-    """Folds the events of a daemon as they come, and tells what changed. `scale`: emulated seconds in one of ours."""
+    """Folds the events of a daemon as they come, and says what changed. `scale`: emulated seconds in one of ours."""
 
     def __init__(self, scale: float, live: bool) -> None:
         self.world = World()

@@ -86,8 +86,8 @@ class AccountLine:
 class Account:
     """From `begin` to `end`, in seconds since the epoch; `gpus`: as many were there at some time.
 
-    `available`: GPU-seconds, measured by itself: as much as the shares add up to. `suspends`: asked for, by purpose;
-    `ends`: of incarnations that held GPUs, by cause.
+    `available`: GPU-seconds, measured by itself: as much as the shares add up to. `suspends`: requested, by purpose;
+    `ends`: of attempts that held GPUs, by cause.
     """
 
     begin: float
@@ -103,7 +103,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What the events tell."""
+    """What the events say: the history, and what the account needs beside it."""
 
     history: History
     watch: AccountEvents

@@ -1,4 +1,7 @@
-"""What the account needs of events beside the spans: when GPUs could be had, saves, work that was lost, policies."""
+"""What the account reads from events beside the spans: when GPUs were available, saves, lost work, policies.
+
+Pure; `account` adds it up.
+"""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +16,7 @@ from hpcdl.core.model.units import GpuRef
 Interval = tuple[float, float]
 _Key = tuple[int, int]
 KEPT = frozenset({Cause.DONE, Cause.CANCELLED, Cause.SUSPENDED})
-"""How an incarnation ends whose work nobody repeats: complete, ended by its user, or saved."""
+"""How an attempt ends whose work nobody repeats: complete, ended by its user, or saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class JobOwner:
 
 @dataclass(slots=True)
 class Work:
-    """An incarnation's progress. `saves`: (when durable, at which step); `lost`: training from here until there."""
+    """An attempt's progress. `saves`: (when durable, at which step); `lost`: training from here until there."""
 
     saves: list[tuple[float, int]] = field(default_factory=list)
     saving: list[Interval] = field(default_factory=list)
@@ -35,7 +38,7 @@ class Work:
     began: int | None = None
     """The step from which its training loop began; None: it has not."""
     gained: bool = False
-    """It has done a step, as far as it tells."""
+    """It has done a step, as far as it reports."""
     in_vain: bool = False
     """It failed before its training began."""
 
@@ -49,7 +52,7 @@ class AccountEvents:
     """Call it with each event and its time, oldest first; times are seconds since the epoch.
 
     `there`: when each GPU could be given to jobs: from its agent's call until the agent was gone or the GPU lost.
-    `chosen`: the policies and since when. `ends`: of incarnations; `asked`: suspends, by purpose.
+    `chosen`: the policies and since when. `ends`: of attempts; `asked`: suspends, by purpose.
     """
 
     owners: dict[int, JobOwner] = field(default_factory=dict)
@@ -130,7 +133,7 @@ class AccountEvents:
                 saved = event.step is not None and event.reached is not None and event.step >= event.reached
                 work = self._work(event)
                 work.in_vain = event.cause in FAILURES and work.began is None and not work.gained
-                # Who began and was cancelled before a step has trained nothing; who tells nothing may have.
+                # Who began and was cancelled before a step has trained nothing; who reports nothing may have.
                 idle = event.cause is Cause.CANCELLED and work.began is not None and not work.gained
                 if work.in_vain or idle or (event.cause not in KEPT and not saved):
                     work.lost.append((_durable(work, event.step), at))

@@ -1,6 +1,6 @@
 """Step curves of several runs in one drawing: inline SVG that follows the width of its place; text keeps its size.
 
-Curves are told apart by colour and dashes, and by their name beside them where there is room for it.
+Curves differ in colour and dashes, and have their name beside them where there is room for it.
 """
 
 import math
@@ -89,7 +89,7 @@ def chart(
 ) -> str:
     """The drawing of all curves as a fragment. `under`: what is drawn, in words. `reference`: a grey curve behind.
 
-    `shares`: the values are from 0 to 1, told in per cent.
+    `shares`: the values are from 0 to 1, shown in per cent.
     """
     drawn = [curve for curve in curves if curve.steps.times]
     most = max([curve.steps.most for curve in drawn] + ([reference.most] if reference else []), default=0.0)

@@ -1,4 +1,7 @@
-"""Runs side by side: a table of measures in which the best is marked, and their curves over each other."""
+"""Runs side by side: a table of measures in which the best is marked, and their curves over each other.
+
+Used by the page of simulated runs (`hpcdl/sim/page.py`).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ class Measure:
     """A row of the table: one number for each run, None where a run has none.
 
     `better`: -1 where less is better, 1 where more is, 0 where neither. `told`: what the measure is, in
-    words. `relative`: with the difference to the best in per cent.
+    words (shown where the mouse rests). `relative`: with the difference to the best in per cent.
     """
 
     title: str

@@ -1,4 +1,7 @@
-"""Numbers over time as steps, from a history: jobs that wait, GPUs held, GPUs that train; and distributions."""
+"""Numbers over time as step functions, from a history: waiting jobs, GPUs held, GPUs training; and distributions.
+
+`charts` draws them.
+"""
 
 import math
 from bisect import bisect_right
@@ -9,7 +12,7 @@ from itertools import pairwise
 from hpcdl.report.history import History, Phase
 
 BINS = 150
-"""Curves with more steps are drawn as means over so many equal times: more cannot be told apart."""
+"""Curves with more steps are drawn as means over so many equal times: more cannot be distinguished."""
 COARSE = 80
 """The same where curves go up and down all the time and would hide each other."""
 QUANTILES = 300

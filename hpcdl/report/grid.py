@@ -1,4 +1,7 @@
-"""The GPUs of every node as a grid: coloured by job, full as far as they compute. Tiles, or cells if they are many."""
+"""The GPUs of every node as a grid: coloured by job, filled as far as they compute.
+
+Up to MOST_TILES GPUs are tiles with text, more are cells. Part of the page of what goes on now (`live`).
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +18,7 @@ _WIDE, _HIGH = 92, 48
 _CELLS = ((10, 16), (6, 10))
 """Pixels of a cell: with the nodes' names, and without."""
 _NAMED = 256
-"""So many nodes have their name at their cells; of more it is told where the mouse rests."""
+"""So many nodes have their name at their cells; more show it where the mouse rests."""
 
 Row = Mapping[str, Any]
 

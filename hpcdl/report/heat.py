@@ -1,4 +1,7 @@
-"""The drawing of a run that is too large for a bar per job: the share of each node's GPUs that are held, over time."""
+"""The drawing of a run that is too large for a bar per job: the share of each node's GPUs that is held, over time.
+
+`timeline` draws the small ones.
+"""
 
 import math
 from collections import Counter

@@ -1,4 +1,7 @@
-"""What happened, as values: jobs, their stays on GPUs, what each GPU did when. `spans` reads them from events."""
+"""What happened, as values: jobs, their attempts on GPUs, and what each GPU did when.
+
+`spans` reads them from events; every drawing and measure starts from a `History`.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,8 +12,8 @@ from hpcdl.core.model.world import JobState
 
 
 class Phase(StrEnum):
-    """What an incarnation does with its GPUs. RESCALING: its ranks form a new membership, or have lost each other.
-    ENDING: exited or told to leave, its GPUs not yet seen free.
+    """What an attempt of a job does with its GPUs. RESCALING: its ranks form a new membership, or have lost each other.
+    ENDING: exited or leaving, its GPUs not yet reported free.
     """
 
     STARTING = "starting"
@@ -24,7 +27,7 @@ class Phase(StrEnum):
 class Piece:
     """A stretch of a span in which neither phase, role nor size changes; times in seconds since the epoch.
 
-    `nodes`, `per_node`, `gpus`: on how many nodes the incarnation trains, GPUs on the smallest of them, and on all.
+    `nodes`, `per_node`, `gpus`: on how many nodes the attempt trains, GPUs on the smallest of them, and on all.
     """
 
     phase: Phase
@@ -38,8 +41,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One GPU held by one incarnation, from its grant until it was seen free. A node that comes to a running
-    incarnation begins later, one that it gives back ends before it. `gpus`: on how many the incarnation trained last.
+    """One GPU held by one attempt, from its grant until it was reported free. A node that comes to a running
+    attempt begins later, one that it gives back ends before it. `gpus`: on how many the attempt trained last.
 
     `ready_at` is when its training began, None if it never did. `cause` is None while it still runs.
     """
@@ -77,7 +80,7 @@ class WarmStart:
 
 @dataclass(slots=True)
 class Tenure:
-    """An incarnation's share of one node. `left_at`: it was told to leave; `end_at`: its GPUs were seen free."""
+    """An attempt's share of one node. `left_at`: it was requested to leave; `end_at`: its GPUs were reported free."""
 
     node: str
     gpus: tuple[int, ...]
@@ -89,10 +92,10 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class JobAttempt:
-    """An incarnation on its GPUs, of which `placement` is what it began with. `asked_at`, `purpose`: its suspend;
-    `exited_at`: its last process was gone; `end_at`: its last GPU was seen free. None: has not happened. `told`,
-    `formed`: when its ranks were told of a membership on these nodes, and when they had formed it; `broken`: when they
-    had lost each other.
+    """An attempt of a job on its GPUs, of which `placement` is what it began with. `asked_at`, `purpose`: its suspend;
+    `exited_at`: its last process was gone; `end_at`: its last GPU was reported free. None: has not happened. `told`,
+    `formed`: when its ranks were notified of a membership on these nodes, and when they had formed it; `broken`: when
+    they had lost each other.
     """
 
     number: int
@@ -126,7 +129,7 @@ class JobAttempt:
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """A job and its incarnations that held GPUs, in order. `state` is None while it is not finished."""
+    """A job and its attempts that held GPUs, in order. `state` is None while it is not finished."""
 
     id: int
     name: str

@@ -142,7 +142,7 @@ def _ordered(states: Mapping[str, int]) -> list[tuple[str, int]]:
 
 def _load_told(use: GpuUse) -> str:
     if use.load is None:
-        return "no GPU tells"
+        return "no GPU reports its load"
     more = f"; {use.load_held:.0f} % on those held" if use.load_held is not None else ""
     return f"mean of {count(use.told, 'GPU')}{more}"
 
@@ -404,6 +404,6 @@ def clipped(span: Span, begin: float) -> Span:
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Of the incarnation; of what concerns none, None and its seq."""
+    """Of the attempt; of what concerns none, None and its seq."""
     body = row["body"]
     return (body["job"], body["incarnation"]) if "incarnation" in body else (None, row["seq"])

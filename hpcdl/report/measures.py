@@ -1,4 +1,7 @@
-"""What a run came to, in numbers. Times are seconds; those of jobs count from the run's first submit."""
+"""The measures of a run from its history. Times are seconds; those of jobs count from the run's first submit.
+
+`account` has the shares of GPU time, `hpcdl/sim/results.py` the measures of simulated runs.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ class JobMeasures:
     """One job. `start_s`, `end_s`: first grant of GPUs and end, None if not (yet). `wait_s` and `jct_s` count from its
     own submit. `gpus`: (time, number of GPUs held from then on), ending with 0 once it is finished.
 
-    `lost_s`: from each of a policy's requests to suspend until its next incarnation trains, the wait for GPUs between
+    `lost_s`: from each of a policy's requests to suspend until its next attempt trains, the wait for GPUs between
     included; what users hold and daemons stop is not the policy's loss.
     """
 
@@ -108,7 +111,7 @@ def _suspended(stay: JobAttempt) -> bool:
 
 
 def _gpus_over_time(job: JobHistory, begin: float) -> tuple[tuple[float, int], ...]:
-    """Numbers of GPUs held; a gap between two incarnations is a 0 only where the job waited for GPUs."""
+    """Numbers of GPUs held; a gap between two attempts is a 0 only where the job waited for GPUs."""
     steps: list[tuple[float, int]] = []
     for stay, after in zip(job.stays, (*job.stays[1:], None), strict=False):  # a job may have no stay yet
         steps += [(at - begin, gpus) for at, _, _, gpus in stay.sizes()]

@@ -1,4 +1,7 @@
-"""One self-contained HTML page: runs below each other on one time scale, and tables. No script, nothing to load."""
+"""One self-contained HTML page: timelines of runs below each other on one time scale, and tables.
+
+No script, nothing to load. `live` is the page of what goes on now.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

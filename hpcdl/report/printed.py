@@ -1,4 +1,7 @@
-"""Our figures beside printed ones: a table with both in a cell, and bars where both are there."""
+"""Our figures beside printed ones: a table with both in a cell, and bars where both are there.
+
+Used by the pages of papers and of replays.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Scaling curves of profiles: rate and efficiency by number of GPUs, what was measured, and how sure the rest is."""
+"""Scaling curves of profiles: rate and efficiency by number of GPUs, what was measured, and how sure the rest is.
+
+Drawn by `hpcdl profile plot`.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

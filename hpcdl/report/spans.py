@@ -1,4 +1,4 @@
-"""From the events of a ledger to what each GPU did when: one span per GPU for as long as an incarnation has it.
+"""From the events of a ledger to what each GPU did when: one span per GPU for as long as an attempt of a job has it.
 
 Pure. Events that this version does not know are passed over, and so is what concerns jobs or nodes whose beginning was
 archived: a drawing of the part that is there is better than none.
@@ -16,7 +16,7 @@ from hpcdl.report.history import History, JobHistory, Phase, Piece, Span, Tenure
 from hpcdl.report.history import JobAttempt as Stay
 
 Take = Callable[[ev.Event, float], None]
-"""Is told of each event and its time."""
+"""Is called with each event and its time."""
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ class _Growing:
         grouped: dict[int, list[Stay]] = {}
         for (number, incarnation), stay in sorted(self.stays.items(), key=lambda item: item[0]):
             stay = replace(stay, tenures=tuple(self.tenures[number, incarnation]))
-            if stay.ready_at is None and not stay.attached:  # a program that tells nothing: it trains once it runs
+            if stay.ready_at is None and not stay.attached:  # a program that reports nothing: it trains once it runs
                 stay = replace(stay, ready_at=stay.started_at)
             grouped.setdefault(number, []).append(stay)
         jobs = tuple(replace(job, stays=tuple(grouped.get(job.id, ()))) for _, job in sorted(self.jobs.items()))
@@ -226,7 +226,7 @@ def _phases(stay: Stay, tenure: Tenure) -> Iterable[tuple[float | None, Phase]]:
 def read_history(rows: Iterable[Mapping[str, Any]], also: Take | None = None, until: float | None = None) -> History:
     """The history in event rows as `GET /v1/events` answers them, oldest first. Raises KeyError for what is no row.
 
-    `also` is told of every event that is known, too. `until`: nothing has ended between the last event and then.
+    `also` is called with every event that is known, too. `until`: nothing has ended between the last event and then.
     """
     growing = _Growing(last_at=until or 0.0)
     for row in rows:

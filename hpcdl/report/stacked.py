@@ -1,4 +1,7 @@
-"""The account as a page: one stacked bar for each day, job, array, user or policy, and the numbers under it."""
+"""The account as a page: one stacked bar for each day, job, array, user or policy, and the numbers under it.
+
+`account` has the numbers; `hpcdl report` prints the same ones.
+"""
 
 from collections.abc import Sequence
 from html import escape
@@ -19,7 +22,7 @@ _WIDEST = 86.0
 
 
 def account_page(title: str, told: str, accounts: Sequence[Account]) -> str:
-    """One self-contained HTML file. `told`: which time it is of, in words; the first account has the sums."""
+    """One self-contained HTML file. `told`: the time that it is of, in words; the first account has the sums."""
     first = accounts[0]
     parts = [f"<h1>{escape(title)}</h1>", note(told), note(summary(first), "figures")]
     for each in accounts:

@@ -21,7 +21,7 @@ COLOURS = 10
 _USUAL, _LETTER = 1000, 7.5
 """Pixels: of a drawing in a window of the usual width, and of a letter of a name."""
 SECONDS_UP_TO = 1500.0
-"""Longer times are told in minutes or hours on the axis."""
+"""Longer times are shown in minutes or hours on the axis."""
 _SECONDS = (1, 2, 5, 10, 20, 50, 100, 200)
 _LONGER = (300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
@@ -150,7 +150,7 @@ def _axis(scale: Scale, height: int) -> str:
 
 
 def _blocks(spans: Sequence[Span]) -> list[list[Span]]:
-    """Spans of one incarnation on neighbouring GPUs of a node, to be drawn as one bar."""
+    """Spans of one attempt on neighbouring GPUs of a node, to be drawn as one bar."""
     blocks: list[list[Span]] = []
 
     def key(span: Span) -> tuple[int, int, str, float, int]:

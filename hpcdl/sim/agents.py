@@ -1,7 +1,7 @@
 """Modelled nodes with their agents and trainers: what is outside of the Controller, and how long it takes.
 
-An agent takes a request at once and says so. What happens to a job's trainer is told by the agents of its nodes, in
-numbered reports as real ones send them.
+An agent takes a request at once and says so; the agents of a job's nodes report what happens to its trainer, in
+numbered reports as real ones send them. `engine` has the clock and the Controller, `trainers` the delays.
 """
 
 from collections.abc import Callable
@@ -99,7 +99,7 @@ class SimulatedAgents:
 
     def _report(self, node: str, kind: type[ev.Report], trainer: SimulatedTrainer, **more: Any) -> None:
         number = None
-        if self._conditions.restarts:  # else no report is ever told twice
+        if self._conditions.restarts:  # else no report is sent twice
             number = self._reported[node] = self._reported[node] + 1
         membership = max(trainer.membership, trainer.since_of.get(node, 1))
         event = kind(trainer.job, trainer.number, membership, node, **more)
@@ -164,7 +164,7 @@ class SimulatedAgents:
             self._start_joiner(trainer, request)
             return
         past = self._past[trainer.job]
-        if not trainer.in_place:  # else the gate tells that it runs
+        if not trainer.in_place:  # else the gate reports that it runs
             self._report(request.node, ev.Started, trainer, pid=1)
         if not (trainer.in_place and past.attached):
             past.attached = True
@@ -256,7 +256,7 @@ class SimulatedAgents:
     # --- memberships -----------------------------------------------------------------------------------------------
 
     def _rescale(self, trainer: SimulatedTrainer, request: Request) -> None:
-        """Its ranks on this node are told of a membership; they form it once those of all its nodes have been."""
+        """Its ranks on this node are notified of a membership; they form it once those of all its nodes are."""
         if request.membership > trainer.membership:
             trainer.membership = request.membership
             trainer.arrived.clear()
@@ -328,7 +328,7 @@ class SimulatedAgents:
         trainer.settle(self._outside.now)
 
     def _count_checkpoints(self, trainer: SimulatedTrainer) -> None:
-        """What it wrote while it trained until now is told in one report: nobody asks for it before."""
+        """What it wrote while it trained until now, in one report: nothing needs it before."""
         if trainer.since is None:
             return
         now, interval_s = self._outside.now, self._conditions.checkpoint_s
@@ -355,7 +355,7 @@ class SimulatedAgents:
             self._trainers.pop(key, None)
 
     def _suspend(self, trainer: SimulatedTrainer, request: Request) -> None:
-        """Each part is asked by itself."""
+        """Each node's part gets a request of its own."""
         if trainer.since is None and not trainer.stopping and not trainer.formed:  # nothing to save yet
             trainer.turn += 1
             self._exit(trainer, request.node, code=143, ended_by="suspend")
@@ -369,7 +369,7 @@ class SimulatedAgents:
         self._save_once_asked(trainer)
 
     def _save_once_asked(self, trainer: SimulatedTrainer) -> None:
-        """The checkpoint is written when all parts that are left were asked, and only then."""
+        """The checkpoint is written once all parts that are left have the request, and only then."""
         if trainer.parts and trainer.arrived >= trainer.parts:
             trainer.arrived.clear()
             job = self.jobs[trainer.job]

@@ -1,4 +1,7 @@
-"""Under which conditions a workload is simulated, and what came of it. Values only."""
+"""Under which conditions a workload is simulated, and what came of it. Values only.
+
+`engine` fills a `SimulatedRun`; `results` and `page` read it.
+"""
 
 import math
 from collections.abc import Mapping
@@ -25,8 +28,7 @@ class Conditions:
     of a trainer while it trains, 0 for none. `restarts`: when the daemon is killed and started again. `objective`: what
     policies are to aim for. `warm`: jobs may be started ahead at the gate. `until_s`: the simulation ends there.
     `exempt_starts`: see `hpcdl.core.rules.exemption`; 0 in studies of the papers, whose policies have costs and rules
-    of their
-    own.
+    of their own.
     """
 
     seed: int = 0
@@ -59,7 +61,7 @@ class SimulatedRun:
     """A workload under one policy.
 
     `history`: as the ledger of a real run gives it. `jobs`: the simulated job behind each job id. `believed`: the
-    profiles that the policy was told, by lower-case name. `decisions`: how many, and `decide_s`: wall seconds that each
+    profiles that the policy saw, by lower-case name. `decisions`: how many, and `decide_s`: wall seconds that each
     took. `problems`: what went wrong, one line each; empty in a good run.
     """
 
@@ -76,5 +78,5 @@ class SimulatedRun:
 
     @property
     def decisions(self) -> int:
-        """How often the policy was asked."""
+        """How often the policy decided."""
         return len(self.decide_s)

@@ -30,7 +30,7 @@ from hpcdl.sim.workload import SimJob, Workload, check_fits
 
 GRACE_S = 3600.0
 DECISIONS, DECISIONS_PER_JOB = 10_000, 2_000
-"""A policy that is asked more often than this, in all and for each job, turns in circles."""
+"""A policy that decides more often than this, in all and for each job, turns in circles."""
 
 
 def simulate(
@@ -43,8 +43,8 @@ def simulate(
 ) -> SimulatedRun:
     """What `policy` would have done with the workload. The same arguments give the same result, decision times aside.
 
-    `learn`: makes profiles of what was observed (see `Profiles`). `progress`: is told now and then how many of all jobs
-    are finished. Raises WorkloadError for a workload that can never end, UnknownPolicy.
+    `learn`: makes profiles of what was observed (see `Profiles`). `progress`: is called now and then with how many jobs
+    are finished, and how many there are. Raises WorkloadError for a workload that can never end, UnknownPolicy.
     """
     check_fits(workload)
     policies.make(policy)
@@ -177,7 +177,7 @@ class Simulation:
             self._wake_at = None
         elif wake_at not in (self._wake_at, self._woken):
             self._wake_at = wake_at
-            # A policy that wants to be asked again at once would never let time pass.
+            # A policy that wants to decide again at once would never let time pass.
             self.at(max(wake_at, self.now + 1e-3), partial(self._wake, wake_at))
         for request in requests:
             self._agents.take(request)

@@ -1,4 +1,7 @@
-"""The HTML report of simulated runs: one workload, its policies side by side."""
+"""The HTML report of simulated runs: one workload, its policies side by side.
+
+Made of the drawings and tables of `hpcdl/report`. It never shows wall-clock times: the same runs, the same page.
+"""
 
 import math
 from collections.abc import Callable, Sequence

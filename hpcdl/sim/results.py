@@ -1,4 +1,7 @@
-"""What a simulated run came to, in numbers: per job and for the whole. Times are seconds."""
+"""The measures of a simulated run: per job and for the whole. Times are seconds.
+
+Starts from `hpcdl/report/measures.py` and adds what only a simulation knows: the true profiles, deadlines, fairness.
+"""
 
 import math
 from bisect import bisect_right
@@ -162,7 +165,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def _with_truth(run: SimulatedRun) -> History:
-    """The history with each job under its own true profile, named by its id: policies may have been told another."""
+    """The history with each job under its own true profile, named by its id: policies may have seen another."""
     return replace(run.history, jobs=tuple(replace(job, profile=f"{job.id}") for job in run.history.jobs))
 
 

@@ -1,4 +1,7 @@
-"""A modelled trainer: one incarnation, how far it is, and how long what it does takes."""
+"""A modelled trainer: one attempt of a job, how far it is, and how long what it does takes.
+
+`agents` moves it from event to event.
+"""
 
 import math
 import random
@@ -27,9 +30,9 @@ class SimulatedTrainer:
     `since`: when `step` was true and from when on it trains, None while it does not. `turn`: rises with whatever makes
     what was scheduled before pointless. `arrived`: nodes whose agent has taken the request that is under way.
 
-    `in_place`: its ranks can form new memberships; `membership`: the newest one that they were told of; `formed`: they
+    `in_place`: its ranks can form new memberships; `membership`: the newest one that they know; `formed`: they
     have formed one; `lost`: nodes of it that are gone. `up_at`: when the processes that it began with are up.
-    `since_of`: the membership for which each node was asked to come. `unsaved_s`: seconds of training since its last
+    `since_of`: the membership for which each node was requested. `unsaved_s`: seconds of training since its last
     checkpoint.
     """
 
@@ -93,7 +96,7 @@ class Delays:
         return (profile.startup_s if profile.join_s is None else profile.join_s) * self._factor(job, trainer, "join")
 
     def rescale_s(self, job: SimJob, trainer: SimulatedTrainer, before: int, after: int) -> float:
-        """Without progress, from the moment at which all members were told: from `before` nodes to `after`."""
+        """Without progress, from the moment at which all members know: from `before` nodes to `after`."""
         if before == after:
             after -= 1  # the same number of others: what a loss costs
         return job.profile.rescale_for(before, after) * self._factor(job, trainer, f"membership {trainer.membership}")

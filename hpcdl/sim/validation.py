@@ -1,4 +1,7 @@
-"""Whether the simulator tells the truth: a real run beside its simulation, decision by decision."""
+"""Compares a real run with its simulation, decision by decision.
+
+Used by the demo, and by the tests that hold the simulator to what daemons do.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

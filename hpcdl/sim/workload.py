@@ -23,7 +23,7 @@ class WorkloadError(ValueError):
 class SimJob:
     """A job as it arrives. Raises WorkloadError where a value makes no sense.
 
-    `profile`: the truth about its speed; `believed`: what policies are told of it, None: the truth; `told`: False gives
+    `profile`: the truth about its speed; `believed`: what policies see of it, None: the truth; `told`: False gives
     them no profile at all. `steps`: training steps in all. `gpus_min`, `gpus_max`: GPUs on each of its nodes, None: as
     many as a node has; `gpus_counts`: of these only such numbers, () all of them. `nodes_max`: None is `nodes`.
     `deadline_s`: when it should be done, on the clock of `submit_s`; one that equals `submit_s` cannot be met, and is

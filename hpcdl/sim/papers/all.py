@@ -1,4 +1,7 @@
-"""All papers' tables, made side by side."""
+"""All papers' tables: which studies there are, run side by side in processes.
+
+A study is a module of this package with `tables(seeds)`; `figures` compares its rows with the goals.
+"""
 
 from collections.abc import Sequence
 from functools import partial

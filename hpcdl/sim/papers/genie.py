@@ -1,4 +1,7 @@
-"""The figures of the GENIE paper (Chen et al., TPDS 2020): 13, 14, 15 and 17."""
+"""The figures of the GENIE paper (Chen et al., TPDS 2020): 13, 14, 15 and 17.
+
+What the paper prints, and the notes below each table, stand in genie.yaml; `data` reads or draws the workloads.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

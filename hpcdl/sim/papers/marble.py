@@ -1,4 +1,7 @@
-"""The figures of the MARBLE paper (Han et al., CCGrid 2020): job sets 1 to 9, and how ours does on them."""
+"""The figures of the MARBLE paper (Han et al., CCGrid 2020): job sets 1 to 9, and how our policy does on them.
+
+Job sets and printed totals are in conf/jobsets/marble.yaml, the notes below each table in marble.yaml.
+"""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Optimus as the MARBLE paper runs it against MARBLE (section VII.C): it gives jobs nodes, not GPUs."""
+"""Optimus as the MARBLE paper runs it against MARBLE (section VII.C): it gives jobs nodes, not GPUs.
+
+A policy for this one table: `hpcdl/sidecar/baselines.py` has Optimus as the SideCar paper runs it.
+"""
 
 from hpcdl.core.model.incarnation import Placement, Role, Share
 from hpcdl.core.model.plan import JobView, Plan, View

@@ -1,4 +1,7 @@
-"""The papers' tables as an HTML page: ours beside the printed figures."""
+"""The papers' tables as an HTML page: our figures beside the printed ones.
+
+Figures are formatted by their keys: `_s` is seconds, the names in `_SHARES` are shares, `_ci95` is half an interval.
+"""
 
 import math
 from collections.abc import Sequence

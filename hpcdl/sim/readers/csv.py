@@ -1,4 +1,7 @@
-"""Jobs in CSV: `submit_s,model,gpus,steps|duration_s[,nodes][,deadline_s][,user][,kind][,name]`."""
+"""Jobs in CSV: `submit_s,model,gpus,steps|duration_s[,nodes][,deadline_s][,user][,kind][,name]`.
+
+What the values mean is the same in YAML: see `job_rules`.
+"""
 
 from pathlib import Path
 

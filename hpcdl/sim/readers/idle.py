@@ -1,4 +1,7 @@
-"""Traces of idle nodes: `node,idle_from_s,idle_until_s`, plain or gzip."""
+"""Traces of idle nodes in CSV: `node,idle_from_s,idle_until_s`, plain or gzip.
+
+Read for workloads on nodes that come and go, and for replays (`hpcdl/sim/replay/idle.py`).
+"""
 
 from pathlib import Path
 

@@ -95,7 +95,7 @@ def parse_asked(place: Place, gpus: object, nodes: object, per_node: int | None)
     most = counts[-1] if counts else high
     if per_node is None or most is None or most <= per_node or counts:
         return GpuRequest(low, high, counts, draw=draw)
-    if draw is not None or low == high:  # asked for so many, no less
+    if draw is not None or low == high:  # so many, no less
         over = -(-most // per_node)
         each = -(-most // over)
         return GpuRequest(1 if draw else each, each, nodes=over, draw=each if draw else None)
@@ -339,7 +339,7 @@ class ModelUnknown(ValueError):
 def known_model(profiles: Mapping[str, Profile], name: str) -> Profile | None:
     """The profile of that name or alias, whatever its case and spaces; `(batch size N)` may be left out.
 
-    None if there is none, ModelUnknown if there are several that only their batch size tells apart.
+    None if there is none, ModelUnknown if there are several that differ only in their batch size.
     """
     wanted = " ".join(name.split())
     if not wanted:

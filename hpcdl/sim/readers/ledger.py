@@ -1,4 +1,7 @@
-"""An exported ledger: what `hpcdl events --json` prints."""
+"""An exported ledger as a workload: what `hpcdl events --json` prints.
+
+What happened is read by `hpcdl/report/spans.py`, as for every page; here it becomes jobs with steps.
+"""
 
 import json
 from collections.abc import Mapping
@@ -26,11 +29,11 @@ class _LedgerJob:
 
 
 def read_ledger(path: Path, given: ReaderDefaults) -> Workload:
-    """The jobs that were submitted, as they were asked for; the first submit becomes 0.
+    """The jobs as they were submitted; the first submit becomes 0.
 
     A job that was done has the steps of its spec, another one the steps that it came to. One without a profile, or
-    that told no step, runs for as long as it did, on the GPUs that it had at most. Jobs that never trained are left out
-    and counted in the notes. The nodes are the caller's: a ledger says which came, not which will.
+    that reported no step, runs for as long as it did, on the GPUs that it had at most. Jobs that never trained are left
+    out and counted in the notes. The nodes are the caller's: a ledger says which came, not which will.
     """
     place = Place(path)
     try:
@@ -47,9 +50,9 @@ def read_ledger(path: Path, given: ReaderDefaults) -> Workload:
         reason = " ".join(str(error).split())[:100]
         place.wrong("", f"not what hpcdl events --json prints ({type(error).__name__}: {reason})")
     jobs = WorkloadBuilder(place, given)
-    for told in history.jobs:
-        if told.id in seen:
-            _add(jobs, told, seen[told.id])
+    for job in history.jobs:
+        if job.id in seen:
+            _add(jobs, job, seen[job.id])
     none = "tells of no job that trained: export it with hpcdl events --json"
     return jobs.workload(f"ledger {path.name}", none, rebase=True)
 
@@ -74,29 +77,29 @@ def _seen(rows: list[Mapping[str, Any]]) -> dict[int, _LedgerJob]:
     return seen
 
 
-def _add(jobs: WorkloadBuilder, told: JobHistory, seen: _LedgerJob) -> None:
+def _add(jobs: WorkloadBuilder, job: JobHistory, seen: _LedgerJob) -> None:
     """The job with the steps that it did; without a profile or steps, with the time that it trained."""
     spec = seen.spec
     trained = sum(
         max(0.0, (stay.asked_at or stay.exited_at or stay.end_at or stay.ready_at) - stay.ready_at)
-        for stay in told.stays
+        for stay in job.stays
         if stay.ready_at is not None
     )
     profile = find_profile(jobs.given.profiles, spec.profile) if spec.profile else None
-    steps = spec.steps if told.state is JobState.DONE and spec.steps else seen.step
+    steps = spec.steps if job.state is JobState.DONE and spec.steps else seen.step
     draw: int | None = None
     if profile is None or not steps:
         if trained <= 0:
             jobs.note("left out: a job that never trained")
             return
-        draw = max(stay.placement.per_node for stay in told.stays)
-        nodes = max(len(stay.placement.nodes) for stay in told.stays)
+        draw = max(stay.placement.per_node for stay in job.stays)
+        nodes = max(len(stay.placement.nodes) for stay in job.stays)
         try:
             profile, steps = rigid(spec.profile or "no profile", draw, nodes), max(1, round(trained))
         except ProfileError as error:
-            jobs.place.wrong("", f"job {told.id}: {error}")
+            jobs.place.wrong("", f"job {job.id}: {error}")
         jobs.note("no profile, or no step reported: it trains for as long as it did")
-    elif told.state is not JobState.DONE:
+    elif job.state is not JobState.DONE:
         jobs.note("was not done: it has the steps that it came to")
     jobs.add_job(
         submit_s=seen.at,

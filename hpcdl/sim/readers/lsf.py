@@ -1,7 +1,7 @@
 """LSF's accounting: what `bhist -l` and `bacct -l` print, one story a job.
 
 Lines are broken at 80 columns, inside words too, and go on below at an indent of 21 columns; moments come
-without a year, unless LSF was told to show it.
+without a year, unless LSF is configured to show it.
 """
 
 import re
@@ -39,7 +39,7 @@ _STOPS = ("Suspended", "Pending", "Job is being requeued", "Requeue")
 
 @dataclass(slots=True)
 class _LsfStory:
-    """What is told of a job. `ran`: stretches of running, from and until, in seconds; None: still."""
+    """What the text says of a job; `events`: when (seconds since the epoch), and what happened."""
 
     number: str
     line: int
@@ -65,7 +65,7 @@ class _LsfStory:
         return total
 
     def gpus(self) -> int | None:
-        """GPUs on each host; None: it asked for none."""
+        """GPUs on each host; None: it requested none."""
         for pattern in _GPUS:
             found = pattern.search(self.text)
             if found and int(found[1]):
@@ -73,7 +73,7 @@ class _LsfStory:
         return 1 if re.search(r"Requested GPU[;, <]|^ GPU_ALLOCATION:", self.text, re.MULTILINE) else None
 
     def hosts(self) -> int:
-        """Different hosts that it was dispatched to; 1 if that is not told."""
+        """Different hosts that it was dispatched to; 1 if that is not said."""
         for _, what in reversed(self.events):
             found = _HOSTS.match(what)
             if found:

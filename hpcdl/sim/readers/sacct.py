@@ -1,4 +1,7 @@
-"""Slurm's accounting: what `sacct --parsable2 --allocations -o JobID,JobName,User,Submit,...` prints."""
+"""Slurm's accounting: what `sacct --parsable2 --allocations -o JobID,JobName,User,Submit,...` prints.
+
+Jobs of a log have no model: `job_rules` lets them run for their duration.
+"""
 
 import re
 from collections.abc import Mapping

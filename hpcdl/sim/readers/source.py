@@ -1,4 +1,8 @@
-"""Text out of files that are not trusted: bounded, plain or gzip, and errors that say where."""
+"""Text and tables out of files that are not trusted: bounded in size, plain or gzip.
+
+Every error is one line `FILE:LINE: COLUMN: what is wrong`. A table's columns are declared with their types and limits
+(`read_values`).
+"""
 
 import csv
 import difflib

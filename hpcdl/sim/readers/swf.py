@@ -13,7 +13,7 @@ FIELDS = (
     "job", "submit", "wait", "run time", "processors", "cpu time", "memory", "processors asked", "time asked",
     "memory asked", "status", "user", "group", "executable", "queue", "partition", "after", "think time",
 )  # fmt: skip
-_PARTS = (2, 3, 4)  # lines that tell of a part of a job that a line of its own sums up
+_PARTS = (2, 3, 4)  # statuses of lines for a part of a job that a line of its own sums up
 
 
 def read_swf(path: Path, given: ReaderDefaults) -> Workload:

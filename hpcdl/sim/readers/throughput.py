@@ -1,4 +1,7 @@
-"""Measured throughputs as CSV: `model_and_batch_per_gpu,gpu,gpus,steps_per_s`, a row a measurement."""
+"""Measured throughputs as CSV: `model_and_batch_per_gpu,gpu,gpus,steps_per_s`, one measurement a row.
+
+They become profiles; the models of workloads are found among them by name (`job_rules`).
+"""
 
 from pathlib import Path
 

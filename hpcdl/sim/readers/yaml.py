@@ -171,7 +171,7 @@ def _profiles(place: Place, value: object) -> dict[str, Profile]:
     return found
 
 
-# Jobs that a YAML workload describes instead of listing them: when they arrive, and what may arrive.
+# --- jobs that a workload describes instead of listing them: when they arrive, and what may arrive -------------------
 
 _KEYS: Final = ("process", "seed", "jobs", "span_s", "per_hour", "hours", "mix")
 

@@ -1,4 +1,7 @@
-"""A_s of eq. 18 and the bound, for the trainers that are active at each moment."""
+"""The yardsticks of a replay: A_s of eq. 18 and the upper bound, for the trainers that are active at each moment.
+
+`outcome` divides by them; `check` uses the same ones.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

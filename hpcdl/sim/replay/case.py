@@ -1,4 +1,7 @@
-"""What is replayed: trainers, costs and what the policy is to aim for. Values only."""
+"""What is replayed: models, trainers, costs and the policy's objective. Values only.
+
+`run` makes a workload of it; `studies` varies one value at a time.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -14,8 +17,6 @@ from hpcdl.core.model.job import LARGEST
 from hpcdl.core.model.profile import MAX_NODES, Profile
 from hpcdl.sim.readers.source import Place, read_text, rows_of
 from hpcdl.sim.workload import WorkloadError
-
-# Models that trainers of a replay train: samples/s by number of nodes, read from a table like BFTrainer's Table 2.
 
 Rates = NDArray[np.float64]
 """Samples/s by number of nodes: entry n is for n nodes, entry 0 is 0."""

@@ -1,4 +1,7 @@
-"""An idle trace as a replay takes it: cut to its hours, with the number of idle nodes at every moment."""
+"""An idle trace as a replay takes it: cut to its hours, with the number of idle nodes at every moment.
+
+`hpcdl/sim/readers/idle.py` reads the file.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,8 @@
-"""What a replay came to: U (eq. 18), its bound, and what rescales and preemptions cost."""
+"""The figures of a replay: U (eq. 18), its bound, and what rescales and preemptions cost.
+
+`run` carries the replay out, `timeline` reads its records, `bound` has the yardsticks. docs/replay.md defines
+the figures.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -292,7 +296,7 @@ def _used(stays: Sequence[NodeHolding]) -> tuple[tuple[float, ...], tuple[int, .
 
 
 def replayed(idle: IdleTrace, case: ReplayCase, progress: Told | None = None) -> Outcome:
-    """What the case comes to on the trace. `progress`: is told the simulated hours now and then.
+    """What the case comes to on the trace. `progress`: is called with the simulated hours now and then.
 
     The same arguments give the same outcome, decision times aside. WorkloadError: it cannot run on that trace.
     """

@@ -1,4 +1,7 @@
-"""Replays and studies as one HTML page."""
+"""Replays and studies as one HTML page.
+
+`cells_of` also makes the table that `hpcdl replay --study` prints.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -168,7 +171,7 @@ def flat(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key_is_share(key: str) -> bool:
-    """Whether a figure is told in per cent."""
+    """Whether a figure is shown in per cent."""
     return key.removesuffix(" by efficiency") in _SHARES
 
 
@@ -218,7 +221,7 @@ def _difference(key: str, ours: Mapping[str, Any], paper: Mapping[str, Any]) -> 
     return f"{100 * (mine - its):+.1f} points" if key_is_share(key) else f"{100 * (mine / its - 1):+.0f} %"
 
 
-# A figure over a number that was varied: points joined by lines, as inline SVG that follows the width of its place.
+# --- a figure over a number that was varied ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +235,10 @@ class ChartLine:
 def lines(
     title: str, under: str, drawn: Sequence[ChartLine], shares: bool = False, level: tuple[str, float] | None = None
 ) -> str:
-    """The drawing as a fragment. `shares`: values from 0 to 1, told in per cent; `level`: a grey line across, named."""
+    """Points joined by lines, as a fragment of HTML.
+
+    `shares`: values from 0 to 1, shown in per cent; `level`: name and value of a grey line across.
+    """
     values = [y for line in drawn for _, y in line.points] + ([level[1]] if level else [])
     low, rungs = _rungs(values, shares)
     top = rungs[-1]

@@ -1,4 +1,7 @@
-"""The replay itself: the simulator with the daemon's Controller, and a queue that never ends."""
+"""The replay itself: the simulator with the daemon's Controller, and a queue of trainers that never ends.
+
+Also F(N), the most that trainers can do on N nodes: the measure of `bound`.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -39,7 +42,7 @@ class ReplayRun:
 
 
 def run(idle: IdleTrace, case: ReplayCase, policies: Policies, progress: Told | None = None) -> ReplayRun:
-    """The trainers of the case on the trace. `progress`: is told the simulated hours now and then.
+    """The trainers of the case on the trace. `progress`: is called with the simulated hours now and then.
 
     The same arguments give the same result, decision times aside. Raises WorkloadError, UnknownPolicy.
     """
@@ -85,7 +88,7 @@ def _workload(idle: IdleTrace, case: ReplayCase) -> Workload:
 
 
 def _costs(case: ReplayCase) -> tuple[dict[str, float], dict[str, float]]:
-    """The times of a profile as the policy is told them, and as they are."""
+    """The times of a profile as the policy sees them, and as they are."""
     up_s, down_s = case.scale_up_s, case.scale_down_s
     told = {"startup_s": up_s, "resume_s": up_s, "grow_s": up_s, "shrink_s": down_s, "save_s": 0.0, "join_s": 0.0}
     return told, dict.fromkeys(told, 0.0) if case.in_paper else told
@@ -149,15 +152,11 @@ class _Endless(Simulation):
         )
 
 
-# The most that trainers can do on so many nodes when rescaling is free: F(N), for every N at once.
-#
-# A dynamic program over (max, +): what a mix of trainers does best on N nodes is the best split of N between its last
-# one
-# and the others. The yardstick of U (eq. 18), and of what no policy can surpass.
-
-
 class BestThroughput:
-    """F by mix of models: `of(mix)[n]` is the best total samples/s of these trainers on n whole nodes.
+    """F(N) by mix of models: `of(mix)[n]` is the most samples/s of these trainers on n whole nodes if rescaling is free.
+
+    A dynamic program over (max, +): what a mix does best on N nodes is the best split of N between its last trainer and
+    the others. It is the yardstick of U (eq. 18), and what no policy can surpass.
 
     A trainer has no nodes, or `fewest` to `most` of them. Mixes are remembered, and those of a run differ little.
     """

@@ -1,4 +1,7 @@
-"""The studies of BFTrainer's section 5: replays that differ in one thing, beside what the paper prints."""
+"""The studies of BFTrainer's section 5: replays that differ in one value, beside what the paper prints.
+
+The printed figures are in conf/workloads/bftrainer_printed.csv.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,15 +16,16 @@ from hpcdl.sim.replay.idle import HOUR_S, IdleTrace, idle_of
 from hpcdl.sim.replay.outcome import replayed
 from hpcdl.solver import prepare
 
-# What the BFTrainer paper prints about its replays: conf/workloads/bftrainer_printed.csv.
-
 _COLUMNS = dict.fromkeys(("where", "policy", "objective", "model", "at", "figure"), word()) | {"value": number()}
 _STUDY = {"7": "t-fwd", "9": "t-fwd", "10": "t-fwd", "15": "scale"}
 
 
 @dataclass(frozen=True, slots=True)
 class PrintedFigure:
-    """A figure: `where` in the paper, for which `study` of ours. Blank: not said, or of all."""
+    """A figure of conf/workloads/bftrainer_printed.csv: `where` in the paper, for which `study` of ours.
+
+    Blank: not said, or of all.
+    """
 
     where: str
     study: str
@@ -35,7 +39,7 @@ class PrintedFigure:
 
 @lru_cache(maxsize=1)
 def printed() -> tuple[PrintedFigure, ...]:
-    """All of them."""
+    """All figures that the paper prints."""
     path = conf_folder() / "workloads" / "bftrainer_printed.csv"
     found = []
     for place, (where, policy, objective, model, at, figure, value) in read_values(path, _COLUMNS):

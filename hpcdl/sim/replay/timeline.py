@@ -1,4 +1,7 @@
-"""What trainers held over time and how often they were rescaled, from the records that the Controller made."""
+"""What trainers held over time, and how often they were rescaled, from the records of the Controller.
+
+Pure; `outcome` turns it into samples.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
