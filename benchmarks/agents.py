@@ -4,7 +4,7 @@
 
 The agents are light: their connections, pings and messages are those of a real one (`hpcdl.agent.daemon_link`), over
 TLS
-with the daemon's certificate and token; what they tell of their 8 GPUs is made up. All are in one other process.
+with the daemon's certificate and token; what they report of their 8 GPUs is made up. All are in one other process.
 `steady`: CPU of the daemon in percent of a core while heartbeats come every 10 s, by /proc. `storm`: the daemon is
 killed and started again, and all call at once. `ls_ms`: a whole `hpcdl ls` meanwhile, in wall time. One JSON value.
 """

@@ -148,7 +148,7 @@ def measure_fold(events: int) -> dict[str, float]:
 
 
 def is_of_job(record: ev.Recorded) -> bool:
-    """Whether the event can be told again of another job."""
+    """Whether the event can be repeated for another job."""
     return isinstance(record.event, ev.JobEvent)
 
 

@@ -1,7 +1,7 @@
-"""Does what `submit --deadline` foretells come true? Probabilities in bins against the share that met its deadline.
+"""Does what `submit --deadline` predicts come true? Probabilities in bins against the share that met its deadline.
 
 Simulates GENIE's tasks (drawn anew from --seeds, which the weights in hpcdl/adaptive/forecast.py were not fitted to) at
---per-hour on 4 nodes of 4 K80 under `adaptive` with the objective `deadline`. Every task is foretold once, when it is
+--per-hour on 4 nodes of 4 K80 under `adaptive` with the objective `deadline`. Every task has one prediction, when it is
 submitted; tasks whose deadline is their submission are left out. --spans: on how many nodes a task may be, 4 (one pool
 of 16 GPUs) or 1 (each node is a pool of its own). --spread: relative standard error of the rates that the policy
 believes, drawn per task.
@@ -31,14 +31,14 @@ from hpcdl.sim.workload import SimJob, Workload
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.001)
 
 PENALTY = 1e-3
-"""Of a fit, for the square of each weight: without it nothing bounds that of a sign which tells the two apart."""
+"""Of a fit, for the square of each weight: without it nothing bounds that of a sign which separates the two."""
 
 Told = tuple[float, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was foretold of a task: its probability, and the signs that it was made of; whether it came true."""
+    """What was predicted of a task: its probability, and the signs that it was made of; whether it came true."""
 
     chance: float
     signs: tuple[float, ...]
@@ -63,7 +63,7 @@ class Watching(Adaptive):
 
 
 def asked(workload: Workload) -> list[Asked]:
-    """What was foretold of every job, and what came."""
+    """What was predicted of every job, and what came."""
     watching = Watching()
     policies = Policies()
     policies.register("watching", lambda: watching)
@@ -76,7 +76,7 @@ def asked(workload: Workload) -> list[Asked]:
     return found
 
 
-def foretold(workload: Workload) -> list[Told]:
+def predicted(workload: Workload) -> list[Told]:
     """Probability and outcome of every job."""
     return [(each.chance, each.met) for each in asked(workload)]
 

@@ -1,4 +1,4 @@
-"""Does what `hpcdl why` tells come true? How often a job's true end, and its true start, fell into the band.
+"""Does what `hpcdl why` predicts come true? How often a job's true end, and its true start, fell into the band.
 
 Simulates generated job sets under the daemon's own Controller and policies. At random instants, some waiting and some
 running jobs are asked about exactly as `why` asks (hpcdl/daemon/api/estimates.py); the runs then show when they did
@@ -71,7 +71,7 @@ Names = npt.NDArray[np.str_]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was told of a job, and how it came: seconds from then on. `started_s`: None if it had started before."""
+    """What was predicted of a job, and how it came: seconds from then on. `started_s`: None if it had started."""
 
     state: str
     policy: str
@@ -86,7 +86,7 @@ class Asking(Simulation):
     """A simulation in which `why` is asked of some jobs at random instants."""
 
     def ask_at(self, moments: Iterable[float], draws: random.Random) -> list[tuple[float, int, str, EtaBasis]]:
-        """To be called before it runs; what was told is in the list afterwards: when, of which job, its state."""
+        """To be called before it runs; what was predicted is in the list afterwards: when, of which job, its state."""
         answers: list[tuple[float, int, str, EtaBasis]] = []
 
         def ask() -> None:
@@ -140,7 +140,7 @@ def drawn(of: str, seed: int) -> Workload:
 
 
 def told(of: str, seed: int, known: str, policy: str) -> list[Told]:
-    """What was told in one run, and how it came."""
+    """What was predicted in one run, and how it came."""
     workload = drawn(of, seed)
     learn = None
     if known == "off":

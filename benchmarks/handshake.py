@@ -70,7 +70,7 @@ class Records:
                         continue
 
     def close(self) -> dict[Key, list[Record]]:
-        """All that was recorded, by incarnation."""
+        """All that was recorded, by attempt."""
         self._over.set()
         self._thread.join()
         found = {}
@@ -89,7 +89,7 @@ def first(records: Sequence[Record], kind: str, **wanted: Any) -> float | None:
 
 
 def grants_of(run: Path) -> dict[Key, dict[str, float]]:
-    """When each incarnation was granted its GPUs first, and when the last was seen free."""
+    """When each attempt was granted its GPUs first, and when the last was reported free."""
     found: dict[Key, dict[str, float]] = {}
     for line in (run / "grants.jsonl").read_text().splitlines():
         entry = json.loads(line)

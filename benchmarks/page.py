@@ -45,7 +45,7 @@ STATUS = {
 
 
 class Scene:
-    """The routes over a controller in memory whose GPUs all tell what they do."""
+    """The routes over a controller in memory whose GPUs all report what they do."""
 
     def __init__(self, nodes: int, gpus: int, jobs: int) -> None:
         self.bench = Bench(nodes, gpus, "adaptive")

@@ -4,10 +4,10 @@
 
 A real daemon and agent with emulated GPUs, and real processes that use hpcdl.trainer; every job comes by `hpcdl
 submit`. The long job (`--gpus 1:4`) needs `--start` seconds before its first step, as heavy imports do, each time that
-it is started, and does `--work` seconds of work on one GPU; on n GPUs it is n^SCALES times as fast, which nobody tells
-hpcdl (by default it is a script of one process, which no GPU more makes faster). As soon as it has GPUs, a job of one
-GPU comes every `--every` seconds, with a start of 2 s and 10 s of work. After `--seconds` no more come, and what the
-events of the ledger say is counted:
+it is started, and does `--work` seconds of work on one GPU; on n GPUs it is n^SCALES times as fast, of which hpcdl
+knows nothing (by default it is a script of one process, which no GPU more makes faster). As soon as it has GPUs, a job
+of one GPU comes every `--every` seconds, with a start of 2 s and 10 s of work. After `--seconds` no more come, and what
+the events of the ledger say is counted:
 
     preemptions           requests to suspend or end the long job, whatever for: none comes from its user
     training_share        seconds in which the long job trained, of those in which it held a GPU

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from statistics import fmean
 
-from benchmarks.deadline_calibration import foretold
+from benchmarks.deadline_calibration import predicted
 from hpcdl.sim.papers.data import genie
 
 HOURS = 10
@@ -12,7 +12,7 @@ HOURS = 10
 def test_what_is_foretold_of_deadlines_comes_true() -> None:
     """Twenty tasks an hour are twice what the GPUs can do, so many deadlines are missed."""
     day = genie(20, 2001)
-    told = foretold(replace(day, jobs=tuple(job for job in day.jobs if job.submit_s < HOURS * 3600.0)))
+    told = predicted(replace(day, jobs=tuple(job for job in day.jobs if job.submit_s < HOURS * 3600.0)))
     assert len(told) > 100
     assert 0.5 < fmean(met for _, met in told) < 0.97
     assert abs(fmean(chance for chance, _ in told) - fmean(met for _, met in told)) < 0.08

@@ -46,7 +46,7 @@ APART_S = 20 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class UnknownCase:
-    """How a workload is run. `told`: policies have the true profiles; `learns`: they learn; `before`: after another day."""
+    """How a workload is run. `told`: with the true profiles; `learns`: they are learnt; `before`: after another day."""
 
     name: str
     policy: str

@@ -153,7 +153,7 @@ class _Endless(Simulation):
 
 
 class BestThroughput:
-    """F(N) by mix of models: `of(mix)[n]` is the most samples/s of these trainers on n whole nodes if rescaling is free.
+    """F(N) by mix of models: `of(mix)[n]` is the most samples/s of its trainers on n whole nodes, rescales being free.
 
     A dynamic program over (max, +): what a mix does best on N nodes is the best split of N between its last trainer and
     the others. It is the yardstick of U (eq. 18), and what no policy can surpass.
