@@ -134,7 +134,7 @@ def status(ctx: click.Context, output: Output) -> None:
                 ("objective", str(row["objective"])),
                 ("jobs", jobs or "none"),
                 ("batch system", _batch_text(answer)),
-                ("notices", _notices_text(answer)),
+                ("notifications", _notices_text(answer)),
                 ("damaged", _damaged_text(answer)),
                 ("events", str(answer["events"])),
             ]

@@ -29,7 +29,7 @@ class DrillRound:
     was given GPUs after it. Times are the daemon's, None while not seen.
 
     `durable`: the last step that was in a checkpoint when it ended; `reached`: the last step that was done; `resumed`:
-    where it went on. `asked`: it was to suspend meanwhile. `killed`: a drill's kill did end it. `problem`: what went
+    where it went on. `asked`: it was to suspend meanwhile. `killed`: a kill of the test did end it. `problem`: what went
     wrong, "" where nothing did.
     """
 

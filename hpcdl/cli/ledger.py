@@ -255,6 +255,6 @@ def _write(file: IO[bytes], found: Iterator[str], tell: Callable[[str], None]) -
 def _told(found: "Counts") -> list[tuple[str, str]]:
     return [
         ("events", str(found.events)),
-        ("jobs", f"{found.jobs}, with {count(found.incarnations, 'incarnation')} on {count(found.nodes, 'node')}"),
+        ("jobs", f"{found.jobs}, with {count(found.incarnations, 'attempt')} on {count(found.nodes, 'node')}"),
         ("snapshot", f"of event {found.snapshot}" if found.snapshot else "none yet"),
     ]

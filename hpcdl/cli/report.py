@@ -5,6 +5,7 @@ The account is made in hpcdl/report/account.py, from events: the running daemon'
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,33 +112,21 @@ def _story(ctx: click.Context) -> "tuple[Story, float]":
     from hpcdl.daemon.clock import WallClock
     from hpcdl.report.account import story_of, story_of_rows
 
-    tell = progress()
-    client = connect(ctx, 0.0)
-    home: Path = ctx.find_root().obj
+    tell, client, running = progress(), connect(ctx, 0.0), True
     try:
-        events = client.get(path_with("/v1/events", after=0, limit=1))["last"]
+        events: int | None = client.get(path_with("/v1/events", after=0, limit=1))["last"]
     except DaemonAway:
-        from hpcdl.cli.ledger import leased_ledger
+        events = None
+    story: Story | None = None
+    if events is None or events > _MANY:  # a copy costs the daemon less than so many answers
+        from hpcdl.cli.ledger import any_ledger
         from hpcdl.ledger.offline import Reader
 
-        with leased_ledger(home) as path, Reader(path) as reader:
+        with suppress(ApiError), any_ledger(ctx, tell) as (path, running), Reader(path) as reader:
             story = story_of(_told(reader.records(), tell))
-        return story, story.watch.last_at
-    found = (_of_copy(ctx, tell) if events > _MANY else None) or story_of_rows(_rows(client, tell))
-    return found, max(found.watch.last_at, WallClock(0.0).now())
-
-
-def _of_copy(ctx: click.Context, tell: Callable[[str], None]) -> "Story | None":
-    """The story from a copy that the daemon makes, which costs it less than so many answers; None where it cannot."""
-    from hpcdl.cli.ledger import any_ledger
-    from hpcdl.ledger.offline import Reader
-    from hpcdl.report.account import story_of
-
-    try:
-        with any_ledger(ctx, tell) as (path, _), Reader(path) as reader:
-            return story_of(_told(reader.records(), tell))
-    except ApiError:
-        return None
+    if story is None:
+        story = story_of_rows(_rows(client, tell))
+    return story, max(story.watch.last_at, WallClock(0.0).now()) if running else story.watch.last_at
 
 
 def _rows(client: Client, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:

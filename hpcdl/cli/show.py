@@ -75,7 +75,7 @@ def _print_job(row: Row, logs: list[str]) -> None:
             ("waited", "" if row.get("wait_s") is None else duration_text(row["wait_s"])),
             ("JCT", "" if row.get("jct_s") is None else duration_text(row["jct_s"])),
             ("suspends", str(row.get("suspends") or "")),
-            ("drill", _drill(row.get("drill"))),
+            ("preemption test", _drill(row.get("drill"))),
             ("notifications fail", "; ".join(map(str, row.get("notify_failing") or ()))),
             ("failures", str(row.get("failures") or "")),
             ("retries", f"{row.get('retries_used', 0)} of {spec['retries']}" if spec.get("retries") else ""),

@@ -175,7 +175,7 @@ def _gpu(gpu: Row, names: int) -> str:
     if gpu.get("state", "ok") != "ok":
         bar = str(gpu["state"]).center(_BAR, "!")
     elif gpu.get("avoided_until"):
-        bar = "avoided".center(_BAR, "!")
+        bar = "excluded".center(_BAR, "!")
     part = "  - " if util is None else f"{util:3.0f}%"
     memory = memory_text(gpu.get("used_mib"), gpu.get("memory_mib")).replace(" GiB", "G")
     return f"{_filled(str(gpu['id']), names)} {bar} {part} {memory:>8} {holder_text(gpu)}"

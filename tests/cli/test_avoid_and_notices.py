@@ -96,6 +96,8 @@ def test_the_status_names_destinations_that_take_nothing(fake: FakeDaemon, hpcdl
     body: dict[str, Any] = {"daemon": daemon, "agents": [], "trainers": [], "jobs": {}, "events": 0, "pilots": 0}
     notices = {"waiting": 3, "given_up": 2, "failing": ["https://h/…: answered 500"]}
     fake.answers = {"/v1/status?fresh=1": answer(**body, notices=notices)}
-    assert "notices    https://h/…: answered 500; 2 given up (hpcdl notifications)\n" in hpcdl("daemon", "status").out
+    assert (
+        "notifications  https://h/…: answered 500; 2 given up (hpcdl notifications)\n" in hpcdl("daemon", "status").out
+    )
     fake.answers = {"/v1/status?fresh=1": answer(**body, notices={"waiting": 3, "given_up": 0, "failing": []})}
     assert "notices" not in hpcdl("daemon", "status").out

@@ -97,7 +97,7 @@ def test_gpus_that_cannot_be_used_and_those_without_room() -> None:
     gone = [{**bad[0], "connected": False}]
     assert text(TopView(Answers(STATUS, gone, ())), 80)[1].startswith("GPUs  0 held, 0 free of 3, 2 not usable, 1 away")
     assert "!lost!" in lines[4]
-    assert "avoided" in lines[5]
+    assert "!excluded!" in lines[5]
     assert "??????????" in lines[6]
     crowded = text(TopView(Answers(STATUS, nodes(100), JOBS)))
     assert any(line.startswith("… ") and line.endswith(" more GPUs: hpcdl ls gpus") for line in crowded)
