@@ -25,30 +25,24 @@ LEAST_S = 1.0
 
 @dataclass(slots=True)
 class DrillRound:
-    """One fake preemption or kill. `incarnation`: the one that it ends, 0 while that is not known; `next`: the one that
-    was given GPUs after it. Times are the daemon's, None while not seen.
+    """One preemption, or one kill, of a test. Times are the daemon's, in seconds; None where not seen so far."""
 
-    `durable`: the last step that was in a checkpoint when it ended; `reached`: the last step that was done; `resumed`:
-    where it went on. `asked`: it was to suspend meanwhile. `killed`: a kill of the test did end it. `problem`: what went
-    wrong, "" where nothing did.
-    """
-
-    what: str
-    incarnation: int = 0
-    next: int = 0
-    durable: int | None = None
-    asked: float | None = None
+    what: str  # SUSPEND, SAVE or BETWEEN
+    incarnation: int = 0  # the one that it ends; 0 while that is not known
+    next: int = 0  # the one that was given GPUs after it; 0: none so far
+    durable: int | None = None  # the last step that was in a checkpoint when it ended; None: there was none
+    asked: float | None = None  # when it was to suspend
     saved: float | None = None
     exited: float | None = None
     freed: float | None = None
     granted: float | None = None
     ready: float | None = None
     stepped: float | None = None
-    reached: int | None = None
-    resumed: int | None = None
-    killed: bool = False
-    ended: str = ""
-    problem: str = ""
+    reached: int | None = None  # the last step that was done
+    resumed: int | None = None  # the step at which it went on
+    killed: bool = False  # by an order of the test
+    ended: str = ""  # why it never trains again
+    problem: str = ""  # what went wrong; "" for nothing
 
     @property
     def over(self) -> bool:
