@@ -98,8 +98,7 @@ def _run(ctx: click.Context, job: int, command: tuple[str, ...], node: str, rank
     with connect(ctx, 0.0) as client:
         client.get(f"/v1/jobs/{job}")  # says what is wrong with the daemon or the job in the usual words
 
-    home: Path = ctx.find_root().obj
-    ended = run(home, job, command, node, terminal, -1 if rank is None else rank)
+    ended = run(ctx.find_root().obj, job, command, node, terminal, -1 if rank is None else rank)
     if ended.why:
         say(ended.why)
     ctx.exit(1 if ended.code is None else ended.code)

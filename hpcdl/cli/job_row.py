@@ -5,7 +5,6 @@ Imported by nearly every command, so it imports little.
 
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import click
@@ -63,8 +62,7 @@ FINISHED = ("DONE", "FAILED", "CANCELLED")
 
 def connect(ctx: click.Context, patience_s: float = PATIENCE_S) -> Client:
     """A client of the daemon that `--home` names, closed when the command ends."""
-    home: Path = ctx.find_root().obj
-    return ctx.with_resource(Client(home, patience_s=patience_s, note=say))
+    return ctx.with_resource(Client(ctx.find_root().obj, patience_s=patience_s, note=say))
 
 
 def asked_text(row: Row) -> str:

@@ -67,12 +67,11 @@ def leased_ledger(home: Path) -> Iterator[Path]:
 @contextmanager
 def any_ledger(ctx: click.Context, tell: Callable[[str], None]) -> Iterator[tuple[Path, bool]]:
     """The ledger, or a copy that the running daemon made of it, which is removed at the end; and whether it is one."""
-    home: Path = ctx.find_root().obj
     client = connect(ctx, 0.0)
     try:
         copy = Path(client.request("POST", "/v1/ledger/copy", {}, wait_s=300.0)["path"])
     except (DaemonAway, CopyWithoutDaemon):
-        with leased_ledger(home) as path:
+        with leased_ledger(ctx.find_root().obj) as path:
             yield path, False
         return
     tell(f"the running daemon made {copy}")
@@ -128,9 +127,8 @@ def rebuild(ctx: click.Context, output: Output) -> None:
     """Make tables and snapshot anew from the events, in one step; for a ledger that verify finds wrong."""
     from hpcdl.ledger import maintenance
 
-    home: Path = ctx.find_root().obj
     tell, begun = progress(), time.monotonic()
-    with leased_ledger(home) as path:
+    with leased_ledger(ctx.find_root().obj) as path:
         found = maintenance.rebuild(path, tell)
     took = time.monotonic() - begun
     if not output.print_data({"seconds": took} | asdict(found), [found.events]):

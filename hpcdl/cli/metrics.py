@@ -17,26 +17,18 @@ from hpcdl.cli.params import READERS, OutputFile, Seconds, replace_file
 from hpcdl.client import Client, ClientError, DaemonAway
 
 _UP = {"name": "hpcdl_up", "kind": "gauge", "help": "Whether a daemon answered."}
-_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*\Z")
+_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*=")
 _SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)", re.MULTILINE)
 """The beginning of a line that is no comment: the metric's name, and what begins its labels."""
 
 
-class Label(click.ParamType["tuple[str, str]"]):
-    """A label on the command line, `NAME=VALUE`."""
-
-    name = "label"
-
-    def convert(
-        self, value: str | tuple[str, str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """The two. Fails for a name that no label can have."""
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = value.partition("=")
-        if not equals or not _LABEL.match(name):
-            self.fail(f"{value!r} is not NAME=VALUE with a name of letters, digits and _", param, ctx)
-        return name, text
+def _labels(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """The names and values of `NAME=VALUE`. Raises BadParameter for a name that no label can have."""
+    for value in values:
+        if not _LABEL.match(value):
+            what = f"{value!r} is not NAME=VALUE with a name of letters, digits and _"
+            raise click.BadParameter(what, ctx, param)
+    return tuple((name, text) for name, _, text in (value.partition("=") for value in values))
 
 
 @click.command()
@@ -51,7 +43,7 @@ class Label(click.ParamType["tuple[str, str]"]):
     "--readers", type=click.Choice(list(READERS)), default="owner", show_default=True, help="Who may read FILE.prom."
 )
 @click.option(
-    "--label", "labels", multiple=True, type=Label(), metavar="NAME=VALUE",
+    "--label", "labels", multiple=True, callback=_labels, metavar="NAME=VALUE",
     help="Put this label on every line; may be repeated.",
 )  # fmt: skip
 @outputs_as("The names of the metrics only.")

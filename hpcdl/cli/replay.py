@@ -25,25 +25,17 @@ _MOST_DONE = 1e5
 _SECONDS = Seconds(0, 1_000_000)
 
 
-class _Horizon(click.ParamType["float | _Adaptive"]):
-    """A forward-looking time on the command line: seconds above 0, or `adaptive`."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "adaptive" or isinstance(value, _Adaptive):
-            return _Adaptive()
-        try:
-            seconds = Seconds().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f"{value!r} is neither a number of seconds nor adaptive", param, ctx)
-        if not 0 < seconds <= 1e6:
-            self.fail(f"{value} must be above 0 and up to 1e6 seconds, or adaptive", param, ctx)
-        return seconds
-
-
-class _Adaptive:
-    """The forward-looking time that follows the gaps between changes of the set of nodes."""
+def _horizon(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
+    """Seconds above 0; None: adaptive, T_fwd follows the gaps between the changes of the set of nodes."""
+    if value == "adaptive":
+        return None
+    try:
+        seconds = Seconds().convert(value, param, ctx)
+    except click.BadParameter:
+        raise click.BadParameter(f"{value!r} is neither a number of seconds nor adaptive", ctx, param) from None
+    if not 0 < seconds <= 1e6:
+        raise click.BadParameter(f"{value} must be above 0 and up to 1e6 seconds, or adaptive", ctx, param)
+    return seconds
 
 
 @click.command()
@@ -63,7 +55,7 @@ class _Adaptive:
 @click.option(
     "--scale-down", type=_SECONDS, default=5, show_default=True, metavar="SECONDS", help="Cost of giving nodes up."
 )
-@click.option("--t-fwd", type=_Horizon(), default="120", show_default=True, metavar="SECONDS",
+@click.option("--t-fwd", callback=_horizon, default="120", show_default=True, metavar="SECONDS",
               help="Forward-looking time; adaptive: from the gaps between changes.")  # fmt: skip
 @click.option("--hours", type=Finite(min=0, max=87_840, min_open=True), metavar="H",
               help="The first hours of the trace.  [default: all]")  # fmt: skip
@@ -133,7 +125,7 @@ def _case(ctx: click.Context, options: SimpleNamespace) -> "tuple[ReplayCase, tu
             parallel=options.parallel,
             scale_up_s=options.scale_up,
             scale_down_s=options.scale_down,
-            t_fwd_s=None if isinstance(options.t_fwd, _Adaptive) else options.t_fwd,
+            t_fwd_s=options.t_fwd,
             accounting=options.accounting,
             objective=options.objective,
             samples=int(options.samples),

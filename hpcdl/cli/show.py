@@ -4,7 +4,6 @@ Only what the API answers is shown, in words; fields without a value are left ou
 """
 
 import shlex
-from pathlib import Path
 
 import click
 
@@ -33,8 +32,7 @@ def show(ctx: click.Context, job: int, output: Output) -> None:
     if not output.print_data(answer, [row["id"]]):
         from hpcdl.cli.logs import log_files
 
-        home: Path = ctx.find_root().obj
-        _print_job(row, row.get("log_files") or [str(file.path) for file in log_files(home, job)])
+        _print_job(row, row.get("log_files") or [str(file.path) for file in log_files(ctx.find_root().obj, job)])
 
 
 def _print_job(row: Row, logs: list[str]) -> None:

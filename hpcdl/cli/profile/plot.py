@@ -55,8 +55,7 @@ def _scalings(ctx: click.Context, name: str) -> "list[Scaling]":
         from hpcdl.config.layers import conf_folder
         from hpcdl.config.profiles import load_profiles
 
-        home: Path = ctx.find_root().obj
-        known = load_profiles([conf_folder() / "profiles", home / "profiles"])
+        known = load_profiles([conf_folder() / "profiles", ctx.find_root().obj / "profiles"])
         profile = find_profile(known, name)
         if profile is None:
             raise click.ClickException(

@@ -53,14 +53,10 @@ class _Submit(click.Command):
 _PLAIN = "hpcdl.submit.plain"
 
 
-class _SubmitName(click.ParamType[str]):
-    """The submit command of a batch system: sbatch, bsub."""
-
-    name = "name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name. Fails with those that there are."""
-        return str(click.Choice([each.submit_name for each in systems()]).convert(value, param, ctx))
+def _submit_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The submit command of a batch system: sbatch, bsub. Raises BadParameter with those that there are."""
+    names = [each.submit_name for each in systems()]
+    return None if value is None else str(click.Choice(names).convert(value, param, ctx))
 
 
 @click.command(cls=_Submit, context_settings={"allow_interspersed_args": False})
@@ -79,7 +75,7 @@ class _SubmitName(click.ParamType[str]):
 @click.option("--request-id", metavar="ID", help="A submit repeated with the same id is the same job.")
 @click.option("--no-spool", is_flag=True, help="Fail where no daemon runs; else the next one takes the submit in.")
 @click.option(
-    "--as", "like", type=_SubmitName(), metavar="NAME",
+    "--as", "like", callback=_submit_name, metavar="NAME",
     help="COMMAND is the arguments of sbatch or bsub, whose words are answered; for jobscripts/sbatch and bsub.",
 )  # fmt: skip
 @click.option("--else", "other", metavar="FILE", help="With --as: what takes jobs that are not for hpcdl.")
