@@ -10,7 +10,6 @@ import itertools
 import json
 import math
 import os
-import pwd
 import queue
 import ssl
 import stat
@@ -27,6 +26,7 @@ import click
 from hpcdl.cli.columns import JOBS, number, plain
 from hpcdl.cli.job_row import duration_text
 from hpcdl.cli.output import Column, Output, Row, print_table, say
+from hpcdl.cli.params import user_name
 from hpcdl.cli.tables import GPUS, gpu_rows, use_of
 from hpcdl.wire import viewer_file as files
 from hpcdl.wire.http_client import HttpConnection, HttpError
@@ -268,7 +268,7 @@ def _of(found: ViewerFilePlace) -> Json | str:
     viewer = found.viewer
     if viewer is None or found.uid is None:
         return found.problem
-    whose = f"{_user(found.uid)}, {viewer.home}"
+    whose = f"{user_name(found.uid)}, {viewer.home}"
     try:
         return _ask(viewer, found.uid)
     except TimeoutError:
@@ -406,7 +406,7 @@ def _row(viewer: ViewerFile, uid: int, status: Json, jobs: Json, nodes: Json) ->
     about: Json = {**dict.fromkeys(_DAEMON), **_only(daemon, _DAEMON)}
     up_s, cpu_s = about["since_s"], about.pop("cpu_s")
     return {
-        "user": _user(uid),
+        "user": user_name(uid),
         "uid": uid,
         "instance": viewer.instance,
         "pid": viewer.pid,
@@ -420,10 +420,3 @@ def _row(viewer: ViewerFile, uid: int, status: Json, jobs: Json, nodes: Json) ->
         "jobs": _rows(jobs.get("jobs"), _JOB),
         "nodes": found,
     }
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

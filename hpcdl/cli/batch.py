@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +84,18 @@ _HOLES = (
 )
 
 
-class PilotId(click.IntRange):
-    """A pilot's number on the command line: 3 or p3."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number. Fails with the next step."""
-        text = str(value).removeprefix("p")
-        if not (text.isascii() and text.isdigit() and len(text) <= 15):
-            self.fail(f"{str(value)[:40]!r} is not a pilot's number: hpcdl pilots lists them", param, ctx)
-        return int(text)
+def _pilot_numbers(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
+    """The numbers of pilots, 3 or p3, each once. Raises BadParameter."""
+    for value in values:
+        if not re.fullmatch(r"p?\d{1,15}", value, re.ASCII):
+            raise click.BadParameter(f"{value[:40]!r} is not a pilot's number: hpcdl pilots lists them", ctx, param)
+    return tuple(dict.fromkeys(int(value.removeprefix("p")) for value in values))
 
 
 @click.command()
 @click.option("-a", "--all", "every", is_flag=True, help="Those that are over, too.")
 @click.option("--cancel", is_flag=True, help="End the pilots ID...")
-@click.argument("numbers", nargs=-1, type=PilotId(min=1), metavar="[ID]...")
+@click.argument("numbers", nargs=-1, callback=_pilot_numbers, metavar="[ID]...")
 @outputs_as("Pilots only, one a line.")
 def pilots(ctx: click.Context, every: bool, cancel: bool, numbers: tuple[int, ...], output: Output) -> None:
     """List the pilots, or those named: batch jobs that hpcdl submitted to hold nodes that idle.
@@ -108,7 +106,7 @@ def pilots(ctx: click.Context, every: bool, cancel: bool, numbers: tuple[int, ..
         raise click.UsageError("--cancel needs the pilots' numbers: hpcdl pilots lists them", ctx)
     client = connect(ctx)
     errors: list[Row] = []
-    for number in dict.fromkeys(numbers) if cancel else ():
+    for number in numbers if cancel else ():
         try:
             client.request("POST", f"/v1/pilots/{number}/cancel", {})
         except ApiError as error:
@@ -120,7 +118,7 @@ def pilots(ctx: click.Context, every: bool, cancel: bool, numbers: tuple[int, ..
     answer = client.get(path_with("/v1/pilots", all=1 if every or numbers else None))
     rows: list[Row] = [row for row in answer["pilots"] if not numbers or row["id"] in numbers]
     known = {row["id"] for row in rows}
-    for number in dict.fromkeys(numbers) if not cancel else ():
+    for number in numbers if not cancel else ():
         if number not in known:
             errors.append({"pilot": number, "error": f"there is no pilot p{number}", "code": "unknown-pilot"})
             say(f"there is no pilot p{number}: hpcdl pilots --all lists them")

@@ -5,6 +5,7 @@ click checks them while it reads the options, so that a command that begins to r
 
 import math
 import os
+import pwd
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -58,6 +59,14 @@ class OutputFile(click.Path):
             if self._plain and path.exists() and not path.is_file():
                 raise click.ClickException(f"{path} is not a file: name one")
         return path
+
+
+def user_name(uid: int) -> str:
+    """The user's name; the number of one without a name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 REPORT = click.option("--report", type=OutputFile(), metavar="FILE", help="The HTML file to draw into.")

@@ -13,6 +13,7 @@ from hpcdl.cli.job_row import connect
 from hpcdl.cli.output import Column, Output, escape, outputs_as, print_table
 from hpcdl.cli.params import OutputFile, replace_file
 from hpcdl.client import DaemonAway, path_with
+from hpcdl.core.model.units import meant
 
 if TYPE_CHECKING:
     from hpcdl.report.scaling import At, Scaling
@@ -58,20 +59,12 @@ def _scalings(ctx: click.Context, name: str) -> "list[Scaling]":
         known = load_profiles([conf_folder() / "profiles", ctx.find_root().obj / "profiles"])
         profile = find_profile(known, name)
         if profile is None:
-            raise click.ClickException(
-                f"there is no profile {name[:100]!r} in a file: {_near(name, list(known))}"
-            ) from None
+            step = meant(name.strip().casefold(), known, "hpcdl profile add makes one", quoted=True)
+            raise click.ClickException(f"there is no profile {name[:100]!r} in a file: {step}") from None
         return scaling_of(profile)
     profile = Profile.from_mapping(row["name"], row["profile"])
     seen = {(point["nodes"], point["gpus"]) for point in row["points"]} if row["learnt"] else None
     return scaling_of(profile, seen)
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name.strip().casefold(), known, 1)
-    return f"did you mean {near[0]!r}?" if near else "hpcdl profile add makes one"
 
 
 def _json(scaling: "Scaling") -> dict[str, Any]:

@@ -5,7 +5,6 @@ of the submitting shell goes into the spec.
 """
 
 import os
-import pwd
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdl.batch.system import systems
+from hpcdl.cli.params import user_name
 from hpcdl.core.model.arrays import Array, Steps, check_places, folders_of, indices_text, named
 from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.job import JobSpec, check_counts
@@ -78,7 +78,7 @@ def job_request(given: Mapping[str, Any], command: Sequence[str], here: Path) ->
         **{name: given[name] for name in _AS_GIVEN},
         command=command,
         name=default_name(command) if name is None else name,
-        user=user_name(),
+        user=user_name(os.getuid()),
         cwd=str(folder if folder.is_absolute() else here / folder),
         gpus_min=low,
         gpus_max=high,
@@ -178,14 +178,6 @@ SECRET = re.compile(
 help of `hpcdl submit` list them."""
 
 _THREADS = "OMP_NUM_THREADS"
-
-
-def user_name() -> str:
-    """The name of the job's user; the number of a user without a name."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def default_name(command: Sequence[str]) -> str:

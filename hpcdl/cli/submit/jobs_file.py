@@ -17,7 +17,6 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +24,7 @@ import click
 
 from hpcdl.cli.params import check_input
 from hpcdl.cli.submit.job import JobRequest, request_of
+from hpcdl.core.model.units import meant
 
 MAX_BYTES = 8 << 20
 MAX_VALUES = 200_000
@@ -82,8 +82,7 @@ class _Value:
         for name in self.value if isinstance(self.value, dict) else ():
             if name.replace("-", "_") not in allowed:
                 shown = [each.replace("_", "-") for each in allowed]
-                near = get_close_matches(name.replace("_", "-"), shown, 1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(shown))}"
+                hint = meant(name.replace("_", "-"), shown, f"there are {', '.join(sorted(shown))}")
                 _wrong(self.file, self.keys.get(name, self.line), name, f"there is no such key; {hint}")
 
 
@@ -271,8 +270,7 @@ def _texts(key: str, value: _Value, names: Mapping[str, int], earlier: list[int]
             elif all(part.strip().isdigit() for part in text.split(",")):
                 rest.append(text)
             else:
-                near = get_close_matches(text, names, 1)
-                hint = f"did you mean {near[0]}?" if near else f"it must stand above, with that name: {text}"
+                hint = meant(text, names, f"it must stand above, with that name: {text}")
                 value.wrong("after", f"no job {text!r}: {hint}")
         return rest
     if len(texts) > 1 and key in ("gpus", "array"):

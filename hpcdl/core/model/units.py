@@ -175,6 +175,14 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def meant(name: str, known: Iterable[str], otherwise: str, *, quoted: bool = False, cutoff: float = 0.6) -> str:
+    """`did you mean gpus?`, by the nearest of the known names; else `otherwise`."""
+    from difflib import get_close_matches  # few commands need it
+
+    near = get_close_matches(name, list(known), 1, cutoff)
+    return otherwise if not near else f"did you mean {near[0]!r}?" if quoted else f"did you mean {near[0]}?"
+
+
 def gpu_kind(name: str) -> str:
     """The type of a GPU from its driver's name, as profiles name it: `Tesla V100-SXM2-16GB` -> `v100`.
 
