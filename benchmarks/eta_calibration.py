@@ -39,7 +39,7 @@ from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles
 from hpcdl.core.model.world import Job
 from hpcdl.daemon.api.estimates import grounds
-from hpcdl.estimators import learner
+from hpcdl.estimators.scaling import learner
 from hpcdl.policies import all_policies
 from hpcdl.sim import Conditions, SimJob, Workload, cluster
 from hpcdl.sim.engine import Simulation

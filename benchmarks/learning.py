@@ -20,7 +20,7 @@ from pathlib import Path
 from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles
 from hpcdl.core.model.profile import Observation
-from hpcdl.estimators import fit_curve
+from hpcdl.estimators.scaling import fit_curve
 
 Rates = dict[int, float]
 

@@ -11,8 +11,7 @@ from hpcdl.core.model.plan import BadPlan, JobView, NodeView, Plan, Policies, Po
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
 from hpcdl.core.model.world import Target
-from hpcdl.placement import Pool, impossible, pool_of, waiting
-from hpcdl.placement.pool import lean_pool_of, most_free, role_reason
+from hpcdl.placement.pool import Pool, impossible, lean_pool_of, most_free, pool_of, role_reason, waiting
 from hpcdl.placement.shapes import packed
 from hpcdl.solver import Item, Solution, solve
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import JobView, Plan, View
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
-from hpcdl.placement import Pool, impossible, pool_of
+from hpcdl.placement.pool import Pool, impossible, pool_of
 from hpcdl.placement.shapes import packed
 
 

@@ -206,7 +206,7 @@ def _conditions(ctx: click.Context, workload: "Workload", options: SimpleNamespa
 
 
 def _learner(workload: "Workload") -> Any:
-    from hpcdl.estimators import learner
+    from hpcdl.estimators.scaling import learner
 
     kinds = sorted({spell.kind for spell in workload.nodes} - {""})
     sizes = workload.nodes_named

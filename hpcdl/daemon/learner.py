@@ -27,14 +27,14 @@ class Learner:
         shape = shape_of(self._world())
         made = self._made
         if made is None or made[0] != shape:
-            from hpcdl.estimators import learner
+            from hpcdl.estimators.scaling import learner
 
             made = self._made = (shape, learner(*shape))
         return made[1](key, seen)
 
     def foresee(self, points: tuple[tuple[int, float], ...], target: float) -> float | None:
         """See `Profiles`: Optimus's fit."""
-        from hpcdl.estimators import predict_steps
+        from hpcdl.estimators.convergence import predict_steps
 
         return predict_steps(points, target)
 

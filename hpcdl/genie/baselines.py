@@ -8,9 +8,9 @@ Where a user gives a range, that is its maximum; where one number, that number.
 from collections.abc import Iterable, Sequence
 
 from hpcdl.core.model.plan import ANY_OBJECTIVE, JobView, Plan, View
-from hpcdl.genie.model import PlacementOption, Platform, expected_at, placements, platform_of
-from hpcdl.genie.start import NO_FIT, Launch, keep, shape
-from hpcdl.placement.pool import Pool, impossible, pool_of
+from hpcdl.genie.model import PlacementOption, Platform, expected_at, placements
+from hpcdl.genie.start import NO_FIT, Launch, shape
+from hpcdl.placement.pool import Pool, impossible
 
 
 def requested_gpus(job: JobView, platform: Platform) -> int:
@@ -29,10 +29,8 @@ class Fifo:
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
-        pool = pool_of(view)
-        keep(pool)
-        platform = platform_of(view)
-        launch = Launch(pool)
+        launch = Launch(view)
+        pool, platform = launch.pool, launch.platform
         first: JobView | None = None
         for job in self.order(pool.queue()):
             gpus = requested_gpus(job, platform)
@@ -90,11 +88,9 @@ class Capacity:
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
-        pool = pool_of(view)
-        keep(pool)
-        platform = platform_of(view)
+        launch = Launch(view)
+        pool, platform = launch.pool, launch.platform
         shares = _shares(view)
-        launch = Launch(pool)
         held = dict.fromkeys(shares, 0)
         for job in view.jobs:
             kept = pool.placements.get(job.id) or job.placement
@@ -144,10 +140,8 @@ class TetrisPerf:
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
-        pool = pool_of(view)
-        keep(pool)
-        platform = platform_of(view)
-        launch = Launch(pool)
+        launch = Launch(view)
+        pool, platform = launch.pool, launch.platform
         for job in pool.queue():
             options = placements(job, platform)
             if not options:

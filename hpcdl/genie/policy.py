@@ -7,9 +7,9 @@ suspended. model.py has the equations, start.py the starts and the words.
 from dataclasses import dataclass
 
 from hpcdl.core.model.plan import ANY_OBJECTIVE, JobView, Plan, View
-from hpcdl.genie.model import PlacementOption, expected_at, latency, placements, platform_of
-from hpcdl.genie.start import NO_FIT, Launch, allowance_words, keep, shape
-from hpcdl.placement.pool import impossible, pool_of
+from hpcdl.genie.model import PlacementOption, expected_at, latency, placements
+from hpcdl.genie.start import NO_FIT, Launch, allowance_words, shape
+from hpcdl.placement.pool import impossible
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,17 @@ class Genie:
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""
-        pool = pool_of(view)
-        keep(pool)
-        platform = platform_of(view)
+        launch = Launch(view)
+        pool = launch.pool
         queue: list[WaitingJob] = []
         for job in pool.queue():
-            options = placements(job, platform)
+            options = placements(job, launch.platform)
             if options:
                 queue.append(choose(job, options, view.now))
             else:
                 pool.refuse(job, impossible(pool, job) or NO_FIT)
         # Line 15, within each priority; sorting is stable.
         queue.sort(key=lambda each: (-each.job.priority, each.allowance is None, each.allowance or 0.0))
-        launch = Launch(pool)
         for each in queue:
             option = each.option
             if not launch.start(each.job, option.nodes, option.gpus, option.kind):

@@ -4,18 +4,22 @@ Shared by genie/policy.py and genie/baselines.py; none of them suspends anything
 """
 
 from hpcdl.core.model.incarnation import Placement
-from hpcdl.core.model.plan import JobView
+from hpcdl.core.model.plan import JobView, View
 from hpcdl.core.model.units import count, fold_nodes, seconds_text
-from hpcdl.genie.model import expected_at, startup_s
-from hpcdl.placement.pool import Pool, most_free
+from hpcdl.genie.model import expected_at, platform_of, startup_s
+from hpcdl.placement.pool import Pool, most_free, pool_of
 from hpcdl.placement.shapes import packed
 
 
 class Launch:
-    """A decision's starts. Free GPUs only become fewer, so what did not fit once is not tried again."""
+    """A decision's starts. Free GPUs only become fewer, so what did not fit once is not tried again.
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    `pool`: what is free, in which jobs that keep their GPUs have been given the reason why; `platform`: all there is.
+    """
+
+    def __init__(self, view: View) -> None:
+        self.pool, self.platform = pool_of(view), platform_of(view)
+        _keep(self.pool)
         self._full: set[tuple[int, int, str | None]] = set()
         self._most = ""
         self._enough: dict[int, int] = {}
@@ -25,11 +29,11 @@ class Launch:
         shape = (nodes, gpus, kind)
         if shape in self._full:
             return False
-        placement = packed(self._pool, nodes, gpus, kind)
+        placement = packed(self.pool, nodes, gpus, kind)
         if placement is None:
             self._full.add(shape)
             return False
-        self._pool.give(job, placement, started(self._pool, job, placement))
+        self.pool.give(job, placement, started(self.pool, job, placement))
         self._most = ""
         self._enough.clear()
         return True
@@ -37,14 +41,14 @@ class Launch:
     def free(self, nodes: int, gpus: int) -> str:
         """What is free, as it matters to a job that needs `gpus` GPUs on each of `nodes` nodes."""
         if nodes == 1:
-            self._most = self._most or most_free(self._pool)
+            self._most = self._most or most_free(self.pool)
             return self._most
         if gpus not in self._enough:
-            self._enough[gpus] = sum(len(free) >= gpus for free in self._pool.free.values())
+            self._enough[gpus] = sum(len(free) >= gpus for free in self.pool.free.values())
         return f"{count(self._enough[gpus], 'node')} with them free"
 
 
-def keep(pool: Pool) -> None:
+def _keep(pool: Pool) -> None:
     """Says of the jobs that keep their GPUs when they will be done."""
     for job in pool.view.jobs:
         kept = pool.placements.get(job.id)

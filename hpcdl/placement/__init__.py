@@ -3,7 +3,3 @@
 pool.py for policies that go by an order of jobs, shapes.py for those that lay out all at once, nodes.py and topology.py
 for whole nodes.
 """
-
-from hpcdl.placement.pool import Pool, impossible, pool_of, waiting
-
-__all__ = ["Pool", "impossible", "pool_of", "waiting"]

@@ -9,6 +9,7 @@ program finds the best. The arithmetic is in kernels.py.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from hpcdl.solver.table import NEVER, Ints, Mask
 FIRST_ROWS = 64  # of the first core, beyond the best row of each trainer
 CHEAP = 200_000  # additions of a dynamic program that is cheaper than to branch
 COMPILED_CHEAP = 3_000_000  # the same where it is compiled
+COLUMNS = ("trainer", "group", "nodes", "value", "distance", "inner", "slope")  # of Rows, a number for each row
 BRANCH = 200  # additions, for each row, that cost as much as a branch
 
 
@@ -90,29 +92,17 @@ def with_row(rows: Rows, last: int, nodes: int) -> Rows:
     """The same with a row for a count between row `last` and the next one."""
     more = nodes - int(rows.nodes[last])
     drift = int(np.sign(rows.distance[last + 1] - rows.distance[last]))
-    inner = np.insert(rows.inner, last + 1, rows.nodes[last + 1] - nodes > 1)
-    inner[last] = more > 1
-    return rows._replace(
-        trainer=np.insert(rows.trainer, last + 1, rows.trainer[last]),
-        group=np.insert(rows.group, last + 1, rows.group[last]),
-        nodes=np.insert(rows.nodes, last + 1, nodes),
-        value=np.insert(rows.value, last + 1, rows.value[last] + more * rows.slope[last]),
-        distance=np.insert(rows.distance, last + 1, rows.distance[last] + more * drift),
-        inner=inner,
-        slope=np.insert(rows.slope, last + 1, rows.slope[last]),
-    )
+    value, distance = rows.value[last] + more * rows.slope[last], rows.distance[last] + more * drift
+    inner = rows.nodes[last + 1] - nodes > 1
+    row = (rows.trainer[last], rows.group[last], nodes, value, distance, inner, rows.slope[last])
+    columns: dict[str, Any] = {
+        name: np.insert(getattr(rows, name), last + 1, each) for name, each in zip(COLUMNS, row, strict=True)
+    }
+    columns["inner"][last] = more > 1
+    return rows._replace(**columns)
 
 
 def only(rows: Rows, keep: Mask) -> Rows:
     """The same with some of the rows; every trainer has one or more of them."""
-    trainer = rows.trainer[keep]
-    return rows._replace(
-        trainer=trainer,
-        group=rows.group[keep],
-        nodes=rows.nodes[keep],
-        value=rows.value[keep],
-        distance=rows.distance[keep],
-        inner=rows.inner[keep],
-        slope=rows.slope[keep],
-        starts=np.flatnonzero(np.diff(trainer, prepend=-1)),
-    )
+    columns: dict[str, Any] = {name: getattr(rows, name)[keep] for name in COLUMNS}
+    return rows._replace(**columns, starts=np.flatnonzero(np.diff(columns["trainer"], prepend=-1)))

@@ -6,7 +6,7 @@ from hpcdl.adaptive.arrivals import stream
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.plan import Arrival, NodeView, View
 from hpcdl.core.model.profile import Profile
-from hpcdl.estimators import learner
+from hpcdl.estimators.scaling import learner
 from hpcdl.policies import all_policies
 from hpcdl.sim import SimJob, Workload, cluster, simulate
 from hpcdl.sim.conditions import Conditions, SimulatedRun

@@ -10,7 +10,7 @@ from hpcdl.adaptive.options import candidates
 from hpcdl.adaptive.prior import COST_S, GRAIN, LENGTH_S, LOOK_S, PriorProfile, believed, look_again_at, usual
 from hpcdl.core.model.plan import Policies
 from hpcdl.core.model.profile import Profile
-from hpcdl.estimators import learner
+from hpcdl.estimators.scaling import learner
 from hpcdl.sim.conditions import Conditions
 from hpcdl.sim.engine import simulate
 from hpcdl.sim.results import summarise

@@ -25,7 +25,7 @@ from hpcdl.core.model.incarnation import Cause
 
 if TYPE_CHECKING:
     from hpcdl.cli.profile.light_runs import Speed
-    from hpcdl.estimators import LightRun, Setting
+    from hpcdl.estimators.latency import LightRun, Setting
 
 BATCH = "HPCDL_PROFILE_BATCH"
 """The variable in which a script finds the global batch size of this run."""
@@ -147,7 +147,7 @@ class _RunOptions:
 
     def settings(self) -> "list[Setting]":
         """The settings in the order in which they are run."""
-        from hpcdl.estimators import Setting, plan_light_runs
+        from hpcdl.estimators.latency import Setting, plan_light_runs
 
         if self.light:
             return plan_light_runs(self.batches, self.nodes, self.gpus)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdl.cli.output import Row
-from hpcdl.estimators import LightRun, Setting
+from hpcdl.estimators.latency import LightRun, Setting
 from hpcdl.sim.readers.source import read_table
 
 REQUIRED = ("batch", "nodes", "gpus", "samples_per_s")

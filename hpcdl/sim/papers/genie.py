@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hpcdl.core.model.profile import Profile
-from hpcdl.estimators import LightRun, fit, plan_light_runs
+from hpcdl.estimators.latency import LightRun, fit, plan_light_runs
 from hpcdl.sim.conditions import Conditions, SimulatedRun
 from hpcdl.sim.generators import chance
 from hpcdl.sim.papers.data import GENIE_GPUS, GENIE_LOADS, GENIE_MODELS, GENIE_NODES, STEPS_PER_S, genie, genie_speedup

@@ -16,7 +16,7 @@ from hpcdl.config.layers import conf_folder
 from hpcdl.config.profiles import load_profiles
 from hpcdl.core.model.plan import Learn, Policies
 from hpcdl.core.model.profile import Point, Profile
-from hpcdl.estimators import learner
+from hpcdl.estimators.scaling import learner
 from hpcdl.policies import all_policies
 from hpcdl.sidecar import K8sDefault
 from hpcdl.sim.conditions import Conditions, SimulatedRun

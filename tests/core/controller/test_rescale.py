@@ -16,7 +16,7 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.incarnation import Cause, IncarnationState, Purpose
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import JobState
-from hpcdl.estimators import learner
+from hpcdl.estimators.scaling import learner
 from tests.support.stage import Stage, Unmoved, running
 
 
