@@ -38,12 +38,12 @@ class AllotmentTable:
             self.cost[rows, :many] = self.area[rows, :many] * worth
 
     def limits(self) -> list[float]:
-        """Every T at which the option of a job changes, ascending."""
+        """Every time limit T (s) at which the option of a job changes, ascending."""
         found: list[float] = np.unique(self.seconds[np.isfinite(self.seconds)]).tolist()
         return found
 
     def columns(self, limit_s: float) -> list[int]:
-        """Of each job, which of its options it has for that T."""
+        """The canonical allotment for that T (s): of each job, the column of its option."""
         if not self.entrants:
             return []
         late = self.seconds > limit_s * _ROUNDING
@@ -53,13 +53,14 @@ class AllotmentTable:
         return found
 
     def wants(self, limit_s: float) -> tuple[Option, ...]:
-        """Of each job, the option that it has for that T."""
+        """The canonical allotment for that T (s): of each job, its option."""
         return tuple(
             entrant.options[column] for entrant, column in zip(self.entrants, self.columns(limit_s), strict=True)
         )
 
     def balance_s(self, limits: Sequence[float], held_gpu_s: float, gpus: int) -> float:
-        """The smallest T of `limits` within which all GPU time fits, or the last. Others need `held_gpu_s` of it.
+        """The smallest T of `limits` (s) within which all GPU time fits, or the last; running jobs need `held_gpu_s` of
+        it.
 
         `limits`: ascending, not empty.
         """

@@ -26,7 +26,7 @@ before, those of one commitment: that long a cluster has to be quiet to be taken
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Those who are expected: how many a second, for how many GPUs, and for how long. `since`: the oldest one counted.
+    """Expected submissions: how many a second, for how many GPUs, for how long. `since`: when the oldest counted came.
 
     `seconds`: for which this is said.
     """
@@ -48,7 +48,7 @@ class Stream:
 
 
 def stream(view: View, seconds: float, but_at: float | None = None) -> Stream | None:
-    """Who is expected to come within so many seconds; None where nobody is. `but_at`: a submit that does not count."""
+    """Submissions expected within so many seconds; None where none are. `but_at`: time of one that does not count."""
     began = min([view.now, *(node.since for node in view.nodes), *(each.at for each in view.arrivals)])
     window_s = max(seconds, min(MEMORY * seconds, view.now - began))
     lately = [each for each in view.arrivals if view.now - each.at < window_s and each.at != but_at]
@@ -61,7 +61,7 @@ def stream(view: View, seconds: float, but_at: float | None = None) -> Stream | 
 
 
 def spare(view: View, found: OptionMenu, choice: Choice) -> Choice:
-    """The choice, in which jobs that start or grow get fewer GPUs where that is worth it for those who are to come.
+    """The choice with GPUs left free for expected submissions: jobs that start or grow get fewer where that pays.
 
     While somebody waits that is no matter: who is there comes before who may come.
     """
@@ -100,7 +100,7 @@ class _Way:
     waits_s: float
 
     def cost_s(self, back: "_Way") -> float:
-        """Seconds to the job's end and those of who waits.
+        """Expected completion time: seconds to the job's end, and those for which others wait because of it.
 
         Where somebody may come who finds no place, the GPUs are likely to be given back once that may be: then the job
         goes on as in `back`, after one more start. That counts in full where somebody is expected before both changes

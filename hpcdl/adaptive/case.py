@@ -44,7 +44,7 @@ class RolloutCase:
 
     @classmethod
     def of(cls, view: View, found: OptionMenu) -> "RolloutCase":
-        """From what the policy sees."""
+        """The case of a view and its candidates."""
         pool_of = {name: number for number, pool in enumerate(found.pools) for name in pool.nodes}
         names = [node.name for node in view.nodes if node.name in pool_of]
         places = {name: place for place, name in enumerate(names)}
@@ -124,11 +124,11 @@ class _Entrants:
 
     @cached_property
     def guess_s(self) -> float:
-        """How long a job without a number of steps is thought to take."""
+        """Seconds that a job of unknown length is taken to last."""
         return _typical_s(self._candidates)
 
     def of(self, each: Candidate) -> Entrant:
-        """The job with one option of each shape, the fastest first."""
+        """A candidate as a job of the model, with one option of each shape, the fastest first."""
         job = each.job
         key: Hashable = (id(each.options), id(job.profile))
         if _grows_later(each):  # its only option is its own; what it will have is not

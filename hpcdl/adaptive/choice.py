@@ -15,7 +15,9 @@ BUDGET = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`options`: by job id, for every candidate; None: it gets nothing. `optimal`, `bound`: of the counts problem.
+    """What an objective decides: an option for each candidate.
+
+    `options`: by job id; None: it gets nothing. `optimal`, `bound`: of the counts problem.
 
     `why`: words that an objective adds to the reasons of jobs, by id. `wake_at`: when to decide again. `value`: the
     sum. `first`: ids of jobs that get GPUs before all others, in this order, whoever must go for that.

@@ -90,7 +90,7 @@ class Prospect:
     starts_by: float
 
     def worth(self, now: float) -> float:
-        """What it is worth that it gets an option that is on time."""
+        """The worth of an option on which it is on time."""
         needs_s = max(self.needs_s, 1.0)
         slack_s = max(0.0, self.due - now - self.needs_s)
         return float((3600.0 / needs_s) ** SHORT * (1.0 + URGENT * math.exp(-slack_s / needs_s)))
@@ -98,7 +98,9 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class CompletionTable:
-    """`seconds`: to the end of each candidate on each of its options, all in one column; inf where it is not known.
+    """Predicted completion on every option of every candidate, in columns.
+
+    `seconds`: from now to the end, inf where it is not known.
 
     Candidate i has the columns from `starts[i]` to `starts[i + 1]`, of which it is the `owner`. `on_time`: whether its
     deadline is met there.
@@ -114,7 +116,7 @@ class CompletionTable:
 
 
 def outlook(view: View, found: OptionMenu) -> CompletionTable:
-    """When every job would be done on each of its options, and who can be on time.
+    """The completion table of a view: when every job would be done on each of its options, and who can be on time.
 
     Where a profile's rates are uncertain, they are taken one standard error lower. A job without GPUs that needs more
     than are free starts when others have saved.
@@ -216,12 +218,12 @@ def accept(prospects: Sequence[Prospect], now: float, gpus: int) -> tuple[Prospe
 
 
 def overdue_at(candidate: Candidate) -> float:
-    """From when on GPUs are kept for a job that no deadline helps."""
+    """When a job that no deadline helps becomes overdue: from then on GPUs are kept for it."""
     return candidate.job.submitted_at + AGE_S + AGE_RUNS * (candidate.left_s or 0.0)
 
 
 def aged(found: Sequence[Candidate], now: float, gpus: int) -> tuple[Candidate, ...]:
-    """Of these the first ones in the order in which they became overdue, as far as the kept GPUs go."""
+    """The overdue jobs that are served now: in the order in which they became overdue, as far as the kept GPUs go."""
     room = max(1, int(gpus * KEPT_SHARE))
     chosen: list[Candidate] = []
     old = sorted((when, each.job.id, each) for each in found if each.options and (when := overdue_at(each)) <= now)

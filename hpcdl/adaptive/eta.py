@@ -35,25 +35,26 @@ class StartAndEnd:
 
 
 def shortest_first(each: Candidate) -> tuple[float, ...]:
-    """As policies do that want short completion times; of a higher priority first."""
+    """Sort key: a higher priority first, then the least remaining time, as policies for short completion times do."""
     left_s = each.left_s
     return (-each.job.priority, float("inf") if left_s is None else left_s, each.job.id)
 
 
 def in_turn(each: Candidate) -> tuple[float, ...]:
-    """As they were submitted; of a higher priority first."""
+    """Sort key: a higher priority first, then the order of submission."""
     return (-each.job.priority, each.job.id)
 
 
 def stays_s(each: Candidate, now: float, usual_s: float) -> float:
-    """Seconds to its end on what it has, or is to have (`kept`). `usual_s`: what is left of one of unknown length."""
+    """Seconds to a job's end on what it has or is to have (`kept`). `usual_s`: what is left of one of unknown
+    length."""
     left_s = usual_s if each.left_s is None else each.left_s
     stall_s, speed = float(each.menu.stall_s[each.place]), float(each.menu.speed[each.place])
     return max(0.0, each.starts_at - now) + stall_s + left_s / speed
 
 
 def run(found: OptionMenu, number: int, now: float, order: Order, usual_s: float) -> StartAndEnd | None:
-    """The course of a job of the candidates that has nothing; None where it never fits."""
+    """When one waiting job would start and end in the model; None where it never fits."""
     starts = courses(found, now, order, usual_s, number)
     return next((course for each, course, _ in starts if each.job.id == number), None)
 
@@ -61,7 +62,7 @@ def run(found: OptionMenu, number: int, now: float, order: Order, usual_s: float
 def courses(
     found: OptionMenu, now: float, order: Order, usual_s: float, number: int = 0
 ) -> Iterator[tuple[Candidate, StartAndEnd, bool]]:
-    """Every waiting candidate, in the order in which they start, its course, and whether its start is a guess.
+    """The model of the queue: each waiting job in the order of starts, its start and end, and whether that is a guess.
 
     It is one where a job of unknown length has ended before. `number`: a job that is taken to wait, whatever it holds.
     """
@@ -214,7 +215,7 @@ class BandBasis:
     least_s: float = 0.0
 
     def band(self, weights: Weights) -> Band:
-        """By these weights."""
+        """The band that these weights give."""
         down, up = (LEAST + math.hypot(dot(each, self.signs), self.rate) for each in (weights.low, weights.high))
         low, high = scaled(self.base_s, -down), scaled(self.base_s, up)
         return Band(self.base_s, max(low, min(self.base_s, scaled(self.least_s, -LEAST - self.rate))), high)
@@ -222,14 +223,15 @@ class BandBasis:
 
 @dataclass(frozen=True, slots=True)
 class EtaBasis:
-    """Of one job. `starts` is None for one that has GPUs. `ours`: the policy is one of this package."""
+    """What the estimate of one job is made of. `starts` is None for one that has GPUs. `ours`: the policy is one of
+    this package."""
 
     ends: BandBasis
     starts: BandBasis | None = None
     ours: bool = True
 
     def eta(self) -> Eta:
-        """With bands."""
+        """The estimate, with bands."""
         opening = OURS if self.ours else OTHERS
         if self.starts is None:
             return Eta(self.ends.band(opening.running), None)
@@ -241,7 +243,7 @@ class EtaBasis:
 def grounds_of(
     view: View, job: JobView, policy: str, shown_s: float | None = None, measured: bool = True
 ) -> EtaBasis | None:
-    """What can be said of a job of the view under that policy. None where nothing can.
+    """The basis of a job's estimate under that policy; None where nothing can be said.
 
     `shown_s`: seconds to its end, of one that holds GPUs: by the rate that it shows, or not `measured`: by its profile.
     """

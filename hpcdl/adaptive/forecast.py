@@ -40,8 +40,8 @@ WEIGHTS = (3.26, -2.22, -2.52, -5.72, 1.65)
 
 @dataclass(frozen=True, slots=True)
 class DeadlineEstimate:
-    """`probability` that the deadline is met; `ends_at`: when the job would be done if nothing else came, None: not in
-    sight; `helps`: what would make it likelier, in words; `text`: all of it in one line."""
+    """Whether a deadline will be met: `probability` that it is; `ends_at`: when the job would be done if nothing else
+    came, None: not in sight; `helps`: what would make it likelier, in words; `text`: all of it in one line."""
 
     probability: float
     ends_at: float | None
@@ -74,7 +74,7 @@ def estimate_deadline(view: View, job: JobView, measured: float | None = None) -
 
 
 def probability(view: View, job: JobView, rolled: Rollout) -> float:
-    """That the job is done by its deadline."""
+    """The probability that the job is done by its deadline."""
     if job.deadline is None:
         raise ValueError(f"job {job.id} has no deadline")
     due_s = job.deadline - view.now
@@ -89,7 +89,7 @@ def probability(view: View, job: JobView, rolled: Rollout) -> float:
 
 
 def signs(due_s: float, rolled: Rollout) -> tuple[float, ...]:
-    """What WEIGHTS are the weights of, for a job that is due in so many seconds."""
+    """The features of the regression (see WEIGHTS) for a job that is due in so many seconds."""
     needs_s = max(60.0, rolled.needs_s)
     waits = math.log1p(min(20.0, rolled.waits_s / needs_s))
     slack = min(2.0, max(0.0, (due_s - rolled.needs_s) / needs_s))
@@ -152,7 +152,7 @@ def _percent(chance: float) -> str:
 
 
 def roll(view: View, job: JobView, *, measured: float | None = None) -> Rollout | None:
-    """What becomes of a job, of the view or new; None where nothing fits it or its length is not known.
+    """A job, of the view or new, run forward; None where nothing fits it or its length is not known.
 
     `measured`: steps/s that the job makes on what it has.
     """
@@ -182,7 +182,7 @@ def _as_measured(found: OptionMenu, measured: Mapping[int, float]) -> OptionMenu
 
 
 class ArrivalModel:
-    """What keeps coming: as the jobs of the last RECENT_S did.
+    """The arrival rate and the sizes of jobs that keep coming, as those of the last RECENT_S did.
 
     Of these only those that are not finished are in the view; how many came follows from the ids: `per_s` a second.
     """

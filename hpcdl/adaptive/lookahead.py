@@ -24,7 +24,7 @@ MOST_STEPS = 400
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Of one job in the model: seconds from now until it first has GPUs, and until it is done (inf: not in sight).
+    """One job run forward: seconds from now until it first has GPUs, and until it is done (inf: not in sight).
 
     `fastest_s`, `needs_s`: how long it takes on its fastest option, and on the cheapest one that is on time (the
     fastest, where none is). `shorter`: share of all GPUs that is needed by what keeps coming and needs less than that.
@@ -51,7 +51,7 @@ class OptionChoices:
 
     @classmethod
     def of(cls, menu: Menu) -> "OptionChoices":
-        """Of a menu that has options."""
+        """The choices of a menu that has options."""
         shapes: dict[tuple[str, int, int], list[int]] = {}
         least: dict[int, int] = {}
         for place, each in enumerate(menu.options):
@@ -67,7 +67,7 @@ class OptionChoices:
 
 
 class LookAhead:
-    """All candidates as columns, one for each option; times are seconds from now on."""
+    """All jobs run forward together: candidates as columns, one for each option; times in seconds from now."""
 
     def __init__(self, now: float, found: OptionMenu) -> None:
         listed = [each for each in found.candidates if each.options]
@@ -99,7 +99,7 @@ class LookAhead:
         self.ways = [ways[id(each.menu)] for each in listed]  # jobs that are alike share their menus
 
     def run(self, numbers: Sequence[int]) -> dict[int, Rollout]:
-        """Until each of these jobs is done, or too far ahead."""
+        """Runs forward until each of these jobs is done, or MOST_STEPS ends have passed; their rollouts."""
         at = {number: place for place, number in enumerate(self.ids)}
         asked = np.array([at[number] for number in numbers])
         fastest_s = np.minimum.reduceat(self.stall_s + self.left_s[self.owner] / self.speed, self.starts)

@@ -97,7 +97,7 @@ class Search:
         return self.bold if self.bold is not None and self.bold.forecast.makespan_s < worth_s else self.best
 
     def starts(self) -> None:
-        """Every T, each order, with and without taking less than wanted; the likeliest first."""
+        """Tries every T, each order, with and without taking less than wanted; the likeliest first."""
         for limit_s in self._limits():
             wants = self._allotment.wants(limit_s)
             for order in self.orders(wants):
@@ -110,7 +110,7 @@ class Search:
                 return
 
     def splits(self) -> None:
-        """Every way to share the free GPUs among a few waiting jobs; the rest as in the best trial."""
+        """Tries every way to share the free GPUs among a few waiting jobs; the rest as in the best trial."""
         assert self.best is not None
         base, case = self.best, self.case
         if 1 <= len(case.waiting) <= MOST_TO_SPLIT:
@@ -124,7 +124,7 @@ class Search:
                 self._try(base.wants, base.order, base.squeeze, (*case.running, *started), free, given)
 
     def changes(self) -> None:
-        """Each running job with each other option, one at a time, the queue served as in the best trial."""
+        """Tries each running job with each other option, one at a time, the queue served as in the best trial."""
         assert self.best is not None
         base, case = self.best, self.case
         for each in sorted(case.running, key=lambda running: -running.ends_s):
@@ -170,7 +170,7 @@ class Search:
         return Trial(wants, order, True, {}, RolloutResult(math.nan, {}, given, 0))
 
     def orders(self, wants: _Wants) -> tuple[tuple[int, ...], ...]:
-        """The longest first, those with most GPU time first, FIFO; overdue jobs come before all others in each."""
+        """Orders of the queue: the longest first, most GPU time first, FIFO; overdue jobs come first in each."""
         waiting = self.case.waiting
         seconds = [entrant.seconds(option) for entrant, option in zip(waiting, wants, strict=True)]
         areas = [each * option.units for each, option in zip(seconds, wants, strict=True)]

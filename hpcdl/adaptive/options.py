@@ -51,7 +51,7 @@ class GpuPool:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Something a job could have: `gpus` GPUs on each of `nodes` nodes of a pool.
+    """An allotment that a job could have: `gpus` GPUs on each of `nodes` nodes of a pool.
 
     `rate`: steps/s. `stall_s`: seconds without progress that going there costs; 0 where it keeps what it holds.
     """
@@ -366,7 +366,7 @@ def _columns(options: tuple[Option, ...], unit: float, pools: int) -> Menu:
 
 
 def rate_of(profile: Profile, kind: str, gpus: int, nodes: int) -> float:
-    """Steps/s there."""
+    """Steps/s by the profile on so many GPUs of that type on each of so many nodes."""
     return profile.on(kind).rate(gpus, nodes)
 
 

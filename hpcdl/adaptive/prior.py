@@ -34,7 +34,7 @@ _GPUS = (*range(1, 17), 32, 64, MAX_GPUS)
 
 @dataclass(frozen=True, slots=True)
 class PriorProfile:
-    """What is usual among jobs of which more is known.
+    """The prior of jobs of which nothing was seen: what is usual among those of which more is known.
 
     `length_s`: of the whole job on one GPU of the best kind there is. `times`: those of a profile, by their names.
     """
@@ -44,7 +44,7 @@ class PriorProfile:
 
 
 def usual(view: View) -> PriorProfile | None:
-    """What is usual in the view; None where no job of it needs that."""
+    """The prior from the jobs of a view; None where no job of it needs one."""
     if all(job.profile is not None for job in view.jobs):
         return None
     kinds = kinds_of(view)

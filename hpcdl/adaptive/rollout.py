@@ -64,7 +64,7 @@ class JobGrant:
 
 @dataclass(frozen=True, slots=True)
 class RolloutResult:
-    """What is to come. `ends`: seconds from now by job. `at_once`: what jobs are given now.
+    """Jobs run forward to their ends. `ends`: seconds from now by job. `at_once`: what jobs are given now.
 
     `work`: how much it took to find out, in units of about a microsecond; the same for the same arguments.
     """
@@ -107,7 +107,7 @@ def forward(
     first: int = 0,
     settled: bool = False,
 ) -> RolloutResult:
-    """Everything up to the end of the last job.
+    """Runs all jobs forward, up to the end of the last one.
 
     `kinds`, `free`: the nodes' type of GPU and GPUs that nobody of `running` has. `queue`: who waits, in the order in
     which they are served, with the option that each should have; the `first` ones of them start in this order and

@@ -16,7 +16,7 @@ from hpcdl.solver import ThroughputCurve
 
 
 def lives_of(case: AllocationCase, names: Sequence[str]) -> list[float]:
-    """Seconds that each of these nodes is there, infinite where it is not known when it leaves."""
+    """Remaining seconds of each of these nodes, infinite where it is not known when it leaves."""
     now, nodes = case.view.now, case.nodes
     untils = [nodes[name].until for name in names]
     return [math.inf if until is None else max(0.0, until - now) for until in untils]
@@ -46,7 +46,7 @@ def horizon_of(case: AllocationCase, t_fwd_s: float) -> float:
 def paying(
     case: AllocationCase, decided: NodeCounts, chosen: Sequence[tuple[str, ...]]
 ) -> tuple[NodeCounts, list[tuple[str, ...]], dict[int, str]]:
-    """The same, without those of the new nodes that do not pay; and why, by job.
+    """The decision without those of the new nodes that do not pay; and why, by job.
 
     Of the nodes that a trainer is to get, in the order in which they stay, it gets those with which it does most until
     the horizon: what it does with the nodes that are still there, less what rescaling costs it now and whenever some

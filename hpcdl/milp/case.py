@@ -15,7 +15,7 @@ from hpcdl.milp.pricing import Kinds, TrainerPrices, priced
 
 @dataclass(frozen=True, slots=True)
 class TrainerCandidate:
-    """A job that can be decided about, and its numbers.
+    """A trainer of one decision: a job that can be decided about, and its numbers.
 
     `current`: the whole nodes that it holds, or is about to get, in the order of its ranks; `group`: theirs, -1 without
     any. `trains`: on so many of them it trains now, so that another number would cost it something. Where a change is
@@ -45,7 +45,7 @@ class TrainerCandidate:
 
 @dataclass(slots=True)
 class AllocationCase:
-    """What there is to decide.
+    """The nodes and trainers of one decision.
 
     `kinds`, `names`: of each group, its kind of GPU with how many of them a node has (at least, where a job needs more
     nodes than there are of one size), and the nodes that can be given.

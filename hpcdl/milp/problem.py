@@ -64,7 +64,8 @@ class Problem:
                     yield number, group
 
     def stay(self, solver: str) -> Allotment:
-        """The current map, without a bound; who has a number that it may not have is shrunk to the next one it may.
+        """The answer that changes nothing: the current map, without a bound; who has a number that it may not have is
+        shrunk to the next one it may.
 
         Where trainers have more nodes than there are, those further down the list get what is left.
         """

@@ -43,7 +43,7 @@ class _Build:
 
 
 def node_level(problem: Problem) -> NodeLevel:
-    """The program of a problem.
+    """The mixed integer program of a problem (equations 1 to 16).
 
     Big-M is twice the number of nodes: in equation 10 a trainer may give up that much more than it adds, and with
     |N| + 1 it could not change by more than half of the nodes. Where a trainer needs more nodes than that, M is that

@@ -234,7 +234,7 @@ def t_fwd(settings: Reallocation, gaps: Sequence[float], dearest_s: float) -> fl
 
 @dataclass(frozen=True, slots=True)
 class HorizonSpan:
-    """A span of time from now on: it ends in `end_s`, and is `seconds` long; `nodes` of those asked about are there."""
+    """A span of the horizon with a constant number of nodes: it ends in `end_s` from now, and is `seconds` long."""
 
     end_s: float
     seconds: float
@@ -242,7 +242,8 @@ class HorizonSpan:
 
 
 def spans(lives: Sequence[float], horizon_s: float) -> list[HorizonSpan]:
-    """How many of some nodes are there, until the horizon. `lives`: seconds that each stays (infinite: not known)."""
+    """The horizon cut where nodes leave, with how many are still there. `lives`: seconds that each stays (infinite: not
+    known)."""
     found: list[HorizonSpan] = []
     before = 0.0
     for end in sorted({min(max(life, 0.0), horizon_s) for life in lives} | {horizon_s}):

@@ -29,14 +29,14 @@ class Pool:
     never: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def give(self, job: JobView, placement: Placement, reason: str) -> None:
-        """Targets the job at these GPUs; they are not free any more."""
+        """Gives the job these GPUs as its target; they are not free any more."""
         for share in placement.shares:
             if self.free.get(share.node):
                 self.free[share.node] = [gpu for gpu in self.free[share.node] if gpu not in share.gpus]
         self.placements[job.id], self.reasons[job.id] = placement, reason
 
     def refuse(self, job: JobView, reason: str) -> None:
-        """The job gets no GPUs."""
+        """Gives the job no GPUs, and says why."""
         self.placements[job.id], self.reasons[job.id] = None, reason
 
     def lowest(self, names: Iterable[str], number: int, role: Role) -> Placement:

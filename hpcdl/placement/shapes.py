@@ -163,7 +163,7 @@ def _of(shape: Shape, placement: Placement) -> bool:
 
 
 def placement_of(job: JobView) -> Placement | None:
-    """What the job has, or is on its way to."""
+    """The GPUs that the job has, or is on its way to."""
     return job.placement if job.placement is not None and not job.leaving else job.target
 
 

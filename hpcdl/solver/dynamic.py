@@ -22,7 +22,7 @@ MOST_CELLS = 2**28  # 2 GiB of float64
 
 @dataclass(frozen=True, slots=True)
 class ReducedRows:
-    """Rows of a table among which a choice is left, after what is fixed was fixed."""
+    """The rows of a table among which a choice is left, without items that have one row only."""
 
     fixed: Ints  # rows of the items with one row left
     rows: Ints  # rows of the others
@@ -48,7 +48,7 @@ class ReducedRows:
 
 
 def core(table: OptionTable, keep: Mask | None = None) -> ReducedRows:
-    """What is left to choose if only the rows in `keep` (None: all) may be; every item must have one of them."""
+    """The core problem: what is left to choose among the rows in `keep` (None: all); every item has one of them."""
     rows = np.arange(len(table.item)) if keep is None else np.flatnonzero(keep)
     owner = table.item[rows]
     several = np.bincount(owner, minlength=table.items)[owner] > 1

@@ -89,7 +89,7 @@ def _branches(rows: Rows, trainer: int, nodes: int) -> tuple[Rows, Rows]:
 
 
 def with_row(rows: Rows, last: int, nodes: int) -> Rows:
-    """The same with a row for a count between row `last` and the next one."""
+    """The rows with one more, for a count between row `last` and the next one."""
     more = nodes - int(rows.nodes[last])
     drift = int(np.sign(rows.distance[last + 1] - rows.distance[last]))
     value, distance = rows.value[last] + more * rows.slope[last], rows.distance[last] + more * drift
@@ -103,6 +103,6 @@ def with_row(rows: Rows, last: int, nodes: int) -> Rows:
 
 
 def only(rows: Rows, keep: Mask) -> Rows:
-    """The same with some of the rows; every trainer has one or more of them."""
+    """Some of the rows; every trainer has one or more of them."""
     columns: dict[str, Any] = {name: getattr(rows, name)[keep] for name in COLUMNS}
     return rows._replace(**columns, starts=np.flatnonzero(np.diff(columns["trainer"], prepend=-1)))

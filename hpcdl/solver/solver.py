@@ -208,7 +208,7 @@ CANDIDATES = 4096  # changes that `fitted` tries before they are sorted anew
 
 
 def fitted(table: OptionTable, at: PriceBound) -> Ints | None:
-    """Rows within the capacities: what the items pick at these prices, changed where it costs least; None: stuck.
+    """A repair heuristic: what the items pick at these prices, changed where it costs least until it fits; None: stuck.
 
     A change takes an item of a pool that is used too much to an option that uses less of it and fits elsewhere, first
     those that lose least, at these prices, for each unit that they relieve.
@@ -243,7 +243,7 @@ def fitted(table: OptionTable, at: PriceBound) -> Ints | None:
 
 
 def improved(table: OptionTable, rows: Ints, exact: Callable[[OptionTable], Ints | None]) -> Ints:
-    """Rows that are worth no less: in turn each pool is given anew, exactly, to those that have it or nothing."""
+    """Local search, a pool at a time: each is given out anew, exactly, to those that have it or nothing."""
     best, since = table.worth(rows), 0
     pools = len(table.capacity)
     for turn in range(ROUNDS * pools):

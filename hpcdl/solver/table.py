@@ -34,7 +34,7 @@ class InfeasibleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What picks exactly one of its options, or nothing (value 0, no unit) unless it is required.
+    """A multiple-choice item: it picks exactly one of its options, or nothing (value 0, no unit) unless it is required.
 
     Option i uses `units[i]` units (0 or more) of pool `pools[i]` and is worth `values[i]` (finite, may be negative).
     An option without units is allowed, with any value; which pool it names does not matter. The numbers are checked
