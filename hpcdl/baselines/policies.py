@@ -26,11 +26,11 @@ class Ordered(ABC):
 
     @abstractmethod
     def order(self, job: JobView, view: View) -> float:
-        """Smaller is earlier."""
+        """The job's key in the order: smaller is earlier."""
 
     @abstractmethod
     def words(self, job: JobView, view: View) -> str:
-        """The order in words and numbers."""
+        """The job's place in the order, in words and numbers."""
 
     def decide(self, view: View) -> Plan:
         """See `Policy.decide`."""

@@ -47,7 +47,7 @@ class Setting:
 
     @property
     def batch_per_gpu(self) -> float:
-        """b' of eq. 6."""
+        """Samples on each GPU, b' of eq. 6."""
         return self.batch / (self.nodes * self.gpus)
 
 
@@ -84,7 +84,7 @@ class Stretch:
             raise ValueError(f"k = {self.k} gives {lowest[1]:.4g} samples/s at a batch of {lowest[0]:.4g}")
 
     def rate(self, batch: float) -> float:
-        """Samples/s."""
+        """sPR(b'), samples/s of one GPU, by the quadratic (eq. 7)."""
         return self.k[0] + self.k[1] * batch + self.k[2] * batch * batch
 
     def lowest(self) -> list[tuple[float, float]]:
@@ -96,7 +96,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class LatencyModel:
-    """The coefficients of eq. 4 to 8.
+    """GENIE's prediction model, fitted: the coefficients of eq. 4 to 8.
 
     stretches: of eq. 7, ascending and overlapping. gamma, lambda_: of eq. 8, in GPUs and without a unit. startup_s: nu
     of eq. 4. synchronises: False for inference. error: mean relative error over the runs that it was fitted to.
@@ -135,7 +135,7 @@ class LatencyModel:
         return total / weights * min(1.0, batch_per_gpu / first.smallest)
 
     def communication(self, nodes: int, gpus: int) -> float:
-        """Comm (eq. 8), in GPUs."""
+        """GPUs lost to synchronising, Comm (eq. 8)."""
         if not self.synchronises:
             return 0.0
         across, within = _paths(nodes, gpus)

@@ -91,7 +91,7 @@ class Posterior:
         put(self, "_weights", inverse @ (rates - expected.reshape(len(sites))))
 
     def rates(self, places: Sequence[Place], kind: str) -> Array:
-        """Steps/s."""
+        """The expected rate at each place, steps/s."""
         wanted = _sites(places)
         rates: Array = np.exp(self._expected(wanted, kind) + self._towards(wanted, kind) @ self._weights)
         return rates

@@ -114,7 +114,8 @@ def fit_curve(
 def learner(
     limit_gpus: int, limit_nodes: int = 1, kinds: Iterable[str] = (), base: Profile | None = None
 ) -> Callable[[str, Observations], Profile | None]:
-    """What makes a profile of a name and of what was seen under it, as `hpcdl.core.model.plan.Profiles.learn` wants it.
+    """A function that makes a profile of a name and of what was seen under it, as
+    `hpcdl.core.model.plan.Profiles.learn` wants it.
 
     The limits and kinds are those of the cluster; `base` gives the costs of starting and suspending as far as they were
     not seen (None: `costs_of`). The profile's default curve is for kinds that it has none of. None where no step was
@@ -215,5 +216,5 @@ def _usual_shape(kind: str, nodes: int, gpus: tuple[int, ...]) -> tuple[Point, .
 
 
 def doublings(most: int) -> tuple[int, ...]:
-    """1, 2, 4, ... and `most`."""
+    """The powers of two up to `most`, and `most`."""
     return tuple(sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most}))

@@ -20,7 +20,7 @@ def requested_gpus(job: JobView, platform: Platform) -> int:
 
 
 class Fifo:
-    """Strictly in the order of submission, each job on the GPUs that it asked for: no more, no fewer.
+    """First in, first out: strictly in the order of submission, each job on the GPUs that it asked for.
 
     A job that does not fit holds up all behind it; one that could not even start on an empty cluster does not.
     """

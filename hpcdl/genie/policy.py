@@ -23,7 +23,7 @@ class WaitingJob:
 
 
 class Genie:
-    """Algorithm 1, line by line:
+    """The policy `genie`, Algorithm 1 line by line:
 
     ```
      1  for each waiting job i                      `choose`
@@ -77,7 +77,7 @@ class Genie:
 
 
 def choose(job: JobView, options: tuple[PlacementOption, ...], now: float) -> WaitingJob:
-    """Lines 2 to 14 for one job; `options`: by falling CER, at least one."""
+    """The placement and waiting allowance of one job (lines 2 to 14); `options`: by falling CER, at least one."""
     due = expected_at(job)
     option = _select(job, options, now, due)
     if due is None:

@@ -68,12 +68,12 @@ NO_FIT = "no numbers of GPUs that it takes are there on its nodes"
 
 
 def shape(nodes: int, gpus: int) -> str:
-    """`2 GPUs on one node`, `2 GPUs on each of 3 nodes`."""
+    """A shape in words: `2 GPUs on one node`, `2 GPUs on each of 3 nodes`."""
     return f"{count(gpus, 'GPU')} on one node" if nodes == 1 else f"{count(gpus, 'GPU')} on each of {nodes} nodes"
 
 
 def where(placement: Placement) -> str:
-    """`2 GPUs of n1`, `2 GPUs each of n[1-3]`."""
+    """A placement in words: `2 GPUs of n1`, `2 GPUs each of n[1-3]`."""
     each = "" if len(placement.shares) == 1 else " each"
     return f"{count(placement.per_node, 'GPU')}{each} of {fold_nodes(placement.nodes)}"
 

@@ -12,7 +12,7 @@ from hpcdl.placement.pool import Pool, best_on, impossible, lean_pool_of, most_f
 
 
 class Marble:
-    """Algorithm 1, line by line:
+    """The policy `marble`, Algorithm 1 line by line:
 
     ```
      2  run_multiple_jobs()                     every decision ends with it (`_run_multiple_jobs`)

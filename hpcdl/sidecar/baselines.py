@@ -16,8 +16,9 @@ from hpcdl.sidecar.predict import PoolForecast, outlook_of
 
 
 class K8sDefault:
-    """Section V-B: "the number of GPUs allocated to each job is randomly chosen from the optional numbers of GPUs".
+    """Kubernetes' default scheduler, as the paper runs it (section V-B): each job on a random number of GPUs.
 
+    "The number of GPUs allocated to each job is randomly chosen from the optional numbers of GPUs".
     It never changes. Section VI-A: a job that needs many GPUs waits while later, smaller jobs start before it; each job
     goes to the node with the most idle GPUs (Kubernetes spreads), whatever their type.
     """
@@ -56,7 +57,7 @@ class K8sDefault:
 
 
 class Optimus:
-    """Section V-B: Optimus's algorithm as the paper runs it, reshape up only, by terminating and restarting the job.
+    """Optimus as the paper runs it (section V-B): reshape up only, by terminating and restarting the job.
 
     An incoming job gets the smallest number of GPUs that it takes, where it then ends first, or waits in order of
     submission. Idle GPUs that nobody waits for are added "one by one" (to the next optional number, on the job's own

@@ -155,7 +155,7 @@ def _additions(outlook: PoolForecast) -> Iterator[Addition]:
 
 
 class SideCar:
-    """Algorithms 1 and 2 at every decision.
+    """The policy `elastic`: Algorithms 1 and 2 at every decision.
 
     Jobs without GPUs come first, in the order of submission: each gets what Algorithm 1 finds, idle GPUs or those that
     a running job gives. Early initialisation (section III-A): a job that takes GPUs from another one is started ahead

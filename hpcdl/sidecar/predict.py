@@ -140,7 +140,7 @@ class PoolForecast:
         self._sum = sum(ends.values())
 
     def forecast(self, changed: Mapping[int, float] | None = None, gpus: int = 0) -> MakespanForecast:
-        """What is to be expected if these jobs' ends were others; `gpus`: how many more than now are given."""
+        """The makespan predicted if these jobs' ends were others; `gpus`: how many more than now are given."""
         changed = changed or {}
         first = next((end for end, number in islice(self._ends, len(changed) + 1) if number not in changed), 0.0)
         latest = max(first, *changed.values()) if changed else first
@@ -170,11 +170,11 @@ class PoolForecast:
         return () if found is None else found.gpus
 
     def fewer(self, held: RunningJob, gpus: int) -> Placement:
-        """The lowest `gpus` of its GPUs."""
+        """Its placement with fewer GPUs: the lowest `gpus` of those that it has."""
         return Placement((Share(held.node, held.placement.shares[0].gpus[:gpus]),), Role.PRIMARY)
 
     def other(self, held: RunningJob, node: str, gpus: int) -> Placement:
-        """`gpus` GPUs on `node`: on its own node those that it has and the lowest free ones."""
+        """A placement of `gpus` GPUs on `node`: on its own node those that it has and the lowest free ones."""
         own = held.placement.shares[0].gpus if node == held.node else ()
         return Placement((Share(node, tuple(sorted((*own, *self.pool.free[node])[:gpus]))),), Role.PRIMARY)
 
@@ -197,7 +197,7 @@ def _take_back(pool: Pool, job: JobView, placement: Placement) -> None:
 
 
 def outlook_of(view: View) -> PoolForecast:
-    """The outlook when every job keeps what it has or is about to have."""
+    """The forecast of a view in which every job keeps what it has or is about to have."""
     pool = pool_of(view)
     outlook = PoolForecast(pool, {node.name: node.kind for node in view.nodes})
     for job in view.jobs:
