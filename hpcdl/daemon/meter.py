@@ -84,7 +84,7 @@ class Meter:
                     key = (number, incarnation.number)
                     meter._takes(key, gpus, now, _share_of(incarnation))
                     meter._held[key].ready = incarnation.progress is not None
-                    meter._held[key].step = job.step or 0
+                    meter._held[key].step = job.progress.step or 0
         return meter
 
     def take(self, records: Sequence[ev.Recorded]) -> None:

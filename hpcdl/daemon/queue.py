@@ -156,7 +156,8 @@ def queue_of(world: World, view: View) -> Queue:
     places = {}
     for number, start in enumerate(first, 1):
         job = world.jobs[start.job]
-        holders = new_holders(world, job, job.last) if job.suspended and job.last is not None else []
+        held = job.last.placement
+        holders = new_holders(world, job, held) if job.suspended and held is not None else []
         by = f", its own taken by {jobs_text(world, holders, job)}" if holders else ""
         starts_at = None if start.in_s is None else view.now + start.in_s
         places[job.id] = QueuePlace(number, starts_at, job.first_start_at is not None, by)

@@ -35,7 +35,7 @@ def remaining(world: World, job: Job, profiles: Profiles, now: float) -> TimeLef
         return None
     if not all(name in world.nodes and world.nodes[name].connected for name in running.placement.nodes):
         return None  # the last step that was reported is old
-    left = total - (job.step or 0)
+    left = total - (job.progress.step or 0)
     if left <= 0:
         return TimeLeft(0.0, measured=True)
     rate = measured_rate(job, now)
@@ -51,9 +51,9 @@ def remaining(world: World, job: Job, profiles: Profiles, now: float) -> TimeLef
     if progress is None:
         begun_at = running.placed_at or running.granted_at or running.requested_at or now
         start_s = profile.startup_s
-        if job.last is not None and job.saved_step is not None:
-            moved = job.last.nodes != placement.nodes
-            start_s = profile.resume_for(len(job.last.gpus), len(placement.gpus), moved)
+        before = job.last.placement
+        if before is not None and job.progress.saved_step is not None:
+            start_s = profile.resume_for(len(before.gpus), len(placement.gpus), before.nodes != placement.nodes)
         return TimeLeft(trains_s + max(0.0, begun_at + start_s - now), measured=False)
     return TimeLeft(max(0.0, trains_s - (now - progress.at)), measured=False)
 

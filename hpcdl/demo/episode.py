@@ -123,7 +123,7 @@ def play(home: Path, policy: str, jobset: JobSet, scale: float, profiles: Mappin
     for number, (job, entry) in enumerate(zip(watch.world.jobs.values(), jobset.jobs, strict=True)):
         if job.outcome is not JobState.DONE:
             where = home / "logs" / str(job.id)
-            _say(f"{job.spec.name} is {job.outcome}: {job.final_detail or job.last_detail}; its output is in {where}")
+            _say(f"{job.spec.name} is {job.outcome}: {job.last.detail}; its output is in {where}")
         found = trainer.trained(home / "checkpoints" / str(job.id), entry.model, entry.steps, SEED + number)
         same = found == trainer.reference(entry.model, entry.steps, SEED + number)
         verified[job.id] = same and job.outcome is JobState.DONE

@@ -84,7 +84,7 @@ class EventWatch:
                 placement is not None
             ):
                 gpus = f"on {count(len(placement.gpus), 'GPU')} as {placement.role.value}"
-                again = before is not None and before.saved_step is not None
+                again = before is not None and before.progress.saved_step is not None
                 return f"resumed {gpus}" if again else f"started {gpus}"
             case ev.RoleChanged():
                 return f"is {event.role.value} now"
@@ -122,8 +122,8 @@ class EventWatch:
         out.flush()
 
     def _job_line(self, job: Job) -> str:
-        total = job.total or 1
-        step = total if job.outcome is JobState.DONE else job.step or 0
+        total = job.progress.total or 1
+        step = total if job.outcome is JobState.DONE else job.progress.step or 0
         filled = round(_BAR * min(1.0, step / total))
         placement = job.running.placement if job.running is not None else None
         where = f"{count(len(placement.gpus), 'GPU'):6} {placement.role.value}" if placement is not None else ""

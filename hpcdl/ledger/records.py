@@ -13,7 +13,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from hpcdl.core.model.frozen import CodecError, changed, from_json, to_json, unc
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import Job, World
 from hpcdl.ledger import schema
+from hpcdl.ledger.flat_records import Stored, flat_job, nested_job
 from hpcdl.wire.private_files import write_new
 
 EVENT_SCHEMA = 1
@@ -203,30 +203,26 @@ def retired_rows(job: Job) -> tuple[tuple[int, str, str], tuple[str, str]]:
     """Its row, and that of its environment."""
     text = dumps(to_json(job.spec.env))
     name = hashlib.sha256(text.encode("ascii")).hexdigest()
-    body = _told(job, _defaults(Job))
-    body["spec"] = _told(unchecked(job.spec, env=()), _defaults(JobSpec))
-    return (job.id, name, dumps(body)), (name, text)
+    body, by_default = _flat(job), _flat_default()
+    spec = _without(body["spec"], by_default["spec"], ("command", "name"))
+    return (job.id, name, dumps(_without(body, by_default, ("id", "spec", "submitted_at")) | {"spec": spec})), (
+        name,
+        text,
+    )
 
 
-def _told(value: Any, defaults: dict[str, Any]) -> dict[str, Any]:
-    told = {}
-    for field in fields(value):
-        found = getattr(value, field.name)
-        if field.name not in defaults or found != defaults[field.name]:
-            told[field.name] = to_json(found)
-    return told
+def _flat(job: Job) -> Stored:
+    return flat_job(to_json(changed(job, spec=unchecked(job.spec, env=()))))
 
 
 @cache
-def _defaults(kind: type) -> dict[str, Any]:
-    """The values that fields have by default."""
-    found = {}
-    for field in fields(kind):
-        if field.default is not MISSING:
-            found[field.name] = field.default
-        elif field.default_factory is not MISSING:
-            found[field.name] = field.default_factory()
-    return found
+def _flat_default() -> Stored:
+    return _flat(Job(0, JobSpec(("true",), "true"), 0.0))
+
+
+def _without(values: Stored, defaults: Stored, required: tuple[str, ...]) -> Stored:
+    """The values that are not so by default, and those that have no default."""
+    return {name: value for name, value in values.items() if name in required or value != defaults[name]}
 
 
 def read_retired(
@@ -264,7 +260,7 @@ def jobs_of(rows: Sequence[tuple[str, str]], bodies: dict[str, str]) -> list[Job
         try:
             if name not in envs:
                 envs[name] = tuple((str(key), str(value)) for key, value in loads(bodies[name]))
-            job = from_json(Job, loads(body))
+            job = from_json(Job, nested_job(loads(body)))
         except (CodecError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise JournalError(
                 f"a retired job cannot be read ({type(error).__name__}): hpcdl ledger rebuild makes the tables anew"

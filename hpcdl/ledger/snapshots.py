@@ -9,13 +9,13 @@ from hpcdl.core.fold.fold import copied
 from hpcdl.core.model.frozen import CodecError, changed, from_json, to_json, unchecked
 from hpcdl.core.model.world import Job, World
 from hpcdl.ledger import schema
-from hpcdl.ledger.flat_records import nested_job
+from hpcdl.ledger.flat_records import nested_incarnation, nested_job
 
-FORMAT = 9
-"""To be raised when the world gets a field that old events fill. Of earlier formats only FLAT is still read."""
+FORMAT = 10
+"""To be raised when the world gets a field that old events fill."""
 
-FLAT = 8
-"""As 9, but jobs and incarnations are flat (`flat_records`)."""
+FLAT_JOBS, FLAT = 9, 8
+"""Earlier formats that are still read: jobs are flat (`flat_records`); and their incarnations too."""
 
 KEPT = 2
 
@@ -47,9 +47,11 @@ def world_of(body: str, format: int = FORMAT) -> World:
     """The world from `body_of` it, or from what an earlier version made of it. Raises CodecError."""
     try:
         plain = json.loads(body)
-        if format == FLAT:
-            jobs = plain["world"]["jobs"]
-            plain["world"]["jobs"] = {number: nested_job(job) for number, job in jobs.items()}
+        if format < FORMAT:
+            jobs = {number: nested_job(job) for number, job in plain["world"]["jobs"].items()}
+            for job in jobs.values() if format == FLAT else ():
+                job["live"] = [nested_incarnation(each) for each in job["live"]]
+            plain["world"]["jobs"] = jobs
         found = from_json(_Snapshot, plain)
         bare = zip(found.world.jobs.items(), found.used, strict=True)
         found.world.jobs = {number: _with_env(job, found.environments[place]) for (number, job), place in bare}
@@ -75,7 +77,7 @@ def newest(connection: Connection) -> World:
     table = schema.snapshot
     query = (
         select(table.c.seq, table.c.format, table.c.body)
-        .where(table.c.format.in_((FORMAT, FLAT)))
+        .where(table.c.format.in_((FORMAT, FLAT_JOBS, FLAT)))
         .order_by(table.c.seq.desc())
     )
     for seq, format, body in connection.execute(query).all():

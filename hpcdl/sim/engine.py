@@ -228,7 +228,7 @@ class Simulation:
         failed = [job for job in self._controller.world.jobs.values() if job.outcome is JobState.FAILED]
         if failed:
             first = failed[0]
-            told = f"{first.spec.name}: {first.final_detail}"
+            told = f"{first.spec.name}: {first.last.detail}"
             problems.append(f"{len(failed)} of {len(self.workload.jobs)} jobs FAILED; the first: {told}")
         return SimulatedRun(
             workload=self.workload,

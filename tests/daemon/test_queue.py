@@ -21,7 +21,7 @@ from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Profile
 from hpcdl.core.model.units import GpuRef
-from hpcdl.core.model.world import GpuInfo, Job, Node, Target, World
+from hpcdl.core.model.world import GpuInfo, Job, LastAttempt, Node, Target, World
 from hpcdl.daemon.api.rows import RowBuilder
 from hpcdl.daemon.api.why import explain, reason
 from hpcdl.daemon.queue import PLACES, Queue, QueuePlace, Queues, new_holders, place_text
@@ -158,7 +158,7 @@ def test_who_has_the_gpus_of_a_job_that_was_preempted_is_told() -> None:
     taker = cluster.submit(gpus_min=4, gpus_max=4)
     world = cluster.controller.world
     place = Placement((Share("n1", (0, 1, 2, 3)),))
-    was = replace(world.jobs[taker], suspended=True, last=place, first_start_at=NOW)
+    was = replace(world.jobs[taker], suspended=True, last=LastAttempt(placement=place), first_start_at=NOW)
     world = replace(world, jobs={**world.jobs, taker: was})
     found = cluster.queues.look(world, NOW).text(was, NOW)
     assert found == (

@@ -12,7 +12,7 @@ import pytest
 
 from hpcdl.cli.show import deadline_text
 from hpcdl.core.model import commands as cmd
-from hpcdl.core.model.world import World
+from hpcdl.core.model.world import JobProgress, World
 from hpcdl.daemon.api.estimates import when, when_text
 from hpcdl.daemon.api.http import Encoded
 from hpcdl.daemon.api.jobs import JobRoutes
@@ -94,7 +94,8 @@ def test_every_answer_has_the_same_estimate(rescale: str, trained_s: float) -> N
 
 def test_a_job_at_its_last_step_has_nothing_left() -> None:
     stage = running(1, "1")
-    job = replace(stage.job(1), step=stage.job(1).total)
+    total = stage.job(1).progress.total
+    job = replace(stage.job(1), progress=JobProgress(total, total))
     found = remaining(stage.world, job, stage.profiles, stage.now)
     assert found is not None
     assert found.seconds == 0.0

@@ -30,7 +30,7 @@ def test_a_ledger_of_an_earlier_version(
     records = records_of(name)
     world = fold(World(), records)
     validate(world)
-    assert {number: (job.outcome, job.step) for number, job in world.jobs.items()} == jobs
+    assert {number: (job.outcome, job.progress.step) for number, job in world.jobs.items()} == jobs
     assert all(job.spec.array == 0 and job.spec.notify == () for job in world.jobs.values())
     path = tmp_path / "ledger.sqlite"
     with SqliteJournal(path) as journal:

@@ -35,6 +35,7 @@ from hpcdl.ledger import Lease, SqliteJournal
 from hpcdl.ledger.high_water_mark import read_mark
 from hpcdl.ledger.integrity import LedgerShrank
 from hpcdl.ledger.lease import LeaseHeld
+from hpcdl.ledger.snapshots import body_of, world_of
 from hpcdl.policies import all_policies
 from hpcdl.wire.access import read_access
 from hpcdl.wire.spool import Spool
@@ -238,6 +239,21 @@ def test_it_is_the_same_world(home: Path, expected: dict[str, Any], dropped: int
         skipped = frozenset() if path.startswith("/v1/events") else frozenset(SAYS | FOLLOWS)
         lost += missing(then, found[path], path, skipped)
     assert lost == []
+
+
+def test_a_snapshot_of_format_9_is_read(home: Path) -> None:
+    """`snapshot-9.json.gz`: of this ledger, by the last version that wrote it, commit 56c4569."""
+    body = gzip.decompress((RECORDED / "snapshot-9.json.gz").read_bytes()).decode("ascii")
+    seq = json.loads(body)["world"]["seq"]
+    connection = sqlite3.connect(home / "ledger.sqlite")
+    with connection:
+        connection.execute("INSERT INTO snapshot (seq, format, body) VALUES (?, 9, ?)", (seq, body))
+    connection.close()
+    with SqliteJournal(home / "ledger.sqlite") as journal:
+        world = journal.load()
+        assert journal.snapshot_seq == seq
+        assert world == fold(World(), journal.read(0, 10**6))
+        assert world_of(body_of(world)) == world, "and it is the same from one of today"
 
 
 def test_a_daemon_opens_it_and_goes_on(home: Path, expected: dict[str, Any]) -> None:

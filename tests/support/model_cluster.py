@@ -145,7 +145,7 @@ class Cluster:
     def run_until(self, condition: Callable[[], bool], within_s: float = 1e6) -> None:
         """Lets time pass until the condition holds; AssertionError where it does not within that time."""
         self._run_until(self.now + within_s, condition)
-        assert condition(), {n: (str(j.outcome), j.last_detail, j.live) for n, j in self.world.jobs.items()}
+        assert condition(), {n: (str(j.outcome), j.last.detail, j.live) for n, j in self.world.jobs.items()}
 
     def run_to_end(self) -> float:
         """Until every job is finished; the time."""

@@ -406,7 +406,7 @@ def reconcile(world: World, now: float, still: set[int] | None = None) -> Reconc
             in_place.append((job, placement))
             continue
         _release(world, job, placement, steps, now)
-        if placement is None or job.held or job.cancelling or job.final is not None or world.stopping:
+        if placement is None or job.held or job.cancelling or job.verdict is not None or world.stopping:
             continue
         if job.running is None:
             grants.append((job, placement))
@@ -426,7 +426,7 @@ def reconcile(world: World, now: float, still: set[int] | None = None) -> Reconc
 
 def _goes_on(world: World, job: Job, target: Placement) -> bool:
     """Whether the job runs exactly as the plan has it, and nobody waits for anything: most jobs, at most decisions."""
-    if len(job.live) != 1 or job.held or job.cancelling or job.final is not None or world.stopping:
+    if len(job.live) != 1 or job.held or job.cancelling or job.verdict is not None or world.stopping:
         return False
     running = job.live[0]
     if running.state is not IncarnationState.RUNNING or running.ending is not None:
@@ -458,7 +458,7 @@ def _may_steer(world: World, job: Job) -> bool:
         and running.ending is None
         and not (running.preempt or running.restarts)
         and running.state is IncarnationState.RUNNING
-        and not (job.held or job.cancelling or job.final is not None or world.stopping)
+        and not (job.held or job.cancelling or job.verdict is not None or world.stopping)
         and not any(part.ended_itself for part in running.training)
         and any(part.stays for part in running.parts)
     )
@@ -493,7 +493,7 @@ def _rescale(world: World, job: Job, target: Placement, taken: set[GpuRef], step
 
 def _release(world: World, job: Job, target: Placement | None, steps: Reconciliation, now: float) -> None:
     """Asks incarnations to go that the world or the plan has no place for."""
-    unwanted = job.held or job.cancelling or job.final is not None or world.stopping
+    unwanted = job.held or job.cancelling or job.verdict is not None or world.stopping
     gated, running = job.gated, job.running
     if gated is not None and gated.ending is None:
         elsewhere = target is not None and target.nodes != gated.nodes

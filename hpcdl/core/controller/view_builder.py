@@ -161,7 +161,12 @@ class Views:
             and known.view.in_place == (_in_place(job) and not (exempt is not None and now < exempt.rescale_until))
         ):
             return known.view
-        if known is not None and known.job.accuracy is job.accuracy and known.job.total is job.total:
+        before, after = None if known is None else known.job.progress, job.progress
+        if (
+            known is not None
+            and before is not None
+            and (before.accuracy is after.accuracy and before.total is after.total)
+        ):
             total = known.view.total
         else:
             total = profiles.total_of(job)
@@ -231,7 +236,7 @@ def _job_view(
         gpus_min=spec.gpus_min,
         gpus_max=max(spec.gpus_min, largest if spec.gpus_max is None else spec.gpus_max),
         nodes=spec.nodes,
-        step=job.step or 0,
+        step=job.progress.step or 0,
         total=total,
         profile=profile,
         placement=None if running is None else running.placement,
@@ -240,7 +245,7 @@ def _job_view(
         can_suspend=can_suspend(job) and not stays,
         blocked=blocked,
         submitted_at=job.submitted_at,
-        retry_at=job.retry_at,
+        retry_at=job.failures.retry_at,
         user=spec.user,
         counts=spec.gpus_counts,
         nodes_max=spec.nodes if spec.nodes_max is None else spec.nodes_max,
@@ -250,12 +255,12 @@ def _job_view(
         if running is not None and running.progress is not None and running.trains
         else None,
         held_gpu_s=job.held_gpu_s,
-        last=job.last,
+        last=job.last.placement,
         gate=spec.gate and not job.warm_failed,
         ahead_since=None if job.gated is None else job.gated.requested_at,
         at_gate=job.gated is not None and all(part.at_gate for part in job.gated.parts),
         held_since=None if running is None else running.placed_at or running.granted_at or running.requested_at,
-        accuracy=job.accuracy,
+        accuracy=job.progress.accuracy,
         accuracy_target=spec.accuracy_target,
         rescale=spec.rescale,
         in_place=_in_place(job) and not (exempt is not None and now < exempt.rescale_until),
@@ -284,7 +289,7 @@ def blocked_why(world: World, job: Job, now: float) -> str:
 
     That it may have to wait for its turn in its array (`parallel.Turns`) is left out.
     """
-    if job.cancelling or job.final is not None:
+    if job.cancelling or job.verdict is not None:
         return "it is being cancelled" if job.cancelling else "its last processes are ending"
     if job.held:
         return f"held by its user: hpcdl {lifts_hold(job)} {job.id}"
@@ -294,8 +299,8 @@ def blocked_why(world: World, job: Job, now: float) -> str:
         waits = [each for each in job.spec.after if (before := world.jobs.get(each)) is None or not before.finished]
         if waits:
             return f"waiting for {'job' if len(waits) == 1 else 'jobs'} {', '.join(map(str, waits))} to be DONE"
-    if job.retry_at > now and job.running is None:  # running: the clock was set back
-        return f"pauses after {count(job.repeats, 'equal failure')}: {job.last_detail}"
+    if job.failures.retry_at > now and job.running is None:  # running: the clock was set back
+        return f"pauses after {count(job.failures.repeats, 'equal failure')}: {job.last.detail}"
     return ""
 
 

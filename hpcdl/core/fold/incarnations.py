@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from hpcdl.core.fold import membership as ms
 from hpcdl.core.fold import observations as ob
@@ -33,7 +32,7 @@ from hpcdl.core.model.incarnation import (
 )
 from hpcdl.core.model.notice import NoticeKind
 from hpcdl.core.model.transitions import FAILURES, INTERRUPTED, UNTRAINED
-from hpcdl.core.model.world import World
+from hpcdl.core.model.world import FailureHistory, Job, JobProgress, LastAttempt, Verdict, World
 
 
 @effect(ev.StartRequested, during=(None,), then=RUNNING, writes=("jobs", "holders", "live"))
@@ -197,8 +196,7 @@ def _trainer_ready(world: World, event: ev.TrainerReady, at: float) -> None:
     if incarnation.progress is None:
         ob.observe_start(world, job, incarnation, at)
         incarnation = changed(incarnation, progress=TrainingProgress(at, event.step, at, event.step))
-    incarnation, startup_s = ob.began(incarnation, at)
-    put(world, job, incarnation, step=event.step, startup_s=startup_s)
+    _put_trained(world, job, ob.began(incarnation, at), changed(job.progress, step=event.step))
 
 
 @effect(ev.Reformed, during=(RUNNING, SAVING), writes=("jobs", "observed"), decides=Decision.CARRY_ON)
@@ -212,16 +210,24 @@ def _reformed(world: World, event: ev.Reformed, at: float) -> None:
         ob.observe_rescale(world, job, incarnation, event.seconds)
         incarnation = ob.reformed(incarnation, event.seconds, at)
     # Its rates are another matter from here on.
-    incarnation, startup_s = ob.began(incarnation, at)
     incarnation = changed(
-        incarnation,
+        ob.began(incarnation, at),
         formed=incarnation.members,
         rescale_at=None,
         broken_at=None,
         progress=changed(progress, at=at, step=event.step),
         join_failures=0,
     )
-    put(world, job, incarnation, step=event.step, startup_s=startup_s)
+    _put_trained(world, job, incarnation, changed(job.progress, step=event.step))
+
+
+def _put_trained(world: World, job: Job, incarnation: Incarnation, progress: JobProgress) -> None:
+    """Puts an incarnation that is known to train, and what the job's last start took."""
+    start = incarnation.training_start
+    if start is None or start.took_s == job.costs.start_s:
+        put(world, job, incarnation, progress=progress)
+    else:
+        put(world, job, incarnation, progress=progress, costs=changed(job.costs, start_s=start.took_s))
 
 
 @effect(ev.Broken, during=(RUNNING, SAVING))
@@ -236,19 +242,18 @@ def _progressed(world: World, event: ev.Progressed, at: float) -> None:
     job, incarnation = step_of(world, event)
     part_of(world, event, incarnation)
     ob.observe(world, job, incarnation, event.step, at)
-    changes: dict[str, Any] = {"step": event.step}
-    if event.total is not None:
-        changes["total"] = event.total
+    before, accuracy = job.progress, job.progress.accuracy
     if event.metric is not None and math.isfinite(event.metric):
-        changes["accuracy"] = ob.thinned((*job.accuracy, (event.step, event.metric)))
+        accuracy = ob.thinned((*accuracy, (event.step, event.metric)))
+    total = before.total if event.total is None else event.total
     progress = incarnation.progress
     if progress is not None:
         breaks = incarnation.breaks if event.step <= progress.step else 0
         progress = TrainingProgress(progress.ready_at, progress.ready_step, at, event.step)
         incarnation = changed(incarnation, progress=progress, breaks=breaks)
-    elif incarnation.training_start is None:
-        incarnation, changes["startup_s"] = ob.began(incarnation, at)
-    put(world, job, incarnation, **changes)
+    else:
+        incarnation = ob.began(incarnation, at)
+    _put_trained(world, job, incarnation, JobProgress(event.step, total, before.saved_step, accuracy))
 
 
 @effect(ev.Saved, during=(RUNNING, SAVING), decides=Decision.NONE)
@@ -259,9 +264,12 @@ def _saved(world: World, event: ev.Saved, at: float) -> None:
     before = incarnation.checkpoint
     saved = event.step if before is None else max(before.step, event.step)
     final = (before is not None and before.final) or (event.final and not part.leaving)
-    step = job.step if part.leaving else saved if job.step is None else max(job.step, event.step)
+    step = job.progress.step
+    if not part.leaving:
+        step = saved if step is None else max(step, event.step)
     incarnation = changed(incarnation, checkpoint=DurableCheckpoint(saved, final))
-    put(world, job, incarnation, saved_step=saved, step=step, last_save_s=event.seconds)
+    progress, costs = changed(job.progress, step=step, saved_step=saved), changed(job.costs, save_s=event.seconds)
+    put(world, job, incarnation, progress=progress, costs=costs)
 
 
 def _decides_exited(world: World, event: ev.Exited) -> Decision:
@@ -289,10 +297,10 @@ def _exited(world: World, event: ev.Exited, at: float) -> None:
     )
     incarnation = put_part(incarnation, part)
     trained = not incarnation.members or part.node in incarnation.members
-    step = event.step if event.step is not None and trained and not part.leaving else job.step
+    step = event.step if event.step is not None and trained and not part.leaving else job.progress.step
     if event.attached and not incarnation.attached:
         incarnation = changed(incarnation, attached=True)
-    put_without_gone_parts(world, job, incarnation, at, step=step)
+    put_without_gone_parts(world, job, incarnation, at, progress=changed(job.progress, step=step))
 
 
 @effect(ev.GpusFreed, during=(GATED, RUNNING, SAVING), writes=("jobs", "holders"), decides=Decision.CARRY_ON)
@@ -348,26 +356,24 @@ def _incarnation_ended(world: World, event: ev.IncarnationEnded, at: float) -> N
     if event.cause is Cause.SUSPENDED:
         ob.observe_save(world, job, incarnation, at)
     note_ending(world, job.id, incarnation, event.cause, at)
-    failed = event.cause in FAILURES
-    same = failed and event.signature == job.last_failure
+    before, failed = job.failures, event.cause in FAILURES
+    same = failed and event.signature == before.signature
     world.jobs[job.id] = changed(
         job,
         live=live,
         held_gpu_s=job.held_gpu_s + gpu_s(incarnation, at),
-        last=incarnation.placement,
         suspended=event.cause is Cause.SUSPENDED,
         suspends=job.suspends + (event.cause is Cause.SUSPENDED),
-        failures=job.failures + failed,
-        repeats=job.repeats + 1 if same else int(failed),
-        last_failure=event.signature if failed else "",
-        retries_used=job.retries_used + (event.cause is Cause.USER_ERROR),
-        retry_at=event.retry_at,
-        last_cause=event.cause,
-        last_detail=event.detail,
-        exit_code=event.code,
-        step=event.step,
-        final=event.final,
-        final_detail=event.final_detail,
+        failures=FailureHistory(
+            total=before.total + failed,
+            retries_used=before.retries_used + (event.cause is Cause.USER_ERROR),
+            repeats=before.repeats + 1 if same else int(failed),
+            signature=event.signature if failed else "",
+            retry_at=event.retry_at,
+        ),
+        last=LastAttempt(event.cause, event.detail, event.code, incarnation.placement),
+        progress=changed(job.progress, step=event.step),
+        verdict=None if event.final is None else Verdict(event.final, event.final_detail),
     )
 
 

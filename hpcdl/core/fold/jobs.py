@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 from hpcdl.core.fold.effect import Decision, effect
 from hpcdl.core.fold.write import job_of, story
@@ -12,7 +11,16 @@ from hpcdl.core.model.events import DeadlineForeseen, DeadlineSlipped, JobsRetir
 from hpcdl.core.model.frozen import changed, unchecked
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.notice import POISON, NoticeKind
-from hpcdl.core.model.world import Expectation, Job, JobState, World
+from hpcdl.core.model.world import (
+    DrillRecord,
+    Expectation,
+    FailureHistory,
+    Job,
+    JobEnd,
+    JobProgress,
+    JobState,
+    World,
+)
 
 REPEATED_S = 30 * 24 * 3600.0
 """For so long at least a submit may be repeated: by a client that had no answer, or from a spool."""
@@ -32,7 +40,8 @@ def job_submitted(world: World, event: ev.JobSubmitted, at: float) -> None:
     if event.job in world.jobs:
         raise story(world, event, "that job exists")
     spec = _sharing(world, event.job, event.spec)
-    world.jobs[event.job] = Job(id=event.job, spec=spec, submitted_at=at, total=spec.steps, nonce=event.nonce)
+    progress = JobProgress(total=spec.steps)
+    world.jobs[event.job] = Job(id=event.job, spec=spec, submitted_at=at, progress=progress, nonce=event.nonce)
     _submitted(world, (event.job,), spec.after, event.request_id, at)
 
 
@@ -45,8 +54,8 @@ def array_submitted(world: World, event: ev.ArraySubmitted, at: float) -> None:
     last = _last  # several threads fold: what is looked at is what is used
     if last is None or last[0] is not event or last[1] != at:
         template = _sharing(world, event.job, event.spec)
-        about: dict[str, Any] = {"submitted_at": at, "total": template.steps, "held": event.held, "nonce": event.nonce}
-        first = Job(id=event.job, spec=template, **about)
+        progress = JobProgress(total=template.steps)
+        first = Job(event.job, template, at, progress=progress, held=event.held, nonce=event.nonce)
         specs = expand(template, event.array, event.job)
         made = {number: changed(first, id=number, spec=spec) for number, spec in zip(members, specs, strict=True)}
         last = _last = (event, at, made)
@@ -97,28 +106,21 @@ def job_retried(world: World, event: ev.JobRetried, at: float) -> None:
     job = job_of(world, event)
     if job.outcome not in (JobState.FAILED, JobState.CANCELLED):
         raise story(world, event, "it has neither failed nor been cancelled")
+    anew = bool(event.beginning)
     world.jobs[job.id] = changed(
         job,
-        outcome=None,
-        finished_at=None,
+        end=None,
         held=False,
         cancelling=False,
-        step=job.saved_step,
+        verdict=None,
+        progress=JobProgress(total=job.progress.total) if anew else changed(job.progress, step=job.progress.saved_step),
         suspended=False,
-        failures=event.failures,
-        retries_used=0,
-        repeats=0,
-        last_failure="",
-        retry_at=0.0,
+        failures=FailureHistory(total=event.failures),
+        last=changed(job.last, exit_code=None),
         warm_failed=False,
-        final=None,
-        final_detail="",
-        exit_code=None,
         expectation=None,
+        beginning=event.beginning or job.beginning,
     )
-    if event.beginning:
-        anew = {"step": None, "saved_step": None, "accuracy": ()}
-        world.jobs[job.id] = changed(world.jobs[job.id], beginning=event.beginning, **anew)
     later = bool(world.active) and job.id < next(reversed(world.active))
     world.active[job.id] = None
     if later:
@@ -153,7 +155,7 @@ def cancel_requested(world: World, event: ev.CancelRequested, at: float) -> None
 
 @effect(ev.JobDrilled)
 def job_drilled(world: World, event: ev.JobDrilled, at: float) -> None:
-    world.jobs[event.job] = changed(job_of(world, event), drill=event.drill, drilled_at=at)
+    world.jobs[event.job] = changed(job_of(world, event), drill=DrillRecord(event.drill, at))
 
 
 def unfinished(world: World, event: ev.JobEvent) -> Job:
@@ -176,7 +178,11 @@ def job_ended(world: World, event: ev.JobEnded, at: float) -> None:
     if job.live:
         raise story(world, event, "an incarnation still lives")
     world.jobs[job.id] = changed(
-        job, outcome=event.state, finished_at=at, held=False, suspended=False, last_detail=event.detail
+        job,
+        end=JobEnd(event.state, at),
+        held=False,
+        suspended=False,
+        last=changed(job.last, detail=event.detail),
     )
     del world.active[job.id]
     if job.id in world.targets:

@@ -76,15 +76,15 @@ def observe(world: World, job: Job, incarnation: Incarnation, step: int, at: flo
 
 def observe_start(world: World, job: Job, incarnation: Incarnation, at: float) -> None:
     """Its training loop begins now: adds how long that took with the GPUs that it waited for."""
-    placement, since = incarnation.placement, incarnation.granted_at
+    placement, since, before = incarnation.placement, incarnation.granted_at, job.last.placement
     if placement is None or since is None or at < since:
         return
-    if job.last is None:
+    if before is None:
         what = "startup_s"
-    elif job.last.nodes != placement.nodes:
+    elif before.nodes != placement.nodes:
         what = "move_s"
     else:
-        what = "resume_up_s" if len(placement.gpus) > len(job.last.gpus) else "resume_s"
+        what = "resume_up_s" if len(placement.gpus) > len(before.gpus) else "resume_s"
     _took(world, job, what, at - since)
 
 
@@ -111,17 +111,16 @@ def observe_join(world: World, job: Job, part: Part, at: float) -> None:
         _took(world, job, "join_s", at - part.asked_at)
 
 
-def began(incarnation: Incarnation, at: float) -> tuple[Incarnation, float]:
-    """The incarnation, of which is known since `at` that it trains; and the seconds of its start."""
+def began(incarnation: Incarnation, at: float) -> Incarnation:
+    """The incarnation, of which is known since `at` at the latest that it trains, with what its start took."""
     if incarnation.training_start is not None:
-        return incarnation, incarnation.training_start.took_s
+        return incarnation
     since = incarnation.requested_at if incarnation.granted_at is None else incarnation.granted_at
     gate_s = 0.0
     if incarnation.warm:
         gates = [part.gate_at - incarnation.requested_at for part in incarnation.parts if part.at_gate]
         gate_s = max(gates, default=0.0)
-    start = TrainingStart(at, max(0.0, at - since) + max(0.0, gate_s))
-    return changed(incarnation, training_start=start), start.took_s
+    return changed(incarnation, training_start=TrainingStart(at, max(0.0, at - since) + max(0.0, gate_s)))
 
 
 def reformed(incarnation: Incarnation, seconds: float, at: float) -> Incarnation:

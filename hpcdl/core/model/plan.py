@@ -412,11 +412,12 @@ class Profiles:
 
     def total_of(self, job: Job) -> int | None:
         """Steps of the job in all: as it or its trainer says, else when its metric will have reached its target."""
-        if job.total is not None or self.foresee is None or job.spec.accuracy_target is None or not job.accuracy:
-            return job.total
-        steps = self.foresee(job.accuracy, job.spec.accuracy_target)
+        total, accuracy, target = job.progress.total, job.progress.accuracy, job.spec.accuracy_target
+        if total is not None or self.foresee is None or target is None or not accuracy:
+            return total
+        steps = self.foresee(accuracy, target)
         # Past the prediction and short of the target still: it goes on for a while, as far as anybody knows.
-        return None if steps is None else max(math.ceil(steps), job.accuracy[-1][0] + 1)
+        return None if steps is None else max(math.ceil(steps), accuracy[-1][0] + 1)
 
 
 def check(plan: Plan, view: View) -> None:

@@ -43,48 +43,98 @@ class Expectation:
 
 
 @dataclass(frozen=True, slots=True)
+class JobEnd:
+    """How a job was finished."""
+
+    state: JobState  # DONE, FAILED or CANCELLED
+    at: float  # when, the daemon's time
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a job as soon as no incarnation of it lives."""
+
+    state: JobState  # DONE, FAILED or CANCELLED
+    detail: str = ""  # why, in words
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far a job has come, over all of its incarnations."""
+
+    step: int | None = None  # the last one reported; None before
+    total: int | None = None  # steps in all, as it or its trainer says; None: nobody said
+    saved_step: int | None = None  # of its newest durable checkpoint; None without one
+    accuracy: tuple[tuple[int, float], ...] = ()  # (step, metric) as its trainers reported them, thinned out
+
+
+@dataclass(frozen=True, slots=True)
+class FailureHistory:
+    """How often a job failed; by this its retries and pauses are decided (`rules.endings`)."""
+
+    total: int = 0  # in its whole life
+    retries_used: int = 0  # user errors since its user retried it last
+    repeats: int = 0  # failures in a row that were all as `signature` says
+    signature: str = ""  # of the last failure, "" where the last incarnation did not fail
+    retry_at: float = 0.0  # it does not start before, the daemon's time
+
+
+@dataclass(frozen=True, slots=True)
+class LastAttempt:
+    """How a job's last incarnation with GPUs ended."""
+
+    cause: Cause | None = None  # None before the first end
+    detail: str = ""  # of that, or of the job's own end, in words
+    exit_code: int | None = None  # None where it has none, and after a retry
+    placement: Placement | None = None  # what it held; None before
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCosts:
+    """What a job's starts and checkpoints took last, in seconds."""
+
+    start_s: float | None = None  # its last start that came as far as a step; None: none did
+    save_s: float | None = None  # its newest durable checkpoint; None without one
+
+
+@dataclass(frozen=True, slots=True)
+class DrillRecord:
+    """The last preemption test of a job."""
+
+    result: Drill
+    at: float  # when it was recorded, the daemon's time
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job and where it stands. Times are the daemon's, in seconds since the epoch.
 
-    The order of the fields is that of the stored rows of retired jobs: a new one comes at the end.
+    Rows of retired jobs are stored flat (`ledger/flat_records.py`); what comes later follows in the order of the fields
+    here, so a new one comes at the end.
     """
 
     id: int
     spec: JobSpec  # as it was submitted
     submitted_at: float
-    outcome: JobState | None = None  # DONE, FAILED or CANCELLED; None until it is finished
+    end: JobEnd | None = None  # None until it is finished
     live: tuple[Incarnation, ...] = ()  # at most two: one with GPUs, one at the gate
     last_incarnation: int = 0  # number of the newest, 0 before the first
     held: bool = False  # suspended by its user, or not to start yet
     cancelling: bool = False  # its user cancelled it, and it is not finished
-    step: int | None = None  # the last one reported; None before
-    total: int | None = None  # steps in all, as it or its trainer says; None: nobody said
-    saved_step: int | None = None  # of its newest durable checkpoint; None without one
+    verdict: Verdict | None = None  # None: it goes on
+    progress: JobProgress = JobProgress()
     first_start_at: float | None = None  # when it was given GPUs first; None before
-    finished_at: float | None = None  # None until it is finished
     suspended: bool = False  # its last incarnation ended with a checkpoint
     can_suspend: bool = False  # a trainer of it has attached once
     suspends: int = 0  # in its whole life
-    failures: int = 0  # in its whole life
-    retries_used: int = 0  # user errors since its user retried it last
-    repeats: int = 0  # failures in a row that were all as `last_failure` says
-    last_failure: str = ""  # signature of the last one, "" where the last incarnation did not fail
-    retry_at: float = 0.0  # it does not start before
-    last_cause: Cause | None = None  # why the last incarnation with GPUs ended; None before
-    last_detail: str = ""  # of that, or of the job's own end, in words
-    last_save_s: float | None = None  # seconds that its newest durable checkpoint took; None without one
-    exit_code: int | None = None  # of that incarnation; None where it has none
+    failures: FailureHistory = FailureHistory()
+    last: LastAttempt = LastAttempt()
+    costs: MeasuredCosts = MeasuredCosts()
     warm_failed: bool = False  # a start at the gate failed: it is not started ahead again
-    final: JobState | None = None  # what it becomes as soon as no incarnation lives; None: it goes on
-    final_detail: str = ""  # of that, in words
     held_gpu_s: float = 0.0  # GPU seconds of placements that are over
-    accuracy: tuple[tuple[int, float], ...] = ()  # (step, metric) as its trainers reported them, thinned out
-    last: Placement | None = None  # what the last incarnation with GPUs held; None before
-    drill: Drill | None = None  # what the last preemption test found; None without one
-    drilled_at: float | None = None  # when; None without one
+    drill: DrillRecord | None = None  # None without one
     expectation: Expectation | None = None  # of its deadline; None where nothing was predicted
     beginning: int = 0  # which new beginning of its checkpoint folder it made, 0: none
-    startup_s: float | None = None  # seconds of its last start that came as far as a step; None: none did
     nonce: str = ""  # random, of its submit; "" of jobs of earlier versions
     annotations: tuple[tuple[str, str], ...] = ()  # its user's own (key, value), by key; nothing is decided by them
 
@@ -96,7 +146,17 @@ class Job:
     @property
     def finished(self) -> bool:
         """DONE, FAILED or CANCELLED."""
-        return self.outcome is not None
+        return self.end is not None
+
+    @property
+    def outcome(self) -> JobState | None:
+        """The state that it was finished in; None until then."""
+        return None if self.end is None else self.end.state
+
+    @property
+    def finished_at(self) -> float | None:
+        """When it was finished; None until then."""
+        return None if self.end is None else self.end.at
 
     @property
     def running(self) -> Incarnation | None:

@@ -38,10 +38,10 @@ def _slowest(world: World, margin_s: float) -> dict[str, float]:
 def _save_s(job: Job) -> float:
     """What a save of the job may take: by its last one, and what a drill found, within its grace; the grace where none
     was seen."""
-    if job.last_save_s is None:
+    if job.costs.save_s is None:
         return job.spec.grace_s
-    drilled_s = 0.0 if job.drill is None else job.drill.grace_needed_s or 0.0
-    return min(job.spec.grace_s, max(SAVES_AGAIN * job.last_save_s, drilled_s))
+    drilled_s = 0.0 if job.drill is None else job.drill.result.grace_needed_s or 0.0
+    return min(job.spec.grace_s, max(SAVES_AGAIN * job.costs.save_s, drilled_s))
 
 
 def nodes_to_leave(world: World, now: float, margin_s: float) -> tuple[list[ev.NodeLeaves], float | None]:

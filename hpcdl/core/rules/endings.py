@@ -72,8 +72,8 @@ def _left_behind(world: World, incarnation: Incarnation) -> tuple[str, ...]:
 
 
 def _job_ended(world: World, job: Job) -> list[Event]:
-    if job.final is not None:
-        return [JobEnded(job.id, job.final, job.final_detail)]
+    if job.verdict is not None:
+        return [JobEnded(job.id, job.verdict.state, job.verdict.detail)]
     if job.cancelling:
         return [JobEnded(job.id, JobState.CANCELLED, "cancelled by its user")]
     for number in job.spec.after:
@@ -92,8 +92,9 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
     lost = next((part for part in parts if part.lost), None)
     if incarnation.ending is Cause.CANCELLED:
         return Cause.CANCELLED, "cancelled by its user"
-    at_end = job.spec.total_is_known and job.total is not None and job.step is not None and job.step >= job.total
-    saved_all = at_end and job.saved_step is not None and job.total is not None and job.saved_step >= job.total
+    done, total = job.progress, job.progress.total if job.spec.total_is_known else None
+    at_end = total is not None and done.step is not None and done.step >= total
+    saved_all = at_end and total is not None and done.saved_step is not None and done.saved_step >= total
     suspended = incarnation.checkpoint if incarnation.checkpoint is not None and incarnation.checkpoint.final else None
     said_done = suspended is None and any(part.done for part in parts)
     if (saved_all or said_done) and not any(part.lost or _failed(part) for part in parts):
@@ -194,14 +195,14 @@ def _incarnation_ended(job: Job, incarnation: Incarnation, now: float, rules: Ru
         job.id,
         incarnation.number,
         cause,
-        reached=job.step,
-        step=job.step if cause is Cause.DONE else job.saved_step,
+        reached=job.progress.step,
+        step=job.progress.step if cause is Cause.DONE else job.progress.saved_step,
         code=codes[0] if codes else 0 if all(part.code == 0 for part in incarnation.parts) else None,
         detail=detail,
     )
     if incarnation.placement is None:
         return event
-    again = job.repeats + 1 if job.last_failure == event.signature else 1
+    again = job.failures.repeats + 1 if job.failures.signature == event.signature else 1
     # Ranks that failed alike again and again, started anew by their launcher, failed as often as the job did.
     again = max(again, max((part.repeats for part in incarnation.parts), default=1))
     if cause in FAILURES and again > 1:
@@ -218,8 +219,8 @@ def _final(job: Job, ended: IncarnationEnded, again: int, rules: Rules) -> tuple
         return JobState.CANCELLED, "cancelled by its user"
     if ended.cause is Cause.USER_ERROR and ended.code in NOT_RUN:
         return JobState.FAILED, ended.detail  # no retry finds it either
-    if ended.cause is Cause.USER_ERROR and job.retries_used >= job.spec.retries:
-        spent = f" ({job.retries_used} of {job.spec.retries} retries spent)" if job.spec.retries else ""
+    if ended.cause is Cause.USER_ERROR and job.failures.retries_used >= job.spec.retries:
+        spent = f" ({job.failures.retries_used} of {job.spec.retries} retries spent)" if job.spec.retries else ""
         return JobState.FAILED, f"{ended.detail}{spent}"
     if ended.cause not in FAILURES:
         return None, ""

@@ -55,7 +55,7 @@ def exemption(world: World, job: Job, profile: Profile | None, starts: float) ->
         if job.spec.signal == "hpcdl" or running.attached:
             return Exemption(granted_at + STARTING_S, granted_at + STARTING_S, False)
         until = granted_at + (1 + starts) * expected_start_s(world, job, profile)
-        return Exemption(until, until, False, job.startup_s is None)
+        return Exemption(until, until, False, job.costs.start_s is None)
     until = start.at + starts * start.took_s
     if job.spec.rescale == "restart":
         rescale_until = until
@@ -68,8 +68,8 @@ def exemption(world: World, job: Job, profile: Profile | None, starts: float) ->
 
 def expected_start_s(world: World, job: Job, profile: Profile | None) -> float:
     """What a start of the job takes: its last one did, else those of jobs like it, or what is said of it, or usual."""
-    if job.startup_s is not None:
-        return job.startup_s
+    if job.costs.start_s is not None:
+        return job.costs.start_s
     seen = _slowest(world.observed.get(job.spec.learns_as, Observations()).times, OF_A_START)
     if seen is not None:
         return seen

@@ -255,7 +255,7 @@ class Submitting:
         return cmd.Retried(tuple(done), tuple(left))
 
     def _again(self, job: Job, beginning: int = 0) -> None:
-        self._add(ev.JobRetried(job.id, beginning, job.failures))
+        self._add(ev.JobRetried(job.id, beginning, job.failures.total))
         self._touched[job.id] = None
 
 

@@ -36,7 +36,7 @@ def notices_of(world: World, event: ev.Event, now: float, rules: NoticeRules) ->
 def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
     if isinstance(event, ev.JobEnded):
         late = job.spec.deadline is not None and event.state is JobState.DONE and now > job.spec.deadline
-        cause = "" if job.last_cause is None else str(job.last_cause)
+        cause = "" if job.last.cause is None else str(job.last.cause)
         return cause, event.detail or ("after its deadline" if late else "")
     if isinstance(event, ev.IncarnationEnded):
         own = "it starts over" if job.spec.resumes is None else "its program resumes by itself"

@@ -85,9 +85,9 @@ def suspected(world: World, event: ev.IncarnationEnded, now: float, limit: int, 
     """
     if event.cause not in (Cause.INFRASTRUCTURE, Cause.STALLED) or limit < 1 or avoid_s <= 0:
         return []
-    job = world.jobs[event.job]
+    held = world.jobs[event.job].last.placement
     found = []
-    for name in () if job.last is None else job.last.nodes:
+    for name in () if held is None else held.nodes:
         node = world.nodes.get(name)
         if node is None or node.lost or not node.connected:
             continue

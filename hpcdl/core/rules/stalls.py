@@ -46,7 +46,7 @@ def stall_events(
         if stalls and incarnation.stall is None:
             restart = job.spec.stall_restart
             found.append(
-                JobStalled(job.id, incarnation.number, now - (quiet_s or 0.0), what, job.step, restart=restart)
+                JobStalled(job.id, incarnation.number, now - (quiet_s or 0.0), what, job.progress.step, restart=restart)
             )
         elif not stalls and incarnation.stall is not None and quiet_s is not None:
             found.append(StallOver(job.id, incarnation.number))
@@ -122,5 +122,5 @@ def stalled(job: Job, incarnation: Incarnation, now: float) -> str:
     if stall is None:
         return ""
     words = seconds_text(max(0.0, now - stall.at))
-    where = "" if job.step is None else f"; at step {job.step}"
+    where = "" if job.progress.step is None else f"; at step {job.progress.step}"
     return f"{NOT_READY} {words} after its start" if stall.what == NOT_READY else f"{stall.what} for {words}{where}"

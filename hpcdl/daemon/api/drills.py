@@ -47,7 +47,7 @@ class DrillRoutes:
         world = self._loop.world
         job = existing_job(world, number)
         running = preemptible(world, job) if within_s or job.running is None else job.running  # 0: none after all
-        after_s = part * (job.last_save_s or 0.0) if saving else 0.0
+        after_s = part * (job.costs.save_s or 0.0) if saving else 0.0
         order = DrillMessage(number, running.number, secrets.token_hex(8), saving, after_s, within_s)
         if not self._hub.tell(running.writer, order):
             raise ApiProblem(

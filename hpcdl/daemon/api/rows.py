@@ -81,23 +81,23 @@ class RowBuilder:
             "role": placement.role.value if placement else None,
             "profile": spec.profile,
             "incarnation": job.last_incarnation,
-            "step": job.step,
-            "total": job.total,
+            "step": job.progress.step,
+            "total": job.progress.total,
             "submitted_at": job.submitted_at,
             "started_at": job.first_start_at,
             "finished_at": job.finished_at,
             "wait_s": None if job.first_start_at is None else job.first_start_at - job.submitted_at,
             "jct_s": None if job.finished_at is None else job.finished_at - job.submitted_at,
             "suspends": job.suspends,
-            "failures": job.failures,
+            "failures": job.failures.total,
             "retries_used": retries_used(job),
             "can_suspend": can_suspend(job),
             "held": job.held,
-            "cause": None if job.last_cause is None else job.last_cause.value,
-            "detail": job.last_detail,
-            "exit_code": job.exit_code,
+            "cause": None if job.last.cause is None else job.last.cause.value,
+            "detail": job.last.detail,
+            "exit_code": job.last.exit_code,
             "eta_s": None if left is None else left.seconds,
-            "saved_step": job.saved_step,
+            "saved_step": job.progress.saved_step,
             "queue_position": self.queue.position(job),
             "annotations": dict(job.annotations) or None,
         }
@@ -111,7 +111,7 @@ class RowBuilder:
         spec = to_json(job.spec)
         spec["env"] = [name for name, _ in job.spec.env]
         spec["notify"] = [redacted(each) for each in job.spec.notify]
-        drill = None if job.drill is None else {**to_json(job.drill), "at": job.drilled_at}
+        drill = None if job.drill is None else {**to_json(job.drill.result), "at": job.drill.at}
         incarnations = [self._incarnation(inc) for inc in job.live]
         return {
             **self.job(job),

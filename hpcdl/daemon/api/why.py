@@ -88,7 +88,7 @@ def reason(
     """
     state = state_of(job)
     if job.outcome is not None:
-        return job.last_detail or {JobState.DONE: "finished"}.get(job.outcome, str(job.outcome).lower())
+        return job.last.detail or {JobState.DONE: "finished"}.get(job.outcome, str(job.outcome).lower())
     if job.cancelling:
         return "cancelled by its user; its processes are ending"
     target = world.targets.get(job.id)
@@ -226,29 +226,29 @@ def _details(world: World, job: Job, now: float) -> list[str]:
         lines += avoided_lines(world)
     if job.spec.array_most and not job.finished:
         lines.append(_of_its_array(world, job))
-    if job.step is not None:
-        lines.append(f"step {job.step}" + (f" of {job.total}" if job.total else ""))
+    if job.progress.step is not None:
+        lines.append(f"step {job.progress.step}" + (f" of {job.progress.total}" if job.progress.total else ""))
     if job.expectation is not None and job.expectation.slipped and not job.finished:
         ago = seconds_text(max(0.0, now - job.expectation.since))
         lines.append(f"its deadline slipped {ago} ago: until then it was expected to be met")
-    if job.saved_step is not None:
-        lines.append(f"last durable checkpoint: step {job.saved_step}")
+    if job.progress.saved_step is not None:
+        lines.append(f"last durable checkpoint: step {job.progress.saved_step}")
     if job.suspends and not job.finished:  # then the aftermath says what for, too
         lines.append(f"suspended {count(job.suspends, 'time')}")
-    if job.last_cause is not None and not job.finished:
-        lines.append(f"attempt {job.last_incarnation - len(job.live)} ended: {job.last_cause}, {job.last_detail}")
+    if job.last.cause is not None and not job.finished:
+        lines.append(f"attempt {job.last_incarnation - len(job.live)} ended: {job.last.cause}, {job.last.detail}")
     if running is not None and running.number > 1 and running.attached and running.progress is not None:
         lines.append(_resumed(job, running, running.progress.ready_step))
-    if not job.finished and job.last_cause is not None and job.saved_step is None:
+    if not job.finished and job.last.cause is not None and job.progress.saved_step is None:
         if job.spec.resumes is not None:
             lines.append("its program resumes by itself, from checkpoints of its own")
         else:
             lines.append(
                 "no checkpoint yet: it started from the beginning" if running else "no checkpoint: it starts over"
             )
-    if job.failures:
+    if job.failures.total:
         used = f"; {retries_used(job)} of {job.spec.retries} retries used" if job.spec.retries else ""
-        lines.append(count(job.failures, "failure") + used)
+        lines.append(count(job.failures.total, "failure") + used)
     if not job.finished and job.first_start_at is None and running is None:
         lines.append(f"has waited {seconds_text(max(0.0, now - job.submitted_at))} since its submission")
     return lines
@@ -257,9 +257,9 @@ def _details(world: World, job: Job, now: float) -> list[str]:
 def _resumed(job: Job, running: Incarnation, step: int) -> str:
     """Where it went on, and whether it should have elsewhere: a trainer may load its weights and not its step."""
     at = f"attempt {running.number} went on at step {step}"
-    if job.saved_step is None or running.checkpoint is not None or step >= job.saved_step:
+    if job.progress.saved_step is None or running.checkpoint is not None or step >= job.progress.saved_step:
         return at
-    behind = f"behind its checkpoint of step {job.saved_step}"
+    behind = f"behind its checkpoint of step {job.progress.saved_step}"
     return f"{at}, {behind}: is the step restored, and is the checkpoint whole? hpcdl logs {job.id}"
 
 
@@ -292,7 +292,7 @@ def _on_its_way(pilot: Pilot) -> str:
 
 def retries_used(job: Job) -> int:
     """Retries spent on user errors; the error that found none left has spent none."""
-    return min(job.retries_used, job.spec.retries)
+    return min(job.failures.retries_used, job.spec.retries)
 
 
 # What is avoided, in words: for `hpcdl why`.

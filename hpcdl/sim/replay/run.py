@@ -141,7 +141,7 @@ class _Endless(Simulation):
             if job.outcome is JobState.DONE:
                 done[job.id] = float(self._case.samples)
             elif job.outcome is not None:
-                problems.append(f"{job.spec.name} {job.outcome.name}: {job.final_detail}")
+                problems.append(f"{job.spec.name} {job.outcome.name}: {job.last.detail}")
         unexpected = [text for text in self._problems if not text.startswith("ended at ")]
         return ReplayRun(
             models={number: self._case.model_of(place) for place, number in enumerate(sorted(agents.jobs))},

@@ -70,7 +70,12 @@ def test_a_gate_that_fails_leads_to_a_cold_start() -> None:
     model.conduct[2] = Conduct(gate_fails=True)
     finish(model)
     job = model.job(2)
-    assert (job.outcome, job.warm_failed, job.last_incarnation, job.retries_used) == (JobState.DONE, True, 3, 0)
+    assert (job.outcome, job.warm_failed, job.last_incarnation, job.failures.retries_used) == (
+        JobState.DONE,
+        True,
+        3,
+        0,
+    )
     assert told(model, ev.OpenRequested) == []
 
 
@@ -102,7 +107,7 @@ def test_a_job_on_two_nodes_ends_as_one_when_a_part_fails() -> None:
     model = cluster(n1=2, n2=2)
     model.submit(spec(nodes=2, retries=1))
     model.conduct[1] = Conduct(fails=[7])
-    model.run_until(lambda: bool(model.job(1).failures))
+    model.run_until(lambda: model.job(1).failures.total > 0)
     ended = next(r.event for r in model.journal.records if isinstance(r.event, ev.IncarnationEnded))
     assert "its part on" in next(r.event.detail for r in model.journal.records if isinstance(r.event, ev.EndRequested))
     assert ended.incarnation == 1
@@ -117,7 +122,7 @@ def test_a_job_on_two_nodes_saves_as_one() -> None:
     model.send(cmd.Hold(1))
     model.run(20.0)
     job = model.job(1)
-    assert (job.suspends, job.last_cause, job.saved_step) == (1, Cause.SUSPENDED, 34)
+    assert (job.suspends, job.last.cause, job.progress.saved_step) == (1, Cause.SUSPENDED, 34)
     model.send(cmd.Release(1))
     finish(model)
     assert model.job(1).outcome is JobState.DONE
@@ -183,7 +188,7 @@ def test_a_part_that_is_not_through_ends_the_others_at_once(how: dict[str, Any])
     ended = next(r.event for r in model.journal.records if isinstance(r.event, ev.EndRequested))
     assert ended.detail == "its part on n2 ended"
     finish(model)
-    assert (model.job(1).outcome, model.job(1).failures) == (JobState.DONE, 1)
+    assert (model.job(1).outcome, model.job(1).failures.total) == (JobState.DONE, 1)
 
 
 def test_a_lost_node_and_its_late_reports() -> None:
@@ -194,7 +199,7 @@ def test_a_lost_node_and_its_late_reports() -> None:
     model.disconnect(node)
     model.run(5.0)
     model.send(cmd.NodeGone(node, "the batch job ended"))
-    assert model.job(1).last_cause is Cause.NODE_LOST
+    assert model.job(1).last.cause is Cause.NODE_LOST
     model.run(1.0)
     assert model.job(1).running.nodes != (node,)
     model.run(100.0)  # the old trainer is still running there, and finishes
@@ -202,7 +207,7 @@ def test_a_lost_node_and_its_late_reports() -> None:
     model.connect(node)
     finish(model)
     assert model.job(1).outcome is JobState.DONE
-    assert (model.job(1).last_incarnation, model.job(1).failures) == (2, 0)
+    assert (model.job(1).last_incarnation, model.job(1).failures.total) == (2, 0)
 
 
 def test_silence_changes_nothing_for_what_runs() -> None:
@@ -224,10 +229,10 @@ def test_poisoned_jobs_stop_and_pauses_wake_the_controller() -> None:
     model.submit(spec(after=(1,)))
     model.conduct[1] = Conduct(fails=[1] * 50)
     finish(model)
-    assert model.job(1).last_detail.startswith("poison guard: 3 times the same at step 5")
+    assert model.job(1).last.detail.startswith("poison guard: 3 times the same at step 5")
     assert model.job(1).outcome is JobState.FAILED
     assert model.job(2).outcome is JobState.CANCELLED
-    assert model.job(2).last_detail == "job 1, which it waited for, is FAILED"
+    assert model.job(2).last.detail == "job 1, which it waited for, is FAILED"
 
 
 def test_jobs_that_wait_for_others_start_when_these_are_done() -> None:
@@ -282,7 +287,7 @@ def test_every_verb_in_every_stage(stage: str, verb: str) -> None:
         model.send(cmd.Release(number))
     elif verb == "cancel":
         assert job.outcome is JobState.CANCELLED
-        assert job.last_detail == "cancelled by its user"
+        assert job.last.detail == "cancelled by its user"
     elif verb == "release":
         assert job.outcome is JobState.DONE
     else:
@@ -301,7 +306,7 @@ def test_stop_saves_and_stop_now_does_not() -> None:
         model = at_stage("running")
         model.send(cmd.Stop(now=now))
         model.run(30.0)
-        assert (model.job(1).last_cause, model.job(1).saved_step) == (cause, step)
+        assert (model.job(1).last.cause, model.job(1).progress.saved_step) == (cause, step)
 
 
 def test_a_trainer_that_never_answers_is_ended_at_the_end_of_its_grace() -> None:
@@ -313,7 +318,7 @@ def test_a_trainer_that_never_answers_is_ended_at_the_end_of_its_grace() -> None
     model.run(59.0)
     assert model.job(1).running is not None
     model.run(2.0)
-    assert (model.job(1).running, model.job(1).last_cause) == (None, Cause.PREEMPTED)
+    assert (model.job(1).running, model.job(1).last.cause) == (None, Cause.PREEMPTED)
 
 
 def test_a_job_whose_gpus_others_wait_for_does_not_train_on_meanwhile() -> None:
@@ -366,7 +371,7 @@ def test_a_clock_set_back_suspends_nothing() -> None:
     model = cluster()
     model.submit(spec(retries=5))
     model.conduct[1] = Conduct(fails=[1, 1])
-    model.run_until(lambda: model.job(1).retries_used == 2 and model.job(1).running is not None)
+    model.run_until(lambda: model.job(1).failures.retries_used == 2 and model.job(1).running is not None)
     model.controller.decide(model.now - 1000.0)
     assert model.job(1).running.purpose is None
 

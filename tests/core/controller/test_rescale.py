@@ -34,7 +34,7 @@ def test_nodes_join_and_leave_without_a_suspend() -> None:
     assert {gpu.node for gpu in stage.world.holders} == {"n2", "n4"}
     stage.finish()
     job = stage.job(1)
-    assert (job.outcome, job.last_incarnation, job.suspends, job.failures) == (JobState.DONE, 1, 0, 0)
+    assert (job.outcome, job.last_incarnation, job.suspends, job.failures.total) == (JobState.DONE, 1, 0, 0)
     assert [event.membership for event in stage.told(ev.Reformed)] == [1, 2, 3]
 
 
@@ -53,12 +53,12 @@ def test_too_few_that_are_left_save_what_they_have() -> None:
     stage.run(20.0)
     stage.kill(1)
     stage.run_until(lambda: stage.job(1).suspends == 1, within_s=60.0)
-    step = stage.job(1).saved_step
+    step = stage.job(1).progress.saved_step
     assert step > 0
     stage.until_trains(1, "12")
     assert stage.job(1).running.progress.ready_step == step
     stage.finish()
-    assert (stage.job(1).outcome, stage.job(1).failures) == (JobState.DONE, 0)
+    assert (stage.job(1).outcome, stage.job(1).failures.total) == (JobState.DONE, 0)
 
 
 def test_the_others_start_without_a_node_that_is_gone() -> None:
@@ -136,8 +136,8 @@ def test_ranks_that_never_meet_start_afresh(trained: bool) -> None:
         stage.run_until(lambda: stage.trains(1, "12") or not stage.job(1).live)
         stage.elastic.hang(1)
         stage.run_until(lambda: stage.job(1).running.broken_at is not None)
-    stage.run_until(lambda: stage.job(1).last_cause is not None, within_s=60.0)
-    assert stage.job(1).last_cause is (Cause.SUSPENDED if trained else Cause.INFRASTRUCTURE)
+    stage.run_until(lambda: stage.job(1).last.cause is not None, within_s=60.0)
+    assert stage.job(1).last.cause is (Cause.SUSPENDED if trained else Cause.INFRASTRUCTURE)
     stage.finish()
     assert (stage.job(1).outcome, stage.job(1).last_incarnation) == (JobState.DONE, 2)
 
@@ -151,7 +151,7 @@ def test_after_too_many_that_never_joined_it_is_suspended_and_resumed() -> None:
     assert len(stage.told(ev.JoinRequested)) == MOST_JOIN_FAILURES
     stage.until_trains(1, "12")
     stage.finish()
-    assert (stage.job(1).failures, stage.job(1).last_incarnation) == (0, 2)
+    assert (stage.job(1).failures.total, stage.job(1).last_incarnation) == (0, 2)
 
 
 def test_nobody_joins_on_gpus_that_are_not_free() -> None:
@@ -244,7 +244,7 @@ def test_a_user_may_ask_in_the_middle(middle: str, verb: str) -> None:
     if verb == "cancel":
         assert job.outcome is JobState.CANCELLED
         return
-    assert (state_of(job), job.last_cause, job.live) == (JobState.SUSPENDED, Cause.SUSPENDED, ())
+    assert (state_of(job), job.last.cause, job.live) == (JobState.SUSPENDED, Cause.SUSPENDED, ())
     stage.send(cmd.Release(1))
     stage.finish()
     assert stage.job(1).outcome is JobState.DONE
@@ -256,7 +256,7 @@ def test_who_was_to_join_leaves_when_the_training_is_complete() -> None:
     stage.run((40 - 1) / group.rate)
     stage.want(j1="123")
     stage.run_until(lambda: stage.job(1).finished, within_s=15.0)
-    assert (stage.job(1).outcome, stage.job(1).suspends, stage.job(1).failures) == (JobState.DONE, 0, 0)
+    assert (stage.job(1).outcome, stage.job(1).suspends, stage.job(1).failures.total) == (JobState.DONE, 0, 0)
     assert stage.told(ev.EndRequested) == []
     stage.finish()
 
@@ -270,13 +270,13 @@ def test_all_that_trained_are_lost_at_once() -> None:
         stage.crash_node(node)
         stage.send(cmd.NodeGone(node, "gone"))
     stage.run(5.0)
-    assert stage.job(1).last_cause is Cause.NODE_LOST
+    assert stage.job(1).last.cause is Cause.NODE_LOST
     for node in ("n1", "n2"):
         stage.connect(node)
     stage.run_until(lambda: stage.job(1).running is not None and stage.job(1).running.progress is not None)
     assert stage.job(1).running.progress.ready_step == saved
     stage.finish()
-    assert (stage.job(1).outcome, stage.job(1).failures) == (JobState.DONE, 0)
+    assert (stage.job(1).outcome, stage.job(1).failures.total) == (JobState.DONE, 0)
 
 
 def test_torchrun_ends_with_the_node_where_its_ranks_meet_and_moves_off_it_by_a_suspend() -> None:
@@ -292,7 +292,7 @@ def test_torchrun_ends_with_the_node_where_its_ranks_meet_and_moves_off_it_by_a_
     stage.elastic.vanish("n2")
     stage.send(cmd.NodeGone("n2", "gone"))
     stage.run(3.0)
-    assert stage.job(1).last_cause is Cause.NODE_LOST
+    assert stage.job(1).last.cause is Cause.NODE_LOST
     stage.connect("n2")
     stage.finish()
     assert stage.job(1).outcome is JobState.DONE

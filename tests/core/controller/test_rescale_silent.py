@@ -67,10 +67,10 @@ def test_reports_of_a_part_that_was_left_out_move_nothing() -> None:
     assert accepts(stage.world, saved)
     seen = stage.world.nodes["n3"].reports_seen
     stage.send(cmd.AgentReport("n3", "n3/1", seen + 1, saved))
-    assert (stage.job(1).step, stage.job(1).running.checkpoint.final) == (before.step, False)
+    assert (stage.job(1).progress.step, stage.job(1).running.checkpoint.final) == (before.progress.step, False)
     older = ev.Saved(1, 1, 1, "n1", step=1)
     stage.send(cmd.AgentReport("n1", "n1/1", stage.world.nodes["n1"].reports_seen + 1, older))
-    assert stage.job(1).saved_step == 10**6
+    assert stage.job(1).progress.saved_step == 10**6
 
 
 def test_under_torchrun_a_silent_node_is_left_out_once_its_ranks_are_missed() -> None:

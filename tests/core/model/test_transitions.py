@@ -192,7 +192,7 @@ def test_only_a_failure_of_its_own_spoils_warm_starts() -> None:
         for event in conclusions(draft.world, [1], 3.0, Rules()):
             draft.add(event, 3.0)
         assert draft.world.jobs[1].warm_failed is spoilt
-        assert draft.world.jobs[1].failures == 0
+        assert draft.world.jobs[1].failures.total == 0
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from hpcdl.core.model.incarnation import (
 )
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.transitions import UNTRAINED
-from hpcdl.core.model.world import Job, JobState, World, can_suspend
+from hpcdl.core.model.world import FailureHistory, Job, JobProgress, JobState, World, can_suspend
 from hpcdl.core.rules.endings import Rules, cause_of, conclusions
 from tests.support.model_cluster import Cluster
 
-JOB = Job(1, JobSpec(("train",), "j"), 0.0, step=50, saved_step=40)
+JOB = Job(1, JobSpec(("train",), "j"), 0.0, progress=JobProgress(50, None, 40))
 ENDED = Part("n1", started=True, exited=True, freed=True, exited_at=1.0)
 LOST = Part("n2", started=True, lost=True, detail="gone")
 SUSPENDED = DurableCheckpoint(40, final=True)
@@ -140,7 +140,7 @@ def test_a_framework_that_exits_well_when_asked_is_not_complete_for_that(preset:
 
 @pytest.mark.parametrize(("total", "cause"), [(50, Cause.DONE), (51, Cause.SUSPENDED)])
 def test_who_is_not_at_its_end_is_not_complete_for_an_exit_with_0(total: int, cause: Cause) -> None:
-    job = replace(JOB, total=total)
+    job = replace(JOB, progress=JobProgress(50, total, 40))
     assert cause_of(job, incarnation(part(code=0, ended_by="suspend")))[0] is cause
     assert cause_of(job, incarnation(part(code=0)))[0] is Cause.DONE
 
@@ -149,9 +149,9 @@ def test_who_is_not_at_its_end_is_not_complete_for_an_exit_with_0(total: int, ca
 def test_a_total_that_was_read_from_any_bar_ends_nothing(regex: str | None, preset: str | None) -> None:
     """`1/1` of a shard that is written, and an exit with 0 at a suspend."""
     asked = incarnation(part(code=0, ended_by="suspend"))
-    job = replace(JOB, step=1, total=1, spec=replace(JOB.spec, progress_regex=regex, progress=preset))
+    job = replace(JOB, progress=JobProgress(1, 1, 40), spec=replace(JOB.spec, progress_regex=regex, progress=preset))
     assert cause_of(job, asked)[0] is Cause.SUSPENDED
-    said = replace(job, step=300, total=300, spec=replace(job.spec, steps=300))
+    said = replace(job, progress=JobProgress(300, 300, 40), spec=replace(job.spec, steps=300))
     assert cause_of(said, asked)[0] is Cause.DONE
 
 
@@ -165,14 +165,14 @@ def test_past_its_last_step_it_is_done_whatever_ends_it(how: dict[str, object], 
     ending = Cause.PREEMPTED if asked == "end" else None
     said = incarnation(replace(ended, done=True), ending=ending)
     assert cause_of(JOB, said)[0] is Cause.DONE
-    durable = replace(JOB, step=300, total=300, saved_step=300)
+    durable = replace(JOB, progress=JobProgress(300, 300, 300))
     assert cause_of(durable, incarnation(ended, ending=ending, checkpoint=DurableCheckpoint(300)))[0] is Cause.DONE
     assert (
         cause_of(durable, incarnation(ended, ending=ending, checkpoint=DurableCheckpoint(300, final=True)))[0]
         is Cause.DONE
     )
     if asked is not None and how.get("code") != 0:
-        unsaved = replace(durable, saved_step=200)
+        unsaved = replace(durable, progress=JobProgress(300, 300, 200))
         assert (
             cause_of(unsaved, incarnation(ended, ending=ending, checkpoint=DurableCheckpoint(200)))[0] is not Cause.DONE
         )
@@ -201,7 +201,7 @@ def test_an_error_of_its_own_after_the_last_step_is_one() -> None:
     ],
 )  # fmt: skip
 def test_a_program_that_resumes_by_itself(resumes: str, how: dict[str, object], cause: Cause, said: str) -> None:
-    job = replace(JOB, step=50, saved_step=None, spec=replace(JOB.spec, resumes=resumes, signal="hf"))
+    job = replace(JOB, progress=JobProgress(50), spec=replace(JOB.spec, resumes=resumes, signal="hf"))
     ended = incarnation(part(ended_by="suspend", **how), attached=False)
     assert cause_of(job, ended) == (cause, said)
     assert can_suspend(job)
@@ -232,8 +232,8 @@ def test_user_errors_spend_the_retries() -> None:
     draft = draft_of(1)
     assert run_once(draft, 1, 1.0, step=3).outcome is None
     job = run_once(draft, 1, 2.0, step=4)
-    assert (job.outcome, job.retries_used, job.exit_code) == (JobState.FAILED, 2, 1)
-    assert "retries spent" in job.last_detail
+    assert (job.outcome, job.failures.retries_used, job.last.exit_code) == (JobState.FAILED, 2, 1)
+    assert "retries spent" in job.last.detail
 
 
 def test_ranks_that_failed_alike_again_and_again_are_as_many_failures_of_the_job() -> None:
@@ -241,7 +241,7 @@ def test_ranks_that_failed_alike_again_and_again_are_as_many_failures_of_the_job
     draft = draft_of(99)
     assert run_once(draft, 2, 1.0, rules=Rules(poison_limit=4), repeats=3).outcome is None
     job = run_once(draft_of(99), 2, 1.0, rules=Rules(poison_limit=3), repeats=3)
-    assert (job.outcome, job.last_detail) == (JobState.FAILED, "poison guard: 3 times the same: exit code 2")
+    assert (job.outcome, job.last.detail) == (JobState.FAILED, "poison guard: 3 times the same: exit code 2")
 
 
 def test_poison_guard_and_growing_pauses() -> None:
@@ -249,18 +249,18 @@ def test_poison_guard_and_growing_pauses() -> None:
     pauses = []
     for _ in range(4):
         job = run_once(draft, 1, 100.0, step=7, rules=Rules(poison_limit=5))
-        pauses.append(job.retry_at - 100.0 if job.retry_at else 0.0)
+        pauses.append(job.failures.retry_at - 100.0 if job.failures.retry_at else 0.0)
     assert pauses == [0.0, 1.0, 2.0, 4.0]
     job = run_once(draft, 1, 100.0, step=7, rules=Rules(poison_limit=5))
     assert job.outcome is JobState.FAILED
-    assert job.last_detail == "poison guard: 5 times the same at step 7: exit code 1"
+    assert job.last.detail == "poison guard: 5 times the same at step 7: exit code 1"
 
 
 def test_another_step_or_code_is_another_failure() -> None:
     draft = draft_of(99)
     for step, code in ((7, 1), (7, 2), (8, 2), (7, 2), (7, 1)):
         job = run_once(draft, code, 1.0, step=step, rules=Rules(poison_limit=2))
-        assert (job.outcome, job.repeats) == (None, 1)
+        assert (job.outcome, job.failures.repeats) == (None, 1)
 
 
 def test_stale_claims_do_not_spend_retries() -> None:
@@ -272,7 +272,7 @@ def test_stale_claims_do_not_spend_retries() -> None:
     for event in conclusions(draft.world, [1], 1.0, Rules()):
         draft.add(event, 1.0)
     job = draft.world.jobs[1]
-    assert (job.outcome, job.retries_used, job.last_cause) == (None, 0, Cause.INFRASTRUCTURE)
+    assert (job.outcome, job.failures.retries_used, job.last.cause) == (None, 0, Cause.INFRASTRUCTURE)
 
 
 def test_a_job_resumes_from_its_last_checkpoint() -> None:
@@ -283,7 +283,7 @@ def test_a_job_resumes_from_its_last_checkpoint() -> None:
     draft.add(ev.GpusFreed(1, 1, 1, "n1"), 1.0)
     for event in conclusions(draft.world, [1], 1.0, Rules()):
         draft.add(event, 1.0)
-    assert draft.world.jobs[1].step == 20
+    assert draft.world.jobs[1].progress.step == 20
 
 
 @pytest.mark.parametrize("code, outcome", [(127, JobState.FAILED), (126, JobState.FAILED), (1, None)])
@@ -306,10 +306,10 @@ def test_a_retry_has_all_retries_and_forgets_no_failure() -> None:
     for at, failures in ((1.0, 2), (10.0, 4)):
         assert run_once(draft, 1, at, step=3).outcome is None
         job = run_once(draft, 1, at + 1, step=4)
-        assert (job.outcome, job.failures, job.retries_used) == (JobState.FAILED, failures, 2)
-        draft.add(ev.JobRetried(1, failures=job.failures), at + 2)
-        assert (draft.world.jobs[1].failures, draft.world.jobs[1].retries_used) == (failures, 0)
+        assert (job.outcome, job.failures.total, job.failures.retries_used) == (JobState.FAILED, failures, 2)
+        draft.add(ev.JobRetried(1, failures=job.failures.total), at + 2)
+        assert draft.world.jobs[1].failures == FailureHistory(failures)
     draft = draft_of(0)
     run_once(draft, 1, 1.0)
     draft.add(ev.decode("JobRetried", {"job": 1}), 2.0)
-    assert draft.world.jobs[1].failures == 0, "the events of earlier versions mean what they meant"
+    assert draft.world.jobs[1].failures.total == 0, "the events of earlier versions mean what they meant"

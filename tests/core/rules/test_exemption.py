@@ -10,7 +10,7 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.incarnation import Placement, Share
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import BadPlan, Plan, Profiles, View, check
-from hpcdl.core.model.world import Target
+from hpcdl.core.model.world import MeasuredCosts, Target
 from hpcdl.core.rules.exemption import PRIOR_S, STARTING_S, STARTS, exemption, lifted, without
 from tests.support.model_cluster import Cluster
 
@@ -127,7 +127,7 @@ def test_a_program_that_never_says_that_it_is_ready() -> None:
     known = exemption(cluster.world, waits, None, STARTS)
     assert known is not None
     assert (known.suspend_until, known.begun) == (running.granted_at + STARTING_S, False)
-    again = exemption(cluster.world, replace(job, startup_s=7.0), None, STARTS)
+    again = exemption(cluster.world, replace(job, costs=MeasuredCosts(start_s=7.0)), None, STARTS)
     assert again is not None
     assert again.suspend_until == running.granted_at + (1 + STARTS) * 7.0
     assert exemption(cluster.world, job, None, 0.0) is None

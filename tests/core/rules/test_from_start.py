@@ -21,7 +21,7 @@ def cancelled(*specs: JobSpec) -> Cluster:
     model.submit(*specs)
     model.run(100.0)
     model.send(cmd.Hold(1))
-    model.run_until(lambda: model.job(1).saved_step is not None and not model.job(1).live)
+    model.run_until(lambda: model.job(1).progress.saved_step is not None and not model.job(1).live)
     model.send(cmd.Cancel(1))
     model.run(60.0)
     return model
@@ -29,15 +29,20 @@ def cancelled(*specs: JobSpec) -> Cluster:
 
 def test_its_checkpoints_do_not_count_and_its_next_ones_are_elsewhere() -> None:
     model = cancelled(SPEC)
-    saved = model.job(1).saved_step
+    saved = model.job(1).progress.saved_step
     model.send(cmd.Retry(1))
-    assert (model.job(1).step, model.job(1).beginning) == (saved, 0), "without it, it resumes"
+    assert (model.job(1).progress.step, model.job(1).beginning) == (saved, 0), "without it, it resumes"
     model.send(cmd.Cancel(1))
     model.run(60.0)
     for time in (1, 2):
         assert model.send(cmd.Retry(1, from_start=True)) == [Retried((1,), ())]
         job = model.job(1)
-        assert (job.step, job.saved_step, job.beginning, job.accuracy) == (None, None, time, ())
+        assert (job.progress.step, job.progress.saved_step, job.beginning, job.progress.accuracy) == (
+            None,
+            None,
+            time,
+            (),
+        )
         model.send(cmd.Cancel(1))
         model.run(60.0)
     retried = [each.event.beginning for each in model.journal.records if isinstance(each.event, ev.JobRetried)]

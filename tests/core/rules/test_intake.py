@@ -171,7 +171,7 @@ def test_silence_concludes_nothing_before_the_lease_and_the_graces() -> None:
     model.send(cmd.Tick())
     assert model.world.nodes["n1"].lost
     assert model.world.jobs[1].live == ()
-    assert model.world.jobs[1].last_cause == "node lost"
+    assert model.world.jobs[1].last.cause == "node lost"
 
 
 def test_a_daemon_that_was_away_waits_for_its_agents_anew() -> None:

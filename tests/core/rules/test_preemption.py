@@ -10,7 +10,7 @@ from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import CommandRefused
 from hpcdl.core.model.incarnation import Cause, Purpose
 from hpcdl.core.model.job import Drill, JobSpec
-from hpcdl.core.model.world import JobState
+from hpcdl.core.model.world import DrillRecord, JobState
 from hpcdl.core.rules.departures import leave_s
 from hpcdl.core.rules.endings import cause_of
 from tests.core.model.test_transitions import NODES, PLACEMENT, draft_with
@@ -36,8 +36,8 @@ def test_it_is_suspended_and_goes_on_where_it_was() -> None:
     model.run_until(lambda: model.job(1).last_incarnation == 2 and model.job(1).running.progress is not None)
     job = model.job(1)
     assert not job.held
-    assert job.last_cause is Cause.SUSPENDED
-    assert job.running.progress.ready_step == job.saved_step
+    assert job.last.cause is Cause.SUSPENDED
+    assert job.running.progress.ready_step == job.progress.saved_step
     assert not job.running.preempt
     model.run_to_end()
     assert model.job(1).outcome is JobState.DONE
@@ -99,7 +99,7 @@ def test_what_a_drill_found_is_kept_and_planned_with() -> None:
     before = leave_s(model.world, 30.0)
     found = Drill(True, grace_needed_s=20.0, lost_steps=4, interval_steps=10)
     assert model.send(cmd.Drilled(1, found)) == [None]
-    assert (model.job(1).drill, model.job(1).drilled_at) == (found, model.now)
+    assert model.job(1).drill == DrillRecord(found, model.now)
     assert leave_s(model.world, 30.0) == max(before, 50.0) > before
     (answer,) = model.send(cmd.Drilled(9, found))
     assert isinstance(answer, CommandRefused)

@@ -48,7 +48,7 @@ def test_a_job_leaves_a_gpu_with_a_bad_fault_and_the_gpu_comes_back() -> None:
     model.run(30.0)
     job = model.job(1)
     assert job.running.placement.shares[0].gpus == (1,)
-    assert (job.last_incarnation, job.running.progress.ready_step) == (2, job.saved_step)
+    assert (job.last_incarnation, job.running.progress.ready_step) == (2, job.progress.saved_step)
     model.run_to_end()
     assert model.job(1).outcome is JobState.DONE
     model.run(3600.0)

@@ -151,8 +151,8 @@ def test_a_restart_costs_no_retry_and_resumes() -> None:
     model.send(cmd.Tick((still(100.0),)))
     model.run(20.0)
     job = model.job(1)
-    assert (job.last_cause, job.retries_used, job.failures) == (Cause.STALLED, 0, 1)
-    assert job.last_detail == "no step for 1 min 40 s; at step 100"
+    assert (job.last.cause, job.failures.retries_used, job.failures.total) == (Cause.STALLED, 0, 1)
+    assert job.last.detail == "no step for 1 min 40 s; at step 100"
     assert job.last_incarnation == 2
     assert job.running.progress.ready_step == 80
     assert job.running.stall is None
@@ -170,5 +170,5 @@ def test_one_that_always_hangs_at_the_same_step_is_given_up() -> None:
     model.run_to_end()
     job = model.job(1)
     assert job.outcome is JobState.FAILED
-    assert job.last_detail.startswith("poison guard: 3 times the same at step 400: no step for")
-    assert job.retries_used == 0
+    assert job.last.detail.startswith("poison guard: 3 times the same at step 400: no step for")
+    assert job.failures.retries_used == 0

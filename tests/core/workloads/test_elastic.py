@@ -207,7 +207,7 @@ class Story:
         for job in cluster.world.jobs.values():
             assert job.outcome in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
             if job.outcome is JobState.DONE:
-                assert job.step == job.spec.steps
+                assert job.progress.step == job.spec.steps
             formed = cluster.elastic.formed.get(job.id, 0) - before.get(job.id, 0)
             assert formed <= 12, f"job {job.id} formed {formed} memberships though nobody wanted anything of it"
 

@@ -234,4 +234,4 @@ def test_every_verb(script: list[Act], seed: int, delay_s: float, policy: str, c
     for job in cluster.world.jobs.values():
         assert job.outcome in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
         if job.outcome is JobState.DONE:
-            assert job.step == job.spec.steps
+            assert job.progress.step == job.spec.steps

@@ -12,7 +12,7 @@ from hpcdl.core.model.incarnation import Cause, Placement, Purpose, Share
 from hpcdl.core.model.job import Drill, JobSpec
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Profile
-from hpcdl.core.model.world import GpuInfo, JobState
+from hpcdl.core.model.world import GpuInfo, JobEnd, JobState, LastAttempt
 from hpcdl.daemon.api.estimates import when, when_json, when_text
 from hpcdl.daemon.api.post_mortem import aftermath, past_of
 from hpcdl.policies import all_policies
@@ -232,7 +232,7 @@ def test_the_account_in_words() -> None:
 )
 def test_the_next_step_of_a_failed_job(controller: Controller, cause: Cause, words: str) -> None:
     number = submit(controller, "a")
-    job = replace(controller.world.jobs[number], outcome=JobState.FAILED, last_cause=cause)
+    job = replace(controller.world.jobs[number], end=JobEnd(JobState.FAILED, NOW), last=LastAttempt(cause))
     (line,) = [line for line in aftermath(job, past_of([], NOW)) if "hpcdl retry 1" in line]
     assert words in line
     assert "never ran" in aftermath(job, past_of([], NOW))[0]

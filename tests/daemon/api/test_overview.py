@@ -13,7 +13,7 @@ import pytest
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.job import JobSpec
-from hpcdl.core.model.world import JobState
+from hpcdl.core.model.world import JobEnd, JobState, LastAttempt
 from hpcdl.daemon.api import overview
 from hpcdl.daemon.api.http import ApiProblem
 from hpcdl.daemon.api.overview import OverviewRoutes
@@ -145,8 +145,8 @@ def test_what_failed_last(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = running(1, "1")
     submit(stage, 4)
     for number, at in ((2, 30.0), (3, 50.0), (5, 40.0)):
-        ended = {"outcome": JobState.FAILED, "finished_at": at, "last_cause": Cause.OUT_OF_MEMORY, "exit_code": 137}
-        stage.world.jobs[number] = replace(stage.job(number), **ended)
+        last = LastAttempt(Cause.OUT_OF_MEMORY, exit_code=137)
+        stage.world.jobs[number] = replace(stage.job(number), end=JobEnd(JobState.FAILED, at), last=last)
     found = Scene(stage).routes._failed(stage.world)
     assert [job.id for job in found] == [3, 5, 2]
     monkeypatch.setattr(overview, "MOST_FAILED", 2)

@@ -19,7 +19,18 @@ from hpcdl.core.model.incarnation import (
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.pilot import BatchJob, BatchState, Pilot, PilotSpec
 from hpcdl.core.model.plan import Profiles
-from hpcdl.core.model.world import GpuInfo, Job, JobState, Node, World, can_suspend
+from hpcdl.core.model.world import (
+    FailureHistory,
+    GpuInfo,
+    Job,
+    JobEnd,
+    JobProgress,
+    JobState,
+    LastAttempt,
+    Node,
+    World,
+    can_suspend,
+)
 from hpcdl.daemon.api.rows import RowBuilder
 from hpcdl.daemon.api.why import explain, retries_used
 from hpcdl.daemon.time_left import remaining
@@ -33,6 +44,8 @@ RUNNING = Incarnation(
     progress=TrainingProgress(100.0, 0, 100.0, 0),
 )
 NONE = Profiles({})
+SAVED = JobProgress(saved_step=4)
+FAILED = JobEnd(JobState.FAILED, 95.0)
 HERE = World(nodes={"n1": Node("n1", connected=True)})
 
 
@@ -50,7 +63,7 @@ def test_an_estimate_needs_half_a_minute_of_training() -> None:
         return None if known is None else known.seconds
 
     told = replace(RUNNING, progress=TrainingProgress(100.0, 0, 130.0, 60))
-    running = job(live=(told,), first_start_at=95.0, step=60, total=1000)
+    running = job(live=(told,), first_start_at=95.0, progress=JobProgress(60, 1000))
     early = replace(running, live=(replace(told, progress=TrainingProgress(100.0, 0, 102.0, 60)),))
     assert left(early, 102.0) is None
     assert left(running, 130.0) == pytest.approx(470.0)
@@ -84,32 +97,33 @@ def test_the_end_of_a_jobs_node_and_pilots_on_their_way_are_told() -> None:
 
 def test_the_wait_is_told_only_of_jobs_that_never_ran() -> None:
     assert "has waited 10 s since its submission" in details(job())
-    suspended = job(first_start_at=95.0, suspended=True, held=True, last_cause=Cause.SUSPENDED, saved_step=4)
+    suspended = job(first_start_at=95.0, suspended=True, held=True, last=LastAttempt(Cause.SUSPENDED), progress=SAVED)
     assert "waited" not in details(suspended)
     assert "suspended 2 times" in details(replace(suspended, suspends=2))
-    assert "suspended 2 times" not in details(job(suspends=2, outcome=JobState.DONE, finished_at=95.0)), "it says why"
+    assert "suspended 2 times" not in details(job(suspends=2, end=JobEnd(JobState.DONE, 95.0))), "it says why"
 
 
 def test_work_that_is_lost_is_told() -> None:
-    ended = job(
-        first_start_at=95.0, last_incarnation=1, last_cause=Cause.PREEMPTED, last_detail="no checkpoint in time"
-    )
+    last = LastAttempt(Cause.PREEMPTED, "no checkpoint in time")
+    ended = job(first_start_at=95.0, last_incarnation=1, last=last)
     assert "no checkpoint: it starts over" in details(ended)
     again = replace(ended, live=(replace(RUNNING, number=2),), last_incarnation=2)
     assert "no checkpoint yet: it started from the beginning" in details(again)
-    assert "no checkpoint" not in details(replace(ended, last_detail="", saved_step=3))
+    assert "no checkpoint" not in details(replace(ended, last=LastAttempt(Cause.PREEMPTED), progress=SAVED))
 
 
 def test_a_job_that_did_not_resume_where_it_was_saved_is_told() -> None:
     running = replace(RUNNING, number=2, attached=True, progress=TrainingProgress(100.0, 40, 100.0, 40))
-    resumed = job(live=(running,), first_start_at=95.0, last_incarnation=2, last_cause=Cause.SUSPENDED, saved_step=40)
+    resumed = job(live=(running,), first_start_at=95.0, last_incarnation=2, last=LastAttempt(Cause.SUSPENDED))
+    resumed = replace(resumed, progress=JobProgress(saved_step=40))
     assert "attempt 2 went on at step 40" in details(resumed).splitlines()
     told = "attempt 2 went on at step 40, behind its checkpoint of step 90: is the step restored, and is the "
-    assert told in details(replace(resumed, saved_step=90))
-    saved = replace(resumed, saved_step=60, live=(replace(running, checkpoint=DurableCheckpoint(60)),))
+    assert told in details(replace(resumed, progress=JobProgress(saved_step=90)))
+    progress = JobProgress(saved_step=60)
+    saved = replace(resumed, progress=progress, live=(replace(running, checkpoint=DurableCheckpoint(60)),))
     assert "behind" not in details(saved)
     assert "went on" not in details(replace(resumed, live=(replace(running, attached=False),)))
-    assert "went on" not in details(job(live=(RUNNING,), saved_step=40))
+    assert "went on" not in details(job(live=(RUNNING,), progress=SAVED))
 
 
 def test_nodes_without_gpus_are_told() -> None:
@@ -160,10 +174,10 @@ def test_who_wants_a_suspend_is_told() -> None:
 
 def test_no_more_retries_are_used_than_there_are() -> None:
     spec = replace(SPEC, retries=2)
-    failed = job(spec=spec, outcome=JobState.FAILED, failures=3, retries_used=3)
+    failed = job(spec=spec, end=FAILED, failures=FailureHistory(3, 3))
     assert retries_used(failed) == 2
     assert "3 failures; 2 of 2 retries used" in details(failed)
-    none = job(outcome=JobState.FAILED, failures=1, retries_used=1)
+    none = job(end=FAILED, failures=FailureHistory(1, 1))
     assert details(none) == "1 failure"
     assert RowBuilder(World(), NONE, {}, 100.0).job(none)["retries_used"] == 0
 
