@@ -25,7 +25,6 @@ from hpcdl.core.model.events import (
 from hpcdl.core.model.incarnation import Cause, Incarnation, IncarnationState, Part, Placement, Purpose, Share
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import RESTARTED, Job, World, last_number
-from hpcdl.core.rules.stalls import stalled
 
 # From a plan's nodes for a running job to the requests that take it there in place: join, rescale, leave.
 #
@@ -515,8 +514,9 @@ def _release(world: World, job: Job, target: Placement | None, steps: Reconcilia
         steps.end(job, running, Cause.PREEMPTED, 0.0, "the daemon was stopped at once")
     elif broken is not None:
         steps.end(job, running, Cause.INFRASTRUCTURE, END_GRACE_S, broken)
-    elif running.restarts and trains:
-        steps.end(job, running, Cause.STALLED, min(job.spec.grace_s, END_GRACE_S), stalled(job, running, now))
+    elif trains and running.stall is not None and running.restarts:
+        grace_s, why = min(job.spec.grace_s, END_GRACE_S), running.stall.text(job.progress.step, now)
+        steps.end(job, running, Cause.STALLED, grace_s, why)
     elif over and target is not None and not (job.held or world.stopping):
         return  # a member is through: the others follow, there is nothing to rescale
     elif trains:

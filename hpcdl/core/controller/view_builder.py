@@ -91,9 +91,8 @@ class Views:
             self._update(world, number, profiles, now, largest)
         arrivals = arrivals_of(world) if self._exempt_starts else ()
         view = View(now, there.nodes, self._sorted.all(), world.objective, there.bare, world.gaps, arrivals)
-        view.memo.update(self._sorted.memo())
-        view.memo.update(there.memo)
-        view.memo["free"] = self._standing.free(self._sorted.changed_nodes(), view.held)
+        vars(view).update(self._sorted.known() | there.known)
+        vars(view)["free"] = self._standing.free(self._sorted.changed_nodes(), view.held)
         return view
 
     def exempt_ends(self, now: float) -> list[float]:
@@ -411,14 +410,14 @@ class SortedJobs:
         self._held: dict[str, frozenset[int]] = {}
         self._changed: set[str] = set()
         self._ordered = _SortedJob()
-        self._memo: dict[str, Any] | None = None
+        self._known: dict[str, Any] | None = None
 
     def put(self, job: JobView) -> None:
         """A job is new, or stands otherwise than before."""
         before = self.jobs.get(job.id)
         if before is job:
             return
-        self._memo = None
+        self._known = None
         self.jobs[job.id] = job
         self._ordered.put(job)
         if before is not None:
@@ -437,7 +436,7 @@ class SortedJobs:
         job = self.jobs.pop(number, None)
         if job is None:
             return
-        self._memo = None
+        self._known = None
         self._ordered.drop(number)
         self._standing[job.standing].drop(number)
         self._off_nodes(job)
@@ -460,17 +459,16 @@ class SortedJobs:
         """Every job, in order."""
         return self._ordered.all()
 
-    def memo(self) -> dict[str, Any]:
-        """For `View.memo`: what a view would work out from all jobs."""
-        if self._memo is None:
-            standing = {each: ordered.all() for each, ordered in self._standing.items()}
-            self._memo = {
-                "standing": standing,
+    def known(self) -> dict[str, Any]:
+        """The cached properties of `View` that follow from its jobs."""
+        if self._known is None:
+            self._known = {
+                "by_standing": {each: ordered.all() for each, ordered in self._standing.items()},
                 "by_id": self._ordered.by_id(),
                 "by_node": self._by_node.copy(),
                 "held": self._held.copy(),
             }
-        return self._memo
+        return self._known
 
 
 class _SortedJob:
@@ -518,12 +516,12 @@ _NodeInputs = tuple[tuple[GpuInfo, ...], bool, float | None, float, tuple[Avoide
 
 @dataclass(frozen=True, slots=True)
 class ViewNodes:
-    """The nodes of a view, by name. `largest`: GPUs of the largest node that there ever was; `memo`: as `View.memo`."""
+    """The nodes of a view."""
 
-    nodes: tuple[NodeView, ...]
-    bare: frozenset[str]
-    largest: int
-    memo: dict[str, Any]
+    nodes: tuple[NodeView, ...]  # by name
+    bare: frozenset[str]  # as `View.bare`
+    largest: int  # GPUs of the largest node that there ever was
+    known: dict[str, Any]  # the cached properties of `View` that follow from its nodes
 
 
 class StandingNodes:
@@ -549,8 +547,8 @@ class StandingNodes:
                 self._put(node)
         largest = max((size for size, many in self._by_size.items() if many), default=0)
         nodes = tuple(map(self._views.__getitem__, self._names))
-        memo = {"kinds": self._kinds.copy(), "gpus": self._gpus.copy()}
-        return ViewNodes(nodes, frozenset(self._bare), largest, memo)
+        known = {"kinds": self._kinds.copy(), "gpus": self._gpus.copy()}
+        return ViewNodes(nodes, frozenset(self._bare), largest, known)
 
     def free(self, changed: Iterable[str], held: Mapping[str, frozenset[int]]) -> dict[str, tuple[int, ...]]:
         """GPUs that nobody holds, by node. `changed`: nodes of which other GPUs are held than before."""

@@ -36,13 +36,8 @@ class Event:
     @property
     def stream(self) -> str:
         """`job/7`, `node/n1`, `pilot/3` or `daemon`: what the event's version counts within."""
-        if self.stream_of == "job":
-            return f"job/{self.job}"  # type: ignore[attr-defined]
-        if self.stream_of == "node":
-            return f"node/{self.node}"  # type: ignore[attr-defined]
-        if self.stream_of == "pilot":
-            return f"pilot/{self.pilot}"  # type: ignore[attr-defined]
-        return "daemon"
+        name = self.stream_of
+        return name if name == "daemon" else f"{name}/{getattr(self, name)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Values only. Apart from `job.py`, which every `hpcdl submit` loads: making these
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hpcdl.core.model.units import GpuRef
+from hpcdl.core.model.units import GpuRef, seconds_text
 
 
 class IncarnationState(StrEnum):
@@ -157,13 +157,23 @@ class Part:
         return self.exited and not self.leaving and not self.ended_from_outside
 
 
+NO_STEP, NOT_READY, NO_OUTPUT = "no step", "not ready to train", "no output and no CPU time"
+"""Which kind of progress a stalled incarnation lacks, in words; they are stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stall:
     """A running incarnation of which nothing moves."""
 
     at: float  # since when, the daemon's time
-    what: str  # which kind of progress is missing, in words (`rules.stalls`)
+    what: str  # NO_STEP, NOT_READY or NO_OUTPUT
     restart: bool = False  # it is to be started again from its last durable checkpoint
+
+    def text(self, step: int | None, now: float) -> str:
+        """In words, of a job whose last step is `step`: `no step for 12 min 00 s; at step 400`."""
+        words = seconds_text(max(0.0, now - self.at))
+        where = "" if step is None else f"; at step {step}"
+        return f"{NOT_READY} {words} after its start" if self.what == NOT_READY else f"{self.what} for {words}{where}"
 
 
 @dataclass(frozen=True, slots=True)

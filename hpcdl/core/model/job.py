@@ -1,4 +1,7 @@
-"""What a user submits. Values only."""
+"""What a user submits: a job's specification and its checks, and what a preemption test finds about a job.
+
+Values only. Every `hpcdl submit` loads this file, so it imports little. Where a job stands is in `world.py`.
+"""
 
 import math
 import re
@@ -62,14 +65,11 @@ def _has_bytes(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GitState:
-    """The git work tree that a job was submitted from: what was checked out. Raises ValueError.
+    """The git work tree that a job was submitted from: what was checked out. Raises ValueError."""
 
-    `commit`: its whole hash. `branch`: "" for none. `dirty`: whether files that git knows were changed; None: unknown.
-    """
-
-    commit: str
-    branch: str = ""
-    dirty: bool | None = None
+    commit: str  # its whole hash
+    branch: str = ""  # "" for none
+    dirty: bool | None = None  # files that git knows were changed; None: not known
 
     def __post_init__(self) -> None:
         if not re.fullmatch("[0-9a-f]{40,64}", self.commit):
@@ -80,67 +80,53 @@ class GitState:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a user submitted. Raises ValueError where a value makes no sense.
-
-    `gpus_min`, `gpus_max`: GPUs on each of `nodes` nodes; None as the maximum: as many as a node has. `profile`: the
-    name of its scaling profile. `steps`: training steps in all. `after`: jobs that must be DONE before it starts.
-    `retries`: starts after a user error. `checkpoint_dir`: None is a folder in the daemon's home. `grace_s`: seconds to
-    checkpoint in. `signal`: a key of SIGNAL_PRESETS. `progress_regex`: finds the step in its output. `gate`: its
-    command is run through `hpcdl.trainer.gate`, so it may be started ahead of its GPUs. `gpus_counts`: the only numbers
-    of GPUs on each node that it can train on, ascending; empty: every one of its range. `nodes_max`: it may have from
-    `nodes` to that many; None: exactly `nodes`. `deadline`: when it is to be finished, in seconds since the epoch.
-    `model`: what it trains; a profile that is learnt is kept under it. `accuracy_target`: its script ends once the
-    metric that it reports has reached this, however many steps that takes. `ect`: a key of ECT_CLASSES, from which its
-    deadline is worked out when it is submitted. `rescale`: one of RESCALES. `weight`: what it counts
-    under the objective `priority`. `priority`: jobs of a higher one come first, whatever the policy. `notify`: where
-    its notices go (`notice.check_destinations`); (): as the settings say. `stall_s`: seconds without progress after
-    which it stalls (`stalls.limit_s`); `stall_restart`: then it is started again from its last durable checkpoint.
-    `git`: of `cwd`, as it was at the submit. `continue_from`: whose checkpoints in `checkpoint_dir` it may go on from:
-    a job's id, `any`, "": only its own and nobody's.
-
-    Of a member of an array (`arrays.expand` makes them): `array` is the id of the first member, 0 for a job of its
-    own; `array_most`: so many of them may hold GPUs at a time, 0 any number; `sweep`: its own values by name.
-    """
+    """What a user submitted. Raises ValueError where a value makes no sense."""
 
     command: tuple[str, ...]
     name: str
     user: str = ""
-    cwd: str = "/"
-    gpus_min: int = 1
-    gpus_max: int | None = 1
-    nodes: int = 1
-    profile: str | None = None
-    steps: int | None = None
-    after: tuple[int, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
-    retries: int = 0
-    checkpoint_dir: str | None = None
-    grace_s: float = 60.0
-    signal: str = "hpcdl"
-    progress_regex: str | None = None
-    gate: bool = False
-    gpus_counts: tuple[int, ...] = ()
-    nodes_max: int | None = None
-    deadline: float | None = None
-    model: str | None = None
-    accuracy_target: float | None = None
-    ect: str | None = None
-    rescale: str = "restart"
-    weight: float = 1.0
-    priority: int = 0
-    array: int = 0
+    cwd: str = "/"  # an absolute path
+
+    gpus_min: int = 1  # GPUs on each node
+    gpus_max: int | None = 1  # None: as many as a node has
+    nodes: int = 1  # at least so many
+    profile: str | None = None  # the name of its scaling profile; None: what is learnt of it
+    steps: int | None = None  # training steps in all; None: not known
+    after: tuple[int, ...] = ()  # jobs that must be DONE before it starts
+    env: tuple[tuple[str, str], ...] = ()  # (name, value)
+    retries: int = 0  # starts after a user error
+    checkpoint_dir: str | None = None  # an absolute path; None: a folder in the daemon's home
+    grace_s: float = 60.0  # seconds to checkpoint in
+    signal: str = "hpcdl"  # by which it is asked to checkpoint and exit: a key of SIGNAL_PRESETS
+    progress_regex: str | None = None  # finds the step in its output; None: it is not looked for
+    gate: bool = False  # it runs through `hpcdl.trainer.gate`, so it may be started ahead of its GPUs
+    gpus_counts: tuple[
+        int, ...
+    ] = ()  # the only numbers of GPUs on a node that it takes, ascending; (): its whole range
+    nodes_max: int | None = None  # at most so many; None: exactly `nodes`
+    deadline: float | None = None  # when it is to be finished, seconds since the epoch; None: it has none
+    model: str | None = None  # what it trains: a profile that is learnt is kept under it; None: its name
+    accuracy_target: float | None = None  # its script ends once the metric that it reports has reached this
+    ect: str | None = None  # a key of ECT_CLASSES, by which its deadline is computed on submit; None: by none
+    rescale: str = "restart"  # how it goes to other nodes: one of RESCALES
+    weight: float = 1.0  # what it counts under the objective `priority`
+    priority: int = 0  # jobs of a higher one come first, whatever the policy
+
+    # Of a member of an array (`arrays.expand` makes them):
+    array: int = 0  # the id of the first member; 0 for a job of its own
     array_index: int = 0
-    array_most: int = 0
-    sweep: tuple[tuple[str, str], ...] = ()
-    notify: tuple[str, ...] = ()
-    stall_s: float | None = None
-    stall_restart: bool = False
-    git: GitState | None = None
-    progress: str | None = None
-    """Whose progress bars its step is read from: one of PROGRESS."""
-    continue_from: str = ""
-    resumes: str | None = None
-    """Its program resumes by itself: "" for its user's word, else a pattern of the checkpoints that it writes."""
+    array_most: int = 0  # so many members may hold GPUs at a time; 0: any number
+    sweep: tuple[tuple[str, str], ...] = ()  # its own values, by name
+
+    notify: tuple[str, ...] = ()  # where its notifications go (`notice.check_destinations`); (): as the settings say
+    stall_s: float | None = None  # seconds without progress after which it stalls; None: as `stalls.limit_s` says
+    stall_restart: bool = False  # then it is started again from its last durable checkpoint
+    git: GitState | None = None  # of `cwd` on submit; None: it is no work tree
+    progress: str | None = None  # whose progress bars its step is read from, one of PROGRESS; None: nobody's
+    continue_from: str = ""  # whose checkpoints in `checkpoint_dir` it may use: a job's id, `any`; "": only its own
+    resumes: str | None = (
+        None  # it resumes by itself: "" by its user's word, else a pattern of its checkpoints; None: no
+    )
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:
@@ -225,30 +211,23 @@ class JobSpec:
         return f"{(self.model or self.name).lower()} @ {script.rpartition('/')[2]}"
 
 
-# What `hpcdl drill` found out about a job. A value only.
-
-
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """The verdict of one drill: the job was suspended and killed on purpose, and came back each time, or did not.
+    """The result of a preemption test (`hpcdl drill`): the job was suspended and killed on purpose, several times.
 
-    `grace_needed_s`: what a grace must be for the job to be saved in time. Medians, in seconds: `suspend_s`: asked to
-    suspend until its GPUs were seen free; of this, `save_s`: until its checkpoint was durable, and `free_s`: from its
-    last process's end on. `resume_s`: given GPUs until its training loop began; `first_step_s`: from there until its
-    first step was done. `lost_steps`: the most that a kill cost; `interval_steps`: the most that it may cost, a
-    checkpoint's interval. None: it was not seen. `detail`: why it did not pass.
+    Times are medians in seconds. None: it was not measured. Raises ValueError.
     """
 
-    passed: bool
-    grace_needed_s: float | None = None
-    suspend_s: float | None = None
-    save_s: float | None = None
-    free_s: float | None = None
-    resume_s: float | None = None
-    first_step_s: float | None = None
-    lost_steps: int | None = None
-    interval_steps: int | None = None
-    detail: str = ""
+    passed: bool  # the job came back each time
+    grace_needed_s: float | None = None  # the grace period in which its checkpoint would have been complete
+    suspend_s: float | None = None  # from the request until its GPUs were seen free
+    save_s: float | None = None  # of this, until its checkpoint was durable
+    free_s: float | None = None  # of this, from the end of its last process on
+    resume_s: float | None = None  # from the grant of GPUs until its training loop began
+    first_step_s: float | None = None  # from there until its first step was done
+    lost_steps: int | None = None  # the most that a kill cost
+    interval_steps: int | None = None  # the most that a kill may cost: the interval of its checkpoints
+    detail: str = ""  # why it did not pass
 
     def __post_init__(self) -> None:
         for name in ("grace_needed_s", "suspend_s", "save_s", "free_s", "resume_s", "first_step_s"):

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias, overload
 
 from hpcdl.core.model.incarnation import Placement, Role, Share
@@ -176,108 +177,79 @@ class Arrival:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
-    """The world as a policy sees it: nodes by name, unfinished jobs in their order (`JobView.order`).
+    """The world as a policy sees it. What follows from it is computed once, when it is asked for first."""
 
-    `bare`: nodes whose agent is there and that are not in `nodes`, since none of the GPUs they have may be granted.
-    `gaps`: seconds between the last changes of the set of nodes, the newest at the end. `arrivals`: the last submits,
-    the newest at the end; empty where no policy is to expect more.
-    """
-
-    now: float
-    nodes: tuple[NodeView, ...]
-    jobs: tuple[JobView, ...]
+    now: float  # the daemon's time, in seconds since the epoch
+    nodes: tuple[NodeView, ...]  # by name
+    jobs: tuple[JobView, ...]  # unfinished ones, in their order (`JobView.order`)
     objective: str = "makespan"
-    bare: frozenset[str] = frozenset()
-    gaps: tuple[float, ...] = ()
-    arrivals: tuple[Arrival, ...] = ()
+    bare: frozenset[str] = frozenset()  # nodes whose agent is there, and none of whose GPUs may be granted
+    gaps: tuple[float, ...] = ()  # seconds between the last changes of the set of nodes, the newest at the end
+    arrivals: tuple[Arrival, ...] = ()  # the last submits, the newest at the end; (): no policy is to expect more
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What follows from this value alone and was worked out before."""
+    """What a policy computed from this value alone, for its next calls."""
 
     @property
     def steady(self) -> tuple[JobView, ...]:
         """Jobs that hold GPUs, are not leaving them, and are not blocked; in order."""
-        return self._sorted()[Standing.STEADY]
+        return self.by_standing[Standing.STEADY]
 
     @property
     def waiting(self) -> tuple[JobView, ...]:
         """Jobs that hold nothing, were given nothing by the last plan, and are not blocked; in order."""
-        return self._sorted()[Standing.WAITING]
+        return self.by_standing[Standing.WAITING]
 
     @property
     def between(self) -> tuple[JobView, ...]:
         """All other jobs: blocked, leaving, or about to start on what the last plan gave them; in order."""
-        return self._sorted()[Standing.BETWEEN]
+        return self.by_standing[Standing.BETWEEN]
 
-    def _sorted(self) -> dict[Standing, tuple[JobView, ...]]:
-        found: dict[Standing, tuple[JobView, ...]] | None = self.memo.get("standing")
-        if found is None:
-            found = {each: tuple(job for job in self.jobs if job.standing is each) for each in Standing}
-            self.memo["standing"] = found
-        return found
+    @cached_property
+    def by_standing(self) -> Mapping[Standing, tuple[JobView, ...]]:
+        """The jobs by how they stand, in order."""
+        return {each: tuple(job for job in self.jobs if job.standing is each) for each in Standing}
 
-    @property
+    @cached_property
     def by_id(self) -> Mapping[int, JobView]:
         """The jobs by their ids."""
-        found: dict[int, JobView] | None = self.memo.get("by_id")
-        if found is None:
-            found = self.memo["by_id"] = {job.id: job for job in self.jobs}
-        return found
+        return {job.id: job for job in self.jobs}
 
-    @property
+    @cached_property
     def by_node(self) -> Mapping[str, tuple[JobView, ...]]:
         """The jobs that hold GPUs of a node, also where they are leaving them; nodes without such jobs are missing."""
-        found: dict[str, tuple[JobView, ...]] | None = self.memo.get("by_node")
-        if found is None:
-            found = {}
-            for job in self.jobs:
-                for name in () if job.placement is None else job.placement.nodes:
-                    found[name] = (*found.get(name, ()), job)
-            self.memo["by_node"] = found
+        found: dict[str, tuple[JobView, ...]] = {}
+        for job in self.jobs:
+            for name in () if job.placement is None else job.placement.nodes:
+                found[name] = (*found.get(name, ()), job)
         return found
 
     def kind_of(self, node: str) -> str:
         """The type of GPU of a node, "" where it is not known."""
         return self.kinds.get(node, "")
 
-    @property
+    @cached_property
     def kinds(self) -> Mapping[str, str]:
         """Types of GPUs by node."""
-        found: dict[str, str] | None = self.memo.get("kinds")
-        if found is None:
-            found = self.memo["kinds"] = {each.name: each.kind for each in self.nodes}
-        return found
+        return {each.name: each.kind for each in self.nodes}
 
-    @property
+    @cached_property
     def gpus(self) -> Mapping[str, frozenset[int]]:
         """GPUs that may be granted, by node; nodes that are away are missing."""
-        found: dict[str, frozenset[int]] | None = self.memo.get("gpus")
-        if found is None:
-            found = self.memo["gpus"] = {each.name: frozenset(each.gpus) for each in self.nodes}
-        return found
+        return {each.name: frozenset(each.gpus) for each in self.nodes}
 
-    @property
+    @cached_property
     def free(self) -> Mapping[str, tuple[int, ...]]:
         """GPUs that may be granted and that nobody holds, by node, ascending."""
-        found: dict[str, tuple[int, ...]] | None = self.memo.get("free")
-        if found is None:
-            none: frozenset[int] = frozenset()
-            held = self.held
-            found = {}
-            for node in self.nodes:
-                taken = held.get(node.name, none)
-                found[node.name] = tuple([gpu for gpu in node.gpus if gpu not in taken]) if taken else node.gpus
-            self.memo["free"] = found
-        return found
+        none = frozenset[int]()
+        taken = ((node, self.held.get(node.name, none)) for node in self.nodes)
+        return {node.name: tuple([gpu for gpu in node.gpus if gpu not in held]) for node, held in taken}
 
-    @property
+    @cached_property
     def held(self) -> Mapping[str, frozenset[int]]:
         """GPUs that jobs hold, by node; nodes without such are missing."""
-        found: dict[str, frozenset[int]] | None = self.memo.get("held")
-        if found is None:
-            found = self.memo["held"] = {name: held_on(name, jobs) for name, jobs in self.by_node.items()}
-        return found
+        return {name: held_on(name, jobs) for name, jobs in self.by_node.items()}
 
     @property
     def largest_node(self) -> int:

@@ -9,7 +9,6 @@ from hpcdl.core.model.notice import PASSED, NoticeKind, NoticeRules, redacted
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.core.rules.deadlines import deadline_text
-from hpcdl.core.rules.stalls import stalled
 
 
 def notices_of(world: World, event: ev.Event, now: float, rules: NoticeRules) -> Iterator[ev.NoticeDue]:
@@ -46,8 +45,8 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
         return "damaged", f"step {event.step}: {event.why}; it is kept as {event.path}, and the one before is used"
     if isinstance(event, ev.DeadlineSlipped):
         return PASSED if event.passed else "forecast", deadline_text(job, event)
-    if isinstance(event, ev.JobStalled) and job.running is not None:
-        return "stalled", stalled(job, job.running, now)
+    if isinstance(event, ev.JobStalled) and job.running is not None and job.running.stall is not None:
+        return "stalled", job.running.stall.text(job.progress.step, now)
     return "", ""
 
 

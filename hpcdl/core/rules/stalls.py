@@ -6,10 +6,10 @@ or a trainer was stopped, for agents leave that out.
 
 from collections.abc import Iterable
 
+from hpcdl.core.fold.observations import OF_A_START
 from hpcdl.core.model.commands import StallMeasurement
 from hpcdl.core.model.events import JobStalled, StallOver
-from hpcdl.core.model.incarnation import Incarnation, IncarnationState
-from hpcdl.core.model.units import seconds_text
+from hpcdl.core.model.incarnation import NO_OUTPUT, NO_STEP, NOT_READY, Incarnation, IncarnationState
 from hpcdl.core.model.world import Job, World
 
 LEAST_S = 600.0
@@ -23,11 +23,6 @@ UNKNOWN_S = 3600.0
 
 STARTS = 3.0
 """A start may take so many times what starts of such jobs usually take."""
-
-STARTED = ("startup_s", "move_s", "resume_s", "resume_up_s")
-"""Kinds of starts, as `observing` calls them."""
-
-NO_STEP, NOT_READY, NO_OUTPUT = "no step", "not ready to train", "no output and no CPU time"
 
 
 def stall_events(
@@ -113,14 +108,4 @@ def _usual_start_s(world: World, job: Job) -> float:
     """What starts of jobs like it take, the slowest kind of start; 0.0 where nothing was seen."""
     seen = world.observed.get(job.spec.learns_as)
     times = {timing.what: timing for timing in (*world.usual_times, *(seen.times if seen is not None else ()))}
-    return max((times[what].seconds / times[what].times for what in STARTED if what in times), default=0.0)
-
-
-def stalled(job: Job, incarnation: Incarnation, now: float) -> str:
-    """In words, of one that stalls: `no step for 12 min 00 s; at step 400`."""
-    stall = incarnation.stall
-    if stall is None:
-        return ""
-    words = seconds_text(max(0.0, now - stall.at))
-    where = "" if job.progress.step is None else f"; at step {job.progress.step}"
-    return f"{NOT_READY} {words} after its start" if stall.what == NOT_READY else f"{stall.what} for {words}{where}"
+    return max((times[what].seconds / times[what].times for what in OF_A_START if what in times), default=0.0)

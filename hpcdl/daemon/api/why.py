@@ -17,7 +17,6 @@ from hpcdl.core.model.units import count, fold_nodes, seconds_text
 from hpcdl.core.model.world import Job, JobState, Node, World, can_suspend, lifts_hold
 from hpcdl.core.rules.batch_poll import with_agents
 from hpcdl.core.rules.exemption import STARTS, exemption
-from hpcdl.core.rules.stalls import stalled
 from hpcdl.daemon.queue import Queue, jobs_text, place_text
 
 NOBODY = Queue()
@@ -99,7 +98,7 @@ def reason(
         return _saving(world, job, running, planned, queue, at)
     if running is not None and running.stall is not None:
         ends = "; it is being started again" if running.ending is not None else ""
-        return stalled(job, running, at) + ends
+        return running.stall.text(job.progress.step, at) + ends
     if state is JobState.STARTING and running is not None:
         waits = [part.node for part in running.parts if not part.started]
         return f"its processes are starting on {fold_nodes(waits)}" if waits else "its processes get ready to train"

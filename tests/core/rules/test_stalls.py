@@ -9,11 +9,11 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model import events as ce
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import StallMeasurement
-from hpcdl.core.model.incarnation import Cause, IncarnationState, Purpose, StopRequest
+from hpcdl.core.model.incarnation import NO_OUTPUT, NO_STEP, NOT_READY, Cause, IncarnationState, Purpose, StopRequest
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import Job, JobState, World
 from hpcdl.core.rules.intake import Settings
-from hpcdl.core.rules.stalls import LEAST_S, NO_OUTPUT, NO_STEP, NOT_READY, UNKNOWN_S, limit_s, stall_events, stalled
+from hpcdl.core.rules.stalls import LEAST_S, UNKNOWN_S, limit_s, stall_events
 from tests.support.model_cluster import Cluster
 
 SPEC = JobSpec(("train",), "j", steps=100_000, profile="plain")
@@ -49,7 +49,7 @@ def test_a_job_stalls_once_and_goes_on() -> None:
     model.send(cmd.Tick((still(120.0),)))
     model.send(cmd.Tick((still(120.0),)))
     assert told(model, ce.JobStalled) == [ce.JobStalled(1, 1, since, NO_STEP, 100)]
-    assert stalled(model.job(1), model.job(1).running, model.now) == "no step for 2 min 00 s; at step 100"
+    assert model.job(1).running.stall.text(100, model.now) == "no step for 2 min 00 s; at step 100"
     assert model.job(1).running.state is IncarnationState.RUNNING
     model.send(cmd.Tick((still(1.0),)))
     assert told(model, ce.StallOver) == [ce.StallOver(1, 1)]
