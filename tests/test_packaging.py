@@ -39,6 +39,22 @@ def test_an_ordinary_install_has_every_configuration_file_and_job_script() -> No
     assert all(path.is_file() for path in installed), "a folder that is matched breaks the install"
 
 
+def test_an_ordinary_install_has_every_file_beside_the_code() -> None:
+    """Styles, scripts, skeletons and tables stand beside the Python that reads them."""
+    installed = set()
+    for package, patterns in settings()["options.package_data"].items():
+        folder = "hpcdl/**" if package == "*" else package.replace(".", "/")
+        for pattern in patterns.replace("\n", ",").split(","):
+            installed |= set(ROOT.glob(f"{folder}/{pattern.strip()}"))
+    there = {
+        path
+        for path in (ROOT / "hpcdl").rglob("*")
+        if path.is_file() and path.suffix != ".py" and "__pycache__" not in path.parts
+    }
+    assert not there - installed, "not installed: add their kind to package_data in setup.cfg"
+    assert ROOT / "hpcdl" / "report" / "page.css" in installed
+
+
 def test_every_requirement_is_pinned() -> None:
     pins = (ROOT / "constraints.txt").read_text()
     assert "torch==2.13.0\n" in pins
