@@ -37,17 +37,11 @@ class TrainerPrices:
 
 def priced(job: JobView, kinds: Kinds, holds: bool) -> TrainerPrices:
     """The numbers of a job; `holds`: it has whole nodes, and rescales from there."""
-    known: dict[bool, TrainerPrices] | None = None
-    memo = job.memo.get("priced")
-    if memo is not None and memo[0] == kinds:
-        known = memo[1]
-    if known is None:
-        known = {}
-        job.memo["priced"] = (kinds, known)
-    found = known.get(holds)
-    if found is None:
-        found = known[holds] = _priced(job, kinds, holds)
-    return found
+    name = "priced as held" if holds else "priced"
+    known: tuple[Kinds, TrainerPrices] | None = job.memo.get(name)
+    if known is None or known[0] != kinds:
+        known = job.memo[name] = (kinds, _priced(job, kinds, holds))
+    return known[1]
 
 
 def _priced(job: JobView, kinds: Kinds, holds: bool) -> TrainerPrices:

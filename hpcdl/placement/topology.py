@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from operator import sub
+from operator import itemgetter, sub
 
 Order = tuple[int, str]
 """Where a node stands among those of its innermost place: its last number, then its name."""
@@ -151,10 +151,10 @@ def _taken(spot: Spot, number: int, anchors: list[Order]) -> list[str]:
     if len(found) == number:
         return found
     parts = [(len(spot.nodes), spot), *((inner.size, inner) for inner in spot.within.values())]
-    parts.sort(key=_size)
+    parts.sort(key=itemgetter(0))
     while len(found) < number:
         # The smallest part with enough, else the largest.
-        at = min(bisect_left(parts, number - len(found), key=_size), len(parts) - 1)
+        at = min(bisect_left(parts, number - len(found), key=itemgetter(0)), len(parts) - 1)
         size, inner = parts.pop(at)
         wanted = min(number - len(found), size)
         if inner is spot:
@@ -179,10 +179,6 @@ def _emptied(spot: Spot) -> list[str]:
 def _naturally(path: tuple[str, ...]) -> list[tuple[int, str]]:
     """Sorts h2 before h10."""
     return [(len(name), name) for name in path]
-
-
-def _size(each: tuple[int, Spot]) -> int:
-    return each[0]
 
 
 def _outwards(anchors: Mapping[tuple[str, ...], Sequence[Order]]) -> Iterator[tuple[str, ...]]:
