@@ -15,7 +15,7 @@ def test_a_stop_suspends_what_an_agent_left_that_just_died(tmp_path: Path) -> No
         kill(cluster.agent_pid())
         cluster.cli("daemon", "stop")
         assert cluster.tagged() == []
-        assert cluster.ours() == []
+        cluster.until(lambda: cluster.ours() == [], 30.0)
         cluster.start()
         assert "IncarnationEnded" in cluster.kinds(job)
         assert cluster.job(job)["cause"] == "suspended"
