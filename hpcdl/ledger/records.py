@@ -1,4 +1,4 @@
-"""Events as rows, and as lines of the archive files that older ones move to.
+"""Stored forms: events as rows and as lines of archive files, and retired jobs as rows.
 
 An archive file, `ledger-archive-<first>-<last>.jsonl.gz`, holds every event from seq `first` to `last`, a JSON list a
 line in the order of the event table's columns. It is whole and durable before the ledger names it and drops the rows;
@@ -53,7 +53,7 @@ def row_of(record: Recorded, stream: str) -> EventRow:
 
 
 def digest_of(row: EventRow) -> str:
-    """What tells an event from any other that another history has under the same number."""
+    """A digest of an event's row: another history has another event under the same number."""
     seq, at, *rest = row
     return hashlib.sha256(dumps([seq, float(at), *rest]).encode("ascii")).hexdigest()[:32]
 
@@ -187,11 +187,7 @@ def event_rows(
         after = found[-1][0]
 
 
-# Jobs that have left the world, as rows: all that was known of each, without what it has by default.
-#
-# So a program that knows more of jobs makes the same rows of the same events. Environments, which are most of a job
-# and
-# which jobs of one shell share, are kept once, by a digest.
+# --- retired jobs -----------------------------------------------------------------------------------------------------
 
 Env = tuple[tuple[str, str], ...]
 
@@ -200,7 +196,12 @@ _AT_ONCE = 500
 
 
 def retired_rows(job: Job) -> tuple[tuple[int, str, str], tuple[str, str]]:
-    """Its row, and that of its environment."""
+    """The row of a job that has left the world, and that of its environment.
+
+    A row has all that was known of the job but what is so by default: a program that knows more of jobs then makes the
+    same rows of the same events. Environments, which are most of a job and which jobs of one shell share, are kept
+    once, by a digest.
+    """
     text = dumps(to_json(job.spec.env))
     name = hashlib.sha256(text.encode("ascii")).hexdigest()
     body, by_default = _flat(job), _flat_default()

@@ -56,7 +56,7 @@ class Controller:
         self.pilot_notes: tuple[str, ...] = ()
         """Why there are no more pilots than there are."""
         self.on_recorded: Callable[[Sequence[ev.Recorded]], None] = lambda records: None
-        """Is told what each commit recorded, after it; must not fail."""
+        """Called after each commit with what it recorded; must not fail."""
         self._pilots = pilots
         self._missed: dict[str, int] = {}
         self._pending: dict[int, Request] = {request.id: request for request in journal.pending()}
@@ -75,7 +75,7 @@ class Controller:
         self.undecided = self._ask = True
 
     def step(self, inputs: Sequence[Command], now: float) -> list[Any]:
-        """Records what the inputs amount to, in one commit. One answer each: a value, or the Refused to hand on.
+        """Records what the inputs amount to, in one commit. One answer each: a value, or the CommandRefused.
 
         Raises JournalError where the commit fails; then nothing has changed, and nothing is acknowledged.
         """
@@ -126,7 +126,7 @@ class Controller:
         try:
             requests = self._commit(draft, steps.requests, [])
         except JournalError:
-            self._trouble = ""  # what was to be told was not recorded: the next decision tells it
+            self._trouble = ""  # it was not recorded: the next decision records it
             self._still.clear()
             self._ask = True
             raise

@@ -1,4 +1,7 @@
-"""The journal that the Controller writes to: SQLite in the daemon, memory in the simulator and in tests."""
+"""The journal that the Controller writes to: SQLite in the daemon, memory in the simulator and in tests.
+
+The interface, and the journal in memory. The durable one is `ledger/journal.py`.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol

@@ -1,8 +1,8 @@
-"""From what is wanted to what must be asked: the difference between a plan and the world, in a safe order.
+"""From a plan to requests: what leads from the world to the plan's targets, in a safe order.
 
 Releases come before grants. A GPU is granted only when nothing holds it, and an agent has said so. The means is a
-rescale in place where the job can (`rescaling`), else suspend and resume. Whatever a plan says, no GPU can be given
-twice: `holders` decides, not the plan.
+rescale in place where the job can (`steer`), else suspend and resume. Whatever a plan says, no GPU can be given twice:
+`World.holders` decides, not the plan. Nothing is sent here: the Controller records the events with the requests.
 """
 
 import math
@@ -26,14 +26,8 @@ from hpcdl.core.model.incarnation import Cause, Incarnation, IncarnationState, P
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import RESTARTED, Job, World, last_number
 
-# From a plan's nodes for a running job to the requests that take it there in place: join, rescale, leave.
-#
-# The ranks of a job that can do this keep running while others come and go. Nodes join first, while the others train
-# on;
-# only then is everybody told of the new membership. A member that is lost is left out at once.
-
 BROKEN_PATIENCE_S = 5.0
-"""Ranks whose collective failed although everybody is there are told to form the same membership anew after so long."""
+"""Ranks whose collective failed although all are there have to form the same membership anew after so long."""
 
 FORM_PATIENCE_S = 15.0
 """A membership that does not form for so long goes on without members whose agents are silent."""
@@ -48,25 +42,21 @@ MOST_JOIN_FAILURES = 3
 """So many nodes that ended before they joined, one after another, and the job is suspended and resumed instead."""
 
 MOST_BREAKS = 5
-"""So many times the same members are told to form anew without a step in between; then processes start afresh."""
+"""So many times the same members form anew without a step in between; then processes start afresh."""
 
 _Free = Callable[[Iterable[GpuRef]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class RescaleStep:
-    """What leads a job on: events and requests (none: it goes on as it is), and when to look again.
-
-    `suspend`: it cannot go on in place, but its ranks can save what they have. `over`: nor that; why in words, and
-    `cause`.
-    """
+    """What leads a running job on in place. Without events and requests it goes on as it is."""
 
     events: tuple[Event, ...] = ()
     requests: tuple[Request, ...] = ()
-    wake_at: float | None = None
-    suspend: bool = False
-    over: str = ""
-    cause: Cause = Cause.NODE_LOST
+    wake_at: float | None = None  # when to look again, the daemon's time; None: when something happens
+    suspend: bool = False  # it cannot go on in place, but its ranks can save what they have
+    over: str = ""  # why it can do neither, in words; "": it can
+    cause: Cause = Cause.NODE_LOST  # of its end then
 
     def then(self, other: "RescaleStep") -> "RescaleStep":
         """This, and then another."""
@@ -101,9 +91,11 @@ def fits_in_place(job: Job, running: Incarnation, target: Placement, lost: froze
 def steer(
     world: World, job: Job, running: Incarnation, target: Placement, free: _Free, now: float
 ) -> RescaleStep | None:
-    """What takes a running job to a placement in place; None where only a suspend does.
+    """What takes a running job to a placement in place: join, rescale, leave; None where only a suspend does.
 
-    `free`: whether these GPUs can be granted now; then they are taken, unless None is the answer.
+    Its ranks keep running while others come and go. Nodes join first, while the others train on; only then is the new
+    membership sent to all. A member that is lost is left out at once. `free`: whether these GPUs can be granted now;
+    then they are taken, unless None is the answer.
     """
     too_few = len(target.shares) < job.spec.nodes  # a policy that keeps what the job holds has to be asked anew
     if running.membership == 0:
@@ -142,7 +134,7 @@ def steer(
 
 
 def dismiss(job: Job, running: Incarnation) -> RescaleStep:
-    """Has those leave that were to join a training which is over, also where they were told to form it already."""
+    """Has those leave that were to join a training which is over, also where they are forming its membership."""
     nodes = tuple(part.node for part in running.newcomers)
     return _left(job, running, nodes) if nodes and running.members else RescaleStep()
 
@@ -188,7 +180,7 @@ def _lost(world: World, job: Job, running: Incarnation, now: float) -> tuple[fro
     if running.broken_at is not None:
         since = -math.inf
     elif running.rescale_at is not None and job.spec.rescale == "in-process":
-        since = running.rescale_at + FORM_PATIENCE_S  # until then a silent one may have been told, and be on its way
+        since = running.rescale_at + FORM_PATIENCE_S  # until then a silent one may have heard of it, and be on its way
     else:
         return frozenset(gone), None
     for name in running.members:
@@ -213,7 +205,7 @@ def _given_up(running: Incarnation) -> RescaleStep:
 
 
 def _ready(world: World, running: Incarnation) -> list[Part]:
-    """Parts that can be told of a membership now."""
+    """Parts that can be taken into a membership now."""
     ready = [part for part in running.joining if part.at_gate]
     return [part for part in ready if (node := world.nodes.get(part.node)) is not None and node.connected]
 
@@ -289,7 +281,7 @@ def _joins(job: Job, running: Incarnation, granted: Placement, target: Placement
 def _told(
     job: Job, running: Incarnation, members: tuple[str, ...], joining: set[str], now: float
 ) -> tuple[RescaleStep, Incarnation]:
-    """Everybody is told: the members where to meet, the rest to leave, but for those that go on `joining`."""
+    """The members are sent where to meet, and the rest that they leave, but for those that go on `joining`."""
     wanted = frozenset(members)
     parts = {part.node: part for part in running.parts}
     leaving = tuple(

@@ -1,4 +1,8 @@
-"""From the world to what a policy sees of it. What has not changed since the last view is taken from there."""
+"""From the world to what a policy sees of it. What has not changed since the last view is taken from there.
+
+A view costs what changed, with thousands of jobs and nodes. All that is kept here is a cache: a builder that starts
+anew makes the same view. The Controller builds one for each decision; `model/plan.py` says what is in it.
+"""
 
 import math
 from bisect import bisect_left, insort
@@ -45,7 +49,7 @@ class Views:
     """Makes views, one after another, of one world as it goes on. Only a cache: `Views().build` gives the same."""
 
     def __init__(self, exempt_starts: float = STARTS) -> None:
-        """`exempt_starts`: see `exempt.exemption`."""
+        """`exempt_starts`: as `exemption.exemption` takes it."""
         self._exempt_starts = exempt_starts
         self._exempt: dict[int, float] = {}  # by job, when what its view says of that ends by itself
         self._jobs: dict[int, _JobInputs] = {}
@@ -286,7 +290,7 @@ def _in_place(job: Job) -> bool:
 def blocked_why(world: World, job: Job, now: float) -> str:
     """Why the job cannot be placed now, whatever is free; "" where nothing but GPUs is missing.
 
-    That it may have to wait for its turn in its array (`parallel.Turns`) is left out.
+    That it may have to wait for its turn in its array (`Turns`) is left out.
     """
     if job.cancelling or job.verdict is not None:
         return "it is being cancelled" if job.cancelling else "its last processes are ending"
@@ -303,20 +307,17 @@ def blocked_why(world: World, job: Job, now: float) -> str:
     return ""
 
 
-# Arrays of which only so many members may hold GPUs at a time: which of those that wait have a turn.
-
-
 class _Capped:
-    """One such array. `using`: members that hold GPUs or were given some; `waiting`: others that could be placed."""
+    """An array of which at most so many members may hold GPUs at a time."""
 
     __slots__ = ("admitted", "most", "size", "using", "waiting")
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.size = 0
-        self.using: set[int] = set()
-        self.waiting: list[int] = []  # ascending
-        self.admitted: set[int] = set()
+        self.size = 0  # unfinished members
+        self.using: set[int] = set()  # members that hold GPUs, or that the last plan gave some
+        self.waiting: list[int] = []  # others that could be placed, ascending
+        self.admitted: set[int] = set()  # those of them that have a turn
 
     def settle(self) -> set[int]:
         """Decides anew who has a turn; those for whom that changed."""
@@ -326,7 +327,7 @@ class _Capped:
 
 
 class Turns:
-    """Of each capped array the members that wait have their turn in order, as far as there is room.
+    """Which waiting members of capped arrays may be placed: in order, as far as there is room.
 
     Members that hold GPUs, or that the last plan gave some, count; those that are held by their user, pause or wait for
     other jobs neither count nor keep others from their turn. Only a cache of what follows from the world.
@@ -397,11 +398,11 @@ class Turns:
         return f"at most {spec.array_most} of array {spec.array} at a time"
 
 
-# The jobs of one view after another, kept sorted by how they stand and by node, so that a view costs what changed.
-
-
 class SortedJobs:
-    """The jobs as they are now. What is handed out does not change any more."""
+    """The jobs of one view after another, kept sorted by how they stand and by node.
+
+    What is handed out does not change any more.
+    """
 
     def __init__(self) -> None:
         self.jobs: dict[int, JobView] = {}
@@ -509,8 +510,6 @@ class _SortedJob:
         return self._all
 
 
-# The nodes of one view after another, as policies see them, at the cost of those that changed.
-
 _NodeInputs = tuple[tuple[GpuInfo, ...], bool, float | None, float, tuple[Avoided, ...]]
 
 
@@ -525,7 +524,7 @@ class ViewNodes:
 
 
 class StandingNodes:
-    """The nodes as they are now. What is handed out does not change any more."""
+    """The nodes of one view after another, as policies see them. What is handed out does not change any more."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[_NodeInputs, NodeView]] = {}

@@ -1,4 +1,4 @@
-"""`fold`: the only way in which the world changes, live, on restart and in tests.
+"""`fold`: the only way in which the world changes, while the daemon runs, on restart and in tests.
 
 Pure at its border: of the world's outer dicts, which effects write to, those that an event writes are copied first; the
 values inside are frozen, and replaced. What each event does is said in the other modules of this folder (`effect`).

@@ -1,4 +1,8 @@
-"""Effects of the events of incarnations: starts and other requests, reports of agents, stalls, ends."""
+"""Effects of the events of incarnations: starts and other requests, reports of agents, stalls, ends.
+
+Where each is legal is said in its decorator (`effect.py`). Rescales in place are in `membership.py`, what is learnt of
+times and rates in `observations.py`; `rules/endings.py` concludes why an incarnation ended, nothing here does.
+"""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Effects of the events of jobs: submits and other wishes of users, deadlines, ends, retirement."""
+"""Effects of the events of jobs: submits and other wishes of users, deadlines, ends, retirement.
+
+What users may ask for is checked before, in `rules/jobs.py`; an effect only refuses what contradicts the world.
+"""
 
 from collections.abc import Sequence
 from itertools import islice

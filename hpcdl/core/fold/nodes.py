@@ -17,11 +17,11 @@ GAPS = 64
 """Changes of the set of nodes that are remembered."""
 
 UNTIL_CHANGED_S = 30.0
-"""An end that is told this much otherwise than before is another one; less is rounding."""
+"""An end that is reported this much otherwise than before is another one; less is rounding."""
 
 
 def _another_run(old: Node, event: ev.NodeJoined, at: float) -> bool:
-    """Whether the batch job has begun anew under the same id: another agent, past the end that was told, or later."""
+    """Whether the batch job has begun anew under the same id: another agent, past the reported end, or later."""
     if old.until is None or old.agent_pid == event.agent_pid:
         return False
     return at > old.until or (event.until is not None and event.until > old.until + UNTIL_CHANGED_S)
@@ -180,7 +180,7 @@ def gpu_faulted(world: World, event: ev.GpuFaulted, at: float) -> None:
 
 
 def _fault_notified(event: ev.GpuAvoided) -> NoticeKind | None:
-    return None if event.by_user else NoticeKind.GPU  # a user who avoids a GPU need not be told of it
+    return None if event.by_user else NoticeKind.GPU  # a user who excludes a GPU knows of it
 
 
 @effect(ev.GpuAvoided, writes=("nodes",), jobs=jobs_near, notifies=_fault_notified)
@@ -224,7 +224,7 @@ def note_ending(world: World, number: int, incarnation: Incarnation, cause: Caus
         world.nodes[part.node] = changed(node, failed=failed)
 
 
-# Numbers that are given once: what `IdsRaised` does to the world, and what is known of the ids that it jumped over.
+# --- ids --------------------------------------------------------------------------------------------------------------
 
 
 @effect(IdsRaised, writes=())

@@ -1,4 +1,7 @@
-"""Effects of the events of notifications."""
+"""Effects of the events of notifications: what is due, what was delivered, which destinations fail.
+
+The daemon delivers (`daemon/delivery`); which events people want to hear of is decided in `rules/notices.py`.
+"""
 
 from dataclasses import replace
 
@@ -23,11 +26,11 @@ def notice_due(world: World, event: ev.NoticeDue, at: float) -> None:
     )
 
 
-def _told(world: World, destination: str, numbers: tuple[int, ...], *, given_up: bool) -> None:
+def _settle(world: World, destination: str, numbers: tuple[int, ...], *, given_up: bool) -> None:
     for number in numbers:
         notice = world.notices.get(number)
         if notice is None or destination not in notice.waiting:
-            continue  # it was dropped meanwhile, or told twice
+            continue  # it was dropped meanwhile, or sent twice
         waiting = tuple(each for each in notice.waiting if each != destination)
         over = (*notice.given_up, destination) if given_up else notice.given_up
         if waiting or over:
@@ -38,7 +41,7 @@ def _told(world: World, destination: str, numbers: tuple[int, ...], *, given_up:
 
 @effect(ev.NoticesSent, writes=("notices", "routes"), decides=Decision.NONE)
 def notices_sent(world: World, event: ev.NoticesSent, at: float) -> None:
-    _told(world, event.destination, event.notices, given_up=False)
+    _settle(world, event.destination, event.notices, given_up=False)
     world.routes.pop(event.destination, None)
 
 
@@ -51,7 +54,7 @@ def notices_failed(world: World, event: ev.NoticesFailed, at: float) -> None:
 
 @effect(ev.NoticesGivenUp, writes=("notices", "routes"), decides=Decision.NONE)
 def notices_given_up(world: World, event: ev.NoticesGivenUp, at: float) -> None:
-    _told(world, event.destination, event.notices, given_up=True)
+    _settle(world, event.destination, event.notices, given_up=True)
     over = [number for number, notice in world.notices.items() if not notice.waiting]
     for number in over[: max(0, len(over) - KEPT)]:
         del world.notices[number]

@@ -1,4 +1,7 @@
-"""Effects of the events of pilots."""
+"""Effects of the events of pilots: the batch jobs that hpcdl submits to hold nodes.
+
+What a poll of the batch system means for them is concluded in `rules/batch_poll.py`.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""How effects write to a world: the pieces that they share. Only they call it."""
+"""How effects write to a world: the pieces that they share. Only effects call what is here.
+
+They replace values in the world's outer dicts, which are a draft's own, and never change a value.
+"""
 
 from typing import Any
 

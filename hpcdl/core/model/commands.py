@@ -1,4 +1,7 @@
-"""What users, agents and ticks ask of the Controller, and what they get back. Values only."""
+"""Commands to the Controller, from users, agents and ticks, with their answers; and requests to agents. Values only.
+
+`rules/intake.py` makes events of commands. Commands are not stored: those that are refused leave no trace.
+"""
 
 import math
 from dataclasses import dataclass
@@ -13,23 +16,22 @@ from hpcdl.core.model.world import GpuInfo
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of an agent. `kind`: start (which names all `nodes`), open, rescale, leave, suspend, end.
+    """What is asked of an agent.
 
-    A rescale names the nodes of the new membership in the order of their ranks, and where they meet (`address`). `id`:
-    from the journal. Agents are idempotent by (job, incarnation, kind), of rescales the newest membership counts;
-    requests with a fence below the highest seen are refused.
+    Agents are idempotent by (job, incarnation, kind), of rescales the newest membership counts; requests with a fence
+    below the highest seen are refused.
     """
 
-    kind: str
+    kind: str  # start, open, rescale, leave, suspend or end
     node: str
     job: int
     incarnation: int
     membership: int = 1
-    nodes: tuple[str, ...] = ()
-    placement: Placement | None = None
-    grace_s: float = 0.0
-    address: str = ""
-    id: int = 0
+    nodes: tuple[str, ...] = ()  # all nodes of a start; of a rescale the members, in the order of their ranks
+    placement: Placement | None = None  # None: a start at the gate, or a kind without GPUs
+    grace_s: float = 0.0  # seconds until processes are killed
+    address: str = ""  # HOST:PORT where the members of a rescale meet
+    id: int = 0  # given by the journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,14 @@ class DeadlineForecast:
 
 @dataclass(frozen=True, slots=True)
 class StallMeasurement:
-    """How long nothing of an incarnation moved, as the agents of `nodes` measured it.
-
-    `step_s`: seconds since a step was done, or its training began; None where it has shown neither. `idle_s`: seconds
-    without output and CPU time. `started_s`: seconds since it was started, or its agent was.
-    """
+    """How long nothing of an incarnation moved, in seconds, as its agents measured it."""
 
     job: int
     incarnation: int
-    nodes: tuple[str, ...]
-    step_s: float | None
-    idle_s: float | None
-    started_s: float
+    nodes: tuple[str, ...]  # whose agents measured it
+    step_s: float | None  # since a step was done, or its training began; None: it has shown neither
+    idle_s: float | None  # without output and CPU time; None: not measured
+    started_s: float  # since it was started, or its agent was
 
 
 class CommandRefused(ValueError):

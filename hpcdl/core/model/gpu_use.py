@@ -1,4 +1,4 @@
-"""How the GPUs are used now: told apart and counted once, for the page, its grid and `hpcdl top`.
+"""How many GPUs are held, free, bad and away now: counted in one way for the page, its grid and `hpcdl top`.
 
 Values only: who asks the daemon, and in which form it answers, is the callers' business.
 """
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GpuNow:
-    """One GPU. `there`: its node is connected, and not about to go. `load`: percent, None where it is not told."""
+    """One GPU."""
 
-    held: bool
+    held: bool  # by a job
     healthy: bool
-    there: bool
-    load: float | None
+    there: bool  # its node is connected, and not about to go
+    load: float | None  # percent; None: not known
 
     @property
     def kind(self) -> str:
@@ -25,19 +25,19 @@ class GpuNow:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """Numbers of GPUs by kind; `told` of them tell their load. Loads are means in percent, None where none is told."""
+    """Numbers of GPUs by kind, and their mean loads in percent."""
 
     held: int
     free: int
     bad: int
     away: int
-    told: int
-    load: float | None
-    load_held: float | None
+    told: int  # GPUs whose load is known
+    load: float | None  # None: that of none is known
+    load_held: float | None  # of held GPUs; None: that of none is known
 
 
 def gpu_use(gpus: Iterable[GpuNow]) -> GpuUse:
-    """What these GPUs come to."""
+    """The numbers of these GPUs."""
     listed = list(gpus)
     kinds = Counter(gpu.kind for gpu in listed)
     loads = [gpu.load for gpu in listed if gpu.load is not None]

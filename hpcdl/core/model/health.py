@@ -26,7 +26,7 @@ KEPT = 16
 
 
 class FaultAction(StrEnum):
-    """NOTE: it is told. AVOID: nothing new is started there for a while. MOVE: and what runs there leaves it."""
+    """NOTE: it is recorded. AVOID: nothing new is started there for a while. MOVE: and what runs there leaves it."""
 
     NOTE = "note"
     AVOID = "avoid"
@@ -35,9 +35,9 @@ class FaultAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What a fault is called, and what follows from it."""
+    """A kind of fault of a GPU, and what follows from it."""
 
-    said: str
+    said: str  # what it is, in words
     action: FaultAction
 
 
@@ -66,7 +66,7 @@ CONDITIONS: dict[str, Fault] = {
     REMAP_PENDING: Fault("a row of its memory is remapped at the next reset", FaultAction.NOTE),
     RETIRED_PENDING: Fault("a page of its memory is retired at the next reset", FaultAction.NOTE),
 }
-"""What a driver tells besides Xids. With rows or pages pending, jobs may start and go on."""
+"""What a driver reports besides Xids. With rows or pages pending, jobs may start and go on."""
 
 
 def fault_of(name: str) -> Fault | None:
@@ -79,19 +79,14 @@ def fault_of(name: str) -> Fault | None:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a driver tells of a GPU; None where it does not tell.
+    """What a driver reports of a GPU; None where it does not."""
 
-    `ecc_uncorrected`: errors since the driver was loaded. `remap_pending`, `remap_failed`: rows of its memory;
-    `retired_pending`: pages. `slowdown`: why its clocks are held down now. `xids`: seen since the agent began, the
-    newest last.
-    """
-
-    ecc_uncorrected: int | None = None
-    remap_pending: bool | None = None
+    ecc_uncorrected: int | None = None  # errors since the driver was loaded
+    remap_pending: bool | None = None  # rows of its memory, at the next reset
     remap_failed: bool | None = None
-    retired_pending: bool | None = None
-    slowdown: tuple[str, ...] = ()
-    xids: tuple[int, ...] = ()
+    retired_pending: bool | None = None  # pages of its memory, at the next reset
+    slowdown: tuple[str, ...] = ()  # why its clocks are held down now
+    xids: tuple[int, ...] = ()  # seen since the agent began, the newest last
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -106,29 +101,25 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Avoided:
-    """A GPU (`index`, by its `uuid`) or a whole node (None) that is granted to nobody from `since` until `until`.
+    """A GPU or a whole node that is excluded: granted to nobody for a while. Times are the daemon's."""
 
-    `times`: how often in a row; `moves`: what runs there is to leave. `over`: it was lifted, and is remembered so that
-    the next time is longer.
-    """
-
-    index: int | None
-    uuid: str
+    index: int | None  # of the GPU; None: the whole node
+    uuid: str  # of the GPU
     since: float
     until: float
-    reason: str
-    times: int = 1
-    moves: bool = False
-    over: bool = False
+    reason: str  # in words
+    times: int = 1  # how often in a row
+    moves: bool = False  # what runs there is to leave
+    over: bool = False  # it was lifted, and is remembered so that the next time is longer
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A job's incarnation that ended on a node by no doing of its own, and the GPUs that it had there."""
+    """A job's incarnation that ended on a node by no doing of its own."""
 
-    at: float
+    at: float  # when, the daemon's time
     job: int
-    gpus: tuple[int, ...]
+    gpus: tuple[int, ...]  # that it had there
 
 
 def again(before: Avoided | None, now: float, avoid_s: float) -> tuple[int, float]:

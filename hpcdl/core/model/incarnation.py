@@ -97,40 +97,30 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One node's share of an incarnation, as its agent reported it.
-
-    `code` or `signal`: how its first process ended. `ended_by`: what the supervisor had asked of the trainer then:
-    suspend, end, absence (of an agent), or None. `done`: the trainer said that its training is complete. `hint`: the
-    cause, where the agent knows more than the code says. `freed`: its GPUs were seen free. `lost`: its node is gone.
-    `gpus`: those that it holds, by index. `since`: the membership for which it was asked to come. `address`: where its
-    ranks would let the others meet. `leaving`: it was asked to go while the others stay. `asked_at`: when it was
-    asked to join a running incarnation; `gate_at`: when it was ready to.
-    """
+    """One node's share of an incarnation, as its agent reported it. Times are the daemon's."""
 
     node: str
-    gpus: tuple[int, ...] = ()
-    since: int = 1
-    address: str = ""
-    leaving: bool = False
-    asked_at: float = 0.0
-    gate_at: float = 0.0
-    started: bool = False
-    at_gate: bool = False
-    exited: bool = False
-    code: int | None = None
-    signal: str | None = None
-    ended_by: str | None = None
-    done: bool = False
-    hint: Cause | None = None
-    detail: str = ""
-    exited_at: float | None = None
-    freed: bool = False
-    lost: bool = False
-    repeats: int = 1
-    """So many times its ranks had failed alike, started again by their launcher."""
-    kept: str = ""
-    """The checkpoint that its program wrote by itself since it was asked to go; `older`: the newest since its start."""
-    older: str = ""
+    gpus: tuple[int, ...] = ()  # the indices of those that it holds; () at the gate
+    since: int = 1  # the membership for which it was asked to come
+    address: str = ""  # HOST:PORT where its ranks would let the others meet; "" before it is ready
+    leaving: bool = False  # it was asked to go while the others stay
+    asked_at: float = 0.0  # when it was asked to join a running incarnation; 0.0: it was not
+    gate_at: float = 0.0  # when it was at the gate, or ready to join; 0.0 before
+    started: bool = False  # its processes run
+    at_gate: bool = False  # they wait at the gate, or are ready to join
+    exited: bool = False  # none of its processes is left
+    code: int | None = None  # exit code of its first process; None: a signal ended it, or nobody saw its end
+    signal: str | None = None  # that ended its first process; None: none did
+    ended_by: str | None = None  # what was asked of it then: suspend, end, leave, absence (of an agent); None: nothing
+    done: bool = False  # its trainer reported that the training is complete
+    hint: Cause | None = None  # the cause, where the agent knows more than the code says; None: it does not
+    detail: str = ""  # of its end, in words
+    exited_at: float | None = None  # None before
+    freed: bool = False  # its GPUs were seen free
+    lost: bool = False  # its node is gone
+    repeats: int = 1  # times that its ranks had failed alike, started again by their launcher
+    kept: str = ""  # the checkpoint that its program wrote by itself since it was asked to go; "": none was seen
+    older: str = ""  # the newest checkpoint that its program wrote before; "": none was seen
 
     @property
     def gone(self) -> bool:
@@ -230,16 +220,16 @@ class Incarnation:
     placement: Placement | None  # None at the gate
 
     # Its membership: a numbered set of nodes whose ranks train together; a rescale in place makes a new one.
-    membership: int = 1  # the newest that its ranks were told to form; 0 before the first one
+    membership: int = 1  # the newest that its ranks were to form; 0 before the first one
     members: tuple[str, ...] = ()  # nodes of that, in the order of their ranks, the writer's first; () before
     formed: tuple[str, ...] = ()  # members that its ranks formed last: they have the training's state; () before
     asked_for: int = 0  # the highest that a part was asked to join, or one that is gone was
-    rescale_at: float | None = None  # when its ranks were told to form it; None while they train
+    rescale_at: float | None = None  # when its ranks were asked to form it; None while they train
     broken_at: float | None = None  # when a rank said since then that others do not answer; None: none did
     members_before: int = 0  # nodes that trained before it
     rendezvous: str = ""  # HOST:PORT where its first members met; "" before
     join_failures: int = 0  # nodes that ended before they joined, since the last one that formed
-    breaks: int = 0  # so many times the same members were told to form anew since the last step
+    breaks: int = 0  # times that the same members had to form anew since the last step
 
     placed_at: float | None = None  # when `placement` last changed; None: not since `granted_at`
     warm: bool = False  # it was started at the gate
@@ -296,7 +286,7 @@ class Incarnation:
 
     @property
     def training(self) -> tuple[Part, ...]:
-        """The parts that train; all of them, where it was not told of members."""
+        """The parts that train: those of its members, or all before the first membership."""
         if not self.members:
             return self.parts
         members = frozenset(self.members)
@@ -342,7 +332,7 @@ OUTSIDE_CODES = {137: "SIGKILL", 143: "SIGTERM", 247: "SIGKILL", 241: "SIGTERM"}
 
 
 OUTSIDE_CAUSES = frozenset({Cause.INFRASTRUCTURE, Cause.NODE_LOST, Cause.PREEMPTED})
-"""What is said of an attempt that was suspended while it started."""
+"""Causes that are no doing of the job's program."""
 
 
 def killed_from_outside(part: Part) -> bool:

@@ -1,4 +1,8 @@
-"""Notices: what people are told of their jobs, where to, and which are still to be delivered. Values only."""
+"""Notifications: what people hear of their jobs, at which destinations, and which are still to be delivered.
+
+Values only. `rules/notices.py` decides which events people hear of, `daemon/delivery` delivers. A destination may hold
+a password: what is shown of it goes through `redacted`.
+"""
 
 import re
 import shlex
@@ -105,10 +109,10 @@ def redacted(destination: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NoticeRules:
-    """Who is told of what. `destinations`: for jobs that name none; `kinds`: of which kinds anybody is told."""
+    """Which notifications are sent, and where to."""
 
-    destinations: tuple[str, ...] = ()
-    kinds: frozenset[str] = frozenset(NoticeKind)
+    destinations: tuple[str, ...] = ()  # for jobs that name none
+    kinds: frozenset[str] = frozenset(NoticeKind)  # others are not sent to anybody
 
     def __post_init__(self) -> None:
         check_destinations(self.destinations)
@@ -128,21 +132,18 @@ def rules_of(destinations: str | None, kinds: str) -> NoticeRules:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing to tell. `waiting`: the destinations that have not had it; `given_up`: those that never will.
-
-    `job`: 0 where it is about no job. `state`, `cause`, `detail`: as they were then. `at`: when it happened.
-    """
+    """One notification. State, cause and detail are as they were when it happened."""
 
     id: int
     what: NoticeKind
-    job: int
-    name: str
+    job: int  # 0: it is about no job
+    name: str  # of the job, or what else it is about
     state: str
     cause: str
     detail: str
-    at: float
-    waiting: tuple[str, ...]
-    given_up: tuple[str, ...] = ()
+    at: float  # when it happened, the daemon's time
+    waiting: tuple[str, ...]  # destinations that have not had it
+    given_up: tuple[str, ...] = ()  # destinations that never will
 
     @property
     def text(self) -> str:
@@ -160,12 +161,9 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A destination that does not take its notices: so many attempts `failed` in a row, the first at `since`.
+    """A destination that does not take its notifications. Times are the daemon's."""
 
-    `retry_at`: not before; `why`: what the last attempt met.
-    """
-
-    failed: int
-    since: float
-    retry_at: float
-    why: str
+    failed: int  # attempts in a row
+    since: float  # the first of them
+    retry_at: float  # the next is not before
+    why: str  # what the last one met, in words

@@ -27,49 +27,36 @@ class BatchState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """A batch job as one poll shows it. `mark`: what its submitter had it carry (`pilot_mark`), "" for others' jobs.
-
-    `nodes`: () while it waits. `until`: when its walltime ends. `started_at`: tells a requeued job, whose id is the
-    same, from its earlier run. `reason`: in the batch system's words: why it waits, who suspended it, how it ended.
-    `preempted`: it ends or ended because its nodes were given to somebody else. `code`: exit code, where it is told.
-    `by_hand`: somebody ended it (scancel, bkill), which may have been us.
-    """
+    """A batch job as one poll shows it."""
 
     id: str
     state: BatchState
-    mark: str = ""
+    mark: str = ""  # what its submitter had it carry (`pilot_mark`); "" for others' jobs
     queue: str = ""
-    nodes: tuple[str, ...] = ()
-    started_at: float | None = None
-    until: float | None = None
-    reason: str = ""
-    preempted: bool = False
-    code: int | None = None
-    by_hand: bool = False
+    nodes: tuple[str, ...] = ()  # () while it waits
+    started_at: float | None = None  # by it a requeued job, whose id is the same, differs from its run before
+    until: float | None = None  # when its walltime ends; None: not known
+    reason: str = ""  # in the batch system's words: why it waits, who suspended it, how it ended
+    preempted: bool = False  # it ends or ended because its nodes were given to somebody else
+    code: int | None = None  # exit code; None: not known
+    by_hand: bool = False  # somebody ended it (scancel, bkill), which may have been us
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Idle nodes, and until when no batch job can use them.
+    """A backfill hole: idle nodes, and until when no batch job can use them."""
 
-    `nodes`: their names, () where the batch system only tells how many (`count`). `queue`: the partition or queue whose
-    batch jobs may take them. `gpus`: on each node, None where that is not told; `kind`: their type, in lower case.
-    `until`: None where nothing planned ends it. `why`: what ends it, in words. `walltime_s`: the longest that the queue
-    allows, None without a limit; `nodes_max`: the most nodes that it gives one batch job. `preemptable`: the batch
-    system ends its batch jobs when others want these nodes; `why_not`: in words, where it does not.
-    """
-
-    queue: str
-    count: int
-    nodes: tuple[str, ...] = ()
-    gpus: int | None = None
-    kind: str = ""
-    until: float | None = None
-    why: str = ""
-    walltime_s: float | None = None
-    nodes_max: int | None = None
-    preemptable: bool = False
-    why_not: str = ""
+    queue: str  # the partition or queue whose batch jobs may take them
+    count: int  # nodes
+    nodes: tuple[str, ...] = ()  # their names; (): the batch system only says how many
+    gpus: int | None = None  # on each node; None: not known
+    kind: str = ""  # type of the GPUs, in lower case; "": not known
+    until: float | None = None  # None: nothing planned ends it
+    why: str = ""  # what ends it, in words
+    walltime_s: float | None = None  # the longest that the queue allows; None: no limit
+    nodes_max: int | None = None  # the most nodes that the queue gives one batch job; None: no limit
+    preemptable: bool = False  # the batch system ends the queue's batch jobs when others want these nodes
+    why_not: str = ""  # in words, where it does not
 
     def __post_init__(self) -> None:
         if self.count < 1 or (self.nodes and len(self.nodes) != self.count):
@@ -78,33 +65,26 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class PendingBatchJob:
-    """A batch job of others that waits for nodes, and for nothing else as far as the batch system says.
-
-    `count`: how many it needs of `nodes`, those that it could run on as far as that is known. `preempts`: the queues
-    whose batch jobs the batch system itself ends for it. `since`: when it was seen first.
-    """
+    """A batch job of others that waits for nodes, and for nothing else as far as the batch system says."""
 
     id: str
-    count: int
-    nodes: tuple[str, ...]
+    count: int  # how many nodes it needs
+    nodes: tuple[str, ...]  # on which it could run, as far as is known
     queue: str = ""
-    preempts: frozenset[str] = frozenset()
-    since: float = 0.0
+    preempts: frozenset[str] = frozenset()  # queues whose batch jobs the batch system itself ends for it
+    since: float = 0.0  # when it was seen first
 
 
 @dataclass(frozen=True, slots=True)
 class PilotSpec:
-    """What is asked of the batch system. `nodes`: how many; `on`: the ones that are wanted, () where any will do.
+    """What a pilot asks of the batch system."""
 
-    `gpus`: on each node, None: whatever is there. `why`: in words, for people.
-    """
-
-    nodes: int
+    nodes: int  # how many
     walltime_s: float
     queue: str = ""
-    gpus: int | None = None
-    on: tuple[str, ...] = ()
-    why: str = ""
+    gpus: int | None = None  # on each node; None: whatever is there
+    on: tuple[str, ...] = ()  # names of the nodes; (): any will do
+    why: str = ""  # it is submitted, in words for people
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or not 0 < self.walltime_s < math.inf:
@@ -115,22 +95,17 @@ class PilotSpec:
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
-    """A pilot, from the decision to submit it to its end.
-
-    `batch_id`: "" until the batch system has taken it. `job`: what was seen of it last. `cancelled`: why we want it to
-    end, "" while we do not. `how`: how it ended, "" while it has not; `refused`: the batch system did not take it.
-    `since`: when it was decided, taken, seen in another state or on other nodes, or ended.
-    """
+    """A pilot, from the decision to submit it to its end."""
 
     id: int
     spec: PilotSpec
-    since: float
-    asked_at: float
-    batch_id: str = ""
-    job: BatchJob | None = None
-    cancelled: str = ""
-    how: str = ""
-    refused: bool = False
+    since: float  # when it was decided, taken, seen in another state or on other nodes, or ended
+    asked_at: float  # when it was decided
+    batch_id: str = ""  # "" until the batch system has taken it
+    job: BatchJob | None = None  # as the last poll showed it; None before
+    cancelled: str = ""  # why it is to end; "": it is not
+    how: str = ""  # it ended; "" while it has not
+    refused: bool = False  # the batch system did not take it
 
     @property
     def over(self) -> bool:
@@ -170,9 +145,9 @@ BY_USER = "cancelled by its user"
 
 @dataclass(frozen=True, slots=True)
 class PilotChoice:
-    """Which pilots to submit, and which to cancel (id, why). `notes`: why not more, in words, for people."""
+    """Which pilots to submit, and which to cancel."""
 
     ask: tuple[PilotSpec, ...] = ()
-    cancel: tuple[tuple[int, str], ...] = ()
-    notes: tuple[str, ...] = ()
-    wake_at: float | None = None
+    cancel: tuple[tuple[int, str], ...] = ()  # (id, why)
+    notes: tuple[str, ...] = ()  # why not more, in words for people
+    wake_at: float | None = None  # when to look again at the latest, the daemon's time; None: when something happens

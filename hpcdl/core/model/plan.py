@@ -1,4 +1,8 @@
-"""What a policy answers (`Plan`) to what it sees (`View`), and `check`, which no plan may skip."""
+"""Policies: what they see (`View`), what they answer (`Plan`), and `check`, which no plan may skip.
+
+Policies of users import these through `hpcdl.policy`: a name here, or of a field, is not removed. A view is made in
+`controller/view_builder.py`, a plan carried out in `controller/reconcile.py`.
+"""
 
 import math
 from bisect import bisect_left
@@ -14,24 +18,17 @@ from hpcdl.core.model.profile import Observations, Profile
 from hpcdl.core.model.units import GpuRef, count, fold_nodes
 from hpcdl.core.model.world import Job, JobState, Target
 
-# What a policy sees: nodes, and jobs where they stand.
-
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node with the GPUs that may be granted. GPUs of a node that is away are not listed.
-
-    `kind`: their type in lower case, as profiles name it (`v100`), or "". `since`: when it came. `until`: when it goes,
-    where that is known (a reservation, the end of an allocation). `place`: where it is in the network, the outermost
-    switch first; () where nobody has said.
-    """
+    """A node with the GPUs that may be granted. GPUs of a node that is away are not listed."""
 
     name: str
-    gpus: tuple[int, ...]
-    kind: str = ""
-    since: float = 0.0
-    until: float | None = None
-    place: tuple[str, ...] = ()
+    gpus: tuple[int, ...]  # their indices, ascending
+    kind: str = ""  # their type in lower case, as profiles name it (`v100`); "": of several, or not known
+    since: float = 0.0  # when it came, the daemon's time
+    until: float | None = None  # when it goes (a reservation, the end of an allocation); None: not known
+    place: tuple[str, ...] = ()  # in the network, the outermost switch first; (): not known
 
 
 class Standing(IntEnum):
@@ -46,7 +43,7 @@ class Standing(IntEnum):
 class JobView:
     """An unfinished job as a policy sees it. GPU numbers are per node; times are the daemon's, in seconds.
 
-    Flat: policies of users name these fields.
+    Flat, unlike `Job`: policies of users name these fields, and solvers read them often.
     """
 
     id: int
@@ -167,14 +164,11 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Jobs that were submitted together, at `at`: the GPUs of one of them, at least, and how long it held them.
+    """Jobs that were submitted together. Numbers are means over them."""
 
-    `seconds`: means, None while none of them is finished.
-    """
-
-    at: float
-    gpus: float
-    seconds: float | None = None
+    at: float  # when, the daemon's time
+    gpus: float  # what one of them needs at least
+    seconds: float | None = None  # for which one held its GPUs; None while none of them is finished
 
 
 @dataclass(frozen=True)
@@ -340,14 +334,14 @@ class Reasons(Mapping[int, str]):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is wanted. `targets`: one for each job of the view, with its reason. `wake_at`: when to be asked again."""
+    """What a policy wants."""
 
-    targets: tuple[Target, ...] | Targets
-    warm: tuple[int, ...] = ()
-    wake_at: float | None = None
-    optimal: bool = False
-    bound: float | None = None
-    gap: float | None = None
+    targets: tuple[Target, ...] | Targets  # one for each job of the view, with its reason
+    warm: tuple[int, ...] = ()  # jobs to be started ahead of their GPUs
+    wake_at: float | None = None  # when the policy wants to be asked again at the latest; None: when something happens
+    optimal: bool = False  # no plan is better by the policy's objective; a solver proved it
+    bound: float | None = None  # of the objective, by the solver; None: it gives none
+    gap: float | None = None  # relative, between this plan's objective and the bound; None: not known
 
     def by_job(self) -> dict[int, Target]:
         """Targets by job id."""
@@ -365,16 +359,18 @@ Foresee: TypeAlias = Callable[[tuple[tuple[int, float], ...], float], float | No
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """Profiles by lower-case name; and what says of jobs that tell less how fast and how long they are.
+    """How fast and how long jobs are: the profiles that they name, and estimates for those that name none.
 
-    `learn`: makes a profile of what was seen of jobs alike, by their `JobSpec.learns_as`; None where it cannot. It is
-    asked again whenever more was seen. `foresee`: after how many steps a metric that rose like these (step, metric)
-    reaches a target; None where that cannot be said. Both give the same for the same arguments and the same nodes.
+    Estimates are the same for the same arguments and the same nodes.
     """
 
-    by_name: Mapping[str, Profile] = field(default_factory=dict)
-    learn: Learn | None = None
-    foresee: Foresee | None = None
+    by_name: Mapping[str, Profile] = field(default_factory=dict)  # by lower-case name
+    learn: Learn | None = (
+        None  # a profile from what was observed of jobs alike (`JobSpec.learns_as`); None: no estimates
+    )
+    foresee: Foresee | None = (
+        None  # the step at which a metric reaches a target, from (step, metric); None: no estimates
+    )
 
     def of(self, job: Job, seen: Observations | None = None) -> Profile | None:
         """The profile that a job names, else the one learnt from jobs like it, or None."""
@@ -521,11 +517,8 @@ def _check_placement(job: JobView, placement: Placement, view: View) -> None:
             raise BadPlan(f"job {job.id}: node {share.node} cannot grant GPUs {share.gpus}")
 
 
-# The policy protocol and the registry. A policy has no hidden state and changes nothing: same view, same plan.
-
-
 class Policy(Protocol):
-    """Decides which job gets which GPUs."""
+    """Decides which job gets which GPUs. It has no hidden state and changes nothing: same view, same plan."""
 
     @property
     def name(self) -> str:

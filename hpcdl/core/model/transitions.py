@@ -6,7 +6,7 @@ from hpcdl.core.model.world import Job, JobState
 
 
 class IllegalEvent(ValueError):
-    """The event cannot follow what happened before; the message tells the job's story."""
+    """The event cannot follow what happened before; the message says what the job is and did."""
 
 
 def state_of(job: Job) -> JobState:

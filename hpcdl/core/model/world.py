@@ -1,4 +1,8 @@
-"""What hpcdl talks about: jobs, nodes, and all there is. Values only; `core/fold/` says how they change."""
+"""Jobs, nodes, and the world: all that the daemon knows. Values only.
+
+`core/fold/` says how they change. What a user submitted is in `job.py`, a job's processes are in `incarnation.py`, and
+the state that users see of a job is derived in `transitions.py`.
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -33,7 +37,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Whether a job is expected to meet its deadline, and by which forecast (`slipping`)."""
+    """Whether a job is expected to meet its deadline, by the last forecast that was recorded (`rules.deadlines`)."""
 
     meets: bool
     since: float  # when that was predicted, the daemon's time
@@ -181,50 +185,40 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class GpuInfo:
-    """A GPU of a node. `state`: ok, lost (fell off the bus) or dirty (held by what should not hold it); `detail`: why.
+    """A GPU of a node, as its agent reported it."""
 
-    `index` is how placements name it; `memory_mib` is 0 where it is not known.
-    """
-
-    index: int
+    index: int  # how placements name it
     uuid: str
-    name: str = ""
-    memory_mib: int = 0
-    state: str = "ok"
-    detail: str = ""
+    name: str = ""  # as its driver has it
+    memory_mib: int = 0  # 0 where it is not known
+    state: str = "ok"  # ok, lost (it fell off the bus) or dirty (a process that should not be there holds it)
+    detail: str = ""  # why it is not ok, in words
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node with an agent. `connected` is only what the daemon sees now; `lost` is a conclusion.
-
-    `since`: when it joined, fell silent or was lost. `log_id`: the agent's report log, of which `reports_seen` reports
-    were taken in. `joined_at`: when it came, whatever its agent did since. `until`: when it goes, where that is known.
-    `place`: where it is in the network, the outermost switch first. `leaving`: nothing may start on it any more, and
-    what runs there is to go. `allocation`: the id of the batch job that holds it for us, "" outside of any. `avoided`:
-    GPUs of it, or itself, that are granted to nobody for a while, or were; `failed`: jobs that failed there lately.
-    """
+    """A node with an agent. Times are the daemon's, in seconds since the epoch."""
 
     name: str
     gpus: tuple[GpuInfo, ...] = ()
     cpus: int = 0
     memory_mib: int = 0
     agent_pid: int = 0
-    boot_id: str = ""
-    emulated: bool = False
-    connected: bool = False
-    lost: bool = False
-    reason: str = ""
-    since: float = 0.0
-    log_id: str = ""
-    reports_seen: int = 0
-    joined_at: float = 0.0
-    until: float | None = None
-    place: tuple[str, ...] = ()
-    leaving: bool = False
-    allocation: str = ""
-    avoided: tuple[Avoided, ...] = ()
-    failed: tuple[Failed, ...] = ()
+    boot_id: str = ""  # the kernel's
+    emulated: bool = False  # its GPUs are
+    connected: bool = False  # its agent is connected now; that alone concludes nothing
+    lost: bool = False  # it was concluded that nothing of ours runs there any more
+    reason: str = ""  # why it is silent, lost or to be left, in words
+    since: float = 0.0  # when it joined, fell silent or was lost
+    log_id: str = ""  # of the agent's report log
+    reports_seen: int = 0  # reports of that log that were taken in
+    joined_at: float = 0.0  # when it came, whatever its agent did since
+    until: float | None = None  # when it goes; None: not known
+    place: tuple[str, ...] = ()  # in the network, the outermost switch first; (): not known
+    leaving: bool = False  # nothing may start on it any more, and what runs there is to go
+    allocation: str = ""  # the batch job that holds it for us; "" outside of any
+    avoided: tuple[Avoided, ...] = ()  # GPUs of it, or itself, that are granted to nobody for a while, or were
+    failed: tuple[Failed, ...] = ()  # jobs that failed there lately
 
     @property
     def usable(self) -> tuple[int, ...]:
@@ -246,70 +240,60 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a plan wants for one job: a placement, or none (`placement` None), and why in words."""
+    """What a plan wants for one job."""
 
     job: int
-    placement: Placement | None
-    reason: str
+    placement: Placement | None  # None: it is to hold nothing
+    reason: str  # in words, for its user
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Jobs with an id below `job` may have had incarnations and new beginnings up to these, of which nothing is known:
-    the ledger was restored, or lost events (`numbering`)."""
+    """What jobs may have had that this ledger does not know: it was restored, or lost events (`IdsRaised`)."""
 
-    job: int = 1
-    incarnation: int = 0
-    beginning: int = 0
+    job: int = 1  # jobs with an id below this
+    incarnation: int = 0  # may have had incarnations up to this
+    beginning: int = 0  # and new beginnings of their checkpoint folders up to this
 
 
 @dataclass(slots=True)
 class World:
-    """Everything the daemon knows, made by folding events. Treat as read-only outside of effects.
+    """Everything the daemon knows, made by folding events. Read-only outside of effects."""
 
-    `seq`, `at`: number and time of the last event. `active`: the ids of unfinished jobs, in order of submission (a dict
-    for its order). `holders`: which (job, incarnation) holds a GPU. `request_ids`: the jobs of each submit.
-    `targets`, `warm`: the plan that was adopted last. `fence`: of the newest daemon. `observed`: what jobs showed, by
-    `JobSpec.learns_as`, what was seen last at the end; `usual_times`: how long starts and suspends took all of them.
-    `gaps`: seconds between the last changes of the set of nodes; the newest was at `nodes_changed_at`.
-    `pilots`: those that live, and the last that ended. `notices`: what people are still to be told, and what was given
-    up; `routes`: the destinations that do not take theirs. `retired`: how many jobs have left `jobs`, by outcome
-    (`retiring`); `folders`: by checkpoint folder that one of these named, the highest incarnation and new beginning
-    that they had there. `unknown`: first and last of ids that were jumped over (`numbering`); `floor`: see there.
-    `live`: the ids of jobs that have incarnations; `awaited`: by job, those that wait for its end, finished ones too.
-    These two follow from `jobs`, and are not stored.
-    """
-
-    seq: int = 0
-    at: float = 0.0
-    jobs: dict[int, Job] = field(default_factory=dict)
-    active: dict[int, None] = field(default_factory=dict)
-    nodes: dict[str, Node] = field(default_factory=dict)
-    holders: dict[GpuRef, tuple[int, int]] = field(default_factory=dict)
-    request_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    targets: dict[int, Target] = field(default_factory=dict)  # placements only: a job without one is to hold nothing
-    warm: tuple[int, ...] = ()
+    seq: int = 0  # number of the last event
+    at: float = 0.0  # time of the last event, seconds since the epoch
+    jobs: dict[int, Job] = field(default_factory=dict)  # by id
+    active: dict[int, None] = field(default_factory=dict)  # the ids of unfinished jobs, in order of submission
+    nodes: dict[str, Node] = field(default_factory=dict)  # by name
+    holders: dict[GpuRef, tuple[int, int]] = field(default_factory=dict)  # (job, incarnation) by the GPU that it holds
+    request_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the jobs of each submit
+    targets: dict[int, Target] = field(default_factory=dict)  # by the plan adopted last; a job without holds nothing
+    warm: tuple[int, ...] = ()  # the jobs that this plan starts ahead of their GPUs
     policy: str = "marble"
     objective: str = "makespan"
-    fence: int = 0
-    stopping: bool = False
-    stopping_now: bool = False
+    fence: int = 0  # of the newest daemon
+    stopping: bool = False  # the daemon suspends what runs, to end
+    stopping_now: bool = False  # and does not wait for checkpoints
     next_job: int = 1
-    observed: dict[str, Observations] = field(default_factory=dict)
-    usual_times: tuple[Timing, ...] = ()
-    gaps: tuple[float, ...] = ()
-    nodes_changed_at: float = 0.0
-    pilots: dict[int, Pilot] = field(default_factory=dict)
+    observed: dict[str, Observations] = field(default_factory=dict)  # by `JobSpec.learns_as`; the newest at the end
+    usual_times: tuple[Timing, ...] = ()  # how long starts and suspends took, of all jobs
+    gaps: tuple[float, ...] = ()  # seconds between the last changes of the set of nodes, the newest at the end
+    nodes_changed_at: float = 0.0  # when the newest of them was
+    pilots: dict[int, Pilot] = field(default_factory=dict)  # those that live, and the last that ended
     next_pilot: int = 1
-    notices: dict[int, Notice] = field(default_factory=dict)
+    notices: dict[int, Notice] = field(default_factory=dict)  # notifications to deliver, and those that were given up
     next_notice: int = 1
-    routes: dict[str, Route] = field(default_factory=dict)
-    retired: dict[str, int] = field(default_factory=dict)
+    routes: dict[str, Route] = field(default_factory=dict)  # destinations that do not take their notifications
+    retired: dict[str, int] = field(default_factory=dict)  # how many jobs have left `jobs`, by outcome
     folders: dict[str, tuple[int, int]] = field(default_factory=dict)
-    unknown: tuple[tuple[int, int], ...] = ()
+    """By checkpoint folder that a retired job named: the highest incarnation and new beginning there."""
+    unknown: tuple[tuple[int, int], ...] = ()  # first and last of ids that were jumped over (`IdsRaised`)
     floor: Floor = Floor()
-    live: dict[int, None] = field(init=False, repr=False)
+
+    # These two follow from `jobs`, and are not stored.
+    live: dict[int, None] = field(init=False, repr=False)  # the ids of jobs that have incarnations
     awaited: dict[int, tuple[int, ...]] = field(init=False, repr=False, compare=False)
+    """By job: those that wait for its end, finished ones too."""
 
     def __post_init__(self) -> None:
         self.awaited = {}
@@ -322,10 +306,8 @@ class World:
         return unchecked(self)  # at every step: a fifth of what `copy` takes by itself
 
 
-# Checkpoint folders that are begun anew: `hpcdl retry --from-start` removes nothing, it goes on in a folder within.
-
 NAME = "from-start-{}"
-"""The folder within a checkpoint folder that its n-th new beginning has."""
+"""The folder within a checkpoint folder for its n-th new beginning: `hpcdl retry --from-start` removes nothing."""
 
 
 def beginning_of(world: World, job: Job) -> int:
@@ -342,11 +324,11 @@ def folder_within(folder: str, beginning: int) -> str:
     return f"{folder}/{NAME.format(beginning)}" if beginning else folder
 
 
-# Whether a world contradicts itself: looked at by tests at every teardown, and by `SqliteJournal.verify`.
-
-
 def validate(world: World) -> None:
-    """Raises ValueError where the world contradicts itself: a GPU held twice, a finished job that lives."""
+    """Raises ValueError where the world contradicts itself: a GPU held twice, a finished job that lives.
+
+    Called by tests at every teardown, and by `SqliteJournal.verify`.
+    """
     expected: dict[GpuRef, tuple[int, int]] = {}
     for job in world.jobs.values():
         if job.finished == (job.id in world.active):
@@ -403,7 +385,7 @@ def last_number(world: World, job: Job) -> int:
 
 
 def no_such_job(world: World, number: int) -> str:
-    """What is said to whoever names a job that is not there."""
+    """The refusal of a job that is not there."""
     if is_unknown(world, number):
         return (
             f"job {number} is not known: this ledger has no record of it (it was restored or lost, or the id was left "

@@ -19,7 +19,7 @@ MISSES = 3
 """Polls in a row in which the batch system must not know a batch job before it is concluded to be gone."""
 
 SAME_S = 60.0
-"""Starts and ends of one run, told by two commands, differ by less: some tell them to the minute."""
+"""Starts and ends of one run, reported by two commands, differ by less: some are rounded to the minute."""
 
 _LIVES = (BatchState.PENDING, BatchState.RUNNING, BatchState.SUSPENDED)
 

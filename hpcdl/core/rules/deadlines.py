@@ -20,7 +20,7 @@ MEETS = 0.75
 def deadline_events(
     world: World, outlooks: Iterable[DeadlineForecast], now: float
 ) -> list[DeadlineForeseen | DeadlineSlipped]:
-    """What is news of these. A deadline that is over is missed, whatever was foreseen."""
+    """What is news of these forecasts. A deadline that is over is missed, whatever was predicted."""
     found: list[DeadlineForeseen | DeadlineSlipped] = []
     # Agents that have not called since the daemon's start may be about to: what they have is missing in the forecast.
     blind = any(node.reason == RESTARTED and not (node.connected or node.lost) for node in world.nodes.values())

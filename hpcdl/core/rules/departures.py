@@ -5,7 +5,7 @@ from hpcdl.core.model.units import seconds_text
 from hpcdl.core.model.world import Job, World
 
 SAVES_AGAIN = 1.5
-"""A save is reckoned to take this many times what the job's last one took."""
+"""A save is estimated to take this many times what the job's last one took."""
 
 TRAINED = 0.5
 """What starts on a node trains for this part of its time there at least, however long its grace: else it never would.

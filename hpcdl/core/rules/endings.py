@@ -1,4 +1,8 @@
-"""What follows from facts: why an incarnation ended, what becomes of its job. Adapters report; only this concludes."""
+"""Conclusions from facts: why an incarnation ended, and what becomes of its job.
+
+Agents and batch systems report; only this concludes. Decided by the world and the time alone; what is concluded is
+recorded, so that a replay needs none of these rules.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -112,7 +116,7 @@ def cause_of(job: Job, incarnation: Incarnation) -> tuple[Cause, str]:
         return hinted.hint, _how(hinted)  # a clean exit at an unopened gate, say, is no DONE
     asked = {part.ended_by for part in parts} - {None}
     # Asked to go, a program may exit with 0 only because it caught a signal: it is done if it said so, or was at its
-    # last step. One that was complete and told neither resumes from its last checkpoint and comes to its end again.
+    # last step. One that was complete and said neither resumes from its last checkpoint and comes to its end again.
     complete = at_end or any(part.done for part in parts)
     if clean and (not asked or (complete and "end" not in asked)):
         return Cause.DONE, ""
@@ -190,7 +194,7 @@ def _incarnation_ended(job: Job, incarnation: Incarnation, now: float, rules: Ru
     cause, detail = cause_of(job, incarnation)
     codes = [part.code for part in incarnation.training if part.code and not part.leaving]
     if cause is Cause.STALLED:
-        codes = []  # how it went when it was told to is no news: it hung
+        codes = []  # how it went once it was asked to is no news: it hung
     event = IncarnationEnded(
         job.id,
         incarnation.number,

@@ -1,4 +1,8 @@
-"""From what users, agents and ticks ask to events: each command is checked against the world as the batch leaves it."""
+"""From commands of users, agents and ticks to events: each is checked against the world as the batch leaves it.
+
+One intake for each step of the Controller. What takes more than a few lines is decided in the other files of this
+folder. Nothing is recorded here: the Controller commits the draft, and that acknowledges the commands.
+"""
 
 from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -28,25 +32,18 @@ OBJECTIVES = ("jct", "makespan", "throughput", "efficiency", "priority", "deadli
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the Controller is configured with; see conf/hpcdl.yaml.
+    """What the Controller is configured with; see conf/hpcdl.yaml. Times are in seconds."""
 
-    `agent_lease_s`: seconds after which an agent without a daemon ends its trainers. Another `lease_margin_s` seconds
-    later, and the longest grace of its jobs, its node is concluded to be lost. A node whose end is known is left
-    `leave_margin_s` before it, and as long before that as the slowest save there takes. `stall_s`: see
-    `stalls.limit_s`. A GPU with a fault is avoided for `avoid_s`, and one on which `avoid_failures` starts of several
-    jobs fail in a row. `exempt_starts`: see `exempt.STARTS`; 0 has policies preempt whenever they want to.
-    """
-
-    agent_lease_s: float = 600.0
-    lease_margin_s: float = 60.0
+    agent_lease_s: float = 600.0  # after which an agent without a daemon ends its trainers
+    lease_margin_s: float = 60.0  # so much later, and after the longest grace period there, its node is lost
     rules: Rules = field(default_factory=Rules)
     max_jobs_a_submit: int = 10_000
-    leave_margin_s: float = 30.0
+    leave_margin_s: float = 30.0  # so long before its end a node is left, and the slowest save there earlier
     notices: NoticeRules = field(default_factory=NoticeRules)
-    stall_s: float | None = 0.0
-    avoid_s: float = 3600.0
-    avoid_failures: int = 0
-    exempt_starts: float = STARTS
+    stall_s: float | None = 0.0  # as `stalls.limit_s` takes it
+    avoid_s: float = 3600.0  # for which a GPU with a fault is excluded the first time
+    avoid_failures: int = 0  # so many failures of several jobs in a row on a GPU exclude it, too; 0: never
+    exempt_starts: float = STARTS  # see `exemption.STARTS`; 0: policies preempt whenever they want to
 
 
 Late = Callable[[World, Mapping[int, Request]], Any]
@@ -67,7 +64,7 @@ class Intake:
         pending: Mapping[int, Request],
         missed: MutableMapping[str, int],
     ) -> None:
-        """`pending`: requests that are not taken yet, by id. `missed`: see `batching.polled`."""
+        """`pending`: requests that are not taken yet, by id. `missed`: see `batch_poll.poll_events`."""
         self.draft = draft
         self.now = now
         self.settled: list[int] = []
@@ -80,7 +77,7 @@ class Intake:
         self._seen: dict[str, int] = {}
 
     def take(self, command: cmd.Command) -> Any:
-        """Adds the command's events. Returns its answer, or a `Late` one. Raises Refused."""
+        """Adds the command's events. Returns its answer, or a `Late` one. Raises CommandRefused."""
         return _taker(cast(Hashable, type(command)))(self, command)
 
     def finish(self) -> None:
@@ -99,7 +96,7 @@ class Intake:
                     touched |= dict.fromkeys(self.draft.world.awaited.get(event.job, ()))
 
     def _add(self, event: ev.Event, at: float | None = None) -> None:
-        """Adds the event, and what follows from it at once: whom it is told, what is avoided and left because of it."""
+        """Adds the event, and what follows from it at once: notifications, what is excluded and left because of it."""
         self.draft.add(event, self.now if at is None else at)
         for notice in notices.notices_of(self.draft.world, event, self.now, self._settings.notices):
             self.draft.add(notice, self.now)
@@ -265,7 +262,7 @@ class Intake:
                     self._add(avoided)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             # Without an answer the agent would send it again for ever, so it is recorded as trouble and dropped. Most
-            # likely it is an IllegalEvent, whose message tells the job's story.
+            # likely it is an IllegalEvent, whose message says what the job is.
             trouble = f"{type(error).__name__}: {error}"[:1000]
             self._add(ev.TroubleSeen(f"report {command.number} of {command.node}", trouble))
 

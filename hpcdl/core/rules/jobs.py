@@ -1,4 +1,7 @@
-"""What users ask of jobs, checked against the world: submits, holds, releases, retries. `Intake` calls it."""
+"""What users ask of jobs, checked against the world: submits, holds, retries, annotations, preemptions.
+
+`Intake` calls it. What is refused raises CommandRefused with the next step, before anything of the command is added.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
@@ -46,7 +49,7 @@ class Submitting:
         self._touched = touched
 
     def take(self, command: cmd.Submit) -> tuple[int, ...]:
-        """The ids of its jobs. Raises Refused, and nothing of it is taken."""
+        """The ids of its jobs. Raises CommandRefused, and nothing of it is taken."""
         world = self._draft.world
         known = world.request_ids.get(command.request_id)
         if known is not None:
@@ -138,7 +141,7 @@ class Submitting:
             self._touched.update(dict.fromkeys(ids))
 
     def _with_deadline(self, spec: JobSpec) -> JobSpec:
-        """The job with its deadline as a time. Raises Refused for one that is past or cannot be worked out."""
+        """The job with its deadline as a time. Raises CommandRefused for one that is past or cannot be worked out."""
         if spec.ect is None:
             if spec.deadline is not None and spec.deadline < self._now:
                 ago = seconds_text(self._now - spec.deadline)
@@ -154,9 +157,11 @@ class Submitting:
         alone_s = profile.seconds_to_finish(0, spec.steps, 1)
         return replace(spec, deadline=self._now + ECT_CLASSES[spec.ect] * alone_s)
 
-    def _refuse_shared_folders(self, specs: Sequence[JobSpec], told: bool = False) -> None:
-        """Two jobs in one checkpoint folder would resume from each other's checkpoints; one after the other may, where
-        it says so. `told`: it was taken before, and is only tried again."""
+    def _refuse_shared_folders(self, specs: Sequence[JobSpec], again: bool = False) -> None:
+        """Raises CommandRefused where two jobs would resume from each other's checkpoints, in one folder.
+
+        One after the other may, where it says so. `again`: it was taken before, and is only retried.
+        """
         if all(spec.checkpoint_dir is None for spec in specs):
             return
         world = self._draft.world
@@ -177,7 +182,7 @@ class Submitting:
                     "checkpoint-dir",
                 )
             earlier = [number for number in users.get(folder, ()) if number in before]
-            if earlier and not told and spec.continue_from not in ("any", *map(str, earlier)):
+            if earlier and not again and spec.continue_from not in ("any", *map(str, earlier)):
                 raise CommandRefused(
                     f"job {earlier[-1]}, which it waits for, checkpoints into {folder}: add --continue-from "
                     f"{earlier[-1]} to go on from there, or choose another --checkpoint-dir",
@@ -193,7 +198,7 @@ class Submitting:
     # --- verbs -----------------------------------------------------------------------------------------------------
 
     def hold(self, command: cmd.Hold) -> None:
-        """Adds the event, if it is not held yet. Raises Refused."""
+        """Adds the event, if it is not held yet. Raises CommandRefused."""
         job = unfinished(self._draft.world, command.job)
         if job.cancelling:
             raise CommandRefused(f"job {command.job} is being cancelled: there is nothing to suspend", "finished")
@@ -207,7 +212,7 @@ class Submitting:
             self._add(ev.JobHeld(command.job))
 
     def retry(self, command: cmd.Retry) -> cmd.Retried:
-        """Queues it again, and with `with_dependents` those that were cancelled because of it. Raises Refused.
+        """Queues it again, and with `with_dependents` those that were cancelled because of it. Raises CommandRefused.
 
         One that is not finished needs no retry, and nothing happens to it.
         """
@@ -234,7 +239,7 @@ class Submitting:
         retired = next((each for each in job.spec.after if is_retired(world, each)), None)
         if retired is not None:
             raise CommandRefused(f"job {job.id} waits for a job, and {as_history(retired)}: submit it again", "after")
-        self._refuse_shared_folders((job.spec,), told=True)
+        self._refuse_shared_folders((job.spec,), again=True)
         beginning = max(beginning_of(world, job), floor_of(world, job).beginning) + 1
         self._again(job, beginning if command.from_start else 0)
         dependents = _cancelled_with(world, job.id)
@@ -246,7 +251,7 @@ class Submitting:
             try:
                 if any(_gone(self._draft.world, each) or is_retired(world, each) for each in other.spec.after):
                     raise CommandRefused("it waits for another one that failed, or is history")
-                self._refuse_shared_folders((other.spec,), told=True)
+                self._refuse_shared_folders((other.spec,), again=True)
             except CommandRefused:
                 left.append(number)
             else:
@@ -260,7 +265,7 @@ class Submitting:
 
 
 def existing_job(world: World, number: int) -> Job:
-    """The job. Raises Refused."""
+    """The job. Raises CommandRefused."""
     job = world.jobs.get(number)
     if job is None and is_retired(world, number):
         raise CommandRefused(f"{as_history(number)}: submit it again", "finished")
@@ -290,7 +295,7 @@ def check_annotations(job: Job, changes: Sequence[tuple[str, str]]) -> None:
 
 
 def unfinished(world: World, number: int) -> Job:
-    """The job. Raises Refused where it is finished, too."""
+    """The job. Raises CommandRefused where it is finished, too."""
     job = existing_job(world, number)
     if job.finished:
         raise CommandRefused(f"job {number} is {job.outcome} already: hpcdl show {number}", "finished")
@@ -358,11 +363,11 @@ def _specs(entry: Entry, numbers: range) -> Sequence[JobSpec]:
         raise CommandRefused(str(error), "array") from None
 
 
-# When a job may be preempted on purpose: suspended by the handshake, and placed again at once.
-
-
 def preemptible(world: World, job: Job) -> Incarnation:
-    """The incarnation that may be preempted now. Raises Refused, with the next step."""
+    """The incarnation that may be preempted now: suspended by the handshake, and placed again at once.
+
+    Raises CommandRefused, with the next step.
+    """
     running = job.running
     if world.stopping:
         raise CommandRefused("the daemon is stopping: hpcdl daemon start, then again", "stopping")

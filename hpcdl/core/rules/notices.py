@@ -1,4 +1,7 @@
-"""Which events people are told of, and how: decided where the event is recorded, in the same commit."""
+"""Which events are notified, to whom and in which words: decided where the event is recorded, in the same commit.
+
+So none is lost, and one may come twice. `daemon/delivery` sends them; nothing here waits for a destination.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -53,7 +56,7 @@ def _why(job: Job, event: ev.Event, now: float) -> tuple[str, str]:
 def answered(
     world: World, command: NoticesTaken | NoticesNotTaken | RetryNotices | DropNotice, now: float
 ) -> list[ev.Event]:
-    """What a delivery, or its user's wish, amounts to. Raises Refused."""
+    """What a delivery, or its user's wish, amounts to. Raises CommandRefused."""
     if isinstance(command, NoticesTaken):
         return [ev.NoticesSent(command.destination, command.notices)] if command.notices else []
     if isinstance(command, NoticesNotTaken):

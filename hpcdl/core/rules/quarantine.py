@@ -1,6 +1,10 @@
-"""Commands and conclusions about what is avoided: GPUs with faults, GPUs on which jobs fail, and what users say."""
+"""Which GPUs and nodes are excluded: those with faults, those on which several jobs fail, and those that users name.
 
-from collections.abc import Callable, Iterable, Iterator
+Decided by the world and the time alone; what a fault means is in `model/health.py`. The end of an exclusion is
+recorded too, so that a replay needs no clock.
+"""
+
+from collections.abc import Iterator
 
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.commands import Avoid, CommandRefused, Lift
@@ -13,11 +17,9 @@ from hpcdl.core.rules.jobs import preemptible
 MOST_S = 30 * 24 * 3600.0
 """For longer than this nothing is avoided at a user's wish: `hpcdl drain` is for that."""
 
-Add = Callable[[ev.Event], Iterable[int]]
-
 
 def wished(world: World, command: Avoid | Lift, now: float) -> ev.GpuAvoided | ev.AvoidLifted:
-    """What `hpcdl avoid` amounts to. Raises Refused."""
+    """What `hpcdl avoid` amounts to. Raises CommandRefused."""
     return _avoided(world, command, now) if isinstance(command, Avoid) else _lifted(world, command)
 
 
@@ -70,7 +72,7 @@ def faulted(world: World, event: ev.GpuFaulted, now: float, avoid_s: float) -> e
     if before is not None and not before.over:
         until, times = max(before.until, now + avoid_s), before.times
         if before.reason == reason and until - before.until < avoid_s / 4:
-            return None  # one fault often tells itself several times
+            return None  # drivers often report one fault several times
     return ev.GpuAvoided(event.node, event.index, until, reason, times, fault.action is FaultAction.MOVE)
 
 
