@@ -29,7 +29,7 @@ REAL = (
 
 
 def reduction(marble: Episode, exclusive: Episode) -> float:
-    """1 - MARBLE's makespan / the baseline's."""
+    """The reduction of the makespan: 1 - MARBLE's / the baseline's."""
     return 1 - marble.measures.makespan_s / exclusive.measures.makespan_s
 
 
@@ -138,7 +138,7 @@ def runs_table(jobset: JobSet, marble: Episode, exclusive: Episode) -> HtmlTable
 
 
 def notes(scale: float) -> list[str]:
-    """What is emulated and what is not."""
+    """Two sentences for the reader: what is emulated, and what is real."""
     times = f"Times are emulated seconds: one second of this machine's clock counts {scale:g}."
     return [f"{times} {EMULATED}", REAL]
 

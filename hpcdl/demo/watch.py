@@ -52,7 +52,7 @@ class EventWatch:
         self._show(lines)
 
     def close(self) -> None:
-        """Nothing is redrawn from here on."""
+        """Ends the block that is redrawn."""
         self._live = False
 
     def _stamp(self, at: float) -> str:

@@ -52,12 +52,12 @@ class Shares:
 
     @property
     def held(self) -> float:
-        """By jobs."""
+        """GPU-seconds held by jobs."""
         return self.useful + self.starting + self.saving + self.rescaling + self.lost
 
     @property
     def available(self) -> float:
-        """All of it."""
+        """GPU-seconds that could be given to jobs, or were held by one."""
         return self.held + self.idle
 
     @property
@@ -110,13 +110,13 @@ class Story:
 
 
 def story_of_rows(rows: Iterable[Mapping[str, Any]]) -> Story:
-    """From event rows as `GET /v1/events` answers them, oldest first. Raises KeyError for what is no row."""
+    """The story in event rows as `GET /v1/events` answers them, oldest first. Raises KeyError for what is no row."""
     watch = AccountEvents()
     return Story(read_history(rows, watch), watch)
 
 
 def story_of(records: Iterable[ev.Recorded]) -> Story:
-    """From a journal's records, oldest first."""
+    """The story in a journal's records, oldest first."""
     watch = AccountEvents()
     return Story(history_of(records, watch), watch)
 

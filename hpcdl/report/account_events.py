@@ -43,13 +43,13 @@ class Work:
     """It failed before its training began."""
 
     def reached(self, step: int) -> None:
-        """It has come to this step."""
+        """Takes in that it has come to this step."""
         self.gained = self.gained or step > (self.began or 0)
 
 
 @dataclass(slots=True)
 class AccountEvents:
-    """Call it with each event and its time, oldest first; times are seconds since the epoch.
+    """A reader of events: call it with each event and its time, oldest first; times are seconds since the epoch.
 
     `there`: when each GPU could be given to jobs: from its agent's call until the agent was gone or the GPU lost.
     `chosen`: the policies and since when. `ends`: of attempts; `asked`: suspends, by purpose.
@@ -100,7 +100,7 @@ class AccountEvents:
 
     @property
     def gpus(self) -> set[GpuRef]:
-        """All that ever were there."""
+        """All GPUs that ever were available."""
         return self.there.keys() | self._since.keys()
 
     def _submitted(self, job: int, spec: JobSpec) -> None:

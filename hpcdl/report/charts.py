@@ -44,7 +44,7 @@ class Axis:
     log: bool = False
 
     def place(self, seconds: float) -> float:
-        """From 0 to 1."""
+        """The place of a time on the axis, from 0 to 1."""
         if self.end <= self.begin:
             return 0.0
         if self.log:
@@ -53,7 +53,7 @@ class Axis:
         return max(0.0, min(1.0, (seconds - self.begin) / (self.end - self.begin)))
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Places and texts."""
+        """The places of the marks on the axis, from 0 to 1, and their texts."""
         if not self.log:
             return [(self.place(at), tick_text(at, self.end)) for at in ticks(self.end, 6)]
         inside = [at for at in _LOG_S if self.begin <= at <= self.end]

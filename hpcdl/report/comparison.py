@@ -40,12 +40,12 @@ class ComparedRun:
 
 
 def number(value: float) -> str:
-    """`10 000`: a whole number."""
+    """A whole number with spaces between thousands: `10 000`."""
     return f"{value:,.0f}".replace(",", " ")
 
 
 def decimals(value: float) -> str:
-    """`3.14`."""
+    """A number with two decimals: `3.14`."""
     return f"{value:.2f}"
 
 

@@ -137,7 +137,7 @@ def _gpus(history: History, used: Iterable[tuple[str, int, Window]]) -> StepFunc
 
 
 def merged(windows: Iterable[Window]) -> list[Window]:
-    """The same times without overlaps, in order; empty ones are left out."""
+    """The union of time windows: in order, without overlaps and without empty ones."""
     found: list[Window] = []
     for begin, end in sorted(windows):
         if found and begin <= found[-1][1]:

@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 
 def grid(nodes: Sequence[Row], names: Mapping[int, str]) -> str:
-    """A fragment. `nodes`: as in `GET /v1/overview`; `names`: of jobs."""
+    """The GPUs of all nodes as a fragment of HTML. `nodes`: as in `GET /v1/overview`; `names`: of jobs."""
     ordered = sorted(nodes, key=lambda node: natural(str(node["name"])))
     number = sum(len(node["gpus"]) for node in nodes)
     if not number:
@@ -40,7 +40,7 @@ def grid(nodes: Sequence[Row], names: Mapping[int, str]) -> str:
 
 
 def grid_legend(dense: bool) -> str:
-    """What the tiles mean."""
+    """The legend of the grid: what the colours of tiles mean."""
     back = '<rect width="100%" height="100%" class="back"/>'
     items = [
         (
@@ -68,7 +68,7 @@ def look_of(node: Row, gpu: Sequence[Any]) -> str:
 
 
 def state_of(node: Row) -> str:
-    """What is to be said of a node, if anything."""
+    """A node's state in a word: lost, away or leaving; "" for one that is there."""
     if node["lost"]:
         return "lost"
     if not node["connected"]:

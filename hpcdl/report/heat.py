@@ -66,7 +66,7 @@ def _odd(number: int) -> str:
 
 
 def heat_legend() -> str:
-    """What the shades mean."""
+    """The legend of the strips: what the shades mean."""
     per = 100 // LEVELS
     texts = ["idle", f"held: up to {per} %", *(f"up to {per * level} %" for level in range(2, LEVELS)), "more"]
     return legend(

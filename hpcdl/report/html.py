@@ -103,7 +103,7 @@ def table_of_cells(
     kind: str = "table",
     caption: str = "",
 ) -> str:
-    """The same from fragments of HTML: header and rows of cells. `kind`: classes of what is round the table."""
+    """A table of fragments of HTML: header and rows of cells. `kind`: classes of what is round the table."""
 
     def cells(row: Sequence[str], tag: str) -> str:
         kinds = [' class="right"' if place in right else "" for place in range(len(row))]
@@ -126,5 +126,5 @@ def visible(text: object, most: int) -> str:
 
 
 def html(text: object, most: int = 200) -> str:
-    """As a fragment of HTML, also inside an attribute."""
+    """A text of strangers as a fragment of HTML, also inside an attribute."""
     return escape(visible(text, most))

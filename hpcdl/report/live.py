@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PageState:
-    """How the page stands. `every_s`: it is written again so often, None: it is not. `note`: why what it shows is old,
+    """The state of the page. `every_s`: it is written again so often, None: it is not. `note`: why it is old,
     "" where it is not; `over`: nobody will write it again. `moment`: a time as people read it.
     """
 
@@ -39,7 +39,10 @@ class PageState:
 
 
 def now_page(answer: Row, history: History, names: Mapping[int, str], shown: PageState) -> str:
-    """The page. `answer`: of `GET /v1/overview`; `history`: of the last hours; `names`: of jobs, as they are shown."""
+    """The page of what goes on now.
+
+    `answer`: of `GET /v1/overview`; `history`: of the last hours; `names`: of jobs, as they are shown.
+    """
     at = float(answer["at"])
     daemon = answer["status"]["daemon"]
     title = f"hpcdl on {visible(daemon['host'], 80)}"
@@ -339,7 +342,7 @@ class Recent:
     _rows: list[Mapping[str, Any]] = field(default_factory=list)
 
     def take(self, answer: Row) -> None:
-        """The next answer. One that begins elsewhere is of another ledger: then nothing of before counts."""
+        """Takes in the next answer. One that begins elsewhere is of another ledger: then nothing of before counts."""
         if answer["after"] != self.after:
             self._rows, self.names = [], {}
         self._rows += answer["events"]
@@ -396,7 +399,7 @@ class Recent:
 
 
 def clipped(span: Span, begin: float) -> Span:
-    """The span without what was before."""
+    """The span from `begin` on."""
     if span.start_at >= begin:
         return span
     pieces = tuple(replace(each, begin=max(begin, each.begin)) for each in span.pieces if each.end > begin)

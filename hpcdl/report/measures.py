@@ -16,8 +16,8 @@ _BY_POLICY = (Purpose.RESCALE, Purpose.PREEMPT)
 
 @dataclass(frozen=True, slots=True)
 class JobMeasures:
-    """One job. `start_s`, `end_s`: first grant of GPUs and end, None if not (yet). `wait_s` and `jct_s` count from its
-    own submit. `gpus`: (time, number of GPUs held from then on), ending with 0 once it is finished.
+    """The measures of one job. `start_s`, `end_s`: first grant of GPUs and end, None if not (yet). `wait_s` and `jct_s`
+    count from its own submit. `gpus`: (time, number of GPUs held from then on), ending with 0 once it is finished.
 
     `lost_s`: from each of a policy's requests to suspend until its next attempt trains, the wait for GPUs between
     included; what users hold and daemons stop is not the policy's loss.
@@ -38,7 +38,7 @@ class JobMeasures:
 
 @dataclass(frozen=True, slots=True)
 class RunMeasures:
-    """A whole run.
+    """The measures of a whole run.
 
     `utilisation` is work done over work possible: while a job trains on n GPUs, each of them counts with the share
     rate(n) / (n * rate(1)) of its profile, so GPUs that a job holds without getting faster by them count as idle; a GPU

@@ -76,12 +76,12 @@ def _figures(measures: RunMeasures, factor: float) -> str:
 
 
 def long_text(seconds: float) -> str:
-    """`471 s`, and from 20 minutes on as people say it."""
+    """A time as text: `471 s`, and from 20 minutes on in larger units."""
     return f"{seconds:.0f} s" if seconds < 1200 else seconds_text(seconds)
 
 
 def percent(share: float) -> str:
-    """`37.2 %`."""
+    """A share as text: `37.2 %`."""
     return f"{100 * share:.1f} %"
 
 
@@ -91,7 +91,7 @@ def gpus_text(job: JobMeasures) -> str:
 
 
 def job_table(measures: RunMeasures, factor: float) -> HtmlTable:
-    """A row per job; times are multiplied by `factor`."""
+    """The table of jobs; times are multiplied by `factor`."""
 
     def text(seconds: float | None) -> str:
         return "–" if seconds is None else f"{seconds * factor:.0f}"

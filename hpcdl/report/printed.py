@@ -16,7 +16,7 @@ _WIDEST = 74.0
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Texts: ours, what is printed, and the difference; empty where there is none."""
+    """A cell with both: texts of ours, what is printed, and the difference; empty where there is none."""
 
     ours: str
     printed: str = ""
@@ -77,7 +77,7 @@ def _bar(y: int, number: float, largest: float, kind: str, text: str) -> str:
 
 
 def bars_legend() -> str:
-    """What the two kinds of bars are."""
+    """The legend of the bars: ours and the paper's."""
     items = (("ours", "ours, simulated"), ("theirs", "as the paper prints it"))
     rect = '<rect x="1" y="1" width="26" height="10" class="{}"/>'
     return legend((("", rect.format(kind), text) for kind, text in items), width=28, height=12)

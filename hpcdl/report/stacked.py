@@ -97,7 +97,7 @@ def _bar(line: AccountLine, y: int, longest: float) -> str:
 
 
 def label(by: str, line: AccountLine) -> str:
-    """What a line is called."""
+    """The name of a line of the account."""
     return f"{line.key} {line.name}" if by in ("job", "array") and line.key else line.name
 
 

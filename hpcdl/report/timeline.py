@@ -43,7 +43,7 @@ class Scale:
         return (at - self.begin) * self.factor
 
     def place(self, at: float) -> float:
-        """Percent of the width."""
+        """The place of a time, in per cent of the width."""
         return 100.0 * self.shown(at) / self.length
 
 
@@ -238,7 +238,7 @@ def _wait(wait: WarmStart, rows: dict[GpuRef | str, int], scale: Scale, paint: d
 
 
 def timeline_legend(history: History, paint: dict[int, int] | None = None) -> str:
-    """What the colours, shades and hatches mean; roles and the gate only where they occur. `paint`: as `colours`."""
+    """The legend of a timeline; roles and the gate only where they occur. `paint`: as `colours`."""
     paint = colours(history) if paint is None else paint
     drawn = {span.job for span in history.spans} | {wait.job for wait in history.warm}
     roles = {piece.role for span in history.spans for piece in span.pieces}

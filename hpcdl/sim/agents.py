@@ -25,13 +25,13 @@ class Outside(Protocol):
 
     @property
     def world(self) -> World:
-        """What the daemon knows."""
+        """The Controller's world, as the daemon knows it."""
 
     def at(self, when: float, what: Callable[[], None]) -> None:
-        """Has something happen, now if that is past."""
+        """Schedules a call at that time, at once if it is past."""
 
     def send(self, command: cmd.Command) -> None:
-        """To the daemon."""
+        """Puts a command into the daemon's inbox."""
 
 
 @lru_cache(maxsize=4096)
@@ -62,7 +62,7 @@ class SimulatedAgents:
     # --- nodes -----------------------------------------------------------------------------------------------------
 
     def join(self, spell: NodeSpell) -> None:
-        """A node comes."""
+        """A node joins: its agent sends its inventory."""
         self._nodes[spell.name] = spell
         self._on[spell.name] = {}
         self._spells[spell.name] = self._spells.get(spell.name, 0) + 1

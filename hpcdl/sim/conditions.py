@@ -58,7 +58,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """A workload under one policy.
+    """What came of a workload under one policy.
 
     `history`: as the ledger of a real run gives it. `jobs`: the simulated job behind each job id. `believed`: the
     profiles that the policy saw, by lower-case name. `decisions`: how many, and `decide_s`: wall seconds that each

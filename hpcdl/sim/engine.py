@@ -54,7 +54,7 @@ def simulate(
 
 
 class Simulation:
-    """One run. `simulate` is what others call."""
+    """One simulated run: the clock, the event heap, and the Controller. Others call `simulate`."""
 
     def __init__(
         self, workload: Workload, policy: str, policies: Policies, conditions: Conditions, learn: Learn | None
@@ -93,17 +93,17 @@ class Simulation:
     # --- what agents and trainers see of it: `agents.Outside` ---------------------------------------------------------
 
     def at(self, when: float, what: Callable[[], None]) -> None:
-        """Has something happen."""
+        """Schedules a call at that time, at once if it is past."""
         self._entries += 1
         heapq.heappush(self._heap, (max(when, self.now), self._entries, what))
 
     def send(self, command: cmd.Command) -> None:
-        """Into the Controller's inbox."""
+        """Puts a command into the Controller's inbox."""
         self._inbox.append(command)
 
     @property
     def world(self) -> World:
-        """As the Controller knows it."""
+        """The world as the Controller knows it."""
         return self._controller.world
 
     # --- time ------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Simulation:
         return [*dict.fromkeys(lines)]
 
     def result(self) -> SimulatedRun:
-        """See `simulate`."""
+        """What came of the run, with every problem as one line."""
         records = self._journal.records
         unfinished = [*self._controller.world.active]
         problems = [*self.troubles(), *self._problems]

@@ -105,7 +105,7 @@ def _rounded(value: Any) -> Any:
 
 
 def summarise(run: SimulatedRun) -> Results:
-    """Every measure of a run."""
+    """The measures of a simulated run, per job and for the whole."""
     history = _with_truth(run)
     measured = measure(history, {f"{number}": job.profile for number, job in run.jobs.items()})
     ideals = _ideal_jct(run, history)

@@ -60,7 +60,7 @@ class SimulatedTrainer:
         return self.step if self.since is None else self.step + max(0.0, now - self.since) * self.rate
 
     def settle(self, now: float) -> None:
-        """It does not train on from `now`."""
+        """Stops its training at `now`, at the step that it came to."""
         self.step, self.since = self.step_at(now), None
         self.turn += 1
 
@@ -87,7 +87,7 @@ class Delays:
         return seconds * self._factor(job, trainer, "startup")
 
     def gate_s(self, job: SimJob, trainer: SimulatedTrainer) -> float:
-        """From a warm start to the gate."""
+        """Seconds from a warm start to the gate."""
         return (job.profile.gate_s or job.profile.startup_s) * self._factor(job, trainer, "startup")
 
     def join_s(self, job: SimJob, trainer: SimulatedTrainer) -> float:

@@ -45,7 +45,7 @@ class Goal:
                 return float(own.more[key])
 
     def met(self, reached: float) -> bool:
-        """Whether that is enough."""
+        """Whether the figure lies within the bounds."""
         return (self.least is None or reached >= self.least) and (self.most is None or reached <= self.most)
 
 

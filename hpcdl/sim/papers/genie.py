@@ -63,7 +63,7 @@ def single_latency_s(job: SimJob) -> float:
 
 
 def measure_run(run: SimulatedRun) -> GenieMeasures:
-    """AssertionError where a job did not end."""
+    """The measures of a run. AssertionError where a job did not end."""
     ends, waits, met = [], [], []
     for number, job in run.jobs.items():
         told = run.world.jobs[number]
@@ -92,12 +92,12 @@ def _urgent(job: SimJob) -> bool:
 
 
 def by_type(workload: Workload) -> Workload:
-    """The same with the type of model as user: `capacity` has a queue for each user, the paper's for each type."""
+    """The workload with the type of model as user: `capacity` has a queue for each user, the paper's for each type."""
     return _with(workload, lambda _, job: replace(job, user=job.profile.name.split()[0]))
 
 
 def with_priorities(workload: Workload, shares: Sequence[int], seed: int) -> Workload:
-    """The same jobs with priorities drawn anew: `shares` of urgent, prior and normal in per cent."""
+    """The workload with priorities drawn anew: `shares` of urgent, prior and normal in per cent."""
     draws = chance("genie", "priorities", *shares, seed)
 
     def change(_: int, job: SimJob) -> SimJob:
@@ -137,7 +137,7 @@ def with_drawn_requests(workload: Workload, seed: int) -> Workload:
 
 
 def with_light_profiles(workload: Workload, seed: int) -> Workload:
-    """The same jobs, of which policies know only what the light profiling says (eq. 4 to 8)."""
+    """The workload, of whose jobs policies know only what the light profiling says (eq. 4 to 8)."""
     return _with(workload, lambda _, job: replace(job, believed=light_profile(job.profile, seed)))
 
 
@@ -173,13 +173,13 @@ def _samples_per_s(model: str, kind: str, batch: int, nodes: int, gpus: int) -> 
 
 
 def tables(seeds: Iterable[int] = SEEDS) -> tuple[PaperTable, ...]:
-    """Figures 13, 14, 15 and 17."""
+    """The tables of figures 13, 14, 15 and 17."""
     found = tuple(seeds)
     return tuple(make(found) for make in (densities, drawn, priorities, durations, prediction, sizes))
 
 
 def densities(seeds: Sequence[int]) -> PaperTable:
-    """Figures 13 and 14 (a, b)."""
+    """Figures 13 and 14 (a, b): QoS and makespan by arrivals an hour."""
     cases = {f"{per_hour}/h": partial(genie, per_hour) for per_hour in GENIE_LOADS}
     return _compared("GENIE figures 13 and 14 (a, b): arrivals an hour", cases, seeds, _PRINTED["densities"])
 
@@ -191,14 +191,14 @@ def drawn(seeds: Sequence[int]) -> PaperTable:
 
 
 def priorities(seeds: Sequence[int]) -> PaperTable:
-    """Figure 14 (c, d)."""
+    """Figure 14 (c, d): QoS and makespan by shares of priorities."""
     cases = {"/".join(map(str, shares)): partial(_of_priorities, shares) for shares in PRIORITIES}
     note = f"At {PRIORITIES_PER_HOUR} an hour (the paper does not say); per cent of urgent, prior and normal jobs."
     return _compared("GENIE figure 14 (c, d): priorities", cases, seeds[:FEW], {}, note)
 
 
 def durations(seeds: Sequence[int]) -> PaperTable:
-    """Figure 14 (e, f)."""
+    """Figure 14 (e, f): QoS and makespan by hours of arrivals."""
     cases = {f"{hours} h": partial(lasting, hours) for hours in DURATIONS_H}
     return _compared(
         "GENIE figure 14 (e, f): duration of arrivals", cases, seeds[:FEW], _PRINTED["durations"], _NOTES["durations"]
@@ -206,7 +206,7 @@ def durations(seeds: Sequence[int]) -> PaperTable:
 
 
 def sizes(seeds: Sequence[int]) -> PaperTable:
-    """Figure 17."""
+    """Figure 17: QoS and makespan by size of the cluster."""
     cases = {f"{nodes * GENIE_GPUS} GPUs": partial(genie, SIZES_PER_HOUR, nodes=nodes) for nodes in SIZES}
     note = f"{SIZES_PER_HOUR} an hour; a job has at most 4 nodes on larger clusters too: its smallest batch is 16."
     return _compared("GENIE figure 17: 16 to 128 GPUs", cases, seeds[:FEW], _PRINTED["sizes"], note)

@@ -60,7 +60,7 @@ class PaperRow:
             raise ValueError(f"{sorted(twice)} are columns of their own, not further figures")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values: the further figures stand beside the times."""
+        """The row as JSON: the further figures stand beside the times."""
         return {
             "workload": self.workload,
             "policy": self.policy,
@@ -80,7 +80,7 @@ class PaperTable:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The table as JSON."""
         return {"name": self.name, "rows": [row.to_json() for row in self.rows], "notes": list(self.notes)}
 
 

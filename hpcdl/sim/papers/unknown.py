@@ -67,7 +67,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class UnknownMeasures:
-    """Of one run, in seconds."""
+    """The measures of one run: mean JCT and makespan in seconds, and suspends."""
 
     jct_s: float
     makespan_s: float
@@ -112,7 +112,7 @@ def run_one(name: str, seed: int, case: UnknownCase) -> UnknownMeasures:
 
 
 def learner_for(work: Workload) -> Learn:
-    """What learns for the nodes of a workload."""
+    """The learner of profiles for the nodes of a workload."""
     nodes = {spell.name for spell in work.nodes}
     kinds = sorted({spell.kind for spell in work.nodes} - {""})
     return learner(max(spell.gpus for spell in work.nodes), len(nodes), kinds)

@@ -45,7 +45,7 @@ class _Trainer:
 
 @dataclass(frozen=True, slots=True)
 class CountedReplay:
-    """Figures as in Outcome, by counts alone."""
+    """The figures of a replay by counts alone; named as in `Outcome`."""
 
     U: float
     bound_U: float

@@ -45,7 +45,7 @@ class ReplayWindow:
 
     @property
     def U(self) -> float:
-        """As of the whole; 0 where no node was idle."""
+        """A_e / A_s of the window; 0 where no node was idle."""
         return self.samples / self.static if self.static else 0.0
 
 

@@ -226,7 +226,7 @@ def _difference(key: str, ours: Mapping[str, Any], paper: Mapping[str, Any]) -> 
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """`points`: (x, y), in the order of x."""
+    """A line of a chart. `points`: (x, y), in the order of x."""
 
     name: str
     points: tuple[tuple[float, float], ...]

@@ -95,7 +95,7 @@ class StudyRow:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Rows, and notes on what is compared."""
+    """A study: its rows, and notes on what is compared."""
 
     name: str
     title: str
