@@ -8,6 +8,7 @@ import logging.handlers
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from hpcdl.batch.site import SiteError
 from hpcdl.config.layers import ConfigError
@@ -47,7 +48,7 @@ def main() -> int:
         daemon = Daemon(
             options.home, config, options.emulate_gpus, not options.no_agent, ready.phase, options.accept_loss
         )
-        return asyncio.run(daemon.run(ready))
+        return asyncio.run(_serve(daemon, ready))
     except (
         ConfigError,
         ProfileError,
@@ -68,6 +69,18 @@ def main() -> int:
         text = f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
         ready.tell({"error": f"the daemon cannot run: {text}: see {options.home / 'daemon.log'}"})
         return 1
+
+
+async def _serve(daemon: Daemon, ready: ReadyPipe) -> NoReturn:
+    """Runs the daemon, then ends the process at once: the ledger is closed and the lease given back.
+
+    Python would first wait, for as long as it takes, for threads that still compute an estimate, read an archive or
+    compile a solver; on a loaded machine that is minutes in which no other daemon can start.
+    """
+    exit_code = await daemon.run(ready)
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(exit_code)
 
 
 def _told(error: Exception, home: Path) -> str:

@@ -74,6 +74,9 @@ LEASE_LOST_EXIT = 4
 AFTER_GRACE_S = 10.0
 """Past its grace a trainer is killed; so long its end takes to be known here."""
 
+DECISION_S = 20.0
+"""How long a stop waits for the Controller's thread, which may be in the middle of a decision."""
+
 PILOTS_S = 20.0
 """How long a stop waits for the batch system to take back pilots."""
 
@@ -157,7 +160,10 @@ class Daemon:
         self.exit_code = 0
 
     async def run(self, on_ready: ReadyPipe) -> int:
-        """Serves until it is stopped; returns the exit code."""
+        """Serves until it is stopped; returns the exit code.
+
+        Threads may go on: whoever calls ends the process without them, since the ledger is closed.
+        """
         self._running = running = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         changes = Changes(running)
@@ -437,7 +443,13 @@ class Daemon:
         self._changes.close()  # who waits for an answer gets it now, not a connection that breaks
 
     def _close(self) -> None:
-        self.loop.stop()
+        """Closes the ledger and gives the lease back; without either where a decision does not end.
+
+        What was committed is on the disk, and the next daemon succeeds a process that is gone.
+        """
+        if not self.loop.stop(DECISION_S):
+            log.error("a decision has not ended within %d s: the daemon ends without it", DECISION_S)
+            return
         try:
             self.journal.close()
             if self.exit_code == 0:

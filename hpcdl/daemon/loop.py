@@ -110,10 +110,11 @@ class ControllerLoop:
         """Starts the thread."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Ends the thread after what is in the inbox."""
+    def stop(self, within_s: float | None = None) -> bool:
+        """Ends the thread after what is in the inbox; False where it has not ended within that time."""
         self._inbox.put(None)
-        self._thread.join()
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
 
     def send(self, command: Command) -> "Future[Any]":
         """Puts a command in the inbox. The future has its answer after the commit, or Refused, or JournalError."""
@@ -126,16 +127,13 @@ class ControllerLoop:
     def _put(self, item: _Item | _Call) -> "Future[Any]":
         # It is under way at once: whoever asked may stop waiting, and cannot cancel it under the controller's hands.
         item.answer.set_running_or_notify_cancel()
-        if self._over():
+        if self._ended:
             item.answer.set_exception(JournalError("the daemon is ending: try again in a moment"))
         else:
             self._inbox.put(item)
-            if self._over():  # the thread may have looked for the last time just before
+            if self._ended:  # the thread may have looked for the last time just before
                 self._refuse_rest()
         return item.answer
-
-    def _over(self) -> bool:
-        return self._ended
 
     def _run(self) -> None:
         try:

@@ -2,6 +2,8 @@
 
 import os
 import select
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.system.cluster import PATIENCE_S, Cluster, kill
@@ -37,3 +39,31 @@ def test_an_idle_daemon_ends_when_its_lease_is_gone(tmp_path: Path) -> None:
         cluster.start()
     finally:
         cluster.stop()
+
+
+BUSY = """
+import sys, threading, time
+from hpcdl.daemon import __main__, daemon
+
+class Busy(daemon.Ahead):
+    def look(self, policy):  # as a solver that compiles for minutes on a loaded machine
+        threading.Thread(target=time.sleep, args=(3600,)).start()
+
+daemon.Ahead = Busy
+sys.exit(__main__.main())
+"""
+
+
+def test_a_stop_waits_for_no_thread_that_only_computes(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    argv = [sys.executable, "-c", BUSY, "--home", str(home), "--no-agent"]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert process.stdout is not None
+        assert b'"pid"' in process.stdout.readline(), "it is ready"
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+        assert not list(home.glob("lease.*")), "the lease is given back"
+    finally:
+        process.kill()
+        process.communicate()
