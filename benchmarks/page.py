@@ -26,22 +26,15 @@ from benchmarks.controller import PROFILE, Bench
 from benchmarks.measuring import setting
 from hpcdl.core.model import events as ev
 from hpcdl.core.model.plan import Profiles
+from hpcdl.daemon.api.context import ApiContext, DaemonStatus, Handler
 from hpcdl.daemon.api.http import json_answer
-from hpcdl.daemon.api.metrics import MetricsRoutes, ProcessMetrics
-from hpcdl.daemon.api.overview import OverviewRoutes
-from hpcdl.daemon.api.rows import JobRows
+from hpcdl.daemon.api.metrics import metrics
+from hpcdl.daemon.api.overview import overview
 from hpcdl.daemon.meter import Durations, Meter
 from hpcdl.report.live import PageState, Recent, now_page
 from hpcdl.wire import messages as msg
 
 T = TypeVar("T")
-STATUS = {
-    "daemon": {
-        "host": "n1", "policy": "adaptive", "objective": "jct", "since_s": 3600.0, "pid": 1, "version": "0",
-        "stopping": False,
-    },
-    "jobs": {}, "pilots": 0, "notices": {"waiting": 0, "given_up": 0, "failing": []}, "batch": None,
-}  # fmt: skip
 
 
 class Scene:
@@ -67,10 +60,9 @@ class Scene:
             for number, name in enumerate(names)
         }
         hub = cast(Any, SimpleNamespace(nodes=lambda: tuple(names), heartbeats=lambda: beats))
-        self.overview = OverviewRoutes(
-            cast(Any, self), hub, JobRows(cast(Any, self), Profiles({"p": PROFILE})), self._status
-        )
-        self.metrics = MetricsRoutes(cast(Any, self), hub, self.meter, ProcessMetrics(0.0, "0"))
+        about = DaemonStatus(1, "n1", 0.0, "0", "/home/jo/.hpcdl", ("adaptive",))
+        profiles = Profiles({"p": PROFILE})
+        self.api = ApiContext(cast(Any, self), hub, cast(Any, None), profiles, about, meter=self.meter)
         self.planning = Durations()
 
     @property
@@ -89,12 +81,13 @@ class Scene:
         found.set_result(function(self.bench.controller))
         return found
 
-    async def _status(self, request: object) -> dict[str, Any]:
-        return {**STATUS, "jobs": {"QUEUED": len(self.world.active) - len(self.world.live)}}
+    def ask(self, handler: Handler, **query: object) -> bytes:
+        request: Any = SimpleNamespace(query_params={name: str(value) for name, value in query.items()})
 
-    def ask(self, handler: Callable[[Any], Any], **query: object) -> bytes:
-        request = SimpleNamespace(query_params={name: str(value) for name, value in query.items()})
-        content = json_answer(200, asyncio.run(handler(request))).body
+        async def answered() -> dict[str, Any]:
+            return await handler(self.api, request)
+
+        content = json_answer(200, asyncio.run(answered())).body
         return bytes(content)
 
 
@@ -110,7 +103,7 @@ def measure(nodes: int, gpus: int, jobs: int, rounds: int, target: Path | None) 
     scene, recent = Scene(nodes, gpus, jobs), Recent(3 * 3600.0)
     asked, drawn, text, size, first_size = [], [], "", 0, 0
     for number in range(rounds + 1):
-        content, took = timed(lambda: scene.ask(scene.overview.overview, after=recent.after))
+        content, took = timed(lambda: scene.ask(overview, after=recent.after))
         asked.append(took)
         size = len(content)
         first_size = size if number == 0 else first_size
@@ -125,7 +118,7 @@ def measure(nodes: int, gpus: int, jobs: int, rounds: int, target: Path | None) 
         scene.bench.now += 10.0
     if target is not None:
         target.write_text(text)
-    told = [timed(lambda: scene.ask(scene.metrics.metrics)) for _ in range(rounds)]
+    told = [timed(lambda: scene.ask(metrics)) for _ in range(rounds)]
     return {
         "daemon_ms": {"first": round(asked[0], 1), "next": round(median(asked[1:]), 1)},
         "answer_kb": {"first": first_size // 1000, "next": size // 1000},

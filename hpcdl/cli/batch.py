@@ -51,7 +51,7 @@ def _looked_at(home: Path) -> dict[str, Any]:
     from hpcdl.batch.site import load_site
     from hpcdl.cli.doctor.batch_system import asked_from_here
     from hpcdl.config.settings import load_config
-    from hpcdl.daemon.api.pilot_rows import hole_row
+    from hpcdl.core.model.frozen import to_json
     from hpcdl.daemon.clock import WallClock
 
     config = load_config(home)
@@ -64,7 +64,7 @@ def _looked_at(home: Path) -> dict[str, Any]:
     with asked_from_here(system.kind):
         found = system.holes(clock.now(), ())
     return {
-        "holes": [hole_row(hole) for hole in found],
+        "holes": to_json(found),
         "at": clock.now(),
         "notes": ["no daemon runs: the batch system was asked from here"],
         "batch": {"kind": system.kind, "troubles": []},

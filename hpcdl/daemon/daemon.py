@@ -34,7 +34,8 @@ from hpcdl.core.rules.endings import Rules
 from hpcdl.core.rules.intake import Settings
 from hpcdl.daemon.agents import Hub, HubSettings, Telemetry, measured
 from hpcdl.daemon.api.admission import Admission
-from hpcdl.daemon.api.app import Api, DaemonStatus
+from hpcdl.daemon.api.app import Api
+from hpcdl.daemon.api.context import ApiContext, DaemonStatus
 from hpcdl.daemon.api.profiles import ProfileNames, read_known
 from hpcdl.daemon.api.server import make_server
 from hpcdl.daemon.api.viewers import Viewers
@@ -198,7 +199,7 @@ class Daemon:
         address = listen_address(self.config, self.batching is not None and self.batching.settings.pilots)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.create_server((address, self.config.listen_port), family=family, backlog=2048)
-        server = self._server(changes)
+        server = self._server()
         self._uvicorn = server
         port = int(listener.getsockname()[1])
         node = self.node
@@ -263,33 +264,24 @@ class Daemon:
         )
         return BatchThread(system, self.loop, settings, commands=here.commands)
 
-    def _server(self, changes: Changes) -> uvicorn.Server:
+    def _server(self) -> uvicorn.Server:
+        settings = {name: (value, self.config.origin(name)) for name, value in self.config.values().items()}
         about = DaemonStatus(
-            os.getpid(),
-            socket.gethostname(),
-            self.started_at,
-            __version__,
-            str(self.home),
-            self.policies.names(),
-            self.site.pilots_max,
-            self.config.leave_margin_s,
-            {name: (value, self.config.origin(name)) for name, value in self.config.values().items()},
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            started_at=self.started_at,
+            version=__version__,
+            home=str(self.home),
+            policies=self.policies.names(),
+            pilots_max=self.site.pilots_max,
+            leave_margin_s=self.config.leave_margin_s,
+            settings=settings,
+        )
+        context = ApiContext(
+            self.loop, self.hub, self._changes, self.profiles, about, self.batching, self.meter, self._on_stop
         )
         door = Admission()
-        api = Api(
-            self.loop,
-            self.hub,
-            changes,
-            self.profiles,
-            self.clock,
-            about,
-            self.identity.token,
-            self._on_stop,
-            self.batching,
-            self.viewers.token,
-            door.proven,
-            self.meter,
-        )
+        api = Api(context, self.identity.token, self.viewers.token, door.proven)
         return make_server(api.application(), self.identity.certificate_path, self.identity.key_path, door)
 
     def _ticks(self) -> Ticks:

@@ -127,13 +127,16 @@ class ControllerLoop:
     def _put(self, item: _Item | _Call) -> "Future[Any]":
         # It is under way at once: whoever asked may stop waiting, and cannot cancel it under the controller's hands.
         item.answer.set_running_or_notify_cancel()
-        if self._ended:
+        if self._over():
             item.answer.set_exception(JournalError("the daemon is ending: try again in a moment"))
         else:
             self._inbox.put(item)
-            if self._ended:  # the thread may have looked for the last time just before
+            if self._over():  # the thread may have looked for the last time just before
                 self._refuse_rest()
         return item.answer
+
+    def _over(self) -> bool:
+        return self._ended
 
     def _run(self) -> None:
         try:

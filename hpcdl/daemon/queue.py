@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hpcdl.core.controller.view_builder import Views, build_view
 from hpcdl.core.model.incarnation import Placement
 from hpcdl.core.model.plan import Profiles, View
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.core.model.world import Job, World
-from hpcdl.daemon.api.estimates import LastViews
 
 PLACES = 100
 """So many jobs have a place, the first ones; the others are behind them."""
@@ -118,6 +118,26 @@ def new_holders(world: World, job: Job, placement: Placement) -> list[int]:
     """The other jobs that hold GPUs of this placement now."""
     holders = {holder[0] for gpu in placement.gpus if (holder := world.holders.get(gpu)) is not None}
     return sorted(holders - {job.id})
+
+
+class LastViews:
+    """Views of one daemon's world: what has not changed since the last one is not worked out again. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._views = Views()
+        self._seq = 0
+
+    def build(self, world: World, profiles: Profiles, now: float) -> View:
+        """As `build_view`."""
+        with self._lock:
+            if world.seq >= self._seq:
+                self._seq = world.seq
+                views, self._views = self._views, Views()  # these, unless they fail
+                view = views.build(world, profiles, now)
+                self._views = views
+                return view
+        return build_view(world, profiles, now)  # whoever took its world before us comes after us
 
 
 class Queues:

@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 
 from hpcdl.cli.events import body_text
+from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, Pilot, PilotSpec
-from hpcdl.daemon.api.pilot_rows import hole_row, pilot_row
+from hpcdl.daemon.api.pilots import pilot_row
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeDaemon
 
 NOW = 1_800_000_000.0
 BATCH = {"kind": "slurm", "interval_s": 30.0, "polled_at": NOW, "commands": 7, "troubles": [], "pilots_max": 4}
 HOLES = [
-    hole_row(
+    to_json(
         Hole("killable", 3, ("n1", "n2", "n4"), 4, "v100", NOW + 600, "batch job 12 is expected on n[1-4]", 3600.0)
     ),
-    hole_row(Hole("", 2)),
+    to_json(Hole("", 2)),
 ]
 SPEC = PilotSpec(2, 3600.0, "killable", 4, ("n1", "n2"), "2 idle nodes")
 SEEN = BatchJob("101", BatchState.RUNNING, nodes=("n1", "n2"), queue="killable", started_at=NOW - 100, until=NOW + 200)

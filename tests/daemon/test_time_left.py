@@ -13,11 +13,11 @@ import pytest
 from hpcdl.cli.show import deadline_text
 from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.world import JobProgress, World
+from hpcdl.daemon.api import jobs
+from hpcdl.daemon.api.context import ApiContext, DaemonStatus
 from hpcdl.daemon.api.estimates import when, when_text
 from hpcdl.daemon.api.http import Encoded
-from hpcdl.daemon.api.jobs import JobRoutes
-from hpcdl.daemon.api.overview import OverviewRoutes
-from hpcdl.daemon.api.rows import JobRows
+from hpcdl.daemon.api.overview import overview
 from hpcdl.daemon.time_left import remaining
 from hpcdl.policies import all_policies
 from tests.support.stage import Stage, running
@@ -30,14 +30,9 @@ class Scene:
         self.stage = stage
         self.world: World = stage.world
         self.reasons = stage.controller.reasons
-        batch = SimpleNamespace(notes=lambda: (), pilots_max=0, largest=lambda: 0)
-        rows = JobRows(cast(Any, self), stage.profiles)
-        self.routes = JobRoutes(cast(Any, self), cast(Any, None), rows, cast(Any, batch))
-        hub = SimpleNamespace(heartbeats=dict)
-        self.overview = OverviewRoutes(cast(Any, self), cast(Any, hub), rows, self._status)
-
-    async def _status(self, _: object) -> dict[str, Any]:
-        return {}
+        about = DaemonStatus(1, "h", 0.0, "0", "/home/jo/.hpcdl", ("wanted",))
+        hub = SimpleNamespace(heartbeats=dict, nodes=tuple)
+        self.api = ApiContext(cast(Any, self), cast(Any, hub), cast(Any, None), stage.profiles, about)
 
     def now(self) -> float:
         return self.stage.now
@@ -60,8 +55,8 @@ class Scene:
 
     def get(self, route: str, job: int = 1) -> Any:
         request = cast(Any, SimpleNamespace(query_params={}, path_params={"job": job}))
-        owner = self.overview if route == "overview" else self.routes
-        return self.answer(getattr(owner, route)(request))
+        handler = overview if route == "overview" else getattr(jobs, route)
+        return self.answer(handler(self.api, request))
 
     def submit(self, **more: Any) -> Any:
         entry = {"command": ["train"], "name": "due", "gpus_min": 1, "deadline": self.now() + 180.0, "steps": 300}
@@ -71,7 +66,7 @@ class Scene:
         async def stream() -> AsyncIterator[bytes]:
             yield body
 
-        return self.answer(self.routes.submit(cast(Any, SimpleNamespace(stream=stream))))["jobs"]
+        return self.answer(jobs.submit(self.api, cast(Any, SimpleNamespace(stream=stream))))["jobs"]
 
 
 @pytest.mark.parametrize("rescale", ["restart", "in-process"])
@@ -82,7 +77,7 @@ def test_every_answer_has_the_same_estimate(rescale: str, trained_s: float) -> N
     stage.run(1.0 + trained_s)
     scene = Scene(stage)
     ((listed,), shown, why, overview) = (
-        scene.get("list")["jobs"],
+        scene.get("list_jobs")["jobs"],
         scene.get("show")["job"],
         scene.get("why"),
         scene.get("overview")["running"][0],

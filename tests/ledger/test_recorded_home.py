@@ -26,7 +26,8 @@ from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import JobState, World, validate
 from hpcdl.daemon.agents import Hub, HubSettings
-from hpcdl.daemon.api.app import Api, DaemonStatus
+from hpcdl.daemon.api.app import Api
+from hpcdl.daemon.api.context import ApiContext, DaemonStatus
 from hpcdl.daemon.api.submit import submit_of
 from hpcdl.daemon.api.wait import Changes
 from hpcdl.daemon.daemon import open_ledger
@@ -105,7 +106,7 @@ class Asked:
         self.loop.start()
         hub = Hub(self.loop, HubSettings("d-1", home, 600.0, 10.0), lambda node, beat: None)
         about = DaemonStatus(1, "h", 0.0, "0", "/home/jo/.hpcdl", ("marble",))
-        self._api = Api(self.loop, hub, changes, profiles, clock, about, TOKEN, lambda now: 0.0).application()
+        self._api = Api(ApiContext(self.loop, hub, changes, profiles, about), TOKEN).application()
 
     async def _changes(self) -> Changes:
         return Changes(asyncio.get_running_loop())

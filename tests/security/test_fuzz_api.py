@@ -27,7 +27,8 @@ from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.plan import Policies, Profiles
 from hpcdl.core.model.world import GpuInfo, World, validate
 from hpcdl.daemon.agents import Hub, HubSettings
-from hpcdl.daemon.api.app import Api, DaemonStatus
+from hpcdl.daemon.api.app import Api
+from hpcdl.daemon.api.context import ApiContext, DaemonStatus
 from hpcdl.daemon.api.jobs import VERBS
 from hpcdl.daemon.api.wait import Changes
 from hpcdl.daemon.clock import WallClock
@@ -60,17 +61,7 @@ class Scene:
         self.send(cmd.Inventory("n1", gpus, 4, 1000, 1, "boot", "log-1", True))
         self.send(cmd.Submit((JobSpec(("true",), "job"),), "r-1"))
         about = DaemonStatus(1, "h", 0.0, "0", str(home), ("marble",))
-        api = Api(
-            self.loop,
-            self.hub,
-            changes,
-            Profiles({}),
-            WallClock(0.0),
-            about,
-            TOKEN,
-            lambda now: 0.0,
-            viewer_token=VIEWER,
-        )
+        api = Api(ApiContext(self.loop, self.hub, changes, Profiles({}), about), TOKEN, VIEWER)
         self.application = api.application()
 
     async def _changes(self) -> Changes:
@@ -186,13 +177,9 @@ def test_the_order_of_the_routes_does_not_matter(scene: Scene) -> None:
 def test_requests(scene: Scene, data: st.DataObject) -> None:
     # A stop that is understood would have all else refused.
     method, pattern = data.draw(st.sampled_from([each for each in scene.routes() if each[1] != "/v1/stop"]))
-    path = pattern
-    while "{" in path:
-        before, _, rest = path.partition("{")
-        name, _, after = rest.partition("}")
-        known = {"int": st.integers(0, 3).map(str), "verb": st.sampled_from(list(VERBS)), "str": st.just("n1")}
-        value = data.draw(known[name.partition(":")[2]] | TEXTS)
-        path = f"{before}{value}{after}"
+    known = {"int": st.integers(0, 3).map(str), "verb": st.sampled_from(list(VERBS)), "str": st.just("n1")}
+    # Once over the pattern: what is drawn may have braces, too.
+    path = re.sub(r"\{\w+:(\w+)\}", lambda match: data.draw(known[match[1]] | TEXTS), pattern)
     # What waits is not to wait here.
     query = data.draw(QUERY)
     query = {key: ("0" if key in ("wait", "timeout") else value) for key, value in query.items()}

@@ -185,21 +185,24 @@ def test_no_route_answers_without_the_token(victim: Cluster, access: AccessFile)
 
 def test_every_route_is_among_these(victim: Cluster) -> None:
     """A route that is added asks for a token because `_guard` does; this sees one that goes without."""
-    from hpcdl.daemon.api import app
+    from hpcdl.daemon.api import app, context
 
     source = Path(app.__file__).read_text()
-    lines = [line.strip() for line in source.splitlines() if line.strip().startswith(("Route(", "WebSocketRoute("))]
-    assert len(lines) >= 17
-    sockets = {line.split('"')[1] for line in lines if "self._guard(" not in line}
-    assert sockets == {"/v1/agent", "/v1/jobs/{job:int}/shell"}
-    told = [
-        (method, path) for line in lines for path in [line.split('"')[1]] for method in re.findall(r'"([A-Z]+)"', line)
+    lines = [line.strip() for line in source.splitlines()]
+    assert [line for line in lines if "Route(each" in line] == [
+        "routes = [Route(each.path, self._guard(each), methods=[each.method]) for each in ROUTES]"
     ]
+    sockets = {line.split('"')[1] for line in lines if line.startswith("WebSocketRoute(")}
+    assert sockets == {"/v1/agent", "/v1/jobs/{job:int}/shell"}
+    assert len(context.ROUTES) >= 27
     known = {(method, path.split("?")[0]) for method, path in ROUTES}
-    plain = {(method, re.sub(r"\{\w+:int\}", "1", path).replace("{node:str}", "n1")) for method, path in told}
+    plain = {
+        (each.method, re.sub(r"\{\w+:int\}", "1", each.path).replace("{node:str}", "n1")) for each in context.ROUTES
+    }
     assert {each for each in plain if "{" not in each[1]} - known == set(), "add it to ROUTES"
-    seen = {line.split('"')[1] for line in lines if "_seen" in line}
+    seen = {each.path for each in context.ROUTES if each.seen is not None}
     assert seen == {"/v1/jobs", "/v1/jobs/{job:int}", "/v1/nodes", "/v1/status", "/v1/metrics"}
+    assert {each.method for each in context.ROUTES if each.seen is not None} == {"GET"}
 
 
 def viewer_of(victim: Cluster) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from benchmarks.eta_calibration import fitted, row, told
 from hpcdl.adaptive.eta import CLAIM
-from hpcdl.daemon.api.estimates import LastViews, when
+from hpcdl.daemon.api.estimates import when
+from hpcdl.daemon.queue import LastViews
 from tests.support.stage import running
 
 

@@ -6,23 +6,22 @@ They are made when somebody asks, in a thread beside the event loop, and decide 
 
 import asyncio
 import logging
-import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hpcdl.core.controller.view_builder import Views, build_view
+from hpcdl.core.controller.view_builder import build_view
 from hpcdl.core.fold.observations import observations_of
-from hpcdl.core.model.plan import Profiles, View, deadlines_unheeded
+from hpcdl.core.model.plan import Profiles, deadlines_unheeded
 from hpcdl.core.model.units import seconds_text
 from hpcdl.core.model.world import Job, World
-from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.daemon.api.context import ApiContext
+from hpcdl.daemon.api.rows import Json
+from hpcdl.daemon.queue import LastViews
 from hpcdl.daemon.time_left import measured_rate, remaining
 
 if TYPE_CHECKING:
     from hpcdl.adaptive.eta import Band, Eta, EtaBasis
     from hpcdl.adaptive.forecast import DeadlineEstimate
-
-Json = dict[str, Any]
 
 MEANT_FOR = ("deadline", frozenset({"adaptive", "adaptive-fifo"}))
 """The objective and the policies that the forecast is about: any other may take jobs in another order."""
@@ -70,49 +69,18 @@ def _foreseen(world: World, job: Job, profiles: Profiles, now: float) -> "Deadli
     return estimate_deadline(view, seen, measured_rate(job, now)) if seen.profile is not None else None
 
 
-class Deadlines:
-    """What the API says of jobs' deadlines."""
-
-    def __init__(self, loop: ControllerLoop, profiles: Profiles) -> None:
-        self._loop = loop
-        self._profiles = profiles
-
-    async def unheeded(self, jobs: Iterable[Job]) -> str:
-        """What is said of their deadlines, if any has one that nothing is done for."""
-        if all(job.spec.deadline is None or job.finished for job in jobs):
-            return ""
-        world = self._loop.world
-        policies = await asyncio.wrap_future(self._loop.call(lambda each: each.policies))
-        return (
-            deadlines_unheeded(policies.make(world.policy), world.objective) if world.policy in policies.names() else ""
-        )
-
-    async def forecast(self, world: World, job: Job, now: float) -> Json:
-        """`{"forecast": ...}` as `forecast` has it, {} where that is None; others need not wait while it is found."""
-        if job.spec.deadline is None:
-            return {}
-        found = await asyncio.to_thread(forecast, world, job, self._profiles, now)
-        return {} if found is None else {"forecast": found}
+async def unheeded(api: ApiContext, jobs: Iterable[Job]) -> str:
+    """What is said of these jobs' deadlines, if any has one that nothing is done for; "" otherwise."""
+    if all(job.spec.deadline is None or job.finished for job in jobs):
+        return ""
+    world, policies = api.world, await api.call(lambda controller: controller.policies)
+    return deadlines_unheeded(policies.make(world.policy), world.objective) if world.policy in policies.names() else ""
 
 
-class LastViews:
-    """Views of one daemon's world: what has not changed since the last one is not worked out again. For any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._views = Views()
-        self._seq = 0
-
-    def build(self, world: World, profiles: Profiles, now: float) -> View:
-        """As `build_view`."""
-        with self._lock:
-            if world.seq >= self._seq:
-                self._seq = world.seq
-                views, self._views = self._views, Views()  # these, unless they fail
-                view = views.build(world, profiles, now)
-                self._views = views
-                return view
-        return build_view(world, profiles, now)  # whoever took its world before us comes after us
+async def forecast_json(api: ApiContext, world: World, job: Job, now: float) -> Json:
+    """`{"forecast": ...}` as `forecast` has it, {} where that is None; others need not wait while it is computed."""
+    found = None if job.spec.deadline is None else await asyncio.to_thread(forecast, world, job, api.profiles, now)
+    return {} if found is None else {"forecast": found}
 
 
 def when(world: World, job: Job, profiles: Profiles, now: float, views: LastViews | None = None) -> "Eta | None":

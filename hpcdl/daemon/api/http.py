@@ -1,6 +1,7 @@
 """Requests and answers of the API: bodies and queries to values within limits, values to JSON, errors."""
 
 import json
+import math
 from typing import Any
 
 from starlette.requests import Request
@@ -80,6 +81,32 @@ async def body_of(request: Request) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ApiProblem(400, "the body is not a JSON object")
     return data
+
+
+def flag_in(body: dict[str, Any], name: str, default: bool = False) -> bool:
+    """A truth value of a body. Raises ApiProblem."""
+    value = body.get(name, default)
+    if not isinstance(value, bool):
+        raise ApiProblem(400, f"{name} must be true or false")
+    return value
+
+
+def text_in(body: dict[str, Any], name: str, most: int) -> str:
+    """A text of a body, "" where it is not there. Raises ApiProblem."""
+    value = body.get(name, "")
+    if not isinstance(value, str) or len(value) > most:
+        raise ApiProblem(400, f"{name} must be a text of {most} characters at most")
+    return value
+
+
+def number_in(
+    body: dict[str, Any], name: str, default: float, least: float = -math.inf, most: float = math.inf
+) -> float:
+    """A number of a body, from `least` to `most`. Raises ApiProblem."""
+    value = body.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ApiProblem(400, f"{name} must be a number from {least:g} to {most:g}")
+    return float(value)
 
 
 def number_of(text: str, name: str) -> int:

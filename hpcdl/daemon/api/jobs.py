@@ -21,146 +21,147 @@ from hpcdl.core.model.events import Recorded
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.world import Job, JobState, World, no_such_job
 from hpcdl.core.rules.retention import as_history, is_retired
-from hpcdl.daemon.api.estimates import Deadlines, when, when_json, when_text
+from hpcdl.daemon.api.context import ApiContext, route
+from hpcdl.daemon.api.estimates import forecast_json, unheeded, when, when_json, when_text
 from hpcdl.daemon.api.http import ApiProblem, Encoded, body_of, number_of, numbers_of, seconds_of
 from hpcdl.daemon.api.job_list import JobList, JobQuery
-from hpcdl.daemon.api.pilots import BatchRoutes
+from hpcdl.daemon.api.pilots import batch_notes, largest_hole
 from hpcdl.daemon.api.post_mortem import aftermath, past_of
-from hpcdl.daemon.api.rows import JobRows
-from hpcdl.daemon.api.submit import SubmitAnswers, submit_of
-from hpcdl.daemon.api.wait import Changes
+from hpcdl.daemon.api.rows import Json
+from hpcdl.daemon.api.submit import dry_run, submit_answer, submit_of
+from hpcdl.daemon.api.viewers import job_seen, jobs_seen
 from hpcdl.daemon.api.why import explain
-from hpcdl.daemon.loop import ControllerLoop
 
 EVENTS = 1000
 """Of a job, in one piece."""
 
 
-async def _events_of(loop: ControllerLoop, job: int) -> list[Recorded]:
+async def _job(api: ApiContext, request: Request) -> Job:
+    """The job of the path, also one that has left the world. Raises ApiProblem."""
+    number = request.path_params["job"]
+    job = api.world.jobs.get(number)
+    if job is None and is_retired(api.world, number):
+        job = next(iter(await asyncio.to_thread(api.loop.retired, (number,))), None)
+    if job is None:
+        raise ApiProblem(404, no_such_job(api.world, number), "unknown-job")
+    return job
+
+
+@route("POST", "/v1/jobs")
+async def submit(api: ApiContext, request: Request) -> Json:
+    """Queues jobs; with `dry_run` says what would become of them."""
+    body = await body_of(request)
+    command = replace(submit_of(body), elsewhere=largest_hole(api))
+    if body.get("dry_run") is True:
+        return await dry_run(api, command)
+    return await submit_answer(api, await api.send(command))
+
+
+@route("GET", "/v1/jobs", jobs_seen)
+async def list_jobs(api: ApiContext, request: Request) -> Json:
+    """The jobs that the query chooses."""
+    asked, rows = JobQuery.of(request.query_params), await api.rows(queued=True)
+    reaches = rows.world.retired and (asked.finished or asked.ids is not None)
+    past = await asyncio.to_thread(JobList.past, rows, asked, api.loop.retired) if reaches else {}
+    return Encoded(api.listed.answer(rows, asked, past))
+
+
+@route("GET", "/v1/jobs/{job:int}", job_seen)
+async def show(api: ApiContext, request: Request) -> Json:
+    """A job with its spec and its attempts that live."""
+    job = await _job(api, request)
+    detail = (await api.rows(queued=True)).detail(job)
+    if detail["deadline"] is not None:
+        detail["deadline"]["warning"] = await unheeded(api, (job,))
+    return {"job": detail}
+
+
+@route("GET", "/v1/jobs/{job:int}/why")
+async def why(api: ApiContext, request: Request) -> Json:
+    """Why a job is in its state, and when it starts and is done; of a finished one, where its time went."""
+    job, rows = await _job(api, request), await api.rows(queued=True)
+    world, now = rows.world, rows.now
+    answer = explain(world, job, rows.reasons, now, rows.queue)
+    found = {"job": job.id, "state": state_of(job).value, "reason": answer.reason}
+    if job.finished:
+        past = past_of(await _events_of(api, job.id), job.submitted_at)
+        details = [*answer.details, *aftermath(job, past)]
+        return found | {"details": details, **when_json(None), "past": past.to_json(job)}
+    eta = await asyncio.to_thread(when, world, job, rows.profiles, now, api.queues.views)
+    details = [*answer.details, *([] if eta is None else [when_text(eta, world.policy)])]
+    if job.running is None and not job.held and api.about.pilots_max:
+        details += [f"no more pilots: {note}" for note in batch_notes(api)]
+    if warning := await unheeded(api, (job,)):
+        details.append(warning)
+    return found | {"details": details, **when_json(eta)} | await forecast_json(api, world, job, now)
+
+
+async def _events_of(api: ApiContext, job: int) -> list[Recorded]:
     """All events of a job, asked for in pieces: there may be many."""
     found: list[Recorded] = []
     while True:
         after = found[-1].seq if found else 0
-        piece = await asyncio.to_thread(loop.events, after, EVENTS, job)
+        piece = await asyncio.to_thread(api.loop.events, after, EVENTS, job)
         found += piece
         if len(piece) < EVENTS:
             return found
 
 
-class JobRoutes:
-    """Handlers of requests; each answers one JSON object."""
-
-    def __init__(self, loop: ControllerLoop, changes: Changes, rows: JobRows, batch: BatchRoutes) -> None:
-        """`batch`: why there are no more nodes from the batch system."""
-        self._loop = loop
-        self._changes = changes
-        self._rows = rows
-        self._batch = batch
-        self._deadlines = Deadlines(loop, rows.profiles)
-        self._submits = SubmitAnswers(loop, rows, self._deadlines)
-        self._listed = JobList()
-
-    async def _job(self, request: Request) -> Job:
-        number = request.path_params["job"]
-        job = self._loop.world.jobs.get(number)
-        if job is None and is_retired(self._loop.world, number):
-            job = next(iter(await asyncio.to_thread(self._loop.retired, (number,))), None)
-        if job is None:
-            raise ApiProblem(404, no_such_job(self._loop.world, number), "unknown-job")
-        return job
-
-    async def submit(self, request: Request) -> dict[str, Any]:
-        """`POST /v1/jobs`."""
-        body = await body_of(request)
-        command = replace(submit_of(body), elsewhere=self._batch.largest())
-        if body.get("dry_run") is True:
-            return await self._submits.dry_run(command)
-        ids = await asyncio.wrap_future(self._loop.send(command))
-        return await self._submits.answer(ids)
-
-    async def list(self, request: Request) -> dict[str, Any]:
-        """`GET /v1/jobs`."""
-        asked, rows = JobQuery.of(request.query_params), await self._rows.now(queued=True)
-        reaches = rows.world.retired and (asked.finished or asked.ids is not None)
-        past = await asyncio.to_thread(JobList.past, rows, asked, self._loop.retired) if reaches else {}
-        return Encoded(self._listed.answer(rows, asked, past))
-
-    async def show(self, request: Request) -> dict[str, Any]:
-        """`GET /v1/jobs/ID`."""
-        job = await self._job(request)
-        detail = (await self._rows.now(queued=True)).detail(job)
-        if detail["deadline"] is not None:
-            detail["deadline"]["warning"] = await self._deadlines.unheeded((job,))
-        return {"job": detail}
-
-    async def why(self, request: Request) -> dict[str, Any]:
-        """`GET /v1/jobs/ID/why`."""
-        job, rows = await self._job(request), await self._rows.now(queued=True)
-        world, now = rows.world, rows.now
-        answer = explain(world, job, rows.reasons, now, rows.queue)
-        waits = job.running is None and not job.finished and not job.held
-        notes = [f"no more pilots: {note}" for note in self._batch.notes()] if waits and self._batch.pilots_max else []
-        found = {"job": job.id, "state": state_of(job).value, "reason": answer.reason}
-        if job.finished:
-            past = past_of(await _events_of(self._loop, job.id), job.submitted_at)
-            details = [*answer.details, *aftermath(job, past)]
-            return found | {"details": details, **when_json(None), "past": past.to_json(job)}
-        eta = await asyncio.to_thread(when, world, job, rows.profiles, now, self._rows.queues.views)
-        told = [] if eta is None else [when_text(eta, world.policy)]
-        unheeded = await self._deadlines.unheeded((job,))
-        details = [*answer.details, *told, *notes, *([unheeded] if unheeded else ())]
-        return found | {"details": details, **when_json(eta)} | await self._deadlines.forecast(world, job, now)
-
-    async def verb(self, request: Request) -> dict[str, Any]:
-        """`POST /v1/jobs/ID/VERB`."""
-        make = maker(request.path_params["verb"])
-        number = (await self._job(request)).id
-        await asyncio.wrap_future(self._loop.send(make(number)))
-        return {"jobs": await self._rows.of((number,))}
-
-    async def verbs(self, request: Request) -> dict[str, Any]:
-        """`POST /v1/jobs/verb`."""
-        body = await body_of(request)
-        make = maker(body.get("verb"))
-        numbers = chosen(self._loop.world, body["verb"], body)
-        if body["verb"] == "retry":
-            more = {name: body.get(name) is True for name in ("with_dependents", "from_start")}
-            make = partial(cmd.Retry, **more)
-        elif body["verb"] == "annotate":
-            make = partial(cmd.Annotate, changes=annotations_of(body))
-        answers = [self._loop.send(make(number)) for number in numbers]
-        told, errors, left = await asyncio.to_thread(outcomes, numbers, answers)
-        for error in errors:
-            if (job := self._loop.world.jobs.get(error["job"])) is not None:
-                error["state"] = state_of(job).value
-        return {"jobs": await self._rows.of(told), "errors": errors, "cancelled": left}
-
-    async def wait(self, request: Request) -> dict[str, Any]:
-        """`GET /v1/wait`."""
-        members: Sequence[int] = ()
-        if "array" in request.query_params:
-            array = number_of(request.query_params["array"], "array")
-            if is_retired(self._loop.world, array):
-                members = await asyncio.to_thread(past_array_of, self._loop.retired, array)
-            else:
-                members = array_of(self._loop.world, array)
-        numbers = list(dict.fromkeys((*numbers_of(request.query_params.get("ids", ""), MOST), *members)))
-        if not numbers:
-            raise ApiProblem(400, "ids or array must name a job")
-        world = self._loop.world
-        missing = [number for number in numbers if number not in world.jobs and not is_retired(world, number)]
-        if missing:
-            raise ApiProblem(404, no_such_job(world, missing[0]), "unknown-job")
-
-        def done() -> bool:
-            jobs = self._loop.world.jobs
-            return all((job := jobs.get(number)) is None or job.finished for number in numbers)
-
-        await self._changes.until(done, seconds_of(request, "timeout", 30.0))
-        return {"jobs": await self._rows.of(numbers), "done": done()}
+@route("POST", "/v1/jobs/{job:int}/{verb:verb}")
+async def verb(api: ApiContext, request: Request) -> Json:
+    """One verb for one job."""
+    make = maker(request.path_params["verb"])
+    number = (await _job(api, request)).id
+    await api.send(make(number))
+    return {"jobs": await api.rows_of((number,))}
 
 
-# `POST /v1/jobs/verb`: one verb for many jobs, each of which is answered for.
+@route("POST", "/v1/jobs/verb")
+async def verbs(api: ApiContext, request: Request) -> Json:
+    """One verb for many jobs, each of which is answered for."""
+    body = await body_of(request)
+    make = maker(body.get("verb"))
+    numbers = chosen(api.world, body["verb"], body)
+    if body["verb"] == "retry":
+        more = {name: body.get(name) is True for name in ("with_dependents", "from_start")}
+        make = partial(cmd.Retry, **more)
+    elif body["verb"] == "annotate":
+        make = partial(cmd.Annotate, changes=annotations_of(body))
+    answers = [api.loop.send(make(number)) for number in numbers]
+    told, errors, left = await asyncio.to_thread(outcomes, numbers, answers)
+    for error in errors:
+        if (job := api.world.jobs.get(error["job"])) is not None:
+            error["state"] = state_of(job).value
+    return {"jobs": await api.rows_of(told), "errors": errors, "cancelled": left}
+
+
+@route("GET", "/v1/wait")
+async def wait(api: ApiContext, request: Request) -> Json:
+    """Answers once these jobs are finished, or the time is over."""
+    members: Sequence[int] = ()
+    if "array" in request.query_params:
+        array = number_of(request.query_params["array"], "array")
+        if is_retired(api.world, array):
+            members = await asyncio.to_thread(past_array_of, api.loop.retired, array)
+        else:
+            members = array_of(api.world, array)
+    numbers = list(dict.fromkeys((*numbers_of(request.query_params.get("ids", ""), MOST), *members)))
+    if not numbers:
+        raise ApiProblem(400, "ids or array must name a job")
+    world = api.world
+    missing = [number for number in numbers if number not in world.jobs and not is_retired(world, number)]
+    if missing:
+        raise ApiProblem(404, no_such_job(world, missing[0]), "unknown-job")
+
+    def done() -> bool:
+        jobs = api.world.jobs
+        return all((job := jobs.get(number)) is None or job.finished for number in numbers)
+
+    await api.changes.until(done, seconds_of(request, "timeout", 30.0))
+    return {"jobs": await api.rows_of(numbers), "done": done()}
+
+
+# --- verbs ------------------------------------------------------------------------------------------------------------
 
 MOST = 100_000
 """Jobs that one request names."""

@@ -18,11 +18,12 @@ from starlette.requests import Request
 from hpcdl.core.model.transitions import state_of
 from hpcdl.core.model.units import GpuRef
 from hpcdl.core.model.world import GpuInfo, JobState, Node, World
-from hpcdl.daemon.agents import Hub
+from hpcdl.daemon.api.context import ApiContext, DaemonStatus, route
 from hpcdl.daemon.api.http import ApiProblem, Encoded
 from hpcdl.daemon.api.job_list import FINISHED
-from hpcdl.daemon.loop import ControllerLoop
-from hpcdl.daemon.meter import Durations, Meter, Totals
+from hpcdl.daemon.api.rows import Json
+from hpcdl.daemon.api.viewers import metrics_seen
+from hpcdl.daemon.meter import Durations, Totals
 from hpcdl.wire.messages import GpuLine, HeartbeatMessage
 
 if TYPE_CHECKING:
@@ -34,49 +35,31 @@ GPU_STATES = ("held", "free", "avoided", "unhealthy", "leaving", "away")
 MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessMetrics:
-    """What the metrics say of the daemon itself. `started_at`: seconds since the epoch."""
-
-    started_at: float
-    version: str
-
-
-class MetricsRoutes:
-    """Handlers of requests; each answers one JSON object, or text."""
-
-    def __init__(self, loop: ControllerLoop, hub: Hub, meter: Meter, process: ProcessMetrics) -> None:
-        """`meter`: is told of each event in the loop's thread."""
-        self._loop = loop
-        self._hub = hub
-        self._meter = meter
-        self._process = process
-
-    async def metrics(self, request: Request) -> dict[str, Any]:
-        """`GET /v1/metrics`; with `?form=json` the families and samples as JSON."""
-        form = request.query_params.get("form", "text")
-        if form not in ("text", "json"):
-            raise ApiProblem(400, "form must be text or json")
-        totals = await asyncio.wrap_future(self._loop.call(lambda controller: self._meter.totals(self._loop.now())))
-        # The hub is of this thread: agents come and go in it.
-        return await asyncio.to_thread(self._answer, form, totals, self._hub.heartbeats(), len(self._hub.nodes()))
-
-    def _answer(
-        self, form: str, totals: Totals, beats: Mapping[str, HeartbeatMessage], connected: int
-    ) -> dict[str, Any]:
-        world = self._loop.world
-        lines = {name: {line.index: line for line in beat.gpus} for name, beat in beats.items()}
-        families = [
-            *about_daemon(world, self._process, self._loop.planning),
-            *about_jobs(world, totals),
-            *about_gpus(world, lines),
-            *about_gpu_seconds(totals),
-            *about_others(world, connected),
-        ]
-        return {"metrics": to_json(families)} if form == "json" else Encoded(text_of(families), CONTENT_TYPE)
+@route("GET", "/v1/metrics", metrics_seen)
+async def metrics(api: ApiContext, request: Request) -> Json:
+    """All metrics as text; with `?form=json` the families and samples as JSON."""
+    form = request.query_params.get("form", "text")
+    if form not in ("text", "json"):
+        raise ApiProblem(400, "form must be text or json")
+    totals = await api.call(lambda controller: api.meter.totals(api.loop.now()))
+    # The hub is of this thread: agents come and go in it.
+    return await asyncio.to_thread(_answer, api, form, totals, api.hub.heartbeats(), len(api.hub.nodes()))
 
 
-def about_daemon(world: World, process: ProcessMetrics, planning: Durations) -> "Iterator[Metric]":
+def _answer(api: ApiContext, form: str, totals: Totals, beats: Mapping[str, HeartbeatMessage], connected: int) -> Json:
+    world = api.world
+    lines = {name: {line.index: line for line in beat.gpus} for name, beat in beats.items()}
+    families = [
+        *about_daemon(world, api.about, api.loop.planning),
+        *about_jobs(world, totals),
+        *about_gpus(world, lines),
+        *about_gpu_seconds(totals),
+        *about_others(world, connected),
+    ]
+    return {"metrics": to_json(families)} if form == "json" else Encoded(text_of(families), CONTENT_TYPE)
+
+
+def about_daemon(world: World, process: DaemonStatus, planning: Durations) -> "Iterator[Metric]":
     """The process and its decisions."""
     labels = {"version": process.version, "policy": world.policy, "objective": world.objective}
     yield family(

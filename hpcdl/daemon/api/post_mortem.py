@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdl.core.model import events as ev
+from hpcdl.core.model.frozen import to_json
 from hpcdl.core.model.incarnation import Cause, Purpose
 from hpcdl.core.model.units import count, seconds_text
 from hpcdl.core.model.world import Job, JobState
@@ -45,18 +46,7 @@ class PostMortem:
 
     def to_json(self, job: Job) -> dict[str, Any]:
         """As the API answers it."""
-        return {
-            "waited_s": self.waited_s,
-            "started_s": self.started_s,
-            "trained_s": self.trained_s,
-            "saves": self.saves,
-            "save_s": self.save_s,
-            "suspends": {purpose.value: number for purpose, number in self.suspends.items()},
-            "starts": self.starts,
-            "lost_steps": self.lost_steps,
-            "lost_s": self.lost_s,
-            "gpu_s": job.held_gpu_s,
-        }
+        return {**to_json(self), "gpu_s": job.held_gpu_s}
 
 
 @dataclass(slots=True)

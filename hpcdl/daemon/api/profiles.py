@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from starlette.requests import Request
 
@@ -16,8 +15,9 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.profile import Observations, Profile, ProfileError, find_profile
 from hpcdl.core.model.world import World
+from hpcdl.daemon.api.context import ApiContext, route
 from hpcdl.daemon.api.http import ApiProblem
-from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.daemon.api.rows import Json
 
 
 class ProfileNames(Mapping[str, Profile]):
@@ -56,58 +56,46 @@ def read_known(home: Path) -> dict[str, Profile]:
     return {alias.lower(): profile for profile in found.values() for alias in profile.aliases} | found
 
 
-class ProfileRoutes:
-    """Handlers of requests; each answers one JSON object."""
+@route("GET", "/v1/profiles")
+async def known(api: ApiContext, request: Request) -> Json:
+    """All profiles, or with `name` that one with its points."""
+    world, name = api.world, request.query_params.get("name")
+    if name is None:
+        return {"profiles": await asyncio.to_thread(profile_rows, world, api.profiles)}
+    row = await asyncio.to_thread(profile_row, world, api.profiles, name)
+    if row is None:
+        from difflib import get_close_matches
 
-    def __init__(self, loop: ControllerLoop, profiles: Profiles, home: Path) -> None:
-        self._loop = loop
-        self._profiles = profiles
-        self._home = home
-
-    async def known(self, request: Request) -> dict[str, Any]:
-        """`GET /v1/profiles`."""
-        world, name = self._loop.world, request.query_params.get("name")
-        if name is None:
-            return {"profiles": await asyncio.to_thread(profile_rows, world, self._profiles)}
-        row = await asyncio.to_thread(profile_row, world, self._profiles, name)
-        if row is None:
-            from difflib import get_close_matches
-
-            near = get_close_matches(
-                name.strip().lower(), [*self._profiles.by_name, *map(str.lower, world.observed)], 1
-            )
-            hint = f"did you mean {near[0]!r}?" if near else "hpcdl profile ls lists them"
-            raise ApiProblem(404, f"there is no profile {name[:100]!r}: {hint}", "unknown-profile")
-        return {"profiles": [row]}
-
-    async def read(self, request: Request) -> dict[str, Any]:
-        """`POST /v1/profiles/read`: the files again; jobs are decided by the new ones at once."""
-        try:
-            found = await asyncio.to_thread(read_known, self._home)
-        except (ProfileError, OSError) as error:
-            raise ApiProblem(400, f"nothing was changed: {error}", "bad-profile") from error
-
-        def take(controller: Controller) -> dict[str, Any]:
-            known = controller.profiles.by_name
-            if not isinstance(known, ProfileNames):
-                raise ApiProblem(409, "this daemon's profiles are fixed: start it again", "fixed")
-            before = {profile.name: profile for profile in known.values()}
-            after = {profile.name: profile for profile in found.values()}
-            controller.profiles = replace(controller.profiles, by_name=known.read_anew(found))
-            return {
-                "added": sorted(after.keys() - before.keys()),
-                "changed": sorted(name for name in after.keys() & before.keys() if after[name] != before[name]),
-                "removed": sorted(before.keys() - after.keys()),
-            }
-
-        answer = await asyncio.wrap_future(self._loop.call(take))
-        self._loop.send(cmd.Tick())
-        return answer
+        near = get_close_matches(name.strip().lower(), [*api.profiles.by_name, *map(str.lower, world.observed)], 1)
+        hint = f"did you mean {near[0]!r}?" if near else "hpcdl profile ls lists them"
+        raise ApiProblem(404, f"there is no profile {name[:100]!r}: {hint}", "unknown-profile")
+    return {"profiles": [row]}
 
 
-# Profiles as the API answers with them (docs/api.md): those of files, and those that were learnt.
+@route("POST", "/v1/profiles/read")
+async def read(api: ApiContext, request: Request) -> Json:
+    """Reads the files again; jobs are decided by the new ones at once."""
+    try:
+        found = await asyncio.to_thread(read_known, Path(api.about.home))
+    except (ProfileError, OSError) as error:
+        raise ApiProblem(400, f"nothing was changed: {error}", "bad-profile") from error
 
-Json = dict[str, Any]
+    def take(controller: Controller) -> Json:
+        known = controller.profiles.by_name
+        if not isinstance(known, ProfileNames):
+            raise ApiProblem(409, "this daemon's profiles are fixed: start it again", "fixed")
+        before = {profile.name: profile for profile in known.values()}
+        after = {profile.name: profile for profile in found.values()}
+        controller.profiles = replace(controller.profiles, by_name=known.read_anew(found))
+        return {
+            "added": sorted(after.keys() - before.keys()),
+            "changed": sorted(name for name in after.keys() & before.keys() if after[name] != before[name]),
+            "removed": sorted(before.keys() - after.keys()),
+        }
+
+    answer = await api.call(take)
+    api.loop.send(cmd.Tick())
+    return answer
 
 
 def profile_rows(world: World, profiles: Profiles) -> list[Json]:

@@ -4,7 +4,6 @@ A job's row is made here and nowhere else; `ls`, `show`, `why`, the page, and th
 on. Keys are only ever added. No value of an environment and nothing secret of a destination is in a row.
 """
 
-import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,14 +21,28 @@ from hpcdl.core.model.world import Job, World, beginning_of, can_suspend
 from hpcdl.core.rules.notices import failing
 from hpcdl.core.rules.retention import is_retired
 from hpcdl.daemon.api.why import NOBODY, nothing_here, reason, retries_used
-from hpcdl.daemon.loop import ControllerLoop
-from hpcdl.daemon.queue import Queue, Queues
+from hpcdl.daemon.queue import Queue
 from hpcdl.daemon.time_left import remaining
 from hpcdl.wire.messages import GpuLine
 
 Json = dict[str, Any]
 
 SCHEMA = 1
+
+_OF_JOB = ("id", "submitted_at", "finished_at", "suspends", "held")
+_OF_PROGRESS = ("step", "total", "saved_step")
+_OF_SPEC = ("name", "user", "gpus_min", "gpus_max", "nodes", "rescale", "weight", "priority", "profile")
+_OF_INCARNATION = ("number", "warm", "attached", "started_at", "membership", "rescale_at", "broken_at")
+_OF_NODE = (
+    *("name", "connected", "lost", "leaving", "until", "allocation", "reason", "cpus", "memory_mib", "emulated"),
+    "agent_pid",
+)
+"""Attributes that rows have as they are, under their own names."""
+
+
+def picked(value: object, names: Iterable[str]) -> Json:
+    """These attributes of a value, by their names."""
+    return {name: getattr(value, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,43 +74,29 @@ class RowBuilder:
         placement = running.placement if running is not None else None
         left = None if running is None else remaining(self.world, job, self.profiles, self.now)
         return {
-            "id": job.id,
-            "name": spec.name,
-            "user": spec.user,
+            **picked(job, _OF_JOB),
+            **picked(job.progress, _OF_PROGRESS),
+            **picked(spec, _OF_SPEC),
             "state": state_of(job).value,
             "reason": self.reason(job) if keys is None or "reason" in keys else None,
-            "gpus_min": spec.gpus_min,
-            "gpus_max": spec.gpus_max,
-            "nodes": spec.nodes,
             "nodes_max": spec.nodes if spec.nodes_max is None else spec.nodes_max,
-            "rescale": spec.rescale,
-            "weight": spec.weight,
-            "priority": spec.priority,
             "array": spec.array or None,
             "array_index": spec.array_index if spec.array else None,
             "max_parallel": spec.array_most or None,
             "placement": {share.node: list(share.gpus) for share in placement.shares} if placement else None,
             "gpus": len(placement.gpus) if placement else 0,
             "role": placement.role.value if placement else None,
-            "profile": spec.profile,
             "incarnation": job.last_incarnation,
-            "step": job.progress.step,
-            "total": job.progress.total,
-            "submitted_at": job.submitted_at,
             "started_at": job.first_start_at,
-            "finished_at": job.finished_at,
             "wait_s": None if job.first_start_at is None else job.first_start_at - job.submitted_at,
             "jct_s": None if job.finished_at is None else job.finished_at - job.submitted_at,
-            "suspends": job.suspends,
-            "failures": job.failures.total,
             "retries_used": retries_used(job),
             "can_suspend": can_suspend(job),
-            "held": job.held,
+            "failures": job.failures.total,
             "cause": None if job.last.cause is None else job.last.cause.value,
             "detail": job.last.detail,
             "exit_code": job.last.exit_code,
             "eta_s": None if left is None else left.seconds,
-            "saved_step": job.progress.saved_step,
             "queue_position": self.queue.position(job),
             "annotations": dict(job.annotations) or None,
         }
@@ -126,20 +125,14 @@ class RowBuilder:
     @staticmethod
     def _incarnation(incarnation: Incarnation) -> Json:
         return {
-            "number": incarnation.number,
+            **picked(incarnation, _OF_INCARNATION),
             "state": incarnation.state.value,
             "nodes": list(incarnation.nodes),
-            "warm": incarnation.warm,
-            "attached": incarnation.attached,
-            "started_at": incarnation.started_at,
             "ready_at": None if incarnation.progress is None else incarnation.progress.ready_at,
             "purpose": None if incarnation.purpose is None else incarnation.purpose.value,
-            "membership": incarnation.membership,
             "members": list(incarnation.members),
             "joining": [part.node for part in incarnation.joining] if incarnation.members else [],
             "leaving": [part.node for part in incarnation.parts if part.leaving and not part.gone],
-            "rescale_at": incarnation.rescale_at,
-            "broken_at": incarnation.broken_at,
         }
 
     def _role(self, gpu: GpuRef) -> str | None:
@@ -170,43 +163,7 @@ class RowBuilder:
                     "role": self._role(GpuRef(name, gpu.index)),
                 }
             )
-        return {
-            "name": name,
-            "connected": node.connected,
-            "lost": node.lost,
-            "leaving": node.leaving,
-            "until": node.until,
-            "allocation": node.allocation,
-            "place": list(node.place),
-            "reason": node.reason,
-            "cpus": node.cpus,
-            "memory_mib": node.memory_mib,
-            "emulated": node.emulated,
-            "agent_pid": node.agent_pid,
-            "gpus": gpus,
-        }
-
-
-class JobRows:
-    """Where handlers get their rows from: those of the world as it was committed last, or of jobs that have left it."""
-
-    def __init__(self, loop: ControllerLoop, profiles: Profiles) -> None:
-        self._loop = loop
-        self.profiles = profiles
-        self.queues = Queues(profiles)
-
-    async def now(self, numbers: Iterable[int] = (), queued: bool = False) -> RowBuilder:
-        """What makes rows now. `numbers`: jobs that may have left the world; `queued`: rows say places in the queue."""
-        world, now = self._loop.world, self._loop.now()
-        gone = [number for number in numbers if is_retired(world, number)]
-        past = await asyncio.to_thread(self._loop.retired, gone) if gone else ()
-        queue = await asyncio.to_thread(self.queues.look, world, now) if queued else NOBODY
-        return RowBuilder(world, self.profiles, self._loop.reasons, now, {job.id: job for job in past}, queue)
-
-    async def of(self, numbers: Collection[int]) -> list[Json]:
-        """The finished rows of these jobs, in this order."""
-        rows = await self.now(numbers)
-        return [rows.job(rows.known(number)) for number in numbers]
+        return {**picked(node, _OF_NODE), "place": list(node.place), "gpus": gpus}
 
 
 def deadline_of(job: Job) -> Json | None:

@@ -21,10 +21,10 @@ from hpcdl.core.model.world import Job, World
 from hpcdl.core.rules.intake import Intake, Settings
 from hpcdl.core.rules.jobs import doubts_of
 from hpcdl.core.rules.notices import failing
-from hpcdl.daemon.api.estimates import Deadlines
+from hpcdl.daemon.api.context import ApiContext
+from hpcdl.daemon.api.estimates import forecast_json, unheeded
 from hpcdl.daemon.api.http import ApiProblem, Encoded, encode, encoded
-from hpcdl.daemon.api.rows import JobRows, RowBuilder
-from hpcdl.daemon.loop import ControllerLoop
+from hpcdl.daemon.api.rows import Json, RowBuilder
 from hpcdl.daemon.queue import queue_of
 
 MEMBERS = ("array_index", "array_most", "sweep")
@@ -99,40 +99,29 @@ def array_of(given: Any) -> Array:
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 
-Json = dict[str, Any]
-
 _OWN = ("id", "name", "array_index", "reason")
 """What the rows of members of an array may differ in, while nothing has happened to them."""
 
 
-class SubmitAnswers:
-    """The answers to `POST /v1/jobs`: of jobs that were queued, and of a dry run."""
-
-    def __init__(self, loop: ControllerLoop, rows: JobRows, deadlines: Deadlines) -> None:
-        self._loop = loop
-        self._rows = rows
-        self._deadlines = deadlines
-
-    async def answer(self, ids: Sequence[int]) -> Json:
-        """The rows of these jobs, each with its `warnings` and the `forecast` of its deadline, where there are any."""
-        rows = await self._rows.now(ids)
-        jobs = [rows.known(number) for number in ids]
-        unheeded = await self._deadlines.unheeded(jobs)
-        due = [job for job in jobs if job.spec.deadline is not None][:FORESEEN]
-        forecasts = {job.id: await self._deadlines.forecast(rows.world, job, rows.now) for job in due}
-        return Encoded(_joined(rows, jobs, forecasts, unheeded))
-
-    async def dry_run(self, command: Submit) -> Json:
-        """What would become of it; nothing is recorded."""
-        policies, settings = await asyncio.wrap_future(self._loop.call(lambda each: (each.policies, each.settings)))
-        rows = await self._rows.now()
-        return {
-            "dry_run": True,
-            "jobs": await asyncio.to_thread(tried, rows.world, command, policies, rows.profiles, settings, rows.now),
-        }
+async def submit_answer(api: ApiContext, ids: Sequence[int]) -> Json:
+    """The rows of these jobs, each with its `warnings` and the `forecast` of its deadline, where there are any."""
+    rows = await api.rows(ids)
+    jobs = [rows.known(number) for number in ids]
+    warning = await unheeded(api, jobs)
+    due = [job for job in jobs if job.spec.deadline is not None][:FORESEEN]
+    forecasts = {job.id: await forecast_json(api, rows.world, job, rows.now) for job in due}
+    return Encoded(_joined(rows, jobs, forecasts, warning))
 
 
-def _joined(rows: RowBuilder, jobs: Iterable[Job], forecasts: Mapping[int, Json], unheeded: str) -> bytes:
+async def dry_run(api: ApiContext, command: Submit) -> Json:
+    """What would become of a submit; nothing is recorded."""
+    policies, settings = await api.call(lambda controller: (controller.policies, controller.settings))
+    rows = await api.rows()
+    found = await asyncio.to_thread(tried, rows.world, command, policies, rows.profiles, settings, rows.now)
+    return {"dry_run": True, "jobs": found}
+
+
+def _joined(rows: RowBuilder, jobs: Iterable[Job], forecasts: Mapping[int, Json], warning: str) -> bytes:
     """The whole answer. What all members of an array share is encoded once: of 1,000 that takes 1 ms in place of 20
     (`array_of_1000_in_the_api` of benchmarks/submits.py)."""
     found: list[str] = []
@@ -140,7 +129,7 @@ def _joined(rows: RowBuilder, jobs: Iterable[Job], forecasts: Mapping[int, Json]
     for job in jobs:
         array = job.spec.array if job.id not in forecasts and _untouched(rows, job) else 0
         if array not in shared:
-            row = _row(rows, job, unheeded) | forecasts.get(job.id, {})
+            row = _row(rows, job, warning) | forecasts.get(job.id, {})
             found.append(encode(row))
             if array:
                 rest = encode({key: value for key, value in row.items() if key not in _OWN})[1:]
@@ -154,11 +143,12 @@ def _joined(rows: RowBuilder, jobs: Iterable[Job], forecasts: Mapping[int, Json]
     return encoded(f'"jobs":[{",".join(found)}]')
 
 
-def _row(rows: RowBuilder, job: Job, unheeded: str) -> Json:
+def _row(rows: RowBuilder, job: Job, warning: str) -> Json:
+    """A job's row with its `warnings`; `warning`: that of a deadline which nothing is done for, "" for none."""
     unheard = [f"its notifications fail: {each}: hpcdl notifications" for each in failing(rows.world, job.spec.notify)]
     doubts = [*doubts_of(rows.world, job.spec), *unheard]
-    if unheeded and job.spec.deadline is not None:
-        doubts.append(unheeded)
+    if warning and job.spec.deadline is not None:
+        doubts.append(warning)
     return rows.job(job) | ({"warnings": doubts} if doubts else {})
 
 
@@ -189,7 +179,7 @@ def tried(
     intake.finish()
     view = Views().build(draft.world, profiles, now)
     policy = policies.make(draft.world.policy)
-    plan, unheeded = policy.decide(view), deadlines_unheeded(policy, draft.world.objective)
+    plan, warning = policy.decide(view), deadlines_unheeded(policy, draft.world.objective)
     targets = {target.job: target for target in plan.targets if target.job in set(ids)}
     reasons = {number: target.reason for number, target in targets.items()}
     rows = RowBuilder(draft.world, profiles, reasons, now, queue=queue_of(draft.world, view))
@@ -201,7 +191,7 @@ def tried(
         target = targets.get(number)
         placement = None if target is None else target.placement
         starts, ends = foreseen.get(number, (None, None))
-        row = _row(rows, job, unheeded)
+        row = _row(rows, job, warning)
         row["id"] = None  # nobody has it yet
         row["would_start"] = placement is not None
         row["placement"] = None if placement is None else {share.node: list(share.gpus) for share in placement.shares}

@@ -17,9 +17,9 @@ from hpcdl.core.model.incarnation import Cause, Placement, Purpose, Share
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import GpuInfo, JobState, World
 from hpcdl.daemon.api import metrics
+from hpcdl.daemon.api.context import ApiContext, DaemonStatus
 from hpcdl.daemon.api.http import ApiProblem
 from hpcdl.daemon.api.metrics import (
-    ProcessMetrics,
     about_daemon,
     about_gpu_seconds,
     about_gpus,
@@ -158,12 +158,15 @@ def test_durations() -> None:
     assert found.total_s == pytest.approx(100.3021)
 
 
+ABOUT = DaemonStatus(1, "h", 1000.0, "1.0", "/home/jo/.hpcdl", ("marble",))
+
+
 def families(world: World, lines: dict[str, dict[int, GpuLine]] | None = None) -> dict[str, Read]:
     totals = Meter(0.0).totals(0.0)
     return read(
         text_of(
             [
-                *about_daemon(world, ProcessMetrics(1000.0, "1.0"), Durations()),
+                *about_daemon(world, ABOUT, Durations()),
                 *about_jobs(world, totals),
                 *about_gpus(world, lines or {}),
                 *about_gpu_seconds(totals),
@@ -242,10 +245,10 @@ def test_forms_and_queries() -> None:
         return {}
 
     hub = SimpleNamespace(nodes=lambda: ("n1",), heartbeats=heartbeats)
-    routes = metrics.MetricsRoutes(cast(Any, Loop()), cast(Any, hub), Meter(0.0), ProcessMetrics(0.0, "1"))
+    api = ApiContext(cast(Any, Loop()), cast(Any, hub), cast(Any, None), stage.profiles, ABOUT)
 
     def ask(**query: str) -> Any:
-        return asyncio.run(routes.metrics(cast(Any, SimpleNamespace(query_params=query))))
+        return asyncio.run(metrics.metrics(api, cast(Any, SimpleNamespace(query_params=query))))
 
     text = ask()
     assert text.media_type.startswith("text/plain; version=0.0.4")

@@ -10,7 +10,8 @@ from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.notice import NoticeRules
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.rules.intake import Settings
-from hpcdl.daemon.api.notices import avoided_rows, notice_row, notices_summary
+from hpcdl.daemon.api.nodes import avoided_rows
+from hpcdl.daemon.api.notices import notice_row, notices_summary
 from hpcdl.daemon.api.rows import RowBuilder, event_row
 from hpcdl.daemon.api.why import explain
 from tests.support.model_cluster import Cluster

@@ -15,19 +15,11 @@ from hpcdl.core.model.incarnation import Cause
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import JobEnd, JobState, LastAttempt
 from hpcdl.daemon.api import overview
+from hpcdl.daemon.api.context import ApiContext, DaemonStatus
 from hpcdl.daemon.api.http import ApiProblem
-from hpcdl.daemon.api.overview import OverviewRoutes
-from hpcdl.daemon.api.rows import JobRows
 from hpcdl.report.live import PageState, Recent, now_page
 from hpcdl.wire.messages import GpuLine, HeartbeatMessage
 from tests.support.stage import Stage, running
-
-STATUS = {
-    "daemon": {"host": "n1", "policy": "wanted", "objective": "jct", "since_s": 1.0, "pid": 1, "version": "0",
-               "stopping": False},
-    "agents": [1], "trainers": [1], "jobs": {"RUNNING": 1}, "pilots": 0, "batch": None,
-    "notices": {"waiting": 0, "given_up": 0, "failing": []},
-}  # fmt: skip
 
 
 class Scene:
@@ -35,18 +27,16 @@ class Scene:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        hub = cast(Any, SimpleNamespace(heartbeats=self._heartbeats))
+        hub = cast(Any, SimpleNamespace(heartbeats=self._heartbeats, nodes=lambda: ("n1",)))
         self.threads: set[str] = set()
         """Those in which the hub was asked."""
-        self.routes = OverviewRoutes(cast(Any, self), hub, JobRows(cast(Any, self), stage.profiles), self._status)
+        about = DaemonStatus(1, "h", 0.0, "0", "/home/jo/.hpcdl", ("wanted",))
+        self.api = ApiContext(cast(Any, self), hub, cast(Any, None), stage.profiles, about)
         self.reads = 0
 
     def _heartbeats(self) -> dict[str, HeartbeatMessage]:
         self.threads.add(threading.current_thread().name)
         return {"n1": HeartbeatMessage((GpuLine(0, 75, 2048, 100.0),), ())}
-
-    async def _status(self, request: object) -> dict[str, Any]:
-        return dict(STATUS)
 
     @property
     def world(self) -> Any:
@@ -68,7 +58,7 @@ class Scene:
     def ask(self, **query: object) -> Any:
         given = {name: str(value) for name, value in query.items()}
         request = cast(Any, SimpleNamespace(query_params=given))
-        return json.loads(json.dumps(asyncio.run(self.routes.overview(request))))
+        return json.loads(json.dumps(asyncio.run(overview.overview(self.api, request))))
 
 
 def submit(stage: Stage, number: int, **more: Any) -> None:
@@ -147,9 +137,9 @@ def test_what_failed_last(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, at in ((2, 30.0), (3, 50.0), (5, 40.0)):
         last = LastAttempt(Cause.OUT_OF_MEMORY, exit_code=137)
         stage.world.jobs[number] = replace(stage.job(number), end=JobEnd(JobState.FAILED, at), last=last)
-    found = Scene(stage).routes._failed(stage.world)
+    found = overview._failed(stage.world)
     assert [job.id for job in found] == [3, 5, 2]
     monkeypatch.setattr(overview, "MOST_FAILED", 2)
-    assert [job.id for job in Scene(stage).routes._failed(stage.world)] == [3, 5]
+    assert [job.id for job in overview._failed(stage.world)] == [3, 5]
     monkeypatch.setattr(overview, "NEWEST", 1)
-    assert [job.id for job in Scene(stage).routes._failed(stage.world)] == [5]
+    assert [job.id for job in overview._failed(stage.world)] == [5]

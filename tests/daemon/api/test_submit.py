@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.requests import Request
@@ -14,10 +14,10 @@ from hpcdl.core.model import commands as cmd
 from hpcdl.core.model.commands import CommandRefused
 from hpcdl.core.model.plan import Profiles
 from hpcdl.core.model.world import GpuInfo
+from hpcdl.daemon.api import jobs
+from hpcdl.daemon.api.context import ApiContext, DaemonStatus
 from hpcdl.daemon.api.http import ApiProblem
-from hpcdl.daemon.api.jobs import JobRoutes
-from hpcdl.daemon.api.pilots import BatchRoutes
-from hpcdl.daemon.api.rows import JobRows, events_of
+from hpcdl.daemon.api.rows import events_of
 from hpcdl.daemon.api.submit import BadSubmit, submit_of
 from hpcdl.daemon.api.wait import Changes
 from hpcdl.daemon.clock import WallClock
@@ -37,8 +37,8 @@ class Api:
         self.loop.start()
         self.waits = asyncio.new_event_loop()
         changes = Changes(self.waits)
-        batch = BatchRoutes(self.loop, None, 0, changes.wait)
-        self.routes = JobRoutes(self.loop, changes, JobRows(self.loop, profiles), batch)
+        about = DaemonStatus(1, "h", 0.0, "0", "/home/jo/.hpcdl", ("marble",))
+        self.context = ApiContext(self.loop, cast(Any, None), changes, profiles, about)
 
     def ask(self, handler: str, body: dict[str, Any], query: str = "") -> dict[str, Any]:
         async def answered() -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Api:
 
             about = {"query_string": query.encode(), "headers": [], "path_params": {}}
             scope = {"type": "http", "method": "POST", **about}
-            answer = await getattr(self.routes, handler)(Request(scope, receive))
+            answer = await getattr(jobs, handler)(self.context, Request(scope, receive))
             return dict(json.loads(answer.content)) if hasattr(answer, "content") else dict(answer)
 
         return asyncio.run(answered())
@@ -81,7 +81,7 @@ def test_an_array_is_one_event_and_its_rows_are_those_of_ls(api: Api) -> None:
     array = {"indices": "1-40", "sweep": {"lr": ["0.1", "\u00e9"]}, "max_parallel": 3}
     rows = api.submit(job("train", "{lr}", array=array), job(), job("train", array={"indices": [5, 2]}))
     assert [row["id"] for row in rows] == list(range(1, 84))
-    told = api.ask("list", {})["jobs"]
+    told = api.ask("list_jobs", {})["jobs"]
     assert sorted(rows, key=lambda row: row["id"]) == [{key: row[key] for key in rows[0]} for row in told]
     assert (rows[79]["name"], rows[79]["array"], rows[79]["array_index"], rows[79]["max_parallel"]) == (
         "j[40,lr=\u00e9]", 1, 40, 3
