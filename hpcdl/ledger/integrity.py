@@ -79,7 +79,7 @@ def traces_of(home: Path, runs: Iterable[Path] = ()) -> Traces:
         jobs.append(job)
     pilots = _numbers(home / "logs" / "pilots", _PILOT)
     ids = Ids(job=max(jobs, default=0) + 1, pilot=max(pilots, default=0) + 1, incarnation=incarnation)
-    return Traces(ids, _served(home / "access.json"), heard, folders)
+    return Traces(ids, _positive_in(home / "access.json", "fence"), heard, folders)
 
 
 def traced_ids(home: Path, world: World) -> Ids:
@@ -91,7 +91,7 @@ def traced_ids(home: Path, world: World) -> Ids:
         begun = _numbers(folder, _BEGINNING)
         beginning = max([beginning, *begun])
         for each in (folder, *(folder / BEGINNING.format(which) for which in begun)):
-            incarnation = max(incarnation, _claimed(each / _CLAIM))
+            incarnation = max(incarnation, _positive_in(each / _CLAIM, "incarnation"))
         incarnation = max([incarnation, *_numbers(home / "logs" / str(number), _LOG)])
     return Ids(incarnation=incarnation, beginning=beginning)
 
@@ -119,17 +119,11 @@ def _pairs(run: Path) -> Iterator[tuple[int, int]]:
             yield int(match[1]), int(match[2])
 
 
-def _claimed(path: Path) -> int:
+def _positive_in(path: Path, key: str) -> int:
+    """The number of that key in a small JSON file; 0 where there is none."""
     with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
-        number = json.loads(_content(path))["incarnation"]
+        number = json.loads(_content(path))[key]
         return number if type(number) is int and 0 < number < 10**10 else 0
-    return 0
-
-
-def _served(path: Path) -> int:
-    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
-        fence = json.loads(_content(path))["fence"]
-        return fence if type(fence) is int and fence > 0 else 0
     return 0
 
 

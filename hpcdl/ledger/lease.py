@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
+from hpcdl.core.model.frozen import from_json
 from hpcdl.wire.private_files import (
     NotPrivate,
     atomic_write,
@@ -131,21 +132,10 @@ def _parse(content: bytes) -> Holder | None:
     """The holder that a lease file names, or None where it is not one."""
     try:
         body = json.loads(content)
-        if not isinstance(body, dict) or body.pop("v") != 1:
-            return None
-        body.pop("fence")
-        holder = Holder(**body)
-    except (ValueError, TypeError, KeyError, RecursionError):
+        holder = from_json(Holder, body)
+    except (ValueError, RecursionError):
         return None
-    texts: tuple[object, ...] = (holder.host, holder.machine, holder.boot, holder.pid_namespace, holder.nonce)
-    numbers: tuple[object, ...] = (holder.pid, holder.start)
-    since: object = holder.since
-    job: object = holder.batch_job
-    if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
-        return None
-    if not isinstance(since, int | float) or not 0 <= since < 1e11:
-        return None
-    return holder if job is None or isinstance(job, str) else None
+    return holder if body.get("v") == 1 and "fence" in body and 0 <= holder.since < 1e11 else None
 
 
 class Lease:

@@ -203,13 +203,14 @@ def _line(row: EventRow, with_environment: bool) -> str:
     if written > EVENT_SCHEMA:
         raise JournalError(f"event {seq} ({kind}) was written by a newer hpcdl: update hpcdl")
     if not with_environment and any(mark in body for mark in _MARKS):
-        body = dumps(_without_values(json.loads(body)))
+        body = dumps(without_secrets(json.loads(body)))
     head = dumps({"seq": seq, "at": at, "stream": stream, "version": version, "kind": kind})[:-1]
     tail = "" if cause is None else f',"cause":{cause}'
     return f'{head},"body":{body}{tail}}}\n'
 
 
-def _without_values(body: dict[str, Any]) -> dict[str, Any]:
+def without_secrets(body: dict[str, Any]) -> dict[str, Any]:
+    """An event's body, which is changed: of the environment the names alone, of destinations nothing secret."""
     spec = body.get("spec")
     if isinstance(spec, dict) and isinstance(spec.get("env"), list):
         spec["env"] = [pair[0] if isinstance(pair, list) and pair else "" for pair in spec["env"]]

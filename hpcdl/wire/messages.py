@@ -7,9 +7,9 @@ the agent's log. Both may be repeated without harm.
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 from hpcdl.core.model.commands import ExpectedIncarnation, Request
 from hpcdl.core.model.events import Event, decode
@@ -17,6 +17,8 @@ from hpcdl.core.model.frozen import CodecError, from_json, to_json
 from hpcdl.core.model.health import Health
 from hpcdl.core.model.job import JobSpec
 from hpcdl.core.model.world import GpuInfo
+
+T = TypeVar("T")
 
 VERSION = 1
 
@@ -32,7 +34,23 @@ class BadMessage(ValueError):
     """The frame is not a message of this version; one line says why. It changes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+_TYPES: dict[str, type[Any]] = {}
+_NAMES: dict[type[Any], str] = {}
+
+
+@dataclass_transform(frozen_default=True)
+def _message(name: str) -> Callable[[type[T]], type[T]]:
+    """Makes a frozen dataclass of a message, which frames call by that name."""
+
+    def named(kind: type[T]) -> type[T]:
+        made = dataclass(frozen=True, slots=True)(kind)
+        _TYPES[name], _NAMES[made] = made, name
+        return made
+
+    return named
+
+
+@_message("hello")
 class HelloMessage:
     """Agent: who it is. `fence`: the highest it has seen, so that a daemon that was replaced learns it."""
 
@@ -42,7 +60,7 @@ class HelloMessage:
     fence: int
 
 
-@dataclass(frozen=True, slots=True)
+@_message("welcome")
 class WelcomeMessage:
     """Daemon: what it expects on that node. The agent forgets reports up to `reports_seen`. `stroke_in_s`: seconds to
     the next stroke of the daemon's clock (`STROKE_S`)."""
@@ -56,7 +74,7 @@ class WelcomeMessage:
     stroke_in_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@_message("inventory")
 class InventoryMessage:
     """Agent: what it has. GPUs that something stale still holds are `dirty`.
 
@@ -77,12 +95,12 @@ class InventoryMessage:
     """Whether it understands a LookMessage."""
 
 
-@dataclass(frozen=True, slots=True)
+@_message("look")
 class LookMessage:
     """Daemon: a heartbeat is wanted now."""
 
 
-@dataclass(frozen=True, slots=True)
+@_message("leaving")
 class LeavingMessage:
     """Agent: the batch system takes the node back, in `left_s` (None: nobody knows when); everything is to leave it."""
 
@@ -90,7 +108,7 @@ class LeavingMessage:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@_message("request")
 class RequestMessage:
     """Daemon: do this. `spec`, `log`, `checkpoint_dir` and the job's `identity` ("": none) come with a start. Refused
     below the highest fence seen."""
@@ -103,14 +121,14 @@ class RequestMessage:
     identity: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@_message("taken")
 class TakenMessage:
     """Agent: request `id` is in its log and will be carried out, whatever happens to the agent."""
 
     id: int
 
 
-@dataclass(frozen=True, slots=True)
+@_message("report")
 class ReportMessage:
     """Agent: entry `number` of its log: an event by kind and body. `age_s` is in the body where it matters."""
 
@@ -123,14 +141,14 @@ class ReportMessage:
         return decode(self.kind, self.body)
 
 
-@dataclass(frozen=True, slots=True)
+@_message("recorded")
 class RecordedMessage:
     """Daemon: reports up to `number` are in the ledger."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@_message("forget")
 class ForgetMessage:
     """Daemon: this incarnation has ended and is recorded; its run folder may go."""
 
@@ -138,7 +156,7 @@ class ForgetMessage:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
+@_message("drill")
 class DrillMessage:
     """Daemon: kill what trains of this incarnation on your node, `after_s` seconds into its next save (`saving`), or at
     once. Not repeated, and forgotten after `within_s` seconds."""
@@ -181,7 +199,7 @@ class GpuLine:
     health: Health | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@_message("heartbeat")
 class HeartbeatMessage:
     """Agent, every interval: samples and the trainers that it sees. Nothing depends on one of them arriving. `damaged`:
     run folders that could not be read, and were kept."""
@@ -198,7 +216,7 @@ SHELL_WINDOW = 256 << 10
 """Bytes of one stream that may be under way: sent, and not yet said to be taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@_message("shell-open")
 class ShellOpenMessage:
     """Client to daemon to agent: run `argv` beside a trainer; with `rows` and `columns` above 0 on a terminal of its
     own, of the kind `term`. The client leaves `id`, `job` and `incarnation` open, and may name a `node`, or a `rank`
@@ -221,7 +239,7 @@ class ShellOpenMessage:
             raise ValueError(f"a terminal of {self.rows} rows and {self.columns} columns cannot be")
 
 
-@dataclass(frozen=True, slots=True)
+@_message("shell-data")
 class ShellDataMessage:
     """Either end: bytes of a stream (0 input, 1 output, 2 errors), in base64; none: it ends here."""
 
@@ -230,7 +248,7 @@ class ShellDataMessage:
     data: str
 
 
-@dataclass(frozen=True, slots=True)
+@_message("shell-taken")
 class ShellTakenMessage:
     """Either end: so many bytes of a stream were handed on, and as many more may come."""
 
@@ -239,7 +257,7 @@ class ShellTakenMessage:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@_message("shell-told")
 class ShellToldMessage:
     """Client: a signal for its processes (INT, TERM, QUIT, HUP; "": none); the terminal's new size (0: as before)."""
 
@@ -253,7 +271,7 @@ class ShellToldMessage:
             raise ValueError(f"a terminal of {self.rows} rows and {self.columns} columns cannot be")
 
 
-@dataclass(frozen=True, slots=True)
+@_message("shell-end")
 class ShellEndMessage:
     """To the client: it is over, with the command's exit code (128 and a signal's number), or None and why. To the
     agent: end it."""
@@ -266,7 +284,7 @@ class ShellEndMessage:
 ShellMessage = ShellOpenMessage | ShellDataMessage | ShellTakenMessage | ShellToldMessage | ShellEndMessage
 
 
-@dataclass(frozen=True, slots=True)
+@_message("bye")
 class ByeMessage:
     """Daemon: it stops. `end`: the agent is to end too once it has nothing left to report."""
 
@@ -290,29 +308,6 @@ Message = (
     | ShellMessage
     | ByeMessage
 )
-
-_TYPES: dict[str, type[Any]] = {
-    "hello": HelloMessage,
-    "welcome": WelcomeMessage,
-    "inventory": InventoryMessage,
-    "request": RequestMessage,
-    "taken": TakenMessage,
-    "report": ReportMessage,
-    "recorded": RecordedMessage,
-    "forget": ForgetMessage,
-    "heartbeat": HeartbeatMessage,
-    "look": LookMessage,
-    "leaving": LeavingMessage,
-    "drill": DrillMessage,
-    "shell-open": ShellOpenMessage,
-    "shell-data": ShellDataMessage,
-    "shell-taken": ShellTakenMessage,
-    "shell-told": ShellToldMessage,
-    "shell-end": ShellEndMessage,
-    "bye": ByeMessage,
-}
-
-_NAMES = {kind: name for name, kind in _TYPES.items()}
 
 
 def encode_message(message: Message) -> str:

@@ -61,10 +61,8 @@ def _answer(api: ApiContext, form: str, totals: Totals, beats: Mapping[str, Hear
 
 def about_daemon(world: World, process: DaemonStatus, planning: Durations) -> "Iterator[Metric]":
     """The process and its decisions."""
-    labels = {"version": process.version, "policy": world.policy, "objective": world.objective}
-    yield family(
-        "hpcdl_daemon_info", "The daemon's version, policy and objective.", [(tuple(labels.values()), 1)], *labels
-    )
+    labels = {"version": process.version, "policy": _text(world.policy), "objective": _text(world.objective)}
+    yield family("hpcdl_daemon_info", "The daemon's version, policy and objective.", [(labels, 1)])
     yield single("hpcdl_daemon_start_time_seconds", "When the daemon started, since the epoch.", process.started_at)
     yield single("hpcdl_daemon_cpu_seconds_total", "CPU time of the daemon's process.", time.process_time())
     yield single("hpcdl_daemon_resident_memory_bytes", "Memory of the daemon's process.", resident_bytes())
@@ -108,7 +106,7 @@ def about_gpus(world: World, lines: dict[str, dict[int, GpuLine]]) -> "Iterator[
     left_out = sum(len(node.gpus) for node in there) > MOST_GPUS
     for node in () if left_out else there:
         for gpu in node.gpus:
-            labels = (node.name, str(gpu.index))
+            labels = {"node": _text(node.name), "gpu": str(gpu.index)}  # one for all its samples: there are many
             line = lines.get(node.name, {}).get(gpu.index)
             if gpu.memory_mib:
                 each["hpcdl_gpu_memory_bytes"].append((labels, gpu.memory_mib * MIB))
@@ -119,7 +117,7 @@ def about_gpus(world: World, lines: dict[str, dict[int, GpuLine]]) -> "Iterator[
             if line is not None and line.power_w is not None:
                 each["hpcdl_gpu_power_watts"].append((labels, line.power_w))
     for name, told in _OF_A_GPU.items():
-        yield family(name, told, each[name], "node", "gpu")
+        yield family(name, told, each[name])
 
 
 _OF_A_GPU = {
@@ -183,31 +181,32 @@ def resident_bytes() -> float | None:
 # --- as prometheus_client has it --------------------------------------------------------------------------------------
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-Sample: TypeAlias = tuple[tuple[str, ...], float]
-"""The values of a family's labels, in their order, and the number."""
+Sample: TypeAlias = tuple[dict[str, str], float]
+"""Labels, and the number."""
 
 
-def family(name: str, told: str, samples: Iterable[Sample], *labels: str) -> "Metric":
+def family(name: str, told: str, samples: Iterable[Sample]) -> "Metric":
     """Numbers of one name: a counter where it ends in `_total`, else a gauge."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client import core
 
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    found = kind(name, told, labels=labels)
-    for values, value in samples:
-        found.add_metric(
-            [each if each.isascii() else each.encode("utf-8", "replace").decode() for each in values], value
-        )
+    found = (core.CounterMetricFamily if name.endswith("_total") else core.GaugeMetricFamily)(name, told)
+    found.samples = [core.Sample(name, labels, value) for labels, value in samples]
     return found
 
 
 def single(name: str, told: str, value: float | None) -> "Metric":
     """A family of one number without labels; of none where it is not known."""
-    return family(name, told, () if value is None else [((), value)])
+    return family(name, told, () if value is None else [({}, value)])
 
 
 def by_label(name: str, told: str, label: str, values: Mapping[str, float]) -> "Metric":
     """A family with a number for each value of one label."""
-    return family(name, told, (((each,), value) for each, value in values.items()), label)
+    return family(name, told, (({label: _text(each)}, value) for each, value in values.items()))
+
+
+def _text(value: str) -> str:
+    """A label's value, with what UTF-8 cannot hold replaced."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def histogram(name: str, told: str, durations: Durations) -> "Metric":
@@ -220,11 +219,9 @@ def histogram(name: str, told: str, durations: Durations) -> "Metric":
 
 def text_of(families: "Iterable[Metric]") -> bytes:
     """The text format. Families without a number are left out."""
-    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client import generate_latest
 
-    registry = CollectorRegistry()
-    registry.register(_DaemonSnapshot([each for each in families if each.samples]))
-    return generate_latest(registry)
+    return generate_latest(_DaemonSnapshot([each for each in families if each.samples]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

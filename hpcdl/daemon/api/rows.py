@@ -23,6 +23,7 @@ from hpcdl.core.rules.retention import is_retired
 from hpcdl.daemon.api.why import NOBODY, nothing_here, reason, retries_used
 from hpcdl.daemon.queue import Queue
 from hpcdl.daemon.time_left import remaining
+from hpcdl.ledger.maintenance import without_secrets
 from hpcdl.wire.messages import GpuLine
 
 Json = dict[str, Any]
@@ -183,23 +184,10 @@ JOB_KEYS = frozenset(RowBuilder(World(), Profiles(), {}, 0.0).job(Job(1, JobSpec
 
 def event_row(record: Recorded) -> Json:
     """An event; of a submitted job's environment only the names, of destinations nothing secret."""
-    body = encode(record.event)
-    spec = body.get("spec")
-    if isinstance(spec, dict) and isinstance(spec.get("env"), list):
-        spec["env"] = [pair[0] for pair in spec["env"]]
-    if isinstance(spec, dict) and isinstance(spec.get("notify"), list):
-        spec["notify"] = [redacted(each) for each in spec["notify"]]
-    if isinstance(body.get("destination"), str):
-        body["destination"] = redacted(body["destination"])
-    if isinstance(body.get("destinations"), list):
-        body["destinations"] = [redacted(each) for each in body["destinations"]]
     return {
-        "seq": record.seq,
-        "at": record.at,
-        "stream": record.event.stream,
-        "version": record.version,
-        "kind": record.event.kind,
-        "body": body,
+        **picked(record, ("seq", "at", "version")),
+        **picked(record.event, ("stream", "kind")),
+        "body": without_secrets(encode(record.event)),
     }
 
 
