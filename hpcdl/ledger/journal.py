@@ -221,7 +221,7 @@ class SqliteJournal:
             for at, event in events:
                 touched.add(draft.world, event, at)
                 draft.add(event, at)
-                stream = projections.plain(event.stream)
+                stream = schema.plain(event.stream)
                 version = tip.versions[stream] = tip.versions.get(stream, 0) + 1
                 record = Recorded(draft.world.seq, at, version, event)
                 added.append(record)

@@ -1,9 +1,12 @@
 """The tables of the ledger, as SQLAlchemy Core has them, and the statements that the writer repeats.
 
-The statements are compiled once, from the tables: what is left of an append is one `execute` a table.
+The statements are compiled once, from the tables: what is left of an append is one `execute` a table. A table is never
+changed without a step in `migrations`, which has its own text of all of them.
 """
 
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Column,
@@ -23,6 +26,11 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import sqlite
+
+from hpcdl.core.model.incarnation import Incarnation, IncarnationState
+from hpcdl.core.model.transitions import state_of
+from hpcdl.core.model.units import fold_nodes
+from hpcdl.core.model.world import Job, Node
 
 metadata = MetaData()
 
@@ -53,59 +61,112 @@ outbox = Table(
 )
 Index("outbox_pending", outbox.c.id, sqlite_where=outbox.c.state == "pending")
 
+# --- what the events amount to: each column, and what fills it --------------------------------------------------------
+
+_LARGEST = (1 << 63) - 1
+
+
+def plain(text: str) -> str:
+    """The text, with what UTF-8 cannot hold (bytes of a command line that were none) spelt out."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _whole(number: int | None) -> int | None:
+    """What a trainer reports may be larger than a column takes; the events keep it as it is."""
+    return None if number is None else max(-_LARGEST, min(number, _LARGEST))
+
+
+class Ending(NamedTuple):
+    """How an attempt ended, and when, in seconds since the epoch."""
+
+    at: float
+    cause: str
+    detail: str
+
+
+class Attempt(NamedTuple):
+    """What a row of the table of attempts is made of. `ending`: None while it lives."""
+
+    job: int
+    of: Incarnation
+    ending: Ending | None = None
+
+    @property
+    def detail(self) -> str:
+        """How it ended, or why it is to end; "" for neither."""
+        return self.ending.detail if self.ending else self.of.stop.detail if self.of.stop is not None else ""
+
+
+def _column(
+    name: str, kind: type[Any], value: Callable[[Any], Any], *, key: bool = False, null: bool = False
+) -> Column[Any]:
+    """A column, and what fills it from the row's subject. `null`: it may be empty."""
+    return Column(name, kind, primary_key=key, nullable=null, info={"value": value})
+
+
+def row_of(table: Table, subject: Job | Attempt | Node) -> tuple[Any, ...]:
+    """The subject's row in the table of its kind."""
+    return tuple([value(subject) for value in _values(table)])
+
+
+@cache
+def _values(table: Table) -> tuple[Callable[[Any], Any], ...]:
+    return tuple(column.info["value"] for column in table.columns)
+
+
 job = Table(
     "job",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("user", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("held", Integer, nullable=False),
-    Column("step", Integer),
-    Column("total", Integer),
-    Column("saved_step", Integer),
-    Column("suspends", Integer, nullable=False),
-    Column("failures", Integer, nullable=False),
-    Column("submitted_at", Float, nullable=False),
-    Column("first_start_at", Float),
-    Column("finished_at", Float),
-    Column("last_cause", Text),
-    Column("last_detail", Text, nullable=False),
-    Column("exit_code", Integer),
+    _column("id", Integer, lambda job: job.id, key=True),
+    _column("name", Text, lambda job: plain(job.spec.name)),
+    _column("user", Text, lambda job: plain(job.spec.user)),
+    _column("state", Text, lambda job: state_of(job).value),
+    _column("held", Integer, lambda job: int(job.held)),
+    _column("step", Integer, lambda job: _whole(job.progress.step), null=True),
+    _column("total", Integer, lambda job: _whole(job.progress.total), null=True),
+    _column("saved_step", Integer, lambda job: _whole(job.progress.saved_step), null=True),
+    _column("suspends", Integer, lambda job: job.suspends),
+    _column("failures", Integer, lambda job: job.failures.total),
+    _column("submitted_at", Float, lambda job: job.submitted_at),
+    _column("first_start_at", Float, lambda job: job.first_start_at, null=True),
+    _column("finished_at", Float, lambda job: job.finished_at, null=True),
+    _column("last_cause", Text, lambda job: None if job.last.cause is None else job.last.cause.value, null=True),
+    _column("last_detail", Text, lambda job: plain(job.last.detail)),
+    _column("exit_code", Integer, lambda job: _whole(job.last.exit_code), null=True),
 )
 
 incarnation = Table(
     "incarnation",
     metadata,
-    Column("job", Integer, primary_key=True),
-    Column("number", Integer, primary_key=True),
-    Column("state", Text, nullable=False),
-    Column("nodes", Text, nullable=False),  # n[1-2]
-    Column("gpus", Text, nullable=False),  # n1:0,n1:1; empty at the gate
-    Column("role", Text),
-    Column("warm", Integer, nullable=False),
-    Column("requested_at", Float, nullable=False),
-    Column("granted_at", Float),
-    Column("started_at", Float),
-    Column("ready_at", Float),
-    Column("ended_at", Float),
-    Column("cause", Text),
-    Column("detail", Text, nullable=False),
+    _column("job", Integer, lambda each: each.job, key=True),
+    _column("number", Integer, lambda each: each.of.number, key=True),
+    _column("state", Text, lambda each: (IncarnationState.EXITED if each.ending else each.of.state).value),
+    _column("nodes", Text, lambda each: plain(fold_nodes(each.of.nodes))),  # n[1-2]
+    _column("gpus", Text, lambda each: plain(",".join(map(str, each.of.placement.gpus if each.of.placement else ())))),
+    _column("role", Text, lambda each: each.of.placement.role.value if each.of.placement else None, null=True),
+    _column("warm", Integer, lambda each: int(each.of.warm)),
+    _column("requested_at", Float, lambda each: each.of.requested_at),
+    _column("granted_at", Float, lambda each: each.of.granted_at, null=True),
+    _column("started_at", Float, lambda each: each.of.started_at, null=True),
+    _column("ready_at", Float, lambda each: each.of.progress.ready_at if each.of.progress else None, null=True),
+    _column("ended_at", Float, lambda each: each.ending.at if each.ending else None, null=True),
+    _column("cause", Text, lambda each: each.ending.cause if each.ending else None, null=True),
+    _column("detail", Text, lambda each: plain(each.detail)),
 )
 
 node = Table(
     "node",
     metadata,
-    Column("name", Text, primary_key=True),
-    Column("state", Text, nullable=False),  # connected, silent or lost
-    Column("reason", Text, nullable=False),
-    Column("since", Float, nullable=False),
-    Column("gpus", Integer, nullable=False),
-    Column("usable", Integer, nullable=False),
-    Column("cpus", Integer, nullable=False),
-    Column("memory_mib", Integer, nullable=False),
-    Column("agent_pid", Integer, nullable=False),
-    Column("emulated", Integer, nullable=False),
+    _column("name", Text, lambda node: plain(node.name), key=True),
+    _column("state", Text, lambda node: "lost" if node.lost else "connected" if node.connected else "silent"),
+    _column("reason", Text, lambda node: plain(node.reason)),
+    _column("since", Float, lambda node: node.since),
+    _column("gpus", Integer, lambda node: len(node.gpus)),
+    _column("usable", Integer, lambda node: len(node.usable)),
+    _column("cpus", Integer, lambda node: _whole(node.cpus)),
+    _column("memory_mib", Integer, lambda node: _whole(node.memory_mib)),
+    _column("agent_pid", Integer, lambda node: _whole(node.agent_pid)),
+    _column("emulated", Integer, lambda node: int(node.emulated)),
 )
 
 retired = Table(  # jobs that have left the world, as they were then
