@@ -212,18 +212,8 @@ class Daemon:
                 running.add_signal_handler(number, self._on_signal)
         self.loop.start()
         identity = self.identity
-        write_access(
-            self.home,
-            AccessFile(
-                identity.instance,
-                address,
-                port,
-                identity.certificate,
-                identity.token,
-                os.getpid(),
-                self.lease.fence,
-            ),
-        )
+        secrets = (identity.certificate, identity.token)
+        write_access(self.home, AccessFile(identity.instance, address, port, *secrets, os.getpid(), self.lease.fence))
         self.viewers.publish(identity, listener, self._on_trouble)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         ticks.start()

@@ -169,7 +169,7 @@ def stop(home: Path, now: bool = False) -> dict[str, Any]:
 
 # Whether a process is at work: it lives, and uses a CPU or reads and writes.
 
-Work = tuple[int, ...]
+Work = tuple[float, ...]
 
 
 class Activity:
@@ -193,14 +193,12 @@ class Activity:
 
 
 def _work(pid: int) -> Work:
-    """CPU ticks, and bytes read and written; () where it is gone."""
+    """CPU seconds, and bytes and calls of reads and writes; () where it is gone."""
+    import psutil
+
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        ticks = (int(fields[11]), int(fields[12]))
-    except (OSError, IndexError, ValueError):
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        return (times.user, times.system, *process.io_counters())
+    except psutil.Error:
         return ()
-    try:
-        lines = Path(f"/proc/{pid}/io").read_text().split()
-        return (*ticks, *(int(each) for each in lines if each.isdecimal()))
-    except (OSError, ValueError):
-        return ticks

@@ -44,24 +44,6 @@ from hpcdl.ledger.samples import GpuTelemetry, Ring
 # Requests as rows of the outbox.
 
 
-def pending_requests(connection: Connection) -> Sequence[tuple[int, str]]:
-    """Ids and bodies of those that are not settled, oldest first."""
-    table = schema.outbox
-    query = select(table.c.id, table.c.body).where(table.c.state == "pending").order_by(table.c.id)
-    return [(number, body) for number, body in connection.execute(query)]
-
-
-def requests_of(rows: Iterable[tuple[int, str]]) -> list[Request]:
-    """The requests of such rows. Raises CodecError and ValueError."""
-    return [replace(from_json(Request, loads(body)), id=number) for number, body in rows]
-
-
-def forget_requests(connection: Connection, last: int) -> None:
-    """Drop settled ones of commits up to that seq, within the caller's transaction."""
-    table = schema.outbox
-    connection.execute(delete(table).where(table.c.state == "settled", table.c.seq <= last))
-
-
 def begin_above(connection: Connection, last: int) -> None:
     """Have ids go on above that one, within the caller's transaction."""
     known = connection.exec_driver_sql("SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox'").scalar() or 0
@@ -255,10 +237,12 @@ class SqliteJournal:
 
     def pending(self) -> list[Request]:
         """See `Journal.pending`."""
+        table = schema.outbox
+        query = select(table.c.id, table.c.body).where(table.c.state == "pending").order_by(table.c.id)
         with self._reading() as connection:
-            rows = pending_requests(connection)
+            rows = connection.execute(query).all()
         try:
-            return requests_of(rows)
+            return [replace(from_json(Request, loads(body)), id=number) for number, body in rows]
         except (CodecError, ValueError) as error:
             raise JournalError(f"{self.path}: a request cannot be read ({error}): restore a copy of it") from error
 
@@ -514,4 +498,5 @@ class SqliteJournal:
             if versions:
                 connection.exec_driver_sql(schema.PUT_STREAM, list(versions.items()))
             connection.execute(delete(schema.event).where(schema.event.c.seq <= last))
-            forget_requests(connection, last)
+            outbox = schema.outbox
+            connection.execute(delete(outbox).where(outbox.c.state == "settled", outbox.c.seq <= last))

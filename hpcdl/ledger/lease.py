@@ -34,6 +34,7 @@ from hpcdl.wire.private_files import (
     open_private,
     open_private_folder,
     read_private,
+    unlink_if_there,
     write_new,
 )
 
@@ -219,17 +220,10 @@ class Lease:
             return
         folder = open_private_folder(self.home)
         try:
-            _unlink(self._path.name, folder)
+            unlink_if_there(self._path.name, folder)
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def _unlink(name: str, folder: int) -> None:
-    try:
-        os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        pass
 
 
 def _read_fence(home: Path, folder: int) -> int:
@@ -272,9 +266,9 @@ def _attempt(home: Path, folder: int, me: Holder, fence_hint: int, has_ended: Ca
             if lease.holds():
                 return lease
     except BaseException:  # a full disk, say: this process lives on, and must not stand in its own way
-        _unlink(f"{_PREFIX}{fence}", folder)
+        unlink_if_there(f"{_PREFIX}{fence}", folder)
         raise
-    _unlink(f"{_PREFIX}{fence}", folder)
+    unlink_if_there(f"{_PREFIX}{fence}", folder)
     return None
 
 
@@ -282,10 +276,10 @@ def _clear(folder: int, fence: int) -> None:
     """Remove the files of predecessors, durably, and what killed ones left."""
     for number in _lease_numbers(folder):
         if number < fence:
-            _unlink(f"{_PREFIX}{number}", folder)
+            unlink_if_there(f"{_PREFIX}{number}", folder)
     for name in os.listdir(folder):
         if name.startswith(_TEMPORARY):  # or it is that of one who will be refused: it finds it missing and looks again
-            _unlink(name, folder)
+            unlink_if_there(name, folder)
     os.fsync(folder)
 
 
@@ -332,11 +326,11 @@ def _link(home: Path, folder: int, fence: int, content: bytes) -> bool:
         try:
             os.fsync(folder)
         except BaseException:
-            _unlink(name, folder)
+            unlink_if_there(name, folder)
             raise
         return True
     finally:
-        _unlink(temporary, folder)
+        unlink_if_there(temporary, folder)
 
 
 def _is_mine(home: Path, folder: int, fence: int, me: Holder, has_ended: Callable[[str], bool]) -> bool:

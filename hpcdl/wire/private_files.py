@@ -7,6 +7,7 @@ may be a symbolic link; the private folder and what lies in it may not.
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 FILE_MODE = 0o600
@@ -130,6 +131,12 @@ def write_new(path: Path, content: bytes, *, dir_fd: int | None = None) -> None:
     except BaseException:
         os.unlink(name, dir_fd=dir_fd)
         raise
+
+
+def unlink_if_there(name: str, folder: int) -> None:
+    """Remove the file of that name in the folder, which is open. Raises OSError."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
 
 
 def atomic_write(path: Path, content: bytes) -> None:

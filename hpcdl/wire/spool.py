@@ -20,6 +20,7 @@ from hpcdl.wire.private_files import (
     make_private_folder,
     open_private,
     open_private_folder,
+    unlink_if_there,
 )
 
 FOLDER = "spool"
@@ -127,10 +128,7 @@ class Spool:
 
     def remove(self, name: str) -> None:
         """It was taken in. Raises OSError."""
-        try:
-            os.unlink(name, dir_fd=self._folder)
-        except FileNotFoundError:
-            pass
+        unlink_if_there(name, self._folder)
 
     def refuse(self, name: str, reason: str) -> Path:
         """Put it aside, into `refused/`, with the reason in a file beside it; where it is now.

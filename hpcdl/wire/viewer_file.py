@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcdl.wire.private_files import atomic_write
+from hpcdl.wire.private_files import atomic_write, unlink_if_there
 
 NAME = "viewer.json"
 VERSION = 1
@@ -129,7 +129,7 @@ def _publish(shared: Path, viewer: ViewerFile, gid: int | None) -> None:
         os.fchmod(folder, 0o755)  # that there is a daemon anybody may know; each file says who may read it
         for name in _names(folder):
             if _stale(folder, name):
-                _remove(folder, name)
+                unlink_if_there(name, folder)
         name, temporary = f"{viewer.instance}.json", f".{viewer.instance}.{os.getpid()}-{os.urandom(6).hex()}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(temporary, flags, 0o600, dir_fd=folder)
@@ -141,7 +141,7 @@ def _publish(shared: Path, viewer: ViewerFile, gid: int | None) -> None:
                     os.fchmod(out.fileno(), 0o640)
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
-            _remove(folder, temporary)
+            unlink_if_there(temporary, folder)
             raise
     finally:
         os.close(folder)
@@ -157,7 +157,7 @@ def withdraw(home: Path, shared: Path, viewer: ViewerFile) -> None:
             continue
         try:
             if os.fstat(folder).st_uid == os.geteuid() and _viewer_in(folder, name) == viewer:
-                _remove(folder, name)
+                unlink_if_there(name, folder)
         finally:
             os.close(folder)
     try:
@@ -181,13 +181,6 @@ def _viewer_in(folder: int, name: str) -> ViewerFile | None:
         return _parsed(_read(folder, name, os.geteuid(), None))
     except (NotViewable, OSError):
         return None
-
-
-def _remove(folder: int, name: str) -> None:
-    try:
-        os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        pass
 
 
 # --- the reader's side ------------------------------------------------------------------------------------------------

@@ -7,12 +7,12 @@ with the number of jobs. Above MOST_GPUS GPUs there are no lines for each of the
 
 import asyncio
 import math
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import psutil
 from starlette.requests import Request
 
 from hpcdl.core.model.transitions import state_of
@@ -65,7 +65,9 @@ def about_daemon(world: World, process: DaemonStatus, planning: Durations) -> "I
     yield family("hpcdl_daemon_info", "The daemon's version, policy and objective.", [(labels, 1)])
     yield single("hpcdl_daemon_start_time_seconds", "When the daemon started, since the epoch.", process.started_at)
     yield single("hpcdl_daemon_cpu_seconds_total", "CPU time of the daemon's process.", time.process_time())
-    yield single("hpcdl_daemon_resident_memory_bytes", "Memory of the daemon's process.", resident_bytes())
+    yield single(
+        "hpcdl_daemon_resident_memory_bytes", "Memory of the daemon's process.", psutil.Process().memory_info().rss
+    )
     yield histogram(
         "hpcdl_decision_duration_seconds",
         "How long decisions took: the policy, the check of its plan, and its commit.",
@@ -167,15 +169,6 @@ def about_others(world: World, connected: int) -> "Iterator[Metric]":
     given_up = sum(1 for notice in world.notices.values() if notice.given_up)
     told = "Notifications that are not delivered."
     yield by_label("hpcdl_notices", told, "state", {"waiting": waiting, "given_up": given_up})
-
-
-def resident_bytes() -> float | None:
-    """Of this process; None where /proc does not tell."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return None
 
 
 # --- as prometheus_client has it --------------------------------------------------------------------------------------
