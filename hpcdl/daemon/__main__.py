@@ -26,7 +26,7 @@ LOG_BYTES, LOGS_KEPT = 8 << 20, 2
 
 
 def main() -> int:
-    """Runs until it is stopped. What keeps it from starting is told in one line."""
+    """Runs until it is stopped. What keeps it from starting is said in one line."""
     parser = argparse.ArgumentParser(prog="hpcdl.daemon")
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--emulate-gpus", type=int)

@@ -58,7 +58,7 @@ class _AgentConnection:
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """What agents are told, and where jobs' files go."""
+    """What the welcome of an agent says, and where jobs' files go."""
 
     instance: str  # the daemon's name, which its agents must know
     home: Path
@@ -89,7 +89,7 @@ class Hub:
         return {name: each.heartbeat for name, each in self._connections.items() if each.heartbeat is not None}
 
     async def look(self, within_s: float) -> None:
-        """Asks the agents with trainers how things are now; returns when they have told, or after that time."""
+        """Asks the agents with trainers how things are now; returns when they have answered, or after that time."""
         world, asked = self._loop.world, []
         names = {name for number in world.live for each in world.jobs[number].live for name in each.nodes}
         for connection in [self._connections[name] for name in names if name in self._connections]:
@@ -123,13 +123,13 @@ class Hub:
         return True
 
     def report_absent(self) -> None:
-        """Tells the Controller again of agents that are gone: a full disk may have kept it from recording that."""
+        """Reports again to the Controller which agents are gone: a full disk may have kept it from recording that."""
         for name, node in self._loop.world.nodes.items():
             if node.connected and name not in self._connections:
                 self._loop.send(cmd.AgentGone(name, "the connection ended"))
 
     def bye(self, why: str) -> None:
-        """Tells every agent to end once it has nothing left to report."""
+        """Has every agent end once it has nothing left to report."""
         for connection in self._connections.values():
             connection.outgoing.put_nowait(msg.ByeMessage(end=True, why=why))
 
@@ -275,7 +275,7 @@ class Hub:
     async def _acknowledge(
         self, connection: _AgentConnection, reports: "asyncio.Queue[tuple[int, Event | None, Future[Any]]]"
     ) -> None:
-        """Tells the agent what is in the ledger, in order; what fails there is sent again after a reconnect."""
+        """Acknowledges to the agent what is in the ledger, in order; what fails is sent again after a reconnect."""
         while True:
             number, event, answer = await reports.get()
             await asyncio.wrap_future(answer)
@@ -285,13 +285,14 @@ class Hub:
                 connection.outgoing.put_nowait(msg.ForgetMessage(event.job, event.incarnation))
 
 
-# What heartbeats tell of GPUs, handed to the ledger once a second: a thousand agents do not wake its thread each.
+# --- GPU telemetry ----------------------------------------------------------------------------------------------------
 
 GATHER_S = 1.0
+"""Samples go to the ledger this often: a thousand agents must not wake its thread each."""
 
 
 class Telemetry:
-    """Samples that wait to be kept. Its methods are called in the event loop's thread."""
+    """GPU samples from heartbeats that wait for the ledger. For the event loop's thread."""
 
     def __init__(self, now: Callable[[], float], keep: Callable[[Sequence[GpuTelemetry]], object]) -> None:
         """`now`: seconds since the epoch. `keep` is called in the event loop and must not wait."""
@@ -317,12 +318,12 @@ class Telemetry:
         self._keep(samples)
 
 
-# What agents measured of trainers that do not move, from their heartbeats; `stalls` in the core decides.
+# --- stalls: what agents measured; `core/rules/stalls` decides --------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Measurement:
-    """One incarnation on its nodes; what moves on one of them moves."""
+    """How long an attempt has stood still, over all its nodes: what moves on one of them moves."""
 
     nodes: list[str] = field(default_factory=list)
     step_s: float | None = None
@@ -337,7 +338,7 @@ def _least(*values: float | None) -> float | None:
 def measured(
     world: World, beats: Mapping[str, HeartbeatMessage], setting: float | None
 ) -> tuple[StallMeasurement, ...]:
-    """Those that have been still for so long that the core should look, or that were found to stall."""
+    """Attempts that stand still for so long that the core should look, or that are known to stall."""
     seen: dict[tuple[int, int], _Measurement] = {}
     for name, beat in beats.items():
         for line in beat.trainers:

@@ -54,7 +54,7 @@ RECORDED_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """What the thread is told. `interval_s`: between two polls at least. `pilots`: whether any may be submitted.
+    """Settings of the thread. `interval_s`: between two polls at least. `pilots`: whether any may be submitted.
 
     `options`: what each submission carries; `notice_s`: see `PilotScript`. `own`: the batch job that the daemon runs
     in, "" outside of any.
@@ -79,7 +79,10 @@ class _Tried:
 
 
 class BatchThread:
-    """`start` to `stop`. Other threads call `changed`, `ask_holes`, `settled` and read the attributes."""
+    """The thread that polls the batch system, from `start` to `stop`.
+
+    Other threads call `changed`, `ask_holes`, `settled` and read the attributes.
+    """
 
     def __init__(
         self,
@@ -156,7 +159,7 @@ class BatchThread:
         self._wake.set()
 
     def settled(self, world: World) -> bool:
-        """Whether the batch system was told of every pilot that is not wanted, or cannot be told."""
+        """Whether every pilot that is not wanted was cancelled, or the batch system does not answer."""
         return self._away or all(pilot.over or pilot.id in self._told for pilot in world.pilots.values())
 
     # --- the thread --------------------------------------------------------------------------------------------------
@@ -466,11 +469,11 @@ def _unwanted(world: World) -> list[Pilot]:
     return [pilot for pilot in world.pilots.values() if pilot.cancelled and pilot.batch_id and not pilot.over]
 
 
-# What of a batch system does not work now: told when it begins, and when it is over.
-
-
 class Troubles:
-    """For one thread; others read `now` and may call `end`."""
+    """What of a batch system does not work now; recorded when it begins and when it is over.
+
+    For one thread; others read `now` and may call `end`.
+    """
 
     def __init__(self, kind: str, loop: ControllerLoop) -> None:
         """`kind`: of the batch system, for people. `loop`: has them recorded."""

@@ -1,4 +1,7 @@
-"""The daemon's clock. Everything else is given the time, or measures on a monotonic clock."""
+"""The daemon's clock: the only place that reads the time of day.
+
+Everything else gets the time as an argument, or measures on a monotonic clock.
+"""
 
 import time
 

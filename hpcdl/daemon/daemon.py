@@ -1,6 +1,6 @@
 """The daemon process: takes the lease, opens the ledger, starts every part, and stops them in order.
 
-All parts are made here and know each other only by what they are given. Threads: asyncio (the API and the agents), the
+All parts are made here and know each other only by their arguments. Threads: asyncio (the API and the agents), the
 Controller's (`loop`), the batch system's, the notifier's, and those of the ticks. It must never hold the event loop up:
 what waits for a disk or a process runs in one of the others.
 """
@@ -99,7 +99,7 @@ class Daemon:
     ) -> None:
         """Takes the lease and loads the world. Raises LeaseHeld, JournalError, OSError with a line for the user.
 
-        `phase` is told what takes long. `accept_loss`: go on with a ledger that has lost events.
+        `phase(text)` is called before what takes long. `accept_loss`: go on with a ledger that has lost events.
         """
         self._phase = phase
         self.home = home
@@ -415,7 +415,7 @@ class Daemon:
         self._end_server()
 
     async def _end_pilots(self) -> None:
-        """The core wants none of them now; waits until the batch system was told, or does not answer."""
+        """The core wants none of them now; waits until the batch system took them back, or does not answer."""
         end = time.monotonic() + PILOTS_S
         while self.batching is not None and not self.batching.settled(self.loop.world) and time.monotonic() < end:
             await self._changes.wait(0.2)
@@ -440,14 +440,17 @@ class Daemon:
             log.error("closing: %s", error)
 
 
-# What some policies need compiled is loaded ahead of their decisions, beside the daemon's work: that takes seconds.
+# --- parts that only the process needs --------------------------------------------------------------------------------
 
 POLICIES = frozenset({"bftrainer", "harvest"})
 """These optimise over all nodes whenever one comes or goes."""
 
 
 class Ahead:
-    """Loads the compiled loops of `hpcdl.solver`, once, in a thread of its own. Until then decisions do without."""
+    """Loads the compiled loops of `hpcdl.solver` ahead of the decisions that need them, once, in a thread of its own.
+
+    That takes seconds; until then decisions do without.
+    """
 
     def __init__(self, load: Callable[[], object] = prepare) -> None:
         self._load = load
@@ -472,26 +475,22 @@ class Ahead:
             log.exception("the loops of hpcdl.solver cannot be loaded")
 
 
-# How often the daemon's garbage is collected: rarely, for a collection stops everybody who waits for an answer; but
-# once a minute in any case, for a connection that came to nothing leaves buffers of TLS in it.
-
 THRESHOLDS = 10_000, 20, 50
 """New objects until the youngest are looked at; and how often until all are, which takes 60 ms with 2,000 jobs. What
 is no part of a cycle goes at once in any case, and next to nothing of ours is."""
 
 
 def collect_garbage_rarely() -> None:
-    """What is loaded by now stays, and no collection looks at it again."""
+    """Has garbage collected rarely, since that stops everybody who waits for an answer; a tick does it once a minute in
+    any case, for connections that came to nothing leave buffers of TLS. What is loaded by now is never looked at again.
+    """
     gc.set_threshold(*THRESHOLDS)
     gc.collect()
     gc.freeze()
 
 
-# What a stop has to wait for: what lives on nodes that can still answer.
-
-
 def longest_grace_s(world: World) -> float:
-    """Seconds that the slowest of the jobs that hold GPUs may take to save."""
+    """Seconds that a stop waits for the slowest save: the longest grace period of the jobs that hold GPUs."""
     return max((world.jobs[n].spec.grace_s for n in world.active if world.jobs[n].running is not None), default=0.0)
 
 
@@ -506,9 +505,6 @@ def lives(world: World, ours: str | None) -> bool:
     )
 
 
-# The ledger as a daemon opens it once it has the lease: whole, or resumed from a backup or an accepted loss.
-
-
 def open_ledger(
     home: Path,
     config: Config,
@@ -518,7 +514,10 @@ def open_ledger(
     accept_loss: bool,
     first_job: int,
 ) -> UsableLedger:
-    """`holds`: whether the lease is still ours; `phase` hears how far it is. Raises as `open_resumed`, and OSError."""
+    """The ledger once the lease is taken: whole, or resumed from a backup or an accepted loss.
+
+    `holds`: whether the lease is still ours; `phase(text)`: how far it is. Raises as `open_resumed`, and OSError.
+    """
 
     def on_read(done: int, of: int) -> None:
         phase(f"reading the ledger: event {done:,} of {of:,}")
@@ -541,11 +540,8 @@ def _runs_elsewhere(home: Path, config: Config) -> tuple[Path, ...]:
     return (run_folder(home, node, read_private(instance, LIMIT).decode().strip()),)
 
 
-# From the settings to what the core is configured with.
-
-
 def settings_of(config: Config) -> Settings:
-    """The Controller's."""
+    """The settings of the Controller, from those of the user."""
     rules = Rules(
         config.poison_limit, config.poison_limit_infrastructure, config.retry_pause_s, config.retry_pause_max_s
     )

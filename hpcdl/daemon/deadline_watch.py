@@ -1,4 +1,4 @@
-"""Deadlines that slip are found: now and then the jobs that have one are looked at, beside the controller's thread.
+"""The watch over deadlines: jobs that have one are looked at now and then, beside the controller's thread.
 
 One look ahead answers for all of them. What looks cost is bounded: the longer one took, the longer there is none. What
 is news of the answers, the core decides (`slipping`).
@@ -26,7 +26,7 @@ SURE_S = 60.0
 
 
 class DeadlineWatch:
-    """Belongs to the thread of its tick."""
+    """Looks at jobs with deadlines, some at a time. For the thread of its tick."""
 
     def __init__(
         self, loop: ControllerLoop, profiles: Profiles, *, monotonic: Callable[[], float] = time.monotonic
@@ -51,7 +51,7 @@ class DeadlineWatch:
         if not due:
             self._late.clear()
             return
-        found = self._foreseen(world, self._turn(due), now)
+        found = self._forecasts(world, self._turn(due), now)
         over = [
             DeadlineForecast(number, 0.0) for number in due if number not in found and _passed(world.jobs[number], now)
         ]
@@ -68,7 +68,7 @@ class DeadlineWatch:
         self._last = chosen[-1]
         return chosen
 
-    def _foreseen(self, world: World, numbers: Sequence[int], now: float) -> dict[int, DeadlineForecast]:
+    def _forecasts(self, world: World, numbers: Sequence[int], now: float) -> dict[int, DeadlineForecast]:
         from hpcdl.adaptive.forecast import outlooks  # numpy takes its time, and few jobs have a deadline
 
         view = self._views.build(world, self._profiles, now)

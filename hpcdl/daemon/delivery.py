@@ -50,7 +50,7 @@ LINES, OUTPUT_BYTES = 5, 64 << 10
 """Of a command's output, so many lines of so many bytes of each stream come into the daemon's log."""
 
 SHOWN, TEXT_LENGTH = 50, 4_000
-"""Lines of a message of many notices; characters of a variable."""
+"""Lines of a message of many notifications; characters of a variable."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
@@ -61,7 +61,7 @@ class NotDelivered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What is needed to deliver. `folder`: where commands run that have none of their jobs'. `sender`, `smtp_host`: of
+    """How this daemon delivers. `folder`: where commands run that have none of their jobs'. `sender`, `smtp_host`: of
     mails, None: the defaults.
     """
 
@@ -73,7 +73,7 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One message: some notices for one destination. `id`: the same notices make the same one. `folder`: that of their
+    """One message: some notifications for one destination. The same ones have the same `id`. `folder`: that of their
     jobs, "" where they have several or none.
     """
 
@@ -83,14 +83,14 @@ class Letter:
 
     @property
     def id(self) -> str:
-        """`INSTANCE-7`, or `INSTANCE-7-12x5` for the five notices from 7 to 12: who gets it twice can drop one."""
+        """`INSTANCE-7`, or `INSTANCE-7-12x5` for five notifications from 7 to 12: who gets it twice can drop one."""
         numbers = [notice.id for notice in self.notices]
         more = f"-{numbers[-1]}x{len(numbers)}" if len(numbers) > 1 else ""
         return f"{self.instance}-{numbers[0]}{more}"
 
     @property
     def kind(self) -> str:
-        """Of its notice; `digest` for several."""
+        """That of its notification; `digest` for several."""
         return str(self.notices[0].what) if len(self.notices) == 1 else "digest"
 
     @property
@@ -134,7 +134,7 @@ class Letter:
 
     @property
     def variables(self) -> dict[str, str]:
-        """For commands, beside the JSON on their stdin. Of several notices: what they have in common, else ""."""
+        """For commands, beside the JSON on their stdin. Of several notifications: what they have in common, else ""."""
 
         def one(values: list[str]) -> str:
             return _plain(values[0])[:TEXT_LENGTH] if len(set(values)) == 1 else ""
@@ -290,7 +290,7 @@ def _loopback(host: str) -> bool:
 
 
 def _post(url: str, letter: Letter) -> None:
-    """No redirect is followed: what a server says elsewhere is not where its user wants notices to go."""
+    """No redirect is followed: what a server says elsewhere is not where its user wants notifications to go."""
     parts = urllib.parse.urlsplit(url)
     headers = {"Content-Type": "application/json", "User-Agent": "hpcdl", "Idempotency-Key": letter.id}
     headers |= _basic("Authorization", parts)

@@ -1,4 +1,8 @@
-"""What an instance keeps for its life: its name, token, certificate and key, below `$HPCDL_HOME/tls` (0700)."""
+"""What an instance keeps for its life: its name, token, certificate and key, below `$HPCDL_HOME/tls` (0700).
+
+Nothing of it is in a message or a log but the name. Neighbours: `wire/access` has what clients read of it, `wire/tls`
+makes the certificate.
+"""
 
 import json
 import secrets

@@ -41,7 +41,7 @@ def start(
     accept_loss: bool = False,
 ) -> dict[str, Any]:
     """Starts a daemon on `home`, with an agent on this machine, and waits until both are ready, however long that takes
-    while it is at work: it is never ended from here. What it does is told on standard error when it takes long.
+    while it is at work: it is never ended from here. What it does is said on standard error when it takes long.
 
     `accept_loss`: it goes on with a ledger that has lost events.
     Returns {"pid", "home", "nodes", "fence"}. In the foreground it returns when the daemon has ended, with
@@ -137,8 +137,8 @@ def _await_ready(ready: int, process: "subprocess.Popen[bytes]", home: Path) -> 
 def stop(home: Path, now: bool = False) -> dict[str, Any]:
     """Stops the daemon of `home` and waits until it is gone: suspends everything; `now`: leaves the last checkpoints.
 
-    Returns {"pid", "stopped": True, "left": [...]}: the nodes with trainers whose agents were away, so that they could
-    not be told; they checkpoint and end by themselves. Raises DaemonAway without a daemon, LaunchError if it does not
+    Returns {"pid", "stopped": True, "left": [...]}: the nodes with trainers whose agents were away and could not
+    pass it on; they checkpoint and end by themselves. Raises DaemonAway without a daemon, LaunchError if it does not
     end.
     """
     client = Client(home, patience_s=0.0)
@@ -167,13 +167,11 @@ def stop(home: Path, now: bool = False) -> dict[str, Any]:
     return {"pid": pid, "stopped": True, "left": left}
 
 
-# Whether a process is at work: it lives, and uses a CPU or reads and writes.
-
 Work = tuple[float, ...]
 
 
 class Activity:
-    """Of one process. Times are any monotonic clock's."""
+    """Whether a process is at work: it lives, and uses a CPU, or reads and writes. Times are any monotonic clock's."""
 
     def __init__(self, pid: int, now: float) -> None:
         self._pid = pid
@@ -185,7 +183,7 @@ class Activity:
         self._moved_at = now
 
     def still_s(self, now: float) -> float:
-        """Seconds for which nothing of it has moved, as far as looks tell."""
+        """Seconds for which nothing of it has moved, as far as looks show."""
         work = _work(self._pid)
         if work != self._work:
             self._work, self._moved_at = work, now

@@ -1,4 +1,7 @@
-"""What the daemon makes of what jobs show: profiles where they have none, and how long jobs will be."""
+"""Profiles that are learnt from how jobs train, and how many steps a job will take.
+
+`estimators` has the fits; they are loaded when the first job needs them. Nothing is recorded here.
+"""
 
 from collections.abc import Callable, Mapping
 

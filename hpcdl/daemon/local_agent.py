@@ -1,4 +1,8 @@
-"""Keeps an agent running on the daemon's own machine. The agent outlives the daemon; the next daemon finds it there."""
+"""The agent on the daemon's own machine: started where there is none, and again when it dies.
+
+The agent outlives the daemon; the next daemon finds it there. Trainers do not depend on it: their supervisors outlive
+it. Agents of other nodes are started by pilots and job scripts.
+"""
 
 import logging
 import math
@@ -114,6 +118,3 @@ class LocalAgent:
             log.error("cannot start the agent of %s: %s", self._node, error)
         finally:
             os.close(out)
-
-
-# One machine without a batch system: the daemon starts its own agent.

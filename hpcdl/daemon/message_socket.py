@@ -1,4 +1,4 @@
-"""A WebSocket whose frames are messages: what an agent, or a client of `hpcdl exec`, says and is told.
+"""A WebSocket whose frames are messages, to and from an agent or a client of `hpcdl exec`.
 
 Who calls is known by its token already; what it says may be anything. Neighbours: `wire/messages` has the messages,
 the hub and the shells their meaning.
@@ -15,7 +15,7 @@ log = logging.getLogger("hpcdl.daemon")
 
 
 class MessageSocket:
-    """The daemon's end of one. For the asyncio thread."""
+    """The daemon's end of a WebSocket. For the asyncio thread."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket

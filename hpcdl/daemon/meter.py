@@ -54,7 +54,7 @@ class Totals:
 
 @dataclass(slots=True)
 class Meter:
-    """For one thread. Times are the daemon's, in seconds since the epoch."""
+    """Counts GPU-seconds and ends, event by event. For one thread; times are in seconds since the epoch."""
 
     _at: float = 0.0
     _seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SHARES, 0.0))
@@ -150,7 +150,7 @@ class Meter:
             case ev.JoinRequested():
                 self._takes(key, set(event.placement.gpus), at, hold.share)
             case ev.Started() if hold.share == "starting":
-                self._turns(hold, "training", at)  # one that tells nothing trains once it runs
+                self._turns(hold, "training", at)  # one that reports nothing trains once it runs
             case ev.Attached() if not hold.ready and hold.share == "training":
                 hold.unsaved = 0.0
                 self._turns(hold, "starting", at)
@@ -279,13 +279,11 @@ def _share_of(incarnation: Incarnation) -> str:
     return "starting" if incarnation.progress is None and attached_or_new else "training"
 
 
-# How long something took, each time: counts by bucket, for a histogram of the metrics.
-
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class Durations:
-    """One thread adds, any may read."""
+    """A histogram of durations, counted by bucket. One thread adds, any may read."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS_S) + 1)

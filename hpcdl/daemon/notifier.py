@@ -1,7 +1,8 @@
-"""Notices on their way: one thread hands each destination what waits for it, bundled, and again until it takes it.
+"""Delivery of notifications in time: one thread hands each destination what waits for it, bundled, until it takes it.
 
-What is due is in the ledger before anything is sent, and what became of it is recorded after; so a notice may come
-twice, and never not at all. A destination that hangs holds up nobody: each has a thread of its own while it is told.
+What is due is in the ledger before anything is sent, and what became of it is recorded after; so a notification may
+come twice, and is never lost. A destination that hangs holds up nobody: each delivery has a thread of its own.
+Neighbours: `delivery` has the ways (commands, mail, servers), `core/rules/notices` what is due.
 """
 
 import logging
@@ -27,10 +28,10 @@ COLLECT_S = 1.0
 """What comes so soon after the first is in the same message."""
 
 MOST = 1_000
-"""Notices of one message."""
+"""Notifications in one message, at most."""
 
 AT_ONCE = 8
-"""Destinations that are told at the same time."""
+"""Deliveries at the same time, at most."""
 
 LIMIT_S = 60.0
 """After so long a delivery counts as failed, whatever it does."""
@@ -54,7 +55,7 @@ class _Flight:
 
 @dataclass(slots=True)
 class _Outbox:
-    """What the thread knows of a destination; none of it matters after a restart."""
+    """When a destination was sent something; none of it matters after a restart."""
 
     first_at: float | None = None
     sent_at: float | None = None
@@ -62,7 +63,7 @@ class _Outbox:
 
 
 class Notifier:
-    """`start` to `stop`. Other threads call `changed`."""
+    """The thread that delivers, from `start` to `stop`. Other threads call `changed`."""
 
     def __init__(
         self,
@@ -92,13 +93,13 @@ class Notifier:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and the commands that run. Does not wait for a destination: the next daemon tells it."""
+        """Ends the thread and the commands that run. Waits for no destination: the next daemon goes on."""
         self._ended = True
         self._wake.set()
         end_commands(f"{self._ways.instance}:notice")
 
     def changed(self, world: World) -> None:
-        """Something was committed: maybe somebody is to be told."""
+        """Something was committed: maybe a notification is due."""
         if world.notices is not self._seen:
             self._seen = world.notices
             self._wake.set()

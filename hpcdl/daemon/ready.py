@@ -1,4 +1,7 @@
-"""How whoever starts a daemon learns that it is ready, or why it is not."""
+"""The pipe over which a daemon says that it is ready, or why it is not; `launch` reads it.
+
+One JSON object a line. Nothing here may keep a daemon from running: who waits may have gone.
+"""
 
 import json
 import logging
@@ -9,11 +12,13 @@ log = logging.getLogger("hpcdl.daemon")
 
 
 class ReadyPipe:
-    """Tells whoever started the daemon what it does, and then that it is ready, or why not: a JSON object a line on an
-    inherited descriptor. The last line has no `phase`."""
+    """Says what the daemon does until it is ready, and then that it is, or why not.
+
+    A JSON object a line on an inherited descriptor; the last line has no `phase`.
+    """
 
     def __init__(self, descriptor: int | None, *, people: bool = False) -> None:
-        """None: nobody waits; what is told goes to standard output, and in words where `people` read it."""
+        """None: nobody waits; what is said goes to standard output, in words where `people` read it."""
         self._descriptor = descriptor
         self._people = people
 
@@ -27,7 +32,7 @@ class ReadyPipe:
             pass  # nobody waits any more
 
     def tell(self, body: dict[str, object]) -> None:
-        """Once."""
+        """Says that it is ready, or with `error` why not; once."""
         if self._people:
             started = "daemon (pid {pid}) started on {home}: Ctrl-C saves all jobs and stops it\n"
             stream, text = (sys.stderr, "hpcdl: {error}\n") if "error" in body else (sys.stdout, started)

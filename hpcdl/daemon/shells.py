@@ -46,8 +46,10 @@ class _Session:
 
 
 class Sessions:
-    """Those that are open. Everything belongs to the asyncio thread. `tell(node, message)`: to an agent; False where it
-    is away. `world()`: as last committed."""
+    """The open sessions of `hpcdl exec`. For the asyncio thread.
+
+    `tell(node, message)` sends to an agent, False where it is away; `world()`: as last committed.
+    """
 
     def __init__(self, tell: Callable[[str, msg.Message], bool], world: Callable[[], World]) -> None:
         self._tell = tell

@@ -1,4 +1,8 @@
-"""Intake of submits that were spooled while no daemon ran (`hpcdl.wire.spool` has the files)."""
+"""Intake of submits that were spooled while no daemon ran.
+
+A file goes only once its jobs are in the ledger, or can never be; the request id keeps a submit from being two.
+Neighbours: `wire/spool` has the files, `api/submit` checks the body.
+"""
 
 import json
 import logging
@@ -27,7 +31,7 @@ ANSWER_S = 30.0
 
 
 class SpoolReader:
-    """Submits what is spooled, in the order in which it was. What cannot be submitted is put aside, and told."""
+    """Submits what is spooled, in its order. What cannot be submitted is put aside, and recorded as a trouble."""
 
     def __init__(
         self, home: Path, send: Callable[[cmd.Command], "Future[Any]"], on_trouble: Callable[[str, str], None]

@@ -1,4 +1,8 @@
-"""What happens by the clock, called by APScheduler; what goes wrong there is an event that users see."""
+"""Functions that the daemon calls at intervals, by APScheduler: renewals, looks, retention.
+
+A tick runs in a thread of a small pool and may wait for a disk. One that fails is an event that users see, and comes
+again; it never ends the daemon.
+"""
 
 import logging
 from collections.abc import Callable

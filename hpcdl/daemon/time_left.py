@@ -1,4 +1,7 @@
-"""Time left until a job that holds GPUs is done: one estimate for every list, answer and page."""
+"""Time left until a job that holds GPUs is done: one estimate for every list, answer and page.
+
+By the rate that the job shows, else by its profile. Jobs that wait are estimated by `adaptive/eta`, from `queue`.
+"""
 
 from dataclasses import dataclass
 

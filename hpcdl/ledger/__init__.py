@@ -1,4 +1,8 @@
-"""The ledger on disk: SQLite with one writer, and the lease beside it."""
+"""The ledger on disk: SQLite with one writer, and beside it the lease and the high-water mark.
+
+`journal` is what the Controller writes to; `maintenance` and `offline` are for when no daemon runs. Nothing outside of
+this package knows the tables.
+"""
 
 from typing import TYPE_CHECKING, Any
 

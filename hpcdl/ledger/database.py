@@ -1,4 +1,8 @@
-"""Opening the ledger's file: ours alone, whole, durable at every commit, and open in one process at a time."""
+"""Opening the ledger's file: ours alone, whole, durable at every commit, and open in one process at a time.
+
+Every error becomes one line with the next step. The lease keeps daemons apart; the locks here only keep off what else
+might open the file.
+"""
 
 import os
 import sqlite3

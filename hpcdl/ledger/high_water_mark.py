@@ -74,8 +74,8 @@ def ids_of(world: World, request: int) -> Ids:
 class Mark:
     """What the two files say. `seq`, `digest`: the last event that was committed, as far as they know.
 
-    `given`: ids as they stand, or where that may be too low, the end of their block. `resumed`: the ids that the ledger
-    is still to be told of, with why and what is to be said, since a new line began there; None: it was told.
+    `given`: ids as they stand, or where that may be too low, the end of their block. `resumed`: why a
+    new line began here, and that in words, while the ledger has not recorded it; None once it has.
     """
 
     line: int = 1

@@ -23,9 +23,7 @@ from hpcdl.ledger.high_water_mark import NO_IDS, Ids, Mark, MarkDamaged, MarkFil
 from hpcdl.ledger.journal import SqliteJournal
 from hpcdl.ledger.offline import LEDGER_FILE
 
-# What lies in a home outside of its ledger and tells what that must have known: folders of jobs, access file, agents.
-#
-# Only names and small files are read. What is not hpcdl's, or cannot be read, tells nothing.
+# --- traces: folders of jobs, the access file and agents' logs, which show what the ledger must have known ------------
 
 _JOB = re.compile(r"[1-9]\d{0,14}")
 
@@ -50,7 +48,10 @@ _LINES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What was found. `ids`: all below are, or may be, somebody's. `served`: the fence of the daemon that served last.
+    """What lies in a home outside of its ledger. Only names and small files are read; what is not hpcdl's, or cannot be
+    read, counts for nothing.
+
+    `ids`: all below are, or may be, somebody's. `served`: the fence of the daemon that served last.
 
     `heard`: the highest fence that an agent of this node has heard of. `folders`: there are folders of jobs.
     """
@@ -83,7 +84,7 @@ def traces_of(home: Path, runs: Iterable[Path] = ()) -> Traces:
 
 
 def traced_ids(home: Path, world: World) -> Ids:
-    """What the logs and checkpoint folders of the unfinished jobs tell of attempts that the ledger does not know."""
+    """Attempts that the ledger does not know, by the logs and checkpoint folders of the unfinished jobs."""
     incarnation = beginning = 0
     for number in world.active:
         spec = world.jobs[number].spec
@@ -168,7 +169,7 @@ class LedgerShrank(JournalError):
 
 @dataclass(frozen=True, slots=True)
 class UsableLedger:
-    """A ledger that may be used. `raised`: what it is to be told before anything else; None: it is whole.
+    """A ledger that may be used. `raised`: the event to be recorded before anything else; None: it is whole.
 
     `fence`: one that was in use.
     """
@@ -253,7 +254,7 @@ def check(journal: SqliteJournal, mark: Mark | None) -> None:
 def open_resumed(
     home: Path, open_it: Callable[[], SqliteJournal], *, runs: Iterable[Path] = (), accept_loss: bool, first_job: int
 ) -> UsableLedger:
-    """The ledger of a home, with its mark, and what it is to be told of ids that it does not know.
+    """The ledger of a home, with its mark, and the event about ids that it does not know.
 
     `runs`: folders of agents outside of the home. `accept_loss`: go on without what is missing. `first_job`: the lowest
     id that the site allows. Raises LedgerShrank, with nothing changed, and JournalError.
@@ -313,7 +314,7 @@ def _judge(journal: SqliteJournal, mark: Mark | None, traces: Traces, accept_los
 
 
 def _raised(own: Ids, given: Ids, why: str, text: str, first_job: int) -> IdsRaised | None:
-    """The event, where there is anything to be told."""
+    """The event, where there is anything to say."""
     unknown = _unknown(own.job, given.job)
     job, detail = max(given.job, first_job), "; ".join(part for part in (text, unknown) if part)
     if why:

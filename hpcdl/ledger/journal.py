@@ -41,8 +41,6 @@ from hpcdl.ledger.records import (
 )
 from hpcdl.ledger.samples import GpuTelemetry, Ring
 
-# Requests as rows of the outbox.
-
 
 def begin_above(connection: Connection, last: int) -> None:
     """Have ids go on above that one, within the caller's transaction."""
@@ -67,12 +65,10 @@ def event_bodies(requests: Iterable[Request]) -> Iterator[str]:
         yield f"{dumps(plain)[:-1]},{','.join(shared)}}}"
 
 
-# Where a journal stands: the world after its last event, and what is counted beside it.
-
-
 @dataclass(slots=True)
 class Tip:
-    """So that an append reads nothing. Thrown away when a commit fails, and read again.
+    """Where a journal stands: the world after its last event, and what is counted beside it, so that an append reads
+    nothing. Thrown away when a commit fails, and read again.
 
     `last`: the seq of the last event, as the tables had it when they were read.
     """
@@ -121,7 +117,7 @@ def folding(path: Path) -> Iterator[None]:
 SAMPLES = 100_000
 
 READ_STRIDE = 2_000
-"""Events between two words of how far the reading is."""
+"""Events between two reports of how far the reading is."""
 
 _ARCHIVED_AT_ONCE = 20_000
 
@@ -144,7 +140,7 @@ class SqliteJournal:
         on_read: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
         """Open the ledger, or make it. `lease_check` is asked right before each commit; `samples`: the ring's size;
-        `on_read` is told now and then how many events were read, and of how many.
+        `on_read` is called now and then with how many events were read, and of how many.
 
         Raises JournalError: another process has it open, it is damaged, not private, or from a newer hpcdl.
         """
@@ -286,7 +282,7 @@ class SqliteJournal:
             return self._known().last_request
 
     def digest(self, seq: int) -> str | None:
-        """What tells the event of that seq from any other; None where it is not there, or its archive file is not."""
+        """The digest of the event of that seq; None where it is not there, or its archive file is not."""
         if not 0 < seq <= self.last_seq:
             return None
         try:

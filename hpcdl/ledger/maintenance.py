@@ -31,7 +31,7 @@ from hpcdl.ledger.offline import LEDGER_FILE, Reader
 from hpcdl.ledger.records import EVENT_SCHEMA, EventRow, dumps
 
 Tell = Callable[[str], None]
-"""Hears what is being done, now and then."""
+"""Is called now and then with what is being done."""
 
 _OFTEN = 20_000
 
@@ -177,7 +177,7 @@ def _writing(path: Path, reader: Reader) -> Iterator[Connection]:
         connection.commit()
 
 
-# The events as lines of JSON, and the jobs as CSV: for other programs, and to keep.
+# --- exports: the events as lines of JSON, the jobs as CSV ------------------------------------------------------------
 
 FORMAT = "hpcdl-events"
 
@@ -186,7 +186,7 @@ _MARKS = ('"env"', '"notify"', '"destination')
 
 
 def lines(reader: Reader, version: str, *, with_environment: bool) -> Iterator[str]:
-    """JSON objects, one a line: the first says what this is, then each event as `GET /v1/events` tells it, and `cause`.
+    """JSON objects, one a line: the first says what this is, then each event as `GET /v1/events` has it, and `cause`.
 
     Without environments, of the jobs' variables only the names, and of destinations of notices nothing secret. Raises
     JournalError.

@@ -1,4 +1,8 @@
-"""The ledger while no daemon runs: the lease is taken, so that none can start meanwhile, and given back at the end."""
+"""The ledger while no daemon runs: the lease is taken, so that none can start meanwhile, and given back at the end.
+
+SQLAlchemy is imported only by what reads events: `hpcdl ls` without a daemon does not wait for it. `maintenance` has
+what changes the ledger.
+"""
 
 import shutil
 import sqlite3

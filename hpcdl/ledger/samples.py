@@ -1,4 +1,8 @@
-"""Telemetry: a ring of the newest samples. Not events: a sample that is lost with a crash is no loss."""
+"""GPU telemetry: a ring of the newest samples in the ledger.
+
+Samples are no events: one that is lost with a crash is no loss, and no commit waits for them. `hpcdl report` and the
+page do not need them.
+"""
 
 from collections import deque
 from dataclasses import dataclass
@@ -12,7 +16,7 @@ _LARGEST = 1e15
 
 @dataclass(frozen=True, slots=True)
 class GpuTelemetry:
-    """One GPU at one time: utilisation in %, memory in MiB, power in W; None where the GPU does not tell."""
+    """One GPU at one time: utilisation in %, memory in MiB, power in W; None where the GPU does not report it."""
 
     at: float
     node: str

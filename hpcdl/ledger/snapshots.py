@@ -1,4 +1,8 @@
-"""The whole world as one JSON value, so that a restart replays only what came after."""
+"""Snapshots: the whole world as one JSON value, so that a restart replays only what came after.
+
+A snapshot is never needed: the one before it, or the events from the start, say the same. `flat_records` reads those of
+the format before.
+"""
 
 import json
 from dataclasses import dataclass

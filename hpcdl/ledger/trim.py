@@ -1,4 +1,8 @@
-"""Files below HPCDL_HOME that nothing needs any more: only such as hpcdl wrote, by name, and is done with."""
+"""Removal of files below HPCDL_HOME that nothing needs any more: only such as hpcdl wrote, by name, and is done with.
+
+It runs while no daemon does, and follows no link. What a job may still need is never removed: checkpoints, scripts of
+jobs that are not long over.
+"""
 
 import os
 import re

@@ -26,8 +26,8 @@ MAX_MESSAGE = 1 << 20
 """Bytes; a longer frame closes the connection."""
 
 STROKE_S = 0.5
-"""Agents tell what they tell at intervals when the daemon's clock is at a multiple of this: what many have to say comes
-in bursts then, and finds the daemon awake."""
+"""Agents send their heartbeats when the daemon's clock is at a multiple of this: what many have to say comes in bursts
+then, and finds the daemon awake."""
 
 
 class BadMessage(ValueError):
@@ -190,7 +190,7 @@ class TrainerLine:
 
 @dataclass(frozen=True, slots=True)
 class GpuLine:
-    """One GPU's sample: utilisation in %, memory in MiB, power in W, health; None where the GPU does not tell."""
+    """One GPU's sample: utilisation in %, memory in MiB, power in W, health; None where the GPU does not report it."""
 
     index: int
     util: int | None
@@ -220,7 +220,7 @@ SHELL_WINDOW = 256 << 10
 class ShellOpenMessage:
     """Client to daemon to agent: run `argv` beside a trainer; with `rows` and `columns` above 0 on a terminal of its
     own, of the kind `term`. The client leaves `id`, `job` and `incarnation` open, and may name a `node`, or a `rank`
-    (-1: none), of whose node the daemon tells the agent."""
+    (-1: none), which the daemon turns into a node."""
 
     argv: tuple[str, ...]
     id: str = ""
@@ -337,11 +337,11 @@ def decode_message(text: str | bytes) -> Message:
     return message
 
 
-# The parts of a connection, which run until one of them ends.
-
-
 async def until_first(*parts: Coroutine[Any, Any, None]) -> None:
-    """Runs them side by side until one ends or fails; the others are cancelled. Raises what that one raised."""
+    """Runs the parts of a connection side by side until one ends or fails, and cancels the others.
+
+    Raises what that one raised.
+    """
     running = [asyncio.create_task(part) for part in parts]
     try:
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

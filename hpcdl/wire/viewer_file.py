@@ -200,7 +200,8 @@ def gone(viewer: ViewerFile) -> bool:
 
 
 def users(shared: Path) -> list[int]:
-    """Whose daemons are told of on this node, by the names of their folders. Raises OSError but for no such folder."""
+    """The users whose daemons are published on this node, by the names of their folders. Raises OSError, but not where
+    there is no such folder."""
     try:
         names = os.listdir(shared)
     except FileNotFoundError:

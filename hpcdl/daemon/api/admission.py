@@ -221,24 +221,24 @@ def _silent(connection: socket.socket) -> bool:
     return len(found) == TCP_INFO_BYTES and not any(found[RECEIVED])
 
 
-# Whose socket is at the other end of a TCP connection, where that is on this machine too: the kernel tells anybody.
+# --- whose socket is at the other end, where that is on this machine too ----------------------------------------------
 
 _SOCK_DIAG, _BY_FAMILY = 4, 20
 """Linux's NETLINK_SOCK_DIAG and SOCK_DIAG_BY_FAMILY."""
 
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 
-_ASKED = struct.Struct("=BBBBI")  # struct inet_diag_req_v2, up to the addresses
+_REQUEST = struct.Struct("=BBBBI")  # struct inet_diag_req_v2, up to the addresses
 
 _PORTS = struct.Struct("!HH")
 
 _ANY = struct.pack("=I2I", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # on any interface, with any cookie
 
-_TOLD = struct.Struct("=4B48x5I")  # struct inet_diag_msg: the last two are uid and inode
+_ANSWER = struct.Struct("=4B48x5I")  # struct inet_diag_msg: the last two are uid and inode
 
 
 class SocketPeers:
-    """Asks the kernel. Where it cannot be asked, nothing is known of anybody."""
+    """Asks the kernel who owns the other end of a TCP connection; where it does not answer, nothing is known."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -260,7 +260,7 @@ class SocketPeers:
             addresses = b"".join(
                 socket.inet_pton(connection.family, each[0]).ljust(16, b"\0") for each in (there, here)
             )
-            body = _ASKED.pack(connection.family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
+            body = _REQUEST.pack(connection.family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
             body += _PORTS.pack(there[1], here[1]) + addresses + _ANY
             self._kernel.send(_HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, 1, self._number, 0) + body)
             while True:
@@ -270,7 +270,7 @@ class SocketPeers:
                     break
             if kind != _BY_FAMILY:
                 return None
-            *_, uid, inode = _TOLD.unpack_from(answer, _HEADER.size)
+            *_, uid, inode = _ANSWER.unpack_from(answer, _HEADER.size)
         except (OSError, ValueError, struct.error):
             return None
         return int(uid) if inode else None  # without one nobody has the socket open, and the uid says nothing

@@ -37,7 +37,7 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
     if job.spec.deadline is None or job.finished:
         return None
     try:
-        found = _foreseen(world, job, profiles, now)
+        found = _deadline_estimate(world, job, profiles, now)
     except Exception:  # the job is queued already: its submit must not be answered as if it were not
         log.exception("whether job %d meets its deadline could not be predicted", job.id)
         return None
@@ -61,7 +61,7 @@ def forecast(world: World, job: Job, profiles: Profiles, now: float) -> Json | N
     }
 
 
-def _foreseen(world: World, job: Job, profiles: Profiles, now: float) -> "DeadlineEstimate | None":
+def _deadline_estimate(world: World, job: Job, profiles: Profiles, now: float) -> "DeadlineEstimate | None":
     from hpcdl.adaptive.forecast import estimate_deadline  # numpy takes its time, and few jobs have a deadline
 
     view = build_view(world, profiles, now)

@@ -1,4 +1,8 @@
-"""Requests and answers of the API: bodies and queries to values within limits, values to JSON, errors."""
+"""Requests and answers of the API: bodies and queries to values within limits, values to JSON, errors.
+
+Whatever a caller sends becomes a value within its limits or an ApiProblem with one line. `app` turns that into an
+answer; docs/api.md has the keys.
+"""
 
 import json
 import math

@@ -139,7 +139,7 @@ class JobList:
 
     @staticmethod
     def past(rows: RowBuilder, asked: JobQuery, retired: Retired) -> dict[int, Texts]:
-        """What `answer` is to tell of jobs that have left the world; for a thread that may take its time."""
+        """Rows of jobs that have left the world, for `answer`; for a thread that may take its time."""
         if not rows.world.retired:
             return {}
         return {job.id: _made(rows, job, asked.fields) for job in asked.past(rows.world, retired)}

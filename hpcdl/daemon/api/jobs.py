@@ -259,7 +259,7 @@ def past_array_of(retired: Callable[[Sequence[int]], list[Job]], number: int) ->
 def outcomes(
     numbers: Iterable[int], answers: Iterable["Future[Any]"]
 ) -> tuple[list[int], list[dict[str, Any]], list[int]]:
-    """What became of each: the jobs that were told, in order; the errors; and dependents that stay cancelled.
+    """What became of each: the jobs that took the verb, in order; the errors; and dependents that stay cancelled.
 
     Waits for the answers. Raises JournalError where nothing was recorded at all.
     """

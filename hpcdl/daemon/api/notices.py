@@ -1,4 +1,7 @@
-"""The API's routes about notifications that are not delivered yet (docs/api.md)."""
+"""The API's routes about notifications that are not delivered yet (docs/api.md).
+
+No answer has anything secret of a destination: `redacted` stands before each. `notifier` delivers.
+"""
 
 from starlette.requests import Request
 

@@ -1,4 +1,8 @@
-"""`GET /v1/overview`: everything that the web page shows, in one answer of bounded size (docs/api.md)."""
+"""`GET /v1/overview`: everything that the web page shows, in one answer of bounded size (docs/api.md).
+
+Rows are those of `rows`, with the keys that the page draws; how long an answer takes is bounded, too: bands of times
+are left out when they take too long. `report/live` draws it.
+"""
 
 import asyncio
 import sys

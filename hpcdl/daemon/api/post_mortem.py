@@ -1,4 +1,8 @@
-"""The post-mortem of a job, from its events: where its time went, as `hpcdl why` answers for a finished one."""
+"""The post-mortem of a job, from its events: where its time went, as `hpcdl why` answers for a finished one.
+
+Seconds of the job, whatever its GPUs; the account of GPU-hours is in `report/account`, the running counts of all jobs
+in `meter`.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -61,7 +65,7 @@ class _Attempt:
 
 
 def past_of(records: Iterable[ev.Recorded], submitted_at: float) -> PostMortem:
-    """What the events of one job tell, oldest first."""
+    """The post-mortem of one job, from its events, oldest first."""
     past = PostMortem()
     runs: dict[int, _Attempt] = {}
     free_since: float | None = submitted_at

@@ -168,7 +168,7 @@ class RowBuilder:
 
 
 def deadline_of(job: Job) -> Json | None:
-    """A job's deadline, and what is expected of it: `meets` null where nothing was foreseen."""
+    """A job's deadline, and what is expected of it: `meets` null where nothing was predicted."""
     if job.spec.deadline is None:
         return None
     expected = job.expectation

@@ -28,7 +28,7 @@ thousand agents, who say a few hundred bytes at a time."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, whose connections come in by a door."""
+    """uvicorn's server, whose connections come in by our admission."""
 
     def __init__(self, config: uvicorn.Config, door: Admission) -> None:
         super().__init__(config)
@@ -55,7 +55,7 @@ class _Server(uvicorn.Server):
 def make_server(application: Starlette, certificate: Path, key: Path, door: Admission) -> uvicorn.Server:
     """TLS with this certificate, no logs of its own, and no handlers of signals: a stop suspends first.
 
-    `door`: is told by the application which connections have shown the token.
+    `door`: learns from the application which connections have shown the token.
     """
     SSLProtocol.max_size = TLS_BUFFER  # of this process: there is no setting for it
     config = uvicorn.Config(
@@ -80,8 +80,6 @@ def make_server(application: Starlette, certificate: Path, key: Path, door: Admi
     return server
 
 
-# Keeps strangers from filling the daemon's log: what libraries say of connections, anybody who connects can cause.
-
 LIBRARIES = ("asyncio", "uvicorn")
 """Whose loggers speak of connections that have shown no token."""
 
@@ -90,7 +88,8 @@ MOST, PERIOD_S = 20, 60.0
 
 
 class LogRateFilter(logging.Filter):
-    """A filter for a handler: of LIBRARIES at most MOST records in PERIOD_S; the next one says how many are missing."""
+    """Keeps strangers from filling the daemon's log with what libraries say of connections: of LIBRARIES at most MOST
+    records in PERIOD_S; the next one says how many are missing. A filter for a handler."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -115,11 +114,10 @@ class LogRateFilter(logging.Filter):
         return True
 
 
-# uvicorn's WebSocket connection, which asks only who is silent, and ends at once when a ping is not answered.
-
-
 class PingedProtocol(WebSocketsSansIOProtocol):
-    """Where the network swallows what it is given, a TLS connection that is closed waits long for its peer's goodbye,
+    """uvicorn's WebSocket connection, which pings only who is silent, and ends at once when a ping is not answered.
+
+    Where the network swallows what it is given, a TLS connection that is closed waits long for its peer's goodbye,
     and the application hears of the end only then. A peer that does not answer a ping is not waited for; one that has
     just said something, as agents do all the time, is not asked."""
 

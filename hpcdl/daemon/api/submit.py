@@ -108,7 +108,7 @@ async def submit_answer(api: ApiContext, ids: Sequence[int]) -> Json:
     rows = await api.rows(ids)
     jobs = [rows.known(number) for number in ids]
     warning = await unheeded(api, jobs)
-    due = [job for job in jobs if job.spec.deadline is not None][:FORESEEN]
+    due = [job for job in jobs if job.spec.deadline is not None][:ESTIMATED]
     forecasts = {job.id: await forecast_json(api, rows.world, job, rows.now) for job in due}
     return Encoded(_joined(rows, jobs, forecasts, warning))
 
@@ -153,7 +153,7 @@ def _row(rows: RowBuilder, job: Job, warning: str) -> Json:
 
 
 def _untouched(rows: RowBuilder, job: Job) -> bool:
-    """Whether all that can be told of it is told of the other members, too."""
+    """Whether its row is that of the other members of its array, but for its own keys."""
     number = job.id
     return (
         not job.live
@@ -171,7 +171,7 @@ def tried(
     """What would become of a submit, without anything being recorded: a row for each job, as after the decision.
 
     `placement`: what it would be given at once, None: it would wait, and `reason` says for what. `starts_at`,
-    `ends_at`: where they can be foreseen, else None. Raises Refused.
+    `ends_at`: where they can be predicted, else None. Raises CommandRefused.
     """
     draft = Draft(world)
     intake = Intake(draft, now, policies=policies, profiles=profiles, settings=settings, pending={}, missed={})
@@ -185,12 +185,12 @@ def tried(
     rows = RowBuilder(draft.world, profiles, reasons, now, queue=queue_of(draft.world, view))
     found = []
     jobs = [view.by_id[number] for number in ids if number in view.by_id]
-    foreseen = _foreseen(view, jobs, draft.world.policy)
+    estimates = _starts_and_ends(view, jobs, draft.world.policy)
     for number in ids:
         job = draft.world.jobs[number]
         target = targets.get(number)
         placement = None if target is None else target.placement
-        starts, ends = foreseen.get(number, (None, None))
+        starts, ends = estimates.get(number, (None, None))
         row = _row(rows, job, warning)
         row["id"] = None  # nobody has it yet
         row["would_start"] = placement is not None
@@ -205,13 +205,13 @@ def tried(
     return found
 
 
-FORESEEN = 50
+ESTIMATED = 50
 """Of so many jobs it is said when they would start and end; each is one look ahead over all jobs."""
 
 
-def _foreseen(view: View, jobs: Iterable[JobView], policy: str) -> dict[int, tuple[float | None, float | None]]:
+def _starts_and_ends(view: View, jobs: Iterable[JobView], policy: str) -> dict[int, tuple[float | None, float | None]]:
     """When jobs would first have GPUs and when they would be done, by id, if nothing else came."""
-    chosen = [job for job in jobs if job.profile is not None and job.total is not None and not job.blocked][:FORESEEN]
+    chosen = [job for job in jobs if job.profile is not None and job.total is not None and not job.blocked][:ESTIMATED]
     if not chosen:
         return {}
     from hpcdl.adaptive.eta import grounds_of  # numpy takes its time, and few submits are tried

@@ -69,7 +69,7 @@ class Viewers:
         self._viewer: ViewerFile | None = None
 
     def publish(self, identity: Identity, listener: socket.socket, on_trouble: Callable[[str, str], None]) -> None:
-        """Puts the files in place. A place that cannot be had is told, and no reason not to run."""
+        """Puts the files in place. Where that fails it is recorded as a trouble, and the daemon runs."""
         address, port = listener.getsockname()[:2]
         try:
             self._viewer = ViewerFile(

@@ -1,4 +1,7 @@
-"""How requests that wait (`/v1/wait`, `/v1/events?wait=`) hear of commits."""
+"""Waking of requests that wait for a commit: `/v1/wait`, `/v1/events?wait=`, `/v1/holes`.
+
+A request never waits beyond its own time, and none once the daemon ends.
+"""
 
 import asyncio
 import logging

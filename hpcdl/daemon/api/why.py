@@ -83,7 +83,7 @@ def reason(
     """Why the job is in its state, in one line; "" for one that trains as it should.
 
     `said`: the last plan's reasons by job; `nothing`: `nothing_here`, where it is known already. Of a job that holds
-    nothing and is to have nothing, it tells of these two, of the job and of `queue.text` alone.
+    nothing and is to have nothing, it follows from these two, the job and `queue.text` alone.
     """
     state = state_of(job)
     if job.outcome is not None:
@@ -294,10 +294,10 @@ def retries_used(job: Job) -> int:
     return min(job.failures.retries_used, job.spec.retries)
 
 
-# What is avoided, in words: for `hpcdl why`.
+# --- excluded GPUs and nodes, in words --------------------------------------------------------------------------------
 
 SHOWN = 4
-"""So many are named; the others are counted."""
+"""So many excluded GPUs are named; the others are counted."""
 
 
 def until_text(at: float, since: float) -> str:
@@ -306,7 +306,7 @@ def until_text(at: float, since: float) -> str:
 
 
 def avoided_lines(world: World) -> list[str]:
-    """`n1:0 is avoided until 14:20: Xid 79: …`, of each."""
+    """`n1:0 is excluded until 14:20: Xid 79: …`, a line for each."""
     found = [_line(node, each) for node in world.nodes.values() for each in node.avoided if not each.over]
     more = len(found) - SHOWN
     return found if more <= 0 else [*found[:SHOWN], f"{more} more are excluded: hpcdl avoid lists them"]
@@ -318,7 +318,7 @@ def _line(node: Node, each: Avoided) -> str:
 
 
 def all_avoided(world: World) -> str:
-    """Where there are GPUs, and each that could be granted is avoided: which, or ""."""
+    """Where there are GPUs, and each that could be granted is excluded: which; else ""."""
     here = [node for node in world.nodes.values() if node.connected and not node.lost and not node.leaving]
     if any(node.usable for node in here):
         return ""
