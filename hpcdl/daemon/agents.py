@@ -28,7 +28,7 @@ from hpcdl.daemon.message_socket import MessageSocket
 from hpcdl.daemon.shells import Sessions
 from hpcdl.ledger.samples import GpuTelemetry
 from hpcdl.wire import messages as msg
-from hpcdl.wire.messages import HeartbeatMessage, until_first
+from hpcdl.wire.messages import HeartbeatMessage, TrainerLine, until_first
 
 log = logging.getLogger("hpcdl.daemon")
 
@@ -321,44 +321,29 @@ class Telemetry:
 # --- stalls: what agents measured; `core/rules/stalls` decides --------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Measurement:
-    """How long an attempt has stood still, over all its nodes: what moves on one of them moves."""
-
-    nodes: list[str] = field(default_factory=list)
-    step_s: float | None = None
-    idle_s: float | None = None
-    started_s: float = 0.0
-
-
-def _least(*values: float | None) -> float | None:
-    return min((value for value in values if value is not None), default=None)
-
-
 def measured(
     world: World, beats: Mapping[str, HeartbeatMessage], setting: float | None
 ) -> tuple[StallMeasurement, ...]:
-    """Attempts that stand still for so long that the core should look, or that are known to stall."""
-    seen: dict[tuple[int, int], _Measurement] = {}
+    """Attempts that stand still for so long that the core should look, or that are known to stall.
+
+    What moves on one node moves. `setting`: seconds without progress for jobs that have none of their own; 0: never.
+    """
+    attempts: dict[tuple[int, int], list[tuple[str, TrainerLine]]] = {}
     for name, beat in beats.items():
         for line in beat.trainers:
-            each = seen.setdefault((line.job, line.incarnation), _Measurement(started_s=line.started_s))
-            each.nodes.append(name)
-            each.step_s = _least(each.step_s, line.step_s)
-            each.idle_s = _least(each.idle_s, line.idle_s)
-            each.started_s = min(each.started_s, line.started_s)
-    return tuple(_worth_a_look(world, seen.items(), setting))
-
-
-def _worth_a_look(
-    world: World, seen: Iterable[tuple[tuple[int, int], _Measurement]], setting: float | None
-) -> Iterable[StallMeasurement]:
-    for (number, incarnation), each in seen:
+            attempts.setdefault((line.job, line.incarnation), []).append((name, line))
+    found = []
+    for (number, incarnation), lines in attempts.items():
         job = world.jobs.get(number)
         live = None if job is None else job.incarnation(incarnation)
         if job is None or live is None:
             continue
+        step_s = min((line.step_s for _, line in lines if line.step_s is not None), default=None)
+        idle_s = min((line.idle_s for _, line in lines if line.idle_s is not None), default=None)
+        started_s = min(line.started_s for _, line in lines)
         wanted = setting if job.spec.stall_s is None else job.spec.stall_s
-        quiet_s = max(each.idle_s or 0.0, each.started_s if each.step_s is None else each.step_s)
+        quiet_s = max(idle_s or 0.0, started_s if step_s is None else step_s)
         if live.stall is not None or (wanted != 0 and quiet_s >= (LEAST_S if wanted is None else wanted)):
-            yield StallMeasurement(number, incarnation, tuple(each.nodes), each.step_s, each.idle_s, each.started_s)
+            nodes = tuple(name for name, _ in lines)
+            found.append(StallMeasurement(number, incarnation, nodes, step_s, idle_s, started_s))
+    return tuple(found)

@@ -78,7 +78,8 @@ async def _recorded(api: ApiContext, after: int, last: int, now: float) -> list[
     while end > max(after, last - MOST_EVENTS):
         begin = max(after, end - LOOK, last - MOST_EVENTS, 0)
         some = await api.call(partial(_read, begin, end - begin))
-        found.appendleft([each for each in some if _is_drawn(each.event)])
+        drawn = (each for each in some if isinstance(each.event, _DRAWN))
+        found.appendleft([each for each in drawn if not isinstance(each.event, _NOT_DRAWN)])
         end = begin
         if not some or some[0].at < now - BACK_S:
             break
@@ -166,10 +167,6 @@ def _nodes(world: World, beats: Beats) -> list[Json]:
         kind = node.gpus[0].name if node.gpus else ""
         found.append({**picked(node, _OF_NODE), "kind": kind, "gpus": gpus})
     return found
-
-
-def _is_drawn(event: ev.Event) -> bool:
-    return isinstance(event, _DRAWN) and not isinstance(event, _NOT_DRAWN)
 
 
 def _only(row: Json, keys: Iterable[str]) -> Json:

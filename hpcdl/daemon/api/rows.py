@@ -202,9 +202,6 @@ def events_of(journal: Journal, world: World, after: int, limit: int, job: int |
     array = 0 if known is None else known.spec.array
     found: list[Recorded] = []
     if array and array != job:
-        found = [each for each in journal.read(0, 1, array) if each.seq > after and _submits(each)]
+        first = journal.read(0, 1, array)
+        found = [each for each in first if each.seq > after and isinstance(each.event, ArraySubmitted)]
     return (found + journal.read(after, limit, job))[:limit]
-
-
-def _submits(record: Recorded) -> bool:
-    return isinstance(record.event, ArraySubmitted)
