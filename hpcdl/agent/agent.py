@@ -19,13 +19,10 @@ from hpcdl.agent import run_folder, shell
 from hpcdl.agent.context import AgentContext, Stage
 from hpcdl.agent.daemon_link import DaemonConnection, Rejected
 from hpcdl.agent.departure import Departure, EnclosingJob
-from hpcdl.agent.folder import EMULATED, LastContact, still_ours
-from hpcdl.agent.gpu.device import GpuSource
-from hpcdl.agent.gpus import Gpus, Grants
+from hpcdl.agent.folder import LastContact, still_ours
 from hpcdl.agent.part import AgentPart
 from hpcdl.agent.report_log import Key, ReportLog, boottime
 from hpcdl.agent.shell import ShellTarget
-from hpcdl.agent.start_request import SupervisorLimits
 from hpcdl.agent.supervisor import process_file, processes
 from hpcdl.agent.supervisor.processes import Process
 from hpcdl.agent.supervisor.watchdog import STOOD_S, clock
@@ -49,36 +46,15 @@ LOOK_S, LAST_LOOK_S = 1.0, 0.02
 class Agent:
     """What is done on a node, as the daemon says over a `DaemonConnection`. It belongs to the event loop's thread."""
 
-    def __init__(
-        self,
-        home: Path,
-        node: str,
-        instance: str,
-        run: Path,
-        limits: SupervisorLimits,
-        lock: int,
-        source: GpuSource,
-        reports: ReportLog,
-        stderr: int,
-        stay: EnclosingJob,
-    ) -> None:
-        """`run`: the node's folder, whose lock we hold. `stderr`: where supervisors say what no record can hold."""
-        self.instance = instance
-        self.reports = reports
-        self._node = node
-        self._run = run
+    def __init__(self, home: Path, site: AgentContext, lock: int, stay: EnclosingJob) -> None:
+        """`lock`: of the node's folder, which we hold."""
+        self._site = site
         self._lock = lock
-        gpus = Gpus(source, os.environ.get("CUDA_VISIBLE_DEVICES"), node, reports)
-        emulated = run / EMULATED if gpus.emulated else None
-        self.changed = asyncio.Event()
-        self._site = AgentContext(
-            node, instance, run, limits, reports, gpus, Grants(run), emulated, stderr, self._freed, self.changed
-        )
-        self.shells = self._site.shells
+        self.instance, self.reports, self.shells, self.changed = site.instance, site.reports, site.shells, site.changed
         self.parts: dict[Key, AgentPart] = {}
         self._lives: set[asyncio.Task[None]] = set()
-        self._heard = LastContact(run)
-        self._lease_s = reports.lease_s or LEASE_S
+        self._heard = LastContact(site.run)
+        self._lease_s = site.reports.lease_s or LEASE_S
         self._lapsed = False
         self._looked_at = clock()
         self._fresh_start: dict[Key, msg.RequestMessage] = {}
@@ -118,7 +94,7 @@ class Agent:
 
     async def _adopt(self) -> None:
         living, self._free_before, troubles = await asyncio.to_thread(
-            take_stock, self._run, self.reports, self._site.tag
+            take_stock, self._site.run, self.reports, self._site.tag
         )
         for trouble in troubles:
             log.error("%s", trouble)
@@ -132,10 +108,10 @@ class Agent:
                 self._obey_known(part)
             elif "start" in kinds and not marks.exited and not marks.record:  # else its run folder was removed
                 self._fresh_start[key] = kinds["start"]
-        swept = await asyncio.to_thread(kill_unclaimed, self.instance, self._node, set(self.parts))
+        swept = await asyncio.to_thread(kill_unclaimed, self.instance, self._site.node, set(self.parts))
         if swept:
             log.warning("%d processes without a run folder were killed", swept)
-        await asyncio.to_thread(shell.end_left_commands, self.instance, self._node, self._run)
+        await asyncio.to_thread(shell.end_left_commands, self.instance, self._site.node, self._site.run)
 
     def _obey_known(self, part: AgentPart) -> None:
         """What the log holds for it, in the order in which it was asked."""
@@ -148,11 +124,12 @@ class Agent:
 
     def _live(self, part: AgentPart) -> None:
         self.parts[part.key] = part
-        life = asyncio.create_task(part.run())
+        life = asyncio.create_task(self._follow(part))
         self._lives.add(life)
         life.add_done_callback(self._lives.discard)
 
-    def _freed(self, part: AgentPart) -> None:
+    async def _follow(self, part: AgentPart) -> None:
+        await part.run()
         if part.stale:
             self._remove(part.key)
 
@@ -160,7 +137,7 @@ class Agent:
         part = self.parts.pop(key, None)
         self._free_before.discard(key)
         self.reports.forget(key)
-        run_folder.put_away(run_folder.folder_of(self._run, key), "" if part is None else part.damage)
+        run_folder.put_away(run_folder.folder_of(self._site.run, key), "" if part is None else part.damage)
 
     # --- the daemon ------------------------------------------------------------------------------------------------
 
@@ -170,7 +147,7 @@ class Agent:
 
     def hello(self) -> msg.HelloMessage:
         """The first message."""
-        return msg.HelloMessage(self._node, self.reports.log_id, self.instance, self.reports.fence)
+        return msg.HelloMessage(self._site.node, self.reports.log_id, self.instance, self.reports.fence)
 
     async def welcomed(self, welcome: msg.WelcomeMessage) -> msg.InventoryMessage:
         """Does what must come before the inventory. Raises Rejected for a daemon that was replaced."""
@@ -229,12 +206,16 @@ class Agent:
         if not marks.exited:
             log.warning("job %d.%d is expected here, and there is no trace of it", *key)
             exited = Exited(
-                *key, expected.membership, self._node, hint=Cause.INFRASTRUCTURE, detail="no trace of it on this node"
+                *key,
+                expected.membership,
+                self._site.node,
+                hint=Cause.INFRASTRUCTURE,
+                detail="no trace of it on this node",
             )
             self.reports.report(exited, key)
         if not marks.freed:
             self._site.grants.freed(key)
-            self.reports.report(GpusFreed(*key, expected.membership, self._node), key)
+            self.reports.report(GpusFreed(*key, expected.membership, self._site.node), key)
 
     def joined(self) -> None:
         """The inventory was sent: reports and requests may flow."""
@@ -263,7 +244,7 @@ class Agent:
                 # The node left this incarnation, and joins it again; nothing is left of its first time.
                 self.parts.pop(key, None)
                 self._free_before.discard(key)
-                run_folder.put_away(run_folder.folder_of(self._run, key))
+                run_folder.put_away(run_folder.folder_of(self._site.run, key))
                 self._begin(message)
             elif part is None and not self.reports.unreported(key).exited:
                 self._begin(message)
@@ -317,7 +298,7 @@ class Agent:
             part.report_progress()
         lines = [line for part in self.parts.values() if (line := part.line) is not None]
         loads = {part.key: part.load for part in self.parts.values() if part.gpus}
-        return msg.HeartbeatMessage(self._site.gpus.lines(loads), tuple(lines), run_folder.kept(self._run))
+        return msg.HeartbeatMessage(self._site.gpus.lines(loads), tuple(lines), run_folder.kept(self._site.run))
 
     # --- the lease, and the end ------------------------------------------------------------------------------------
 
@@ -368,8 +349,8 @@ class Agent:
                 await self._give_back()
             if not self._site.connected:
                 self._look_at_lease()
-                if not still_ours(self._run, self._lock):
-                    log.error("%s was removed: this agent ends", self._run)
+                if not still_ours(self._site.run, self._lock):
+                    log.error("%s was removed: this agent ends", self._site.run)
                     self._over.set()
             if self._bye_at is not None and self._said_all():
                 log.info("nothing is left to report: this agent ends")

@@ -4,20 +4,16 @@ It holds values and decides nothing. agent.py makes it; part.py and grant.py use
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from hpcdl.agent.folder import EMULATED
 from hpcdl.agent.gpus import Gpus, Grants
 from hpcdl.agent.orphans import Orphans
 from hpcdl.agent.report_log import Key, ReportLog
 from hpcdl.agent.shell import Shells
-from hpcdl.agent.start_request import SupervisorLimits
-
-if TYPE_CHECKING:
-    from hpcdl.agent.part import AgentPart
+from hpcdl.config.settings import Config
 
 LOOPBACK = "127.0.0.1"
 
@@ -35,33 +31,40 @@ class Stage(Enum):
 class AgentContext:
     """What all parts of a node share.
 
-    `run`: the agent's folder. `emulated`: the folder of emulated GPUs, None with real ones. `stderr`: a descriptor for
-    what supervisors say. `on_freed` is called with a part once nothing is left of it. `changed`: a trainer came or
-    went. `interval_s`: seconds between reports of progress. `connected`: a daemon is there. `address`: the IP by which
-    this node reaches the daemon, and other nodes this one. `goes`: why the node is wanted back, "" while it is not.
-    `orphans`: what came to this agent when who had started it died. `shells`: commands beside its trainers.
+    `run`: the agent's folder. `absence_s`: for so long its supervisors go on without an agent. `stderr`: a descriptor
+    for what they say. `allocation`: the id of the batch job that all this is in, "" outside of any. `interval_s`:
+    seconds between reports of progress. `connected`: a daemon is there. `address`: the IP by which this node reaches
+    the daemon, and other nodes this one. `goes`: why the node is wanted back, "" while it is not. `changed`: a trainer
+    came or went. `orphans`: what came to this agent when who had started it died. `shells`: commands beside its
+    trainers.
     """
 
     node: str
     instance: str
     run: Path
-    limits: SupervisorLimits
+    settings: Config
+    absence_s: float
     reports: ReportLog
     gpus: Gpus
-    grants: Grants
-    emulated: Path | None
     stderr: int
-    on_freed: Callable[["AgentPart"], None]
-    changed: asyncio.Event
+    allocation: str = ""
     interval_s: float = 10.0
     connected: bool = False
     address: str = LOOPBACK
     goes: str = ""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     orphans: Orphans = field(default_factory=Orphans)
+    grants: Grants = field(init=False)
     shells: Shells = field(init=False)
 
     def __post_init__(self) -> None:
+        self.grants = Grants(self.run)
         self.shells = Shells(self.orphans, self.run)
+
+    @property
+    def emulated(self) -> Path | None:
+        """The folder of emulated GPUs, None with real ones."""
+        return self.run / EMULATED if self.gpus.emulated else None
 
     def tag(self, key: Key) -> str:
         """What every process of the part has as HPCDL_TAG; the node is in it, for two may share a machine."""

@@ -151,7 +151,7 @@ class DaemonConnection:
             self._report(socket),
             self._beat(socket),
             self._ping(socket),
-            self._tell(socket),
+            self._leave(socket),
             self._pass_on(socket),
         )
 
@@ -222,7 +222,7 @@ class DaemonConnection:
         while True:
             await socket.send(msg.encode_message(await outgoing.get()))
 
-    async def _tell(self, socket: ClientConnection) -> None:
+    async def _leave(self, socket: ClientConnection) -> None:
         """Each session anew: the daemon may be another one."""
         await socket.send(msg.encode_message(await self._agent.goes()))
         await asyncio.Event().wait()

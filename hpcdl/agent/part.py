@@ -419,7 +419,6 @@ class AgentPart:
                     await asyncio.sleep(1.0)
         finally:
             obeying.cancel()
-        self._site.on_freed(self)
 
     async def _advance(self) -> None:
         if self.stage is Stage.ORDERED:
@@ -446,17 +445,7 @@ class AgentPart:
                 formed = await self._membership()
                 if formed is None:
                     return
-            what = make_start(
-                self._order,
-                self.tag,
-                site.node,
-                site.limits,
-                gpu_env,
-                site.emulated,
-                site.address,
-                formed,
-                node_gpus=site.gpus.number,
-            )
+            what = make_start(site, self._order, gpu_env, formed)
             launch = self._site.orphans.start
             self._process = await asyncio.to_thread(run_folder.begin, self.folder, what, self._site.stderr, launch)
         except FileExistsError:

@@ -15,12 +15,13 @@ from types import FrameType
 
 from hpcdl.agent import folder
 from hpcdl.agent.agent import Agent
+from hpcdl.agent.context import AgentContext
 from hpcdl.agent.departure import EnclosingJob, end_signals
 from hpcdl.agent.folder import AnotherAgent
 from hpcdl.agent.gpu.discovery import discover
+from hpcdl.agent.gpus import Gpus
 from hpcdl.agent.report_log import ReportLog
 from hpcdl.agent.run_folder import find
-from hpcdl.agent.start_request import SupervisorLimits
 from hpcdl.agent.supervisor import launch
 from hpcdl.config.settings import load_config
 from hpcdl.wire.access import AccessError, AccessFile, read_access
@@ -52,10 +53,7 @@ def main(home: Path, node: str, emulate_gpus: int | None, said: bool, stay: Encl
         if not node or "/" in node or node in (".", "..") or not node.isprintable():
             raise ValueError(f"{node!r} cannot be a node's name")
         config = load_config(home)
-        limits = SupervisorLimits(config.agent_absence_s, config.stopped_s, config.log_limit_bytes)
-        if stay.allocation:
-            absence_s = min(config.agent_absence_s, absence_s)
-            limits = SupervisorLimits(absence_s, config.stopped_s, config.log_limit_bytes, stay.allocation)
+        absence_s = min(config.agent_absence_s, absence_s) if stay.allocation else config.agent_absence_s
         access = _access(home, early)
         run = folder.run_folder(home, node, access.instance)
         lock = folder.lock(run)
@@ -74,8 +72,11 @@ def main(home: Path, node: str, emulate_gpus: int | None, said: bool, stay: Encl
         source = discover(about.emulate_gpus, run / folder.EMULATED)
         reports = ReportLog(run / folder.REPORTS)
         log.info("agent of %s, process %d, in %s; GPUs: %s %s", node, os.getpid(), run, source.name, source.detail)
-        agent = Agent(home, node, access.instance, run, limits, lock, source, reports, stderr, stay)
-        return asyncio.run(_run(agent, stay, early))
+        gpus = Gpus(source, os.environ.get("CUDA_VISIBLE_DEVICES"), node, reports)
+        site = AgentContext(
+            node, access.instance, run, config, absence_s, reports, gpus, stderr, allocation=stay.allocation
+        )
+        return asyncio.run(_run(Agent(home, site, lock, stay), stay, early))
     except (NotPrivate, OSError, ValueError) as error:
         log.exception("the agent cannot run")
         return _fail(str(error), FAILED)

@@ -147,20 +147,9 @@ class Shell:
         return self._opened.argv[0]
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        env = {**self._place.env, VARIABLE: self._tag}
         if self._terminal:
-            return self._start_on_terminal(env | {"TERM": self._opened.term or "dumb"})
-        process = subprocess.Popen(
-            self._opened.argv,
-            cwd=self._place.cwd,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-            preexec_fn=launch.dies_with(os.getpid(), subreaper=True),
-        )
+            return self._start_on_terminal()
+        process = self._popen(subprocess.PIPE, launch.dies_with(os.getpid(), subreaper=True), {})
         ends = []
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
@@ -170,7 +159,21 @@ class Shell:
         self._in, self._out = ends[STDIN], {STDOUT: ends[STDOUT], STDERR: ends[STDERR]}
         return process
 
-    def _start_on_terminal(self, env: dict[str, str]) -> "subprocess.Popen[bytes]":
+    def _popen(self, end: int, prepare: Callable[[], None], more: dict[str, str]) -> "subprocess.Popen[bytes]":
+        """Starts it with `end` as stdin, stdout and stderr, and `more` variables."""
+        return subprocess.Popen(
+            self._opened.argv,
+            cwd=self._place.cwd,
+            env={**self._place.env, VARIABLE: self._tag, **more},
+            stdin=end,
+            stdout=end,
+            stderr=end,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
+
+    def _start_on_terminal(self) -> "subprocess.Popen[bytes]":
         ours, theirs = pty.openpty()
         try:
             termios.tcsetwinsize(ours, (self._opened.rows, self._opened.columns))
@@ -180,16 +183,7 @@ class Shell:
                 first()
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-            process = subprocess.Popen(
-                self._opened.argv,
-                cwd=self._place.cwd,
-                env=env,
-                stdin=theirs,
-                stdout=theirs,
-                stderr=theirs,
-                start_new_session=True,
-                preexec_fn=prepare,
-            )
+            process = self._popen(theirs, prepare, {"TERM": self._opened.term or "dumb"})
         except BaseException:
             os.close(ours)
             raise

@@ -9,10 +9,10 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from hpcdl.agent.context import AgentContext
 from hpcdl.agent.supervisor.packets import RescalePacket
 from hpcdl.agent.supervisor.start_file import IN_PROCESS, TORCHRUN, BadStart, Start
 from hpcdl.batch.system import systems
@@ -45,66 +45,44 @@ def indices_of(message: RequestMessage, node: str) -> tuple[int, ...]:
     return () if placement is None else next((share.gpus for share in placement.shares if share.node == node), ())
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisorLimits:
-    """What the settings of the same names give every supervisor (hpcdl/config/settings.py).
-
-    `allocation`: the id of the batch job that all this is in, "" outside of any.
-    """
-
-    agent_absence_s: float
-    stopped_s: float
-    log_limit_bytes: int
-    allocation: str = ""
-
-
 def make_start(
-    order: RequestMessage,
-    tag: str,
-    node: str,
-    limits: SupervisorLimits,
-    gpu_env: dict[str, str] | None,
-    emulated: Path | None,
-    address: str,
-    formed: RescalePacket | None = None,
-    node_gpus: int = 0,
+    site: AgentContext, order: RequestMessage, gpu_env: dict[str, str] | None, formed: RescalePacket | None = None
 ) -> Start:
-    """What start.json says. `gpu_env` None: a warm start. `emulated`: the folder of emulated GPUs. `address`: this
-    node's IP for its peers. `formed`: the membership into which torchrun starts its ranks. `node_gpus`: how many this
-    node has. Raises StartRefusal."""
-    request, spec = order.request, order.spec
+    """What start.json says. `gpu_env` None: a warm start. `formed`: the membership into which torchrun starts its
+    ranks. Raises StartRefusal."""
+    request, spec, node = order.request, order.spec, site.node
     if spec is None:
         raise StartRefusal("the request to start says not what")
+    tag = site.tag((request.job, request.incarnation))
     directory = order.checkpoint_dir or spec.checkpoint_dir or None
     membership = request.membership if formed is None else formed.membership
-    environment = trainer_environment(
-        os.environ,
-        spec,
-        job=request.job,
-        incarnation=request.incarnation,
-        membership=membership,
-        node=node,
-        checkpoint_dir=directory,
-        address=address,
-        allocation=limits.allocation,
-    )
+    environment = job_environment(os.environ, spec) | {
+        "HPCDL_JOB": str(request.job),
+        "HPCDL_INCARNATION": str(request.incarnation),
+        "HPCDL_MEMBERSHIP": str(membership),
+        "HPCDL_NODE": node,
+        "HPCDL_ADDRESS": site.address,
+    }
+    if site.allocation:  # in one, signals of the batch system come to trainers as well
+        environment["HPCDL_ALLOCATION"] = site.allocation
+    if directory:
+        environment["HPCDL_CHECKPOINT_DIR"] = directory
     if gpu_env is None and node in request.nodes:  # ranks that attach at the gate must know which they are
         environment |= nodes_environment(request.nodes, node)
     if order.identity:
         environment["HPCDL_IDENTITY"] = order.identity
     if spec.continue_from:
         environment["HPCDL_CONTINUE_FROM"] = spec.continue_from
-    if emulated is not None:
-        environment["HPCDL_EMULATED"] = str(emulated)
+    if site.emulated is not None:
+        environment["HPCDL_EMULATED"] = str(site.emulated)
     command = spec.command
     gpus = len(indices_of(order, node)) or spec.gpus_min
     processes = gpus if spec.rescale == IN_PROCESS else 1
     if spec.rescale == TORCHRUN and formed is not None:
         processes = formed.ranks[formed.nodes.index(node)]
         # All nodes' tags have these three parts in common, and nothing else does.
-        command = torchrun_command(
-            spec, formed, node, "-".join(tag.split(":")[:3]), address, environment.get("PATH", os.defpath)
-        )
+        name, path = "-".join(tag.split(":")[:3]), environment.get("PATH", os.defpath)
+        command = torchrun_command(spec, formed, node, name, site.address, path)
         environment |= TORCHRUN_ENVIRONMENT
     elif (
         spec.rescale == IN_PROCESS and (ranks := len(indices_of(order, node))) > 1 and LAUNCHER not in pairwise(command)
@@ -112,7 +90,8 @@ def make_start(
         # -P: what lies in the job's folder is its command's to import, not ours.
         command = (sys.executable, "-P", *LAUNCHER, str(ranks), "--", *command)
     if THREADS_VARIABLE not in dict(spec.env):
-        environment |= thread_variables(spec.command, spec.cwd, gpus=gpus, of=node_gpus or gpus, ranks=processes)
+        of = site.gpus.number or gpus
+        environment |= thread_variables(spec.command, spec.cwd, gpus=gpus, of=of, ranks=processes)
     try:
         return Start(
             tag=f"{tag}:{order.identity}" if order.identity else tag,
@@ -133,12 +112,12 @@ def make_start(
             resumes=spec.resumes,
             steps=spec.steps,
             checkpoint_dir=directory,
-            agent_absence_s=limits.agent_absence_s,
-            stopped_s=limits.stopped_s,
-            log_limit_bytes=limits.log_limit_bytes,
+            agent_absence_s=site.absence_s,
+            stopped_s=site.settings.stopped_s,
+            log_limit_bytes=site.settings.log_limit_bytes,
             rescale=spec.rescale,
             request=request.id,
-            batch=bool(limits.allocation),
+            batch=bool(site.allocation),
             identity=order.identity,
             continue_from=spec.continue_from,
         )
@@ -166,43 +145,20 @@ STUBS = str(Path(__file__).with_name("stubs"))
 """The folder of commands that refuse what would leave the job's GPUs, such as srun."""
 
 
-def trainer_environment(
-    agent: Mapping[str, str],
-    spec: JobSpec,
-    *,
-    job: int,
-    incarnation: int,
-    membership: int,
-    node: str,
-    checkpoint_dir: str | None,
-    address: str,
-    allocation: str = "",
-) -> dict[str, str]:
-    """The trainer's environment: the job's own over a small base of the agent's, and the HPCDL_* variables, but for the
-    GPUs, the tag and the socket, which the supervisor adds. `address`: this node's IP for its peers.
-
-    `allocation`: the batch job that this node is in; in one, signals of the batch system come to trainers as well."""
+def job_environment(agent: Mapping[str, str], spec: JobSpec) -> dict[str, str]:
+    """The job's own variables over a small base of the agent's, without those that are hidden from trainers, and what
+    the job itself says in HPCDL_* ones."""
     kept = {name: value for name, value in agent.items() if name in BASE or name.startswith(BASE_PREFIXES)}
     kept.update(spec.env)
     found = {name: value for name, value in kept.items() if not scrubbed(name)}
     found["PATH"] = with_stubs(found.get("PATH") or os.defpath)
-    found["HPCDL_JOB"] = str(job)
     found["HPCDL_JOB_NAME"] = spec.name
-    found["HPCDL_INCARNATION"] = str(incarnation)
-    found["HPCDL_MEMBERSHIP"] = str(membership)
-    found["HPCDL_NODE"] = node
     found["HPCDL_GRACE_S"] = f"{spec.grace_s:g}"
     found["HPCDL_SIGNAL"] = spec.signal
     found["HPCDL_RESCALE"] = spec.rescale
-    found["HPCDL_ADDRESS"] = address
-    found.update(variables(spec))
-    if allocation:
-        found["HPCDL_ALLOCATION"] = allocation
-    if checkpoint_dir:
-        found["HPCDL_CHECKPOINT_DIR"] = checkpoint_dir
     if spec.steps is not None:
         found["HPCDL_STEPS"] = str(spec.steps)
-    return found
+    return found | variables(spec)
 
 
 def with_stubs(path: str) -> str:

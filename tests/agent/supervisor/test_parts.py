@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.agent.start_request import trainer_environment
+from hpcdl.agent.start_request import job_environment
 from hpcdl.agent.supervisor import claim, side_channel, start_file
 from hpcdl.agent.supervisor.claim import Stale, write_claim
 from hpcdl.agent.supervisor.clients import STUCK_S, AgentLink
@@ -268,9 +268,7 @@ def test_core_supervisor_and_trainer_have_the_same_presets() -> None:
 def test_a_member_of_an_array_finds_what_is_its_own_in_its_environment() -> None:
     template = JobSpec(("train", "{lr}"), "j", env=(("HPCDL_SWEEP_LR", "spoof"), ("A", "b")))
     spec = expand(template, Array(((3, 4, 1),), (("lr", ("a b\n\udcff",)), ("my.x-y", ("1",)))), 12)[1]
-    found = trainer_environment(
-        {}, spec, job=13, incarnation=1, membership=1, node="n1", checkpoint_dir=None, address="::1"
-    )
+    found = job_environment({}, spec)
     told = {name: value for name, value in found.items() if name.startswith(("HPCDL_ARRAY", "HPCDL_SWEEP"))}
     assert told == {
         "HPCDL_ARRAY_JOB": "12", "HPCDL_ARRAY_INDEX": "4", "HPCDL_SWEEP_LR": "a b\n\udcff", "HPCDL_SWEEP_MY_X_Y": "1"
