@@ -135,8 +135,7 @@ def _same_file(fd: int, path: Path) -> bool:
         there = os.stat(path, follow_symlinks=False)
     except OSError:
         return False
-    mine = os.fstat(fd)
-    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+    return os.path.samestat(os.fstat(fd), there)
 
 
 def read_about(folder: Path) -> AgentRecord | None:

@@ -244,6 +244,6 @@ def _has_open(pid: int, path: Path) -> bool:
             found = os.stat(f"/proc/{pid}/fd/{name}")
         except OSError:
             continue  # closed since
-        if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+        if os.path.samestat(found, wanted):
             return True
     return False

@@ -30,13 +30,10 @@ class StartRefusal(Exception):
 
 def nodes_and_gpus(message: RequestMessage, node: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The nodes of the request's placement, and this node's GPUs in it. Raises StartRefusal."""
-    placement = message.request.placement
-    if placement is None:
-        raise StartRefusal("the request names no GPUs")
-    for share in placement.shares:
-        if share.node == node:
-            return placement.nodes, share.gpus
-    raise StartRefusal(f"the request names no GPU of {node}")
+    placement, gpus = message.request.placement, indices_of(message, node)
+    if placement is None or not gpus:
+        raise StartRefusal(f"the request names no GPU of {node}")
+    return placement.nodes, gpus
 
 
 def indices_of(message: RequestMessage, node: str) -> tuple[int, ...]:

@@ -33,25 +33,21 @@ NO_HANDLE = "unable to determine the device handle"
 
 @dataclass(frozen=True, slots=True)
 class SmiRow:
-    """One GPU's row: None where a cell is not readable. `bus` is normalised; `lost`: a cell of the row says so."""
+    """One GPU's row: None where a cell is not readable. `bus` is normalised; `sample`: what was measured, without its
+    processes; `lost`: a cell of the row says so."""
 
     index: int | None
     uuid: str | None
     bus: str | None
     name: str
-    memory_total_mib: int | None
-    memory_used_mib: int | None
-    util: int | None
-    power_w: float | None
-    temperature_c: int | None
+    sample: GpuSample
     mig: bool = False
     lost: bool = False
-    health: Health | None = None
 
     @property
     def mute(self) -> bool:
         """Whether nothing of the GPU could be measured."""
-        return self.memory_used_mib is None and self.util is None and self.temperature_c is None
+        return self.sample.memory_used_mib is None and self.sample.util is None and self.sample.temperature_c is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +219,7 @@ class SmiSource:
             free = max(taken, default=-1) + 1
             known = Gpu(row.index if row.index is not None and row.index not in taken else free, row.uuid, "", 0)
         self._known[row.uuid] = replace(
-            known, name=row.name or known.name, memory_mib=row.memory_total_mib or known.memory_mib
+            known, name=row.name or known.name, memory_mib=row.sample.memory_total_mib or known.memory_mib
         )
         if row.bus is not None:
             self._bus[row.uuid] = row.bus
@@ -238,17 +234,11 @@ class SmiSource:
         if row is None or row.uuid is None or row.lost:
             state, detail = _absent(row, notes, report)
             return GpuSample(gpu.uuid, state=state, detail=detail)
-        return GpuSample(
-            gpu.uuid,
-            row.util,
-            row.memory_used_mib,
-            row.memory_total_mib,
-            row.power_w,
-            row.temperature_c,
-            _pids(gpu.uuid, apps),
-            "unknown" if row.mute else "ok",
-            "nvidia-smi could measure nothing" if row.mute else "MIG is on" if row.mig else "",
-            row.health,
+        return replace(
+            row.sample,
+            pids=_pids(gpu.uuid, apps),
+            state="unknown" if row.mute else "ok",
+            detail="nvidia-smi could measure nothing" if row.mute else "MIG is on" if row.mig else "",
         )
 
 
@@ -293,38 +283,39 @@ def _cells(line: str) -> list[str]:
 
 
 def _row(cells: dict[str, str]) -> SmiRow:
-    uuid = cells.get("uuid", "")
-    index, total, used, util, power, temperature = (
-        _number(cells.get(name, ""))
-        for name in ("index", "memory.total", "memory.used", "utilization.gpu", "power.draw", "temperature.gpu")
-    )
+    named = cells.get("uuid", "")
+    uuid = named if re.fullmatch(r"GPU-[0-9A-Za-z-]+", named) else None
     said = " ".join(cells.values()).lower()
+
+    def whole(name: str) -> int | None:
+        value = _number(cells.get(name, ""))
+        return None if value is None else int(value)
+
     return SmiRow(
-        index=_whole(index),
-        uuid=uuid if re.fullmatch(r"GPU-[0-9A-Za-z-]+", uuid) else None,
+        index=whole("index"),
+        uuid=uuid,
         bus=bus_of(cells.get("pci.bus_id", "")),
         name=_text(cells.get("name", "")),
-        memory_total_mib=_whole(total),
-        memory_used_mib=_whole(used),
-        util=_whole(util),
-        power_w=power,
-        temperature_c=_whole(temperature),
+        sample=GpuSample(
+            uuid or "",
+            whole("utilization.gpu"),
+            whole("memory.used"),
+            whole("memory.total"),
+            _number(cells.get("power.draw", "")),
+            whole("temperature.gpu"),
+            health=Health(
+                ecc_uncorrected=whole(HEALTH_FIELDS[0]),
+                retired_pending={"Yes": True, "No": False}.get(cells.get(HEALTH_FIELDS[1], "")),
+            ),
+        ),
         mig=cells.get(MIG_FIELD) == "Enabled",
         lost=any(word in said for word in LOST_WORDS),
-        health=Health(
-            ecc_uncorrected=_whole(_number(cells.get(HEALTH_FIELDS[0], ""))),
-            retired_pending={"Yes": True, "No": False}.get(cells.get(HEALTH_FIELDS[1], "")),
-        ),
     )
 
 
 def _number(cell: str) -> float | None:
     found = NUMBER.fullmatch(cell)
     return None if found is None else float(found.group(1))
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def _text(cell: str) -> str:

@@ -146,8 +146,7 @@ def hold_lock(folder: int, inherited: int | None) -> int:
     else:
         lock = inherited
         os.set_inheritable(lock, False)
-    here, there = os.fstat(lock), os.stat(LOCK, dir_fd=folder, follow_symlinks=False)
-    if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+    if not os.path.samestat(os.fstat(lock), os.stat(LOCK, dir_fd=folder, follow_symlinks=False)):
         raise RunFolderTaken(f"descriptor {lock} is not the {LOCK} of this run folder")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

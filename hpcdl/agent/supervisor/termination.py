@@ -80,19 +80,8 @@ class Escalation:
         self._began, self._grace_s = now, grace_s
         return True
 
-    def wants_look(self, now: float) -> bool:
-        """False while `next` would answer None whatever is seen, so that nobody needs to look."""
-        if now >= self.deadline:
-            return now >= self._next_kill
-        if self.terminated:
-            return False
-        if not self.asked and not self._patient:
-            return True
-        again = not self._asked_again and now >= self._began + ASK_AGAIN_AFTER * self._grace_s
-        return again or now >= self._began + TERMINATE_AFTER * self._grace_s
-
-    def next(self, now: float, seen: TrainerStatus) -> EscalationStep | None:
-        """What is to be done now, if anything; done once, SIGKILL again and again."""
+    def next(self, now: float, look: Callable[[], TrainerStatus]) -> EscalationStep | None:
+        """What is to be done now, if anything; done once, SIGKILL again and again. `look`: called where it matters."""
         if now >= self.deadline:
             if now < self._next_kill:
                 return None
@@ -101,19 +90,19 @@ class Escalation:
         if self.terminated:
             return None
         third = now >= self._began + ASK_AGAIN_AFTER * self._grace_s
-        if self._patient:
-            late = now >= self._began + TERMINATE_AFTER * self._grace_s
-            return self._terminate() if late and not seen.saving else None
-        if not self.asked:
+        late = now >= self._began + TERMINATE_AFTER * self._grace_s
+        if not self.asked and not self._patient:
+            seen = look()
             if self._askable and seen.answerable:
                 self.asked = True
                 self._asked_again = third
                 return EscalationStep.ASK
             return None if self._askable and seen.expected and not third else self._terminate()
-        if now >= self._began + TERMINATE_AFTER * self._grace_s:
-            return None if seen.saving else self._terminate()
-        if third and not self._asked_again:
+        if late:
+            return None if look().saving else self._terminate()
+        if third and not self._asked_again and not self._patient:
             self._asked_again = True
+            seen = look()
             return None if seen.heard or seen.saving else EscalationStep.ASK
         return None
 
@@ -247,10 +236,14 @@ class Termination:
         ending = self._ending
         if ending is not None and ending.ended_by == LEAVE and self._start.rescale == TORCHRUN:
             self._end_launcher(ending)
-        if ending is None or now < self._next_look or not ending.wants_look(now):
+        if ending is None or now < self._next_look:
             return
-        self._next_look = now + LOOK_INTERVAL_S
-        action = ending.next(now, self._seen(ending))
+
+        def look() -> TrainerStatus:
+            self._next_look = now + LOOK_INTERVAL_S
+            return self._seen(ending)
+
+        action = ending.next(now, look)
         if action is EscalationStep.ASK:
             self._ask(ending, now)
         elif action is EscalationStep.TERMINATE:

@@ -71,24 +71,25 @@ def test_two_good_rows() -> None:
     assert report.notes == ()
     busy, idle = report.rows
     assert (busy.index, busy.uuid, busy.name, busy.bus) == (0, ZERO, "NVIDIA H100 80GB HBM3", "0:00:09.0")
-    assert (busy.memory_total_mib, busy.memory_used_mib, busy.util) == (81559, 19818, 100)
-    assert (busy.power_w, busy.temperature_c, busy.mig, busy.lost) == (631.95, 59, False, False)
-    assert (idle.index, idle.util, idle.memory_used_mib) == (1, 0, 0)
+    assert (busy.sample.memory_total_mib, busy.sample.memory_used_mib, busy.sample.util) == (81559, 19818, 100)
+    assert (busy.sample.power_w, busy.sample.temperature_c, busy.mig, busy.lost) == (631.95, 59, False, False)
+    assert (idle.index, idle.sample.util, idle.sample.memory_used_mib) == (1, 0, 0)
 
 
 def test_the_order_of_columns_and_the_units_do_not_matter() -> None:
     (row,) = parse_gpus(f"a warning\nuuid, temperature.gpu, utilization.gpu, new.field\n{ZERO}, 59, 7, x\n").rows
-    assert (row.uuid, row.temperature_c, row.util, row.memory_used_mib) == (ZERO, 59, 7, None)
+    assert (row.uuid, row.sample.temperature_c, row.sample.util, row.sample.memory_used_mib) == (ZERO, 59, 7, None)
 
 
 def test_cells_that_are_no_number() -> None:
     power, memory = parse_gpus(recording("cells-without-numbers")).rows
-    assert (power.power_w, power.util, power.memory_used_mib, power.mute) == (None, 0, 593, False)
-    assert (memory.power_w, memory.util, memory.memory_used_mib, memory.temperature_c) == (None, None, None, 30)
+    assert (power.sample.power_w, power.sample.util, power.sample.memory_used_mib, power.mute) == (None, 0, 593, False)
+    none = memory.sample
+    assert (none.power_w, none.util, none.memory_used_mib, none.temperature_c) == (None, None, None, 30)
     assert not memory.mute
     assert parse_gpus(recording("no-cell-with-a-number")).rows[0].mute
     (mig,) = parse_gpus(recording("mig-on")).rows
-    assert (mig.util, mig.memory_used_mib, mig.mig) == (None, 11125, True)
+    assert (mig.sample.util, mig.sample.memory_used_mib, mig.mig) == (None, 11125, True)
 
 
 def test_processes() -> None:

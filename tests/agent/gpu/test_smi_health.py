@@ -8,7 +8,7 @@ HEAD = "uuid, index, ecc.errors.uncorrected.volatile.total, retired_pages.pendin
 
 def health(cells: str) -> Health | None:
     (row,) = parse_gpus(f"{HEAD}\n{cells}\n").rows
-    return row.health
+    return row.sample.health
 
 
 def test_counts_and_pages() -> None:
@@ -23,7 +23,7 @@ def test_a_cell_that_says_nothing_is_none() -> None:
 
 def test_a_table_without_these_columns() -> None:
     (row,) = parse_gpus("uuid, index\nGPU-a, 0\n").rows
-    assert row.health == Health()
+    assert row.sample.health == Health()
 
 
 def test_what_is_asked() -> None:

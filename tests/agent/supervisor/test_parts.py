@@ -31,7 +31,7 @@ SAVED = TrainerStatus(answerable=True, expected=False, saving=False, heard=True)
 
 
 def story(ending: Escalation, *steps: tuple[float, TrainerStatus]) -> list[EscalationStep | None]:
-    return [ending.next(now, seen) for now, seen in steps]
+    return [ending.next(now, lambda seen=seen: seen) for now, seen in steps]  # type: ignore[misc]
 
 
 def test_the_timeline_of_one_that_never_answers() -> None:
@@ -69,13 +69,20 @@ def test_a_grace_of_nothing_kills() -> None:
     assert story(Escalation(SUSPEND, 5, 0, True), (5, SOMEBODY)) == [EscalationStep.KILL]
 
 
-def test_looks_are_wanted_when_something_may_be_due() -> None:
+def test_nobody_looks_where_nothing_may_be_due() -> None:
     ending = Escalation(SUSPEND, 0, 30, True)
-    assert ending.wants_look(0)
-    ending.next(0, SOMEBODY)
-    assert [ending.wants_look(now) for now in (1, 9, 10)] == [False, False, True]
-    ending.next(10, SOMEBODY)
-    assert [ending.wants_look(now) for now in (11, 24, 30)] == [False, True, True]
+    looks = 0
+
+    def look() -> TrainerStatus:
+        nonlocal looks
+        looks += 1
+        return SOMEBODY
+
+    counts = []
+    for now in (0, 1, 9, 10, 11, 24, 25):
+        ending.next(now, look)
+        counts.append(looks)
+    assert counts == [1, 1, 1, 2, 2, 3, 3]
 
 
 def test_a_grace_only_gets_shorter() -> None:
