@@ -47,7 +47,8 @@ class Rejected(Exception):
 
 
 class DaemonConnection:
-    """Keeps calling. `run` never returns, and survives whatever the network or the daemon does."""
+    """The connection to the daemon, made again whenever it breaks. `run` never returns, and survives whatever the
+    network or the daemon does."""
 
     def __init__(self, home: Path, agent: "Agent") -> None:
         """`home`: where the access file is."""

@@ -57,7 +57,8 @@ class EnclosingJob:
 
 
 class Departure:
-    """From the first signal to the agent's end. Time in which this process was stopped does not count for the grace."""
+    """How an agent leaves its node, from the first signal to its own end. Time in which this process was stopped does
+    not count for the grace."""
 
     def __init__(self, stay: EnclosingJob, now: float) -> None:
         """`now`: seconds of a clock that goes on while the process is stopped."""

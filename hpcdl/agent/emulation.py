@@ -144,7 +144,7 @@ class TrainingShare:
         self._step, self._since = step, now
 
     def stepped(self, step: int | None, now: float) -> None:
-        """It has reported how many steps are done; only another number is one."""
+        """The trainer has reported how many steps are done; only another number is a step."""
         if step is None or step == self._step:
             return
         if self._since is not None:

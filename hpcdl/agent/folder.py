@@ -61,10 +61,7 @@ def run_folder(home: Path, node: str, instance: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file system: where it is, of what kind (`nfs4`), and the options of its mount, with those of its file system.
-
-    `shared`: other nodes write to it too.
-    """
+    """A file system: where it is, of what kind (`nfs4`), and the options of its mount and of itself."""
 
     point: str = ""
     kind: str = ""
@@ -72,7 +69,7 @@ class Mount:
 
     @property
     def shared(self) -> bool:
-        """See above."""
+        """Whether other nodes write to it too."""
         return self.kind.startswith(_SHARED)
 
 

@@ -40,7 +40,8 @@ RESIDENT = frozenset({"Xorg", "Xwayland", "gnome-shell", "nvidia-persiste", "nvi
 
 
 class Gpus:
-    """All methods belong to the event loop's thread; the source is asked in another one, once at a time."""
+    """The GPUs of this node, and who holds them. All methods belong to the event loop's thread; the source is asked in
+    another one, once at a time."""
 
     def __init__(self, source: GpuSource, mask: str | None, node: str, reports: ReportLog) -> None:
         """`mask`: the agent's own CUDA_VISIBLE_DEVICES; emulated GPUs are not CUDA's, and not masked by it."""
@@ -184,7 +185,7 @@ class Gpus:
         self.judge(uuids)
 
     def unstick(self, key: Key) -> None:
-        """It has left them."""
+        """The attempt has left its GPUs."""
         self.judge([uuid for uuid, by in self._stuck.items() if by.pop(key, None) is not None])
 
     def found_held(self, found: dict[str, str]) -> None:

@@ -63,7 +63,7 @@ class Grant:
         return nodes
 
     def claim(self) -> None:
-        """They are its own, whatever holds them."""
+        """Notes the GPUs as its own, whatever holds them."""
         self._site.gpus.claim(self._key, self.gpus)
 
     async def hold(self) -> None:

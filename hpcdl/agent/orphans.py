@@ -120,7 +120,7 @@ class Remains:
         return len(hit) + self._orphans.end() + dying
 
     def end_within(self, seconds: float) -> None:
-        """The same, until nothing is left, or the time is over."""
+        """Kills what lives of it until nothing is left, or the time is over."""
         end = time.monotonic() + seconds
         while self.end() and time.monotonic() < end:
             time.sleep(0.02)

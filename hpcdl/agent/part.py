@@ -130,7 +130,7 @@ class TrainerActivity:
             self._memory_mib = resident_mib(self.pids)
 
     def stepped(self, step: int | None, *, leads: bool) -> None:
-        """It has made a step. Of several nodes, the first one's steps count for stalls."""
+        """The trainer has made a step. Of several nodes, the first one's steps count for stalls."""
         self._training.stepped(step, clock())
         if leads:
             self._watchdog.stepped(step, clock())
@@ -167,7 +167,8 @@ class TrainerActivity:
 
 
 class AgentPart:
-    """One run folder. `run` must be running; everything belongs to the event loop's thread.
+    """This node's part of one attempt, in one run folder. `run` must be running; everything belongs to the event loop's
+    thread.
 
     `stage`: how far it is. `stale`: the daemon does not expect it. `damage`: what is wrong with its run folder, ""
     where nothing is.
@@ -673,7 +674,7 @@ class Port:
         self.address = f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
 
     def release(self) -> None:
-        """It is to be used now."""
+        """Lets go of the port: whoever it is for listens on it now."""
         self._socket.close()
 
 

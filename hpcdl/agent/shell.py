@@ -242,7 +242,7 @@ class Shell:
             await asyncio.sleep(LOOK_S)
 
     def end(self, why: str, silent: bool = False) -> None:
-        """It is to end, within a second. `silent`: nobody is there to hear of it."""
+        """Ends the command, within a second. `silent`: nobody is there to hear of it."""
         self._why = self._why or why
         self._silent = self._silent or silent
         self._ended.set()

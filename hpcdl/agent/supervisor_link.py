@@ -25,7 +25,8 @@ _PEER = struct.Struct("3i")  # pid, uid, gid
 
 
 class SupervisorLink:
-    """A connected SOCK_SEQPACKET socket. Nothing here waits for the supervisor except `send` and `packets`."""
+    """A connection to a supervisor: a SOCK_SEQPACKET socket. Nothing here waits for the supervisor except `send` and
+    `packets`."""
 
     def __init__(self, folder: Path) -> None:
         """Connects to the socket in a run folder. Raises OSError where nobody of ours listens there."""

@@ -58,7 +58,7 @@ class GpuSample:
 
 
 class GpuSource(Protocol):
-    """Where the GPUs of this node are asked for."""
+    """A source of GPUs: what lists those of this node, and looks at them."""
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ NOTE_LIMIT = 4096
 
 
 class EmulatedSource:
-    """`count` emulated GPUs, with their files in `folder` (made if need be, 0700).
+    """A source of `count` emulated GPUs, with their files in `folder` (made if need be, 0700).
 
     Their UUIDs come from the folder's path: the same after a restart, and others in another folder. Not to be asked
     from a process that holds one of them: POSIX drops a process's record locks when it closes the file anywhere.

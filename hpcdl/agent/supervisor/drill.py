@@ -16,7 +16,7 @@ SOONER = 0.25  # of the time before: the last save was over before the kill
 
 
 class DrillKill:
-    """At most one kill is in store. Times are the supervisor's clock's."""
+    """The kill that a preemption test has ordered: at most one is in store. Times are the supervisor's clock's."""
 
     def __init__(self, trainer: TrainerProcesses, record: Recorder) -> None:
         self._trainer = trainer
@@ -49,7 +49,7 @@ class DrillKill:
             self.look(now)
 
     def saved(self) -> None:
-        """It is durable, or has failed: it was too quick for us."""
+        """The save is durable, or has failed: it was too quick for us."""
         if self._order is not None and self._order.saving and self.due is not None:
             self.due = None
             self._after_s *= SOONER

@@ -88,7 +88,7 @@ MARK = b"failed (exitcode:"
 _MARK = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
 
 _ROOT = re.compile(rb"ChildFailedError:(?s:.*)Root Cause(?s:.*?)exitcode\s*: (-?\d+) \(pid: (\d+)\)")
-"""The same in its banner, where a LOGLEVEL hides that line."""
+"""What says so in torchrun's banner, where a LOGLEVEL hides that line."""
 
 _FORCED = re.compile(rb"(?:shutdown process|Unable to shutdown process) (\d+) via")
 
@@ -223,7 +223,7 @@ LONG_S = 600.0
 """Ranks that report no steps and live for longer may have trained."""
 
 OWN_LONG_S = 60.0
-"""The same under a torchrun of the user's own, who has said how often it may start them again."""
+"""As LONG_S, under a torchrun of the user's own, who has said how often it may start them again."""
 
 ENDED_UNSAVED = 143  # a rank that ended because the others go to another membership
 
@@ -283,9 +283,9 @@ SHELL_KILLED = 128 + signal.SIGKILL  # what a shell makes of it
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """`code` or `signal`: of the first process; both None where it never ran. `stale`: another one has the checkpoint
-    folder. `oom`: it ran out of memory. `killed`: the signal from outside that ended a process below the first one.
-    `repeats`: so many times its ranks had failed alike, with nothing gained between."""
+    """How a trainer ended. `code` or `signal`: of the first process; both None where it never ran. `stale`: another one
+    has the checkpoint folder. `oom`: it ran out of memory. `killed`: the signal from outside that ended a process below
+    the first one. `repeats`: so many times its ranks had failed alike, with nothing gained between."""
 
     code: int | None
     signal: str | None = None
@@ -297,7 +297,7 @@ class Exit:
 
     @property
     def fields(self) -> dict[str, object]:
-        """As the record has them."""
+        """The keys of the `exit` record that say how it ended."""
         return {**asdict(self), "detail": printable(self.detail)}
 
 

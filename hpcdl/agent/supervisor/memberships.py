@@ -31,7 +31,8 @@ MOST_STARTS = 4
 
 
 class Memberships:
-    """Times are the supervisor's clock's. Only the newest membership counts, save for checkpoints of earlier ones."""
+    """The memberships of one attempt on this node. Times are the supervisor's clock's. Only the newest counts, save for
+    checkpoints of earlier ones."""
 
     def __init__(self, start: Start, trainer: TrainerProcesses, record: Recorder, send: Send) -> None:
         self._start = start
@@ -149,7 +150,8 @@ class Memberships:
             self._look_for_loss(newest, now, step)
 
     def _look_for(self, newest: RescalePacket, now: float, step: int | None) -> None:
-        """It has formed when a rank of a world of that size is ready, or, if none ever attaches, when such run."""
+        """Whether the newest has formed: when a rank of a world of that size is ready, or, if none ever attaches, when
+        such run."""
         old = self._counted if now - self._ordered_at < UNCHANGED_S else frozenset()
         living = [rank for rank in self._trainer.living_ranks if rank.ready_step is not None and rank.pid not in old]
         first = min((rank for rank in living if rank.world == newest.size), key=lambda each: each.number, default=None)

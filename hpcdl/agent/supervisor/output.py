@@ -129,7 +129,7 @@ class ProgressReader:
         return self._total is not None and self._step is not None and self._step >= self._total
 
     def finish(self) -> ProgressPacket | None:
-        """As feed, for a last line without an end."""
+        """What the last line says, if it has no end."""
         return self.feed(b"\n")
 
     def _limited(self, lines: list[bytes]) -> ProgressPacket | None:
@@ -191,7 +191,7 @@ class ProgressReader:
 
 
 class TrainerOutput:
-    """The reading end of the trainer's pipe."""
+    """The reading end of the pipe that is the trainer's stdout and stderr."""
 
     def __init__(
         self,

@@ -96,7 +96,7 @@ class LoopPacket(FromRank):
 
 @dataclass(frozen=True, slots=True)
 class ProgressPacket(FromRank):
-    """`metric`: what it is trained for, as it was at this step, where that is said."""
+    """How far a rank is. `metric`: what it is trained for, as it was at this step, where that is said."""
 
     step: int
     total: int | None = None

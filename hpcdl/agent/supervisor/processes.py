@@ -22,7 +22,8 @@ STOPPED = "T"  # by a signal; "t" is a debugger's and left alone
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`start_ticks`: clock ticks after boot; with the pid it names one process. `tag`: "" where none can be seen."""
+    """A process that was seen in /proc. `start_ticks`: clock ticks after boot; with the pid it names one process.
+    `tag`: "" where none can be seen."""
 
     pid: int
     start_ticks: int

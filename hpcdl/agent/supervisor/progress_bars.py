@@ -30,7 +30,8 @@ def plain(line: str) -> str:
 
 
 class Bars(ABC):
-    """What the lines so far say; `steps`: of the whole training, where its user said how many they are."""
+    """The progress of one framework's training, by the lines so far. `steps`: of the whole training, where its user
+    said how many they are."""
 
     complete = False
     """The framework has said that its training is over."""
@@ -50,7 +51,7 @@ class Bars(ABC):
 
     @abstractmethod
     def read(self, line: str) -> tuple[int, int | None] | None:
-        """As `take`, of one preset."""
+        """Step and total after this line, by the rules of one framework."""
 
 
 class HuggingFace(Bars):

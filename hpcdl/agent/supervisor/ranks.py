@@ -27,7 +27,7 @@ def world_of(pid: int) -> int | None:
 
 
 class Rank:
-    """A process that attached. It keeps its pid over an exec, and then attaches again."""
+    """A process of the trainer that attached. It keeps its pid over an exec, and then attaches again."""
 
     def __init__(self, attach: AttachPacket, connection: SideChannelClient) -> None:
         self.pid = attach.pid

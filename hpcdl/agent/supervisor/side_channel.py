@@ -102,7 +102,7 @@ class SideChannelClient:
 
 
 class Listener:
-    """The socket `s` in the run folder."""
+    """The listening socket `s` in the run folder."""
 
     def __init__(self, folder: int) -> None:
         """`folder`: a descriptor of the run folder, whose lock the caller holds. Raises OSError."""

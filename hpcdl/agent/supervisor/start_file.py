@@ -41,12 +41,12 @@ class BadStart(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`env`: the trainer's complete environment without GPUs; `gpu_env`: the rest, None for a warm start. Times in
-    seconds; an absence or stopped time of None is unlimited; `linger_s`: for who said that it is done and stands still.
-    `rescale`: how its ranks go to another membership. `request`: the number of the request that it is the answer to, 0
-    where that is not known. `batch`: in a batch job, whose signals come to every process of it: what to do about a
-    SIGTERM is the agent's to say while there is one. `identity`: the job's own, "" where it has none. `continue_from`:
-    as in a JobSpec."""
+    """What a supervisor starts, and how it treats it. `env`: the trainer's complete environment without GPUs;
+    `gpu_env`: the rest, None for a warm start. Times in seconds; an absence or stopped time of None is unlimited;
+    `linger_s`: for who said that it is done and stands still. `rescale`: how its ranks go to another membership.
+    `request`: the number of the request that it is the answer to, 0 where that is not known. `batch`: in a batch job,
+    whose signals come to every process of it: what to do about a SIGTERM is the agent's to say while there is one.
+    `identity`: the job's own, "" where it has none. `continue_from`: as in a JobSpec."""
 
     tag: str
     job: int

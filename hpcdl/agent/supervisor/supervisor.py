@@ -49,7 +49,7 @@ USAGE = "usage: python -m hpcdl.agent.supervisor RUNFOLDER [--lock-fd N]"
 
 
 class Supervisor:
-    """One incarnation, from its start to its `exit` record."""
+    """The loop of one supervisor, from the start of its attempt to the `exit` record."""
 
     def __init__(self, start: Start, path: str, records: Records, listener: Listener, umask: int) -> None:
         self._start = start

@@ -37,7 +37,7 @@ class Watchdog:
         """What it used between the last two looks, in cores; None where that is not known."""
 
     def stepped(self, step: int | None, now: float) -> None:
-        """It has reported how many steps are done; only another number is progress."""
+        """The trainer has reported how many steps are done; only another number is progress."""
         if step is not None and (step != self._step or not self._shows_steps):
             self._step, self._shows_steps, self._moved = step, True, now
 
