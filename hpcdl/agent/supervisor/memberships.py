@@ -150,8 +150,8 @@ class Memberships:
             self._look_for_loss(newest, now, step)
 
     def _look_for(self, newest: RescalePacket, now: float, step: int | None) -> None:
-        """Whether the newest has formed: when a rank of a world of that size is ready, or, if none ever attaches, when
-        such run."""
+        """Records that the newest has formed: when a rank of a world of that size is ready, or, if none ever attaches,
+        when such ranks run."""
         old = self._counted if now - self._ordered_at < UNCHANGED_S else frozenset()
         living = [rank for rank in self._trainer.living_ranks if rank.ready_step is not None and rank.pid not in old]
         first = min((rank for rank in living if rank.world == newest.size), key=lambda each: each.number, default=None)

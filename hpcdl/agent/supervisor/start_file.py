@@ -41,41 +41,38 @@ class BadStart(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a supervisor starts, and how it treats it. `env`: the trainer's complete environment without GPUs;
-    `gpu_env`: the rest, None for a warm start. Times in seconds; an absence or stopped time of None is unlimited;
-    `linger_s`: for who said that it is done and stands still. `rescale`: how its ranks go to another membership.
-    `request`: the number of the request that it is the answer to, 0 where that is not known. `batch`: in a batch job,
-    whose signals come to every process of it: what to do about a SIGTERM is the agent's to say while there is one.
-    `identity`: the job's own, "" where it has none. `continue_from`: as in a JobSpec."""
+    """What a supervisor starts, and how it treats it. Times are in seconds; a time of None is unlimited."""
 
-    tag: str
+    tag: str  # HPCDL_TAG of every process of the trainer
     job: int
     incarnation: int
     membership: int
     node: str
     argv: tuple[str, ...]
     cwd: str
-    env: dict[str, str]
+    env: dict[str, str]  # the trainer's complete environment, without GPUs
     log: str
-    gpu_env: dict[str, str] | None = None
-    gate: bool = False
+    gpu_env: dict[str, str] | None = None  # the variables that name its GPUs; None: a warm start
+    gate: bool = False  # it waits for its GPUs, without seeing any
     grace_s: float = 30.0
-    signal: str = "hpcdl"
-    progress_regex: str | None = None
-    progress: str | None = None
-    resumes: str | None = None
+    signal: str = "hpcdl"  # one of PRESETS
+    progress_regex: str | None = None  # searched in its output
+    progress: str | None = None  # the framework whose progress bars say the step
+    resumes: str | None = None  # a pattern of its program's own checkpoints
     steps: int | None = None
     checkpoint_dir: str | None = None
-    agent_absence_s: float | None = 120.0
-    stopped_s: float | None = 10.0
-    linger_s: float = 1800.0
-    cgroup: str | None = None
+    agent_absence_s: float | None = 120.0  # without an agent for so long, it is suspended
+    stopped_s: float | None = 10.0  # a process that is stopped for so long is continued
+    linger_s: float = 1800.0  # one that said that it is done and stands still for so long is ended
+    cgroup: str | None = None  # whose memory.events counts; None: those of its processes
     log_limit_bytes: int = LOG_LIMIT_BYTES
-    rescale: str = RESCALES[0]
-    request: int = 0
+    rescale: str = RESCALES[0]  # how its ranks go to another membership
+    request: int = 0  # the daemon's request that this answers, 0 where that is not known
+    # In a batch job, whose signals come to every process of it: what a SIGTERM means is for the agent to say, if there
+    # is one.
     batch: bool = False
-    identity: str = ""
-    continue_from: str = ""
+    identity: str = ""  # the job's own, "" where it has none
+    continue_from: str = ""  # as in a JobSpec
 
     def __post_init__(self) -> None:
         if not self.tag or "\0" in self.tag:
