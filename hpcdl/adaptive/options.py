@@ -237,7 +237,7 @@ def _known(now: float, job: JobView, ground: _Ground) -> _FixedCandidate:
         number = ground.where[held.shares[0].node]
         kind, gpus, nodes = ground.pools[number].kind, held.per_node, len(held.shares)
         option = Option(kind, nodes, gpus, rate_of(profile, kind, gpus, nodes), 0.0, number)
-        menu = _columns((option,), _unit(profile, ground.pools), len(ground.pools))
+        menu = _alone(option, _unit(profile, ground.pools), len(ground.pools))
         kept: Option | None = menu.options[0]
     else:
         menu = _menu(profile, job.allowed(MAX_GPUS), job.nodes, job.nodes_max, ground.pools, phase)
@@ -347,6 +347,11 @@ def _sizes(allowed: tuple[int, ...], pool: GpuPool, nodes: int, held: int) -> tu
 
 
 @lru_cache(maxsize=4096)
+def _alone(option: Option, unit: float, pools: int) -> Menu:
+    """The menu of a job that keeps what it holds; many do while they are exempt from preemption."""
+    return _columns((option,), unit, pools)
+
+
 def _columns(options: tuple[Option, ...], unit: float, pools: int) -> Menu:
     speed = np.array([option.rate for option in options]) / unit
     apiece = [0.0] * pools
