@@ -1,4 +1,7 @@
-"""Dataclasses to plain JSON values and back, by their type hints. Unknown keys are ignored: old code reads new data."""
+"""Frozen dataclasses: to plain JSON values and back by their type hints, and copies with some fields changed.
+
+Unknown keys are ignored when they are read: old code reads new data. All that is stored or sent goes through here.
+"""
 
 import dataclasses
 import types
@@ -161,11 +164,8 @@ def _record(kind: type) -> _Decoder:
     return decode
 
 
-# A frozen value with some fields changed: `dataclasses.replace` for what is replaced a hundred thousand times.
-
-
 def changed(value: T, **changes: Any) -> T:
-    """A copy of a frozen, slotted dataclass with other values in these fields.
+    """A copy of a frozen, slotted dataclass with other values in these fields: a fast `dataclasses.replace`.
 
     Its `__post_init__` is not called: only for kinds that have none, and for values that are known to be good.
     TypeError for a name that is no field.

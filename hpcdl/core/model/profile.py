@@ -31,29 +31,22 @@ class ProfileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """How far a job came on a number of GPUs: `steps` in `seconds` of training on `nodes` nodes with `gpus` each.
+    """How far jobs came in their training on a number of GPUs."""
 
-    `kind`: the type of GPU, as `NodeView.kind` has it.
-    """
-
-    kind: str
+    kind: str  # the type of GPU, as `NodeView.kind` has it
     nodes: int
-    gpus: int
+    gpus: int  # on each node
     steps: float
-    seconds: float
+    seconds: float  # of training that these steps took
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long something round a start or a suspend took: `seconds` in all, for `times` of it.
+    """How long something round a start or a suspend took."""
 
-    `what`: the time of `Profile` that it shows: startup_s, save_s, resume_s, resume_up_s, move_save_s, move_s, grow_s,
-    shrink_s or join_s.
-    """
-
-    what: str
-    times: float
-    seconds: float
+    what: str  # the field of `Profile` that it shows: startup_s, save_s, resume_s, move_s, grow_s, join_s, ...
+    times: float  # how often it was measured; older ones count less
+    seconds: float  # in all of these times together
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Small types and their text forms: node names, GPU references, durations, ranges."""
+"""Small types and their text forms: node names, GPU references, durations, ranges.
+
+What people type is read here, and what they read is written here, in one form everywhere. Imports nothing of hpcdl.
+"""
 
 import re
 from collections.abc import Iterable

@@ -30,17 +30,12 @@ STALE_EXIT = 75
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How failures are treated.
+    """How failures are treated. Those that are the same at the same step are counted."""
 
-    The same failure at the same step ends the job after `poison_limit` times, or after `poison_limit_infrastructure`
-    times where it is not the job's doing. From the second such failure on, the next start waits `pause_s` seconds,
-    doubled each time up to `pause_max_s`.
-    """
-
-    poison_limit: int = 3
-    poison_limit_infrastructure: int = 50
-    pause_s: float = 1.0
-    pause_max_s: float = 30.0
+    poison_limit: int = 3  # so many end the job
+    poison_limit_infrastructure: int = 50  # so many do where they are not the job's doing
+    pause_s: float = 1.0  # seconds that the next start waits from the second on, doubled each time
+    pause_max_s: float = 30.0  # the longest of these pauses, seconds
 
 
 def conclusions(world: World, jobs: Iterable[int], now: float, rules: Rules) -> list[Event]:

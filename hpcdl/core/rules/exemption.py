@@ -30,15 +30,12 @@ OF_A_RESCALE = ("grow_s", "shrink_s")
 
 @dataclass(frozen=True, slots=True)
 class Exemption:
-    """Until when an attempt may not be suspended, and not be rescaled in place, for the good of others.
+    """Until when an attempt may not be preempted for the good of others. Times are the daemon's."""
 
-    `begun`: it trains; `guess`: what its start takes is taken from others, of whom more may be seen.
-    """
-
-    suspend_until: float
-    rescale_until: float
-    begun: bool
-    guess: bool = False
+    suspend_until: float  # not suspended until then
+    rescale_until: float  # not rescaled in place until then
+    begun: bool  # it trains
+    guess: bool = False  # what its start takes is estimated from others, of whom more may be seen
 
 
 def exemption(world: World, job: Job, profile: Profile | None, starts: float) -> Exemption | None:
