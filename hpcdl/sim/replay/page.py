@@ -271,7 +271,8 @@ def lines(
                 f"<title>{escape(line.name)} {x:g}: {_exact(y, shares)}</title></circle>"
             )
     names = curve_legend([line.name for line in drawn], "" if level is None else level[0])
-    return names + framed(title, under, [(high(rung), _short(rung, shares)) for rung in rungs], "".join(parts))
+    drawing = framed(title, under, [(high(rung), _short(rung, shares)) for rung in rungs], "".join(parts))
+    return f"<div>{names}{drawing}</div>"
 
 
 def _rungs(values: Sequence[float], shares: bool) -> tuple[float, list[float]]:
