@@ -2,75 +2,35 @@
 
 import re
 from collections.abc import Collection, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import BatchJob, BatchState
 from hpcdl.slurm.text import columns, entries, expand, hosts, moment, number, pairs, rows, string, told, words
 
 _FIELDS = (
-    "JobID",
-    "Partition",
-    "State",
-    "StartTime",
-    "EndTime",
-    "PreemptTime",
-    "exit_code",
-    "NodeList",
-    "SchedNodes",
-    "Reason",
-    "Comment",
-    "JobID",
-)
-"""The id stands at both ends: a comment may hold separators and line breaks, and a row that is cut is seen."""
+    "JobID", "Partition", "State", "StartTime", "EndTime", "PreemptTime", "exit_code", "NodeList", "SchedNodes",
+    "Reason", "Comment", "JobID",
+)  # fmt: skip
+"""Of squeue. The id stands at both ends: a comment may hold separators and line breaks, and a cut row is noticed."""
 
 _PLANNED = (
-    "JobID",
-    "Partition",
-    "StartTime",
-    "SchedNodes",
-    "NumNodes",
-    "ReqNodes",
-    "Feature",
-    "tres-per-node",
-    "Reason",
-    "Comment",
-    "JobID",
-)
+    "JobID", "Partition", "StartTime", "SchedNodes", "NumNodes", "ReqNodes", "Feature", "tres-per-node", "Reason",
+    "Comment", "JobID",
+)  # fmt: skip
 _WAITS = re.compile("Resources|Priority|Nodes required for job are DOWN, DRAINED or reserved", re.IGNORECASE)
 _ACCOUNTED = ("JobIDRaw", "Partition", "State", "Start", "End", "ExitCode", "NodeList", "Comment", "JobIDRaw")
 _SHOWN = ("JobState", "Partition", "StartTime", "EndTime", "NodeList", "NumNodes")
 
-STATES = {
-    "PENDING": BatchState.PENDING,
-    "REQUEUED": BatchState.PENDING,
-    "REQUEUE_FED": BatchState.PENDING,
-    "REQUEUE_HOLD": BatchState.PENDING,
-    "RESV_DEL_HOLD": BatchState.PENDING,
-    "SPECIAL_EXIT": BatchState.PENDING,
-    "CONFIGURING": BatchState.RUNNING,
-    "POWER_UP_NODE": BatchState.RUNNING,
-    "RESIZING": BatchState.RUNNING,
-    "RUNNING": BatchState.RUNNING,
-    "SIGNALING": BatchState.RUNNING,
-    "STOPPED": BatchState.SUSPENDED,
-    "SUSPENDED": BatchState.SUSPENDED,
-    "COMPLETING": BatchState.ENDING,
-    "STAGE_OUT": BatchState.ENDING,
-    "BOOT_FAIL": BatchState.ENDED,
-    "CANCELLED": BatchState.ENDED,
-    "COMPLETED": BatchState.ENDED,
-    "DEADLINE": BatchState.ENDED,
-    "EXPEDITING": BatchState.PENDING,
-    "FAILED": BatchState.ENDED,
-    "LAUNCH_FAILED": BatchState.ENDED,
-    "NODE_FAIL": BatchState.ENDED,
-    "OUT_OF_MEMORY": BatchState.ENDED,
-    "PREEMPTED": BatchState.ENDED,
-    "RECONFIG_FAIL": BatchState.ENDED,
-    "REVOKED": BatchState.ENDED,
-    "TIMEOUT": BatchState.ENDED,
+_STATES = {
+    BatchState.PENDING: "PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT EXPEDITING",
+    BatchState.RUNNING: "CONFIGURING POWER_UP_NODE RESIZING RUNNING SIGNALING",
+    BatchState.SUSPENDED: "STOPPED SUSPENDED",
+    BatchState.ENDING: "COMPLETING STAGE_OUT",
+    BatchState.ENDED: "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED LAUNCH_FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
+    "RECONFIG_FAIL REVOKED TIMEOUT",
 }
+STATES = {word: state for state, words_ in _STATES.items() for word in words_.split()}
 """Slurm's states of a job. One that is not here is UNKNOWN."""
 
 _FIRST = ("COMPLETING", "STAGE_OUT", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "SUSPENDED")
@@ -166,23 +126,28 @@ def no_such_jobs(err: str) -> bool:
 def jobs_of_text(text: str) -> tuple[SlurmJob, ...]:
     """What `jobs_argv` and `own_jobs_argv` print. Raises as `rows` does."""
     found = []
-    for id_, queue, state, start, end, preempted, code, names, planned, reason, comment in rows(text, _FIELDS):
-        found.append(
-            SlurmJob(
-                id=id_,
-                states=(state.upper(),),
-                queue=queue,
-                start=moment(start),
-                end=moment(end),
-                preempted_at=moment(preempted),
-                code=_exit_code(int(code)) if code.isdecimal() else None,
-                nodes=expand(names),
-                planned=expand(planned),
-                reason=told(reason),
-                comment=told(comment),
-            )
-        )
+    for id_, *values in rows(text, _FIELDS):
+        said = dict(zip(_FIELDS[1:-1], values, strict=True))
+        code = said["exit_code"]
+        found.append(_job(id_, said["State"], _exit_code(int(code)) if code.isdecimal() else None, said))
     return tuple(found)
+
+
+def _job(id_: str, state: str, code: int | None, said: Mapping[str, str]) -> SlurmJob:
+    """A batch job from what a command prints of it, under the names that scontrol has for that."""
+    return SlurmJob(
+        id=id_,
+        states=(state.upper(),),
+        queue=said["Partition"],
+        start=moment(said["StartTime"]),
+        end=moment(said["EndTime"]),
+        preempted_at=moment(said.get("PreemptTime", "")),
+        code=code,
+        nodes=expand(said["NodeList"]),
+        planned=expand(said.get("SchedNodes", "")),
+        reason=told(said.get("Reason", "")),
+        comment=told(said.get("Comment", "")),
+    )
 
 
 def jobs_of_json(text: str) -> tuple[SlurmJob, ...]:
@@ -223,7 +188,7 @@ def _code_of_entry(value: object) -> int | None:
 
 
 def _exit_code(status: int) -> int:
-    """A wait status as shells tell it: 128 and the signal for what a signal ended."""
+    """A wait status as shells report it: 128 and the signal for what a signal ended."""
     return 128 + (status & 0x7F) if status & 0x7F else status >> 8
 
 
@@ -262,20 +227,8 @@ def job_of_shown(id_: str, text: str) -> SlurmJob:
     for part in re.split(r"^(?=JobId=)", text, flags=re.MULTILINE):
         said = pairs(part)
         if part.startswith("JobId=") and said["JobId"] == id_ and said.keys() >= set(_SHOWN):
-            status, _, sent = said.get("ExitCode", "").partition(":")
-            ended_by = int(sent) if sent.isdecimal() else 0
-            return SlurmJob(
-                id=id_,
-                states=(said["JobState"].upper(),),
-                queue=said["Partition"],
-                start=moment(said["StartTime"]),
-                end=moment(said["EndTime"]),
-                preempted_at=moment(said.get("PreemptTime", "")),
-                code=128 + ended_by if ended_by else int(status) if status.isdecimal() else None,
-                nodes=expand(said["NodeList"]),
-                reason=told(said.get("Reason", "")).replace("_", " "),
-                comment=told(said.get("Comment", "")),
-            )
+            job = _job(id_, said["JobState"], _code_of_pair(said.get("ExitCode", "")), said)
+            return replace(job, reason=job.reason.replace("_", " "))
     raise BatchError(f"scontrol says nothing that is understood of batch job {id_}")
 
 
@@ -294,25 +247,21 @@ def no_accounting(err: str) -> bool:
 
 def jobs_of_accounting(text: str) -> tuple[SlurmJob, ...]:
     """What `accounted_argv` prints. Raises as `rows` does."""
+    names = (*_ACCOUNTED[1:3], "StartTime", "EndTime", *_ACCOUNTED[5:-1])
     found = []
-    for id_, queue, state, start, end, code, names, comment in rows(text, _ACCOUNTED):
-        if not state.split():
-            continue
-        status, _, sent = code.partition(":")
-        ended_by = int(sent) if sent.isdecimal() else 0
-        found.append(
-            SlurmJob(
-                id=id_,
-                states=(state.upper().split()[0],),
-                queue=queue,
-                start=moment(start),
-                end=moment(end),
-                code=128 + ended_by if ended_by else int(status) if status.isdecimal() else None,
-                nodes=() if names == "None assigned" else expand(names),
-                comment=told(comment),
-            )
-        )
+    for id_, *values in rows(text, _ACCOUNTED):
+        said = dict(zip(names, values, strict=True))
+        if state := said["State"].split():
+            found.append(_job(id_, state[0], _code_of_pair(said["ExitCode"]), said))
     return tuple(found)
+
+
+def _code_of_pair(text: str) -> int | None:
+    """`STATUS:SIGNAL` of scontrol and sacct as shells report it."""
+    status, _, sent = text.partition(":")
+    if sent.isdecimal() and int(sent):
+        return 128 + int(sent)
+    return int(status) if status.isdecimal() else None
 
 
 def batch_job(job: SlurmJob) -> BatchJob:

@@ -15,21 +15,18 @@ _EARLY_S = 60.0
 
 _NOTICE_MAX_S = 65535
 
-_FULL = (
-    "limit",
-    "temporarily",
-    "try again",
-    "too many",
-    "maxjob",
-    "maxsubmit",
-    "resource busy",
-    "retry",
-)
+_FULL = ("limit", "temporarily", "try again", "too many", "maxjob", "maxsubmit", "resource busy", "retry")
 """Words of refusals that pass: as many jobs as are allowed are there already, or Slurm is busy."""
 
 _NEVER = ("time limit is invalid", "requested time limit", "node count specification", "perjob")
 """Words of refusals of what was asked for, by limits of one batch job."""
 
+
+_KEPT = {
+    "JobName": "--job-name", "Partition": "--partition", "Account": "--account", "QOS": "--qos",
+    "TimeLimit": "--time", "WorkDir": "--chdir",
+}  # fmt: skip
+"""What scontrol shows of a batch job that the next one of a chain is to have, too, with sbatch's option for it."""
 
 _OF_THE_ALLOCATION = (
     *("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK", "SLURM_GRES"),
@@ -77,14 +74,7 @@ def next_argv(batch_id: str, shown: str) -> list[str]:
     """sbatch for a batch job like this one, after its end. `shown`: what `scontrol --oneliner show job` says of it."""
     fields = pairs(shown)
     argv = ["sbatch", "--parsable", f"--dependency=afterany:{batch_id}"]
-    for name, option in (
-        ("JobName", "--job-name"),
-        ("Partition", "--partition"),
-        ("Account", "--account"),
-        ("QOS", "--qos"),
-        ("TimeLimit", "--time"),
-        ("WorkDir", "--chdir"),
-    ):
+    for name, option in _KEPT.items():
         value = fields.get(name, "")
         if value and not value.startswith("(null)"):
             argv.append(f"{option}={value}")

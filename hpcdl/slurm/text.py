@@ -23,31 +23,19 @@ _HEADERS = {"JobID": "JOBID", "PartitionName": "PARTITION", "JobIDRaw": "JOBIDRA
 
 _CELL = r"\|[^|\n]*"
 
-_NOTHING = frozenset({"", "(null)", "n/a", "none", "unknown", "not_set", "invalid", "n/s", "null"})
+_NOTHING = frozenset({"", "(null)", "n/a", "none", "none assigned", "unknown", "not_set", "invalid", "n/s", "null"})
 _ENDLESS = frozenset({"unlimited", "infinite", "partition_limit"})
 
 _LARGEST = 1e15
 
-_AWAY = (
-    "unable to contact slurm controller",
-    "socket timed out",
-    "connection refused",
-    "connection timed out",
-    "connection reset",
-    "standby mode",
-    "zero bytes were transmitted",
-    "unable to establish control",
-    "transport endpoint",
-    "authentication",
-    "munge",
-    "insufficient permissions to connect",
-    "message receive failure",
-    "message send failure",
-    "network is unreachable",
-    "no route to host",
+_AWAY = re.compile(
+    "unable to contact slurm controller|socket timed out|connection (?:refused|timed out|reset)|standby mode"
+    "|zero bytes were transmitted|unable to establish control|transport endpoint|authentication|munge"
+    "|insufficient permissions to connect|message (?:receive|send) failure|network is unreachable|no route to host",
+    re.IGNORECASE,
 )
 
-_UNCONFIGURED = ("configuration source", "_establish_config_source")
+_UNCONFIGURED = re.compile("configuration source|_establish_config_source", re.IGNORECASE)
 
 
 def columns(fields: tuple[str, ...]) -> str:
@@ -218,7 +206,7 @@ def complaint(err: str, out: str = "") -> str:
 
     Where Slurm is installed and nothing says of which cluster, its words are four lines on DNS; ours are one.
     """
-    if any(sign in err for sign in _UNCONFIGURED):
+    if _UNCONFIGURED.search(err):
         return "Slurm is installed on this machine, but not configured"
     lines = [line.strip() for line in [*out.splitlines(), *err.splitlines()]]
     lines = [line for line in lines if line and not line.startswith("Try ")]
@@ -229,7 +217,7 @@ def complaint(err: str, out: str = "") -> str:
 
 def is_away(err: str) -> bool:
     """Whether a complaint means that Slurm does not answer, so that nothing is known."""
-    return any(sign in err.lower() for sign in (*_AWAY, *_UNCONFIGURED))
+    return bool(_AWAY.search(err) or _UNCONFIGURED.search(err))
 
 
 def checked(name: str, done: Completed) -> str:
