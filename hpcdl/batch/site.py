@@ -1,37 +1,54 @@
 """Site files: what a site allows pilots. `conf/sites/*.yaml` of the project, or a file of one's own."""
 
 import dataclasses
-import os
-import stat
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hpcdl.batch.limits import PilotLimits
 from hpcdl.batch.system import systems
-from hpcdl.config.layers import BATCH_SYSTEMS, NOT_YAML, check_size, site_folders, site_path
+from hpcdl.config.layers import (
+    BATCH_SYSTEMS,
+    SettingLimits,
+    constructed,
+    note,
+    pairs,
+    site_folders,
+    site_path,
+    yaml_file,
+)
 
-MAX_FILE_BYTES = 1 << 20
 MOST = 10**9
-_TIMES = ("walltime_min_s", "walltime_max_s", "walltime_step_s", "margin_s", "startup_s", "patience_s")
-_COUNTS = ("pilots_max", "nodes_max", "nodes_total")
-_LISTS = ("queues", "without", "options")
-_SWITCHES = ("pilots_without_preemption",)
+FIRST_JOB_MAX = 2_000_000_000
 _SETTINGS = "settings"
-_FIRST_JOB, FIRST_JOB_MAX = "first_job_id", 2_000_000_000
+_COUNT = SettingLimits(int, f"a whole number from 0 to {MOST}", 0, MOST)
+_LIST = SettingLimits(str, "a list of texts, like [a, b]", form=re.compile(".+", re.DOTALL), many=True, alone=False)
+_NUMBER = SettingLimits(float, f"a number up to {MOST}", -MOST, MOST)
+_SWITCH = SettingLimits(bool, "true or false")
 
 
-def site_keys() -> dict[str, tuple[str, ...]]:
-    """What a site file may set, with what may be chosen: the fields of `Site` by name, the kind of batch system, the
-    charge rule in words, what only one batch system has, and settings as `hpcdl.config.settings` reads them.
+def _text(*choices: str) -> SettingLimits:
+    form = re.compile("|".join(map(re.escape, choices))) if choices else None
+    return SettingLimits(str, " or ".join(choices) or "a text", form=form)
+
+
+def site_keys() -> dict[str, SettingLimits]:
+    """What a site file may set: the kind of batch system, the charge rule in words, what only one batch system has, the
+    fields of `PilotLimits`, the first id of a job, and settings as `hpcdl.config.settings` reads them.
     """
-    rest = (*_COUNTS, *_LISTS, *_SWITCHES, *_TIMES, "useful", _FIRST_JOB, _SETTINGS)
-    return {"kind": tuple(BATCH_SYSTEMS), "charge": (), **_of_systems(), **dict.fromkeys(rest, ())}
-
-
-def _of_systems() -> dict[str, tuple[str, ...]]:
-    return {key: choices for system in systems() for key, choices in system.site_keys.items()}
+    return {
+        "kind": _text(*BATCH_SYSTEMS),
+        "charge": _text(),
+        **{key: _text(*choices) for system in systems() for key, choices in system.site_keys.items()},
+        **dict.fromkeys(("pilots_max", "nodes_max", "nodes_total"), _COUNT),
+        **dict.fromkeys(("queues", "without", "options"), _LIST),
+        "pilots_without_preemption": _SWITCH,
+        **dict.fromkeys(("walltime_min_s", "walltime_max_s", "walltime_step_s", "margin_s"), _NUMBER),
+        **dict.fromkeys(("startup_s", "patience_s", "useful"), _NUMBER),
+        "first_job_id": SettingLimits(int, f"a whole number from 1 to {FIRST_JOB_MAX}", 1, FIRST_JOB_MAX),
+        _SETTINGS: _text(),
+    }
 
 
 class SiteError(ValueError):
@@ -87,102 +104,21 @@ def _path_of(choice: str, home: Path | None) -> Path:
 
 def read_site(path: Path) -> SiteFile:
     """One file. Raises SiteError, and OSError where it cannot be read."""
-    import yaml  # here, so that a command that needs no site starts fast
-
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise SiteError(f"{path} is not a file: name another")
-    with path.open("rb") as file:
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise SiteError(f"{path}: larger than {MAX_FILE_BYTES} bytes: it is no site file")
+    known = site_keys()
+    lines: dict[str, int] = {}
+    values = {}
+    with yaml_file(path, SiteError, "site file") as root:
+        for key, _ in () if root is None else pairs(path, root):
+            note(path, lines, key, known, "a key of a site", "conf/sites/example.yaml")
+        read = constructed(root)
+        for name in lines.keys() - {_SETTINGS}:
+            if read[name] is not None:
+                values[name] = known[name].checked(read[name], name, f"{path}:{lines[name]}")
+    limits = {each.name: values.pop(each.name) for each in dataclasses.fields(PilotLimits) if each.name in values}
     try:
-        root = yaml.compose(content, Loader=yaml.SafeLoader)
-        check_size(root)
-        lines: dict[str, int] = {}
-        keys = site_keys()
-        if root is not None:
-            if not isinstance(root, yaml.MappingNode):
-                raise SiteError(f"{path}:{root.start_mark.line + 1}: expected lines of the form `key: value`")
-            for key, _ in root.value:
-                where = f"{path}:{key.start_mark.line + 1}"
-                if not isinstance(key, yaml.ScalarNode) or key.value not in keys:
-                    named = key.value if isinstance(key, yaml.ScalarNode) else "a list"
-                    raise SiteError(f"{where}: {named!r} is not a key of a site: {', '.join(keys)}")
-                if key.value in lines:
-                    raise SiteError(f"{where}: {key.value} is set already in line {lines[key.value]}")
-                lines[key.value] = key.start_mark.line + 1
-        values = (yaml.SafeLoader("").construct_document(root) if root is not None else None) or {}
-    except (yaml.YAMLError, ValueError, *NOT_YAML) as error:
-        if isinstance(error, SiteError):
-            raise
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        raise SiteError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}: correct it") from None
-    return _site(path, values, lines)
-
-
-def _site(path: Path, values: Mapping[str, Any], lines: Mapping[str, int]) -> SiteFile:
-    fields: dict[str, Any] = {"pilots_max": 10_000}
-    of_systems = _of_systems()
-    rest: dict[str, Any] = {}
-    keys: dict[str, str] = {}
-    for key, value in values.items():
-        if value is None or key == _SETTINGS:
-            continue
-        try:
-            if key in of_systems:
-                keys[key] = _text(value, of_systems[key])
-            elif key in ("kind", "charge"):
-                rest[key] = _text(value, tuple(BATCH_SYSTEMS) if key == "kind" else ())
-            elif key == _FIRST_JOB:
-                rest[key] = _first_job(value)
-            else:
-                fields[key] = _field(key, value)
-        except ValueError as error:
-            raise SiteError(f"{path}:{lines[key]}: {key}: {error}, got {_shown(value)}") from None
-    try:
-        site = PilotLimits(**fields)
+        site = PilotLimits(**{"pilots_max": 10_000, **limits, "without": frozenset(limits.get("without", ()))})
     except ValueError as error:
-        key = next((key for key in lines if key in str(error)), next(iter(lines), ""))
-        raise SiteError(f"{path}:{lines.get(key, 1)}: {error}") from None
-    return SiteFile(site, keys=keys, **rest)
-
-
-def _first_job(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= FIRST_JOB_MAX:
-        raise ValueError(f"must be a whole number from 1 to {FIRST_JOB_MAX}")
-    return value
-
-
-def _field(key: str, value: Any) -> Any:
-    if key in _COUNTS:
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
-            raise ValueError(f"must be a whole number from 0 to {MOST}")
-        return value
-    if key in _LISTS:
-        if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
-            raise ValueError("must be a list of texts, like [a, b]")
-        return frozenset(value) if key == "without" else tuple(value)
-    if key in _SWITCHES:
-        if not isinstance(value, bool):
-            raise ValueError("must be true or false")
-        return value
-    if not isinstance(value, int | float) or isinstance(value, bool) or not -MOST <= value <= MOST:
-        raise ValueError(f"must be a number up to {MOST}")
-    return float(value)
-
-
-def _shown(value: Any) -> str:
-    """What a file holds, for its reader; a number of any length."""
-    try:
-        return f"{value!r:.60}"
-    except ValueError:  # Python does not print so many digits
-        return "a number with thousands of digits"
-
-
-def _text(value: Any, choices: tuple[str, ...]) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be a text")
-    if choices and value not in choices:
-        raise ValueError(f"must be {' or '.join(choices)}")
-    return value
+        name = next((key for key in lines if key in str(error)), next(iter(lines), ""))
+        raise SiteError(f"{path}:{lines.get(name, 1)}: {error}") from None
+    own = {name: values.pop(name) for name in ("kind", "charge", "first_job_id") if name in values}
+    return SiteFile(site, keys=values, **own)

@@ -8,7 +8,8 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ What a process runs under is looked for in this order: Slurm's packages may brin
 MAX_FILE_BYTES = 1 << 20
 PROJECT = "hpcdl.yaml"
 PROJECT_VARIABLE = "HPCDL_PROJECT"
+LISTED = "conf/hpcdl.yaml"
+"""Has all settings, with what each is for."""
 SUBMIT = "submit"
 """The section of a settings file with defaults for the options of `hpcdl submit`."""
 
@@ -80,8 +83,8 @@ class ConfigError(ValueError):
 class SettingLimits:
     """What a setting may be: a number from `low` to `high`, or a text of this `form`; `said` tells people which.
 
-    `unit`: of its numbers, "" where they count nothing. `many`: a list of texts of that form. `literal`: a text that is
-    taken as it is written, also where YAML reads a number in it (1:3 is 63 to it).
+    `unit`: of its numbers, "" where they count nothing. `many`: a list of texts of that form, `alone`: or one of
+    them. `literal`: a text that is taken as it is written, also where YAML reads a number in it (1:3 is 63 to it).
     """
 
     kind: type
@@ -92,6 +95,7 @@ class SettingLimits:
     optional: bool = False
     unit: str = ""
     many: bool = False
+    alone: bool = True
     literal: bool = False
 
     def checked(self, value: Any, name: str, where: str) -> Any:
@@ -99,13 +103,17 @@ class SettingLimits:
         if value is None and self.optional:
             return None
         if self.many:
-            value = [value] if isinstance(value, str) else value
+            value = [value] if self.alone and isinstance(value, str) else value
             right = isinstance(value, list | tuple) and all(self._fits(each) for each in value)
             if right:
                 return tuple(value)
         elif self._fits(number := self._number(value)):
             return self.kind(number)
-        raise ConfigError(f"{where}: {name}: must be {self.said}, got {value!r:.200}")
+        try:
+            shown = f"{value!r:.200}"
+        except ValueError:  # Python does not print so many digits
+            shown = "a number with thousands of digits"
+        raise ConfigError(f"{where}: {name}: must be {self.said}, got {shown}")
 
     def _number(self, value: Any) -> Any:
         """Seconds that are written with units, `10m`, as a number; what they are not as it is."""
@@ -169,46 +177,32 @@ def read_layer(
     it. `elsewhere`: what is said of a setting where this file may hold a section `submit` only. Raises ConfigError, and
     OSError where the file cannot be read.
     """
-    content = _content(path, trusted)
-    if content is None:
-        return Layer(path)
-
-    import yaml  # here, so that a command without settings files starts fast
-
+    settings: dict[str, int] = {}
+    options: dict[str, int] = {}
+    literal: dict[str, str] = {}
     try:
-        node: Any = yaml.compose(content, Loader=yaml.SafeLoader)
-        if section and node is not None:
-            node = next((below for key, below in _pairs(path, node) if key.value == section), None)
-        if _is_nothing(node):
-            return Layer(path)
-        settings: dict[str, int] = {}
-        options: dict[str, int] = {}
-        literal: dict[str, str] = {}
-        for key, below in _pairs(path, node):
-            name, where = key.value, f"{path}:{key.start_mark.line + 1}"
-            if name == SUBMIT:
-                for option, each in () if _is_nothing(below) else _pairs(path, below):
-                    _note(path, options, option, submits, "an option of submit that may have a default")
-                    _check_flat(f"{path}:{option.start_mark.line + 1}", option.value, each, submits[option.value])
-                    if submits[option.value].literal and not _is_nothing(each):
-                        literal[option.value] = each.value
-            elif elsewhere and name in known:
-                raise ConfigError(f"{where}: {name} {elsewhere}")
-            else:
-                _note(path, settings, key, {SUBMIT: None} if elsewhere else {**known, SUBMIT: None}, "a setting")
-                _check_flat(where, name, below, known[name])
-        # Now that it is known to be flat: no alias can make it large.
-        values = yaml.SafeLoader("").construct_document(node)
-        section_values = values.get(SUBMIT) or {}
-    except (yaml.YAMLError, UnicodeDecodeError, *NOT_YAML) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"{path}{line}: not YAML: {' '.join(str(problem).split())}: correct it") from None
-    except ValueError as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{path}: {error}: correct it") from None
+        with yaml_file(path, trusted=trusted) as node:
+            if section and node is not None:
+                node = next((below for key, below in pairs(path, node) if key.value == section), None)
+            if _is_nothing(node):
+                return Layer(path)
+            for key, below in pairs(path, node):
+                name, where = key.value, f"{path}:{key.start_mark.line + 1}"
+                if name == SUBMIT:
+                    for option, each in () if _is_nothing(below) else pairs(path, below):
+                        note(path, options, option, submits, "an option of submit that may have a default")
+                        _check_flat(f"{path}:{option.start_mark.line + 1}", option.value, each, submits[option.value])
+                        if submits[option.value].literal and not _is_nothing(each):
+                            literal[option.value] = each.value
+                elif elsewhere and name in known:
+                    raise ConfigError(f"{where}: {name} {elsewhere}")
+                else:
+                    note(path, settings, key, {SUBMIT: None} if elsewhere else {**known, SUBMIT: None})
+                    _check_flat(where, name, below, known[name])
+            values = constructed(node)
+    except (FileNotFoundError, NotADirectoryError):
+        return Layer(path)
+    section_values = values.get(SUBMIT) or {}
     return Layer(
         path,
         {name: (values[name], line) for name, line in settings.items()},
@@ -219,12 +213,43 @@ def read_layer(
     )
 
 
-def _content(path: Path, trusted: bool) -> bytes | None:
-    """The file's bytes; None where there is none."""
+@contextmanager
+def yaml_file(
+    path: Path, wrong: type[ValueError] = ConfigError, what: str = "settings file", *, trusted: bool = True
+) -> Iterator[Any]:
+    """The root of a YAML file as PyYAML composes it, None where nothing is in it; small, whatever it stands for.
+
+    What is wrong with the file, also what the block finds (ConfigError, and what it takes to construct values), is
+    raised as `wrong`, in a line with file and line. `what`: the file is to be one. OSError passes through.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        content = _content(path, what, trusted)
+    except ConfigError as error:
+        raise wrong(str(error)) from None
+    import yaml  # here, so that a command without such files starts fast
+
+    try:
+        root = yaml.compose(content, Loader=yaml.SafeLoader)
+        check_size(root)
+        yield root
+    except (ConfigError, wrong) as error:
+        raise wrong(str(error)) from None
+    except (yaml.YAMLError, ValueError, *NOT_YAML) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise wrong(f"{path}{line}: not YAML: {' '.join(str(problem).split())}: correct it") from None
+
+
+def constructed(root: Any) -> Any:
+    """The values of such a root, None of none."""
+    import yaml
+
+    return None if root is None else yaml.SafeLoader("").construct_document(root)
+
+
+def _content(path: Path, what: str, trusted: bool) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
         os.close(fd)
@@ -234,7 +259,7 @@ def _content(path: Path, trusted: bool) -> bytes | None:
             check_owner(each, path)
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes: it is no settings file, move it away")
+        raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes: it is no {what}, move it away")
     return content
 
 
@@ -266,36 +291,39 @@ def _check_flat(where: str, name: str, node: Any, limits: SettingLimits) -> None
         raise ConfigError(f"{where}: {name}: must be {limits.said}, in a flat list")
 
 
-def _pairs(path: Path, node: Any) -> Sequence[tuple[Any, Any]]:
+def pairs(path: Path, node: Any) -> Sequence[tuple[Any, Any]]:
     """Keys, which are texts, and values of a mapping's node; none of nothing."""
     import yaml
 
     if not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{path}:{node.start_mark.line + 1}: expected lines of the form `setting: value`")
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: expected lines of the form `key: value`")
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise ConfigError(
                 f"{path}:{key.start_mark.line + 1}: 'a list' is not a setting: conf/hpcdl.yaml lists them"
             )
-    pairs: Sequence[tuple[Any, Any]] = node.value
-    return pairs
+    found: Sequence[tuple[Any, Any]] = node.value
+    return found
 
 
-def _note(path: Path, found: dict[str, int], key: Any, known: Iterable[str], what: str) -> None:
+def note(
+    path: Path, found: dict[str, int], key: Any, known: Iterable[str], what: str = "a setting", listed: str = LISTED
+) -> None:
+    """Adds a key with its line. ConfigError where it is none of the `known`, or stands there already."""
     line = key.start_mark.line + 1
     if key.value not in known:
-        raise ConfigError(f"{path}:{line}: {not_known(key.value, known, what)}")
+        raise ConfigError(f"{path}:{line}: {not_known(key.value, known, what, listed)}")
     if key.value in found:
         raise ConfigError(f"{path}:{line}: {key.value} is set already in line {found[key.value]}: remove one of them")
     found[key.value] = line
 
 
-def not_known(name: str, known: Iterable[str], what: str = "a setting") -> str:
+def not_known(name: str, known: Iterable[str], what: str = "a setting", listed: str = LISTED) -> str:
     """What is said of a name that there is not: with the nearest one that there is."""
     import difflib
 
     near = difflib.get_close_matches(name, list(known), 1)
-    hint = f"did you mean {near[0]}?" if near else "conf/hpcdl.yaml lists them"
+    hint = f"did you mean {near[0]}?" if near else f"{listed} lists them"
     return f"{name!r} is not {what}: {hint}"
 
 

@@ -2,12 +2,9 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from hpcdl.config.layers import NOT_YAML, check_size
+from hpcdl.config.layers import constructed, yaml_file
 from hpcdl.core.model.profile import Profile, ProfileError
-
-MAX_FILE_BYTES = 1 << 20
 
 
 def load_profiles(folders: Iterable[Path]) -> dict[str, Profile]:
@@ -37,18 +34,8 @@ def load_profiles(folders: Iterable[Path]) -> dict[str, Profile]:
 
 def read_profiles(path: Path) -> list[Profile]:
     """The profiles of one file, in its order. Raises as `load_profiles` does."""
-    import yaml  # here, so that a command that needs no profile starts fast
-
-    with path.open("rb") as file:
-        text = file.read(MAX_FILE_BYTES + 1)
-    if len(text) > MAX_FILE_BYTES:
-        raise ProfileError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        check_size(root)
-        data: Any = None if root is None else yaml.SafeLoader("").construct_document(root)
-    except (yaml.YAMLError, ValueError, *NOT_YAML) as error:
-        raise ProfileError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    with yaml_file(path, ProfileError, "file of profiles") as root:
+        data = constructed(root)
     listed = data.get("profiles") if isinstance(data, dict) else None
     if not isinstance(listed, dict):
         raise ProfileError(f"{path}: profiles: expected names and their profiles, got {type(listed).__name__}")

@@ -119,9 +119,9 @@ def test_same_name_twice_in_a_folder_is_an_error(tmp_path: Path) -> None:
         ("profiles: {p: 3}", r"a\.yaml: profile p: the profile: expected keys and values, got 3"),
         ("profiles: {p: {points: [{gpus: 1, rate: -1}]}}", r"a\.yaml: profile p: points\[0\]: rate must be positive"),
         ("profiles: {p: {points: [{gpus: 1, rate: .nan}]}}", r"a\.yaml: profile p: points\[0\]: rate must be a finite"),
-        ("a: [", r"a\.yaml: not YAML: "),
-        ("\x00", r"a\.yaml: not YAML: "),
-        ("profiles: !!python/object/apply:os.system [true]", r"a\.yaml: not YAML: "),
+        ("a: [", r"a\.yaml(:1)?: not YAML: "),
+        ("\x00", r"a\.yaml(:1)?: not YAML: "),
+        ("profiles: !!python/object/apply:os.system [true]", r"a\.yaml(:1)?: not YAML: "),
         ("#" * (loader.MAX_FILE_BYTES + 1), r"a\.yaml: larger than 1048576 bytes"),
     ],
 )
