@@ -11,9 +11,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from hpcdl.batch.adapter import TIMEOUT_S, Completed
 from hpcdl.batch.system import BatchError, systems
+
+T = TypeVar("T")
 
 LARGEST = 256 << 20
 """Bytes that a command may print: a list of all nodes in JSON has some tens of MiB on the largest clusters."""
@@ -27,8 +30,8 @@ def run(
     env: Mapping[str, str] | None = None,
     on_start: Callable[["subprocess.Popen[bytes]"], None] | None = None,
 ) -> Completed:
-    """See `Run`. `env`: variables over those of `environment`. A command that is too late, or that prints more than
-    LARGEST, is ended with what it started.
+    """See `CommandRunner`. `env`: variables over those of `environment`. A command that is too late, or that prints
+    more than LARGEST, is ended with what it started.
 
     `on_start` is called with the process once it runs.
     """
@@ -57,6 +60,17 @@ def run(
             raise BatchError(f"{argv[0]} has printed more than {LARGEST >> 20} MiB: that is no answer") from None
     text = (out.decode(errors="replace"), err.decode(errors="replace"))
     return Completed(*text, process.returncode, time.monotonic() - began)
+
+
+def understood(command: str, parse: Callable[[], T], *, again: bool = False) -> T:
+    """What `parse` makes of what a command printed. Raises BatchError, with the command's name, where it makes nothing
+    of it (it raises BatchError or ValueError)."""
+    try:
+        return parse()
+    except ValueError as error:
+        raise BatchError(f"{command}: {error}", again=again) from None
+    except BatchError as error:
+        raise BatchError(f"{command}: {error}", away=error.away) from None
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -114,7 +128,7 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 class Commands:
-    """A `Run` that counts what it runs, and that another thread can end, whatever runs just then."""
+    """A `CommandRunner` that counts what it runs, and that another thread can end, whatever runs just then."""
 
     def __init__(self, run: Callable[..., Completed] = run) -> None:
         """`run`: as the function of this module."""
@@ -131,7 +145,7 @@ class Commands:
         stdin: str = "",
         env: Mapping[str, str] | None = None,
     ) -> Completed:
-        """See `Run`. For one thread."""
+        """See `CommandRunner`. For one thread."""
         if self._ended:
             raise BatchError(f"{argv[0]} is not run any more: the daemon ends", away=True)
         self.count += 1

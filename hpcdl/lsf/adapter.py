@@ -6,10 +6,11 @@ import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from hpcdl.batch.adapter import TIMEOUT_S, AgentCommand, Allocation, Capabilities, CommandRunner, Completed, PilotScript
-from hpcdl.batch.command import run
+from hpcdl.batch.command import run, understood
 from hpcdl.batch.system import BatchError, Unsupported
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
 from hpcdl.lsf import environment, text
@@ -146,13 +147,7 @@ class Lsf:
             limits=limits,
             queues=tuple(queue.name for queue in found),
             commands=commands,
-            missing=told_missing(
-                commands={name for name, there in commands.items() if there},
-                form=self._form,
-                bslots=not self._no_bslots,
-                backfill=any(queue.backfill for queue in found),
-                gpus=bool(self._gpus_of(rows)),
-            ),
+            missing=self._missing(found, rows),
             not_preempted={queue.name: not_preempted(queue, found) for queue in found},
         )
 
@@ -214,10 +209,7 @@ class Lsf:
         rows, slots, found = self._seen
         capable = self._form in CAPABLE
         done = self._calls.ask(waiting_argv(capable))
-        try:
-            listed = parse_waiting(capable, done.out)
-        except ValueError as error:
-            raise BatchError(f"bjobs: {error}") from None
+        listed = understood("bjobs", partial(parse_waiting, capable, done.out))
         if not listed and not text.not_found(done):
             raise BatchError(f"bjobs: {text.words(done)}")
         per_node, names = usual(slots.values()) or 1, [row.name for row in rows]
@@ -283,10 +275,8 @@ class Lsf:
         if self._form is None:
             self._listed(())
         done = self._calls.ask(bjobs_argv(self._form or Form.LONG, [batch_id]))
-        try:
-            told = (parse_bjobs(self._form or Form.LONG, done.out, self._now()) or {}).get(batch_id)
-        except ValueError as error:
-            raise BatchError(f"bjobs: {error}") from None
+        form = self._form or Form.LONG
+        told = (understood("bjobs", partial(parse_bjobs, form, done.out, self._now())) or {}).get(batch_id)
         listed = None if told is None else told.job
         gone = BatchJob(batch_id, BatchState.GONE)
         if listed is None and f"Job <{batch_id}> is not found" not in done.out + done.err:
@@ -349,10 +339,7 @@ class Lsf:
         """The jobs that bjobs lists, all of this user's for no ids, and whether it said anything at all."""
         for form in sorted(Form, key=lambda each: each is not self._form):
             done = self._calls.ask(bjobs_argv(form, ids), timeout_s)
-            try:
-                jobs = parse_bjobs(form, done.out, self._now())
-            except ValueError as error:
-                raise BatchError(f"bjobs: {error}") from None
+            jobs = understood("bjobs", partial(parse_bjobs, form, done.out, self._now()))
             if jobs is not None or text.not_found(done):
                 self._form = form
                 return {job: self._steady.job(told) for job, told in (jobs or {}).items()}, True
@@ -402,10 +389,7 @@ class Lsf:
         while text.refused(done) and self._bhosts + 1 < len(BHOSTS_ARGV):
             self._bhosts += 1
             done = self._calls.ask(BHOSTS_ARGV[self._bhosts])
-        try:
-            rows = parse_bhosts(done.out)
-        except ValueError as error:
-            raise BatchError(f"bhosts: {error}", again=True) from None
+        rows = understood("bhosts", partial(parse_bhosts, done.out), again=True)
         if not rows:
             raise BatchError(f"bhosts: {text.words(done)}", again=done.code == 0)
         self._full.update((text.short(row.name), row.name) for row in rows)
@@ -436,10 +420,7 @@ class Lsf:
 
     def _queues(self) -> tuple[LsfQueue, ...]:
         done = self._calls.ask(bqueues_argv())
-        try:
-            found = parse_bqueues_long(done.out)
-        except ValueError as error:
-            raise BatchError(f"bqueues: {error}", again=True) from None
+        found = understood("bqueues", partial(parse_bqueues_long, done.out), again=True)
         if not found:
             done = self._calls.ask(bqueues_argv(long=False))
             found = parse_bqueues(done.out)
@@ -469,43 +450,40 @@ class Lsf:
             return None
         raise BatchError(f"bslots: {text.words(said)}", away=not text.answered(said))
 
-
-# What this LSF lacks, and what that costs us, a line each.
-
-
-def told_missing(
-    *, commands: Collection[str], form: Form | None, bslots: bool, backfill: bool, gpus: bool
-) -> tuple[str, ...]:
-    """`commands`: those on PATH. `form`: the one in which bjobs answers, None where it said nothing yet. `bslots`,
-    `backfill`, `gpus`: whether bslots answers, some queue backfills, and LSF tells of GPUs.
-    """
-    lines = []
-    if form is Form.WIDE:
-        lines.append(
-            "bjobs -o, -UF and -l are refused: bjobs -w tells states and hosts, but no start, no end and no reason, "
-            "so a requeued pilot looks like its first run"
-        )
-    elif form in (Form.UF, Form.LONG):
-        lines.append(f"bjobs -o and -json are refused: states are read from bjobs {form}, a block for each job")
-    elif form is Form.FEW:
-        lines.append("bjobs -o knows few fields: why a job waits or ended is not reported")
-    elif form is Form.FIELDS:
-        lines.append("bjobs -json is refused: fields are asked for with -o, which costs nothing")
-    if form is not None and form not in CAPABLE:
-        lines.append("bsub -Jd is not used: a pilot is known again by its job name, which is its mark")
-        lines.append(
-            "bsub -wa and -wt are not used: the first word of the run limit is SIGUSR2, when it is reached; "
-            "pilots leave by the walltime that they know"
-        )
-        lines.append("bsub -gpu and -rn are not used: pilots take whole nodes by slots, and may be requeued")
-    if not bslots:
-        lines.append("no bslots: backfill holes are the hosts that idle now, until an unknown time; keep pilots short")
-    elif not backfill:
-        lines.append("no queue has BACKFILL: bslots shows no window at all, and there are no backfill holes")
-    if "bhist" not in commands:
-        lines.append("no bhist: how a pilot ended that bjobs has forgotten stays unknown")
-    if not {"blaunch", "jsrun"} & set(commands):
-        lines.append("neither blaunch nor jsrun: an agent can only be started on an allocation's first node")
-    if not gpus:
-        lines.append("lshosts -gpu and bhosts -gpu tell of no GPUs: a backfill hole's are known once agents run there")
-    return tuple(lines)
+    def _missing(self, queues: Sequence[LsfQueue], rows: Sequence[HostRow]) -> tuple[str, ...]:
+        """What this LSF lacks, and what that costs us, a line each."""
+        form, has = self._form, self._calls.has
+        lines = []
+        if form is Form.WIDE:
+            lines.append(
+                "bjobs -o, -UF and -l are refused: bjobs -w tells states and hosts, but no start, no end and no "
+                "reason, so a requeued pilot looks like its first run"
+            )
+        elif form in (Form.UF, Form.LONG):
+            lines.append(f"bjobs -o and -json are refused: states are read from bjobs {form}, a block for each job")
+        elif form is Form.FEW:
+            lines.append("bjobs -o knows few fields: why a job waits or ended is not reported")
+        elif form is Form.FIELDS:
+            lines.append("bjobs -json is refused: fields are asked for with -o, which costs nothing")
+        if form is not None and form not in CAPABLE:
+            lines.append("bsub -Jd is not used: a pilot is known again by its job name, which is its mark")
+            lines.append(
+                "bsub -wa and -wt are not used: the first word of the run limit is SIGUSR2, when it is reached; "
+                "pilots leave by the walltime that they know"
+            )
+            lines.append("bsub -gpu and -rn are not used: pilots take whole nodes by slots, and may be requeued")
+        if self._no_bslots:
+            lines.append(
+                "no bslots: backfill holes are the hosts that idle now, until an unknown time; keep pilots short"
+            )
+        elif not any(queue.backfill for queue in queues):
+            lines.append("no queue has BACKFILL: bslots shows no window at all, and there are no backfill holes")
+        if not has("bhist"):
+            lines.append("no bhist: how a pilot ended that bjobs has forgotten stays unknown")
+        if not has("blaunch") and not has("jsrun"):
+            lines.append("neither blaunch nor jsrun: an agent can only be started on an allocation's first node")
+        if not self._gpus_of(rows):
+            lines.append(
+                "lshosts -gpu and bhosts -gpu tell of no GPUs: a backfill hole's are known once agents run there"
+            )
+        return tuple(lines)

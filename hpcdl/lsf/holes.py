@@ -4,6 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from hpcdl.batch.adapter import Completed
 from hpcdl.core.model.pilot import Hole
@@ -78,21 +80,20 @@ def from_windows(
     """A hole for each window, more where its hosts have different GPUs. Slots that make no whole node are left out, and
     so are hosts that the queue may not use. `slots`, `gpus`: by short name.
     """
-    holes: list[Hole] = []
-    per_node = usual(slots.values())
-    if per_node is None or (most := _nodes_max(queue, per_node)) == 0:
+    per_node, own = usual(slots.values()), _short_hosts(queue)
+    hole = _hole_of(queue, per_node)
+    if hole is None or per_node is None:
         return ()
-    own = _short_hosts(queue)
+    holes: list[Hole] = []
     cards = {gpus.get(host) for host in slots}
     for window in windows:
         until = None if window.length_s is None else now + window.length_s
+        ends = partial(hole, until=until, why=_why(queue, until))
         if window.hosts:
             whole = [short(name) for name, many in window.hosts if many >= slots.get(short(name), many + 1)]
-            may = [name for name in whole if may_use(own, name, slots)]
-            holes.extend(_named(may, gpus, queue, until, _why(queue, until), most))
+            holes += _by_gpus(ends, [name for name in whole if may_use(own, name, slots)], gpus)
         elif count := window.slots // per_node:
-            same = next(iter(cards)) if len(cards) == 1 else None
-            holes.append(_hole(queue, count, (), same, until, _why(queue, until), most))
+            holes.append(ends(count, **_card(next(iter(cards)) if len(cards) == 1 else None)))
     return tuple(holes)
 
 
@@ -100,20 +101,26 @@ def from_idle(
     rows: Sequence[HostRow], slots: Mapping[str, int], gpus: Mapping[str, HostGpus], queue: LsfQueue | None
 ) -> tuple[Hole, ...]:
     """Hosts on which nothing runs and nothing is reserved, as far as the queue may use them."""
-    per_node, own = usual(slots.values()), _short_hosts(queue)
-    if per_node is None or (most := _nodes_max(queue, per_node)) == 0:
+    hole, own = _hole_of(queue, usual(slots.values())), _short_hosts(queue)
+    if hole is None:
         return ()
     known = {short(row.name) for row in rows}
     idle = [short(row.name) for row in rows if row.idle and short(row.name) in slots]
-    return tuple(_named([name for name in idle if may_use(own, name, known)], gpus, queue, None, NO_END, most))
+    return tuple(_by_gpus(partial(hole, why=NO_END), [name for name in idle if may_use(own, name, known)], gpus))
 
 
 def _short_hosts(queue: LsfQueue | None) -> LsfQueue | None:
     return queue if queue is None else replace(queue, hosts=tuple(short(host) for host in queue.hosts))
 
 
-def _nodes_max(queue: LsfQueue | None, per_node: int) -> int | None:
-    return None if queue is None or queue.slots_max is None else queue.slots_max // per_node
+def _hole_of(queue: LsfQueue | None, per_node: int | None) -> "partial[Hole] | None":
+    """A hole of the queue, to be called with the number of its nodes; None where the queue gives no whole node."""
+    if queue is None:
+        return None if per_node is None else partial(Hole, "")
+    most = None if queue.slots_max is None or per_node is None else queue.slots_max // per_node
+    if per_node is None or most == 0:
+        return None
+    return partial(Hole, queue.name, walltime_s=queue.run_limit_s, nodes_max=most)
 
 
 def _why(queue: LsfQueue | None, until: float | None) -> str:
@@ -122,38 +129,13 @@ def _why(queue: LsfQueue | None, until: float | None) -> str:
     return "no end is planned" if until is None else "a waiting job is to start"
 
 
-def _named(
-    names: Sequence[str],
-    gpus: Mapping[str, HostGpus],
-    queue: LsfQueue | None,
-    until: float | None,
-    why: str,
-    most: int | None,
-) -> list[Hole]:
+def _by_gpus(hole: "partial[Hole]", names: Sequence[str], gpus: Mapping[str, HostGpus]) -> list[Hole]:
     """A hole for each kind of node among these."""
     kinds: dict[HostGpus | None, list[str]] = {}
     for name in names:
         kinds.setdefault(gpus.get(name), []).append(name)
-    return [_hole(queue, len(same), tuple(same), card, until, why, most) for card, same in kinds.items()]
+    return [hole(len(same), tuple(same), **_card(card)) for card, same in kinds.items()]
 
 
-def _hole(
-    queue: LsfQueue | None,
-    count: int,
-    names: tuple[str, ...],
-    card: HostGpus | None,
-    until: float | None,
-    why: str,
-    most: int | None,
-) -> Hole:
-    return Hole(
-        queue="" if queue is None else queue.name,
-        count=count,
-        nodes=names,
-        gpus=None if card is None else card.count,
-        kind="" if card is None else card.kind,
-        until=until,
-        why=why,
-        walltime_s=None if queue is None else queue.run_limit_s,
-        nodes_max=most,
-    )
+def _card(card: HostGpus | None) -> dict[str, Any]:
+    return {} if card is None else {"gpus": card.count, "kind": card.kind}

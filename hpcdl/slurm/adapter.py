@@ -5,10 +5,11 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from hpcdl.batch.adapter import AgentCommand, Allocation, Capabilities, CommandRunner, PilotScript
-from hpcdl.batch.command import run
+from hpcdl.batch.command import run, understood
 from hpcdl.batch.holes import IdleNode, OpenQueue, PlannedUse, find_holes, planned_job
 from hpcdl.batch.system import BatchError
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
@@ -233,7 +234,7 @@ class Slurm:
     def _listed(self, ids: Collection[str]) -> tuple[jobs.SlurmJob, ...]:
         def as_text() -> tuple[jobs.SlurmJob, ...]:
             printed = self._ask_for_jobs(jobs.jobs_argv(ids))
-            return () if printed is None else _understood("squeue", jobs.jobs_of_text, printed)
+            return () if printed is None else understood("squeue", partial(jobs.jobs_of_text, printed))
 
         def as_json() -> tuple[jobs.SlurmJob, ...]:
             printed = self._ask_for_jobs(jobs.jobs_json_argv(ids))
@@ -262,7 +263,7 @@ class Slurm:
         if done.code != 0 and jobs.no_accounting(done.err + done.out):
             self._accounting = False
             return ()
-        return _understood("sacct", jobs.jobs_of_accounting, checked("sacct", done))
+        return understood("sacct", partial(jobs.jobs_of_accounting, checked("sacct", done)))
 
     def _licence_limits(self, now: float, reservations: Sequence[cluster.Reservation]) -> list[PlannedUse]:
         """When the licences that each pilot asks for are not there any more."""
@@ -290,7 +291,7 @@ class Slurm:
         return checked(argv[0], self._run(argv, timeout_s, env=TIMES))
 
     def _read(self, parse: Callable[[str], T], argv: Sequence[str], timeout_s: float = 30.0) -> T:
-        return _understood(argv[0], parse, self._ask(argv, timeout_s))
+        return understood(argv[0], partial(parse, self._ask(argv, timeout_s)))
 
     def _ask_for_jobs(self, argv: Sequence[str]) -> str | None:
         """None: it knows none of these."""
@@ -307,14 +308,6 @@ class Slurm:
 def _use_of(kept: cluster.Reservation) -> PlannedUse:
     what = "maintenance" if kept.maintenance else "the reservation"
     return PlannedUse(kept.start, kept.nodes, f"{what} {kept.name} begins")
-
-
-def _understood(name: str, parse: Callable[[str], T], text: str) -> T:
-    """What the text says. Raises BatchError, with the command's name, where that is not understood."""
-    try:
-        return parse(text)
-    except BatchError as error:
-        raise BatchError(f"{name}: {error}", away=error.away) from None
 
 
 def _limits_of(part: cluster.Partition) -> dict[str, str]:
