@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 
 MOST_JOBS = 10_000
 """Of one array: a larger one is refused before it is listed."""
@@ -47,6 +48,10 @@ class Reason(Enum):
     INPUT = ("a job of hpcdl has no standard input", True)
     TERMINAL = ("a job of hpcdl is not interactive", True)
     LACKS = ("hpcdl has no such thing", True)
+    GPUS = ("hpcdl chooses among the GPUs that it has", True)
+    GPUS_ONLY = ("hpcdl shares out GPUs only", True)
+    EACH_NODE = ("hpcdl counts GPUs on each node", True)
+    LINKS = ("hpcdl chooses among the GPUs that it has", False)
 
     def __init__(self, text: str, doubt: bool) -> None:
         self.text = text
@@ -68,6 +73,20 @@ def option_table(names: Mapping[Reason, str], flags: str) -> dict[str, SubmitOpt
 
 
 @dataclass(frozen=True, slots=True)
+class IgnoredOption:
+    """What hpcdl leaves out of the script's wishes, or does another way, and why. `doubt`: as a Reason's."""
+
+    where: str
+    said: str
+    why: str
+    doubt: bool = False
+    how: str = "is ignored"
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.said} {self.how}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class WrittenOption:
     """One option: where it stands (`train.sh:3`), what it is called, its value, and how it was written."""
 
@@ -80,6 +99,11 @@ class WrittenOption:
         """The error that this option is."""
         return BadLine(f"{self.where}: {self.said}: {why}")
 
+    def without(self, part: str, reason: Reason) -> IgnoredOption:
+        """A part of its value, or the whole of it (""), that hpcdl leaves out."""
+        said = f"{part} of {self.said}" if part else self.said
+        return IgnoredOption(self.where, said, reason.text, reason.doubt)
+
     def whole(self, text: str, what: str, least: int = 0) -> int:
         """The number in this part of its value. Raises BadLine."""
         if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) >= least):
@@ -87,18 +111,8 @@ class WrittenOption:
         return int(text)
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoredOption:
-    """What hpcdl leaves out of the script's wishes, or does another way, and why. `doubt`: as a Reason's."""
-
-    where: str
-    said: str
-    why: str
-    doubt: bool = False
-    how: str = "is ignored"
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.said} {self.how}: {self.why}"
+VALUE = attrgetter("value")
+"""Reads an option's value as it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +199,7 @@ def left_out(written: Iterable[WrittenOption], known: Mapping[str, SubmitOption]
         if option is None:
             found.append(IgnoredOption(each.where, each.said, "hpcdl does not know it", doubt=True))
         elif option.reason.text:
-            found.append(IgnoredOption(each.where, each.said, option.reason.text, option.reason.doubt))
+            found.append(each.without("", option.reason))
     return found
 
 

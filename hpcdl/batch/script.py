@@ -9,12 +9,21 @@ import re
 import shlex
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from hpcdl.batch.options import BadLine, BatchOptions, IgnoredOption, IndexArray, NotForHpcdl, WrittenOption
+from hpcdl.batch.options import (
+    BadLine,
+    BatchOptions,
+    IgnoredOption,
+    IndexArray,
+    NotForHpcdl,
+    SubmitOption,
+    WrittenOption,
+    left_out,
+)
 from hpcdl.batch.system import NONE, BatchSystem, systems
 from hpcdl.core.model.arrays import literal
 from hpcdl.wire.private_files import atomic_write, make_private_folder
@@ -63,6 +72,10 @@ class SubmitCommand(ABC):
     system: BatchSystem
     mark: str
     """What a line of options in a script begins with."""
+    options: Mapping[str, SubmitOption]
+    """All that it knows, by name."""
+    readers: Sequence[tuple[str, str, Callable[[WrittenOption], Any]]] = ()
+    """Of options that hpcdl reads: the name, the field of `BatchOptions`, and what reads its value. Sizes: `sizes`."""
     everywhere: bool = False
     """Such lines count wherever they stand; else up to the first line that is no comment."""
     folder_variable: str
@@ -90,12 +103,18 @@ class SubmitCommand(ABC):
         return self.system.submit_name
 
     @abstractmethod
-    def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
-        """Options, and what follows them, of words that stand at `where`. Raises BadLine."""
+    def named(self, word: str, rest: list[str]) -> list[tuple[str, str | None, str]]:
+        """The options that a word of them holds: each by name, its value as far as the word has it, and as written.
+
+        None: its value, if it takes one, is the next word. `rest`: what follows, from which words may be taken.
+        """
 
     @abstractmethod
-    def options_of(self, written: Sequence[WrittenOption]) -> BatchOptions:
-        """What these options ask for. Raises BadLine."""
+    def sizes(
+        self, last: Mapping[str, WrittenOption], written: Sequence[WrittenOption], ignored: list[IgnoredOption]
+    ) -> tuple[int | None, int | None]:
+        """The numbers of nodes, and of GPUs on each, None where nothing is said. `last`: the last one of each name;
+        what hpcdl leaves out is added to `ignored`. Raises BadLine."""
 
     @abstractmethod
     def job_of(self, words: Sequence[str], around: Mapping[str, str], where: str) -> BatchScript:
@@ -115,6 +134,32 @@ class SubmitCommand(ABC):
     @abstractmethod
     def answer(self, number: int, options: BatchOptions) -> str:
         """What it prints for a job that was taken."""
+
+    def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
+        """Options, and what follows them, of words that stand at `where`. Raises BadLine."""
+        found: list[WrittenOption] = []
+        rest = list(words)
+        while rest and rest[0].startswith("-") and rest[0] != "-":
+            word = rest.pop(0)
+            if word == "--":
+                break
+            for name, value, said in self.named(word, rest):
+                option = self.options.get(name)
+                if value is None and option is not None and option.value:
+                    if not rest:
+                        raise BadLine(f"{where}: {word}: its value is missing")
+                    value = rest.pop(0)
+                    said = f"{said} {value}"
+                found.append(WrittenOption(where, name, value or "", said))
+        return found, rest
+
+    def options_of(self, written: Sequence[WrittenOption]) -> BatchOptions:
+        """What these options ask for; of one that is written twice the last. Raises BadLine."""
+        last = {each.name: each for each in written}
+        ignored = left_out(written, self.options)
+        nodes, gpus = self.sizes(last, written, ignored)
+        read = {field: reader(last[name]) for name, field, reader in self.readers if name in last}
+        return BatchOptions(gpus=gpus, nodes=nodes, **read, ignored=tuple(ignored))
 
     def split_line(self, words: Sequence[str]) -> tuple[list[WrittenOption], list[str]]:
         """All options of its command line, and what follows them. Raises BadLine."""

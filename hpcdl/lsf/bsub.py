@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from hpcdl.batch.options import (
-    BadLine,
+    VALUE,
     BatchOptions,
     IgnoredOption,
     IndexArray,
@@ -13,7 +13,6 @@ from hpcdl.batch.options import (
     WrittenOption,
     exports_of,
     indices_of,
-    left_out,
     option_table,
     several_nodes,
 )
@@ -46,11 +45,46 @@ _SHELL = re.compile(r"[^A-Za-z0-9_@%+=:,./-]")
 """What bsub's shell would take for more than a letter."""
 
 
+_NAME = re.compile(r"(.*?)(?:\[(.*)\](?:%(\d+))?)?", re.DOTALL)
+
+
+def _name(given: WrittenOption) -> str:
+    match = _NAME.fullmatch(given.value)
+    return match[1] if match else given.value
+
+
+def _array(given: WrittenOption) -> IndexArray | None:
+    match = _NAME.fullmatch(given.value)
+    if match is None or match[2] is None:
+        return None
+    return indices_of(given, match[2] if match[3] is None else f"{match[2]}%{match[3]}")
+
+
+def _after(given: WrittenOption) -> tuple[int, ...]:
+    found: list[int] = []
+    for part in given.value.split("&&"):
+        match = re.fullmatch(r"\(?\s*done\s*\(\s*(\d{1,9})\s*\)\s*\)?", part.strip(), re.ASCII)
+        if match is None or match[1] == "0":
+            raise given.bad(
+                f"{part.strip()!r}: a job of hpcdl waits for others to be DONE: done(ID) && done(ID), or --after ID"
+            )
+        found.append(int(match[1]))
+    return tuple(dict.fromkeys(found))
+
+
 class Bsub(SubmitCommand):
     """See `SubmitCommand`."""
 
     system = SYSTEM
     mark = "#BSUB"
+    options = OPTIONS
+    readers = (
+        ("J", "name", _name),
+        ("J", "array", _array),
+        ("w", "after", _after),
+        ("cwd", "cwd", VALUE),
+        ("env", "exports", lambda given: exports_of(given, "all", "none")),
+    )
     everywhere = True
     folder_variable = "LS_SUBCWD"
     index_variable = "LSB_JOBINDEX"
@@ -61,45 +95,22 @@ class Bsub(SubmitCommand):
     job_pattern = r"^\s*(?:\d+\s+)?{}\b|Job <{}(?:\[\d+\])?>,"
     no_job = re.compile(r"job <\S+> is not found|no matching job found", re.IGNORECASE)
 
-    def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
-        """See `SubmitCommand`."""
-        found: list[WrittenOption] = []
-        rest = list(words)
-        while rest and rest[0].startswith("-") and len(rest[0]) > 1:
-            word = rest.pop(0)
-            name = word[1:]
-            option = OPTIONS.get(name)
-            if option is None and name[1:].isdigit() and name[0] in OPTIONS:  # -n4
-                found.append(WrittenOption(where, name[0], name[1:], word))
-            elif option is None:
-                value = rest.pop(0) if rest and not rest[0].startswith("-") else ""
-                found.append(WrittenOption(where, name, value, f"{word} {value}".strip()))
-            elif not option.value:
-                found.append(WrittenOption(where, name, "", word))
-            elif not rest:
-                raise BadLine(f"{where}: {word}: its value is missing")
-            else:
-                value = rest.pop(0)
-                found.append(WrittenOption(where, name, value, f"{word} {value}"))
-        return found, rest
+    def named(self, word: str, rest: list[str]) -> list[tuple[str, str | None, str]]:
+        """See `SubmitCommand`. What nobody knows is taken to have a value where a word that is none follows."""
+        name = word[1:]
+        if name in OPTIONS:
+            return [(name, None, word)]
+        if name[1:].isdigit() and name[0] in OPTIONS:  # -n4
+            return [(name[0], name[1:], word)]
+        value = rest.pop(0) if rest and not rest[0].startswith("-") else ""
+        return [(name, value, f"{word} {value}".strip())]
 
-    def options_of(self, written: Sequence[WrittenOption]) -> BatchOptions:
+    def sizes(
+        self, last: Mapping[str, WrittenOption], written: Sequence[WrittenOption], ignored: list[IgnoredOption]
+    ) -> tuple[int | None, int | None]:
         """See `SubmitCommand`. The later of two counts, except of -R."""
-        last = {each.name: each for each in written}
-        ignored = left_out(written, OPTIONS)
         needs = [each for each in written if each.name == "R"]
-        nodes = _nodes(last, needs, ignored)
-        name, array = _name(last["J"]) if "J" in last else (None, None)
-        return BatchOptions(
-            gpus=_gpus(last, needs, ignored),
-            nodes=nodes,
-            name=name,
-            after=_after(last["w"]) if "w" in last else None,
-            array=None if array is None else indices_of(last["J"], array),
-            cwd=last["cwd"].value if "cwd" in last else None,
-            exports=exports_of(last["env"], "all", "none") if "env" in last else None,
-            ignored=tuple(ignored),
-        )
+        return _nodes(last, needs, ignored), _gpus(last, needs, ignored)
 
     def job_of(self, words: Sequence[str], around: Mapping[str, str], where: str) -> BatchScript:
         """See `SubmitCommand`."""
@@ -152,7 +163,9 @@ def dependency_jobs(value: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
     return tuple(dict.fromkeys(ids)), tuple(dict.fromkeys(names))
 
 
-def _nodes(last: dict[str, WrittenOption], needs: Sequence[WrittenOption], ignored: list[IgnoredOption]) -> int | None:
+def _nodes(
+    last: Mapping[str, WrittenOption], needs: Sequence[WrittenOption], ignored: list[IgnoredOption]
+) -> int | None:
     """Of -nnodes; else of -n and span[ptile=], as far as they say it."""
     if "nnodes" in last:
         given = last["nnodes"]
@@ -180,13 +193,14 @@ def _nodes(last: dict[str, WrittenOption], needs: Sequence[WrittenOption], ignor
     return None
 
 
-def _gpus(last: dict[str, WrittenOption], needs: Sequence[WrittenOption], ignored: list[IgnoredOption]) -> int | None:
+def _gpus(
+    last: Mapping[str, WrittenOption], needs: Sequence[WrittenOption], ignored: list[IgnoredOption]
+) -> int | None:
     """On each node: of -gpu num=, else of rusage[ngpus_physical=]."""
     for need in needs:
         rest = re.sub(r"span\s*\[.*?\]|rusage\s*\[\s*(ngpus_\w+\s*=\s*\d+|mem\s*=\s*\w+)\s*\]", "", need.value).strip()
         if rest:
-            why = "hpcdl chooses among the nodes that it has"
-            ignored.append(IgnoredOption(need.where, f'"{rest}" of -R', why, doubt=True))
+            ignored.append(IgnoredOption(need.where, f'"{rest}" of -R', Reason.NODES.text, doubt=True))
     if "gpu" in last:
         return _gpu_string(last["gpu"], ignored)
     for need in reversed(needs):
@@ -203,29 +217,9 @@ def _gpu_string(given: WrittenOption, ignored: list[IgnoredOption]) -> int:
             digits, slash, per = value.partition("/")
             number = given.whole(digits, "a number of GPUs")
             if slash and per != "host":
-                why = "hpcdl counts GPUs on each node"
-                ignored.append(IgnoredOption(given.where, f"/{per} of {given.said}", why, doubt=True))
+                ignored.append(given.without(f"/{per}", Reason.EACH_NODE))
         elif key in ("gmodel", "gmem", "gtile", "nvlink", "block", "aff"):
-            why = "hpcdl chooses among the GPUs that it has"
-            ignored.append(IgnoredOption(given.where, f"{part} of {given.said}", why, doubt=key in ("gmodel", "gmem")))
+            ignored.append(given.without(part, Reason.GPUS if key in ("gmodel", "gmem") else Reason.LINKS))
         elif key not in ("mode", "mps", "j_exclusive", "-", ""):
             raise given.bad(f"{part!r} is not known: num=N:mode=MODE:...")
     return number
-
-
-def _name(given: WrittenOption) -> tuple[str, str | None]:
-    match = re.fullmatch(r"(.*?)(?:\[(.*)\](?:%(\d+))?)?", given.value, re.DOTALL)
-    name, array, most = match.groups() if match else (given.value, None, None)
-    return name, array if most is None else f"{array}%{most}"
-
-
-def _after(given: WrittenOption) -> tuple[int, ...]:
-    found: list[int] = []
-    for part in given.value.split("&&"):
-        match = re.fullmatch(r"\(?\s*done\s*\(\s*(\d{1,9})\s*\)\s*\)?", part.strip(), re.ASCII)
-        if match is None or match[1] == "0":
-            raise given.bad(
-                f"{part.strip()!r}: a job of hpcdl waits for others to be DONE: done(ID) && done(ID), or --after ID"
-            )
-        found.append(int(match[1]))
-    return tuple(dict.fromkeys(found))

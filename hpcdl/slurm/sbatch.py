@@ -5,17 +5,16 @@ import re
 from collections.abc import Mapping, Sequence
 
 from hpcdl.batch.options import (
+    VALUE,
     BadLine,
     BatchOptions,
     IgnoredOption,
     IndexArray,
     NotForHpcdl,
     Reason,
-    SubmitOption,
     WrittenOption,
     exports_of,
     indices_of,
-    left_out,
     on_each,
     option_table,
     several_nodes,
@@ -69,11 +68,31 @@ _HARMLESS = re.compile(r"SBATCH_(ACCOUNT|PARTITION|QOS|TIMELIMIT|DEBUG|REQUEUE|N
 """Variables that stand for options which hpcdl may leave out."""
 
 
+def _after(given: WrittenOption) -> tuple[int, ...]:
+    found: list[int] = []
+    for part in given.value.split(","):
+        kind, *ids = part.strip().split(":")
+        if kind != "afterok" or not ids:
+            raise given.bad(f"{part!r}: a job of hpcdl waits for others to be DONE: afterok:ID[:ID...], or --after ID")
+        found += [given.whole(each, "the id of a job of hpcdl", 1) for each in ids]
+    return tuple(dict.fromkeys(found))
+
+
 class Sbatch(SubmitCommand):
     """See `SubmitCommand`."""
 
     system = SYSTEM
     mark = "#SBATCH"
+    options = OPTIONS
+    readers = (
+        ("job-name", "name", VALUE),
+        ("dependency", "after", _after),
+        ("array", "array", lambda given: indices_of(given, given.value)),
+        ("chdir", "cwd", VALUE),
+        ("export", "exports", lambda given: exports_of(given, "ALL", "NONE", "NIL")),
+        ("parsable", "brief", lambda given: True),
+        ("wrap", "wrapped", VALUE),
+    )
     folder_variable = "SLURM_SUBMIT_DIR"
     index_variable = "SLURM_ARRAY_TASK_ID"
     after = "afterok:ID"
@@ -87,16 +106,22 @@ class Sbatch(SubmitCommand):
     no_job = re.compile("invalid job id", re.IGNORECASE)
     no_cluster = re.compile("could not establish a configuration source", re.IGNORECASE)
 
-    def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
-        """See `SubmitCommand`."""
-        found: list[WrittenOption] = []
-        rest = list(words)
-        while rest and rest[0].startswith("-") and rest[0] != "-":
-            word = rest.pop(0)
-            if word == "--":
-                break
-            found += _long(word, rest, where) if word.startswith("--") else _short(word, rest, where)
-        return found, rest
+    def named(self, word: str, rest: list[str]) -> list[tuple[str, str | None, str]]:
+        """See `SubmitCommand`. A long name, or the beginning of one; else letters, the last perhaps with its value."""
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            near = [each for each in OPTIONS if each.startswith(name)]
+            name = near[0] if name not in OPTIONS and len(near) == 1 else name
+            return [(name, value if equals else None, word)]
+        found: list[tuple[str, str | None, str]] = []
+        for at, letter in enumerate(word[1:], 2):
+            if letter not in SHORT:
+                return [*found, (f"-{letter}", "", word)]
+            name, value = SHORT[letter], word[at:]
+            if OPTIONS[name].value and value:
+                return [*found, (name, value, f"-{letter} {value}")]
+            found.append((name, None, f"-{letter}"))
+        return found
 
     def split_line(self, words: Sequence[str]) -> tuple[list[WrittenOption], list[str]]:
         """With those of all components of a heterogeneous job, which have `:` between them."""
@@ -106,24 +131,31 @@ class Sbatch(SubmitCommand):
             found += more
         return found, rest
 
-    def options_of(self, written: Sequence[WrittenOption]) -> BatchOptions:
+    def sizes(
+        self, last: Mapping[str, WrittenOption], written: Sequence[WrittenOption], ignored: list[IgnoredOption]
+    ) -> tuple[int | None, int | None]:
         """See `SubmitCommand`. The later of two counts."""
-        last = {each.name: each for each in written}
-        ignored = left_out(written, OPTIONS)
-        nodes, gpus = _sizes(last, ignored)
-        value = {name: each.value for name, each in last.items()}
-        return BatchOptions(
-            gpus=gpus,
-            nodes=nodes,
-            name=value.get("job-name"),
-            after=_after(last["dependency"]) if "dependency" in last else None,
-            array=indices_of(last["array"], value["array"]) if "array" in last else None,
-            cwd=value.get("chdir"),
-            exports=exports_of(last["export"], "ALL", "NONE", "NIL") if "export" in last else None,
-            brief="parsable" in last,
-            wrapped=value.get("wrap"),
-            ignored=tuple(ignored),
-        )
+        nodes = _nodes(last["nodes"], ignored) if "nodes" in last else None
+        each: int | None = None
+        of: WrittenOption | None = None
+        for name in ("gres", "gpus-per-node"):
+            if name in last and (number := _gpus(last[name], ignored)) is not None:
+                each, of = number, last[name]
+        total = _gpus(last["gpus"], ignored) if "gpus" in last else None
+        if total is None and each is None and "gpus-per-task" in last:
+            of = last["gpus-per-task"]
+            total = (_gpus(of, ignored) or 0) * _ranks(last, nodes or 1)
+        elif total is not None:
+            if each and nodes is None:
+                nodes = max(1, total // each)
+            of = last["gpus"]
+        if total is not None and of is not None:
+            spread = on_each(of, total, nodes or 1)
+            if each is not None and each != spread:
+                raise of.bad(f"with {each} on each of {nodes or 1} nodes that does not agree")
+            each = spread
+        ignored += several_nodes(nodes or 1, [last[name] for name in ("gpus", "nodes") if name in last])
+        return nodes, each
 
     def job_of(self, words: Sequence[str], around: Mapping[str, str], where: str) -> BatchScript:
         """See `SubmitCommand`."""
@@ -199,64 +231,7 @@ def dependency_ids(value: str) -> tuple[tuple[int, ...], bool]:
     return tuple(dict.fromkeys(ids)), single
 
 
-def _long(word: str, rest: list[str], where: str) -> list[WrittenOption]:
-    name, equals, value = word[2:].partition("=")
-    near = [each for each in OPTIONS if each.startswith(name)]
-    name = name if name in OPTIONS else near[0] if len(near) == 1 else name
-    option = OPTIONS.get(name, SubmitOption(Reason.READ, value=False))
-    said = word
-    if option.value and not equals:
-        if not rest:
-            raise BadLine(f"{where}: {word}: its value is missing")
-        value = rest.pop(0)
-        said = f"{word} {value}"
-    return [WrittenOption(where, name, value, said)]
-
-
-def _short(word: str, rest: list[str], where: str) -> list[WrittenOption]:
-    found: list[WrittenOption] = []
-    letters = word[1:]
-    while letters:
-        letter, letters = letters[0], letters[1:]
-        name = SHORT.get(letter)
-        if name is None:
-            return [*found, WrittenOption(where, f"-{letter}", "", word)]
-        if not OPTIONS[name].value:
-            found.append(WrittenOption(where, name, "", f"-{letter}"))
-            continue
-        if not letters and not rest:
-            raise BadLine(f"{where}: {word}: its value is missing")
-        value = letters or rest.pop(0)
-        found.append(WrittenOption(where, name, value, f"-{letter} {value}"))
-        letters = ""
-    return found
-
-
-def _sizes(last: dict[str, WrittenOption], ignored: list[IgnoredOption]) -> tuple[int | None, int | None]:
-    nodes = _nodes(last["nodes"], ignored) if "nodes" in last else None
-    each: int | None = None
-    of: WrittenOption | None = None
-    for name in ("gres", "gpus-per-node"):
-        if name in last and (number := _gpus(last[name], ignored)) is not None:
-            each, of = number, last[name]
-    total = _gpus(last["gpus"], ignored) if "gpus" in last else None
-    if total is None and each is None and "gpus-per-task" in last:
-        of = last["gpus-per-task"]
-        total = (_gpus(of, ignored) or 0) * _ranks(last, nodes or 1)
-    elif total is not None:
-        if each and nodes is None:
-            nodes = max(1, total // each)
-        of = last["gpus"]
-    if total is not None and of is not None:
-        spread = on_each(of, total, nodes or 1)
-        if each is not None and each != spread:
-            raise of.bad(f"with {each} on each of {nodes or 1} nodes that does not agree")
-        each = spread
-    ignored += several_nodes(nodes or 1, [last[name] for name in ("gpus", "nodes") if name in last])
-    return nodes, each
-
-
-def _ranks(last: dict[str, WrittenOption], nodes: int) -> int:
+def _ranks(last: Mapping[str, WrittenOption], nodes: int) -> int:
     if "ntasks" in last:
         return last["ntasks"].whole(last["ntasks"].value, "a number of ranks", 1)
     if "ntasks-per-node" in last:
@@ -282,26 +257,14 @@ def _gpus(given: WrittenOption, ignored: list[IgnoredOption]) -> int | None:
             kind, _, text = text.partition(":")
             if kind != "gpu":
                 if kind not in ("none", "NONE"):
-                    why = "hpcdl shares out GPUs only"
-                    ignored.append(IgnoredOption(given.where, f"{kind} of {given.said}", why, doubt=True))
+                    ignored.append(given.without(kind, Reason.GPUS_ONLY))
                 continue
         model, _, number = text.rpartition(":")
         if not number or not number[0].isdigit():
             model, number = text, "1"
         if model:
-            why = "hpcdl chooses among the GPUs that it has"
-            ignored.append(IgnoredOption(given.where, f"the type {model} of {given.said}", why, doubt=True))
+            ignored.append(given.without(f"the type {model}", Reason.GPUS))
         found.append(given.whole(number, "a number of GPUs"))
     if len(found) > 1:
         raise given.bad("GPUs of several types in one job: ask for one number")
     return found[0] if found else None
-
-
-def _after(given: WrittenOption) -> tuple[int, ...]:
-    found: list[int] = []
-    for part in given.value.split(","):
-        kind, *ids = part.strip().split(":")
-        if kind != "afterok" or not ids:
-            raise given.bad(f"{part!r}: a job of hpcdl waits for others to be DONE: afterok:ID[:ID...], or --after ID")
-        found += [given.whole(each, "the id of a job of hpcdl", 1) for each in ids]
-    return tuple(dict.fromkeys(found))

@@ -30,7 +30,7 @@ from hpcdl.batch.adapter import (
     Completed,
     PilotScript,
 )
-from hpcdl.batch.options import BatchOptions, IndexArray, Reason, WrittenOption, left_out, option_table
+from hpcdl.batch.options import VALUE, BatchOptions, IgnoredOption, IndexArray, Reason, WrittenOption, option_table
 from hpcdl.batch.script import INDEX, BatchDependency, BatchScript, SubmitCommand, read_file
 from hpcdl.batch.site import SiteError, load_site, read_site
 from hpcdl.batch.system import BatchError, BatchSystem, system_named
@@ -134,11 +134,23 @@ class PbsSystem(BatchSystem):
 SYSTEM = PbsSystem()
 
 
+def _after(given: WrittenOption) -> tuple[int, ...] | None:
+    jobs = re.fullmatch(r"depend=afterok:(\d+)", given.value)
+    return (int(jobs[1]),) if jobs else None
+
+
+def _array(given: WrittenOption) -> IndexArray:
+    low, high = map(int, given.value.split("-"))
+    return IndexArray(tuple(range(low, high + 1)))
+
+
 class Qsub(SubmitCommand):
     """Reads `-l select=N:ngpus=M`, `-N`, `-J`, `-W depend=`."""
 
     system = SYSTEM
     mark = "#PBS"
+    options = option_table({Reason.READ: "l N J W", Reason.TIME: "walltime", Reason.NODES: "q"}, flags="")
+    readers = (("N", "name", VALUE), ("W", "after", _after), ("J", "array", _array))
     folder_variable = "PBS_O_WORKDIR"
     index_variable = "PBS_ARRAY_INDEX"
     after = "afterok:ID"
@@ -147,29 +159,15 @@ class Qsub(SubmitCommand):
     lookups: ClassVar[tuple[tuple[str, ...], ...]] = (("qstat", "-f"),)
     job_pattern = r"^Job Id: {}\b"
     no_job = re.compile("Unknown Job Id")
-    options = option_table({Reason.READ: "l N J W", Reason.TIME: "walltime", Reason.NODES: "q"}, flags="")
 
-    def split(self, words: Sequence[str], where: str) -> tuple[list[WrittenOption], list[str]]:
-        found, rest = [], list(words)
-        while len(rest) > 1 and rest[0].startswith("-"):
-            name, value, *rest = rest
-            limit = "walltime" if value.startswith("walltime=") else name[1:]
-            found.append(WrittenOption(where, limit, value, f"{name} {value}"))
-        return found, rest
+    def named(self, word: str, rest: list[str]) -> list[tuple[str, str | None, str]]:
+        return [("walltime" if rest and rest[0].startswith("walltime=") else word[1:], None, word)]
 
-    def options_of(self, written: Sequence[WrittenOption]) -> BatchOptions:
-        value = {each.name: each.value for each in written}
-        size = re.fullmatch(r"select=(\d+):ngpus=(\d+)", value.get("l", ""))
-        depend = re.fullmatch(r"depend=afterok:(\d+)", value.get("W", ""))
-        indices = re.fullmatch(r"(\d+)-(\d+)", value.get("J", ""))
-        return BatchOptions(
-            gpus=int(size[2]) if size else None,
-            nodes=int(size[1]) if size else None,
-            name=value.get("N"),
-            after=(int(depend[1]),) if depend else None,
-            array=IndexArray(tuple(range(int(indices[1]), int(indices[2]) + 1))) if indices else None,
-            ignored=tuple(left_out(written, self.options)),
-        )
+    def sizes(
+        self, last: Mapping[str, WrittenOption], written: Sequence[WrittenOption], ignored: list[IgnoredOption]
+    ) -> tuple[int | None, int | None]:
+        size = re.fullmatch(r"select=(\d+):ngpus=(\d+)", last["l"].value) if "l" in last else None
+        return (int(size[1]), int(size[2])) if size else (None, None)
 
     def job_of(self, words: Sequence[str], around: Mapping[str, str], where: str) -> BatchScript:
         written, rest = self.split(words, where)
