@@ -100,13 +100,7 @@ def at(directory: Path, step: int, incarnation: int) -> Checkpoint:
 def complete(directory: Path, identity: str = "") -> list[Checkpoint]:
     """Those that count, best first: the highest incarnation, then the highest step. `identity`: those of other jobs do
     not count; those that name none are anybody's."""
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    matches = [match for name in names if (match := _NAME.fullmatch(name))]
-    found = [Checkpoint(int(match[1]), int(match[2]), directory / match[0]) for match in matches]
-    return sorted((each for each in found if is_complete(each, identity)), key=lambda each: each.order, reverse=True)
+    return [each for each in _listed(directory) if is_complete(each, identity)]
 
 
 def is_complete(checkpoint: Checkpoint, identity: str = "") -> bool:
@@ -136,18 +130,22 @@ def is_ours(checkpoint: Checkpoint) -> bool:
 
 def marked(directory: Path, identity: str = "") -> list[Checkpoint]:
     """Those that were complete once, best first: as `complete`, but whole or not is not looked at."""
+    return [
+        each
+        for each in _listed(directory)
+        if os.path.lexists(each.path / MARKER) and (not identity or _whose(each.path) in ("", identity))
+    ]
+
+
+def _listed(directory: Path) -> list[Checkpoint]:
+    """All that are called like one, whatever is in them, best first."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
     matches = [match for name in names if (match := _NAME.fullmatch(name))]
     found = [Checkpoint(int(match[1]), int(match[2]), directory / match[0]) for match in matches]
-    mine = [
-        each
-        for each in found
-        if os.path.lexists(each.path / MARKER) and (not identity or _whose(each.path) in ("", identity))
-    ]
-    return sorted(mine, key=lambda each: each.order, reverse=True)
+    return sorted(found, key=lambda each: each.order, reverse=True)
 
 
 def damage(checkpoint: Checkpoint) -> str:
@@ -321,13 +319,25 @@ def _mark(target: Checkpoint, sizes: dict[str, int], checked: dict[str, str], ta
     marker["digests"] = checked
     if identity:
         marker |= {"owner": ":".join(tag.split(":")[:2]), "identity": identity}
-    temporary = target.path / f".{MARKER}"
-    with open(temporary, "wb") as file:
-        file.write(json.dumps(marker, separators=(",", ":")).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, target.path / MARKER)
-    sync_folder(target.path)
+    content = json.dumps(marker, separators=(",", ":")).encode()
+    _put(target.path / MARKER, content, 0o666)
+
+
+def _put(path: Path, content: bytes, mode: int) -> None:
+    """Writes a file that appears whole and durably, or not at all."""
+    # A name that nobody else, where others may write in the folder, can have put a FIFO or a file of theirs at.
+    staged = path.with_name(f".tmp-{path.name}-{os.uname().nodename}-{os.getpid()}-{os.urandom(6).hex()}")
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(staged, "xb", opener=lambda name, more: os.open(name, more | flags, mode)) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(staged, path)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
 
 
 def _sync(root: Path) -> dict[str, int]:
@@ -374,25 +384,10 @@ def claim(directory: Path, job: int, incarnation: int, membership: int, tag: str
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
         check_claim(directory, incarnation, tag, membership, identity)
-        # A name that nobody else, where others may write in the folder, can have put a FIFO or a file of theirs at.
-        temporary = directory / f".tmp-{CLAIM}-{os.uname().nodename}-{os.getpid()}-{os.urandom(6).hex()}"
         body = {"v": 1, "job": job, "incarnation": incarnation, "membership": membership, "tag": tag}
         if identity:
             body["identity"] = identity
-        try:
-            with open(temporary, "xb", opener=_private) as file:
-                file.write(json.dumps(body).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, directory / CLAIM)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_folder(directory)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        _put(directory / CLAIM, json.dumps(body).encode(), 0o600)
 
 
 @contextmanager

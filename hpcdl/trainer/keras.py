@@ -17,14 +17,15 @@ from typing import Any
 
 from hpcdl.trainer import keras_variables as variables
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.session import attach, log
+from hpcdl.trainer.peers import RankAgreement
+from hpcdl.trainer.session import attach
 
 POSITION = "position.json"
 BACKENDS = ("tensorflow", "torch", "jax")
 METRICS = ("metrics",)
 
 
-def suspendable(model: Any, *, every: int | None = None, ranks: loop.RankAgreement | None = None) -> Any:
+def suspendable(model: Any, *, every: int | None = None, ranks: RankAgreement | None = None) -> Any:
     """The callback, for a compiled model:
 
         resume = suspendable(model, every=500)
@@ -46,7 +47,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: loop.RankAgreeme
             super().__init__()
             self.initial_epoch = 0
             self._session = attach()
-            self._ranks = loop.Alone() if ranks is None else ranks
+            self._ranks = RankAgreement() if ranks is None else ranks
             self._step = self._epoch = self._batch = 0
             self._skip = 0
             self._saved: int | None = None
@@ -170,10 +171,7 @@ def suspendable(model: Any, *, every: int | None = None, ranks: loop.RankAgreeme
             self._session.done(self._step)
 
         def _periodic(self) -> None:
-            try:
-                self._saved = loop.save_now(self._session, self._step, self._write)
-            except OSError as error:
-                log.warning("the checkpoint of step %d failed, training goes on: %s", self._step, error)
+            self._saved = loop.save_periodically(self._session, self._step, self._write, self._saved)
 
         def _write(self, folder: Path) -> None:
             if not self._session.writer:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdl.trainer import loop, rng
-from hpcdl.trainer.session import attach, log
+from hpcdl.trainer.peers import RankAgreement
+from hpcdl.trainer.session import attach
 
 CHECKPOINT = "lightning.ckpt"
 POSITION = "position.json"
@@ -37,9 +38,10 @@ def suspendable(*, every: int | None = None) -> Any:
             self._epoch_random: dict[str, Any] = {}
             self._drawn = False
             self._iterated = False  # the epoch's random state is that after its iterator was made
-            found = loop.resume(self._session, self._read_position, loop.Alone())
+            found = loop.resume(self._session, self._read_position, RankAgreement())
             self.ckpt_path = None if found is None else str(found.path / CHECKPOINT)
-            self._step = self._saved = 0 if found is None else found.step
+            self._step = 0 if found is None else found.step
+            self._saved: int | None = self._step
 
         def _read_position(self, folder: Path) -> None:
             self._position = json.loads((folder / POSITION).read_text())
@@ -99,29 +101,18 @@ def suspendable(*, every: int | None = None) -> Any:
             asked = trainer.strategy.reduce_boolean_decision(self._session.should_suspend(), all=False)
             if not asked and (every is None or self._step // every == (self._saved or 0) // every):
                 return
-            try:
-                self._save(trainer, end)
-            except OSError as error:
-                if asked:
-                    raise
-                log.warning("the checkpoint of step %d failed, training goes on: %s", self._step, error)
-            if asked:
-                trainer.strategy.barrier()
-                self._session.exit_suspended()
+            random = {"end": end, "random": rng.capture()}
+            random |= {"epoch_random": self._epoch_random, "iterated": self._iterated}
 
-        def _save(self, trainer: Any, end: bool) -> None:
-            random = {
-                "end": end,
-                "random": rng.capture(),
-                "epoch_random": self._epoch_random,
-                "iterated": self._iterated,
-            }
-            if self._session.checkpoint_dir is None:
-                return
-            with self._session.checkpoint(self._step) as folder:
+            def save(folder: Path) -> None:
                 trainer.save_checkpoint(folder / CHECKPOINT)
                 (folder / POSITION).write_text(json.dumps(random))
-            self._saved = self._step
+
+            if asked:
+                loop.save_now(self._session, self._step, save)
+                trainer.strategy.barrier()
+                self._session.exit_suspended()
+            self._saved = loop.save_periodically(self._session, self._step, save, self._saved)
 
         def on_train_end(self, trainer: Any, module: Any) -> None:
             self._session.done(self._step)

@@ -5,43 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from hpcdl.trainer.checkpoints import Checkpoint
-from hpcdl.trainer.peers import FileRanks, several
+from hpcdl.trainer.peers import FileRanks, RankAgreement, several
 from hpcdl.trainer.session import Session, attach, log
-
-
-class RankAgreement(Protocol):
-    """How the ranks of one trainer agree; every rank calls the same methods in the same order."""
-
-    def any(self, flag: bool) -> bool:
-        """True on every rank if the flag is true on one."""
-
-    def agree(self, flag: bool) -> bool:
-        """As `any`, but may answer False at most steps, on every rank alike, to spare the exchange."""
-
-    def choose(self, found: Checkpoint | None) -> Checkpoint | None:
-        """What rank 0 found, on every rank."""
-
-    def barrier(self) -> None:
-        """Returns once every rank has come here."""
-
-
-class Alone:
-    """A trainer of one rank, or of ranks that need no agreement."""
-
-    def any(self, flag: bool) -> bool:
-        return flag
-
-    def agree(self, flag: bool) -> bool:
-        return flag
-
-    def choose(self, found: Checkpoint | None) -> Checkpoint | None:
-        return found
-
-    def barrier(self) -> None:
-        return None
 
 
 def steps(
@@ -62,7 +29,7 @@ def steps(
         raise ValueError(f"total {total} must not be negative and every {every} must be positive")
     session = attach()
     if ranks is None:
-        ranks = FileRanks(session, os.environ) if several(session, os.environ) else Alone()
+        ranks = FileRanks(session, os.environ) if several(session, os.environ) else RankAgreement()
     resumed = resume(session, load, ranks)
     start = 0 if resumed is None else resumed.step
     saved = None if resumed is None else start
@@ -77,10 +44,7 @@ def steps(
                 save_now(session, step, save)
             break
         if every is not None and step % every == 0 and step > start:
-            try:
-                saved = save_now(session, step, save)
-            except OSError as error:
-                log.warning("the checkpoint of step %d failed, training goes on: %s", step, error)
+            saved = save_periodically(session, step, save, saved)
         yield step
     ranks.barrier()
     session.done(max(start, total))
@@ -93,6 +57,15 @@ def save_now(session: Session, step: int, save: Callable[[Path], object]) -> int
     with session.checkpoint(step) as folder:
         save(folder)
     return step
+
+
+def save_periodically(session: Session, step: int, save: Callable[[Path], object], saved: int | None) -> int | None:
+    """As `save_now`, but where the disk fails training goes on: then `saved`, the step of the checkpoint before."""
+    try:
+        return save_now(session, step, save)
+    except OSError as error:
+        log.warning("the checkpoint of step %d failed, training goes on: %s", step, error)
+        return saved
 
 
 def suspend(

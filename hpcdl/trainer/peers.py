@@ -30,8 +30,34 @@ def size(environ: Mapping[str, str]) -> int:
     return max((int(environ[name]) for name in SIZES if environ.get(name, "").isdigit()), default=1)
 
 
-class FileRanks:
-    """`loop.Ranks` by files; made on every rank before its first step."""
+class RankAgreement:
+    """How the ranks of one trainer agree; every rank calls the same methods in the same order.
+
+    As it stands here it is for a trainer of one rank, or of ranks that need no agreement.
+    """
+
+    def any(self, flag: bool) -> bool:
+        """True on every rank if the flag is true on one."""
+        return flag
+
+    def agree(self, flag: bool) -> bool:
+        """As `any`, but may answer False at most steps, on every rank alike, to spare the exchange."""
+        return flag
+
+    def choose(self, found: Checkpoint | None) -> Checkpoint | None:
+        """What rank 0 found, on every rank."""
+        return found
+
+    def barrier(self) -> None:
+        """Returns once every rank has come here."""
+
+
+class FileRanks(RankAgreement):
+    """By files; made on every rank before its first step.
+
+    Outside of a step nothing can be asked of the others, so `any` is this rank's own flag; one that ends waits for
+    nobody, so `barrier` does nothing.
+    """
 
     def __init__(self, session: Session, environ: Mapping[str, str]) -> None:
         self._session = session
@@ -62,10 +88,6 @@ class FileRanks:
                 continue
         return found
 
-    def any(self, flag: bool) -> bool:
-        """Only this rank's: nothing can be asked of the others outside of a step."""
-        return flag
-
     def agree(self, flag: bool) -> bool:
         """True at the one boundary at which all stop, once the flag was true on each."""
         self._boundary += 1
@@ -85,7 +107,3 @@ class FileRanks:
     def choose(self, found: Checkpoint | None) -> Checkpoint | None:
         """What lies in the folder that all of them share."""
         return found if self._session.writer else self._session.resume()
-
-    def barrier(self) -> None:
-        """Nothing: a rank that ends waits for nobody."""
-        return

@@ -15,6 +15,7 @@ from typing import Any
 
 from hpcdl.trainer import loop, rng
 from hpcdl.trainer.checkpoints import Checkpoint, at
+from hpcdl.trainer.peers import RankAgreement
 from hpcdl.trainer.session import attach
 
 RANDOM = "random.json"
@@ -22,8 +23,8 @@ _backends: list[Any] = []  # of gloo, never to be destroyed
 _barrier: list[Any] = []  # the newest, done or not
 
 
-class Ranks:
-    """`loop.Ranks` by torch.distributed (gloo, NCCL); one rank alone if no process group was made.
+class Ranks(RankAgreement):
+    """By torch.distributed (gloo, NCCL); one rank alone if no process group was made.
 
     With `every` = k the ranks ask each other only at each k-th step: a suspend then comes up to k steps later.
     """

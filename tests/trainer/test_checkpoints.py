@@ -14,6 +14,7 @@ import pytest
 
 from hpcdl.trainer import checkpoints, digest, loop
 from hpcdl.trainer.checkpoints import StaleIncarnation, claim
+from hpcdl.trainer.peers import RankAgreement
 from hpcdl.trainer.session import Session
 
 
@@ -277,7 +278,7 @@ def test_a_digest_is_of_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert digest.digests(tmp_path, ["a", "empty"]) == wanted
 
 
-class Two:
+class Two(RankAgreement):
     """Two ranks that are threads: what rank 0 found is what both load."""
 
     def __init__(self, number: int, meet: threading.Barrier, board: list[Any]) -> None:
