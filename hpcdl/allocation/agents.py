@@ -1,4 +1,8 @@
-"""The agents of an allocation: one on each node, each in a step of its own, started again when one is lost."""
+"""The agents of an allocation: one on each node, in a step of its own, started again when it is lost.
+
+`run.py` and `pilot.py` call `look` again and again; steps are started by the batch system's adapter. A node whose agent
+has ended with 0, or by a signal of the batch system, is given back and gets no other agent.
+"""
 
 import logging
 import os
@@ -38,7 +42,7 @@ class NodeStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What every agent is told; see `python -m hpcdl.agent --help`. `emulate_gpus` "": nothing is said."""
+    """The options of every agent; see `python -m hpcdl.agent --help`. `emulate_gpus` "": as its node has it."""
 
     home: Path
     emulate_gpus: str = ""
@@ -83,7 +87,7 @@ def wanted_back(code: int) -> bool:
 
 
 class AllocationAgents:
-    """`look` is called again and again. What happens is told to `say`, a line each."""
+    """`look` is called again and again. What happens is said by `say`, a line each."""
 
     def __init__(
         self,
@@ -132,7 +136,7 @@ class AllocationAgents:
                 self._start(name, node, now)
 
     def leave(self) -> None:
-        """From here on no agent is started; those that run are told that their nodes are wanted back."""
+        """From here on no agent is started; those that run are signalled to give their nodes back."""
         self._ending = True
         for node in self._nodes.values():
             if node.process is not None:

@@ -1,4 +1,7 @@
-"""The next allocation of a chain: the same batch script, submitted to run once this batch job is over."""
+"""`hpcdl allocation --chain`: submits the same batch script once more, to run when this batch job has ended.
+
+How that is done is the batch system's (`BatchSystem.submit_next`); a requeued batch job submits no second one.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +14,7 @@ LEFT = "HPCDL_CHAIN"
 
 
 def script_of(path: Path | None, system: BatchSystem, environ: Mapping[str, str]) -> str:
-    """The batch script. `path`: where it is said to be; some batch systems tell by themselves, too. Raises BatchError.
+    """The batch script. `path`: where it is said to be; some batch systems say it, too. Raises BatchError.
 
     A `path` that is no script is a shell that reads one.
     """

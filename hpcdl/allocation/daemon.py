@@ -1,4 +1,8 @@
-"""The daemon of an allocation: a process of its own on the first node, started again when it dies."""
+"""The daemon of an allocation: a process of its own on the first node, started again when it dies.
+
+`run.py` starts it, asks it for its status, and stops it before the walltime ends. `hpcdl.daemon.launch` starts one
+from the command line.
+"""
 
 import json
 import os

@@ -1,4 +1,8 @@
-"""Which batch system this process is under, or can ask: by its environment first, then by the commands on PATH."""
+"""Where this process is: the batch system here, by the environment first, then by the commands on PATH; the batch job
+that the process runs in; and the address at which nodes reach this machine.
+
+The daemon writes its batch job into its lease (`BatchRun`), so that another one can ask whether that has ended.
+"""
 
 import ipaddress
 import logging
@@ -47,8 +51,6 @@ def detect(
     site = site or SiteFile()
     return None if system is None else system.adapter(AdapterSettings(run, now, site.site, site.keys, environ))
 
-
-# The address at which this machine is reached by the nodes of its allocation, and by login nodes.
 
 LOOKUP_S = 3.0
 """A name that nobody knows may take the resolver so long; then it is given up."""
@@ -109,17 +111,16 @@ def _towards(address: str) -> str | None:
         return None
 
 
-# What a daemon writes into its lease of the batch job that it runs in, and whether that batch job has ended.
-
 SAME_START_S = 60.0
-"""Starts of one run of a batch job, told by its environment and by a poll, differ by less."""
+"""Starts of one run of a batch job, by its environment and by a poll, differ by less."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """One run of a batch job: a requeued one has the same id and another start (seconds since the epoch).
+    """One run of a batch job, as a daemon writes it into its lease: a requeued one has the same id and another start
+    (seconds since the epoch).
 
-    `cluster`: of a batch system that tells its name, "" where it does not; two clusters may share a file system.
+    `cluster`: its name, "" where the batch system has none; two clusters may share a file system.
     """
 
     kind: str
@@ -169,15 +170,13 @@ def has_ended(system: BatchAdapter, holder: str, mine: BatchRun | None, cluster:
     return job.state is BatchState.ENDED
 
 
-# Where this process is: which batch system there is, and which batch job this process runs in.
-
 log = logging.getLogger("hpcdl.batch.system")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchContext:
-    """`system`: None where there is none. `commands`: what it runs its commands with. `run`: the batch job's run that
-    this process is in, None outside of any; `trouble`: why that could not be told, in a line, or "".
+    """Where this process is. `system`: None where there is none. `commands`: what it runs its commands with. `run`: the
+    batch job's run that this process is in, None outside of any; `trouble`: why that is not known, in a line, or "".
     """
 
     system: BatchAdapter | None = None

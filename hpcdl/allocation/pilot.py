@@ -1,4 +1,8 @@
-"""`hpcdl pilot`: what the batch job of a pilot runs on its first node. An agent on each node, and no daemon."""
+"""`hpcdl pilot`: what the batch job of a pilot runs on its first node. It starts an agent on each node, and no daemon.
+
+The agents dial the daemon that submitted the pilot. The nodes are given back when it calls for that, on a signal of the
+batch system, or when no daemon answers.
+"""
 
 import math
 import time
@@ -13,7 +17,7 @@ from hpcdl.core.model.units import fold_nodes
 
 GRACE_S = 25.0
 ASK_S = 1.0
-"""After the agents' start the batch system is asked once: a preemption before that was told to no step."""
+"""After the agents' start the batch system is asked once: no step was signalled of a preemption before that."""
 
 
 def run_pilot(

@@ -1,4 +1,4 @@
-"""Processes that must not outlive the one that a batch job began with: where it is killed, its nodes are not ours."""
+"""`tied`: a process that ends with the first one of the batch job, for where that is killed its nodes are not ours."""
 
 import ctypes
 import os

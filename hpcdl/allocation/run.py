@@ -1,4 +1,8 @@
-"""`hpcdl allocation`: what a batch script runs on its first node. A daemon, an agent on each node, and a clean end."""
+"""`hpcdl allocation`: what a batch script runs on its first node. It starts a daemon and an agent on each node.
+
+All jobs are suspended before the walltime ends, on a signal of the batch system, or when there is nothing to do.
+`agents.py` and `daemon.py` have the two kinds of processes, `chain.py` the next allocation.
+"""
 
 import contextlib
 import logging
@@ -276,11 +280,10 @@ class AllocationRun:
         self._say(f"ended after {time.monotonic() - began:.1f} s")
 
 
-# Signals of a batch system in the process that its batch job began with: told, not acted upon.
-
-
 class Signals:
-    """From `with` on in the main thread. `first`: the name of the first that came, "" before it."""
+    """Signals of the batch system, kept and not acted upon, from `with` on in the main thread. `first`: the name of the
+    first that came, "" before it.
+    """
 
     def __init__(self, numbers: Iterable[signal.Signals] = ()) -> None:
         self._numbers = tuple(numbers) or end_signals()

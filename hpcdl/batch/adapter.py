@@ -47,9 +47,9 @@ class CommandRunner(Protocol):
 class Allocation:
     """The nodes that the batch system gave this process, and until when.
 
-    `id`: the batch job's, with `started_at` (None where it is not told) the key of its state, for a requeued job has
-    the same id. `nodes`: in the batch system's order, without the launch node; `gpus`: how many on each, None where
-    that is not told. `until`: seconds since the epoch, None where no end is known. `kind`: the batch system's name.
+    `id`: the batch job's, with `started_at` (None where it is not reported) the key of its state, for a requeued job
+    has the same id. `nodes`: in the batch system's order, without the launch node; `gpus`: how many on each, None where
+    that is not reported. `until`: seconds since the epoch, None where no end is known. `kind`: the batch system's name.
     """
 
     kind: str
@@ -107,7 +107,8 @@ class PilotScript:
 
 @dataclass(frozen=True, slots=True)
 class SiteQueue:
-    """A partition or queue as a site file has it. `usable`: batch jobs of this user start there. `told`: for people.
+    """A partition or queue as a site file has it. `usable`: batch jobs of this user start there. `told`: more of it,
+    for people.
 
     `not_preempted`: why its batch jobs are not ended for others', "" where they are.
     """
@@ -122,8 +123,8 @@ class SiteQueue:
 
 @dataclass(frozen=True, slots=True)
 class SiteReport:
-    """What a batch system tells of its limits. `jobs_max`: batch jobs that this user may have, None where nobody says;
-    `notes`: for people, a line each.
+    """What a batch system reports of its limits. `jobs_max`: batch jobs that this user may have, None where nobody
+    says; `notes`: for people, a line each.
     """
 
     kind: str

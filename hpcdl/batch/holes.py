@@ -1,4 +1,8 @@
-"""Holes of a batch system that tells its nodes' states and what it plans for them: idle nodes until the next use."""
+"""Backfill holes: idle nodes until their next planned use, for a batch system that shows node states and its plans.
+
+Pure: an adapter (`hpcdl.slurm.adapter`) reads nodes, plans and queues and calls `find_holes`. LSF shows windows instead
+(`hpcdl.lsf.holes`); which holes are taken is decided in `pilots.py`.
+"""
 
 import math
 from collections.abc import Sequence
@@ -63,7 +67,7 @@ def find_holes(
     """The holes of each queue; a node in several queues is in a hole of each.
 
     A hole ends when the first use of its nodes is planned to begin. A node that is kept for a job which names no nodes
-    is reckoned to be wanted by whichever job is expected first; where none is expected at any known time, such a node
+    is taken to be wanted by whichever job is expected first; where none is expected at any known time, such a node
     is in no hole. Nodes whose use should have begun by now are in none either. Equal (queue, end, GPUs, kind) make one
     hole. A hole smaller than its queue's smallest batch job is left out. In the order of the queues, the first to end
     first; nodes by name, `n2` before `n10`. `limits`: they end every hole, for a pilot would lack something from then

@@ -1,4 +1,8 @@
-"""What a site allows pilots, and what they cost there. Files of conf/sites/ are read into it."""
+"""`PilotLimits`: what a site allows pilots, and what they cost there.
+
+`site.py` reads the files of conf/sites/ into it, `pilots.py` stays within it. It is loaded by everything that knows
+pilots, so it imports nothing.
+"""
 
 from dataclasses import dataclass
 

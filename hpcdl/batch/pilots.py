@@ -1,4 +1,9 @@
-"""Which pilots to submit, and which not to wait for: from the holes, the jobs, break-even and the site's limits."""
+"""The policy for pilots: which to submit and which to cancel, by backfill holes, jobs, break-even and the site's
+limits.
+
+Pure: the same values give the same choice. The daemon's batch poll calls `pilot_policy(site)` with what the adapter has
+seen and submits what is chosen. Pilots are guests: nothing here may make other users' batch jobs wait.
+"""
 
 import math
 import statistics
@@ -42,7 +47,7 @@ NO_QUEUES = (
 )
 
 NO_END_S = 6 * 3600.0
-"""How long a hole without a known end is reckoned to last."""
+"""How long a hole without a known end is taken to last."""
 
 
 def choose(
@@ -427,11 +432,6 @@ def _why(hole: Hole, nodes: int) -> str:
 def pilot_policy(site: PilotLimits) -> PilotPolicy:
     """`choose` for one site."""
     return partial(choose, site=site)
-
-
-# Which holes of the batch system to take, and with which pilots. Pure: values in, values out.
-
-# How many more nodes the jobs of a view could train on.
 
 
 def demand(view: View, targets: Mapping[int, Target], gpus: int, window_s: float) -> int:

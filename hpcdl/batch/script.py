@@ -79,9 +79,9 @@ class SubmitCommand(ABC):
     everywhere: bool = False
     """Such lines count wherever they stand; else up to the first line that is no comment."""
     folder_variable: str
-    """Tells a job the folder in which it was submitted."""
+    """The variable of a job with the folder in which it was submitted."""
     index_variable: str
-    """Tells a job of an array its index."""
+    """The variable of a job of an array with its index."""
     after: str
     """How a job is said to wait for another one to be done."""
     dependency_option: str
@@ -122,7 +122,7 @@ class SubmitCommand(ABC):
 
     @abstractmethod
     def array_variables(self, array: IndexArray) -> Mapping[str, object]:
-        """What it tells the jobs of an array."""
+        """The variables that it sets for the jobs of an array."""
 
     @abstractmethod
     def dependency(self, words: Sequence[str], around: Mapping[str, str], text: str) -> BatchDependency | None:
@@ -233,7 +233,9 @@ class SubmitCommand(ABC):
                 yield WrittenOption("", self.dependency_option, value, f"{match[0].rstrip('=')} {value}")
 
     def variables(self, cwd: str, array: IndexArray | None, *, every: bool = False) -> Mapping[str, str]:
-        """What the batch system would tell the script; `every`: also where only options make it an array."""
+        """The variables that the batch system would set for the script; `every`: also where only options make it an
+        array.
+        """
         found = {self.folder_variable: cwd}
         if array is not None:
             return found | {key: str(value) for key, value in self.array_variables(array).items()}

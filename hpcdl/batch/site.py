@@ -1,4 +1,8 @@
-"""Site files: what a site allows pilots. `conf/sites/*.yaml` of the project, or a file of one's own."""
+"""Site files: what a site allows pilots. They are conf/sites/*.yaml of the project, or a file of the user's own.
+
+A wrong file is refused in one line with its line and key. `limits.py` has the values, `hpcdl doctor --site` writes such
+a file, and its section `settings` is read by `hpcdl.config.settings`.
+"""
 
 import dataclasses
 import re

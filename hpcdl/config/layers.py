@@ -1,7 +1,7 @@
 """Where settings come from: files with their lines, the project's file, the site's, and what a setting may be.
 
 A file is a mapping of settings, flat but for one section `submit:` with defaults for the options of `hpcdl submit`.
-What is wrong is told with file, line and key; nothing is guessed at.
+What is wrong is refused with file, line and key; nothing is guessed at.
 """
 
 import math
@@ -81,7 +81,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SettingLimits:
-    """What a setting may be: a number from `low` to `high`, or a text of this `form`; `said` tells people which.
+    """What a setting may be: a number from `low` to `high`, or a text of this `form`; `said`: which, in words.
 
     `unit`: of its numbers, "" where they count nothing. `many`: a list of texts of that form, `alone`: or one of
     them. `literal`: a text that is taken as it is written, also where YAML reads a number in it (1:3 is 63 to it).

@@ -22,7 +22,7 @@ FOLDER = "policies"
 MAX_BYTES = 1 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _MOVED = re.compile(rb"^([ \t]*from )hpcdl\.(?:core\.(?:model|plan|profile|units|view)|placing)(?= import )", re.M)
-"""Where policies of version 0.1 imported from, as their guide told them to; `hpcdl.policy` has all those names."""
+"""Where policies of version 0.1 imported from, as their guide said; `hpcdl.policy` has all those names."""
 
 
 class BadPolicyFile(ValueError):

@@ -1,4 +1,7 @@
-"""Scaling profiles from files."""
+"""Scaling profiles from YAML files: conf/profiles of the project, and the user's own.
+
+`hpcdl.core.model.profile` has the values and checks them; a wrong file is refused in a line with file and key.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -69,7 +69,7 @@ def _text(default: str | None, form: re.Pattern[str], said: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Every setting; `origins` tells where each value comes from. Names end in their unit: _s, _bytes.
+    """Every setting; `origins`: where each value comes from. Names end in their unit: _s, _bytes.
 
     monitor_interval_s: the paper's monitor interval. heartbeat_s: None stands for it. agent_lease_s: an agent without
     a daemon for longer ends its trainers; lease_margin_s later its node is lost. agent_absence_s: a supervisor without
@@ -141,7 +141,7 @@ class Config:
 
     @property
     def notices(self) -> NoticeRules:
-        """Who is told of what."""
+        """Who is notified of what."""
         return rules_of(self.notify, self.notify_on)
 
     def origin(self, setting: str) -> str:
@@ -180,7 +180,7 @@ def load_config(
     origins: dict[str, str] = {}
     for layer in layers(home, given, environ=environ, site=site):
         for setting, (value, line) in layer.settings.items():
-            # Each by itself, so that one that a stronger layer hides is told as well.
+            # Each by itself, so that one that a stronger layer hides is refused as well.
             values[setting] = SETTINGS[setting].checked(value, setting, layer.origin(line))
             origins[setting] = layer.origin(line)
     for setting in SETTINGS:
@@ -201,7 +201,7 @@ def layers(
 ) -> Sequence[Layer]:
     """The files that set something for `home`, the weakest first: the named site's, the machine's, the user's two.
 
-    `given`: what flags set, for the setting `site` tells which site's file. Raises as `load_config`.
+    `given`: what flags set, for the setting `site` names the site's file. Raises as `load_config`.
     """
     user = user_path(environ)
     own = [read_layer(path, SETTINGS, SUBMIT_OPTIONS) for path in (home / "config.yaml",)]
@@ -210,7 +210,7 @@ def layers(
     chosen: Any = next((layer.settings["site"][0] for layer in reversed(found) if "site" in layer.settings), None)
     chosen = given.get("site") or environ.get("HPCDL_SITE", chosen)
     path = site_path(chosen, home) if isinstance(chosen, str) and chosen else None
-    if path is None:  # a site that there is not is told where its limits are read
+    if path is None:  # a site that there is not is refused where its limits are read
         return found
     named = {name: limits for name, limits in SETTINGS.items() if name != "site"}
     return [read_layer(path, named, SUBMIT_OPTIONS, section="settings"), *found]

@@ -1,1 +1,1 @@
-"""LSF, by its commands."""
+"""LSF: its commands, what they print, and its adapter (`hpcdl.batch.adapter.BatchAdapter`)."""

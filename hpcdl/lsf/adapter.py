@@ -1,4 +1,8 @@
-"""LSF as a batch system, and what is like it: what it knows is found by asking, and remembered."""
+"""LSF's adapter, for its relatives (Spectrum LSF, openlava) too: runs its commands and makes values of what they print.
+
+Which options and forms of output this LSF has is found by trying, and remembered. Answers are parsed in `jobs.py`,
+`cluster.py` and `holes.py`; `text.py` has what all commands share. An answer that is not understood is an error.
+"""
 
 import os
 import shutil
@@ -88,7 +92,7 @@ class LsfSettings:
 
 
 class Lsf:
-    """See BatchAdapter. `now`: seconds since the epoch, for moments that LSF tells without a year, or as a length.
+    """See BatchAdapter. `now`: seconds since the epoch, for moments that LSF prints without a year, or as a length.
     `environ`: of this process, which may be in an LSF job itself.
     """
 
@@ -152,7 +156,7 @@ class Lsf:
         )
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
-        """From the environment; start and end from bjobs, None where it does not tell them at once."""
+        """From the environment; start and end from bjobs, None where it does not say them at once."""
         told = environment.lsf_allocation(environ, lambda path: Path(path).read_text(encoding="utf-8"))
         if told is None:
             return None
@@ -179,7 +183,7 @@ class Lsf:
         )
 
     def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
-        """Backfill windows where bslots tells them, else hosts that idle, without an end. What `own` pilots hold or
+        """Backfill windows where bslots has them, else hosts that idle, without an end. What `own` pilots hold or
         wait for is in neither.
         """
         rows = self._rows()
@@ -205,7 +209,7 @@ class Lsf:
         return self._ways.queues if self._ways.without_preemption or not guests else tuple(guests)
 
     def waiting(self, own: Collection[str]) -> tuple[PendingBatchJob, ...]:
-        """See BatchAdapter. One more command; where bjobs is not told how many slots are asked for, one node is."""
+        """See BatchAdapter. One more command; where bjobs does not say how many slots are asked for, it is one node."""
         rows, slots, found = self._seen
         capable = self._form in CAPABLE
         done = self._calls.ask(waiting_argv(capable))
@@ -402,7 +406,7 @@ class Lsf:
         return slots_of(rows, cpus)
 
     def _gpus_of(self, rows: Sequence[HostRow]) -> dict[str, HostGpus]:
-        """GPUs by host, {} where LSF tells of none at all. `rows`: known hosts, which have none if not told."""
+        """GPUs by host, {} where LSF reports none at all. `rows`: known hosts, which have none if not listed."""
         now = self._now()
         if self._gpus is None or not 0 <= now - self._gpus[0] < GPUS_KEPT_S:
             told: dict[str, HostGpus] = {}
@@ -429,7 +433,7 @@ class Lsf:
         return found
 
     def _windows(self) -> tuple[BackfillWindow, ...] | None:
-        """Backfill windows, with hosts where -l tells them; None where bslots is refused, which is remembered."""
+        """Backfill windows, with hosts where -l lists them; None where bslots is refused, which is remembered."""
         said: Completed | None = None
         for long in (True, False):
             done = self._calls.ask(bslots_argv(long=long, select=self._ways.select))

@@ -1,4 +1,8 @@
-"""bsub as hpcdl reads it: its options, in #BSUB lines or on its command line, and what it tells its jobs."""
+"""bsub as hpcdl reads it: its options in #BSUB lines and on its command line, and the variables of its jobs.
+
+What is the same for every such command is in `hpcdl.batch.script`, the table's reasons in `hpcdl.batch.options`.
+Nothing here runs bsub: pilots are submitted by `adapter.py`.
+"""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -55,7 +55,7 @@ class LsfQueue:
 
 
 def bqueues_argv(*, long: bool = True) -> list[str]:
-    """All queues; only -l tells of what kind they are."""
+    """All queues; only -l says of what kind they are."""
     return ["bqueues", *(["-l"] if long else [])]
 
 
@@ -199,13 +199,10 @@ def for_idle(queues: Sequence[LsfQueue], hosts: Sequence[str], allowed: Collecti
 
 
 def may_use(queue: LsfQueue | None, host: str, hosts: Collection[str]) -> bool:
-    """Whether the queue's jobs may run on that host, of all `hosts`. A group of hosts, whose members are not told
+    """Whether the queue's jobs may run on that host, of all `hosts`. A group of hosts, whose members are not listed
     here, is taken to hold it.
     """
     return queue is None or not queue.hosts or host in queue.hosts or any(each not in hosts for each in queue.hosts)
-
-
-# bhosts and lshosts: hosts with their slots, what runs on them, and their GPUs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +223,14 @@ class HostRow:
 
 @dataclass(frozen=True, slots=True)
 class HostGpus:
-    """The GPUs of a host. `kind`: their type in lower case, perhaps cut short by LSF, "" where it is not told."""
+    """The GPUs of a host. `kind`: their type in lower case, perhaps cut short by LSF, "" where it is not reported."""
 
     count: int
     kind: str = ""
 
 
 BHOSTS_ARGV = (("bhosts", "-w", "-X"), ("bhosts", "-w"), ("bhosts",))
-"""The ways to ask for hosts, in order: -w tells why one is closed and cuts no names, -X shows groups by their hosts."""
+"""The ways to ask for hosts, in order: -w says why one is closed and cuts no names, -X shows groups by their hosts."""
 
 
 def parse_bhosts(text: str) -> tuple[HostRow, ...]:
@@ -271,7 +268,7 @@ def lshosts_argv() -> list[str]:
 
 
 def parse_lshosts(text: str) -> dict[str, int]:
-    """CPUs of each host of the table; those that do not tell are missing."""
+    """CPUs of each host of the table; those without a number are missing."""
     cpus: dict[str, int] = {}
     at: int | None = None
     for line in text.splitlines():

@@ -1,4 +1,7 @@
-"""The allocation of an LSF job, from the variables that LSF gives to it, and how an agent is started on its hosts."""
+"""The allocation of this process, from the variables that LSF sets in a job; and how agents are started on its hosts.
+
+Half an allocation is refused. What bsub needs of this environment, or must not have of it, is here as well.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +19,7 @@ HOST_VARIABLES = ("LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS", "LSB_HOSTS")
 
 @dataclass(frozen=True, slots=True)
 class LsfAllocation:
-    """What the environment tells. `hosts`: those that compute, as LSF calls them; `launch`: it also listed another."""
+    """What the environment says. `hosts`: those that compute, as LSF calls them; `launch`: it also listed another."""
 
     id: str
     hosts: tuple[str, ...]
@@ -97,11 +100,9 @@ def jsrun_argv(argv: Sequence[str], gpus: int | None) -> list[str]:
     return ["jsrun", "-n", "1", "-r", "1", "-a", "1", "-c", "ALL_CPUS", "-g", cards, "-b", "none", *argv]
 
 
-# The batch script as a file, where bsub wants one.
-
-
 def write_script(script: PilotScript, body: str) -> Path:
-    """Writes it beside the pilot's output, for its owner only and executable: LSF reads it, or runs it by its path.
+    """Writes the batch script, where bsub wants a file, beside the pilot's output, for its owner only and executable:
+    LSF reads it, or runs it by its path.
 
     Raises BatchError.
     """

@@ -1,4 +1,7 @@
-"""Holes from what LSF tells: backfill windows in slots, or hosts that merely idle. Only whole nodes count."""
+"""Backfill holes in LSF: the windows that bslots prints, in slots, or hosts that merely idle. Only whole nodes count.
+
+Pure: `adapter.py` runs the commands. Slurm's holes are made from plans instead (`hpcdl.batch.holes`).
+"""
 
 import re
 from collections import Counter
@@ -12,8 +15,6 @@ from hpcdl.core.model.pilot import Hole
 from hpcdl.lsf.cluster import HostGpus, HostRow, LsfQueue, may_use
 from hpcdl.lsf.text import LAUNCH, hosts_of, short, window_length
 
-# bslots: backfill windows, in slots. No row is a promise, and each is a gap of its own: rows are not nested.
-
 _NONE = re.compile(r"No backfill window (?:exists|meets)", re.I)
 
 _ROW = re.compile(r"^ *(\d+) +(UNLIMITED|\d.*?) *$", re.M | re.I)
@@ -25,7 +26,9 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BackfillWindow:
-    """So many slots idle for `length_s` from now, None without an end. `hosts`: with their slots, () if not told."""
+    """A row of bslots: so many slots idle for `length_s` from now, None without an end; no promise, and no part of
+    another row. `hosts`: with their slots, () if they are not listed.
+    """
 
     slots: int
     length_s: float | None
@@ -65,7 +68,7 @@ def slots_of(rows: Sequence[HostRow], cpus: Mapping[str, int]) -> dict[str, int]
 
 
 def usual(slots: Iterable[int]) -> int | None:
-    """How many slots most nodes have, None where nobody tells; the larger number of two equally frequent ones."""
+    """How many slots most nodes have, None where that is not known; the larger number of two equally frequent ones."""
     counted = Counter(slots)
     return max(counted, key=lambda many: (counted[many], many), default=None)
 

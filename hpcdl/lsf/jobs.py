@@ -1,6 +1,7 @@
-"""bjobs: the forms that it is asked in, the most capable first, and what each prints.
+"""Jobs in LSF: the forms in which bjobs is asked, the most capable first, what each prints, and bhist and jobstat.
 
-A form is one way to ask; which of them this LSF knows is found by asking, for versions and relatives differ.
+Pure: `adapter.py` tries the forms until one is not refused, for versions and relatives differ. Half an answer is none:
+a line that is not understood raises ValueError.
 """
 
 import json
@@ -23,10 +24,6 @@ from hpcdl.lsf.text import (
     time_left,
 )
 
-# jobstat, OLCF's own command: what runs, waits and is blocked, in the two layouts that its clusters have.
-#
-# Only its rulers are read: how many jobs each section has, and how many nodes run some.
-
 _RULER = re.compile(r"^-+ *(Running|Eligible|Blocked) Jobs: *(\d+) *(?:\((.*)\))? *-+$", re.M)
 
 _USED = re.compile(r"(\d+) of (\d+) nodes")
@@ -42,7 +39,8 @@ def jobstat_argv() -> list[str]:
 def jobstat_text(text: str) -> str:
     """What the cluster is at, for people: `2 running, 3 eligible, 1 blocked jobs on 4544 of 4604 nodes`.
 
-    Raises ValueError where no ruler is in it.
+    `text`: of jobstat, OLCF's own command, in either layout of its clusters. Only its rulers are read. Raises
+    ValueError where there is none.
     """
     rulers = _RULER.findall(text)
     if not rulers:
@@ -56,11 +54,8 @@ def jobstat_text(text: str) -> str:
     return f"{', '.join(f'{int(many)} {section.lower()}' for section, many, _ in rulers)} jobs{on}"
 
 
-# bjobs -l, bjobs -UF and bhist -l: a block of prose for each job, the first and the last broken at 80 columns.
-#
-# A line goes on below at an indent of 21 columns, at some sites 26, and is broken inside words too.
-
 _INDENTS = (26, 21)
+"""Columns at which bjobs -l and bhist -l continue a line, which they break at 80 columns, inside words too."""
 
 _JOB = re.compile(r"^Job(?: Id)? <(\d+(?:\[\d+\])?)>", re.M)
 
@@ -184,7 +179,7 @@ _TURNS: tuple[tuple[re.Pattern[str], BatchState], ...] = (
 
 
 def parse_bhist(text: str, now: float) -> dict[str, BatchJob]:
-    """The jobs of bhist -l, by id, as their last events tell; `No matching job found` leaves nothing."""
+    """The jobs of bhist -l, by id, by their last events; `No matching job found` leaves nothing."""
     jobs = {}
     for job, block in _blocks(text):
         events = _events(block, now)
@@ -220,19 +215,13 @@ def parse_bhist(text: str, now: float) -> dict[str, BatchJob]:
     return jobs
 
 
-# Starts and ends to the second, and the same from poll to poll, from what bjobs -o tells to the minute.
-#
-# The time that a job has run is told in seconds, so that its start is known as well as a poll is quick; it stands
-# still
-# while the job is suspended. What was told first of a run is kept for as long as it is that run.
-
 SAME_S = 2.0
-"""Ends that differ by less are the same one, told by two polls."""
+"""Ends that differ by less are the same one, in two polls."""
 
 
 @dataclass(frozen=True, slots=True)
 class BjobsTimes:
-    """A job as one call of bjobs tells it. `start`: as it stands there; `ran_s`: None where it is not told."""
+    """A job as one call of bjobs shows it. `start`: as it stands there; `ran_s`: None where it is not shown."""
 
     job: BatchJob
     start: float | None = None
@@ -240,7 +229,7 @@ class BjobsTimes:
 
 
 def start_of(told: Mapping[str, str], now: float) -> float | None:
-    """The start, to the second where the time run fits to the minute that is told."""
+    """The start, to the second where the time run, which is in seconds, fits to the minute that is shown."""
     start, ran = moment(told.get("start_time", ""), now), run_time(told.get("run_time", ""))
     if start is None or ran is None or start % 60:
         return start
@@ -263,14 +252,14 @@ def end_of(told: Mapping[str, str], now: float) -> float | None:
 
 
 class Steady:
-    """What was told of the runs that still go on."""
+    """Starts and ends of runs that stay the same from poll to poll: what the first poll of a run said is kept."""
 
     def __init__(self) -> None:
         self._last: dict[str, BjobsTimes] = {}
 
     def job(self, told: BjobsTimes) -> BatchJob:
-        """The job, with the start and the end that were told first. It is another run when its start is told
-        differently, or when it has run for less time than before.
+        """The job, with the start and the end of the first poll. It is another run when its start is shown
+        differently, or when it has run for less time than before; that stands still while it is suspended.
         """
         job, last = told.job, self._last.pop(told.job.id, None)
         if last is not None and job.started_at is not None and last.start == told.start:
@@ -428,7 +417,7 @@ def _parse_wide(text: str, now: float) -> dict[str, BjobsTimes] | None:
 
 
 def parse_job(job: str, stat: str, values: Mapping[str, str], now: float) -> BjobsTimes:
-    """A job from the values of its fields, called as in bjobs -o; those that were not told are missing."""
+    """A job from the values of its fields, called as in bjobs -o; those that were not shown are missing."""
     told = {key: value for key, value in values.items() if value and value != "-"}
     state = _STATES.get(stat, BatchState.UNKNOWN)
     waits = state is BatchState.PENDING
@@ -458,8 +447,6 @@ def _reason(state: BatchState, stat: str, told: Mapping[str, str]) -> str:
     return "; ".join(part for part in (_MEANINGS.get(stat, ""), said) if part)
 
 
-# bjobs -p of all users: jobs of others that wait, and whether it is hosts that they wait for.
-
 _FIELDS = ("jobid", "stat", "queue", "nreq_slot", "job_description", "pend_reason", "job_name")
 
 _WAITS_FOR_HOSTS = re.compile(
@@ -485,7 +472,7 @@ class PendingJob:
 
 
 def waiting_argv(capable: bool) -> list[str]:
-    """`capable`: bjobs knows -o."""
+    """bjobs -p of all users: jobs that wait, and for what. `capable`: bjobs knows -o."""
     if capable:
         return ["bjobs", "-noheader", "-u", "all", "-p", "-o", " ".join(_FIELDS) + " delimiter='^'"]
     return ["bjobs", "-u", "all", "-p", "-w"]
@@ -494,7 +481,7 @@ def waiting_argv(capable: bool) -> list[str]:
 def parse_waiting(capable: bool, text: str) -> tuple[PendingJob, ...]:
     """What `waiting_argv` prints, in its order. Raises ValueError for a line that nobody understands.
 
-    Without -o neither slots nor reasons are told: a job is reckoned to wait for one host.
+    Without -o neither slots nor reasons are shown: a job is taken to wait for one host.
     """
     if not capable:
         rows = _WIDE.findall(text)

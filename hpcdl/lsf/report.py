@@ -1,4 +1,7 @@
-"""LSF's limits for `hpcdl doctor --site`: its queues, and the slots that each user may have there."""
+"""LSF's limits for `hpcdl doctor --site`: its queues, and the slots that each user may have there.
+
+Asked only there; what pilots may use is then in the site's file (`hpcdl.batch.site`).
+"""
 
 import re
 import shutil

@@ -90,7 +90,7 @@ def not_found(done: Completed) -> bool:
 
 
 def is_noise(line: str) -> bool:
-    """Whether a line of an answer says nothing of what was asked: it is blank, asks to wait, or tells of mail."""
+    """Whether a line of an answer says nothing of what was asked: it is blank, asks to wait, or is about mail."""
     return not line.strip() or any(sign.match(line.strip()) for sign in (_NOISE, _TRANSIENT, _NOT_FOUND))
 
 
@@ -196,7 +196,7 @@ def script_of(argv: Sequence[str]) -> str:
 
 
 def parse_bsub(done: Completed) -> str | None:
-    """The id of the job that was taken, None where none was told. A banner or a project's line may stand before it."""
+    """The id of the job that was taken, None where it is not there. A banner or a project's line may stand before it."""
     found = _SUBMITTED.search(done.out) or _SUBMITTED.search(done.err)
     return found[1] if found else None
 
@@ -240,7 +240,7 @@ _CLUSTER = re.compile(r"My cluster name is (\S+)")
 
 
 def parse_lsid(text: str) -> tuple[str, str]:
-    """Version and cluster, "" where they are not told."""
+    """Version and cluster, "" where they are not there."""
     version, cluster = _LSID.search(text), _CLUSTER.search(text)
     return (version[1].strip() if version else ""), (cluster[1] if cluster else "")
 
@@ -249,8 +249,6 @@ def killed_by_hand(reason: str) -> bool:
     """Whether LSF's reason for a job's end is that its owner or an administrator killed it."""
     return _BY_HAND.search(reason) is not None
 
-
-# LSF's commands, run: those that only ask to wait are asked again, and a daemon that is away is told as that.
 
 TRIES = 4
 
@@ -273,7 +271,10 @@ def command_of(argv: Sequence[str]) -> str:
 
 
 class Calls:
-    """Runs commands with patience. `which`: where a command is, or None; `pause`: waits so many seconds."""
+    """Runs LSF's commands: one that only asks to wait is run again, a daemon that is away is reported as that.
+
+    `which`: where a command is, or None; `pause`: waits so many seconds.
+    """
 
     def __init__(self, run: CommandRunner, which: Which = shutil.which, pause: Pause = time.sleep) -> None:
         self._run = run
@@ -315,8 +316,6 @@ class Calls:
         return done
 
 
-# Moments and lengths of time as LSF prints them: local time, mostly without a year, with marks behind.
-
 _MONTHS = {
     name: number
     for number, name in enumerate(
@@ -334,8 +333,8 @@ _YEARS_TRIED = (-4, -3, -2, -1, 0, 1, 2, 3, 4)  # 29 February is found again in 
 def moment(text: str, now: float) -> float | None:
     """Seconds since the epoch of `Feb  2 00:46 L` and its kin, None where `text` is no moment.
 
-    Where the year is not told it is the one nearest to `now`, so that December seen in January is last year's.
-    The marks L, E and X of a finish time (by the run limit, by an estimate, exceeded) are dropped.
+    It is local time. Where the year is not shown it is the one nearest to `now`, so that December seen in January is
+    last year's. The marks L, E and X of a finish time (by the run limit, by an estimate, exceeded) are dropped.
     """
     found = _MOMENT.fullmatch(text.strip())
     if found is None or found[1] not in _MONTHS:
@@ -367,7 +366,7 @@ def window_length(text: str) -> float | None:
 
 
 def time_left(text: str) -> float | None:
-    """Seconds of the field time_left, `0:1 L` in hours and minutes or `hh:mm:ss`; None where it tells nothing."""
+    """Seconds of the field time_left, `0:1 L` in hours and minutes or `hh:mm:ss`; None where it says nothing."""
     found = re.fullmatch(r"(\d+):(\d{1,2})(?::(\d{1,2}))?(?: ?[LEX])?", text.strip())
     if found is None:
         return None
@@ -393,7 +392,7 @@ def run_limit(text: str) -> float | None:
 def limit_of(text: str) -> float | None:
     """Seconds of the RUNLIMIT in a block of bjobs -l or bqueues -l: names on a line, `480.0 min of host` below.
 
-    CPULIMIT may stand before it in the same two lines. None where the block tells no run limit.
+    CPULIMIT may stand before it in the same two lines. None where the block has no run limit.
     """
     found = re.search(r"^ *((?:[A-Z]+LIMIT +)*RUNLIMIT[A-Z ]*)\n([^\n]*)$", text, re.MULTILINE)
     if found is None:

@@ -1,1 +1,1 @@
-"""Slurm: its commands, what they print, and the adapter of the protocol in `hpcdl.batch.system`."""
+"""Slurm: its commands, what they print, and its adapter (`hpcdl.batch.adapter.BatchAdapter`)."""

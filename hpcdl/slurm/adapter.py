@@ -1,4 +1,8 @@
-"""Slurm behind the protocol of `hpcdl.batch.system`: its commands are run here, and understood in the other modules."""
+"""Slurm's adapter: runs its commands and turns what they print into the values of `hpcdl.batch.adapter`.
+
+Each answer is parsed in `jobs.py`, `nodes.py` and `cluster.py`; what is submitted, cancelled and launched is in
+`submit.py`. An answer that is not understood to its last line is an error, never an empty answer.
+"""
 
 import os
 import shutil

@@ -1,4 +1,7 @@
-"""What holds for all: partitions, reservations, licences, switches and the configuration, from scontrol. Pure."""
+"""Slurm's partitions, reservations, licences, QOS, switches and configuration: how scontrol is asked, and its answers.
+
+Pure: arguments and parsers only; `adapter.py` runs the commands. Jobs are in `jobs.py`, nodes in `nodes.py`.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""The allocation of a process as Slurm's variables tell it. Pure."""
+"""The allocation of this process, from the variables that Slurm sets in a batch job.
+
+Pure. Half an allocation is refused: `adapter.py` asks squeue for the end where no variable has it.
+"""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +19,7 @@ _NEEDED = {
 def allocation_of(environ: Mapping[str, str]) -> Allocation | None:
     """The allocation; `until` and `started_at` only where these variables have them (from 23.02 on).
 
-    None outside of any. Raises HalfAnAllocation where only some of the variables that tell it are here.
+    None outside of any. Raises HalfAnAllocation where only some of its variables are here.
     """
     found = {name: _first(environ, names) for name, names in _NEEDED.items()}
     if not any(found.values()):

@@ -1,4 +1,7 @@
-"""Batch jobs as squeue and sacct show them, in JSON or text: their states, nodes and times. Pure."""
+"""Batch jobs in Slurm: how squeue, scontrol and sacct are asked for them, and what these print, in JSON or text.
+
+Pure: `adapter.py` runs the commands. A state of Slurm's that is not in `STATES` is UNKNOWN, and concludes nothing.
+"""
 
 import re
 from collections.abc import Collection, Mapping, Set
@@ -34,7 +37,7 @@ STATES = {word: state for state, words_ in _STATES.items() for word in words_.sp
 """Slurm's states of a job. One that is not here is UNKNOWN."""
 
 _FIRST = ("COMPLETING", "STAGE_OUT", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "SUSPENDED")
-"""Where JSON lists a state and its flags, these tell more than the state they stand beside."""
+"""Where JSON lists a state and its flags, these say more than the state they stand beside."""
 
 
 @dataclass(frozen=True, slots=True)

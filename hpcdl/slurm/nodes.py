@@ -1,4 +1,8 @@
-"""Nodes as sinfo shows them, in JSON or text: which ones idle, what GPUs they have. Pure."""
+"""Nodes in Slurm: how sinfo is asked for them, in JSON or text, which of them idle, and what GPUs they have.
+
+Pure: `adapter.py` runs the commands, `hpcdl.batch.holes` makes backfill holes of what idles. A flag of a node that is
+not known here means that it does not idle.
+"""
 
 import re
 from collections.abc import Mapping, Sequence

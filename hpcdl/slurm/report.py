@@ -1,4 +1,7 @@
-"""Slurm's limits for `hpcdl doctor --site`: partitions, and what the accounting says of this user."""
+"""Slurm's limits for `hpcdl doctor --site`: its partitions, and the limits that the accounting has for this user.
+
+Asked only there; what pilots may use is then in the site's file (`hpcdl.batch.site`).
+"""
 
 import getpass
 import shutil

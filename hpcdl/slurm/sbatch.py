@@ -1,4 +1,8 @@
-"""sbatch as hpcdl reads it: its options, in #SBATCH lines or on its command line, and what it tells its jobs."""
+"""sbatch as hpcdl reads it: its options in #SBATCH lines and on its command line, and the variables of its jobs.
+
+What is the same for every such command is in `hpcdl.batch.script`, the table's reasons in `hpcdl.batch.options`.
+Nothing here runs sbatch: pilots are submitted by `submit.py`.
+"""
 
 import os
 import re

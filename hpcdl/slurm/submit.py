@@ -1,4 +1,7 @@
-"""Batch jobs of ours: what is handed to sbatch, scancel and srun, and what these answer. Pure."""
+"""hpcdl's own batch jobs in Slurm: the arguments of sbatch, scancel and srun, and what these answer.
+
+Pure: `adapter.py` runs the commands. A pilot is never requeued, and takes whole nodes.
+"""
 
 import math
 import re

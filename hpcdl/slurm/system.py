@@ -1,4 +1,7 @@
-"""Slurm as hpcdl knows it before it asks anything. Loads fast; whatever runs a command is in the other modules."""
+"""Slurm as hpcdl knows it before any of its commands is run: names, variables, signals, hints for users.
+
+It loads fast, for the agent and every command of the CLI import it: what runs commands is imported by the methods.
+"""
 
 import os
 import re

@@ -120,7 +120,9 @@ def moment(text: str) -> float | None:
 
 
 def duration(text: str) -> float | None:
-    """Seconds of `30`, `30:00`, `2:00:00`, `1-00:00:00` (minutes, m:s, h:m:s, d-h:m:s); None: no limit, or not told."""
+    """Seconds of `30`, `30:00`, `2:00:00`, `1-00:00:00` (minutes, m:s, h:m:s, d-h:m:s); None: no limit, or nothing is
+    said.
+    """
     text = told(text)
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if match is None or text.lower() in _ENDLESS:

@@ -1,4 +1,9 @@
-"""The checkpoint folder: complete checkpoints are found by marker and sizes, new ones appear whole or not at all."""
+"""The checkpoint folder: writing checkpoints, finding the complete ones, and claiming the folder for one membership.
+
+A checkpoint appears whole or not at all, and counts by its marker and the sizes there. Who is stale
+(`StaleIncarnation`) renames nothing into place. Standard library only; the agent's side is
+hpcdl/agent/supervisor/claim.py.
+"""
 
 from __future__ import annotations
 
@@ -370,17 +375,16 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-# Claiming a checkpoint folder for a membership: from then on an older one renames nothing into place.
-
 LOCK_WAIT_S = 2.0
 
 LOCK_POLL_S = 0.02
 
 
 def claim(directory: Path, job: int, incarnation: int, membership: int, tag: str, identity: str = "") -> None:
-    """Write the claim of this membership, durably. Raises StaleIncarnation if the folder is claimed by a newer one,
-    a newer incarnation or another job, and OSError. `tag`: instance:job:incarnation:node.
-    `identity`: of the job."""
+    """Claim the folder for this membership, durably: an older one renames nothing into place from then on. Raises
+    StaleIncarnation if the folder is claimed by a newer one, a newer incarnation or another job, and OSError. `tag`:
+    instance:job:incarnation:node. `identity`: of the job.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
         check_claim(directory, incarnation, tag, membership, identity)

@@ -34,7 +34,7 @@ class FixedGroup:
         if self._by_torchrun:
             self._heed_launcher()
             while session.receive(0.0) is not None:
-                continue  # the newest membership was told right after the attach; it is the one that begins now
+                continue  # the newest membership came right after the attach; it is the one that begins now
             if session.target is not None:
                 session.adopt(session.target.number, session.rank)
         group, rank, size = self._form()

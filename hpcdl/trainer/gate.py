@@ -123,7 +123,7 @@ def _function(warmup: str) -> Callable[[], object]:
 
 
 def _check(session: Session, cold: bool) -> None:
-    """Tell which GPUs are seen. Others than granted: start cold if this process was warm, else exit."""
+    """Reports which GPUs are seen. Others than granted: start cold if this process was warm, else exit."""
     granted = [name for name in os.environ.get("HPCDL_GPUS", "").split(",") if name]
     seen = None if os.environ.get("HPCDL_EMULATED") else gpus.visible()
     if seen is not None and not cold and gpus.driver_loaded():

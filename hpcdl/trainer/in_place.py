@@ -1,4 +1,8 @@
-"""Ranks that keep their process while the job is rescaled: they wait, form a group, train, and form the next one."""
+"""Ranks that keep their process while the job is rescaled: they wait, form a group, train, and form the next one.
+
+`Training` has the parts and the steps, `InPlace` one rank's way from membership to membership. PyTorch is imported at
+the first use; `process_groups.py` has the groups, `broadcast.py` hands the state to ranks that join.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,6 @@ from hpcdl.trainer.channel import Refused
 from hpcdl.trainer.membership import Membership
 from hpcdl.trainer.process_groups import OwnStore, ProcessGroup
 from hpcdl.trainer.session import Session, log
-
-# A training that outlives its process groups: its state, its steps, and what happens between two of them.
 
 
 class Reform(BaseException):
@@ -61,8 +63,9 @@ class World:
 
 
 class Training:
-    """The script's parts, and how far they are. `held`: they hold a state that others may take; `saved`: the step of
-    the newest checkpoint that this rank wrote or read."""
+    """A training that outlives its process groups: the script's parts, and how far they are. `held`: they hold a state
+    that others may take; `saved`: the step of the newest checkpoint that this rank wrote or read.
+    """
 
     def __init__(
         self,

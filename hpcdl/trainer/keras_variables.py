@@ -66,7 +66,7 @@ def build(model: Any, data: Any) -> None:
 
 
 def check(folder: Path) -> None:
-    """Reads it all: the archive's checksums tell a torn file. Raises what numpy raises."""
+    """Reads it all: the archive's checksums show a torn file. Raises what numpy raises."""
     import numpy
 
     with numpy.load(folder / ARRAYS, allow_pickle=False) as arrays:

@@ -1,4 +1,8 @@
-"""The training loop written once: resume, progress, checkpoints, suspend."""
+"""The training loop written once: resume, progress, checkpoints, suspend.
+
+The loops of PyTorch, Keras and Lightning are made of its parts; `peers.py` has how ranks agree. No rank may leave
+before the writer's checkpoint is durable.
+"""
 
 from __future__ import annotations
 

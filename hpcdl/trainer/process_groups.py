@@ -184,7 +184,9 @@ def lost(error: BaseException) -> bool:
 
 
 def _connections() -> Iterator[tuple[int, int]]:
-    """TCP connections of this process: descriptor, and inode, which tells it from a later one of the same number."""
+    """TCP connections of this process: descriptor, and inode, which distinguishes it from a later one of the same
+    number.
+    """
     for name in os.listdir("/proc/self/fd"):
         try:
             number = int(name)

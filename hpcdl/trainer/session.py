@@ -1,4 +1,8 @@
-"""One rank's part in the handshake: attach, resume, progress, suspend, checkpoint, exit."""
+"""One rank's part in the handshake: attach, resume, progress, suspend, checkpoint, exit.
+
+`channel.py` carries the packets, `checkpoints.py` has the folder. Standard library only, and a no-op outside of hpcdl.
+Nothing here may end a training for want of a supervisor: the rank goes on to its next step boundary.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +38,9 @@ PRESETS: Mapping[str, signal.Signals | None] = {
     "none": None,
 }
 
-# Launchers tell a rank its number in one of these; a script without a launcher is one rank a node.
 IN_PROCESS = "in-process"  # HPCDL_RESCALE: the ranks form a new group themselves
 
+# Launchers put a rank's number into one of these; a script without a launcher is one rank a node.
 RANK_VARIABLES = ("RANK", "HPCDL_RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HPCDL_NODE_RANK")
 
 ESSENTIAL_WAIT_S = 3.0
@@ -93,7 +97,7 @@ class Session:
         self._durable: _Durable | None = None
         self._next_progress = 0.0
         self._next_metric = 0.0
-        self._metric: float | None = None  # to be told with the next packet
+        self._metric: float | None = None  # to be sent with the next packet
         self._next_poll = 0.0
         self._reading = threading.RLock()  # a thread may look at the channel while the main one is in a collective
         self.target: Membership | None = None  # the newest membership that was asked for
@@ -225,7 +229,7 @@ class Session:
     def progress(
         self, step: int, total: int | None = None, samples: int | None = None, metric: float | None = None
     ) -> None:
-        """Tell how far training is; cheap enough for every step, and dropped when the channel is full.
+        """Report how far training is; cheap enough for every step, and dropped when the channel is full.
 
         `metric`: what `submit --accuracy` is about, as often as it is known; one that cannot be sent at once goes with
         the next call. What is not a finite number is left out.
@@ -309,7 +313,7 @@ class Session:
         return None
 
     def _is_whole(self, found: Checkpoint) -> bool:
-        """Reads all of a checkpoint; one that is not what was written is set aside by the writer, and told of."""
+        """Reads all of a checkpoint; one that is not what was written is set aside by the writer, and reported."""
         if not checkpoints.is_ours(found):
             return False
         try:
@@ -330,8 +334,9 @@ class Session:
 
     @contextmanager
     def checkpoint(self, step: int) -> Iterator[Path]:
-        """Yields an empty folder to write a checkpoint of `step` into; see `folder.write`. On ranks that are not the
-        writer what is put into it is thrown away. Raises StaleIncarnation, OSError, and what the block raises."""
+        """Yields an empty folder to write a checkpoint of `step` into; see `checkpoints.write`. On ranks that are not
+        the writer what is put into it is thrown away. Raises StaleIncarnation, OSError, and what the block raises.
+        """
         if not self.writer:
             scratch = Path(tempfile.mkdtemp(prefix="hpcdl-scratch-"))
             try:
@@ -369,7 +374,7 @@ class Session:
         is no checkpoint, since an exit of 0 would say that training is complete.
 
         The exit is the interpreter's own (SystemExit), which ends data loaders' processes, but for its teardown where
-        nothing is lost by that (see leaving.py): the GPUs are waited for. `quick`: without the teardown in any case.
+        nothing is lost by that (see exit.py): the GPUs are waited for. `quick`: without the teardown in any case.
         `hard` leaves by os._exit instead, for programs whose threads do not end, and such processes then linger until
         they notice.
         """
@@ -440,13 +445,11 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-# Signals that a batch system sends to every process of a batch job when it wants nodes back, this one included.
-#
-# They are the agent's to answer: it asks for a suspend, or has the rank leave. By default they would end a trainer
-# that
-# is about to be asked to save. What the script handles itself is left alone.
-
 QUIET = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""Signals that a batch system sends to every process of a batch job when it wants nodes back, this one included.
+
+They are the agent's to answer: it asks for a suspend, or has the rank leave. By default they would end a trainer that
+is about to be asked to save. What the script handles itself is left alone."""
 
 
 def heed(on_terminate: Callable[[], bool], kept: signal.Signals | None) -> None:
