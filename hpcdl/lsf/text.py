@@ -196,7 +196,7 @@ def script_of(argv: Sequence[str]) -> str:
 
 
 def parse_bsub(done: Completed) -> str | None:
-    """The id of the job that was taken, None where it is not there. A banner or a project's line may stand before it."""
+    """The id of the job that was taken, None where there is none. A banner or a project's line may stand before it."""
     found = _SUBMITTED.search(done.out) or _SUBMITTED.search(done.err)
     return found[1] if found else None
 
