@@ -40,7 +40,6 @@ class CommandRunner(Protocol):
         env: Mapping[str, str] | None = None,
     ) -> Completed:
         """Raises BatchError (`away`) where the command is missing or does not end in time."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,60 +158,48 @@ class BatchAdapter(Protocol):
 
     def capabilities(self) -> Capabilities:
         """What it is and can do, asked now."""
-        ...
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """The allocation of this process, None outside of any. Raises HalfAnAllocation."""
-        ...
 
     def holes(self, now: float, own: Collection[str]) -> tuple[Hole, ...]:
         """What idles, and until when. `own`: batch ids of our pilots, whose plans and nodes end no hole."""
-        ...
 
     def waiting(self, own: Collection[str]) -> tuple[PendingBatchJob, ...]:
         """Others' batch jobs that wait for nodes, the first to start first; pilots of anybody are none of them.
 
         As of the last call of `holes`. `own`: batch ids of our pilots.
         """
-        ...
 
     def submit(self, spec: PilotSpec, script: PilotScript) -> str:
         """Submits a pilot; its batch id. Raises BatchError with the batch system's own words."""
-        ...
 
     def poll(self, ids: Collection[str]) -> dict[str, BatchJob]:
         """All of these in one call; MISSING where they are not listed. Each id has a value.
 
         An answer that is not understood to its last line raises BatchError: half of one is none.
         """
-        ...
 
     def confirm(self, ids: Collection[str]) -> dict[str, BatchJob]:
         """The same by another command, which is asked for each of these alone. Each id has a value.
 
         GONE: the batch system answers that there is no such batch job. UNKNOWN: nothing is known of it.
         """
-        ...
 
     def marked(self, prefix: str) -> tuple[BatchJob, ...]:
         """This user's batch jobs whose mark begins with `prefix`."""
-        ...
 
     def cancel(self, ids: Collection[str]) -> None:
         """Ends them. What is gone already is no error."""
-        ...
 
     def signal(self, batch_id: str, name: str) -> None:
         """Sends a signal (`TERM`, `USR1`) to the steps of a batch job."""
-        ...
 
     def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
         """How `argv` is run on one node of the allocation, with all its GPUs."""
-        ...
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
         """Where nodes are in the network, the outermost switch first; those that it does not know are missing."""
-        ...
 
 
 def ask_twice(system: BatchAdapter, batch_id: str) -> BatchJob:
