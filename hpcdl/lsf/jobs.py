@@ -6,9 +6,10 @@ a line that is not understood raises ValueError.
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from hpcdl.core.model.pilot import BatchJob, BatchState
 from hpcdl.lsf.text import (
@@ -78,22 +79,6 @@ _REASONS = re.compile(r"^ *(PENDING|SUSPENDING) REASONS:[ \t]*\n((?:(?! *[A-Z]+(
 _KILLED = re.compile(r"\bTERM_[A-Z_]+: [^;.\n]*")
 
 
-@dataclass(frozen=True, slots=True)
-class LongJob:
-    """A job's block of bjobs. `values`: called as the fields of bjobs -o."""
-
-    id: str
-    state: str
-    values: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Event:
-    at: float | None
-    when: str
-    text: str
-
-
 def unwrapped(text: str) -> str:
     """The text with its broken lines joined. What is indented further than the rest of them keeps its blanks."""
     indents = [len(blanks) for blanks in re.findall(r"\n( {21,})(?=\S)", text)]
@@ -117,32 +102,28 @@ def _named(block: str, name: str) -> str:
     return found[1] if found else ""
 
 
-def _events(block: str, now: float) -> tuple[_Event, ...]:
-    return tuple(_Event(moment(when, now), when, text) for when, text in _EVENT.findall(block))
-
-
-def _last_start(events: tuple[_Event, ...]) -> tuple[_Event, str] | None:
-    """The last start, with its hosts: a requeued job has several."""
-    for event in reversed(events):
-        if found := _STARTED.match(event.text):
-            return event, found[1]
+def _last_start(events: list[tuple[str, str]]) -> tuple[str, str] | None:
+    """The last start, with its hosts: a requeued job has several. `events`: moments and texts."""
+    for when, text in reversed(events):
+        if found := _STARTED.match(text):
+            return when, found[1]
     return None
 
 
-def parse_long(text: str, now: float) -> tuple[LongJob, ...]:
-    """The jobs of bjobs -l or -UF."""
+def parse_long(text: str) -> list[dict[str, str]]:
+    """The jobs of bjobs -l or -UF, their values called as the fields of bjobs -o."""
     jobs = []
     for job, block in _blocks(text):
         head = block[: found.start()] if (found := _EVENT.search(block)) else block
-        events = _events(block, now)
-        state = _named(head, "Status")
         values = {
+            "jobid": job,
+            "stat": _named(head, "Status"),
             "queue": _named(head, "Queue"),
             "job_name": _named(head, "Job Name"),
             "job_description": _named(head, "Job Description"),
         }
-        if start := _last_start(events):
-            values["start_time"], values["exec_host"] = start[0].when, start[1]
+        if start := _last_start(_EVENT.findall(block)):
+            values["start_time"], values["exec_host"] = start
             if (limit := limit_of(block)) is not None:
                 values["runtimelimit"] = f"{limit / 60:.4f}"
         if code := _CODE.search(block):
@@ -152,8 +133,8 @@ def parse_long(text: str, now: float) -> tuple[LongJob, ...]:
         for kind, reasons in _REASONS.findall(block):
             key = "pend_reason" if kind == "PENDING" else "suspend_reason"
             values[key] = " ".join(line.strip() for line in reasons.splitlines())
-        jobs.append(LongJob(job, state, values))
-    return tuple(jobs)
+        jobs.append(values)
+    return jobs
 
 
 def _code(found: re.Match[str]) -> int:
@@ -182,20 +163,20 @@ def parse_bhist(text: str, now: float) -> dict[str, BatchJob]:
     """The jobs of bhist -l, by id, by their last events; `No matching job found` leaves nothing."""
     jobs = {}
     for job, block in _blocks(text):
-        events = _events(block, now)
+        events = _EVENT.findall(block)
         state, reason = BatchState.UNKNOWN, ""
         code: int | None = None
-        for event in events:
-            turned = next((to for sign, to in _TURNS if sign.match(event.text)), None)
+        for _, event in events:
+            turned = next((to for sign, to in _TURNS if sign.match(event)), None)
             if turned is None:
                 continue
             state = turned
             if turned is BatchState.ENDED:
-                said, why = _CODE.search(event.text), _COMPLETED.search(event.text)
-                code = _code(said) if said else 0 if "Done" in event.text else code
+                said, why = _CODE.search(event), _COMPLETED.search(event)
+                code = _code(said) if said else 0 if "Done" in event else code
                 reason = why[1] if why else reason
             else:
-                code, reason = None, event.text.rstrip(" ;.") if turned is not BatchState.RUNNING else ""
+                code, reason = None, event.rstrip(" ;.") if turned is not BatchState.RUNNING else ""
         start = _last_start(events)
         ran = start is not None and state is not BatchState.PENDING
         queue = re.search(r"to Queue *<([^<>]*)>", block)
@@ -206,7 +187,7 @@ def parse_bhist(text: str, now: float) -> dict[str, BatchJob]:
             mark=next((each for each in name if each.startswith("hpcdl:")), ""),
             queue=queue[1] if queue else "",
             nodes=tuple(short(host) for host in compute_hosts(hosts_of(start[1]))) if start and ran else (),
-            started_at=start[0].at if start and ran else None,
+            started_at=moment(start[0], now) if start and ran else None,
             reason=reason,
             preempted="preempt" in reason.lower(),
             code=code,
@@ -300,19 +281,15 @@ FIELDS = (*_ALL, "job_name")
 
 FEW = (*_FEW, "job_name")
 
-_STATES = {
-    "PEND": BatchState.PENDING,
-    "PSUSP": BatchState.PENDING,
-    "WAIT": BatchState.PENDING,
-    "PROV": BatchState.PENDING,
-    "RUN": BatchState.RUNNING,
-    "USUSP": BatchState.SUSPENDED,
-    "SSUSP": BatchState.SUSPENDED,
-    "DONE": BatchState.ENDED,
-    "EXIT": BatchState.ENDED,
-    "ZOMBI": BatchState.ENDING,
-    "UNKWN": BatchState.UNKNOWN,
+_STATES_OF = {
+    BatchState.PENDING: "PEND PSUSP WAIT PROV",
+    BatchState.RUNNING: "RUN",
+    BatchState.SUSPENDED: "USUSP SSUSP",
+    BatchState.ENDED: "DONE EXIT",
+    BatchState.ENDING: "ZOMBI",
+    BatchState.UNKNOWN: "UNKWN",
 }
+_STATES = {word: state for state, words in _STATES_OF.items() for word in words.split()}
 
 _MEANINGS = {
     "PSUSP": "held while it waits",
@@ -334,20 +311,7 @@ _MARK = "hpcdl:"
 
 def bjobs_argv(form: Form, ids: Collection[str] = ()) -> list[str]:
     """bjobs for these jobs, or for all of this user's that it still knows, ended ones too."""
-    some = list(ids) if ids else ["-a"]
-    match form:
-        case Form.JSON:
-            return ["bjobs", "-o", " ".join(FIELDS), "-json", *some]
-        case Form.FIELDS:
-            return ["bjobs", "-noheader", "-o", " ".join(FIELDS) + " delimiter='^'", *some]
-        case Form.FEW:
-            return ["bjobs", "-noheader", "-o", " ".join(FEW) + " delimiter='^'", *some]
-        case Form.UF:
-            return ["bjobs", "-UF", *some]
-        case Form.LONG:
-            return ["bjobs", "-l", *some]
-        case Form.WIDE:
-            return ["bjobs", "-w", *some]
+    return ["bjobs", *_WAYS[form][0], *(list(ids) if ids else ["-a"])]
 
 
 def parse_bjobs(form: Form, text: str, now: float) -> dict[str, BjobsTimes] | None:
@@ -355,21 +319,14 @@ def parse_bjobs(form: Form, text: str, now: float) -> dict[str, BjobsTimes] | No
 
     Raises ValueError where it is, beside what nobody understands: half an answer is none.
     """
-    match form:
-        case Form.JSON:
-            return _parse_json(text, now)
-        case Form.FIELDS:
-            return _parse_fields(FIELDS, text, now)
-        case Form.FEW:
-            return _parse_fields(FEW, text, now)
-        case Form.UF | Form.LONG:
-            jobs = {each.id: parse_job(each.id, each.state, each.values, now) for each in parse_long(text, now)}
-            return jobs or None
-        case Form.WIDE:
-            return _parse_wide(text, now)
+    found = _WAYS[form][1](text)
+    # JSON without a job is an answer, a text without one may be anything.
+    if found is None or not (found or form is Form.JSON):
+        return None
+    return {each["jobid"]: parse_job(each, now) for each in found}
 
 
-def _parse_json(text: str, now: float) -> dict[str, BjobsTimes] | None:
+def _json_records(text: str) -> list[dict[str, str]] | None:
     """What stands around the object, as when LSF asked to wait first, is dropped."""
     at = text.find("{")
     if at < 0:
@@ -381,43 +338,53 @@ def _parse_json(text: str, now: float) -> dict[str, BjobsTimes] | None:
         return None
     if not isinstance(records, list):
         return None
-    jobs = {}
+    jobs = []
     for record in records:
         if not isinstance(record, dict) or not ("ERROR" in record or (record.get("JOBID") and record.get("STAT"))):
             raise ValueError("a record of its JSON is of no job")
         if "ERROR" not in record:
-            values = {str(key).lower(): str(value or "").strip() for key, value in record.items()}
-            jobs[values["jobid"]] = parse_job(values["jobid"], values.get("stat", ""), values, now)
+            jobs.append({str(key).lower(): str(value or "").strip() for key, value in record.items()})
     return jobs
 
 
-def _parse_fields(fields: tuple[str, ...], text: str, now: float) -> dict[str, BjobsTimes] | None:
-    jobs = {}
-    other = []
+def _cells(fields: tuple[str, ...], text: str) -> list[dict[str, str]]:
+    """The rows of -o with these fields, the last of which may hold the delimiter."""
+    jobs: list[dict[str, str]] = []
     for line in text.splitlines():
         values = [value.strip() for value in line.split("^", len(fields) - 1)]
         if len(values) == len(fields) and re.fullmatch(r"\d+(?:\[\d+\])?", values[0]):
-            jobs[values[0]] = parse_job(values[0], values[1], dict(zip(fields, values, strict=True)), now)
+            jobs.append(dict(zip(fields, values, strict=True)))
         elif jobs and not is_noise(line):  # what a site's own script prints comes before
-            other.append(line)
-    if other:
-        raise ValueError(f"it printed a line that nobody understands: {other[0].strip()[:80]!r}")
-    return jobs or None
+            raise ValueError(f"it printed a line that nobody understands: {line.strip()[:80]!r}")
+    return jobs
 
 
-def _parse_wide(text: str, now: float) -> dict[str, BjobsTimes] | None:
+def _wide_rows(text: str) -> list[dict[str, str]]:
     """Columns are only as wide as what is in them, and a waiting job's host may be a blank."""
-    jobs = {}
+    jobs = []
     for job, stat, queue, rest in _ROW.findall(text):
         first, _, name = rest.partition(" ")
         waits = stat in ("PEND", "PSUSP", "WAIT") and first != "-"
-        values = {"queue": queue, "exec_host": "" if waits else first, "job_name": (rest if waits else name).strip()}
-        jobs[job] = parse_job(job, stat, values, now)
-    return jobs or None
+        host, name = ("", rest.strip()) if waits else (first, name.strip())
+        jobs.append({"jobid": job, "stat": stat, "queue": queue, "exec_host": host, "job_name": name})
+    return jobs
 
 
-def parse_job(job: str, stat: str, values: Mapping[str, str], now: float) -> BjobsTimes:
+_DELIMITED = " delimiter='^'"
+_WAYS: Mapping[Form, tuple[list[str], Callable[[str], list[dict[str, str]] | None]]] = {
+    Form.JSON: (["-o", " ".join(FIELDS), "-json"], _json_records),
+    Form.FIELDS: (["-noheader", "-o", " ".join(FIELDS) + _DELIMITED], partial(_cells, FIELDS)),
+    Form.FEW: (["-noheader", "-o", " ".join(FEW) + _DELIMITED], partial(_cells, FEW)),
+    Form.UF: (["-UF"], parse_long),
+    Form.LONG: (["-l"], parse_long),
+    Form.WIDE: (["-w"], _wide_rows),
+}
+"""By form its options, and what reads the records that they print: texts by the names of the fields of -o."""
+
+
+def parse_job(values: Mapping[str, str], now: float) -> BjobsTimes:
     """A job from the values of its fields, called as in bjobs -o; those that were not shown are missing."""
+    job, stat = values["jobid"], values["stat"]
     told = {key: value for key, value in values.items() if value and value != "-"}
     state = _STATES.get(stat, BatchState.UNKNOWN)
     waits = state is BatchState.PENDING
@@ -474,7 +441,7 @@ class PendingJob:
 def waiting_argv(capable: bool) -> list[str]:
     """bjobs -p of all users: jobs that wait, and for what. `capable`: bjobs knows -o."""
     if capable:
-        return ["bjobs", "-noheader", "-u", "all", "-p", "-o", " ".join(_FIELDS) + " delimiter='^'"]
+        return ["bjobs", "-noheader", "-u", "all", "-p", "-o", " ".join(_FIELDS) + _DELIMITED]
     return ["bjobs", "-u", "all", "-p", "-w"]
 
 
@@ -487,13 +454,10 @@ def parse_waiting(capable: bool, text: str) -> tuple[PendingJob, ...]:
         rows = _WIDE.findall(text)
         return tuple(PendingJob(id_, queue, 1, stat == "PEND", "hpcdl:" in rest) for id_, stat, queue, rest in rows)
     found = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split("^", len(_FIELDS) - 1)]
-        if len(cells) == len(_FIELDS) and re.fullmatch(r"\d+(?:\[\d+\])?", cells[0]):
-            id_, stat, queue, slots, described, reason, name = cells
-            hosts = stat == "PEND" and _WAITS_FOR_HOSTS.search(reason) is not None and _LIMITS.search(reason) is None
-            pilot = described.startswith("hpcdl:") or name.startswith("hpcdl:")
-            found.append(PendingJob(id_, queue, int(slots) if slots.isdecimal() else 1, hosts, pilot))
-        elif found and not is_noise(line):
-            raise ValueError(f"it printed a line that nobody understands: {line.strip()[:80]!r}")
+    for job in _cells(_FIELDS, text):
+        reason, slots = job["pend_reason"], job["nreq_slot"]
+        hosts = _WAITS_FOR_HOSTS.search(reason) is not None and _LIMITS.search(reason) is None
+        pilot = job["job_description"].startswith(_MARK) or job["job_name"].startswith(_MARK)
+        number = int(slots) if slots.isdecimal() else 1
+        found.append(PendingJob(job["jobid"], job["queue"], number, job["stat"] == "PEND" and hosts, pilot))
     return tuple(found)
