@@ -5,7 +5,7 @@ gap ends, whatever walltime was asked; a killable one is preempted when its node
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hpcdl.lsf.text import is_noise, limit_of, short
@@ -139,15 +139,25 @@ def _crossed(queue: LsfQueue, preempting: dict[str, tuple[str, ...]]) -> LsfQueu
 
 def parse_bqueues(text: str) -> tuple[LsfQueue, ...]:
     """The table of bqueues: names, priorities, and whether they are open."""
-    queues = []
+    return tuple(
+        LsfQueue(cells[0], int(cells[1]), cells[2].lower() == "open:active")
+        for _, cells, _ in _table(text, "QUEUE_NAME")
+        if len(cells) >= 3 and cells[1].lstrip("-").isdecimal()
+    )
+
+
+def _table(text: str, first: str, *, bars: bool = False) -> Iterator[tuple[list[str], list[str], str]]:
+    """The lines of a table, whose header begins with `first`: the columns in upper case, the cells, and the line.
+
+    `bars`: cells may have `|` between them.
+    """
     columns: list[str] = []
     for line in text.splitlines():
-        cells = line.split()
-        if cells and cells[0] == "QUEUE_NAME":
-            columns = cells
-        elif columns and len(cells) >= 3 and cells[1].lstrip("-").isdecimal():
-            queues.append(LsfQueue(cells[0], int(cells[1]), cells[2].lower() == "open:active"))
-    return tuple(queues)
+        cells = [cell.strip() for cell in line.split("|")] if bars and "|" in line else line.split()
+        if cells and cells[0].upper() == first:
+            columns = [cell.upper() for cell in cells]
+        elif columns and cells:
+            yield columns, cells, line
 
 
 def preempting(queue: LsfQueue, queues: Sequence[LsfQueue]) -> tuple[str, ...]:
@@ -239,12 +249,8 @@ def parse_bhosts(text: str) -> tuple[HostRow, ...]:
     Raises ValueError for a line in it that is no host's: half an answer is none.
     """
     rows = []
-    columns: list[str] = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split("|")] if "|" in line else line.split()
-        if cells and cells[0].upper() == "HOST_NAME":
-            columns = [cell.upper() for cell in cells]
-        elif columns and not is_noise(line):
+    for columns, cells, line in _table(text, "HOST_NAME", bars=True):
+        if not is_noise(line):
             row = dict(zip(columns, cells, strict=False))
             if len(cells) < len(columns) or not row.get("NJOBS", "").isdecimal():
                 raise ValueError(f"it printed a line that nobody understands: {line.strip()[:80]!r}")
@@ -270,13 +276,10 @@ def lshosts_argv() -> list[str]:
 def parse_lshosts(text: str) -> dict[str, int]:
     """CPUs of each host of the table; those without a number are missing."""
     cpus: dict[str, int] = {}
-    at: int | None = None
-    for line in text.splitlines():
-        cells = line.split()
-        if cells and cells[0].upper() == "HOST_NAME":
-            at = [cell.lower() for cell in cells].index("ncpus") if "ncpus" in line.lower().split() else None
-        elif at is not None and len(cells) > at and cells[at].isdecimal():
-            cpus[cells[0]] = int(cells[at])
+    for columns, cells, _ in _table(text, "HOST_NAME"):
+        count = dict(zip(columns, cells, strict=False)).get("NCPUS", "")
+        if count.isdecimal():
+            cpus[cells[0]] = int(count)
     return cpus
 
 
@@ -289,15 +292,8 @@ def parse_gpus(text: str) -> dict[str, HostGpus]:
     """GPUs by short host name, of lshosts -gpu or bhosts -gpu: a line for each GPU, the host on its first one only."""
     count: dict[str, int] = {}
     kinds: dict[str, set[str]] = {}
-    columns: list[str] = []
     host = ""
-    for line in text.splitlines():
-        cells = line.split()
-        if cells and cells[0].upper() == "HOST_NAME":
-            columns = [cell.lower() for cell in cells]
-            continue
-        if not columns or not cells:
-            continue
+    for _, cells, line in _table(text, "HOST_NAME"):
         if not line[0].isspace():
             host = short(cells[0])
             cells = cells[1:]
