@@ -5,7 +5,6 @@ has ended with 0, or by a signal of the batch system, is given back and gets no 
 """
 
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -181,10 +180,9 @@ class AllocationAgents:
         try:
             launched = self._system.launch(self._allocation, name, argv)
             node.process = subprocess.Popen(
-                list(launched.argv),
+                launched,
                 stdin=subprocess.DEVNULL,
                 cwd="/",
-                env={**os.environ, **launched.env},
                 # A Ctrl-C, or a signal for our group, is ours to answer.
                 start_new_session=True,
                 preexec_fn=tied(),

@@ -80,14 +80,6 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentCommand:
-    """How an agent is started on a node from within an allocation: what is run, and variables over our own."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class PilotScript:
     """What a pilot's batch job runs: `argv` on its first node, where the adapter adds what its batch system needs.
 
@@ -195,8 +187,8 @@ class BatchAdapter(Protocol):
     def signal(self, batch_id: str, name: str) -> None:
         """Sends a signal (`TERM`, `USR1`) to the steps of a batch job."""
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
-        """How `argv` is run on one node of the allocation, with all its GPUs."""
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> tuple[str, ...]:
+        """The command that runs `argv` on one node of the allocation, with all its GPUs, from within it."""
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
         """Where nodes are in the network, the outermost switch first; those that it does not know are missing."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from hpcdl.batch.adapter import TIMEOUT_S, AgentCommand, Allocation, Capabilities, CommandRunner, Completed, PilotScript
+from hpcdl.batch.adapter import TIMEOUT_S, Allocation, Capabilities, CommandRunner, Completed, PilotScript
 from hpcdl.batch.command import run, understood
 from hpcdl.batch.system import BatchError, Unsupported
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
@@ -312,7 +312,7 @@ class Lsf:
         if self._control(text.bkill_argv([batch_id], name)):
             raise BatchError(f"bkill -s {name}: job {batch_id} has ended already")
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> tuple[str, ...]:
         """By blaunch, or by jsrun where jobs are started from a launch node. See `jsrun_argv` about its node."""
         by = self._ways.launcher
         if by == "auto":
@@ -321,11 +321,11 @@ class Lsf:
         if node not in allocation.nodes:
             raise BatchError(f"{node} is no node of LSF job {allocation.id}")
         if by == "jsrun":
-            return AgentCommand(tuple(environment.jsrun_argv(argv, allocation.gpus)))
+            return tuple(environment.jsrun_argv(argv, allocation.gpus))
         if self._calls.has("blaunch"):
-            return AgentCommand(tuple(environment.blaunch_argv(self._full.get(node, node), argv)))
+            return tuple(environment.blaunch_argv(self._full.get(node, node), argv))
         if node == allocation.here:
-            return AgentCommand(tuple(argv))
+            return tuple(argv)
         raise Unsupported(f"neither blaunch nor jsrun is on PATH: no agent can be started on {node}")
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:

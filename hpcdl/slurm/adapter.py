@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from hpcdl.batch.adapter import AgentCommand, Allocation, Capabilities, CommandRunner, PilotScript
+from hpcdl.batch.adapter import Allocation, Capabilities, CommandRunner, PilotScript
 from hpcdl.batch.command import run, understood
 from hpcdl.batch.holes import IdleNode, OpenQueue, PlannedUse, find_holes, planned_job
 from hpcdl.batch.system import BatchError
@@ -221,9 +221,9 @@ class Slurm:
         """See `BatchAdapter`."""
         self._tell(submit.signal_argv(batch_id, name))
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> tuple[str, ...]:
         """See `BatchAdapter`."""
-        return AgentCommand(tuple(submit.launch_argv(allocation, node, argv)))
+        return tuple(submit.launch_argv(allocation, node, argv))
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
         """See `BatchAdapter`."""

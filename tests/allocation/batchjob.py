@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcdl.allocation.pilot import run_pilot
 from hpcdl.allocation.run import AllocationOptions, AllocationRun
-from hpcdl.batch.adapter import AgentCommand, Allocation, Capabilities, Completed, PilotScript
+from hpcdl.batch.adapter import Allocation, Capabilities, Completed, PilotScript
 from hpcdl.config.settings import load_config
 from hpcdl.core.model.pilot import BatchJob, BatchState, Hole, PendingBatchJob, PilotSpec
 
@@ -73,8 +73,8 @@ class Here:
     def signal(self, batch_id: str, name: str) -> None:
         self.ask(f"signal {batch_id} {name}")
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
-        return AgentCommand(tuple(argv), {"CUDA_VISIBLE_DEVICES": "0,1"})
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> tuple[str, ...]:
+        return ("env", "CUDA_VISIBLE_DEVICES=0,1", *argv)
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
         return {node: ("top", f"leaf-{node}") for node in nodes}

@@ -175,7 +175,7 @@ def test_a_batch_job_starts_its_agents_as_the_sites_file_says(tmp_path: Path, mo
 
     def run_pilot(home: Path, system: BatchAdapter, allocation: Allocation, *rest: Any, **more: Any) -> int:
         started.append(system)
-        return int(system.launch(allocation, "h1", ["agent"]).argv[0] == "jsrun")
+        return int(system.launch(allocation, "h1", ["agent"])[0] == "jsrun")
 
     monkeypatch.setattr("hpcdl.allocation.pilot.run_pilot", run_pilot)
     monkeypatch.setenv("PATH", with_commands(tmp_path, "lsf"))

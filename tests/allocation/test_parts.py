@@ -16,7 +16,7 @@ from hpcdl.allocation import detect
 from hpcdl.allocation.agents import TRIES, AgentOptions, AllocationAgents, agent_argv, wanted_back
 from hpcdl.allocation.chain import of_a_chain, script_of, submit_next
 from hpcdl.allocation.run import CannotRun, Signals, find_allocation, without_gpus
-from hpcdl.batch.adapter import AgentCommand, Allocation, Completed
+from hpcdl.batch.adapter import Allocation, Completed
 from hpcdl.batch.system import BatchError, HalfAnAllocation
 from hpcdl.lsf.system import SYSTEM as LSF
 from hpcdl.slurm.system import SYSTEM as SLURM
@@ -33,11 +33,11 @@ class Scripted(Here):
         self.commands = commands
         self.launched: list[str] = []
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> tuple[str, ...]:
         self.launched.append(node)
         if node not in self.commands:
             raise BatchError(f"{node} is no node of this batch job")
-        return AgentCommand((sys.executable, "-c", self.commands[node]), {"NODE": node})
+        return ("env", f"NODE={node}", sys.executable, "-c", self.commands[node])
 
 
 class Clock:

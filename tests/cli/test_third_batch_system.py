@@ -22,7 +22,6 @@ from hpcdl.allocation.detect import detect, find_system
 from hpcdl.allocation.run import CannotRun, find_allocation, without_gpus
 from hpcdl.batch.adapter import (
     AdapterSettings,
-    AgentCommand,
     Allocation,
     BatchAdapter,
     Capabilities,
@@ -95,8 +94,8 @@ class PbsAdapter:
     def signal(self, batch_id: str, name: str) -> None:
         raise BatchError("qsig: no such job")
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
-        return AgentCommand(("pbsdsh", "-n", node, "--", *argv))
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> tuple[str, ...]:
+        return ("pbsdsh", "-n", node, "--", *argv)
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
         return {}

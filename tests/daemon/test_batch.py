@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcdl.batch.adapter import AgentCommand, Allocation, Capabilities, PilotScript
+from hpcdl.batch.adapter import Allocation, Capabilities, PilotScript
 from hpcdl.batch.command import Commands
 from hpcdl.batch.limits import PilotLimits
 from hpcdl.batch.pilots import pilot_policy
@@ -107,8 +107,8 @@ class System:
     def signal(self, batch_id: str, name: str) -> None:
         self._ask("signal", batch_id)
 
-    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> AgentCommand:
-        return AgentCommand(tuple(argv))
+    def launch(self, allocation: Allocation, node: str, argv: Sequence[str]) -> tuple[str, ...]:
+        return tuple(argv)
 
     def topology(self, nodes: Collection[str]) -> dict[str, tuple[str, ...]]:
         return {}

@@ -250,7 +250,7 @@ def test_an_allocation_with_start_and_end_from_bjobs() -> None:
     found = lsf.allocation(ENVIRON)
     assert found == Allocation("lsf", "113", ("n1", "n3"), 2, NOW + 1800, NOW - 1200, "fill", "n1")
     assert lsf.poll(["113"])["113"].started_at == found.started_at
-    assert lsf.launch(found, "n3", ["agent"]).argv == ("blaunch", "-z", "n3.x", "agent")
+    assert lsf.launch(found, "n3", ["agent"]) == ("blaunch", "-z", "n3.x", "agent")
     with pytest.raises(BatchError, match="n2 is no node of LSF job 113"):
         lsf.launch(found, "n2", ["agent"])
 
@@ -271,10 +271,8 @@ def test_agents_from_a_launch_node_by_jsrun() -> None:
     found = lsf.allocation(environ)
     assert found is not None
     assert (found.nodes, found.here, found.gpus) == (("h1", "h2"), "", 0)
-    assert lsf.launch(found, "h1", ["agent"]).argv[0] == "jsrun"
-    assert (
-        fake.lsf(ways=LsfSettings(launcher="blaunch"), without=()).launch(found, "h1", ["agent"]).argv[0] == "blaunch"
-    )
+    assert lsf.launch(found, "h1", ["agent"])[0] == "jsrun"
+    assert fake.lsf(ways=LsfSettings(launcher="blaunch"), without=()).launch(found, "h1", ["agent"])[0] == "blaunch"
     with pytest.raises(Unsupported, match="neither blaunch nor jsrun"):
         fake.lsf(without=("blaunch", "jsrun")).launch(found, "h1", ["agent"])
 

@@ -218,11 +218,11 @@ def test_an_allocation_starts_an_agent_on_each_node(slurm: SlurmCluster, gpus: s
         launched = adapter(slurm).launch(found, node, ["/bin/sh", "-c", told])
         theirs = {name: value for name, value in environ.items() if name.startswith("SLURM")}
         done = subprocess.run(
-            launched.argv,
+            launched,
             capture_output=True,
             text=True,
             timeout=180,
-            env={**os.environ, **theirs, **slurm.env, **launched.env},
+            env={**os.environ, **theirs, **slurm.env},
         )
         assert (done.stdout, done.returncode) == (f"{node} 0,1,2,3 8\n", 3), done.stderr
     assert adapter(slurm).poll([job])[job].state is BatchState.RUNNING
