@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -45,29 +44,16 @@ def _piece(path: Path, start: int) -> bytes:
 
 def _each(work: Callable[[tuple[str, int]], None], items: Sequence[tuple[str, int]]) -> None:
     """`work` on every item, in several threads where there are some to be had. Raises what the first failure was."""
-    rest, failed, lock = iter(items), list[BaseException](), threading.Lock()
-
-    def go_on() -> None:
+    threads = min(THREADS, len(os.sched_getaffinity(0)), len(items))
+    if threads > 1:
         try:
-            while not failed:
-                with lock:
-                    item = next(rest, None)
-                if item is None:
-                    return
-                work(item)
-        except BaseException as error:
-            failed.append(error)
+            from concurrent.futures import ThreadPoolExecutor  # here, so that a script attaches fast
 
-    threads = []
-    for _ in range(min(THREADS, len(os.sched_getaffinity(0)), len(items)) - 1):
-        thread = threading.Thread(target=go_on, name="hpcdl digest", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads, or the interpreter is on its way down
-            break
-        threads.append(thread)
-    go_on()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
+            with ThreadPoolExecutor(threads, "hpcdl digest") as pool:
+                for _ in pool.map(work, items):
+                    continue
+            return
+        except RuntimeError:
+            pass  # no more threads, or the interpreter is on its way down
+    for item in items:
+        work(item)
